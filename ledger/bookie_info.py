@@ -40,6 +40,11 @@ PRINCIPAL_PROPERTY = "bookgate.principal"
 VERSION_PROPERTY = "bookgate.version"
 """Property that holds the software version of the bookie."""
 
+FEATURES_PROPERTY = "features"
+"""Property that lists what the bookie understands beyond BookKeeper's releases: words, separated by commas."""
+LEDGER_SCOPE = "ledger-scope"
+"""The feature of a bookie that understands ledgers with a scope (docs/protocol/scoped-ledgers.md#on-the-wire)."""
+
 _BOOKIE_ID = re.compile(r"[A-Za-z0-9:._-]+")
 _HASHED = "sha256:"
 """Prefix of a stored lease id digest. It is unambiguous because a lease id contains no colon."""
@@ -124,6 +129,10 @@ class BookieServiceInfo:
     bookie_id: str
     endpoints: tuple[Endpoint, ...] = ()
     properties: Mapping[str, str] = field(default_factory=dict)
+
+    def understands(self, feature: str) -> bool:
+        """Whether the bookie says that it has a feature."""
+        return feature in {word.strip() for word in self.properties.get(FEATURES_PROPERTY, "").split(",")}
 
     def endpoint(self, protocol: str) -> Endpoint | None:
         """The first endpoint of a protocol, or None."""

@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Iterable, MutableSequence
+from collections.abc import Iterable, Iterator, MutableSequence
 from dataclasses import dataclass
+from itertools import groupby
 from uuid import UUID, uuid4
 
 NO_ENTRY = -1
@@ -57,6 +58,18 @@ def halves_of(number: int) -> tuple[int, int]:
 def scope_of(number: int) -> int:
     """The signed scope of a number."""
     return _signed(number >> 64) if number >= _TWO_64 else 0
+
+
+def by_scope(numbers: Iterable[int]) -> Iterator[tuple[int, list[int]]]:
+    """Ascending numbers as (signed scope, the numbers of that scope)."""
+    for _, found in groupby(numbers, key=lambda number: number >> 64):
+        members = list(found)
+        yield scope_of(members[0]), members
+
+
+def ledger_name(number: int) -> str:
+    """How people are told of the ledger with this number, which may be none that exists."""
+    return str(number) if number < _TWO_64 else f"{number:032x}"
 
 
 def id_array(numbers: Iterable[int]) -> MutableSequence[int]:

@@ -83,3 +83,11 @@ class LedgerNumbers:
 
     def __sub__(self, other: LedgerNumbers) -> LedgerNumbers:
         return LedgerNumbers.of_parts(self.unscoped - other.unscoped, self.scoped - other.scoped)
+
+
+def union(sets: Iterable[LedgerNumbers]) -> LedgerNumbers:
+    """All members of all sets."""
+    made = LedgerNumbers()
+    for each in sets:
+        made.update(each)
+    return made

@@ -14,6 +14,7 @@ from contextlib import suppress
 from functools import partial
 from types import TracebackType
 from typing import Self
+from uuid import UUID
 
 from bookgate.ledger.bookie_info import BookieServiceInfo
 from bookgate.ledger.errors import (
@@ -207,7 +208,7 @@ class BookKeeper:
             NotEnoughBookiesException: Fewer writable bookies are available than the ensemble needs.
             LedgerExistException: The given id is in use.
             UnknownOutcomeException: The response was lost, and retries could not establish whether the ledger exists.
-            IllegalOpException: Deferred sync in a client of protocol v2, or an id with a scope.
+            IllegalOpException: Deferred sync or an id with a scope, in a client of protocol v2.
         """
         record, secrets = await self._create(options)
         return WriteHandle(
@@ -238,17 +239,25 @@ class BookKeeper:
         record = await creation.create_ledger(self._context, options)
         return record, LedgerSecrets.of(record.metadata, options.password, self._config)
 
-    async def open_ledger(self, ledger_id: int | LedgerId, password: bytes = b"", recovery: bool = False) -> ReadHandle:
+    async def open_ledger(
+        self,
+        ledger_id: int | LedgerId | UUID,
+        password: bytes = b"",
+        recovery: bool = False,
+        *,
+        scope_id: int = 0,
+    ) -> ReadHandle:
         """Opens a ledger for reading.
 
         A closed ledger opens the same way with and without recovery.
 
         Args:
-            ledger_id: The ledger.
+            ledger_id: The ledger: a number in scope 0 or in `scope_id`, or a whole id.
             password: The password given when the ledger was created.
             recovery: True takes an unclosed ledger from its writer: it is fenced, its end is found and made durable,
                 and it is closed. False leaves its writer alone; the handle reads up to the last entry known to be
                 confirmed, and `ReadHandle.read_last_confirmed` looks further.
+            scope_id: The scope of a ledger given by a number.
 
         Returns:
             A handle to read the ledger.
@@ -260,7 +269,7 @@ class BookKeeper:
         """
         self._check_open()
         with self.metrics.timed("LEDGER_OPEN"):
-            return await opening.open_ledger(self._context, ledger_id_of(ledger_id), password, recovery)
+            return await opening.open_ledger(self._context, ledger_id_of(ledger_id, scope_id), password, recovery)
 
     def open_record(self, record: LedgerRecord, password: bytes = b"") -> ReadHandle:
         """Opens a ledger whose record is at hand, without reading metadata.
@@ -301,7 +310,9 @@ class BookKeeper:
         self._check_open()
         return await opening.last_adds_confirmed(self._context, records, password)
 
-    async def reopen_empty_ledger(self, ledger_id: int | LedgerId, password: bytes = b"") -> WriteHandle:
+    async def reopen_empty_ledger(
+        self, ledger_id: int | LedgerId | UUID, password: bytes = b"", *, scope_id: int = 0
+    ) -> WriteHandle:
         """Resumes writing an OPEN ledger without entries, created by a process that is gone.
 
         A ledger has one writer. Therefore no bookie may hold an entry of it (checked without fencing), and the new
@@ -309,8 +320,9 @@ class BookKeeper:
         be certain that the handle that created the ledger no longer writes.
 
         Args:
-            ledger_id: The ledger.
+            ledger_id: The ledger: a number in scope 0 or in `scope_id`, or a whole id.
             password: The password given when the ledger was created.
+            scope_id: The scope of a ledger given by a number.
 
         Returns:
             The handle of the ledger's only writer.
@@ -319,36 +331,38 @@ class BookKeeper:
             IllegalOpException: The ledger is not OPEN, holds entries, or was resumed by another client.
         """
         self._check_open()
-        return await opening.reopen_empty_ledger(self._context, ledger_id_of(ledger_id), password, self._rng)
+        return await opening.reopen_empty_ledger(self._context, ledger_id_of(ledger_id, scope_id), password, self._rng)
 
-    async def delete_ledger(self, ledger_id: int | LedgerId) -> None:
+    async def delete_ledger(self, ledger_id: int | LedgerId | UUID, *, scope_id: int = 0) -> None:
         """Removes a ledger's metadata; bookies delete its entries later. Removing a ledger that does not exist
-        succeeds.
+        succeeds. `scope_id` is the scope of a ledger given by a number.
         """
         self._check_open()
         with self.metrics.timed("LEDGER_DELETE"), suppress(NoSuchLedgerExistsOnMetadataServerException):
-            await self.ledger_manager.remove(ledger_id_of(ledger_id))
+            await self.ledger_manager.remove(ledger_id_of(ledger_id, scope_id))
 
-    async def read_record(self, ledger_id: int | LedgerId) -> LedgerRecord:
-        """Reads a ledger's metadata and version.
+    async def read_record(self, ledger_id: int | LedgerId | UUID, *, scope_id: int = 0) -> LedgerRecord:
+        """Reads a ledger's metadata and version. `scope_id` is the scope of a ledger given by a number.
 
         Raises:
             NoSuchLedgerExistsOnMetadataServerException: There is no such ledger.
         """
         self._check_open()
-        return await self.ledger_manager.read(ledger_id_of(ledger_id))
+        return await self.ledger_manager.read(ledger_id_of(ledger_id, scope_id))
 
-    async def watch_ledger(self, ledger_id: int | LedgerId) -> AsyncGenerator[LedgerRecord, None]:
+    async def watch_ledger(
+        self, ledger_id: int | LedgerId | UUID, *, scope_id: int = 0
+    ) -> AsyncGenerator[LedgerRecord, None]:
         """Yields a ledger's current record, then one after each change, until the ledger is deleted.
 
         A slow consumer receives only the latest record. After an outage of a gateway the watch resumes without missing
-        the latest state.
+        the latest state. `scope_id` is the scope of a ledger given by a number.
 
         Raises:
             ClientClosedException: The client was closed meanwhile.
         """
         self._check_open()
-        watched, changes = ledger_id_of(ledger_id), LedgerChanges()
+        watched, changes = ledger_id_of(ledger_id, scope_id), LedgerChanges()
         self._context.active_handles[changes] = None
         await self.ledger_manager.register_listener(watched, changes.on_metadata)
         try:

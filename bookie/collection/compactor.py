@@ -154,7 +154,7 @@ class Compactor:
         with self._exclusive():
             try:
                 for number in sorted(moves):
-                    self._point_at_copies(LedgerId.unscoped(number), moves[number])
+                    self._point_at_copies(LedgerId.of_number(number), moves[number])
             except OSError as error:
                 if not is_no_space(error):
                     raise

@@ -10,10 +10,10 @@ Not its job: listing (`rules`), whose metadata were listed (`ledger_collector`).
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Sequence
 
 from bookgate.bookie.collection.rules import SortedIds
+from bookgate.ledger.ledger_id import id_array
 
 
 class Quarantine:
@@ -28,13 +28,13 @@ class Quarantine:
         self._candidates: Sequence[int] = ()
         self._since: float | None = None
 
-    def due(self, missing: Sequence[int], now: float) -> array[int]:
+    def due(self, missing: Sequence[int], now: float) -> Sequence[int]:
         """A pass has come to its end: which of the ids that it missed, ascending, have waited long enough."""
         waited = SortedIds(self._candidates)
-        again = array("q", (number for number in missing if number in waited))
+        again = id_array(number for number in missing if number in waited)
         if self._since is not None and now - self._since < self._wait_seconds:
             self._candidates = again
-            return array("q")
+            return ()
         self._candidates, self._since = missing, now
         return again
 

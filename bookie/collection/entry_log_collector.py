@@ -82,7 +82,7 @@ class EntryLogCollector:
         store = known.store
         # In this order: what a complete log holds is in the index; a ledger that is not there now is in none of them.
         complete = store.logs.complete_logs()
-        known.existing = SortedIds(store.ledger_ids())
+        known.existing = SortedIds(*store.all_ledgers())
         known.usages = {log_id: known.usages[log_id] for log_id in complete if log_id in known.usages}
         throttle = self._throttle()
         self._statistics.begin(GcPhase.ENTRY_LOGS, len(complete))

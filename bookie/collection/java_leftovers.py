@@ -104,7 +104,7 @@ class Leftovers:
         self._removal.points_into(new, moves)
         with self._exclusive():
             for number in sorted(moves):
-                ledger_id = LedgerId.unscoped(number)
+                ledger_id = LedgerId.of_number(number)
                 held = [entry for entry in sorted(moves[number]) if _is_in(index.location(ledger_id, entry), old)]
                 if held:
                     index.update(ledger_id, None, slot_runs(held, [moves[number][entry] for entry in held]))

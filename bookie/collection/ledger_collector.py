@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from array import array
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Protocol, TypeVar
 
@@ -30,7 +29,7 @@ from bookgate.bookie.collection.rules import LedgerComparison
 from bookgate.bookie.collection.statistics import GcStatistics
 from bookgate.bookie.storage.storage import LedgerStorage
 from bookgate.ledger.errors import BKException, NoSuchLedgerExistsOnMetadataServerException, WrongClusterException
-from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.ledger_id import LedgerId, by_scope, ledger_name, number_of
 from bookgate.ledger.metadata_store import LedgerManagerFactory, LedgerRecord, Membership
 from bookgate.runtime.logs import log_event
 
@@ -38,6 +37,8 @@ _log = logging.getLogger(__name__)
 
 _READ_AT_ONCE = 100
 _DELETE_AT_ONCE = 100
+_LISTED_FROM = 100
+"""Local ledgers of a scope from which on the scope is listed."""
 
 T = TypeVar("T")
 
@@ -77,15 +78,16 @@ class LedgerCollector:
         Raises StoppedException or OSError of storage; a failure of the metadata keeps every ledger.
         """
         local = await self._in_thread(self._storage.ledger_ids)
-        self._statistics.active_ledgers = len(local)
+        scoped = await self._in_thread(self._storage.scoped_ledgers)
+        self._statistics.active_ledgers = len(local) + len(scoped)
         try:
             await self._require_own_cluster()
-            missing = await self._missing_in_metadata(local)
+            missing = await self._missing_in_metadata(local, scoped)
         except Exception as error:
             # Whatever it is, the metadata is not known.
             self._not_listed(error)
             return
-        chosen = self._chosen(missing, len(local), forced)
+        chosen = self._chosen(missing, len(local) + len(scoped), forced)
         for start in range(0, len(chosen), _DELETE_AT_ONCE):
             candidates = chosen[start : start + _DELETE_AT_ONCE]
             with self._storage.watch_writes(candidates):
@@ -116,7 +118,7 @@ class LedgerCollector:
         """Which of the ledgers that the metadata lacks are to be deleted now."""
         due = self._quarantine.due(missing, self._clock())
         if forced:
-            due = array("q", missing)
+            due = missing
         config, statistics = self._config, self._statistics
         held_back = not forced and is_mass_deletion(
             len(due), local, config.max_deleted_share, config.mass_deletion_ledgers
@@ -130,21 +132,51 @@ class LedgerCollector:
             logging.ERROR,
             count=len(due),
             of=local,
-            first_ledger=due[0],
+            first_ledger=ledger_name(due[0]),
             note="the metadata lacks most ledgers; if they were deleted, run `bookgate gc trigger --force-ledgers`",
         )
         return ()
 
-    async def _missing_in_metadata(self, local: Sequence[int]) -> array[int]:
-        """Local ids that a complete listing lacks. `local` was taken before."""
+    async def _missing_in_metadata(self, local: Sequence[int], scoped: Sequence[int]) -> Sequence[int]:
+        """Local numbers that the metadata lacks, ascending: those of scope 0, and those of the others.
+
+        Both were taken before. A scope is listed as scope 0 is, but for one of which only a few ledgers are here: with
+        ids that are UUIDs each ledger has a scope to itself. Of these each is asked for.
+        """
         await self._within_timeout(self._metadata.catch_up(None))
+        missing = await self._unlisted(0, local)
+        few: list[int] = []
+        unlisted: list[int] = []
+        for scope_id, numbers in by_scope(scoped):
+            if len(numbers) < _LISTED_FROM:
+                few += numbers
+            else:
+                unlisted += await self._unlisted(scope_id, numbers)
+        unlisted += await self._unreadable(few)
+        return [*missing, *sorted(unlisted)] if unlisted else missing
+
+    async def _unlisted(self, scope_id: int, local: Sequence[int]) -> Sequence[int]:
+        """Local numbers of a scope that a complete listing lacks."""
         comparison = LedgerComparison(local)
-        ranges = aiter(self._metadata.ledger_manager.ledger_ranges())
+        ranges = aiter(self._metadata.ledger_manager.ledger_ranges(scope_id))
         while (ids := await self._next_range(ranges)) is not None:
-            comparison.add_range(ids)
+            comparison.add_range(ids if scope_id == 0 else [number_of(scope_id, each) for each in ids])
             await self._pace(1)
         missing = comparison.finish()
-        self._storage.compared(local, missing)
+        self._storage.compared(scope_id, local, missing)
+        return missing
+
+    async def _unreadable(self, numbers: Sequence[int]) -> list[int]:
+        """Those of whom the metadata says that there is no such ledger."""
+        missing: list[int] = []
+        for start in range(0, len(numbers), _READ_AT_ONCE):
+            part = numbers[start : start + _READ_AT_ONCE]
+            missing += [
+                number for number, gone in zip(part, map(_is_gone, await self._read(part)), strict=True) if gone
+            ]
+        gone = set(missing)
+        for scope_id, held in by_scope(numbers):
+            self._storage.compared(scope_id, held, [number for number in held if number in gone])
         return missing
 
     async def _next_range(self, ranges: AsyncIterator[Sequence[int]]) -> Sequence[int] | None:
@@ -160,7 +192,7 @@ class LedgerCollector:
             return list(candidates)
         gone: list[int] = []
         for number, answer in zip(candidates, await self._read(candidates), strict=True):
-            if isinstance(answer, NoSuchLedgerExistsOnMetadataServerException):
+            if _is_gone(answer):
                 gone.append(number)
                 continue
             self._statistics.kept_candidates += 1
@@ -169,14 +201,14 @@ class LedgerCollector:
                 _log,
                 "ledger_kept",
                 logging.WARNING,
-                ledger=number,
+                ledger=ledger_name(number),
                 reason=f"it was not listed, but its metadata {reason}",
             )
         return gone
 
     async def _read(self, numbers: Sequence[int]) -> Sequence[LedgerRecord | BKException]:
         """The metadata of ledgers, or why it can't be had; an answer each."""
-        ids = [LedgerId.unscoped(number) for number in numbers]
+        ids = [LedgerId.of_number(number) for number in numbers]
         try:
             answers = await self._within_timeout(self._metadata.ledger_manager.read_many(ids))
         except (BKException, TimeoutError) as error:
@@ -193,7 +225,7 @@ class LedgerCollector:
         self._statistics.deleted_ledgers += len(deleted)
         self._statistics.active_ledgers -= len(deleted)
         if deleted:
-            log_event(_log, "ledgers_collected", count=len(deleted), first_ledger=deleted[0])
+            log_event(_log, "ledgers_collected", count=len(deleted), first_ledger=ledger_name(deleted[0]))
 
     async def _within_timeout(self, call: Awaitable[T]) -> T:
         async with asyncio.timeout(self._config.metadata_timeout_seconds):
@@ -202,3 +234,7 @@ class LedgerCollector:
     async def _pace(self, operations: int) -> None:
         if self._config.metadata_rate > 0:
             await asyncio.sleep(operations / self._config.metadata_rate)
+
+
+def _is_gone(answer: LedgerRecord | BKException) -> bool:
+    return isinstance(answer, NoSuchLedgerExistsOnMetadataServerException)

@@ -23,14 +23,13 @@ from collections.abc import Callable, Collection, Container, Iterable, Iterator
 from contextlib import AbstractContextManager
 from itertools import islice
 
-from pyroaring import BitMap64
-
 from bookgate.bookie.collection.statistics import GcStatistics
 from bookgate.bookie.collection.throttle import Throttle
-from bookgate.bookie.index.index_list import id_set
+from bookgate.bookie.index.index_list_records import id_set
 from bookgate.bookie.storage.ledger_store import LedgerStore
 from bookgate.bookie.system.files import StorageCorruptException
 from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.ledger_numbers import LedgerNumbers, union
 from bookgate.runtime.logs import log_event
 
 _log = logging.getLogger(__name__)
@@ -53,15 +52,15 @@ class LogRemoval:
         self._store = store
         self._exclusive = exclusive
         self._statistics = statistics
-        self._pointers: dict[int, BitMap64] = {}
+        self._pointers: dict[int, LedgerNumbers] = {}
         """By log of an earlier process: ledgers that pointed into it when the index was searched."""
-        self._unsearched: BitMap64 | None = None
+        self._unsearched: LedgerNumbers | None = None
         """Ledgers that are still to be searched; None: the search has not begun."""
-        self._told: dict[int, BitMap64] = {}
+        self._told: dict[int, LedgerNumbers] = {}
 
     def points_into(self, log_id: int, ledgers: Iterable[int]) -> None:
         """These ledgers are about to point into a log that this process did not write."""
-        self._told.setdefault(log_id, BitMap64()).update(ledgers)
+        self._told.setdefault(log_id, LedgerNumbers()).update(ledgers)
 
     def remove(self, log_ids: Collection[int], existing: Container[int], throttle: Throttle) -> list[int]:
         """Removes those of the logs that nothing points into, and returns their ids, ascending. The others are kept.
@@ -72,12 +71,12 @@ class LogRemoval:
             if any(self._store.logs.appended_ledgers(log_id) is None for log_id in log_ids):
                 self._search(throttle)
             wanted = set(log_ids)
-            asked = BitMap64().union(*(self._who_may_point_into(log_id) for log_id in wanted))
+            asked = union(map(self._who_may_point_into, wanted))
             referenced: set[int] = set()
             for numbers in _in_parts(number for number in asked if number in existing):
                 throttle.check()
                 for number in self._read_back(numbers):
-                    referenced |= self._store.index.log_ids(LedgerId.unscoped(number)) & wanted
+                    referenced |= self._store.index.log_ids(LedgerId.of_number(number)) & wanted
         except StorageCorruptException as error:
             self._statistics.failed_deletions += len(log_ids)
             note = "the index can't be searched"
@@ -100,27 +99,28 @@ class LogRemoval:
             self._told.pop(log_id, None)
         return unreferenced
 
-    def _who_may_point_into(self, log_id: int) -> BitMap64:
+    def _who_may_point_into(self, log_id: int) -> LedgerNumbers:
         appended = self._store.logs.appended_ledgers(log_id)
         if appended is not None:
             return appended
-        return self._pointers.get(log_id, BitMap64()) | self._told.get(log_id, BitMap64())
+        return self._pointers.get(log_id, LedgerNumbers()) | self._told.get(log_id, LedgerNumbers())
 
     def _search(self, throttle: Throttle) -> None:
         """Reads the whole index back from the disk, or what is left of it when that was begun before."""
         if self._unsearched is None:
-            self._unsearched = id_set(self._store.ledger_ids())
+            unscoped, scoped = self._store.all_ledgers()
+            self._unsearched = LedgerNumbers.of_parts(id_set(unscoped), scoped)
         for numbers in _in_parts(self._unsearched.copy()):
             for number in self._read_back(numbers):
                 throttle.copied(_BYTES_OF_A_LEDGER)
-                for log_id in self._store.index.log_ids(LedgerId.unscoped(number)):
-                    self._pointers.setdefault(log_id, BitMap64()).add(number)
-            self._unsearched -= BitMap64(numbers)
+                for log_id in self._store.index.log_ids(LedgerId.of_number(number)):
+                    self._pointers.setdefault(log_id, LedgerNumbers()).add(number)
+            self._unsearched -= LedgerNumbers(numbers)
 
     def _read_back(self, numbers: Collection[int]) -> Iterator[int]:
         """The ledgers, each of them read from the disk from then on."""
         with self._exclusive():
-            self._store.index.read_back([LedgerId.unscoped(number) for number in numbers])
+            self._store.index.read_back([LedgerId.of_number(number) for number in numbers])
         yield from numbers
 
     def _wait_for_flush(self) -> None:

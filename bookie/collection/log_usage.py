@@ -44,4 +44,4 @@ def extract_usage(store: LedgerStore, log_id: int, existing: Container[int], thr
 
 def is_live(store: LedgerStore, number: int, entry_id: int, location: int) -> bool:
     """Whether the index points at exactly this record. Raises StorageCorruptException when it can't be read."""
-    return entry_id >= 0 and store.index.location(LedgerId.unscoped(number), entry_id) == location
+    return entry_id >= 0 and store.index.location(LedgerId.of_number(number), entry_id) == location

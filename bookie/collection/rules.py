@@ -18,8 +18,10 @@ from __future__ import annotations
 import enum
 from array import array
 from bisect import bisect_left
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, MutableSequence, Sequence
 from dataclasses import dataclass
+
+from bookgate.ledger.ledger_id import id_array
 
 USAGE_BUCKETS = 10
 
@@ -29,13 +31,16 @@ class IncompleteListingException(Exception):
 
 
 class LedgerComparison:
-    """One pass over the metadata. `local` holds the ids found here, ascending, taken before the listing began."""
+    """One pass over the metadata of one scope. `local` holds the numbers found here, taken before the listing began.
+
+    All numbers are ascending.
+    """
 
     def __init__(self, local: Sequence[int]) -> None:
         self._local = local
         self._next = 0
         self._last = -1
-        self._missing = array("q")
+        self._missing: MutableSequence[int] = array("q") if isinstance(local, array) else []
         self._over = False
 
     def add_range(self, ids: Sequence[int]) -> None:
@@ -61,7 +66,7 @@ class LedgerComparison:
             self._missing.extend(number for number in self._local[self._next : end] if number not in present)
         self._next = end
 
-    def finish(self) -> array[int]:
+    def finish(self) -> Sequence[int]:
         """The listing came to its end: the local ids that it lacks, ascending. Raises IncompleteListingException."""
         self._require_listing()
         self._over = True
@@ -74,14 +79,20 @@ class LedgerComparison:
 
 
 class SortedIds:
-    """Membership in ascending ids, without the memory of a set. Only `in` is asked of it."""
+    """Membership in ascending ids, without the memory of a set. Only `in` is asked of it.
 
-    def __init__(self, ids: Sequence[int]) -> None:
+    `scoped` has the numbers of the ledgers that have a scope.
+    """
+
+    def __init__(self, ids: Sequence[int], scoped: Iterable[int] = ()) -> None:
         self._ids = ids
+        self._scoped = frozenset(scoped)
 
     def __contains__(self, number: object) -> bool:
         if not isinstance(number, int):
             return False
+        if number in self._scoped:
+            return True
         place = bisect_left(self._ids, number)
         return place < len(self._ids) and self._ids[place] == number
 
@@ -99,7 +110,7 @@ class EntryLogUsage:
         self.total = total
         self.has_map = has_map
         # Two arrays: with many ledgers in many logs a dictionary each would take ten times the memory.
-        self._ledgers = array("q", bytes_by_ledger.keys())
+        self._ledgers = id_array(bytes_by_ledger)
         self._bytes = array("q", bytes_by_ledger.values())
         self.remaining = sum(self._bytes)
 
@@ -108,7 +119,7 @@ class EntryLogUsage:
         kept = [index for index, ledger_id in enumerate(self._ledgers) if ledger_id in existing]
         if len(kept) == len(self._ledgers):
             return
-        self._ledgers = array("q", (self._ledgers[index] for index in kept))
+        self._ledgers = id_array([self._ledgers[index] for index in kept])
         self._bytes = array("q", (self._bytes[index] for index in kept))
         self.remaining = sum(self._bytes)
 

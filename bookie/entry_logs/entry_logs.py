@@ -16,8 +16,6 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from pyroaring import BitMap64
-
 from bookgate.bookie.entry_logs import format as fmt
 from bookgate.bookie.entry_logs.log_file import LogFile, LogRecord, LogScan, read_ledgers_map
 from bookgate.bookie.entry_logs.reader import EntryLogReader
@@ -25,6 +23,7 @@ from bookgate.bookie.entry_logs.record_run import RecordRun
 from bookgate.bookie.statistics import StoreStatistics
 from bookgate.bookie.system.files import FileSystem, is_no_space, read_whole, write_in_place
 from bookgate.bookie.system.threads import REAL_THREADS, Threads
+from bookgate.ledger.ledger_numbers import LedgerNumbers
 from bookgate.runtime.logs import log_event
 
 _log = logging.getLogger(__name__)
@@ -64,7 +63,7 @@ class EntryLogs:
         """Logs of this process that are not complete yet. Under the lock, as _last_id is."""
         self._rotated: list[int] = []
         """Those of them that were finished since the last flush ended."""
-        self._appended: dict[int, BitMap64] = {}
+        self._appended: dict[int, LedgerNumbers] = {}
         """By log that this process has ended: the ledgers that were appended to it. Under the lock."""
         self.failed_syncs = 0
         """How often a sync of what was appended has failed."""
@@ -155,7 +154,7 @@ class EntryLogs:
     def _remember(self, log: LogFile) -> None:
         """A log that has ended keeps the ledgers that were appended to it."""
         with self._lock:
-            self._appended[log.log_id] = BitMap64(log.ledgers)
+            self._appended[log.log_id] = LedgerNumbers(log.ledgers)
 
     def _create(self) -> LogFile:
         with self._lock:
@@ -225,7 +224,7 @@ class EntryLogs:
         with self._lock:
             return sorted(found - self._incomplete)
 
-    def appended_ledgers(self, log_id: int) -> BitMap64 | None:
+    def appended_ledgers(self, log_id: int) -> LedgerNumbers | None:
         """The ledgers of which something was appended to a complete log; None for a log of an earlier process."""
         with self._lock:
             return self._appended.get(log_id)

@@ -4,7 +4,9 @@ A log is a header of 1024 bytes and records, each a 4-byte length and an entry p
 index, is the log's id in the upper 32 bits and the offset of the packet (behind its length) in the lower. A rotated
 log ends with map records (ledger id -1) that say how many bytes each ledger has in it; a log that was current at a
 crash or stop has none, and is scanned instead. All integers are big-endian, ids in file names hexadecimal (F9).
-Source: docs/protocol/storage.md#entry-logs.
+Ledgers are given by their number; those with a scope stand in map records of their own, whose entry id a reader that
+does not know them refuses, so that it scans. Source: docs/protocol/storage.md#entry-logs,
+docs/protocol/scoped-ledgers.md#entry-logs.
 
 Not its job: files, ids of new logs, which log is current (`log_file`).
 """
@@ -16,6 +18,9 @@ import re
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from bookgate.ledger.entry import SCOPED_IDS_SIZE, packet_ids
+from bookgate.ledger.ledger_id import HALF_MASK, MAX_UNSCOPED
+
 MAGIC = b"BKLO"
 VERSION = 1
 HEADER_SIZE = 1024
@@ -23,11 +28,14 @@ FILE_SUFFIX = ".log"
 MAX_LOG_ID = 0x7FFFFFFF
 RECORD_PREFIX_SIZE = 20
 """Bytes of a record up to its ids: length 4, ledger id 8, entry id 8."""
+LONGEST_PREFIX_SIZE = 4 + SCOPED_IDS_SIZE
+"""The same of a scoped ledger's record."""
 MIN_ENTRY_SIZE = 16
 
 _FILE_NAME = re.compile(r"([0-9a-f]+)\.log(\.[0-9a-f]+\.compacted)?")
 _MAP_LEDGER_ID = -1
 _MAP_ENTRY_ID = -2
+_SCOPED_MAP_ENTRY_ID = -3
 _MAP_BATCH = 10_000
 _MAP_FIXED_SIZE = 20
 
@@ -35,6 +43,9 @@ _prefix = struct.Struct(">iqq")
 _length = struct.Struct(">i")
 _header_tail = struct.Struct(">qi")
 _map_head = struct.Struct(">iqqi")
+_scoped_row = struct.Struct(">QQq")
+LARGEST_MAP_RECORD_PER_LEDGER = _map_head.size + _scoped_row.size
+"""Bytes of a map are at most that many for each ledger."""
 
 MAP_FIELDS_OFFSET = 8
 """Where the offset and the number of ledgers of the map stand in the header."""
@@ -78,8 +89,17 @@ def encode_records(packets: Sequence[bytes]) -> bytes:
 
 
 def decode_prefix(data: bytes) -> tuple[int, int, int]:
-    """(length, ledger id, entry id) of a record; `data` has at least RECORD_PREFIX_SIZE bytes."""
-    return _prefix.unpack_from(data)
+    """(length, ledger number, entry id) of a record; the number is below 0 for what is no entry's.
+
+    `data` has at least RECORD_PREFIX_SIZE bytes, or LONGEST_PREFIX_SIZE where the record goes on.
+    """
+    length, number, entry_id = _prefix.unpack_from(data)
+    if number < 0:
+        try:
+            number, entry_id = packet_ids(data, _length.size)
+        except ValueError:
+            return length, number, entry_id
+    return length, number, entry_id
 
 
 def decode_prefixes(data: bytes, starts: Sequence[int]) -> Iterator[tuple[int, int, int]]:
@@ -89,7 +109,12 @@ def decode_prefixes(data: bytes, starts: Sequence[int]) -> Iterator[tuple[int, i
 
 def encode_ledgers_map(bytes_by_ledger: Mapping[int, int]) -> bytes:
     """The map's records: for each ledger the bytes its records take, lengths included, at most 10,000 a record."""
-    return b"".join(map(_encode_map_record, _batches(bytes_by_ledger.items())))
+    if not bytes_by_ledger or max(bytes_by_ledger) <= MAX_UNSCOPED:
+        return b"".join(map(_encode_map_record, _batches(bytes_by_ledger.items())))
+    unscoped = [item for item in bytes_by_ledger.items() if item[0] <= MAX_UNSCOPED]
+    scoped = [item for item in bytes_by_ledger.items() if item[0] > MAX_UNSCOPED]
+    records = (*map(_encode_map_record, _batches(unscoped)), *map(_encode_scoped_record, _batches(scoped)))
+    return b"".join(records)
 
 
 def _batches(items: Iterable[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
@@ -103,6 +128,12 @@ def _encode_map_record(batch: Sequence[tuple[int, int]]) -> bytes:
     return head + struct.pack(f">{2 * len(batch)}q", *itertools.chain.from_iterable(batch))
 
 
+def _encode_scoped_record(batch: Sequence[tuple[int, int]]) -> bytes:
+    size = _MAP_FIXED_SIZE + _scoped_row.size * len(batch)
+    rows = (_scoped_row.pack(number >> 64, number & HALF_MASK, taken) for number, taken in batch)
+    return _map_head.pack(size, _MAP_LEDGER_ID, _SCOPED_MAP_ENTRY_ID, len(batch)) + b"".join(rows)
+
+
 def decode_map_fields(header: bytes) -> tuple[int, int] | None:
     """(offset of the map, number of ledgers) of a log's header; None when the header announces no map."""
     if len(header) < RECORD_PREFIX_SIZE or header[:4] != MAGIC or _length.unpack_from(header, 4)[0] < 1:
@@ -112,7 +143,7 @@ def decode_map_fields(header: bytes) -> tuple[int, int] | None:
 
 
 def decode_ledgers_map(data: bytes, ledgers: int) -> dict[int, int] | None:
-    """Bytes by ledger id from the map's records (`data` runs from the map to the end of the file).
+    """Bytes by ledger number from the map's records (`data` runs from the map to the end of the file).
 
     None when the records are not a map of that many ledgers: the log is then scanned.
     """
@@ -123,11 +154,16 @@ def decode_ledgers_map(data: bytes, ledgers: int) -> dict[int, int] | None:
         if size <= 0:
             break
         end = position + 4 + size
-        if (ledger_id, entry_id, size) != (_MAP_LEDGER_ID, _MAP_ENTRY_ID, _MAP_FIXED_SIZE + 16 * count):
+        row_size = {_MAP_ENTRY_ID: 16, _SCOPED_MAP_ENTRY_ID: _scoped_row.size}.get(entry_id)
+        if row_size is None or ledger_id != _MAP_LEDGER_ID or size != _MAP_FIXED_SIZE + row_size * count:
             return None
-        if end > len(data):
+        if end > len(data) or count < 0:
             return None
-        flat = struct.unpack_from(f">{2 * count}q", data, position + _map_head.size)
-        result.update(zip(flat[0::2], flat[1::2], strict=True))
+        rows = data[position + _map_head.size : end]
+        if entry_id == _MAP_ENTRY_ID:
+            flat = struct.unpack(f">{2 * count}q", rows)
+            result.update(zip(flat[0::2], flat[1::2], strict=True))
+        else:
+            result.update((scope << 64 | lower, taken) for scope, lower, taken in _scoped_row.iter_unpack(rows))
         position = end
     return result if len(result) == ledgers else None

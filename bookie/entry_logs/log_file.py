@@ -27,7 +27,6 @@ from bookgate.bookie.system.files import FileSystem, StorageCorruptException, is
 
 _WRITE_CHUNK = 1 << 20
 _SCAN_CHUNK = 1 << 20
-_LARGEST_MAP_RECORD_PER_LEDGER = 40
 _LENGTH_SIZE = 4
 _positive_int = re.compile(rb"(?!\0\0\0\0)[\x00-\x7f][\s\S]{3}")
 
@@ -110,7 +109,7 @@ class LogFile:
 
 
 class LogRecord(NamedTuple):
-    """One record of a scan."""
+    """One record of a scan; `ledger_id` is the ledger's number."""
 
     ledger_id: int
     entry_id: int
@@ -119,12 +118,12 @@ class LogRecord(NamedTuple):
 
 
 def read_ledgers_map(files: FileSystem, fd: int) -> dict[int, int] | None:
-    """Bytes by ledger of a finished log; None when it has no map or one that must be rejected: the log is scanned."""
+    """Bytes by ledger number of a finished log; None when it has no map or one that must be rejected: it is scanned."""
     fields = fmt.decode_map_fields(files.pread(fd, fmt.HEADER_SIZE, 0))
     if fields is None:
         return None
     offset, ledgers = fields
-    size = min(files.size(fd) - offset, _LARGEST_MAP_RECORD_PER_LEDGER * ledgers)
+    size = min(files.size(fd) - offset, fmt.LARGEST_MAP_RECORD_PER_LEDGER * ledgers)
     return fmt.decode_ledgers_map(files.pread(fd, size, offset), ledgers) if size > 0 else None
 
 
@@ -149,7 +148,7 @@ class LogScan:
     def __iter__(self) -> Iterator[LogRecord]:
         position = fmt.HEADER_SIZE
         while position + fmt.RECORD_PREFIX_SIZE <= self._end:
-            length, ledger_id, entry_id = fmt.decode_prefix(self._take(position, fmt.RECORD_PREFIX_SIZE))
+            length, ledger_id, entry_id = fmt.decode_prefix(self._take(position, fmt.LONGEST_PREFIX_SIZE))
             if length <= 0:
                 position = self._behind_padding(position)
                 continue

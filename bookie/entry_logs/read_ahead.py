@@ -73,7 +73,9 @@ class ReadAhead:
         end = len(data)
         is_cut = False
         while position + fmt.RECORD_PREFIX_SIZE <= end:
-            length, record_ledger_id, record_entry_id = fmt.decode_prefix(data[position : position + 20])
+            length, record_ledger_id, record_entry_id = fmt.decode_prefix(
+                data[position : position + fmt.LONGEST_PREFIX_SIZE]
+            )
             if record_ledger_id != ledger_id or record_entry_id != entry_id + 1 + len(found):
                 break
             start = position + _LENGTH_SIZE

@@ -1,4 +1,4 @@
-"""Reads single records of the entry logs of a store by their location.
+"""Reads single records of the entry logs of a store by their location. Ledgers are given by their number.
 
 What follows an entry that a sequential reader asked for is kept in memory (`read_ahead`).
 
@@ -26,6 +26,8 @@ from bookgate.bookie.entry_logs.read_ahead import ReadAhead
 from bookgate.bookie.entry_logs.record_run import RecordRun, run_of
 from bookgate.bookie.statistics import StoreStatistics
 from bookgate.bookie.system.files import FileSystem, StorageCorruptException
+from bookgate.ledger.entry import is_scoped_packet, packet_ids
+from bookgate.ledger.ledger_id import MAX_UNSCOPED, ledger_name
 
 _FIRST_READ = 8192
 _MOST_IN_MEMORY = 64 * 1024
@@ -129,7 +131,7 @@ class EntryLogReader:
     def _kept(self, location: int, ledger_id: int, entry_id: int) -> bytes | None:
         """The packet if it was read ahead."""
         kept = self._ahead.get(location)
-        if kept is None or not kept.startswith(_ids.pack(ledger_id, entry_id)):
+        if kept is None or not _is_packet_of(kept, ledger_id, entry_id):
             return None
         self._statistics.read_ahead_hits += 1
         return kept
@@ -208,6 +210,12 @@ class EntryLogReader:
             self._handles.clear()
 
 
+def _is_packet_of(packet: bytes, ledger_id: int, entry_id: int) -> bool:
+    if ledger_id <= MAX_UNSCOPED:
+        return packet.startswith(_ids.pack(ledger_id, entry_id))
+    return is_scoped_packet(packet) and packet_ids(packet) == (ledger_id, entry_id)
+
+
 def _leading_starts(locations: Sequence[int], max_bytes: int) -> list[int]:
     """Distances from the first location, of those that ascend in one log within `max_bytes`; at least the first's."""
     first = locations[0]
@@ -226,7 +234,10 @@ def _runs_in(data: bytes, starts: Sequence[int], ledger_id: int, first_entry_id:
     begun = bisect_right(starts, len(data) - fmt.RECORD_PREFIX_SIZE)
     if not begun:
         return []
-    heads = list(fmt.decode_prefixes(data, starts[:begun]))
+    if ledger_id <= MAX_UNSCOPED:
+        heads = list(fmt.decode_prefixes(data, starts[:begun]))
+    else:
+        heads = [fmt.decode_prefix(data[start : start + fmt.LONGEST_PREFIX_SIZE]) for start in starts[:begun]]
     lengths = map(operator.sub, starts[1:begun], map((4).__add__, starts))
     expected = list(zip(lengths, itertools.repeat(ledger_id), itertools.count(first_entry_id), strict=False))
     if heads[:-1] == expected:
@@ -263,6 +274,6 @@ def _check_record(handle: LogHandle, data: bytes, offset: int, ledger_id: int, e
 
 def _corrupt(handle: LogHandle, offset: int, ledger_id: int, entry_id: int, what: str) -> StorageCorruptException:
     return StorageCorruptException(
-        f"entry {entry_id} of ledger {ledger_id}: the record at offset {offset} of {handle.path} {what}; the log or "
-        "the index is damaged, other replicas of the entry are not affected"
+        f"entry {entry_id} of ledger {ledger_name(ledger_id)}: the record at offset {offset} of {handle.path} {what}; "
+        "the log or the index is damaged, other replicas of the entry are not affected"
     )

@@ -2,7 +2,8 @@
 
 The slot of entry e stands at 1024 + 8e; 0 says that the entry is not held. Slots come in pages of 1024 (8 KiB); a file
 is a header and whole pages, and a short last page reads as zeros. All integers are big-endian, names hexadecimal
-without padding. Source: docs/protocol/storage.md#index-files.
+without padding but for ledgers with a scope. Source: docs/protocol/storage.md#index-files,
+docs/protocol/scoped-ledgers.md#index-files.
 
 Within the header's zeros stands a *seal*: a tag, the last entry that the file had durably before it was written, the
 number of the update that wrote it (its *generation*, `index_list`), and a CRC-32 of these and of the header. It lies in
@@ -41,6 +42,8 @@ RELOCATION_SUFFIX = ".rloc"
 _FILE_NAME = re.compile(r"([0-9a-f]{1,16})\.idx")
 _RELOCATED_NAME = re.compile(r"([0-9a-f]{1,16})\.idx\.rloc")
 _LEVEL_NAME = re.compile(r"[0-9a-f]{1,2}")
+_SCOPED_LEVEL_NAME = re.compile(r"[0-9a-f]{8}")
+_SCOPED_FILE_NAME = re.compile(r"([0-9a-f]{8})\.idx")
 _FENCED = 1
 _MIN_LAC_PACKET = 16
 _head = struct.Struct(">4sii")
@@ -156,10 +159,14 @@ def corrupt(name: str, what: str) -> StorageCorruptException:
 
 
 def relative_path(ledger_id: LedgerId) -> PurePosixPath:
-    """Path below the index directory. Raises ValueError for a scoped ledger: (scope, id) must never become (0, id)."""
+    """Path below the index directory: two levels above the file, or three for a ledger with a scope.
+
+    Names of the latter have eight digits, which no level of the former has.
+    """
+    number = ledger_id.number
     if ledger_id.scope_id != 0:
-        raise ValueError(f"ledger {ledger_id} has a scope; this index has no place for it")
-    number = ledger_id.ledger_id
+        name = f"{number:032x}"
+        return PurePosixPath(name[:8], name[8:16], name[16:24], f"{name[24:]}{FILE_SUFFIX}")
     return PurePosixPath(f"{number >> 8 & 0xFF:x}") / f"{number & 0xFF:x}" / f"{number:x}{FILE_SUFFIX}"
 
 
@@ -180,8 +187,20 @@ def _id_in(pattern: re.Pattern[str], name: str) -> int | None:
 
 
 def is_level_name(name: str) -> bool:
-    """Whether a directory of that name is one of the two levels above index files."""
+    """Whether a directory of that name is one of the two levels above index files of scope 0."""
     return _LEVEL_NAME.fullmatch(name) is not None
+
+
+def is_scoped_level_name(name: str) -> bool:
+    """Whether a directory of that name is one of the three levels above index files of ledgers with a scope."""
+    return _SCOPED_LEVEL_NAME.fullmatch(name) is not None
+
+
+def scoped_number_of(levels: Sequence[str], name: str) -> int | None:
+    """Number of the ledger in the name of an index file below three levels; None for what is no ledger's."""
+    match = _SCOPED_FILE_NAME.fullmatch(name)
+    number = int("".join((*levels, match[1])), 16) if match else 0
+    return number if number >> 64 else None
 
 
 def slot_offset(entry_id: int) -> int:

@@ -34,11 +34,13 @@ from pyroaring import BitMap64
 
 from bookgate.bookie.index import file_format
 from bookgate.bookie.index.file_format import PAGE_SIZE, IndexHeader, SlotRun
-from bookgate.bookie.index.index_list import UNKNOWN, IndexList, id_set
+from bookgate.bookie.index.index_list import UNKNOWN, IndexLists
+from bookgate.bookie.index.index_list_records import id_set
 from bookgate.bookie.statistics import StoreStatistics
 from bookgate.bookie.system.data_loss import LostDataException, OnLoss
 from bookgate.bookie.system.files import FileSystem, StorageCorruptException
 from bookgate.ledger.ledger_id import NO_ENTRY, LedgerId
+from bookgate.ledger.ledger_numbers import LedgerNumbers
 
 _MANY = 64
 """Files and directories from which on syncing the file system once is taken to be cheaper than syncing each."""
@@ -51,10 +53,13 @@ _LISTING_CHUNK = 10_000
 MOST_LOST = 100
 """Files that may be missing without that a start is refused: more of them are not lost one by one."""
 
+_SCOPED_LEVELS = 3
+
 _MOST_REMEMBERED = 16_384
 """Files of which is remembered what they durably have: a checkpoint need not read these. Some 300 bytes each."""
 
-_PageKey = tuple[int, int, int]
+_PageKey = tuple[int, int]
+"""Ledger number and page."""
 
 
 class _Content(NamedTuple):
@@ -80,7 +85,7 @@ class LedgerCache:
         capacity: int,
         writable: Callable[[], Sequence[Path]] | None = None,
         statistics: StoreStatistics | None = None,
-        listed: IndexList | None = None,
+        listed: IndexLists | None = None,
     ) -> None:
         self._files = files
         self._list = listed
@@ -97,7 +102,7 @@ class LedgerCache:
         self._closed_unsynced = False
         """Whether files were closed that only a sync of the file systems makes durable."""
         self._new_names: set[Path] = set()
-        self._deleted: set[tuple[int, int]] = set()
+        self._deleted: set[int] = set()
         self._durable: dict[int, _Content] = {}
         """By ledger, those written last at the end; none whose update is not complete."""
         self._written: dict[int, _Content] = {}
@@ -114,7 +119,7 @@ class LedgerCache:
         StorageCorruptException when it can't be read.
         """
         # Asked first: a checkpoint writes the file, and then the list.
-        generation = self._list.generation_of(ledger_id.ledger_id) if self._list is not None else None
+        generation = self._list.generation_of(ledger_id.number) if self._list is not None else None
         fd = self._open(ledger_id)
         if fd is None:
             return None
@@ -138,17 +143,21 @@ class LedgerCache:
         """
         if self._list is None:
             return []
-        found = self.ledger_ids()
-        if not self._list.load() or not trusted:
-            self._list.begin_anew(found)
-            return []
-        listed = self._list.numbers()
-        lost = list(listed - id_set(found))
+        found = LedgerNumbers.of_parts(id_set(self.ledger_ids()), self.scoped_ledgers())
+        lost: list[int] = []
+        listed = 0
+        for each in self._list.parts:
+            if not each.load() or not trusted:
+                each.begin_anew(each.own(found))
+                continue
+            numbers = each.numbers()
+            listed += len(numbers)
+            lost += numbers - found
         if len(lost) > MOST_LOST:
-            example = file_format.relative_path(LedgerId.unscoped(lost[0]))
+            example = file_format.relative_path(LedgerId.of_number(lost[0]))
             on_loss(
                 LostDataException(
-                    f"of {len(listed)} index files that {self._list.path} lists {len(lost)} are missing in "
+                    f"of {listed} index files that {self._list.path} lists {len(lost)} are missing in "
                     f"{', '.join(map(str, self._directories))}, such as {example}"
                 )
             )
@@ -170,7 +179,7 @@ class LedgerCache:
 
     def location_in_memory(self, ledger_id: LedgerId, entry_id: int) -> int:
         """`location` where its page is cached, else 0."""
-        key = (ledger_id.scope_id, ledger_id.ledger_id, entry_id // file_format.SLOTS_PER_PAGE)
+        key = (ledger_id.number, entry_id // file_format.SLOTS_PER_PAGE)
         with self._lock:
             page = self._pages.get(key)
             if page is None:
@@ -194,7 +203,7 @@ class LedgerCache:
 
     def _page(self, ledger_id: LedgerId, number: int) -> bytes | None:
         """A page from the cache or its file; None when there is no file."""
-        key = (ledger_id.scope_id, ledger_id.ledger_id, number)
+        key = (ledger_id.number, number)
         with self._lock:
             page = self._pages.get(key)
             if page is not None:
@@ -285,7 +294,7 @@ class LedgerCache:
                 self._pages.popitem(last=False)
 
     def ledger_ids(self) -> array[int]:
-        """Ids of all ledgers that have an index file, ascending. Lists directories only, looks at no file."""
+        """Ids of all ledgers of scope 0 that have an index file, ascending. Lists directories only."""
         found = BitMap64()
         for leaf in self._leaves():
             names = self._files.list_directory(leaf)
@@ -296,8 +305,21 @@ class LedgerCache:
             ids.extend(chunk)
         return ids
 
+    def scoped_ledgers(self) -> list[int]:
+        """Numbers of all ledgers with a scope that have an index file, ascending. Lists directories only."""
+        return sorted(number for directory in self._directories for number in self._scoped_below(directory, ()))
+
+    def _scoped_below(self, directory: Path, levels: tuple[str, ...]) -> Iterator[int]:
+        for name in self._files.list_directory(directory):
+            if len(levels) == _SCOPED_LEVELS:
+                number = file_format.scoped_number_of(levels, name)
+                if number is not None:
+                    yield number
+            elif file_format.is_scoped_level_name(name):
+                yield from self._scoped_below(directory / name, (*levels, name))
+
     def _leaves(self) -> Iterator[Path]:
-        """The directories that hold index files."""
+        """The directories that hold index files of scope 0."""
         for directory in self._directories:
             for upper in self._level(directory):
                 yield from self._level(upper)
@@ -330,7 +352,7 @@ class LedgerCache:
             raise FileNotFoundError(f"ledger {ledger_id} has no index file in {self._directories}; it needs a header")
         self._unsynced.append(fd)
         self._forget_pages(ledger_id, runs)
-        written = self._write_header(fd, ledger_id.ledger_id, header)
+        written = self._write_header(fd, ledger_id.number, header)
         for run in runs:
             self._files.pwrite(fd, run.data, file_format.slot_offset(run.first))
         if runs:
@@ -340,7 +362,7 @@ class LedgerCache:
         self._forget_pages(ledger_id, runs)
         if written is not None:
             last = max([written.last_entry_id, *(run.end - 1 for run in runs)])
-            self._written[ledger_id.ledger_id] = _Content(written.header, last, durable_entry_id=last)
+            self._written[ledger_id.number] = _Content(written.header, last, durable_entry_id=last)
         if len(self._unsynced) < _SYNC_BATCH:
             return
         if self._guards:
@@ -365,7 +387,7 @@ class LedgerCache:
         if found is None:
             return None
         last, data = found.durable_entry_id, found.header.ljust(file_format.HEADER_SIZE, b"\0")
-        generation = self._list.generation if self._list is not None else UNKNOWN
+        generation = self._list.generation_for(number) if self._list is not None else UNKNOWN
         if header is not None:
             data = header.encode()
         data, is_sealed = file_format.sealed(data, last, generation)
@@ -427,13 +449,13 @@ class LedgerCache:
         for number in list(islice(self._durable, max(0, len(self._durable) - _MOST_REMEMBERED))):
             del self._durable[number]
 
-    def _forget_ledgers(self, ledgers: set[tuple[int, int]]) -> None:
+    def _forget_ledgers(self, ledgers: set[int]) -> None:
         """Drops the pages of ledgers: all at once, since there may be many ledgers and many pages."""
         if not ledgers:
             return
         with self._lock:
             self._page_generation += 1
-            for key in [key for key in self._pages if key[:2] in ledgers]:
+            for key in [key for key in self._pages if key[0] in ledgers]:
                 del self._pages[key]
 
     def read_back(self, ledger_ids: Sequence[LedgerId]) -> None:
@@ -454,7 +476,7 @@ class LedgerCache:
                 self._files.forget_cached(fd)
             finally:
                 self._files.close(fd)
-        self._forget_ledgers({(ledger_id.scope_id, ledger_id.ledger_id) for ledger_id in ledger_ids})
+        self._forget_ledgers({ledger_id.number for ledger_id in ledger_ids})
 
     def _sync_file_system(self, directory: Path) -> None:
         fd = self._files.open_file_system(directory)
@@ -476,16 +498,17 @@ class LedgerCache:
     def delete(self, ledger_id: LedgerId) -> None:
         """Removes the ledger's file; there may be none. Durable after `sync`."""
         self._open_guards()
-        self.forget([ledger_id.ledger_id])
-        self._durable.pop(ledger_id.ledger_id, None)
-        self._written.pop(ledger_id.ledger_id, None)
+        number = ledger_id.number
+        self.forget([number])
+        self._durable.pop(number, None)
+        self._written.pop(number, None)
         for path in self._paths(ledger_id):
             try:
                 self._files.unlink(path)
             except FileNotFoundError:
                 continue
             self._new_names.add(path.parent)
-        self._deleted.add((ledger_id.scope_id, ledger_id.ledger_id))
+        self._deleted.add(number)
 
     def compact(self) -> None:
         """A deleted ledger's file is gone: there is nothing to do."""
@@ -504,13 +527,14 @@ class LedgerCache:
             self._files.close(self._guards.pop())
 
     def _forget_pages(self, ledger_id: LedgerId, runs: Sequence[SlotRun]) -> None:
+        ledger = ledger_id.number
         with self._lock:
             self._page_generation += 1
             for run in runs:
                 first = run.first // file_format.SLOTS_PER_PAGE
                 last = (run.end - 1) // file_format.SLOTS_PER_PAGE
                 for number in range(first, last + 1):
-                    self._pages.pop((ledger_id.scope_id, ledger_id.ledger_id, number), None)
+                    self._pages.pop((ledger, number), None)
 
     def _open_to_write(self, ledger_id: LedgerId, *, has_header: bool) -> int | None:
         """The file; a new one only for who has a header."""
@@ -518,8 +542,8 @@ class LedgerCache:
             fd = self._open_path(path, os.O_RDWR)
             if fd is not None:
                 # Synced even where it exists: an earlier process may have ended before it could.
-                if has_header or not self._is_listed(ledger_id.ledger_id):
-                    self._new_names.update((path.parent, path.parent.parent, directory))
+                if has_header or not self._is_listed(ledger_id.number):
+                    self._new_names.update(_levels(path, directory))
                 return fd
         return self._create(ledger_id) if has_header else None
 
@@ -529,11 +553,12 @@ class LedgerCache:
 
     def _create(self, ledger_id: LedgerId) -> int:
         places = self._writable() or self._directories
-        directory = places[ledger_id.ledger_id % len(places)]
+        directory = places[ledger_id.number % len(places)]
         path = directory / file_format.relative_path(ledger_id)
-        self._new_names.update((path.parent, path.parent.parent, directory))
-        self._files.make_directory(path.parent.parent)
-        self._files.make_directory(path.parent)
+        *levels, _ = _levels(path, directory)
+        self._new_names.update((*levels, directory))
+        for level in reversed(levels):
+            self._files.make_directory(level)
         return self._files.open(path, os.O_RDWR | os.O_CREAT)
 
     # Both
@@ -555,6 +580,14 @@ class LedgerCache:
         """Where the ledger's file may lie, a path for each directory."""
         name = file_format.relative_path(ledger_id)
         return (directory / name for directory in self._directories)
+
+
+def _levels(path: Path, directory: Path) -> list[Path]:
+    """The directories above a file, from its own up to `directory`, which is the last."""
+    found = [path.parent]
+    while found[-1] != directory:
+        found.append(found[-1].parent)
+    return found
 
 
 def _has_lost(header: IndexHeader, last_entry_id: int, generation: int | None) -> bool:

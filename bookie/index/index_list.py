@@ -14,6 +14,9 @@ It counts only where this bookie was the last on the directories, which the seal
 Apache BookKeeper's bookie does not know it. Where it does not count, is missing, or its first frame is damaged, it is
 made anew from the files there are. Without it nothing is lost but this proof.
 
+Ledgers with a scope have a list of their own, which is there only where such ledgers are; its records have three
+integers, the scope first.
+
 In memory it takes 16 bytes a ledger, and what changed since the first frame. `generation_of` belongs to any thread, the
 rest to whoever holds the checkpoint lock. Not its job: finding the files (`file_index`), what follows (`storage`).
 """
@@ -23,31 +26,32 @@ from __future__ import annotations
 import logging
 import os
 import struct
-import sys
 import zlib
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, MutableSequence, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
-from pyroaring import BitMap64
-
+from bookgate.bookie.index.index_list_records import Columns, Records, ScopedRecords, UnscopedRecords
 from bookgate.bookie.system.files import FileSystem, is_no_space, write_beside
+from bookgate.ledger.ledger_id import MAX_UNSCOPED
+from bookgate.ledger.ledger_numbers import LedgerNumbers
 from bookgate.runtime.logs import log_event
 
 _log = logging.getLogger(__name__)
 
 LIST_FILE = "bookie.index"
 """Beside `current` of the first ledger directory."""
+SCOPED_LIST_FILE = "bookie.scoped-index"
+"""The same for ledgers with a scope."""
 UNKNOWN = 0
 """The generation of a file that has none: its header has no room for a seal, or another bookie wrote it."""
 
 _REMOVED = -1
 _TAG = b"BGLS"
 _frame = struct.Struct(">4sqI")
-_RECORD_SIZE = 16
 _NOTHING: Mapping[int, int] = {}
 _MANY_CHANGES = 65_536
 """Records behind the first frame from which on the file is written anew, if they are a quarter of all, too."""
@@ -56,7 +60,7 @@ _MANY_CHANGES = 65_536
 class _Listed(NamedTuple):
     """`numbers` and their `generations` as in the first frame; `changed` goes before them."""
 
-    numbers: array[int]
+    numbers: MutableSequence[int]
     generations: array[int]
     changed: dict[int, int]
 
@@ -64,10 +68,11 @@ class _Listed(NamedTuple):
 class IndexList:
     """See the module. Methods raise OSError."""
 
-    def __init__(self, files: FileSystem, path: Path) -> None:
+    def __init__(self, files: FileSystem, path: Path, records: Records | None = None) -> None:
         self._files = files
         self.path = path
-        self._listed = _Listed(array("q"), array("q"), {})
+        self._records = records or UnscopedRecords()
+        self._listed = _Listed(self._records.column(()), array("q"), {})
         self._pending: dict[int, int] = {}
         """What was updated since the last `sync`."""
         self._end = 0
@@ -90,12 +95,12 @@ class IndexList:
             log_event(_log, "index_list_damaged", logging.ERROR, path=self.path, note="it is made anew")
             return False
         changed: dict[int, int] = {}
-        for records in frames:
-            changed.update(zip(records[::2], records[1::2], strict=True))
-            self._appended += len(records) // 2
-        self._listed = _Listed(first[::2], first[1::2], changed)
+        for numbers, generations in frames:
+            changed.update(zip(numbers, generations, strict=True))
+            self._appended += len(numbers)
+        self._listed = _Listed(*first, changed)
         # One more than a process that was killed may have used.
-        self.generation = max(chain(first[1::2], changed.values()), default=UNKNOWN) + 2
+        self.generation = max(chain(first[1], changed.values()), default=UNKNOWN) + 2
         return True
 
     def _content(self) -> bytes | None:
@@ -112,18 +117,15 @@ class IndexList:
         finally:
             self._files.close(fd)
 
-    def _frames(self, content: bytes) -> Iterator[array[int]]:
+    def _frames(self, content: bytes) -> Iterator[Columns]:
         while len(content) >= self._end + _frame.size:
             tag, count, crc = _frame.unpack_from(content, self._end)
             begin = self._end + _frame.size
-            end = begin + count * _RECORD_SIZE
+            end = begin + count * self._records.size
             if tag != _TAG or count < 0 or end > len(content) or crc != zlib.crc32(content[begin:end], self._crc):
                 return
             self._end, self._crc = end, crc
-            records = array("q", content[begin:end])
-            if sys.byteorder == "little":
-                records.byteswap()
-            yield records
+            yield self._records.decode(content[begin:end])
 
     def generation_of(self, number: int) -> int | None:
         """What the ledger's file has at least; None where it is not in the list."""
@@ -134,11 +136,15 @@ class IndexList:
             found = generations[index] if index < len(numbers) and numbers[index] == number else _REMOVED
         return None if found == _REMOVED else found
 
-    def numbers(self) -> BitMap64:
-        """Ids of all ledgers in it."""
+    def numbers(self) -> LedgerNumbers:
+        """Those of all ledgers in it."""
         numbers, _, changed = self._listed
-        gone = BitMap64([number for number, generation in changed.items() if generation == _REMOVED])
-        return (id_set(numbers) | BitMap64(changed)) - gone
+        gone = LedgerNumbers(number for number, generation in changed.items() if generation == _REMOVED)
+        return (self._records.set_of(numbers) | LedgerNumbers(changed)) - gone
+
+    def own(self, numbers: LedgerNumbers) -> Sequence[int]:
+        """Those of the numbers that belong here, ascending."""
+        return self._records.own(numbers)
 
     # Writing
 
@@ -150,8 +156,10 @@ class IndexList:
         if self._files.exists(self.path):
             self._files.unlink(self.path)
             self._files.sync_directory(self.path.parent)
-        self._listed = _Listed(array("q", numbers), array("q", bytes(8 * len(numbers))), {})
+        self._listed = _Listed(self._records.column(numbers), array("q", bytes(8 * len(numbers))), {})
         self._end = self._appended = 0
+        if not numbers and self._records.only_where_needed:
+            return
         try:
             self._write_anew()
         except OSError as error:
@@ -186,11 +194,17 @@ class IndexList:
         """The files of these stay after all: they are in the list again from the next `sync` on."""
         self._pending = removed | self._pending
 
+    def _framed(self, numbers: Collection[int], generations: Collection[int], previous: int) -> tuple[bytes, int]:
+        """A frame, and its CRC."""
+        body = self._records.encode(numbers, generations)
+        crc = zlib.crc32(body, previous)
+        return _frame.pack(_TAG, len(numbers), crc) + body, crc
+
     def _append(self, changes: dict[int, int]) -> None:
         if self._end == 0:
             self._write_anew(changes)
             return
-        frame, crc = _framed(array("q", chain.from_iterable(changes.items())), self._crc)
+        frame, crc = self._framed(changes.keys(), changes.values(), self._crc)
         fd = self._files.open(self.path, os.O_RDWR)
         try:
             self._files.pwrite(fd, frame, self._end)
@@ -214,32 +228,64 @@ class IndexList:
     def _write_anew(self, changes: Mapping[int, int] = _NOTHING) -> None:
         """Beside the old one first, so that one of them is whole at any time."""
         listed = _merged(self._listed, changes)
-        records = array("q", bytes(2 * 8 * len(listed.numbers)))
-        records[::2], records[1::2] = listed.numbers, listed.generations
-        frame, crc = _framed(records, 0)
+        frame, crc = self._framed(listed.numbers, listed.generations, 0)
         write_beside(self._files, self.path, frame)
         self._files.sync_directory(self.path.parent)
         self._listed, self._end, self._crc, self._appended = listed, len(frame), crc, 0
 
 
-def id_set(numbers: array[int]) -> BitMap64:
-    """Of an array of ids of type code q; they are not looked at one by one."""
-    return BitMap64(array("Q", numbers.tobytes()))
+class IndexLists:
+    """The two lists of a bookie, each asked for the ledgers that belong into it."""
 
+    def __init__(self, files: FileSystem, directory: Path) -> None:
+        """`directory` is the parent of `current` of the first ledger directory."""
+        self._unscoped = IndexList(files, directory / LIST_FILE)
+        self._scoped = IndexList(files, directory / SCOPED_LIST_FILE, ScopedRecords())
+        self.parts = (self._unscoped, self._scoped)
 
-def _framed(records: array[int], previous: int) -> tuple[bytes, int]:
-    """A frame, and its CRC."""
-    count = len(records) // 2
-    if sys.byteorder == "little":
-        records.byteswap()
-    body = records.tobytes()
-    crc = zlib.crc32(body, previous)
-    return _frame.pack(_TAG, count, crc) + body, crc
+    @property
+    def path(self) -> Path:
+        """That of ledgers without a scope, for messages."""
+        return self._unscoped.path
+
+    def _of(self, number: int) -> IndexList:
+        return self._unscoped if number <= MAX_UNSCOPED else self._scoped
+
+    def generation_of(self, number: int) -> int | None:
+        """What the ledger's file has at least; None where it is in no list."""
+        return self._of(number).generation_of(number)
+
+    def generation_for(self, number: int) -> int:
+        """That of an update of the ledger until the next `sync`."""
+        return self._of(number).generation
+
+    def updated(self, number: int, generation: int) -> None:
+        """The ledger's file has this generation, not durably yet."""
+        self._of(number).updated(number, generation)
+
+    def sync(self) -> None:
+        """All files that were updated are durable."""
+        self._unscoped.sync()
+        self._scoped.sync()
+
+    def remove(self, numbers: Iterable[int]) -> dict[int, int]:
+        """As `IndexList.remove`."""
+        wanted = list(numbers)
+        if not wanted or max(wanted) <= MAX_UNSCOPED:
+            return self._unscoped.remove(wanted)
+        unscoped = self._unscoped.remove(number for number in wanted if number <= MAX_UNSCOPED)
+        return unscoped | self._scoped.remove(number for number in wanted if number > MAX_UNSCOPED)
+
+    def put_back(self, removed: dict[int, int]) -> None:
+        """As `IndexList.put_back`."""
+        for each in self.parts:
+            each.put_back({number: found for number, found in removed.items() if self._of(number) is each})
 
 
 def _merged(listed: _Listed, changes: Mapping[int, int]) -> _Listed:
     """All of it in order, with nothing in `changed`. Runs between the changes are copied as wholes."""
-    numbers, generations = array("q"), array("q")
+    numbers: MutableSequence[int] = array("q") if isinstance(listed.numbers, array) else []
+    generations = array("q")
     begin = 0
     for number, generation in sorted((listed.changed | dict(changes)).items()):
         at = bisect_left(listed.numbers, number, begin)

@@ -1,7 +1,7 @@
 """What storage needs of an index: for each ledger a header, and for each of its entries where it lies.
 
-Implemented by index files (`file_index`, the default) and by RocksDB. Ids are `LedgerId`s, so that (scope, id) is
-never taken for (0, id); `ledger_ids` lists those of scope 0, the only ones that a bookie stores.
+Implemented by index files (`file_index`, the default) and by RocksDB. Ids are `LedgerId`s, or numbers, so that (scope,
+id) is never taken for (0, id) (D1). Ledgers of scope 0, of which there may be many, are listed by themselves.
 
 `update`, `delete` and `read_back` belong to whoever holds the checkpoint lock; everything else to any thread.
 """
@@ -52,7 +52,10 @@ class LedgerIndex(Protocol):
         """From now on these ledgers are read as the disk has them, whatever memory shows. Syncs first."""
 
     def ledger_ids(self) -> array[int]:
-        """Ids (type code q) of all ledgers in the index, ascending."""
+        """Ids (type code q) of all ledgers of scope 0 in the index, ascending."""
+
+    def scoped_ledgers(self) -> list[int]:
+        """Numbers of all ledgers with a scope in the index, ascending."""
 
     def delete(self, ledger_id: LedgerId) -> None:
         """Forgets a ledger; one that is not there is fine. Durable after `sync`."""

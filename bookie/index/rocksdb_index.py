@@ -1,71 +1,31 @@
-"""The RocksDB index of one index directory: rows and keys as BookKeeper's DbLedgerStorage lays them out.
+"""The RocksDB index of one index directory: a pair of databases for ledgers of scope 0, and one for all others.
 
-Two databases stand in the directory. `locations` has a row for each entry: ledger id and entry id (16 bytes) lead to
-the 8-byte location. `ledgers` has a row for each ledger: its id (8 bytes) leads to a `LedgerData` with key, fence and
-explicit LAC. All integers are big-endian, so the order of the keys is that of the ids. Two things more are found in
-directories of the Java bookie: rows of `ledgers` with 16-byte keys (id and zeros), left by its rebuild tool, and one
-row under a negative id with flags of the whole storage, which stays as it is. Source:
-docs/protocol/storage.md#rocksdb-index.
+The second is made with the first ledger that has a scope: a directory without such ledgers is as BookKeeper's bookie
+makes and reads it. Both share one block cache. Source: docs/protocol/storage.md#rocksdb-index,
+docs/protocol/scoped-ledgers.md#rocksdb.
 
-Updates gather in a batch that `sync` writes with RocksDB's own synced write; until then readers find the entries in
-the write cache. Locations are written before ledgers, and deleted before them: a ledger that the index knows may lack
-entries that the journal still has, but no row of a ledger is lost while its entries stay. Locations of a ledger
-without a row are the rest of such a deletion and are passed over.
-
-Where both kinds of row exist, neither takes anything away from the other: a fence in one holds, and a key in one holds.
-
-Invariants: S3 (an error of RocksDB is never "absent"), S6 and S7 by way of `sync`. The one sync-er and updater is the
-checkpoint thread, or whoever holds the checkpoint lock; any thread reads.
-
-Not its job: RocksDB's own errors and want of space (`rocksdb_database`), entry logs, caching ledgers (`ledger_table`),
-which index is used (`ledger_store`).
+The one sync-er and updater is the checkpoint thread, or whoever holds the checkpoint lock; any thread reads. Not its
+job: rows and keys (`rocksdb_rows`), which index is used (`ledger_store`).
 """
 
 from __future__ import annotations
 
-import struct
 from array import array
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
-from google.protobuf.message import DecodeError
-from rocksdict import (
-    BlockBasedOptions,
-    Cache,
-    ChecksumType,
-    DBCompressionType,
-    DBRecoveryMode,
-    Options,
-    Rdict,
-    ReadOptions,
-    WriteBatch,
-)
+from rocksdict import Cache
 
-from bookgate.bookie.index.file_format import SLOT_SIZE, IndexHeader, SlotRun
-from bookgate.bookie.index.rocksdb_database import Database
+from bookgate.bookie.index.file_format import IndexHeader, SlotRun
+from bookgate.bookie.index.rocksdb_rows import SCOPED, SCOPED_LOCATIONS, RocksDbRows
 from bookgate.bookie.index.rocksdb_sequences import Sequences
 from bookgate.bookie.system.data_loss import OnLoss
-from bookgate.bookie.system.files import FileSystem, StorageCorruptException
-from bookgate.ledger.ledger_id import NO_ENTRY, LedgerId
-from bookgate.protos.bookkeeper.proto.db_ledger_storage_pb2 import LedgerData
-
-LOCATIONS = "locations"
-LEDGERS = "ledgers"
-
-_MAX_ID = (1 << 63) - 1
-_BATCH_OPERATIONS = 100_000
-_MIB = 1 << 20
-_BLOOM_BITS = 10
-_LEDGERS_CACHE = 4 * _MIB
-
-_key = struct.Struct(">qq")
-_ledger_key = struct.Struct(">q")
-_location = struct.Struct(">q")
-_REBUILT_SUFFIX = bytes(8)
+from bookgate.bookie.system.files import FileSystem
+from bookgate.ledger.ledger_id import LedgerId
 
 
 class RocksDbIndex:
-    """See the module. `cache_bytes` bounds the blocks of `locations` kept in memory."""
+    """See the module. `cache_bytes` bounds the blocks of locations kept in memory."""
 
     def __init__(
         self,
@@ -75,42 +35,54 @@ class RocksDbIndex:
         *,
         read_only: bool = False,
         sequences: Sequences | None = None,
+        scoped_sequences: Sequences | None = None,
     ) -> None:
-        """Opens both databases below `directory`, or creates them. Raises OSError, StorageCorruptException.
+        """Opens the databases below `directory`, or creates those of scope 0. Raises OSError, StorageCorruptException.
 
         With `read_only` neither lock nor file is touched, and a database that is in use can be read as it was then.
         """
+        self._files = files
         self._directory = directory
-        self._sequences = sequences
-        self._locations = Database(directory / LOCATIONS, lambda: _locations_options(cache_bytes), read_only=read_only)
-        try:
-            self._ledgers = Database(directory / LEDGERS, _ledgers_options, read_only=read_only)
-            if not read_only:
-                # RocksDB syncs what is in its directories, not their own names.
-                files.sync_directory(directory)
-        except BaseException:
-            self._locations.close()
-            raise
-        self._new_locations = WriteBatch(raw_mode=True)
-        self._new_ledgers = WriteBatch(raw_mode=True)
+        self._cache = Cache(cache_bytes)
+        self._read_only = read_only
+        self._scoped_sequences = scoped_sequences
+        self._unscoped = RocksDbRows(files, directory, self._cache, read_only=read_only, sequences=sequences)
+        self._scoped: RocksDbRows | None = None
+        if files.exists(directory / SCOPED_LOCATIONS):
+            try:
+                self._scoped = self._open_scoped()
+            except BaseException:
+                self._unscoped.close()
+                raise
+
+    def _open_scoped(self) -> RocksDbRows:
+        return RocksDbRows(
+            self._files,
+            self._directory,
+            self._cache,
+            layout=SCOPED,
+            read_only=self._read_only,
+            sequences=self._scoped_sequences,
+        )
+
+    def _rows(self, ledger_id: LedgerId) -> RocksDbRows | None:
+        """Those that may have the ledger."""
+        return self._unscoped if ledger_id.scope_id == 0 else self._scoped
+
+    def _all(self) -> Sequence[RocksDbRows]:
+        return (self._unscoped,) if self._scoped is None else (self._unscoped, self._scoped)
 
     # Reading
 
     def read_header(self, ledger_id: LedgerId) -> tuple[IndexHeader | None, int] | None:
         """(header, highest entry id or -1); None for a ledger without a row, whatever locations there are."""
-        if ledger_id.scope_id != 0:
-            return None
-        row = self._row(ledger_id.ledger_id)
-        if row is None:
-            return None
-        lac = row.explicitLac if row.HasField("explicitLac") else None
-        header = IndexHeader(row.masterKey, row.fenced, lac or None, row.limbo)
-        return header, self._last_entry_id(ledger_id.ledger_id)
+        rows = self._rows(ledger_id)
+        return None if rows is None else rows.read_header(ledger_id.number)
 
     def location(self, ledger_id: LedgerId, entry_id: int) -> int:
         """Where the entry is, 0 when the index does not have it."""
-        key = _key.pack(_number(ledger_id), entry_id)
-        return self._decode_location(key, self._locations.read(lambda rows: rows.get(key)))
+        rows = self._rows(ledger_id)
+        return 0 if rows is None else rows.location(ledger_id.number, entry_id)
 
     def location_in_memory(self, ledger_id: LedgerId, entry_id: int) -> int:
         """RocksDB can't say what it has in memory."""
@@ -118,16 +90,8 @@ class RocksDbIndex:
 
     def locations(self, ledger_id: LedgerId, first_entry_id: int, count: int) -> list[int]:
         """`location` of up to `count` consecutive entries, ending before the first that is absent."""
-        number = _number(ledger_id)
-        bounds = ReadOptions()
-        bounds.set_iterate_upper_bound(_key.pack(number, min(first_entry_id + count, _MAX_ID)))
-        found: list[int] = []
-        rows = self._iterate(self._locations, _key.pack(number, first_entry_id), bounds)
-        for key, value in rows:
-            if _key.unpack(key)[1] != first_entry_id + len(found):
-                break
-            found.append(self._decode_location(key, value))
-        return found
+        rows = self._rows(ledger_id)
+        return [] if rows is None else rows.locations(ledger_id.number, first_entry_id, count)
 
     @property
     def cached_pages(self) -> int:
@@ -136,173 +100,56 @@ class RocksDbIndex:
 
     def entry_ids(self, ledger_id: LedgerId) -> Iterator[int]:
         """Ids of the ledger's entries in the index, ascending."""
-        for key, _ in self._rows_of(_number(ledger_id)):
-            yield _key.unpack(key)[1]
+        rows = self._rows(ledger_id)
+        return iter(()) if rows is None else rows.entry_ids(ledger_id.number)
 
     def log_ids(self, ledger_id: LedgerId) -> set[int]:
         """The entry logs that the ledger's locations point into."""
-        rows = self._rows_of(_number(ledger_id))
-        return {location >> 32 for key, value in rows if (location := self._decode_location(key, value))}
+        rows = self._rows(ledger_id)
+        return set() if rows is None else rows.log_ids(ledger_id.number)
 
     def ledger_ids(self) -> array[int]:
-        """Ids of all ledgers with a row, ascending."""
-        ids = array("q")
-        for key in self._keys_of_ledgers():
-            number = _ledger_key.unpack_from(key)[0]
-            if not ids or ids[-1] != number:
-                ids.append(number)
-        return ids
+        """Ids of all ledgers of scope 0 with a row, ascending."""
+        return array("q", self._unscoped.numbers())
 
-    def _row(self, number: int) -> LedgerData | None:
-        """The ledger's row, of both where there are two."""
-        key = _ledger_key.pack(number)
-        own = self._decode_row(number, self._ledgers.read(lambda rows: rows.get(key)))
-        rebuilt = self._decode_row(number, self._ledgers.read(lambda rows: rows.get(key + _REBUILT_SUFFIX)))
-        if own is None or rebuilt is None:
-            return own or rebuilt
-        merged = LedgerData(
-            exists=True,
-            fenced=own.fenced or rebuilt.fenced,
-            masterKey=own.masterKey if own.masterKey.strip(b"\0") else rebuilt.masterKey,
-        )
-        if own.HasField("explicitLac") or rebuilt.HasField("explicitLac"):
-            merged.explicitLac = own.explicitLac or rebuilt.explicitLac
-        if own.limbo or rebuilt.limbo:
-            merged.limbo = True
-        return merged
-
-    def _decode_row(self, number: int, value: bytes | None) -> LedgerData | None:
-        if value is None:
-            return None
-        row = LedgerData()
-        try:
-            row.ParseFromString(value)
-            problem = "" if row.IsInitialized() else "fields are missing"
-        except DecodeError as error:
-            problem = str(error)
-        if problem:
-            raise StorageCorruptException(
-                f"the row of ledger {number} in {self._directory / LEDGERS} can't be read: {problem}; the database is "
-                "damaged, restore it or let the bookie's ledgers be replicated again"
-            )
-        return row
-
-    def _decode_location(self, key: bytes, value: bytes | None) -> int:
-        if value is None:
-            return 0
-        if len(value) != _location.size:
-            number, entry_id = _key.unpack(key)
-            raise StorageCorruptException(
-                f"the location of entry {entry_id} of ledger {number} in {self._directory / LOCATIONS} has "
-                f"{len(value)} bytes instead of {_location.size}; the database is damaged"
-            )
-        location: int = _location.unpack(value)[0]
-        return location
-
-    def _last_entry_id(self, number: int) -> int:
-        def seek(database: Rdict) -> bytes | None:
-            rows = database.iter()
-            rows.seek_for_prev(_key.pack(number, _MAX_ID))
-            if not rows.valid():
-                rows.status()
-                return None
-            key: bytes = rows.key()
-            return key
-
-        key = self._locations.read(seek)
-        if key is None or len(key) != _key.size:
-            return NO_ENTRY
-        found, entry_id = _key.unpack(key)
-        return int(entry_id) if found == number else NO_ENTRY
-
-    def _rows_of(self, number: int) -> Iterator[tuple[bytes, bytes]]:
-        bounds = ReadOptions()
-        bounds.set_iterate_upper_bound(_key.pack(number, _MAX_ID))
-        yield from self._iterate(self._locations, _key.pack(number, 0), bounds)
-
-    def _keys_of_ledgers(self) -> Iterator[bytes]:
-        bounds = ReadOptions()
-        # Negative ids sort last.
-        bounds.set_iterate_upper_bound(_ledger_key.pack(-_MAX_ID - 1))
-        for key, _ in self._iterate(self._ledgers, _ledger_key.pack(0), bounds):
-            yield key
-
-    def _iterate(self, database: Database, first: bytes, bounds: ReadOptions) -> Iterator[tuple[bytes, bytes]]:
-        """Rows from `first`. An error in the middle is raised: rows never just end."""
-        rows = database.read(lambda rows: rows.iter(bounds))
-        database.translated(lambda: rows.seek(first))
-        while rows.valid():
-            yield rows.key(), rows.value()
-            rows.next()
-        database.translated(rows.status)
+    def scoped_ledgers(self) -> list[int]:
+        """Numbers of all ledgers with a scope and a row, ascending."""
+        return [] if self._scoped is None else list(self._scoped.numbers())
 
     # Writing
 
     def update(self, ledger_id: LedgerId, header: IndexHeader | None, runs: Sequence[SlotRun]) -> None:
         """Takes down slots, and the header if given, of one ledger. Seen by readers, and durable, after `sync`."""
-        number = _number(ledger_id)
-        for run in runs:
-            for index, offset in enumerate(range(0, len(run.data), SLOT_SIZE)):
-                key = _key.pack(number, run.first + index)
-                self._new_locations.put(key, run.data[offset : offset + SLOT_SIZE])
-        if header is not None:
-            self._put_header(number, header)
-        if len(self._new_locations) >= _BATCH_OPERATIONS:
-            self._write_locations()
-
-    def _put_header(self, number: int, header: IndexHeader) -> None:
-        row = LedgerData(exists=True, fenced=header.fenced, masterKey=header.master_key)
-        if header.explicit_lac is not None:
-            row.explicitLac = header.explicit_lac
-        stored = self._row(number)
-        if stored is not None and stored.limbo:
-            row.limbo = True
-        key = _ledger_key.pack(number)
-        self._new_ledgers.put(key, row.SerializeToString())
-        self._new_ledgers.delete(key + _REBUILT_SUFFIX)
+        rows = self._rows(ledger_id)
+        if rows is None:
+            rows = self._scoped = self._open_scoped()
+        rows.update(ledger_id.number, header, runs)
 
     def delete(self, ledger_id: LedgerId) -> None:
         """Removes a ledger and its locations; unknown ones are ignored. Durable after `sync`."""
-        number = _number(ledger_id)
-        self._new_locations.delete_range(_key.pack(number, 0), _key.pack(number, _MAX_ID))
-        key = _ledger_key.pack(number)
-        self._new_ledgers.delete(key)
-        self._new_ledgers.delete(key + _REBUILT_SUFFIX)
+        rows = self._rows(ledger_id)
+        if rows is not None:
+            rows.delete(ledger_id.number)
 
     def sync(self) -> None:
-        """Makes all updates durable, in the order of the module's text."""
-        self._write_locations()
-        batch, self._new_ledgers = self._new_ledgers, WriteBatch(raw_mode=True)
-        _write(self._ledgers, batch)
-        if self._sequences is not None:
-            self._sequences.store(self._at())
+        """Makes all updates durable, in each pair locations first."""
+        for rows in self._all():
+            rows.sync()
 
     def read_back(self, ledger_ids: Sequence[LedgerId]) -> None:
         """Syncs: what a database read when it was opened it has written again, and its files have checksums."""
         self.sync()
 
-    def _write_locations(self) -> None:
-        batch, self._new_locations = self._new_locations, WriteBatch(raw_mode=True)
-        try:
-            _write(self._locations, batch)
-        except OSError:
-            # All updates are made again; a ledger's row must not be there before its locations.
-            self._new_ledgers = WriteBatch(raw_mode=True)
-            raise
-
     @property
     def locations_path(self) -> Path:
-        """The database that `compact` is about."""
-        return self._directory / LOCATIONS
+        """The database of scope 0 that `compact` is about, which stands for both."""
+        return self._unscoped.locations_path
 
     def find_lost(self, trusted: bool, on_loss: OnLoss) -> Collection[int]:
         """None by itself: a database is there as a whole or not."""
-        if self._sequences is not None:
-            self._sequences.check(self._at(), self._directory, trusted, on_loss)
+        for rows in self._all():
+            rows.check_sequences(trusted, on_loss)
         return ()
-
-    def _at(self) -> tuple[int, int]:
-        return self._locations.sequence(), self._ledgers.sequence()
 
     def forget(self, numbers: Collection[int]) -> dict[int, int]:
         """Nobody will miss them anyway."""
@@ -312,64 +159,11 @@ class RocksDbIndex:
         """There is nothing to do."""
 
     def compact(self) -> None:
-        """Rewrites `locations` so that deleted rows take no more room. Blocking, long."""
-        self._locations.compact()
+        """Rewrites the locations so that deleted rows take no more room. Blocking, long."""
+        for rows in self._all():
+            rows.compact()
 
     def close(self) -> None:
         """Closes the databases; what was not synced is dropped, as a crash would. May be called again."""
-        self._locations.close()
-        self._ledgers.close()
-
-
-def _write(database: Database, batch: WriteBatch) -> None:
-    if len(batch) > 0:
-        database.write(batch)
-
-
-def _number(ledger_id: LedgerId) -> int:
-    if ledger_id.scope_id != 0:
-        raise ValueError(f"ledger {ledger_id} has a scope; this index has no place for it")
-    return ledger_id.ledger_id
-
-
-def _common_options() -> Options:
-    options = Options(raw_mode=True)
-    options.create_if_missing(True)
-    options.set_level_compaction_dynamic_level_bytes(True)
-    options.set_max_background_jobs(2)
-    options.set_keep_log_file_num(5)
-    # Only a torn tail is what a crash leaves. Taking less than that for granted would silently drop synced rows.
-    options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
-    return options
-
-
-def _table_options(block_size: int, cache_bytes: int) -> BlockBasedOptions:
-    table = BlockBasedOptions()
-    table.set_block_size(block_size)
-    table.set_block_cache(Cache(cache_bytes))
-    table.set_format_version(5)
-    table.set_checksum_type(ChecksumType.xxhash())
-    return table
-
-
-def _locations_options(cache_bytes: int) -> Options:
-    options = _common_options()
-    options.set_compression_type(DBCompressionType.lz4())
-    options.set_write_buffer_size(32 * _MIB)
-    options.set_max_write_buffer_number(2)
-    options.set_target_file_size_base(64 * _MIB)
-    options.set_max_bytes_for_level_base(256 * _MIB)
-    options.set_level_zero_file_num_compaction_trigger(4)
-    table = _table_options(64 * 1024, cache_bytes)
-    table.set_bloom_filter(_BLOOM_BITS, block_based=False)
-    options.set_block_based_table_factory(table)
-    return options
-
-
-def _ledgers_options() -> Options:
-    options = _common_options()
-    options.set_compression_type(DBCompressionType.snappy())
-    options.set_write_buffer_size(8 * _MIB)
-    options.set_max_write_buffer_number(2)
-    options.set_block_based_table_factory(_table_options(4 * 1024, _LEDGERS_CACHE))
-    return options
+        for rows in self._all():
+            rows.close()

@@ -5,7 +5,7 @@ write-ahead log, or was put back from an older copy, for right. Every change has
 back. A checkpoint takes both databases' numbers down once the changes are durable, before its mark moves.
 
 The numbers count only where this bookie was the last on the directories, as the list of index files does
-(`index_list`). Not its job: reading and writing the databases (`rocksdb_index`).
+(`index_list`). Not its job: reading and writing the databases (`rocksdb_rows`).
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ _log = logging.getLogger(__name__)
 
 SEQUENCES_FILE = "bookie.sequences"
 """Beside `current` of the ledger directory that the index belongs to."""
+SCOPED_SEQUENCES_FILE = "bookie.scoped-sequences"
+"""The same of the databases of ledgers with a scope."""
 
 _values = struct.Struct(">4sqq")
 _TAG = b"BGSQ"

@@ -1,7 +1,8 @@
 """The journal's format: file header, records, padding, and the mark that says where replay begins.
 
 A journal file is a header (512 bytes since version 5) and records, each a 4-byte length and a payload that begins with
-ledger id and entry id. A negative entry id is a meta record: master key, fence or explicit LAC of the ledger, or that
+ledger id and entry id, in the form that an entry packet of the ledger has (`ledger.entry`). A negative entry id is a
+meta record: master key, fence or explicit LAC of the ledger, or that
 it was made anew. Each flush ends with a padding record, so that it ends on a multiple of the alignment. Behind the last
 record are zeros: a length of 0 ends the data. All integers are big-endian. Source: docs/protocol/storage.md#journal.
 
@@ -27,6 +28,7 @@ from typing import NamedTuple
 
 from bookgate.bookie.system.data_loss import WAYS_OUT
 from bookgate.bookie.system.files import StorageCorruptException
+from bookgate.ledger.entry import SCOPED_IDS_SIZE, encode_ids, is_scoped_packet, packet_ids
 
 MAGIC = b"BKLG"
 CURRENT_VERSION = 6
@@ -51,7 +53,6 @@ _BLOCK = 512
 _FILE_NAME = re.compile(r"([0-9a-f]+)\.txn")
 _length = struct.Struct(">i")
 _meta = struct.Struct(">qq")
-_meta_blob = struct.Struct(">qqi")
 _mark = struct.Struct(">qq")
 MARK_SIZE = _mark.size
 
@@ -111,33 +112,35 @@ def decode_header(data: bytes, name: str) -> tuple[int, int]:
 
 def encode_key(ledger_id: int, master_key: bytes) -> bytes:
     """Payload of a master key record."""
-    return _meta_blob.pack(ledger_id, LEDGER_KEY, len(master_key)) + master_key
+    return encode_ids(ledger_id, LEDGER_KEY) + _length.pack(len(master_key)) + master_key
 
 
 def encode_fence(ledger_id: int) -> bytes:
     """Payload of a fence record."""
-    return _meta.pack(ledger_id, FENCE)
+    return encode_ids(ledger_id, FENCE)
 
 
 def encode_made_anew(ledger_id: int) -> bytes:
     """Payload of the record that stands before all others of a ledger whose id an earlier one had."""
-    return _meta.pack(ledger_id, MADE_ANEW)
+    return encode_ids(ledger_id, MADE_ANEW)
 
 
 def encode_explicit_lac(ledger_id: int, packet: bytes) -> bytes:
     """Payload of an explicit LAC record; `packet` is the body of the request that set it."""
-    return _meta_blob.pack(ledger_id, EXPLICIT_LAC, len(packet)) + packet
+    return encode_ids(ledger_id, EXPLICIT_LAC) + _length.pack(len(packet)) + packet
 
 
 def meta_blob(payload: bytes) -> bytes:
     """Key or LAC packet of a meta record. Raises ValueError when the payload is too short for what it announces."""
-    if len(payload) < _meta_blob.size:
+    ids_size = SCOPED_IDS_SIZE if payload and is_scoped_packet(payload) else _IDS_SIZE
+    start = ids_size + _length.size
+    if len(payload) < start:
         raise ValueError(f"a meta record of {len(payload)} bytes has no room for its content")
-    size = _meta_blob.unpack_from(payload)[2]
-    end = _meta_blob.size + size
+    size = _length.unpack_from(payload, ids_size)[0]
+    end = start + size
     if size < 0 or end > len(payload):
         raise ValueError(f"a meta record of {len(payload)} bytes announces {size} bytes of content")
-    return payload[_meta_blob.size : end]
+    return payload[start:end]
 
 
 def encode_records(payloads: Sequence[bytes]) -> bytes:
@@ -162,12 +165,23 @@ def padding(position: int, alignment: int) -> bytes:
 
 
 class Record(NamedTuple):
-    """One record; `offset` is that of its length field."""
+    """One record; `offset` is that of its length field, `ledger_id` the ledger's number."""
 
     offset: int
     ledger_id: int
     entry_id: int
     payload: bytes
+
+
+def _ids_of(payload: bytes) -> tuple[int, int]:
+    """Ledger number and entry id; the number is below 0 where no ledger has it."""
+    ledger_id, entry_id = _meta.unpack_from(payload)
+    if ledger_id < 0:
+        try:
+            return packet_ids(payload)
+        except ValueError:
+            return ledger_id, entry_id
+    return ledger_id, entry_id
 
 
 class JournalScan:
@@ -197,7 +211,11 @@ class JournalScan:
             if length > self._file_size - offset - 4:
                 return
             payload = self._take(offset + 4, length)
-            if self._never_arrived(payload) or self._lost_its_end(offset + 4, payload):
+            if (
+                self._never_arrived(payload)
+                or self._lost_its_end(offset + 4, payload)
+                or self._lost_its_ids(offset + 4, payload)
+            ):
                 return
             self.end = offset + 4 + length
             yield self._record(offset, payload)
@@ -236,10 +254,17 @@ class JournalScan:
         # No entry has a header of zeros: entry 0 carries LAC -1.
         return payload.startswith(_ZERO_FIELDS) or (len(payload) >= _IDS_SIZE and not any(payload))
 
+    def _lost_its_ids(self, start: int, payload: bytes) -> bool:
+        """Whether a block boundary cuts the ids of a scoped ledger's record, and what stands behind it is zeros."""
+        boundary = -start % _BLOCK
+        if not is_scoped_packet(payload) or not 0 < boundary < SCOPED_IDS_SIZE:
+            return False
+        return not any(payload[boundary : boundary + _BLOCK])
+
     def _record(self, offset: int, payload: bytes) -> Record:
         if len(payload) < _IDS_SIZE:
             raise self._corrupt(offset, f"has {len(payload)} bytes, too few for its ids")
-        ledger_id, entry_id = _meta.unpack_from(payload)
+        ledger_id, entry_id = _ids_of(payload)
         if self._version < OLDEST_VERSION_WITH.get(entry_id, 1):
             raise self._corrupt(offset, f"is of kind {entry_id}, which version {self._version} does not have")
         return Record(offset, ledger_id, entry_id, payload)

@@ -25,7 +25,7 @@ from bookgate.bookie.limbo.placed_entries import placed_entries
 from bookgate.bookie.storage.storage import LedgerStorage
 from bookgate.bookie.system.files import StorageCorruptException
 from bookgate.ledger.errors import BKException, NoSuchLedgerExistsOnMetadataServerException
-from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.ledger_id import LedgerId, ledger_name
 from bookgate.ledger.metadata import LedgerMetadata
 from bookgate.ledger.metadata_store import LedgerManagerFactory, LedgerRecord, Membership
 from bookgate.runtime.logs import log_bug, log_event
@@ -103,13 +103,13 @@ class LimboCheck:
         left, gone = 0, list[int]()
         for start in range(0, len(waiting), _READ_AT_ONCE):
             numbers = waiting[start : start + _READ_AT_ONCE]
-            records = await self._metadata.ledger_manager.read_many([LedgerId.unscoped(number) for number in numbers])
+            records = await self._metadata.ledger_manager.read_many([LedgerId.of_number(number) for number in numbers])
             answers = list(zip(numbers, records, strict=True))
             gone += [number for number, record in answers if _is_gone(record)]
             left += await self._leave([number for number, record in answers if await self._is_settled(number, record)])
             if self._rate > 0:
                 await asyncio.sleep(len(numbers) / self._rate)
-        left += await self._leave(self._quarantine.due(sorted(gone), self._clock()).tolist())
+        left += await self._leave(self._quarantine.due(sorted(gone), self._clock()))
         log_event(_log, "limbo_verified", ledgers=left, in_limbo=len(waiting) - left)
 
     async def _leave(self, numbers: Sequence[int]) -> int:
@@ -126,7 +126,7 @@ class LimboCheck:
         try:
             return bool(await self._in_thread(lambda: self._holds_its_part(number, metadata)))
         except StorageCorruptException as error:
-            log_event(_log, "limbo_stays", logging.WARNING, ledger=number, error=error)
+            log_event(_log, "limbo_stays", logging.WARNING, ledger=ledger_name(number), error=error)
             return False
 
     def _holds_its_part(self, number: int, metadata: LedgerMetadata) -> bool:
@@ -134,7 +134,7 @@ class LimboCheck:
         placed = [ids for ids in placed_entries(metadata, self._membership.bookie_id) if ids]
         if not placed:
             return True
-        ledger = self._storage.ledgers.get(LedgerId.unscoped(number))
+        ledger = self._storage.ledgers.get(LedgerId.of_number(number))
         if ledger is None:
             return False
         held = BitMap64()

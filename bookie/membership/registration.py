@@ -15,8 +15,10 @@ from bookgate.bookie.membership import cookie
 from bookgate.bookie.system.files import REAL_FILE_SYSTEM, FileSystem
 from bookgate.ledger.bookie_info import (
     BOOKIE_RPC,
+    FEATURES_PROPERTY,
     GATEWAY_GRPC,
     HTTP,
+    LEDGER_SCOPE,
     TLS_EXTENSION,
     VERSION_PROPERTY,
     BookieServiceInfo,
@@ -51,7 +53,8 @@ def service_info(config: BookieConfig, bookie_id: str, ports: Mapping[str, int])
     )
     if config.http_tls:
         endpoints[-1] = replace(endpoints[-1], extensions=(TLS_EXTENSION,))
-    return BookieServiceInfo(bookie_id, tuple(endpoints), {VERSION_PROPERTY: own_version()})
+    properties = {VERSION_PROPERTY: own_version(), FEATURES_PROPERTY: LEDGER_SCOPE}
+    return BookieServiceInfo(bookie_id, tuple(endpoints), properties)
 
 
 async def check_cookie(

@@ -14,10 +14,8 @@ import struct
 
 from bookgate.bookie.mode.mode import BookieMode
 from bookgate.bookie.storage.ledger_state import is_acceptable_key
-from bookgate.ledger.entry import HEADER_SIZE
+from bookgate.ledger.entry import decode_lac_header, header_size_of, lac_header_size_of, packet_ids
 from bookgate.ledger.wire.messages import LAST_ENTRY, AddRequest, BatchReadRequest, ReadRequest, Status, WriteLacRequest
-
-_IDS = struct.Struct(">qq")
 
 WRITABLE = BookieMode()
 """The mode of a bookie that takes everything."""
@@ -28,9 +26,12 @@ def check_add(request: AddRequest, mode: BookieMode = WRITABLE) -> Status:
     below zero or ids that are not the body's; EUA for an unset key."""
     if mode.read_only and not (request.priority > 0 and mode.takes_high_priority):
         return Status.EREADONLY
-    if len(request.body) < HEADER_SIZE or request.ledger_id < 0 or request.entry_id < 0:
+    if request.ledger_id < 0 or request.entry_id < 0 or len(request.body) < header_size_of(request.ledger_id):
         return Status.EBADREQ
-    if _IDS.unpack_from(request.body) != (request.ledger_id, request.entry_id):
+    try:
+        if packet_ids(request.body) != (request.ledger_id, request.entry_id):
+            return Status.EBADREQ
+    except ValueError:
         return Status.EBADREQ
     return Status.EOK if is_acceptable_key(request.master_key) else Status.EUA
 
@@ -58,9 +59,12 @@ def check_write_lac(request: WriteLacRequest, mode: BookieMode = WRITABLE) -> St
     LAC below -1; EUA for an unset key."""
     if mode.read_only:
         return Status.EREADONLY
-    if len(request.body) < _IDS.size or request.ledger_id < 0:
+    if request.ledger_id < 0 or len(request.body) < lac_header_size_of(request.ledger_id):
         return Status.EBADREQ
-    ledger_id, lac = _IDS.unpack_from(request.body)
+    try:
+        ledger_id, lac = decode_lac_header(request.body)
+    except (ValueError, struct.error):
+        return Status.EBADREQ
     if ledger_id != request.ledger_id or lac < LAST_ENTRY:
         return Status.EBADREQ
     return Status.EOK if is_acceptable_key(request.master_key) else Status.EUA

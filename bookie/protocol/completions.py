@@ -12,7 +12,7 @@ from typing import Protocol
 
 from bookgate.bookie.protocol.read_scheduler import ReadingClient
 from bookgate.bookie.storage_events import Completion, CompletionClient, Timer
-from bookgate.ledger.entry import PACKET_IDS
+from bookgate.ledger.entry import packet_ids
 from bookgate.ledger.varint import decode_varint
 from bookgate.ledger.wire.error_responses import error_response
 from bookgate.ledger.wire.messages import (
@@ -53,7 +53,7 @@ class AddCompletion(Completion):
         self.txn_id = txn_id
 
     def refusal(self, status: Status) -> Response:
-        ledger_id, entry_id, _ = PACKET_IDS.unpack_from(self.body)
+        ledger_id, entry_id = packet_ids(self.body)
         return AddResponse(decode_varint(self.txn_id) if self.txn_id else 0, status, ledger_id, entry_id)
 
 

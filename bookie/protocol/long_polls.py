@@ -89,7 +89,7 @@ class LongPolls:
 
     def lac_moved(self, ledger: LedgerState) -> None:
         """An add or an explicit LAC was taken in."""
-        woken = self._waiters.lac_is(ledger.ledger_id.ledger_id, ledger.known_lac)
+        woken = self._waiters.lac_is(ledger.ledger_id.number, ledger.known_lac)
         self._answer(woken, int(self._wall_clock() * 1000))
 
     def wake(self, ledger_id: int) -> None:
@@ -117,7 +117,7 @@ class LongPolls:
         self._loading.discard(ledger)
         if future.cancelled():
             return
-        ledger_id = ledger.ledger_id.ledger_id
+        ledger_id = ledger.ledger_id.number
         if future.exception() is not None:
             # The read that each of them goes on with meets the same error, and answers with it.
             log_event(_log, "lac_not_read", logging.ERROR, ledger=ledger_id, error=future.exception())

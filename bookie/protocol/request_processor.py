@@ -161,7 +161,7 @@ class RequestProcessor:
             ledger = self._open_ledger(request.ledger_id, request.master_key)
             if ledger is None and request.recovery:
                 # Whoever repairs the ledger brings back a copy; its writer must not (AR12).
-                ledger = self._writer.create_fenced_ledger(LedgerId(0, request.ledger_id), request.master_key)
+                ledger = self._writer.create_fenced_ledger(LedgerId.of_number(request.ledger_id), request.master_key)
             if ledger is None:
                 status = Status.EFENCED
             else:
@@ -189,7 +189,7 @@ class RequestProcessor:
 
     def _check_reach(self, request: AddRequest) -> Status:
         """Before the ledger is made: what is refused leaves nothing behind."""
-        ledger = self._ledgers.recent(request.ledger_id) or self._ledgers.get(LedgerId(0, request.ledger_id))
+        ledger = self._ledgers.recent(request.ledger_id) or self._ledgers.get(LedgerId.of_number(request.ledger_id))
         last_entry_id = NO_ENTRY if ledger is None else ledger.last_entry_id
         highest = admission.highest_entry_id(last_entry_id, self._max_gap, MAX_ENTRY_ID)
         if request.entry_id <= highest:
@@ -230,7 +230,7 @@ class RequestProcessor:
         ledger = self._ledgers.recent(ledger_id)
         if ledger is not None:
             return ledger
-        wanted = LedgerId(0, ledger_id)
+        wanted = LedgerId.of_number(ledger_id)
         ledger = self._ledgers.get(wanted)
         if ledger is None and not self._storage.was_fenced_and_deleted(wanted):
             ledger = self._writer.create_ledger(wanted, master_key)
@@ -297,7 +297,7 @@ class RequestProcessor:
     def _long_poll(self, client: Client, request: ReadRequest) -> Status:
         if request.piggyback and request.entry_id != LAST_ENTRY:
             return Status.EBADREQ
-        ledger = self._ledgers.get(LedgerId(0, request.ledger_id))
+        ledger = self._ledgers.get(LedgerId.of_number(request.ledger_id))
         if ledger is None:
             limbo = self._storage.is_in_limbo(request.ledger_id)
             return Status.EUNKNOWNLEDGERSTATE if limbo else Status.ENOLEDGER
@@ -340,7 +340,7 @@ class RequestProcessor:
             return
         answer = client.encode(messages.ForceLedgerResponse(request.txn_id, Status.EOK, request.ledger_id))
         timer = Timer(self._statistics.force_latency, time.perf_counter())
-        self._writer.force(LedgerId(0, request.ledger_id), RequestCompletion(client, answer, timer, request))
+        self._writer.force(LedgerId.of_number(request.ledger_id), RequestCompletion(client, answer, timer, request))
         self._wait_where_full(client)
 
 

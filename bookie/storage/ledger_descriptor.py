@@ -40,7 +40,7 @@ class LedgerDescriptor(LedgerState):
         limbo: bool = False,
     ) -> None:
         super().__init__(ledger_id, master_key, fenced=fenced, explicit_lac=explicit_lac, known_lac=known_lac)
-        self.number = ledger_id.ledger_id
+        self.number = ledger_id.number
         self.last_entry_id = last_entry_id
         """Highest entry held anywhere, -1 if none."""
         self.limbo = limbo

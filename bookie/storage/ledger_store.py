@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from array import array
 from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
 
 from bookgate.bookie.entry_logs.entry_logs import EntryLogs
 from bookgate.bookie.index.file_format import IndexHeader, SlotRun, slot_runs
@@ -19,6 +20,13 @@ from bookgate.bookie.statistics import StoreStatistics
 from bookgate.bookie.storage.ledger_descriptor import LedgerDescriptor
 
 Table = Mapping[int, bytes]
+
+
+class AllNumbers(NamedTuple):
+    """The numbers of ledgers: those of scope 0 compactly (type code q), and those with a scope; both ascending."""
+
+    unscoped: array[int]
+    scoped: Sequence[int]
 
 
 class LedgerStore:
@@ -33,8 +41,12 @@ class LedgerStore:
         self._statistics = statistics or StoreStatistics()
 
     def ledger_ids(self) -> array[int]:
-        """Ids of the ledgers whose index is on disk, ascending."""
+        """Ids of the ledgers of scope 0 whose index is on disk, ascending."""
         return self.index.ledger_ids()
+
+    def all_ledgers(self) -> AllNumbers:
+        """The ledgers of all scopes whose index is on disk."""
+        return AllNumbers(self.index.ledger_ids(), self.index.scoped_ledgers())
 
     def flush(self, tables: Mapping[LedgerDescriptor, Table], headers: Collection[LedgerDescriptor]) -> None:
         """Writes entries sorted by ledger and entry, syncs the log, then writes index slots and headers and syncs them.
@@ -47,7 +59,7 @@ class LedgerStore:
         self.logs.sync()
         synced = time.monotonic()
         self._statistics.flush_entry_log.success(synced - started)
-        for ledger in sorted(slots.keys() | headers, key=_by_id):
+        for ledger in sorted(slots.keys() | headers, key=_by_number):
             header = None
             if ledger in headers:
                 header = IndexHeader(ledger.master_key, ledger.fenced, ledger.explicit_lac)
@@ -63,7 +75,7 @@ class LedgerStore:
             self._failed_syncs = self.logs.failed_syncs
             self._written.clear()
         slots: dict[LedgerDescriptor, list[SlotRun]] = {}
-        for ledger in sorted(tables, key=_by_id):
+        for ledger in sorted(tables, key=_by_number):
             table = tables[ledger]
             written = self._written.get(ledger)
             if written is not None and written[0] is table:
@@ -81,9 +93,9 @@ class LedgerStore:
 
 
 def store_of(stores: Sequence[LedgerStore], number: int) -> LedgerStore:
-    """The store that holds the ledger of this id of scope 0."""
+    """The store that holds the ledger with this number."""
     return stores[number % len(stores)]
 
 
-def _by_id(ledger: LedgerDescriptor) -> tuple[int, int]:
-    return ledger.ledger_id.scope_id, ledger.number
+def _by_number(ledger: LedgerDescriptor) -> int:
+    return ledger.number

@@ -13,8 +13,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from weakref import WeakValueDictionary
 
-from pyroaring import BitMap64
-
 from bookgate.bookie.index.file_format import IndexHeader
 from bookgate.bookie.index.ledger_index import LedgerIndex
 from bookgate.bookie.storage.ledger_descriptor import LedgerDescriptor
@@ -25,9 +23,7 @@ from bookgate.bookie.system.files import StorageCorruptException
 from bookgate.bookie.system.threads import REAL_THREADS, Threads
 from bookgate.ledger.entry import decode_lac_header
 from bookgate.ledger.ledger_id import NO_ENTRY, LedgerId
-
-_Key = tuple[int, int]
-"""Scope and id: a tuple is hashed and compared faster than a LedgerId, and this is looked up for every request."""
+from bookgate.ledger.ledger_numbers import LedgerNumbers
 
 
 class LedgerTable:
@@ -43,15 +39,15 @@ class LedgerTable:
         """`limbo`: which ledgers are in limbo; those of which the index has lost entries are added to it."""
         self._stores = stores
         self._limbo = limbo
-        self._deleted_here = BitMap64()
-        """Ids of scope 0 that were deleted and not made anew since."""
+        self._deleted_here = LedgerNumbers()
+        """Those that were deleted and not made anew since."""
         self._limit = limit
         self._lock = threads.lock()
-        self._recent: OrderedDict[_Key, LedgerDescriptor] = OrderedDict()
+        self._recent: OrderedDict[int, LedgerDescriptor] = OrderedDict()
         self._newest: LedgerDescriptor | None = None
         """What `recent` found last: adds come in runs of one ledger."""
-        self._deleting: set[_Key] = set()
-        self._held: WeakValueDictionary[_Key, LedgerDescriptor] = WeakValueDictionary()
+        self._deleting: set[int] = set()
+        self._held: WeakValueDictionary[int, LedgerDescriptor] = WeakValueDictionary()
 
     def get(self, ledger_id: LedgerId, *, headerless_is_unknown: bool = False) -> LedgerDescriptor | None:
         """The ledger, loaded from its index file if need be; None when there is none.
@@ -61,7 +57,7 @@ class LedgerTable:
         """
         with self._lock:
             ledger = self._known(ledger_id)
-            if ledger is None and ledger_id.scope_id == 0:
+            if ledger is None:
                 ledger = self._load(ledger_id, headerless_is_unknown)
                 if ledger is not None:
                     self._keep(ledger)
@@ -74,15 +70,14 @@ class LedgerTable:
         return found is not None and found[0] is None and found[1] != NO_ENTRY
 
     def recent(self, number: int) -> LedgerDescriptor | None:
-        """The ledger of scope 0 if it is among those kept."""
+        """The ledger with this number if it is among those kept."""
         ledger = self._newest
         if ledger is not None and ledger.number == number:
             return ledger
-        key = (0, number)
         with self._lock:
-            ledger = self._recent.get(key)
+            ledger = self._recent.get(number)
             if ledger is not None:
-                self._recent.move_to_end(key)
+                self._recent.move_to_end(number)
             self._newest = ledger
         return ledger
 
@@ -110,11 +105,11 @@ class LedgerTable:
     ) -> bool:
         """Deletes the ledger from its index, and lets `discard` drop what is in memory (None: nothing is).
 
-        Where `discard` refuses, the ledger stays as it is: False. `on_fenced` is told its id if it was fenced, before
-        anybody can miss it, and whether it held an entry. From here on nobody finds the ledger in the index; `deleted`
-        says when that no longer needs to be remembered.
+        Where `discard` refuses, the ledger stays as it is: False. `on_fenced` is told its number if it was fenced,
+        before anybody can miss it, and whether it held an entry. From here on nobody finds the ledger in the index;
+        `deleted` says when that no longer needs to be remembered.
         """
-        key = (ledger_id.scope_id, ledger_id.ledger_id)
+        key = ledger_id.number
         with self._lock:
             ledger = self._recent.get(key) or self._held.get(key)
             if not discard(ledger):
@@ -127,9 +122,9 @@ class LedgerTable:
             else:
                 fenced, held_entries = self._fenced_on_disk(ledger_id)
             if fenced:
-                on_fenced(ledger_id.ledger_id, held_entries)
+                on_fenced(key, held_entries)
             self._deleting.add(key)
-            self._deleted_here.add(ledger_id.ledger_id)
+            self._deleted_here.add(key)
             self._index(ledger_id).delete(ledger_id)
             return True
 
@@ -153,7 +148,7 @@ class LedgerTable:
 
     def is_made_anew(self, ledger_id: LedgerId) -> bool:
         """Whether this table has deleted a ledger of that id; true once for each time."""
-        number = ledger_id.ledger_id
+        number = ledger_id.number
         if number not in self._deleted_here:
             return False
         with self._lock:
@@ -164,12 +159,12 @@ class LedgerTable:
         """What is in memory of ledgers that are no longer in limbo follows."""
         with self._lock:
             for number in numbers:
-                ledger = self._recent.get((0, number)) or self._held.get((0, number))
+                ledger = self._recent.get(number) or self._held.get(number)
                 if ledger is not None:
                     ledger.limbo = False
 
     def _stored(self, ledger_id: LedgerId) -> tuple[IndexHeader | None, int] | None:
-        if self._deleting and (ledger_id.scope_id, ledger_id.ledger_id) in self._deleting:
+        if self._deleting and ledger_id.number in self._deleting:
             return None
         return self._index(ledger_id).read_header(ledger_id)
 
@@ -185,10 +180,10 @@ class LedgerTable:
         return header.fenced, header.limbo or last_entry_id != NO_ENTRY
 
     def _index(self, ledger_id: LedgerId) -> LedgerIndex:
-        return store_of(self._stores, ledger_id.ledger_id).index
+        return store_of(self._stores, ledger_id.number).index
 
     def _known(self, ledger_id: LedgerId) -> LedgerDescriptor | None:
-        key = (ledger_id.scope_id, ledger_id.ledger_id)
+        key = ledger_id.number
         ledger = self._recent.get(key)
         if ledger is not None:
             self._recent.move_to_end(key)
@@ -212,12 +207,11 @@ class LedgerTable:
         return LedgerDescriptor(ledger_id, master_key, fenced=limbo, last_entry_id=last_entry_id, limbo=limbo)
 
     def _in_limbo(self, ledger_id: LedgerId) -> bool:
-        return self._limbo is not None and ledger_id.ledger_id in self._limbo
+        return self._limbo is not None and ledger_id.number in self._limbo
 
     def _keep(self, ledger: LedgerDescriptor) -> None:
-        key = (ledger.ledger_id.scope_id, ledger.number)
-        self._recent[key] = ledger
-        self._held[key] = ledger
+        self._recent[ledger.number] = ledger
+        self._held[ledger.number] = ledger
         if len(self._recent) > self._limit:
             self._recent.popitem(last=False)
 
@@ -235,7 +229,7 @@ class LedgerTable:
             )
         if header.lost and self._limbo is not None:
             # At once, and for good: what is added from now on must not hide it.
-            self._limbo.add_lost([ledger_id.ledger_id])
+            self._limbo.add_lost([ledger_id.number])
         limbo = header.limbo or header.lost or self._in_limbo(ledger_id)
         ledger = LedgerDescriptor(
             ledger_id,

@@ -24,13 +24,18 @@ from pyroaring import BitMap64
 
 from bookgate.bookie.system.data_loss import LostDataException, OnLoss
 from bookgate.bookie.system.files import FileSystem, read_whole, write_beside
+from bookgate.ledger.ledger_id import ledger_name
+from bookgate.ledger.ledger_numbers import LedgerNumbers, union
 from bookgate.runtime.logs import log_event
 
 _log = logging.getLogger(__name__)
 
 LIMBO_FILE = "bookie.limbo"
+SCOPED_LIMBO_FILE = "bookie.scoped-limbo"
+"""The same for ledgers with a scope, where there are any: the 16 bytes of each."""
 _MAGIC = b"BGLI"
 _CRC_SIZE = 4
+_NUMBER_SIZE = 16
 _MOST_LOGGED = 100
 
 
@@ -40,7 +45,7 @@ class Limbo:
     def __init__(self, files: FileSystem, directories: Sequence[Path]) -> None:
         self._files = files
         self._directories = directories
-        self._numbers = BitMap64()
+        self._numbers = LedgerNumbers()
         """Replaced as a whole, never changed."""
 
     def __contains__(self, number: object) -> bool:
@@ -50,21 +55,24 @@ class Limbo:
         return len(self._numbers)
 
     def numbers(self) -> list[int]:
-        """The ids, of scope 0, ascending."""
+        """All numbers, ascending."""
         return list(self._numbers)
 
     def load(self, on_loss: OnLoss) -> None:
         """Reads what an earlier process left; `on_loss` hears of it where only damaged files say it. Raises OSError."""
-        contents = {path: read_whole(self._files, path) for path in self._paths()}
-        found = {path: _decode(content) for path, content in contents.items() if content is not None}
+        self._numbers = union((self._load(LIMBO_FILE, on_loss), self._load(SCOPED_LIMBO_FILE, on_loss)))
+
+    def _load(self, name: str, on_loss: OnLoss) -> LedgerNumbers:
+        contents = {path: read_whole(self._files, path) for path in self._paths(name)}
+        found = {path: _decode(name, content) for path, content in contents.items() if content is not None}
         sound = [numbers for numbers in found.values() if numbers is not None]
         if found and not sound:
             on_loss(LostDataException(f"{next(iter(found))}, the list of ledgers in limbo, is damaged"))
-        self._numbers = BitMap64.union(*sound) if sound else BitMap64()
+        return union(sound)
 
     def add(self, numbers: Collection[int]) -> None:
         """A loss was accepted. Durable on return. Raises OSError."""
-        self._replace(self._numbers | BitMap64(numbers))
+        self._replace(self._numbers | LedgerNumbers(numbers))
         log_event(
             _log,
             "loss_accepted",
@@ -78,35 +86,43 @@ class Limbo:
         new = [number for number in numbers if number not in self._numbers]
         if not new:
             return
-        self._replace(self._numbers | BitMap64(new))
+        self._replace(self._numbers | LedgerNumbers(new))
         for number in new[:_MOST_LOGGED]:
-            log_event(_log, "ledger_lost_entries", logging.ERROR, ledger=number, note="it is in limbo until verified")
+            log_event(
+                _log,
+                "ledger_lost_entries",
+                logging.ERROR,
+                ledger=ledger_name(number),
+                note="it is in limbo until verified",
+            )
 
     def remove(self, numbers: Collection[int]) -> None:
         """The same."""
-        self._replace(self._numbers - BitMap64(numbers))
+        self._replace(self._numbers - LedgerNumbers(numbers))
 
-    def _replace(self, numbers: BitMap64) -> None:
-        for path in self._paths():
-            if numbers:
-                write_beside(self._files, path, _encode(numbers))
-            elif self._files.exists(path):
-                self._files.unlink(path)
-            self._files.sync_directory(path.parent)
+    def _replace(self, numbers: LedgerNumbers) -> None:
+        unscoped = numbers.unscoped.serialize() if numbers.unscoped else b""
+        scoped = b"".join(number.to_bytes(_NUMBER_SIZE, "big") for number in sorted(numbers.scoped))
+        for name, body in ((LIMBO_FILE, unscoped), (SCOPED_LIMBO_FILE, scoped)):
+            for path in self._paths(name):
+                if body:
+                    write_beside(self._files, path, _MAGIC + zlib.crc32(body).to_bytes(_CRC_SIZE, "big") + body)
+                elif self._files.exists(path):
+                    self._files.unlink(path)
+        for directory in self._directories:
+            self._files.sync_directory(directory)
         self._numbers = numbers
 
-    def _paths(self) -> list[Path]:
-        return [directory / LIMBO_FILE for directory in self._directories]
+    def _paths(self, name: str) -> list[Path]:
+        return [directory / name for directory in self._directories]
 
 
-def _encode(numbers: BitMap64) -> bytes:
-    body = numbers.serialize()
-    return _MAGIC + zlib.crc32(body).to_bytes(_CRC_SIZE, "big") + body
-
-
-def _decode(content: bytes) -> BitMap64 | None:
+def _decode(name: str, content: bytes) -> LedgerNumbers | None:
     """None for what is damaged."""
     body = content[len(_MAGIC) + _CRC_SIZE :]
     if content[: -len(body) or None] != _MAGIC + zlib.crc32(body).to_bytes(_CRC_SIZE, "big"):
         return None
-    return BitMap64.deserialize(body)
+    if name == LIMBO_FILE:
+        return LedgerNumbers.of_parts(BitMap64.deserialize(body))
+    starts = range(0, len(body), _NUMBER_SIZE)
+    return LedgerNumbers(int.from_bytes(body[start : start + _NUMBER_SIZE], "big") for start in starts)

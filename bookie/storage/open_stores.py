@@ -13,7 +13,7 @@ from bookgate.bookie.disks import directories
 from bookgate.bookie.disks.writable import WritableDirectories
 from bookgate.bookie.entry_logs.entry_logs import EntryLogs
 from bookgate.bookie.index.file_index import LedgerCache
-from bookgate.bookie.index.index_list import LIST_FILE, IndexList
+from bookgate.bookie.index.index_list import IndexLists
 from bookgate.bookie.statistics import StoreStatistics
 from bookgate.bookie.storage.ledger_store import LedgerStore
 from bookgate.bookie.storage.options import StorageConfig
@@ -37,7 +37,7 @@ def open_stores(
     logs_in = _current_of(disks.directories_for_entry_logs)
     if config.storage == "db":
         return _database_stores(config, files, ledgers, indexes, statistics, threads)
-    listed = IndexList(files, config.ledger_directories[0] / LIST_FILE)
+    listed = IndexLists(files, config.ledger_directories[0])
     index = LedgerCache(
         files, indexes, config.ledger_cache_bytes, _current_of(disks.directories_for_index_files), statistics, listed
     )
@@ -55,7 +55,7 @@ def _database_stores(
 ) -> tuple[LedgerStore, ...]:
     """A directory that is full takes its ledgers' logs all the same: they have no other."""
     from bookgate.bookie.index.rocksdb_index import RocksDbIndex  # RocksDB is loaded only where it is used
-    from bookgate.bookie.index.rocksdb_sequences import SEQUENCES_FILE, Sequences
+    from bookgate.bookie.index.rocksdb_sequences import SCOPED_SEQUENCES_FILE, SEQUENCES_FILE, Sequences
 
     if len(ledgers) != len(indexes):
         raise directories.DirectoryException(
@@ -67,7 +67,8 @@ def _database_stores(
         for ledger_directory, index_directory in zip(ledgers, indexes, strict=True):
             sequences = Sequences(files, ledger_directory.parent / SEQUENCES_FILE)
             cache_bytes = config.ledger_cache_bytes // len(ledgers)
-            index = RocksDbIndex(files, index_directory, cache_bytes, sequences=sequences)
+            scoped = Sequences(files, ledger_directory.parent / SCOPED_SEQUENCES_FILE)
+            index = RocksDbIndex(files, index_directory, cache_bytes, sequences=sequences, scoped_sequences=scoped)
             logs = _logs(config, files, [ledger_directory], lambda: (), statistics, threads)
             opened.append(LedgerStore(index, logs, statistics))
     except BaseException:

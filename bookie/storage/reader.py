@@ -25,7 +25,7 @@ from bookgate.bookie.storage.ledger_store import LedgerStore, store_of
 from bookgate.bookie.storage.ledger_table import LedgerTable
 from bookgate.bookie.storage.write_cache import WriteCache
 from bookgate.bookie.system.files import StorageCorruptException
-from bookgate.ledger.entry import PACKET_IDS
+from bookgate.ledger.entry import packet_lac
 from bookgate.ledger.errors import DataUnknownException, NoSuchEntryException
 from bookgate.ledger.ledger_id import NO_ENTRY
 from bookgate.runtime.logs import log_event
@@ -172,7 +172,8 @@ class EntryReader:
         except StorageCorruptException as error:
             log_event(_log, "lac_not_read", logging.ERROR, ledger=ledger.ledger_id, error=error)
             return NO_ENTRY
-        return int(PACKET_IDS.unpack_from(packet)[2]) if len(packet) >= PACKET_IDS.size else NO_ENTRY
+        lac = packet_lac(packet)
+        return NO_ENTRY if lac is None else lac
 
     def entry_ids(self, ledger: LedgerState) -> Iterator[tuple[int, int]]:
         """(first, count) of the runs of consecutive entries held, ascending. Reads the index file; any thread."""

@@ -14,7 +14,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from threading import Lock
 
-from pyroaring import BitMap64
+from bookgate.ledger.ledger_id import scope_of
+from bookgate.ledger.ledger_numbers import LedgerNumbers
 
 REMEMBERED_SECONDS = 7 * 24 * 3600
 REMEMBERED_LEDGERS = 100_000
@@ -27,18 +28,21 @@ class FencedAndDeleted:
         self._clock = clock
         self._lock = Lock()
         self._forgotten_at: OrderedDict[int, float] = OrderedDict()
-        self._in_metadata = BitMap64()
+        self._in_metadata: dict[int, LedgerNumbers] = {}
+        """By scope."""
 
-    def compared(self, local: Iterable[int], missing: Iterable[int]) -> None:
-        """A listing of the metadata came to its end: of the ledgers held here it lacks those that are `missing`."""
-        held, lacking = BitMap64(iter(local)), BitMap64(iter(missing))
+    def compared(self, scope_id: int, local: Iterable[int], missing: Iterable[int]) -> None:
+        """A listing of a scope came to its end: of its ledgers held here it lacks those that are `missing`."""
+        held, lacking = LedgerNumbers(local), LedgerNumbers(missing)
         with self._lock:
-            self._in_metadata = (self._in_metadata & held) | (held - lacking)
+            known = self._in_metadata.pop(scope_id, LedgerNumbers())
+            if now := (known & held) | (held - lacking):
+                self._in_metadata[scope_id] = now
 
     def add(self, number: int, held_entries: bool) -> None:
-        """A ledger of scope 0 that was fenced is deleted. It is remembered if it was more than a fence."""
+        """A ledger that was fenced is deleted. It is remembered if it was more than a fence."""
         with self._lock:
-            if not held_entries and number not in self._in_metadata:
+            if not held_entries and number not in self._in_metadata.get(scope_of(number), ()):
                 return
             self._forgotten_at[number] = self._clock() + REMEMBERED_SECONDS
             self._forgotten_at.move_to_end(number)

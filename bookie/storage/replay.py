@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import logging
 import os
-import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -41,13 +40,11 @@ from bookgate.bookie.storage.ledger_table import LedgerTable
 from bookgate.bookie.storage.write_cache import WriteCache
 from bookgate.bookie.system.data_loss import WAYS_OUT
 from bookgate.bookie.system.files import FileSystem, StorageCorruptException
-from bookgate.ledger.entry import decode_lac_header
+from bookgate.ledger.entry import decode_lac_header, lac_header_size_of, packet_lac
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.runtime.logs import log_event
 
 _log = logging.getLogger(__name__)
-_lac_field = struct.Struct(">q")
-_LAC_OFFSET = 16
 _BLOCK = 512
 """Bytes that a disk writes as a whole."""
 _ZEROS = bytes(_BLOCK)
@@ -173,7 +170,7 @@ class Replay:
 
     def _apply_sound(self, record: Record, path: Path) -> None:
         try:
-            ledger_id = LedgerId.unscoped(record.ledger_id)
+            ledger_id = LedgerId.of_number(record.ledger_id)
             if record.entry_id >= 0:
                 self._apply_entry(ledger_id, record)
             elif record.entry_id == fmt.LEDGER_KEY:
@@ -237,7 +234,7 @@ class Replay:
         self._mark_header(ledger)
 
     def _apply_explicit_lac(self, ledger: LedgerDescriptor, packet: bytes) -> None:
-        if len(packet) < _LAC_OFFSET or not fits_header(ledger.master_key, packet):
+        if len(packet) < lac_header_size_of(ledger.number) or not fits_header(ledger.master_key, packet):
             raise ValueError(f"an explicit LAC of {len(packet)} bytes is out of range")
         ledger.explicit_lac = packet
         ledger.advance_lac(decode_lac_header(packet)[1])
@@ -250,8 +247,9 @@ class Replay:
             return
         if record.entry_id > ledger.last_entry_id:
             ledger.last_entry_id = record.entry_id
-        if len(record.payload) >= _LAC_OFFSET + _lac_field.size:
-            ledger.advance_lac(_lac_field.unpack_from(record.payload, _LAC_OFFSET)[0])
+        lac = packet_lac(record.payload)
+        if lac is not None:
+            ledger.advance_lac(lac)
         if _ZEROS in record.payload and self._lacks_blocks(ledger, record):
             log_event(_log, "replay_torn_entry", logging.WARNING, ledger=ledger_id, entry=record.entry_id)
             return

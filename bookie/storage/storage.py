@@ -58,7 +58,7 @@ from bookgate.bookie.system.files import (
     is_no_space,
 )
 from bookgate.bookie.system.threads import REAL_THREADS, Threads
-from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.ledger_id import MAX_UNSCOPED, LedgerId
 from bookgate.runtime.logs import log_event
 
 __all__ = [
@@ -323,11 +323,11 @@ class LedgerStorage:
     # Limbo
 
     def is_in_limbo(self, number: int) -> bool:
-        """Whether a ledger of scope 0 is in limbo, be it one that is not known here."""
+        """Whether a ledger is in limbo, be it one that is not known here."""
         return number in self._limbo
 
     def limbo(self) -> list[int]:
-        """Ids of all ledgers in limbo since a loss was accepted, ascending."""
+        """Numbers of all ledgers in limbo since a loss was accepted, ascending."""
         return self._limbo.numbers()
 
     def leave_limbo(self, numbers: Collection[int]) -> None:
@@ -350,7 +350,7 @@ class LedgerStorage:
             self._cache.watch(())
 
     def delete_ledgers(self, numbers: Sequence[int], *, unwritten: bool = False) -> list[int]:
-        """Blocking: forgets ledgers of scope 0, durably; their bytes in entry logs are for garbage collection.
+        """Blocking: forgets ledgers by their number, durably; their bytes in entry logs are for garbage collection.
 
         With `unwritten` only those of which nothing came since `watch_writes`. Returns what was deleted.
         Entries that are only cached go as well. What the journal still holds of them may bring them back at a replay.
@@ -377,24 +377,34 @@ class LedgerStorage:
                 self._cache.discard(ledger)
             return True
 
-        return self.ledgers.delete(LedgerId.unscoped(number), discard, self._deleted.add)
+        return self.ledgers.delete(LedgerId.of_number(number), discard, self._deleted.add)
 
-    def compared(self, local: Sequence[int], missing: Sequence[int]) -> None:
-        """The metadata lacks those of the local ledgers that are `missing`, and has the others. Any thread."""
-        self._deleted.compared(local, missing)
+    def compared(self, scope_id: int, local: Sequence[int], missing: Sequence[int]) -> None:
+        """The metadata lacks those of a scope's local ledgers that are `missing`, and has the others. Any thread."""
+        self._deleted.compared(scope_id, local, missing)
 
     def was_fenced_and_deleted(self, ledger_id: LedgerId) -> bool:
         """Whether the ledger was fenced when it was deleted here, within the last days: it takes no add.
 
         Not one that was nothing but a fence: its id may be another ledger's yet.
         """
-        return ledger_id.scope_id == 0 and ledger_id.ledger_id in self._deleted
+        return ledger_id.number in self._deleted
 
     def ledger_ids(self) -> array[int]:
-        """Ids (type code q) of all ledgers held, ascending, those in memory included. Lists directories; any thread."""
+        """Ids (type code q) of all ledgers of scope 0 held, ascending, those in memory included.
+
+        Lists directories; any thread.
+        """
         on_disk = heapq.merge(*(store.ledger_ids() for store in self.stores)) if len(self.stores) > 1 else None
         found = array("q", on_disk) if on_disk is not None else self.stores[0].ledger_ids()
-        return _with_cached(found, sorted(ledger.number for ledger in self._cache.ledgers()))
+        cached = (ledger.number for ledger in self._cache.ledgers())
+        return _with_cached(found, sorted(number for number in cached if number <= MAX_UNSCOPED))
+
+    def scoped_ledgers(self) -> list[int]:
+        """Numbers of all ledgers with a scope held, ascending; the same. Scope by scope, as numbers are."""
+        # In this order: what leaves the cache is in the index by then.
+        cached = {ledger.number for ledger in self._cache.ledgers() if ledger.number > MAX_UNSCOPED}
+        return sorted(cached.union(*(store.index.scoped_ledgers() for store in self.stores)))
 
     def usage(self) -> DirectoryUsage:
         """Room on the ledger directories' disks together. Raises OSError."""

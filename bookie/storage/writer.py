@@ -15,6 +15,7 @@ when a checkpoint is made and what a disk error means (`storage`).
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 
 from bookgate.bookie.index import file_format
@@ -26,9 +27,9 @@ from bookgate.bookie.storage.ledger_state import LedgerState
 from bookgate.bookie.storage.ledger_table import LedgerTable
 from bookgate.bookie.storage.write_cache import WriteCache
 from bookgate.bookie.storage_events import Completion, StorageEvents
-from bookgate.ledger.entry import HEADER_SIZE, LAC_HEADER_SIZE, PACKET_IDS, decode_lac_header
+from bookgate.ledger.entry import decode_lac_header, header_size_of, lac_header_size_of, packet_ids, packet_lac
 from bookgate.ledger.errors import IncorrectParameterException
-from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.ledger_id import LedgerId, ledger_name
 
 
 class EntryWriter:
@@ -64,10 +65,8 @@ class EntryWriter:
     def create_ledger(self, ledger_id: LedgerId, master_key: bytes) -> LedgerDescriptor:
         """A ledger that the table does not know. Durable with the first thing that is written of it.
 
-        Raises IncorrectParameterException for a scoped id or an over-long key.
+        Raises IncorrectParameterException for an over-long key.
         """
-        if ledger_id.scope_id != 0:
-            raise IncorrectParameterException(f"ledger {ledger_id}: this bookie does not store scoped ledgers")
         if not file_format.fits_header(master_key, b""):
             raise IncorrectParameterException(
                 f"ledger {ledger_id}: a master key of {len(master_key)} bytes is too long"
@@ -144,13 +143,15 @@ class EntryWriter:
         Raises IncorrectParameterException when the packet is not one of this ledger.
         """
         stored = descriptor_of(ledger)
-        if len(packet) < LAC_HEADER_SIZE or not file_format.fits_header(stored.master_key, packet):
+        if len(packet) < lac_header_size_of(stored.number) or not file_format.fits_header(stored.master_key, packet):
             raise IncorrectParameterException(
                 f"ledger {stored.ledger_id}: an explicit LAC packet of {len(packet)} bytes is out of range"
             )
-        number, lac = decode_lac_header(packet)
+        number, lac = _lac_of(stored, packet)
         if number != stored.number:
-            raise IncorrectParameterException(f"ledger {stored.ledger_id}: the LAC packet is of ledger {number}")
+            raise IncorrectParameterException(
+                f"ledger {stored.ledger_id}: the LAC packet is of ledger {ledger_name(number)}"
+            )
         record = journal_format.encode_explicit_lac(number, packet)
         try:
             self._set_explicit_lac(stored, packet, lac, record, completion)
@@ -166,19 +167,24 @@ class EntryWriter:
 
     def force(self, ledger_id: LedgerId, completion: Completion) -> None:
         """`completion` is `stored` once everything queued before is durable. The ledger need not exist."""
-        self._journal_of(ledger_id.ledger_id).force(completion)
+        self._journal_of(ledger_id.number).force(completion)
 
     def _check_packet(self, ledger: LedgerDescriptor, entry_id: int, packet: bytes) -> None:
         """Checks what replay relies on, and takes notice of the LAC."""
-        if len(packet) < HEADER_SIZE or not 0 <= entry_id <= file_format.MAX_ENTRY_ID:
+        if len(packet) < header_size_of(ledger.number) or not 0 <= entry_id <= file_format.MAX_ENTRY_ID:
             raise IncorrectParameterException(
                 f"ledger {ledger.ledger_id}: entry id {entry_id} or packet size {len(packet)} is out of range"
             )
-        number, packet_entry_id, lac = PACKET_IDS.unpack_from(packet)
+        try:
+            number, packet_entry_id = packet_ids(packet)
+        except ValueError as error:
+            raise IncorrectParameterException(f"entry {entry_id} of ledger {ledger.ledger_id}: {error}") from error
         if number != ledger.number or packet_entry_id != entry_id:
             raise IncorrectParameterException(
-                f"entry {entry_id} of ledger {ledger.ledger_id}: the packet says entry {packet_entry_id} of {number}"
+                f"entry {entry_id} of ledger {ledger.ledger_id}: the packet says entry {packet_entry_id} of "
+                f"{ledger_name(number)}"
             )
+        lac = packet_lac(packet) or 0
         if not (number or entry_id or lac):
             raise IncorrectParameterException("entry 0 of ledger 0 can't carry LAC 0: an entry's LAC is below its id")
         ledger.advance_lac(lac)
@@ -208,3 +214,11 @@ class EntryWriter:
     def _recreate(self, gone: LedgerDescriptor) -> LedgerDescriptor:
         """The ledger that a request was looked up for before it was deleted: it begins anew."""
         return self._ledgers.get_or_create(gone.ledger_id, gone.master_key)
+
+
+def _lac_of(ledger: LedgerDescriptor, packet: bytes) -> tuple[int, int]:
+    """(ledger number, LAC) of an explicit LAC packet that is long enough for one of the ledger."""
+    try:
+        return decode_lac_header(packet)
+    except (ValueError, struct.error) as error:
+        raise IncorrectParameterException(f"ledger {ledger.ledger_id}: {error}") from error

@@ -9,6 +9,7 @@ Generated from the asynchronous client by `make blocking`; not edited by hand. W
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
+from uuid import UUID
 
 from bookgate.ledger.bookie_registry import ClusterInfo, RegisteredBookie
 from bookgate.ledger.entry import Entry
@@ -41,6 +42,11 @@ class WriteHandle(WriteHandleFacade):
     def ledger_id(self) -> LedgerId:
         """The id of the ledger."""
         return self._asynchronous.ledger_id
+
+    @property
+    def scope_id(self) -> int:
+        """The upper 64 bits of the ledger's id, signed; 0 for a ledger without a scope."""
+        return self._asynchronous.scope_id
 
     @property
     def metadata(self) -> LedgerMetadata:
@@ -131,6 +137,11 @@ class AdvancedWriteHandle(AdvancedWriteHandleFacade):
         return self._asynchronous.ledger_id
 
     @property
+    def scope_id(self) -> int:
+        """The upper 64 bits of the ledger's id, signed; 0 for a ledger without a scope."""
+        return self._asynchronous.scope_id
+
+    @property
     def metadata(self) -> LedgerMetadata:
         """The ledger metadata, as last written or read by this handle."""
         return self._asynchronous.metadata
@@ -212,6 +223,11 @@ class ReadHandle(ReadHandleFacade):
     def ledger_id(self) -> LedgerId:
         """The id of the ledger."""
         return self._asynchronous.ledger_id
+
+    @property
+    def scope_id(self) -> int:
+        """The upper 64 bits of the ledger's id, signed; 0 for a ledger without a scope."""
+        return self._asynchronous.scope_id
 
     @property
     def metadata(self) -> LedgerMetadata:
@@ -546,7 +562,7 @@ class BookKeeper(BookKeeperFacade):
             NotEnoughBookiesException: Fewer writable bookies are available than the ensemble needs.
             LedgerExistException: The given id is in use.
             UnknownOutcomeException: The response was lost, and retries could not establish whether the ledger exists.
-            IllegalOpException: Deferred sync in a client of protocol v2, or an id with a scope.
+            IllegalOpException: Deferred sync or an id with a scope, in a client of protocol v2.
         """
         return WriteHandle(self._thread, self._run(self._asynchronous.create_ledger(options=options)))
 
@@ -558,17 +574,20 @@ class BookKeeper(BookKeeperFacade):
         """
         return AdvancedWriteHandle(self._thread, self._run(self._asynchronous.create_advanced_ledger(options=options)))
 
-    def open_ledger(self, ledger_id: int | LedgerId, password: bytes = b"", recovery: bool = False) -> ReadHandle:
+    def open_ledger(
+        self, ledger_id: int | LedgerId | UUID, password: bytes = b"", recovery: bool = False, *, scope_id: int = 0
+    ) -> ReadHandle:
         """Opens a ledger for reading.
 
         A closed ledger opens the same way with and without recovery.
 
         Args:
-            ledger_id: The ledger.
+            ledger_id: The ledger: a number in scope 0 or in `scope_id`, or a whole id.
             password: The password given when the ledger was created.
             recovery: True takes an unclosed ledger from its writer: it is fenced, its end is found and made durable,
                 and it is closed. False leaves its writer alone; the handle reads up to the last entry known to be
                 confirmed, and `ReadHandle.read_last_confirmed` looks further.
+            scope_id: The scope of a ledger given by a number.
 
         Returns:
             A handle to read the ledger.
@@ -578,7 +597,9 @@ class BookKeeper(BookKeeperFacade):
             UnauthorizedAccessException: The password is wrong (detected before any bookie is contacted).
             LedgerRecoveryException: Too few bookies responded. The ledger can be opened again later.
         """
-        return ReadHandle(self._thread, self._run(self._asynchronous.open_ledger(ledger_id, password, recovery)))
+        return ReadHandle(
+            self._thread, self._run(self._asynchronous.open_ledger(ledger_id, password, recovery, scope_id=scope_id))
+        )
 
     def open_record(self, record: LedgerRecord, password: bytes = b"") -> ReadHandle:
         """Opens a ledger whose record is at hand, without reading metadata.
@@ -614,7 +635,9 @@ class BookKeeper(BookKeeperFacade):
         """
         return self._run(self._asynchronous.last_adds_confirmed(records, password))
 
-    def reopen_empty_ledger(self, ledger_id: int | LedgerId, password: bytes = b"") -> WriteHandle:
+    def reopen_empty_ledger(
+        self, ledger_id: int | LedgerId | UUID, password: bytes = b"", *, scope_id: int = 0
+    ) -> WriteHandle:
         """Resumes writing an OPEN ledger without entries, created by a process that is gone.
 
         A ledger has one writer. Therefore no bookie may hold an entry of it (checked without fencing), and the new
@@ -622,8 +645,9 @@ class BookKeeper(BookKeeperFacade):
         be certain that the handle that created the ledger no longer writes.
 
         Args:
-            ledger_id: The ledger.
+            ledger_id: The ledger: a number in scope 0 or in `scope_id`, or a whole id.
             password: The password given when the ledger was created.
+            scope_id: The scope of a ledger given by a number.
 
         Returns:
             The handle of the ledger's only writer.
@@ -631,32 +655,36 @@ class BookKeeper(BookKeeperFacade):
         Raises:
             IllegalOpException: The ledger is not OPEN, holds entries, or was resumed by another client.
         """
-        return WriteHandle(self._thread, self._run(self._asynchronous.reopen_empty_ledger(ledger_id, password)))
+        return WriteHandle(
+            self._thread, self._run(self._asynchronous.reopen_empty_ledger(ledger_id, password, scope_id=scope_id))
+        )
 
-    def delete_ledger(self, ledger_id: int | LedgerId) -> None:
+    def delete_ledger(self, ledger_id: int | LedgerId | UUID, *, scope_id: int = 0) -> None:
         """Removes a ledger's metadata; bookies delete its entries later. Removing a ledger that does not exist
-        succeeds.
+        succeeds. `scope_id` is the scope of a ledger given by a number.
         """
-        self._run(self._asynchronous.delete_ledger(ledger_id))
+        self._run(self._asynchronous.delete_ledger(ledger_id, scope_id=scope_id))
 
-    def read_record(self, ledger_id: int | LedgerId) -> LedgerRecord:
-        """Reads a ledger's metadata and version.
+    def read_record(self, ledger_id: int | LedgerId | UUID, *, scope_id: int = 0) -> LedgerRecord:
+        """Reads a ledger's metadata and version. `scope_id` is the scope of a ledger given by a number.
 
         Raises:
             NoSuchLedgerExistsOnMetadataServerException: There is no such ledger.
         """
-        return self._run(self._asynchronous.read_record(ledger_id))
+        return self._run(self._asynchronous.read_record(ledger_id, scope_id=scope_id))
 
-    def watch_ledger(self, ledger_id: int | LedgerId) -> Generator[LedgerRecord, None, None]:
+    def watch_ledger(
+        self, ledger_id: int | LedgerId | UUID, *, scope_id: int = 0
+    ) -> Generator[LedgerRecord, None, None]:
         """Yields a ledger's current record, then one after each change, until the ledger is deleted.
 
         A slow consumer receives only the latest record. After an outage of a gateway the watch resumes without missing
-        the latest state.
+        the latest state. `scope_id` is the scope of a ledger given by a number.
 
         Raises:
             ClientClosedException: The client was closed meanwhile.
         """
-        return iterate(self._thread, self._asynchronous.watch_ledger(ledger_id))
+        return iterate(self._thread, self._asynchronous.watch_ledger(ledger_id, scope_id=scope_id))
 
     def bookies(self, bookie_set: BookieSet = BookieSet.ALL) -> Sequence[RegisteredBookie]:
         """The bookies of the cluster, ordered by id."""

@@ -25,8 +25,9 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Protocol, Self
 
-from bookgate.ledger.bookie_info import BOOKIE_RPC, BookieServiceInfo
+from bookgate.ledger.bookie_info import BOOKIE_RPC, LEDGER_SCOPE, BookieServiceInfo
 from bookgate.ledger.errors import BKException, BookieHandleNotAvailableException
+from bookgate.ledger.ledger_id import MAX_UNSCOPED
 from bookgate.ledger.metadata_store import ServiceDiscovery
 from bookgate.ledger.wire import v2
 from bookgate.ledger.wire.fast_requests import AddRequestEncoder
@@ -89,7 +90,8 @@ class BookiePool:
         self._channels = channels
         self._rng = rng or random.SystemRandom()
         self._loop = asyncio.get_running_loop()
-        self._connections: dict[tuple[str, str, int], BookieConnection] = {}
+        self._connections: dict[tuple[str, str, int, bool], BookieConnection] = {}
+        self._understand_scopes: set[str] = set()
         self._scan_timer: asyncio.TimerHandle | None = None
         self._scan_due = 0.0
         self._closed = False
@@ -158,7 +160,8 @@ class BookiePool:
         return self._connection(V2, bookie_id, ledger_id)
 
     def _connection(self, protocol: str, bookie_id: str, ledger_id: int) -> BookieConnection:
-        key = (protocol, bookie_id, ledger_id % self._channels)
+        # A ledger with a scope goes to no bookie that may take it for another one, so it has connections of its own.
+        key = (protocol, bookie_id, ledger_id % self._channels, ledger_id > MAX_UNSCOPED)
         connection = self._connections.get(key)
         if connection is None:
             connection = self._connections[key] = self._new_connection(protocol, bookie_id, ledger_id)
@@ -170,13 +173,15 @@ class BookiePool:
 
     def _new_connection(self, protocol: str, bookie_id: str, ledger_id: int) -> BookieConnection:
         if protocol == V3:
-            return BookieConnection(bookie_id, self._address, self._settings, self._connector, self._rng)
+            find = self._address if ledger_id <= MAX_UNSCOPED else self._address_for_scopes
+            return BookieConnection(bookie_id, find, self._settings, self._connector, self._rng)
         beside = partial(self._connection, V3, bookie_id, ledger_id)
         return V2Connection(bookie_id, self._address, self._settings, self._connector, self._rng, v3=beside)
 
     def tell(self, bookies: Iterable[BookieServiceInfo]) -> None:
         """Where bookies are, as somebody knows already: service discovery is asked only when one is not there."""
         for info in bookies:
+            self._learn(info)
             endpoint = info.endpoint(BOOKIE_RPC)
             address = None if endpoint is None else Address(endpoint.host, endpoint.port)
             if address is not None and self._told.get(info.bookie_id) != address:
@@ -244,6 +249,24 @@ class BookiePool:
         if not self._closed:
             self._scan_later()
 
+    def _learn(self, info: BookieServiceInfo) -> None:
+        if info.understands(LEDGER_SCOPE):
+            self._understand_scopes.add(info.bookie_id)
+        else:
+            self._understand_scopes.discard(info.bookie_id)
+
+    async def _address_for_scopes(self, bookie_id: str) -> Address:
+        """The address of a bookie that understands ledgers with a scope."""
+        address = await self._address(bookie_id)
+        if bookie_id not in self._understand_scopes:
+            self._learn((await self._discovery.bookie_service_info(bookie_id)).info)
+        if bookie_id not in self._understand_scopes:
+            raise BookieHandleNotAvailableException(
+                f"bookie {bookie_id} does not understand ledgers with a scope, so nothing of one is sent to it; "
+                "upgrade it"
+            )
+        return address
+
     async def _address(self, bookie_id: str) -> Address:
         told = self._told.get(bookie_id)
         if told is None:
@@ -263,6 +286,7 @@ class BookiePool:
         try:
             async with asyncio.timeout(self._settings.connect_timeout / 4 if literal else None):
                 info = (await self._discovery.bookie_service_info(bookie_id)).info
+                self._learn(info)
                 reason = f"it is registered without an endpoint of protocol {BOOKIE_RPC}"
         except TimeoutError:
             pass

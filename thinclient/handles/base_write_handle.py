@@ -15,7 +15,7 @@ from time import perf_counter
 from types import TracebackType
 from typing import Any, Self
 
-from bookgate.ledger.entry import HEADER_SIZE, encode_entry
+from bookgate.ledger.entry import encode_entry, header_size_of
 from bookgate.ledger.errors import (
     AddEntryQuorumTimeoutException,
     BKException,
@@ -77,7 +77,7 @@ class BaseWriteHandle:
         self._writer = self._make_writer(record, writer_rules(context.config, deferred_sync))
         self._deferred_sync = deferred_sync
         self._write_quorum_size = metadata.write_quorum_size
-        self._number = record.ledger_id.ledger_id
+        self._number = record.ledger_id.number
         self._digest = secrets.digest
         self._encoder: AddEncoder = context.pool.add_encoder(self._number, secrets.master_key)
         self._unforced: UnforcedAdds | None = None
@@ -95,7 +95,7 @@ class BaseWriteHandle:
         self._quorum_timer: asyncio.TimerHandle | None = None
         if context.config.add_quorum_timeout_seconds:
             self._watch_head(None)
-        self._max_payload = context.config.max_packet_size - HEADER_SIZE - secrets.digest.length
+        self._max_payload = context.config.max_packet_size - header_size_of(self._number) - secrets.digest.length
         self._add_timeout = context.config.add_timeout_seconds
         self._closing: asyncio.Task[None] | None = None
         self._lost = False
@@ -129,6 +129,11 @@ class BaseWriteHandle:
     def ledger_id(self) -> LedgerId:
         """The id of the ledger."""
         return self._changer.record.ledger_id
+
+    @property
+    def scope_id(self) -> int:
+        """The upper 64 bits of the ledger's id, signed; 0 for a ledger without a scope."""
+        return self.ledger_id.scope_id
 
     @property
     def metadata(self) -> LedgerMetadata:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Protocol
+from uuid import UUID
 from weakref import WeakKeyDictionary
 
 from bookgate.ledger.digest import Digest, digest_for, ledger_master_key
@@ -19,7 +20,7 @@ from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import DigestType, LedgerMetadata
 from bookgate.ledger.metadata_store import LedgerManager, LedgerRecord
 from bookgate.ledger.wire.messages import Status
-from bookgate.thinclient.bookies.pool import BookiePool
+from bookgate.thinclient.bookies.pool import V3, BookiePool
 from bookgate.thinclient.config import ClientConfig
 from bookgate.thinclient.core.read_health import ReadHealth
 from bookgate.thinclient.metrics import ClientMetrics
@@ -64,8 +65,8 @@ class LedgerSecrets:
 
 
 def secrets_of(record: LedgerRecord, password: bytes, config: ClientConfig) -> LedgerSecrets:
-    """Raises UnauthorizedAccessException for a wrong password, IllegalOpException for a ledger with a scope."""
-    unscoped(record.ledger_id)
+    """Raises UnauthorizedAccessException for a wrong password, IllegalOpException for a scope in protocol v2."""
+    check_protocol(record.ledger_id, config)
     stored, check = record.metadata.password, record.metadata.password_check
     matches = stored is None or stored == password if check is None else check.matches(password)
     if not matches:
@@ -73,23 +74,25 @@ def secrets_of(record: LedgerRecord, password: bytes, config: ClientConfig) -> L
     return LedgerSecrets.of(record.metadata, password, config)
 
 
-def ledger_id_of(ledger_id: int | LedgerId) -> LedgerId:
+def ledger_id_of(ledger_id: int | LedgerId | UUID, scope_id: int = 0) -> LedgerId:
     """An id as applications may give it. Raises IncorrectParameterException."""
-    if isinstance(ledger_id, LedgerId):
-        return ledger_id
     try:
-        return LedgerId.unscoped(ledger_id)
+        if isinstance(ledger_id, UUID):
+            ledger_id = LedgerId.from_uuid(ledger_id)
+        found = ledger_id if isinstance(ledger_id, LedgerId) else LedgerId(scope_id, ledger_id)
     except ValueError as error:
         raise IncorrectParameterException(str(error)) from error
+    if scope_id not in (0, found.scope_id):
+        raise IncorrectParameterException(f"ledger {found} is in scope {found.scope_id}, not in scope {scope_id}")
+    return found
 
 
-def unscoped(ledger_id: LedgerId) -> LedgerId:
-    """Requests to bookies carry 64-bit ids: entries of a scoped ledger would become those of another one (D1)."""
-    if ledger_id.scope_id:
+def check_protocol(ledger_id: LedgerId, config: ClientConfig) -> None:
+    """Raises IllegalOpException for a scope in a client of protocol v2, which can't carry it."""
+    if ledger_id.scope_id and config.wire_protocol != V3:
         raise IllegalOpException(
-            f"ledger {ledger_id} has a scope; entries of scoped ledgers can't be written or read, their metadata can"
+            f"ledger {ledger_id} has a scope, which protocol v2 does not carry; use a client with wire_protocol v3"
         )
-    return ledger_id
 
 
 def status_error(

@@ -40,6 +40,8 @@ async def find_replacements(
     ensemble: tuple[str, ...],
     failed: Failures,
     avoid: set[str],
+    *,
+    scoped: bool,
 ) -> dict[int, str]:
     """Bookies for the failed ones, as far as there are any. Raises MetaStoreException when discovery has no answer."""
     members = list(ensemble)
@@ -48,7 +50,7 @@ async def find_replacements(
     for index in still_failed(ensemble, failed):
         try:
             with context.metrics.timed("bookie_watcher_REPLACE_BOOKIE_TIME"):
-                bookie_id = await context.placement.replace_bookie(request, members, index, avoid)
+                bookie_id = await context.placement.replace_bookie(request, members, index, avoid, scoped=scoped)
         except NotEnoughBookiesException:
             continue
         found[index] = members[index] = bookie_id
@@ -176,7 +178,8 @@ class EnsembleChanger:
         metadata = self.record.metadata
         ensemble = metadata.last_fragment.ensemble
         avoid = self._failures.bookies | set(failed.values())
-        found = await find_replacements(self._context, metadata, ensemble, failed, avoid)
+        scoped = self.record.ledger_id.scope_id != 0
+        found = await find_replacements(self._context, metadata, ensemble, failed, avoid, scoped=scoped)
         first_entry_id = self._writer.last_add_confirmed + 1
         transform = change_ensemble(self.record.ledger_id, failed, found, first_entry_id)
         self.record = await update(self._context.ledger_manager, self.record, transform, self._context.config.retries)
@@ -220,7 +223,8 @@ class EnsembleChanger:
             ensemble = self._writer.ensemble
             out = {i: b for i, b in enumerate(ensemble) if b in self._writer.failed_bookies}
             avoid = self._failures.bookies | set(out.values())
-            found = await find_replacements(self._context, self.record.metadata, ensemble, out, avoid)
+            scoped = self.record.ledger_id.scope_id != 0
+            found = await find_replacements(self._context, self.record.metadata, ensemble, out, avoid, scoped=scoped)
         except Exception as error:  # also a policy's own
             log_event(_log, "ensemble_not_changed", ledger=self.record.ledger_id, error=error)
             self._retry_later()

@@ -54,7 +54,7 @@ async def try_read_last_confirmed(
             done.set_result(None)
 
     deadline = loop.time() + context.config.read_timeout_seconds
-    ledger_id = record.ledger_id.ledger_id
+    ledger_id = record.ledger_id.number
     for index, bookie_id in enumerate(read.bookies):
         request = ReadRequest(context.pool.next_txn_id(), ledger_id, LAST_ENTRY)
         connection = context.pool.connection(bookie_id, ledger_id)
@@ -122,7 +122,7 @@ class LongPoll:
             self._timer = self._loop.call_at(self._read.next_time, self._on_time)
 
     def _poll(self, bookie_id: str) -> None:
-        pool, ledger_id = self._context.pool, self._record.ledger_id.ledger_id
+        pool, ledger_id = self._context.pool, self._record.ledger_id.number
         request = ReadRequest(
             pool.next_txn_id(),
             ledger_id,
@@ -171,7 +171,7 @@ def _lac_and_entry(
         return lac, None
     asked = response.entry_id if response.entry_id == wanted else None
     try:
-        entry = decode_entry(secrets.digest, response.body, record.ledger_id.ledger_id, asked)
+        entry = decode_entry(secrets.digest, response.body, record.ledger_id.number, asked)
     except DigestMatchException as error:
         raise DigestMatchException(f"bookie {bookie_id}: {error}") from error
     lac = max(lac, entry.last_add_confirmed)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import wraps
 from inspect import Parameter, iscoroutinefunction, signature
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
+from uuid import UUID
 
 from bookgate.ledger.errors import IncorrectParameterException
 from bookgate.ledger.ledger_id import LedgerId
@@ -40,9 +41,12 @@ class LedgerOptions:
         password: Who opens the ledger must give the same one. `b""` is legal, and the default: a ledger without
             protection. The metadata store keeps it in clear, so it guards against mistakes, not against attackers.
         custom_metadata: Names and values of the application, kept in the ledger's metadata and told by listings.
-        ledger_id: The id that the ledger is to have; None lets the cluster give one.
+        ledger_id: The id that the ledger is to have: in scope 0 a number, else a `LedgerId` or a `UUID`, or a number
+            with `scope_id`. None lets the cluster give one.
         deferred_sync: Appends are acknowledged before they are durable. `WriteHandle.force` makes them so, and only
             then do they count.
+        scope_id: The scope of the ledger. In one other than 0 without `ledger_id` the client takes a random id.
+        uuid_version: 4 or 7: the id is a new UUID of that version, which the client makes; no generator is asked.
 
     Raises:
         IncorrectParameterException: The sizes don't fit each other, or a value is of the wrong kind.
@@ -54,8 +58,10 @@ class LedgerOptions:
     digest_type: DigestType = DigestType.CRC32C
     password: bytes = field(default=b"", repr=False)
     custom_metadata: Mapping[str, bytes] | None = field(default=None, hash=False)
-    ledger_id: int | LedgerId | None = None
+    ledger_id: int | LedgerId | UUID | None = None
     deferred_sync: bool = field(default=False, kw_only=True)
+    scope_id: int = field(default=0, kw_only=True)
+    uuid_version: int | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         if not self.ensemble_size >= self.write_quorum_size >= self.ack_quorum_size >= 1:
@@ -73,12 +79,24 @@ class LedgerOptions:
                     f"custom_metadata has names that are text and values that are bytes, not {key!r}: {value!r}"
                 )
         if self.ledger_id is not None:
-            ledger_id_of(self.ledger_id)
+            ledger_id_of(self.ledger_id, self.scope_id)
+        elif not -(1 << 63) <= self.scope_id < 1 << 63:
+            raise IncorrectParameterException(f"scope id {self.scope_id} does not fit 64 bits")
+        if self.uuid_version is not None:
+            if self.uuid_version not in (4, 7):
+                raise IncorrectParameterException(f"uuid_version is 4 (random) or 7 (by time), not {self.uuid_version}")
+            if self.ledger_id is not None or self.scope_id:
+                raise IncorrectParameterException("uuid_version makes the whole id; leave ledger_id and scope_id out")
 
     @property
     def given_id(self) -> LedgerId | None:
         """The id that the ledger is to have, if one was given."""
-        return None if self.ledger_id is None else ledger_id_of(self.ledger_id)
+        return None if self.ledger_id is None else ledger_id_of(self.ledger_id, self.scope_id)
+
+    @property
+    def makes_id(self) -> bool:
+        """Whether the client makes the id."""
+        return self.ledger_id is None and (self.uuid_version is not None or self.scope_id != 0)
 
 
 def ledger_options(
@@ -88,9 +106,11 @@ def ledger_options(
     digest_type: DigestType | None = None,
     password: bytes | None = None,
     custom_metadata: Mapping[str, bytes] | None = None,
-    ledger_id: int | LedgerId | None = None,
+    ledger_id: int | LedgerId | UUID | None = None,
     *,
     deferred_sync: bool | None = None,
+    scope_id: int | None = None,
+    uuid_version: int | None = None,
     options: LedgerOptions | None = None,
 ) -> LedgerOptions:
     """`options` (default: those of `LedgerOptions()`) with what else is given in place of its values.
@@ -106,6 +126,8 @@ def ledger_options(
         "custom_metadata": custom_metadata,
         "ledger_id": ledger_id,
         "deferred_sync": deferred_sync,
+        "scope_id": scope_id,
+        "uuid_version": uuid_version,
     }
     return replace(options or LedgerOptions(), **{name: value for name, value in given.items() if value is not None})
 

@@ -76,7 +76,7 @@ class ReadSession:
         self._pool = context.pool
         self._metrics = context.metrics
         self._secrets = secrets
-        self._reads = ReadRequestEncoder(record.ledger_id.ledger_id)
+        self._reads = ReadRequestEncoder(record.ledger_id.number)
         self._columns = columns
         self._timeout = config.read_timeout_seconds
         self._max_batch_bytes = config.read_ahead_bytes
@@ -91,10 +91,11 @@ class ReadSession:
             record.metadata,
             first,
             last,
-            preferred_index=record.ledger_id.ledger_id,
+            preferred_index=record.ledger_id.number,
             max_entries=config.read_ahead_entries,
             max_bytes=config.read_ahead_bytes,
-            batches=_batch_limits(config) if first < last else None,
+            # Batch reads are of protocol v2, which carries no scope.
+            batches=_batch_limits(config) if first < last and not self._ledger_id.scope_id else None,
             without_batches=without_batches,
             speculate_after=config.speculative_read_timeout_seconds,
             health=context.read_health,
@@ -160,15 +161,13 @@ class ReadSession:
     def _send_single(self, effect: ReadEffect, deadline: float) -> None:
         txn_id = self._pool.next_txn_id()
         frame = self._reads.encode(txn_id, effect.entry_id)
-        connection = self._pool.connection(effect.bookie_id, self._ledger_id.ledger_id)
+        connection = self._pool.connection(effect.bookie_id, self._ledger_id.number)
         connection.send(READ_ENTRY, txn_id, frame, deadline, self._on_answer, effect)
 
     def _send_batch(self, effect: BatchReadEffect, deadline: float) -> None:
         txn_id = self._pool.next_txn_id()
-        request = BatchReadRequest(
-            txn_id, self._ledger_id.ledger_id, effect.entry_id, effect.max_count, effect.max_size
-        )
-        connection = self._pool.batch_connection(effect.bookie_id, self._ledger_id.ledger_id)
+        request = BatchReadRequest(txn_id, self._ledger_id.number, effect.entry_id, effect.max_count, effect.max_size)
+        connection = self._pool.batch_connection(effect.bookie_id, self._ledger_id.number)
         frame = v2.encode_request(request)
         connection.send(Operation.BATCH_READ_ENTRY, txn_id, frame, deadline, self._on_batch, effect)
 
@@ -229,7 +228,7 @@ class ReadSession:
             status = Status.EBADREQ if response is None else response.status
             raise status_error(status, bookie_id, self._ledger_id, f"the read of entry {entry_id}")
         try:
-            entry = decode_entry(self._secrets.digest, response.body or b"", self._ledger_id.ledger_id, entry_id)
+            entry = decode_entry(self._secrets.digest, response.body or b"", self._ledger_id.number, entry_id)
         except DigestMatchException as error:
             raise DigestMatchException(f"bookie {bookie_id}: {error}") from error
         lac = response.max_lac
@@ -245,7 +244,7 @@ class ReadSession:
             raise status_error(status, bookie_id, ledger_id, f"the batch read from entry {first}", default)
         entries: Sequence[Entry]
         decode = decode_columns if self._columns else decode_entries
-        entries, error = decode(self._secrets.digest, response.bodies, ledger_id.ledger_id, first)
+        entries, error = decode(self._secrets.digest, response.bodies, ledger_id.number, first)
         if not entries:
             raise DigestMatchException(f"bookie {bookie_id}: {error or f'a batch from entry {first} without entries'}")
         self.max_lac = max(self.max_lac, entries[-1].last_add_confirmed)

@@ -43,6 +43,11 @@ class ReadHandle:
         return self._view.ledger_id
 
     @property
+    def scope_id(self) -> int:
+        """The upper 64 bits of the ledger's id, signed; 0 for a ledger without a scope."""
+        return self.ledger_id.scope_id
+
+    @property
     def metadata(self) -> LedgerMetadata:
         """The ledger metadata, as last read by this handle."""
         return self._view.record.metadata

@@ -77,7 +77,7 @@ class _Run:
         self._machine = LedgerRecovery(
             record.ledger_id, record.metadata, writer_rules(self._config), self._config.recovery_read_batch_entries
         )
-        number, key = record.ledger_id.ledger_id, secrets.master_key
+        number, key = record.ledger_id.number, secrets.master_key
         self._reads = ReadRequestEncoder(number, key, HIGH_PRIORITY)
         self._adds = AddRequestEncoder(number, key, recovery=True, priority=HIGH_PRIORITY)
         self._loop = asyncio.get_running_loop()
@@ -118,7 +118,8 @@ class _Run:
         found: Replacements = {}
         try:
             avoid = self._failures.bookies
-            found = await find_replacements(self._context, self._metadata, ensemble, failed, avoid)
+            scoped = self._ledger_id.scope_id != 0
+            found = await find_replacements(self._context, self._metadata, ensemble, failed, avoid, scoped=scoped)
         except Exception as error:  # a placement policy's own, too
             # Recovery goes on with the bookies it has, if they are enough.
             log_event(_log, "ensemble_not_changed", logging.WARNING, ledger=self._ledger_id, error=error)
@@ -127,16 +128,16 @@ class _Run:
     def _read(self, entry_id: int, bookie_id: str, sink: Any) -> None:
         txn_id = self._pool.next_txn_id()
         if entry_id == LAST_ENTRY:
-            ledger_id, key = self._ledger_id.ledger_id, self._secrets.master_key
+            ledger_id, key = self._ledger_id.number, self._secrets.master_key
             frame = encode_request(messages.ReadRequest(txn_id, ledger_id, LAST_ENTRY, True, key))
         else:
             frame = self._reads.encode(txn_id, entry_id)
         deadline = self._loop.time() + self._config.read_timeout_seconds
-        connection = self._pool.connection(bookie_id, self._ledger_id.ledger_id)
+        connection = self._pool.connection(bookie_id, self._ledger_id.number)
         connection.send(READ_ENTRY, txn_id, frame, deadline, sink, bookie_id)
 
     def _add(self, add: PendingAdd, payload: bytes, members: Sequence[Member]) -> None:
-        ledger_id = self._ledger_id.ledger_id
+        ledger_id = self._ledger_id.number
         packet = encode_entry(
             self._secrets.digest, ledger_id, add.entry_id, add.last_add_confirmed, add.length, payload
         )
@@ -144,7 +145,7 @@ class _Run:
         frame = self._adds.encode(txn_id, add.entry_id, packet)
         deadline = self._loop.time() + self._config.add_timeout_seconds
         for member in members:
-            connection = self._pool.connection(member.bookie_id, self._ledger_id.ledger_id)
+            connection = self._pool.connection(member.bookie_id, self._ledger_id.number)
             connection.send(ADD_ENTRY, txn_id, frame, deadline, partial(self._on_add_answer, member), add)
 
     def _on_fence_answer(
@@ -186,7 +187,7 @@ class _Run:
         body = getattr(response, "body", None) or b""
         expected = None if entry_id == LAST_ENTRY else entry_id
         try:
-            return decode_entry(self._secrets.digest, body, self._ledger_id.ledger_id, expected)
+            return decode_entry(self._secrets.digest, body, self._ledger_id.number, expected)
         except DigestMatchException as error:
             return Unreadable(DigestMatchException(f"bookie {bookie_id}: {error}"))
 
@@ -206,8 +207,8 @@ async def read_last_confirmed(
 
     deadline = loop.time() + context.config.read_timeout_seconds
     for index, bookie_id in enumerate(read.bookies):
-        request = messages.ReadLacRequest(context.pool.next_txn_id(), record.ledger_id.ledger_id)
-        connection = context.pool.connection(bookie_id, record.ledger_id.ledger_id)
+        request = messages.ReadLacRequest(context.pool.next_txn_id(), record.ledger_id.number)
+        connection = context.pool.connection(bookie_id, record.ledger_id.number)
         connection.send(Operation.READ_LAC, request.txn_id, encode_request(request), deadline, sink, index)
     await done
     if read.error is not None:
@@ -232,7 +233,7 @@ def _take_lac_answer(
         read.on_error(index, status_error(response.status, bookie_id, ledger_id, "the LAC read"))
     else:
         try:
-            lac, has_entries = _lac_of(response, secrets, ledger_id.ledger_id)
+            lac, has_entries = _lac_of(response, secrets, ledger_id.number)
         except DigestMatchException as damaged:
             read.on_error(index, DigestMatchException(f"bookie {bookie_id}: {damaged}"))
         else:

@@ -48,10 +48,10 @@ class SingleReads:
         self._context = context
         self._secrets = secrets
         self._loop = asyncio.get_running_loop()
-        self._reads = ReadRequestEncoder(record.ledger_id.ledger_id)
+        self._reads = ReadRequestEncoder(record.ledger_id.number)
         self._orders = ReplicaOrders(
             record.metadata,
-            record.ledger_id.ledger_id,
+            record.ledger_id.number,
             context.read_health,
             with_batches=False,
             without_batches=set(),
@@ -69,7 +69,7 @@ class SingleReads:
         txn_id = context.pool.next_txn_id()
         asked = _Asked(entry_id, bookie_id, now, self._loop.create_future())
         self._outstanding[txn_id] = asked
-        connection = context.pool.connection(bookie_id, self.record.ledger_id.ledger_id)
+        connection = context.pool.connection(bookie_id, self.record.ledger_id.number)
         frame, deadline = self._reads.encode(txn_id, entry_id), now + context.config.read_timeout_seconds
         connection.send(READ_ENTRY, txn_id, frame, deadline, self._on_answer, asked)
         if self._timer is None and context.config.speculative_read_timeout_seconds:
@@ -85,7 +85,7 @@ class SingleReads:
         if error is not None or not isinstance(response, ReadResponse) or response.status != EOK:
             asked.found.set_result(None)
             return
-        ledger_id = self.record.ledger_id.ledger_id
+        ledger_id = self.record.ledger_id.number
         try:
             entry = decode_entry(self._secrets.digest, response.body or b"", ledger_id, asked.entry_id)
         except DigestMatchException:

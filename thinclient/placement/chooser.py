@@ -17,6 +17,7 @@ from dataclasses import replace
 from importlib.metadata import entry_points
 from typing import TypeVar
 
+from bookgate.ledger.bookie_info import LEDGER_SCOPE
 from bookgate.ledger.errors import BKException, IncorrectParameterException, NotEnoughBookiesException
 from bookgate.ledger.metadata_store import RegisteredBookie, ServiceDiscovery
 from bookgate.runtime.logs import log_event
@@ -39,6 +40,9 @@ _log = logging.getLogger(__name__)
 
 _PREFERRED = 1e9
 """By so much more a bookie weighs that is to be drawn before the others."""
+
+_SHOWN = 10
+"""Bookies that an error names."""
 
 POLICY_GROUP = "bookgate.placement_policies"
 """Entry points: a name, and a callable (rng, min_racks, enforce_min_racks) that returns an EnsemblePlacementPolicy."""
@@ -92,22 +96,31 @@ class Placement:
         self._weights_due = 0.0
         self._weighing: asyncio.Task[None] | None = None
 
-    async def new_ensemble(self, request: EnsembleRequest) -> list[str]:
-        """Distinct writable bookies. Raises NotEnoughBookiesException, which lists the candidates."""
-        ensemble = await self._choose((), lambda found: self._policy.new_ensemble(request, found))
+    async def new_ensemble(self, request: EnsembleRequest, *, scoped: bool = False) -> list[str]:
+        """Distinct writable bookies; `scoped`: those that understand ledgers with a scope.
+
+        Raises NotEnoughBookiesException, which lists the candidates.
+        """
+        ensemble = await self._choose((), lambda found: self._policy.new_ensemble(request, found), scoped)
         self._judge(request, ensemble)
         return ensemble
 
     async def replace_bookie(
-        self, request: EnsembleRequest, ensemble: Sequence[str], index: int, exclude: Collection[str] = ()
+        self,
+        request: EnsembleRequest,
+        ensemble: Sequence[str],
+        index: int,
+        exclude: Collection[str] = (),
+        *,
+        scoped: bool = False,
     ) -> str:
-        """A writable bookie for position `index`, neither in the ensemble nor excluded.
+        """A writable bookie for position `index`, neither in the ensemble nor excluded; `scoped` as in `new_ensemble`.
 
         Raises NotEnoughBookiesException.
         """
         rack_of = self._racks.rack_of
         chosen = await self._choose(
-            exclude, lambda found: self._policy.replace_bookie(request, ensemble, index, found, rack_of)
+            exclude, lambda found: self._policy.replace_bookie(request, ensemble, index, found, rack_of), scoped
         )
         self._judge(request, [*ensemble[:index], chosen, *ensemble[index + 1 :]])
         return chosen
@@ -149,12 +162,25 @@ class Placement:
         if wanted > 1 and min(racks_of_windows([*map(self._racks.rack_of, ensemble)], window)) < wanted:
             self._on_counted("bookie_watcher_ENSEMBLE_NOT_ADHERING_TO_PLACEMENT_POLICY_TOTAL")
 
-    async def _choose(self, exclude: Collection[str], choose: Callable[[list[Candidate]], _Choice]) -> _Choice:
+    async def _choose(
+        self, exclude: Collection[str], choose: Callable[[list[Candidate]], _Choice], scoped: bool
+    ) -> _Choice:
         told = self._known.told
         if told is not None:
             with contextlib.suppress(NotEnoughBookiesException):  # an update with more bookies may be on its way
-                return self._choose_from(self._candidates(told, exclude), choose)
-        return self._choose_from(self._candidates(await self._known.ask(), exclude), choose)
+                return self._choose_from(self._candidates(_fit(told, scoped), exclude), choose)
+        known = await self._known.ask()
+        fit = _fit(known, scoped)
+        try:
+            return self._choose_from(self._candidates(fit, exclude), choose)
+        except NotEnoughBookiesException as error:
+            unfit = [each.bookie_id for each in known if each.writable and each not in fit]
+            if not unfit:
+                raise
+            raise NotEnoughBookiesException(
+                f"{error}; {len(unfit)} other bookies do not understand ledgers with a scope: "
+                f"{', '.join(unfit[:_SHOWN])}. Upgrade them"
+            ) from error
 
     def _choose_from(self, candidates: list[Candidate], choose: Callable[[list[Candidate]], _Choice]) -> _Choice:
         quarantined = self._quarantined()
@@ -198,3 +224,8 @@ class Placement:
             self._weighing.cancel()
             await asyncio.gather(self._weighing, return_exceptions=True)
             self._weighing = None
+
+
+def _fit(known: Sequence[RegisteredBookie], scoped: bool) -> Sequence[RegisteredBookie]:
+    """The bookies that may hold a ledger, with a scope or without one."""
+    return [each for each in known if each.info.understands(LEDGER_SCOPE)] if scoped else known

@@ -263,7 +263,8 @@ class LedgerRepair:
 
     async def _choose(self, index: int, ensemble: Sequence[str], avoid: Collection[str]) -> str:
         request, exclude = EnsembleRequest.of(self._record.metadata), {*avoid, *self._refused}
-        return await self._tools.placement.replace_bookie(request, list(ensemble), index, exclude)
+        scoped = self._record.ledger_id.scope_id != 0
+        return await self._tools.placement.replace_bookie(request, list(ensemble), index, exclude, scoped=scoped)
 
     async def _fill(self, target: str, due: BitMap64, *, in_place: bool = False, last_copies: bool = False) -> None:
         """Until the bookie says itself that it holds all that is due (R3)."""

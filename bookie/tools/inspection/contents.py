@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,8 +21,15 @@ from bookgate.bookie.journal import format as journal_format
 from bookgate.bookie.journal.format import EXPLICIT_LAC, FENCE, LEDGER_KEY, MADE_ANEW, JournalScan
 from bookgate.bookie.system.files import StorageCorruptException
 from bookgate.bookie.tools.inspection.places import FILES, ReadableIndex, log_id_of
-from bookgate.ledger.entry import HEADER_SIZE, LAC_HEADER_SIZE, decode_header, decode_lac_header
-from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.entry import (
+    HEADER_SIZE,
+    SCOPED_HEADER_SIZE,
+    decode_header,
+    decode_lac_header,
+    is_scoped_packet,
+)
+from bookgate.ledger.errors import DigestMatchException
+from bookgate.ledger.ledger_id import MAX_UNSCOPED, LedgerId, ledger_name
 
 _KINDS = {LEDGER_KEY: "key", FENCE: "fence", EXPLICIT_LAC: "lac", MADE_ANEW: "anew"}
 _MAX_PROBLEMS = 20
@@ -65,14 +72,29 @@ def opened(path: Path) -> Iterator[int]:
         FILES.close(fd)
 
 
+def shown(number: int) -> int | str:
+    """A ledger in a row: the id of one without a scope, or the qualified name."""
+    return number if number <= MAX_UNSCOPED else ledger_name(number)
+
+
 def packet_fields(packet: bytes, with_payload: bool) -> Row:
     """Size, LAC and length of an entry; `payload` is what follows those: its digest first, and then its bytes."""
     row: Row = {"bytes": len(packet)}
-    if len(packet) >= HEADER_SIZE:
-        _, _, row["lac"], row["length"] = decode_header(packet)
+    size = SCOPED_HEADER_SIZE if packet and is_scoped_packet(packet) else HEADER_SIZE
+    if len(packet) >= size:
+        with suppress(DigestMatchException):
+            _, _, row["lac"], row["length"] = decode_header(packet)
     if with_payload:
-        row["payload"] = packet[HEADER_SIZE:]
+        row["payload"] = packet[size:]
     return row
+
+
+def _lac_of(packet: bytes) -> int | None:
+    """The LAC in an explicit LAC packet; None for what is none."""
+    try:
+        return decode_lac_header(packet)[1]
+    except (ValueError, struct.error):
+        return None
 
 
 class JournalFile:
@@ -105,7 +127,12 @@ class JournalFile:
         facts["tail"] = _tail_of(fd, scan.end, size)
 
     def _row(self, record: journal_format.Record) -> Row:
-        row: Row = {"offset": record.offset, "kind": "entry", "ledger": record.ledger_id, "entry": record.entry_id}
+        row: Row = {
+            "offset": record.offset,
+            "kind": "entry",
+            "ledger": shown(record.ledger_id),
+            "entry": record.entry_id,
+        }
         if record.entry_id >= 0:
             return row | packet_fields(record.payload, self._with_payload)
         row |= {"kind": _KINDS.get(record.entry_id, "unknown"), "bytes": len(record.payload)}
@@ -119,8 +146,8 @@ class JournalFile:
             return row
         if record.entry_id == LEDGER_KEY:
             row["key"] = blob.hex()
-        elif len(blob) >= LAC_HEADER_SIZE:
-            row["lac"] = decode_lac_header(blob)[1]
+        else:
+            row["lac"] = _lac_of(blob)
         return row
 
 
@@ -161,7 +188,7 @@ class LogFileContents:
                     self.bytes_by_ledger[record.ledger_id] = self.bytes_by_ledger.get(record.ledger_id, 0) + taken
                     if self._wanted.takes(record.ledger_id, record.entry_id):
                         offset = entry_log_format.split_location(record.location)[1]
-                        row: Row = {"offset": offset, "ledger": record.ledger_id, "entry": record.entry_id}
+                        row: Row = {"offset": offset, "ledger": shown(record.ledger_id), "entry": record.entry_id}
                         yield row | packet_fields(record.packet, self._with_payload)
             except StorageCorruptException as error:
                 self.findings.problem(str(error))
@@ -188,7 +215,9 @@ class LogFileContents:
         for ledger_id in sorted(ledgers_map.keys() | self.bytes_by_ledger.keys()):
             mapped, found = ledgers_map.get(ledger_id, 0), self.bytes_by_ledger.get(ledger_id, 0)
             if mapped != found:
-                self.findings.problem(f"ledger {ledger_id}: the map says {mapped} bytes, the records have {found}")
+                self.findings.problem(
+                    f"ledger {ledger_name(ledger_id)}: the map says {mapped} bytes, the records have {found}"
+                )
         return f"at offset {announced[0]}, differs from the records"
 
 
@@ -208,11 +237,11 @@ class LedgerContents:
         with_payload: bool = False,
     ) -> None:
         self._index = index
-        self._id = LedgerId.unscoped(number)
+        self._id = LedgerId.of_number(number)
         self._logs = logs
         self._wanted = wanted
         self._with_payload = with_payload
-        self.findings = Findings({"ledger": number})
+        self.findings = Findings({"ledger": shown(number)})
 
     def header(self) -> bool:
         """Reads the header into the findings; False when the index does not know the ledger."""
@@ -230,7 +259,7 @@ class LedgerContents:
         else:
             lac = header.explicit_lac
             facts.update(key=header.master_key.hex(), fenced=header.fenced)
-            facts["explicit_lac"] = decode_lac_header(lac)[1] if lac and len(lac) >= LAC_HEADER_SIZE else None
+            facts["explicit_lac"] = _lac_of(lac) if lac else None
         facts["last_entry"] = last_entry_id
         return True
 
@@ -249,7 +278,7 @@ class LedgerContents:
                 if reader is not None:
                     readable = self._look_up(reader, location, entry_id, row)
                     unreadable += not readable
-                if self._wanted.takes(self._id.ledger_id, entry_id):
+                if self._wanted.takes(self._id.number, entry_id):
                     yield row
         except StorageCorruptException as error:
             self.findings.problem(str(error))
@@ -264,7 +293,7 @@ class LedgerContents:
 
     def _look_up(self, reader: EntryLogReader, location: int, entry_id: int, row: Row) -> bool:
         try:
-            packet = reader.read(location, self._id.ledger_id, entry_id)
+            packet = reader.read(location, self._id.number, entry_id)
         except OSError as error:
             self.findings.problem(str(error))
             return False

@@ -19,11 +19,12 @@ from bookgate.bookie.entry_logs import format as entry_log_format
 from bookgate.bookie.index import file_format
 from bookgate.bookie.index.file_format import IndexHeader
 from bookgate.bookie.index.file_index import LedgerCache
-from bookgate.bookie.index.rocksdb_index import LEDGERS, LOCATIONS, RocksDbIndex
+from bookgate.bookie.index.rocksdb_index import RocksDbIndex
+from bookgate.bookie.index.rocksdb_rows import LEDGERS, LOCATIONS, SCOPED_LEDGERS, SCOPED_LOCATIONS
 from bookgate.bookie.journal import format as journal_format
 from bookgate.bookie.journal.last_mark import LAST_MARK_FILE
 from bookgate.bookie.system.files import FileSystem
-from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.ledger_id import MAX_UNSCOPED, LedgerId
 
 _PAGES = 4 << 20
 _IdOf = Callable[[str], int | None]
@@ -136,7 +137,8 @@ def _has_logs(path: Path) -> bool:
 
 
 def _has_index_files(path: Path) -> bool:
-    return any(file_format.is_level_name(entry.name) for entry in path.iterdir() if entry.is_dir())
+    names = (entry.name for entry in path.iterdir() if entry.is_dir())
+    return any(file_format.is_level_name(name) or file_format.is_scoped_level_name(name) for name in names)
 
 
 def data_files(places: Places) -> Iterator[tuple[str, Path]]:
@@ -148,8 +150,14 @@ def data_files(places: Places) -> Iterator[tuple[str, Path]]:
     for directory in places.indexes:
         yield from (("index", file) for file in sorted(directory.rglob("*.idx")))
     for directory in places.databases:
-        names = (directory / LOCATIONS, directory / LEDGERS)
-        yield from (("index", file) for name in names for file in sorted(name.iterdir()) if file.is_file())
+        names = _databases_in(directory)
+        yield from (
+            ("index", file) for name in names for file in sorted((directory / name).iterdir()) if file.is_file()
+        )
+
+
+def _databases_in(directory: Path) -> list[str]:
+    return [name for name in (LOCATIONS, LEDGERS, SCOPED_LOCATIONS, SCOPED_LEDGERS) if (directory / name).is_dir()]
 
 
 def marks(paths: Sequence[Path]) -> list[Path]:
@@ -168,6 +176,8 @@ class ReadableIndex(Protocol):
 
     def ledger_ids(self) -> array[int]: ...
 
+    def scoped_ledgers(self) -> list[int]: ...
+
     def close(self) -> None: ...
 
 
@@ -176,7 +186,7 @@ class LinkedDatabase(RocksDbIndex):
 
     def __init__(self, directory: Path) -> None:
         self._links = tempfile.TemporaryDirectory(prefix="bookgate-inspect-")
-        for name in (LOCATIONS, LEDGERS):
+        for name in _databases_in(directory):
             linked = Path(self._links.name, name)
             linked.mkdir()
             for file in (directory / name).iterdir():
@@ -192,7 +202,9 @@ class SingleIndexFile(LedgerCache):
     """An index of one file, wherever it lies. Raises NothingToInspectException when its name is no ledger's."""
 
     def __init__(self, path: Path) -> None:
-        number = file_format.ledger_id_of(path.name)
+        levels = path.absolute().parent.parts[-3:]
+        scoped = len(levels) == 3 and all(map(file_format.is_scoped_level_name, levels))
+        number = file_format.scoped_number_of(levels, path.name) if scoped else file_format.ledger_id_of(path.name)
         if number is None:
             raise NothingToInspectException(f"{path} is no index file: those are named by the ledger's id, as 1f.idx")
         self._path = path
@@ -200,10 +212,13 @@ class SingleIndexFile(LedgerCache):
         super().__init__(FILES, (path.parent,), _PAGES)
 
     def ledger_ids(self) -> array[int]:
-        return array("q", [self._number])
+        return array("q", [self._number] if self._number <= MAX_UNSCOPED else [])
+
+    def scoped_ledgers(self) -> list[int]:
+        return [self._number] if self._number > MAX_UNSCOPED else []
 
     def _paths(self, ledger_id: LedgerId) -> Iterator[Path]:
-        return iter((self._path,) if ledger_id == LedgerId.unscoped(self._number) else ())
+        return iter((self._path,) if ledger_id == LedgerId.of_number(self._number) else ())
 
 
 class OpenIndex(NamedTuple):

@@ -102,9 +102,9 @@ async def test_a_ledger_that_was_more_than_a_fence_is_remembered(tmp_path: Path,
         await statuses(server, add(1, 0), *(fence(number, key=KEY) for number in (1, 2, 3, 4)))
         if flushed:
             await asyncio.to_thread(storage.checkpoint)
-        storage.compared([1, 2, 3, 4], [1, 3, 4])
+        storage.compared(0, [1, 2, 3, 4], [1, 3, 4])
         # It is gone from the metadata meanwhile.
-        storage.compared([1, 2, 3], [1, 2, 3])
+        storage.compared(0, [1, 2, 3], [1, 2, 3])
         await asyncio.to_thread(storage.delete_ledgers, [1, 2, 3])
         late = await statuses(server, *(add(number, 1) for number in (1, 2, 3)))
         assert late == [Status.EFENCED, Status.EFENCED, Status.EOK]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from bookgate.bookie.index import file_format
 from bookgate.bookie.index.file_format import IndexHeader
 from bookgate.bookie.index.file_index import LedgerCache
-from bookgate.bookie.index.index_list import LIST_FILE, IndexList
+from bookgate.bookie.index.index_list import IndexLists
 from bookgate.bookie.system.files import REAL_FILE_SYSTEM, FileSystem, StorageCorruptException
 from bookgate.ledger.ledger_id import LedgerId
 from tests.unit.bookie.storage.storage_support import lac_packet
@@ -31,8 +31,11 @@ def test_path_of_a_ledger(ledger_id: int, path: str) -> None:
 
 
 def test_a_scoped_ledger_never_gets_the_path_of_an_unscoped_one() -> None:
-    with pytest.raises(ValueError, match="scope"):
-        file_format.relative_path(LedgerId(1, 7))
+    path = file_format.relative_path(LedgerId(1, 7))
+    assert str(path) == "00000000/00000001/00000000/00000007.idx"
+    assert not file_format.is_level_name(path.parts[0])
+    assert file_format.scoped_number_of(path.parts[:3], path.name) == LedgerId(1, 7).number
+    assert file_format.scoped_number_of(("00000000", "00000000", "00000000"), path.name) is None
 
 
 def test_header_layout() -> None:
@@ -74,7 +77,7 @@ def test_a_header_without_seal_is_right() -> None:
 
 def test_entries_that_are_gone_from_a_file_put_its_ledger_in_limbo(tmp_path: Path) -> None:
     """Those that an earlier update had made durable: the last one's may not have come to the disk yet."""
-    listed = IndexList(REAL_FILE_SYSTEM, tmp_path / LIST_FILE)
+    listed = IndexLists(REAL_FILE_SYSTEM, tmp_path)
     cache = LedgerCache(REAL_FILE_SYSTEM, [tmp_path], 1 << 20, listed=listed)
     ledger_id = LedgerId.unscoped(7)
     for first in (0, 2000):

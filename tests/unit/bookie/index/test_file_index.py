@@ -11,7 +11,7 @@ import pytest
 from bookgate.bookie.index import file_format, file_index
 from bookgate.bookie.index.file_format import IndexHeader, slot_runs
 from bookgate.bookie.index.file_index import LedgerCache
-from bookgate.bookie.index.index_list import IndexList
+from bookgate.bookie.index.index_list import IndexLists
 from bookgate.bookie.system.data_loss import refuse_loss
 from bookgate.ledger.ledger_id import LedgerId
 from tests.faults.memory_disk import MemoryDisk, Operation, nothing_survives
@@ -53,7 +53,7 @@ def files_after(root: Path, seed: int) -> dict[Path, bytes]:
     """What many updates, deletions and syncs leave."""
     choice = random.Random(seed)
     disk = FullNowAndThen(root, root / "current", seed=seed)
-    cache = LedgerCache(disk, [root / "current"], 1 << 20, listed=IndexList(disk, root / "bookie.index"))
+    cache = LedgerCache(disk, [root / "current"], 1 << 20, listed=IndexLists(disk, root))
     cache.find_lost(False, refuse_loss)
     for step in range(150):
         number = choice.randrange(6)
@@ -86,7 +86,7 @@ def test_moved_slots_bring_header_and_name_to_the_disk_that_only_memory_showed(
     ledger_id, header = LedgerId.unscoped(1), IndexHeader(key, True, None)
 
     def cache_of(files: MemoryDisk) -> LedgerCache:
-        index_list = IndexList(files, tmp_path / "bookie.index") if listed else None
+        index_list = IndexLists(files, tmp_path) if listed else None
         cache = LedgerCache(files, [tmp_path / "current"], 1 << 20, listed=index_list)
         assert cache.find_lost(True, refuse_loss) == []
         return cache

@@ -19,6 +19,8 @@ from bookgate.bookie.storage.storage import LedgerStorage, StorageConfig
 from bookgate.bookie.storage.writer import EntryWriter
 from bookgate.bookie.storage_events import Completion, Retry
 from bookgate.bookie.system.files import REAL_FILE_SYSTEM, FileSystem
+from bookgate.ledger.digest import DummyDigest
+from bookgate.ledger.entry import encode_header, encode_lac
 from bookgate.ledger.ledger_id import LedgerId
 
 KEY = b"k" * 20
@@ -26,13 +28,13 @@ _WAIT_SECONDS = 30
 
 
 def packet(ledger_id: int, entry_id: int, size: int = 50, lac: int | None = None, fill: int | None = None) -> bytes:
-    """An entry packet with a payload of `size` bytes."""
-    header = struct.pack(">qqqq", ledger_id, entry_id, entry_id - 1 if lac is None else lac, (entry_id + 1) * size)
+    """An entry packet with a payload of `size` bytes, of the ledger with this number."""
+    header = encode_header(4, ledger_id, entry_id, entry_id - 1 if lac is None else lac, (entry_id + 1) * size)
     return header + bytes([(entry_id if fill is None else fill) & 0xFF]) * size
 
 
 def lac_packet(ledger_id: int, lac: int) -> bytes:
-    return struct.pack(">qqi", ledger_id, lac, 0x1234)
+    return encode_lac(DummyDigest(), ledger_id, lac) + struct.pack(">i", 0x1234)
 
 
 def read_entries(bookie: OpenStorage, ledger: LedgerState, first_entry_id: int, count: int, size: int) -> list[bytes]:
@@ -185,7 +187,7 @@ class OpenStorage:
         return TokenWriter(self.storage.writer)
 
     def ledger(self, number: int, key: bytes = KEY) -> LedgerDescriptor:
-        ledger_id = LedgerId.unscoped(number)
+        ledger_id = LedgerId.of_number(number)
         return self.storage.ledgers.get(ledger_id) or self.storage.writer.create_ledger(ledger_id, key)
 
     def add(self, number: int, *entry_ids: int, size: int = 50) -> None:

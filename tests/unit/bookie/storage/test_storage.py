@@ -172,8 +172,11 @@ def test_a_scoped_ledger_is_not_taken_for_an_unscoped_one(tmp_path: Path) -> Non
     with opened(tmp_path) as bookie:
         bookie.add(7, 0)
         assert bookie.storage.ledgers.get(LedgerId(1, 7)) is None
-        with pytest.raises(IncorrectParameterException, match="scope"):
-            bookie.storage.writer.create_ledger(LedgerId(1, 7), KEY)
+        scoped = bookie.storage.writer.create_ledger(LedgerId(1, 7), KEY)
+        with pytest.raises(NoSuchEntryException):
+            bookie.storage.reader.read_entry(scoped, 0)
+        with pytest.raises(IncorrectParameterException, match="says entry 1 of 7"):
+            bookie.writer.add_entry(scoped, 1, packet(7, 1, 60), "of scope 0")
 
 
 def test_an_over_long_key_is_refused(tmp_path: Path) -> None:
