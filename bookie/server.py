@@ -128,6 +128,8 @@ class BookieServer:
     async def start(self) -> None:
         """Serves when it returns. Raises BKException or OSError that says what is wrong and what to do."""
         config = self._config
+        config.check_exposure()
+        self._control = config.access_control()
         self._security = config.security()
         # Storage's threads need it before anything is served.
         self._loop = asyncio.get_running_loop()
@@ -317,6 +319,7 @@ class BookieServer:
             self.statistics,
             self._gateway_metrics,
             bookie_id,
+            self._control,
             self._gateway_process.listings if self._gateway_process is not None else None,
         )
         app, console = create_bookie_app(view)

@@ -15,6 +15,8 @@ from bookgate.gateway.stores.settings import StoreSettings, settings_of_all_stor
 from bookgate.runtime.descriptors import descriptor_limit, gateway_share, http_share
 from bookgate.runtime.logs import LogSettings
 from bookgate.runtime.security.access_control import AccessControl
+from bookgate.runtime.security.authenticators import is_loopback
+from bookgate.runtime.security.exposure import check_exposure
 from bookgate.runtime.security.settings import SecuritySettings
 from bookgate.runtime.settings_loader import Settings
 from bookgate.runtime.tls.files import TlsFiles
@@ -93,6 +95,20 @@ class GatewayConfig(Settings, _SettingsOfAllStores, SecuritySettings, HttpSettin
         if self.tls_client_ca and not self.tls_cert:
             yield "tls_client_ca needs TLS; set tls_cert and tls_key too"
 
+    @property
+    def open_doors(self) -> list[str]:
+        """Doors at which other machines are let in without anybody being authenticated."""
+        if self.has_security or is_loopback(self.host):
+            return []
+        doors = [] if self.tls_require_client_cert else ["gateway"]
+        if self.http_port is not None and self.http_token is None and self.http_token_file is None:
+            doors.append("http")
+        return doors
+
+    def check_exposure(self) -> None:
+        """Raises IncorrectParameterException for doors that are open although nobody has said so."""
+        check_exposure(self.host, self.open_doors, insecure=self.insecure)
+
     def limits(self) -> Limits:
         return Limits(
             request_bytes=self.max_request_bytes,
@@ -126,7 +142,9 @@ class GatewayConfig(Settings, _SettingsOfAllStores, SecuritySettings, HttpSettin
         """TLS of HTTP, None for HTTP in clear. Raises IncorrectParameterException for files of no use."""
         if not self.http_tls or self.tls_cert is None or self.tls_key is None:
             return None
-        return ServerContexts(TlsFiles(self.tls_cert, self.tls_key))
+        # Who shows a certificate is known by it, where principals count; a browser has none.
+        authorities = self.tls_client_ca if self.has_security else None
+        return ServerContexts(TlsFiles(self.tls_cert, self.tls_key, authorities))
 
     def for_worker(self, number: int, port: int) -> GatewayConfig:
         """The same for one of several workers: the shared port, and an HTTP port of its own."""

@@ -30,6 +30,9 @@ from bookgate.gateway.http.settings import HttpSettings
 from bookgate.ledger.wire.frames import DEFAULT_MAX_FRAME_SIZE
 from bookgate.runtime.descriptors import descriptor_limit
 from bookgate.runtime.logs import LogSettings
+from bookgate.runtime.security.access_control import AccessControl
+from bookgate.runtime.security.authenticators import is_loopback
+from bookgate.runtime.security.exposure import check_exposure
 from bookgate.runtime.security.settings import SecuritySettings
 from bookgate.runtime.settings import SECRET, Renamed, TableOf, with_unit
 from bookgate.runtime.tls.files import TlsFiles
@@ -146,6 +149,10 @@ class BookieConfig(
         if self.auth_options and self.auth_provider is None:
             yield "auth_options have no effect without auth_provider; set that too"
 
+    def access_control(self) -> AccessControl | None:
+        """Who may what, for all ports; None without security. Raises IncorrectParameterException."""
+        return AccessControl.from_settings(self, certificates=self.tls_client_ca is not None)
+
     def security(self) -> Security:
         """How the entry port is protected. Raises IncorrectParameterException for files or options of no use."""
         return Security(
@@ -166,7 +173,9 @@ class BookieConfig(
         """TLS of HTTP, None for HTTP in clear. Raises IncorrectParameterException for files of no use."""
         if not self.http_tls or self.tls_cert is None or self.tls_key is None:
             return None
-        return ServerContexts(TlsFiles(str(self.tls_cert), str(self.tls_key)))
+        # Who shows a certificate is known by it, where principals count; a browser has none.
+        authorities = str(self.tls_client_ca) if self.tls_client_ca and self.has_security else None
+        return ServerContexts(TlsFiles(str(self.tls_cert), str(self.tls_key), authorities))
 
     @property
     def metadata_behind_gateway(self) -> bool:
@@ -195,6 +204,23 @@ class BookieConfig(
             path = self.audit_file
             own["audit_file"] = path.with_stem(f"{path.stem}-gateway") if self.gateway_process else None
         return own
+
+    @property
+    def open_doors(self) -> list[str]:
+        """Doors at which other machines are let in without anybody being authenticated."""
+        if self.has_security or is_loopback(self.host):
+            return []
+        by_certificate = self.tls_required and self.tls_require_client_cert
+        doors = [] if by_certificate or self.auth_provider else ["entry"]
+        if not self.metadata_behind_gateway:
+            doors += self.hosted_gateway().open_doors
+        if self.http_token is None and self.http_token_file is None:
+            doors.append("http")
+        return doors
+
+    def check_exposure(self) -> None:
+        """Raises IncorrectParameterException for doors that are open although nobody has said so."""
+        check_exposure(self.host, self.open_doors, insecure=self.insecure)
 
     def descriptor_shares(self) -> DescriptorShares:
         """What the ports and storage get of the files that the process may have open."""

@@ -6,6 +6,7 @@ rest.
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -29,16 +30,19 @@ from bookgate.bookie.storage.storage import LedgerStorage
 from bookgate.gateway.console.cluster_routes import Server
 from bookgate.gateway.console.console import Console
 from bookgate.gateway.console.pages import console_routes
-from bookgate.gateway.http.access import Access, is_loopback
+from bookgate.gateway.http.access import Access
 from bookgate.gateway.http.api import Call, Route, create_app
 from bookgate.gateway.http.openapi import document
 from bookgate.gateway.http.routes.autorecovery import auto_recovery_routes
 from bookgate.gateway.http.routes.cluster import cluster_routes
 from bookgate.gateway.http.routes.ledgers import ledger_routes
 from bookgate.gateway.http.routes.process import process_routes
+from bookgate.gateway.http.routes.session import session_routes
 from bookgate.gateway.metrics import GatewayNumbers
 from bookgate.gateway.process.passed_on import LISTINGS, PassedOn
 from bookgate.ledger.metadata_store import LedgerManagerFactory
+from bookgate.runtime.security.access_control import AccessControl
+from bookgate.runtime.security.authenticators import is_loopback
 from bookgate.runtime.version import own_version
 
 
@@ -58,11 +62,13 @@ class BookieView:
     gateway: GatewayNumbers | None
     """Of the gateway that it hosts."""
     bookie_id: str
+    control: AccessControl | None = None
+    """Who is asked whether a caller may; None: everybody may."""
     listings: PassedOn | None = None
     """Who answers what lists ledgers, where that is not this process."""
 
 
-def bookie_routes(view: BookieView, console: Console) -> list[Route]:
+def bookie_routes(view: BookieView, console: Console, access: Access) -> list[Route]:
     """Everything a bookie answers, or has answered."""
     rows = [
         *process_routes(view.config, lambda: render(view.metrics), CONTENT_TYPE),
@@ -74,6 +80,7 @@ def bookie_routes(view: BookieView, console: Console) -> list[Route]:
         *gc_routes(view.gc),
         *storage_routes(view.storage, view.check_cookie, may_expand=view.config.allow_storage_expansion),
         *console.rows(),
+        *session_routes(access),
         *console_entry_routes(view.client),
         *console_collection_routes(view.gc),
     ]
@@ -82,7 +89,7 @@ def bookie_routes(view: BookieView, console: Console) -> list[Route]:
         return rows
 
     async def passed_on(call: Call[Any, Any]) -> Response:
-        return await listings.answer(call.request)
+        return await listings.answer(call.request, call.caller)
 
     return [replace(row, handle=passed_on) if row.path in LISTINGS else row for row in rows]
 
@@ -93,7 +100,8 @@ def create_bookie_app(view: BookieView) -> tuple[Starlette, Console]:
     Raises IncorrectParameterException for a token file of no use.
     """
     config, mode = view.config, view.state.mode
-    access = Access(config.http_bearer_token(), loopback=is_loopback(config.host))
+    names = (config.advertised_host(), socket.gethostname(), *config.http_host_names)
+    access = Access(config.http_bearer_token(), loopback=is_loopback(config.host), names=names, control=view.control)
     server = Server(
         "bookie",
         view.bookie_id,
@@ -105,6 +113,6 @@ def create_bookie_app(view: BookieView) -> tuple[Starlette, Console]:
     )
     charts = bookie_charts(view.requests, view.storage.statistics)
     console = Console(server, view.factory, access, charts, view.client.spaces)
-    rows = bookie_routes(view, console)
-    description = document("Bookgate bookie", rows, has_token=access.has_token)
+    rows = bookie_routes(view, console, access)
+    description = document("Bookgate bookie", rows, access)
     return create_app(rows, access, description, console_routes()), console

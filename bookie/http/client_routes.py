@@ -19,6 +19,7 @@ from starlette.responses import JSONResponse, Response
 
 from bookgate.gateway.http.access import Need
 from bookgate.gateway.http.api import MAX_INT64, WHOLE, Call, NoBody, NoQuery, Route, get
+from bookgate.gateway.http.caller import Caller
 from bookgate.gateway.http.errors import HttpError
 from bookgate.gateway.http.routes.ledgers import NO_LEDGER, STORE_AWAY, LedgerQuery
 from bookgate.ledger.entry import Entry
@@ -34,6 +35,7 @@ from bookgate.ledger.wire.messages import (
     Status,
 )
 from bookgate.ledger.wire.messages import Response as BookieResponse
+from bookgate.runtime.security.actions import Action
 from bookgate.thinclient.bookies.connection import tcp_connector
 from bookgate.thinclient.bookies.pool import BookiePool
 from bookgate.thinclient.client import BookKeeper
@@ -117,10 +119,14 @@ class OwnClient:
         if self._pool is not None:
             await self._pool.close_and_wait()
 
-    async def open(self, query: LedgerQuery) -> ReadHandle:
-        """The ledger, without recovery. Whoever may ask here need not know its password. Raises BKException."""
+    async def open(self, query: LedgerQuery, caller: Caller) -> ReadHandle:
+        """The ledger, without recovery, for somebody who may read its entries; they need not know its password.
+
+        Raises BKException, HttpError.
+        """
         client = self._bookkeeper()
         record = await client.read_record(query.name())
+        caller.check_ledger(Action.ENTRY_READ, record)
         return client.open_record(record, record.metadata.password or b"")
 
     async def spaces(self) -> dict[str, tuple[int, int] | None]:
@@ -157,7 +163,7 @@ def client_routes(own: OwnClient, is_read_only: Callable[[], bool]) -> list[Rout
     reading = asyncio.Semaphore(_READS)
 
     async def read(call: Call[ReadQuery, NoBody]) -> Response:
-        async with reading, await own.open(call.query) as handle:
+        async with reading, await own.open(call.query, call.caller) as handle:
             first, last = call.query.bounds(await handle.read_last_confirmed())
             entries, more = await _entries(handle, first, last)
         show = _FORMATS[call.query.format]

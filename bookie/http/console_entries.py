@@ -53,7 +53,7 @@ def console_entry_routes(own: OwnClient) -> list[Route]:
 
     async def entries(call: Call[EntriesQuery, NoBody]) -> Any:
         query = call.query
-        async with reading, await own.open(query) as handle:
+        async with reading, await own.open(query, call.caller) as handle:
             confirmed = await handle.read_last_confirmed()
             end = min(confirmed, query.start_entry_id + query.limit - 1)
             found: list[dict[str, Any]] = []
@@ -73,7 +73,7 @@ def console_entry_routes(own: OwnClient) -> list[Route]:
 
     async def entry(call: Call[EntryQuery, NoBody]) -> Any:
         query = call.query
-        async with reading, await own.open(query) as handle:
+        async with reading, await own.open(query, call.caller) as handle:
             metadata, entry_id = handle.metadata, query.entry_id
             if query.ledger_scope_id != 0:
                 raise HttpError(400, "entries of ledgers of a scope can't be asked for at a single bookie")

@@ -77,6 +77,7 @@ def start(
         "log_format": log_format,
     }
     settings = GatewayConfig.load(config, options)
+    settings.check_exposure()
     set_up_logging(settings.log_level, settings.log_format)
     with ends_in_the_log(settings.log_format):
         run(_serve(settings, as_json))

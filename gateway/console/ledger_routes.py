@@ -18,6 +18,7 @@ from pydantic import Field
 from bookgate.gateway.console.auto_recovery import repair_of
 from bookgate.gateway.console.paths import CONSOLE
 from bookgate.gateway.http.api import WHOLE, Call, LedgerHalf, NoBody, Query, Route, get
+from bookgate.gateway.http.caller import Caller, visible_ranges
 from bookgate.gateway.http.routes.ledgers import NO_LEDGER, STORE_AWAY, LedgerQuery
 from bookgate.gateway.stores.listed_ledgers import Listed, read_pages
 from bookgate.ledger.errors import BKException, MetadataFormatException, NoSuchLedgerExistsOnMetadataServerException
@@ -25,6 +26,7 @@ from bookgate.ledger.metadata import DigestType, LedgerMetadata, LedgerState
 from bookgate.ledger.metadata_store import LedgerManager, LedgerManagerFactory, LedgerRecord
 from bookgate.ledger.quorum import write_sets
 from bookgate.runtime.cooperative_yield import giving_way
+from bookgate.runtime.security.actions import Action
 
 _PAGE = 50
 _MAX_PAGE = 500
@@ -72,7 +74,7 @@ def console_ledger_routes(factory: LedgerManagerFactory) -> list[Route]:
         ledgers: list[dict[str, Any]] = []
         examined, last = 0, query.start_after
         is_search = query.state is not None or query.metadata is not None
-        async with aclosing(_read(manager, query, is_search)) as found:  # type: ignore[type-var]
+        async with aclosing(_read(manager, call.caller, query, is_search)) as found:  # type: ignore[type-var]
             async for number, outcome in found:
                 # One more ledger than the page holds is looked at, for whether there is a next page.
                 if len(ledgers) >= query.limit or examined >= _SEARCHED:
@@ -87,6 +89,7 @@ def console_ledger_routes(factory: LedgerManagerFactory) -> list[Route]:
 
     async def one(call: Call[LedgerQuery, NoBody]) -> Any:
         record = await manager.read(call.query.name())
+        call.caller.check_ledger(Action.LEDGER_READ, record)
         metadata = record.metadata
         return {
             **_line(record, _SHOWN, None),
@@ -127,12 +130,12 @@ def console_ledger_routes(factory: LedgerManagerFactory) -> list[Route]:
 
 
 async def _read(
-    manager: LedgerManager, query: SearchQuery, is_search: bool
+    manager: LedgerManager, caller: Caller, query: SearchQuery, is_search: bool
 ) -> AsyncIterator[tuple[int, LedgerRecord | BKException]]:
     """Ledgers in the order of their ids, each with its record or why it can't be read. Raises MetaStoreException."""
     scope_id = query.ledger_scope_id
     step = _STEP if is_search else query.limit + 1
-    async with aclosing(manager.ledger_ranges(scope_id, query.start_after)) as runs:  # type: ignore[type-var]
+    async with aclosing(visible_ranges(manager, caller, scope_id, query.start_after)) as runs:  # type: ignore[type-var]
         async for ids in runs:
             for start in range(0, len(ids), step):
                 async with aclosing(read_pages(manager, scope_id, ids[start : start + step])) as pages:

@@ -1,26 +1,51 @@
-"""Who may use HTTP admin for what.
+"""Who may use HTTP for what.
 
-With a token configured, whatever changes something, writes to ledgers or shows what is in them needs it as
-`Authorization: Bearer …`. Without one, changes are taken on a loopback address only, and there only from requests that
-name this host by address or as `localhost`, as entries are: a page in a browser on this machine can be made to send
-others (its own name pointed at 127.0.0.1). Nor are requests that a browser sends for a page of another origin, on any
-address: reading does something too, where it writes a ledger as a test. Everything else is open, as BookKeeper's is.
+With principals (docs/protocol/security.md) each route asks the policy for its action. The caller is whom a bearer
+token, the session of a browser, or a client certificate names.
+
+Without them there may be one token for all: whatever changes something, writes to ledgers or shows what is in them
+needs it as `Authorization: Bearer …`, or a session that began with it. Without any, changes are taken on a loopback
+address only. Everything else is open, as BookKeeper's is.
+
+What a browser is made to do for a page of somebody else is refused everywhere: requests under a name that is not the
+server's (`host_names`), requests of another origin, and changes by a session that lack its CSRF token.
 """
 
 from __future__ import annotations
 
 import enum
 import hmac
-import ipaddress
-from collections.abc import Mapping
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
+from starlette.requests import Request
+from starlette.responses import Response
+
+from bookgate.gateway.http.caller import ANYBODY, DOOR, Caller
 from bookgate.gateway.http.errors import HttpError
+from bookgate.gateway.http.host_names import is_known_name
+from bookgate.gateway.http.sessions import LONGEST_SECONDS, Session, Sessions
 from bookgate.ledger.errors import IncorrectParameterException
+from bookgate.runtime.security.access_control import AccessControl
+from bookgate.runtime.security.actions import Action
+from bookgate.runtime.security.authenticators import NotAuthenticatedException, bearer_of, is_loopback
+from bookgate.runtime.security.principal import Kind, Principal, names_of_certificate
+
+CSRF_HEADER = "x-csrf-token"
+PASSED_ON_HEADER = "bookgate-principal"
+"""Who is behind a request that a bookie passes on to its gateway's process; it counts with that secret only."""
+
+CERTIFICATE_STATE = "certificate"
+"""What the connection's state calls the client's certificate."""
+
+_CHALLENGE = {"WWW-Authenticate": "Bearer"}
+_READING = ("GET", "HEAD", "OPTIONS")
 
 
 class Need(enum.Enum):
-    """What an operation needs of the caller."""
+    """What an operation needs of the caller where there are no principals."""
 
     NOTHING = "nothing"
     CONTENT = "content"
@@ -28,16 +53,47 @@ class Need(enum.Enum):
     WRITE = "write"
 
 
+@dataclass(frozen=True)
+class Asked:
+    """What a route asks for: its action (None: nothing), and what it needs without principals. `any_host`: machines
+    ask for it, by whatever name."""
+
+    action: Action | None
+    need: Need
+    any_host: bool = False
+
+
 class Access:
     """See the module. `loopback`: the listener can't be reached from other machines."""
 
-    def __init__(self, token: str | None, *, loopback: bool) -> None:
+    def __init__(
+        self,
+        token: str | None,
+        *,
+        loopback: bool,
+        names: Collection[str] = (),
+        control: AccessControl | None = None,
+        passed_on: bool = False,
+        sessions: Sessions | None = None,
+    ) -> None:
+        """`names`: the server's own. `passed_on`: the one token is a bookie's, which says who asks."""
         self._token = token.encode() if token else None
         self._loopback = loopback
+        self._names = names
+        self._control = control
+        self._passed_on = passed_on
+        self._sessions = sessions or Sessions()
 
     @property
     def has_token(self) -> bool:
-        return self._token is not None
+        """Whether there is anything to authenticate with."""
+        return self._token is not None or self._control is not None
+
+    def needs_token(self, asked: Asked) -> bool:
+        """Whether a route is for those only who show one."""
+        if self._control is not None:
+            return asked.action is not None
+        return self._token is not None and asked.need is not Need.NOTHING
 
     @property
     def changes(self) -> str:
@@ -46,38 +102,185 @@ class Access:
             return "token"
         return "open" if self._loopback else "off"
 
-    def check(self, need: Need, headers: Mapping[str, str]) -> None:
-        """Raises HttpError: 401 without the right token, 403 where none is configured and none would be safe."""
+    def caller(self, asked: Asked, request: Request) -> Caller:
+        """Who asks, if they may. Raises HttpError: 401 without the right credentials, 403 where these do not help."""
+        headers = request.headers
+        bearer = bearer_of(headers.get("authorization"))
+        session = None
+        if bearer is None:
+            # Who has a token has it not from a page that was led here.
+            if not asked.any_host and not is_known_name(headers.get("host", ""), self._names):
+                raise HttpError(
+                    403,
+                    "this server is not known by that name: use localhost, an IP address or its own name in the URL, "
+                    "or add the name to http_host_names",
+                )
+            session = self._session(request)
+        if session is not None:
+            _check_session(session, request)
+            bearer = session.bearer
+        if self._passed_on:
+            return self._caller_passed_on(bearer, headers)
+        if self._control is not None:
+            return self._caller_by_policy(self._control, asked, request, bearer)
+        self.check(asked.need, headers, bearer)
+        return ANYBODY
+
+    def check(self, need: Need, headers: Mapping[str, str], bearer: str | None) -> None:
+        """Without principals. Raises HttpError: 401 without the right token, 403 where none would be safe."""
         if need is Need.NOTHING:
             return
         if self._token is not None:
-            if self._is_token(headers.get("authorization", "")):
+            if bearer is not None and self._is_token(bearer):
                 return
-            raise HttpError(
-                401, "this needs the token: send it as 'Authorization: Bearer TOKEN'", {"WWW-Authenticate": "Bearer"}
-            )
+            raise HttpError(401, "this needs the token: send it as 'Authorization: Bearer TOKEN'", _CHALLENGE)
         if need is Need.WRITE and not self._loopback:
             raise HttpError(
                 403,
                 "changes over HTTP are off: no token is configured and the address is open to other machines; set "
                 "http_token_file (or http_token), or let HTTP listen on 127.0.0.1",
             )
-        if _is_for_another_page(headers):
+        if is_for_another_page(headers):
             raise HttpError(403, "without a token, a page of another origin gets neither entries nor changes")
-        if self._loopback and not _names_this_host(headers.get("host", "")):
-            raise HttpError(
-                403, "without a token, entries and changes need localhost or an IP address in the URL; use those"
+
+    # --- sessions ---
+
+    def log_in(self, request: Request, bearer: str) -> tuple[str, str, Session]:
+        """Begins a session: who it is, what the cookie says, the session. Raises HttpError."""
+        if is_for_another_page(request.headers):
+            raise HttpError(403, "a page of another origin can't log in here")
+        if self._control is not None:
+            name = str(self._principal(self._control, request, bearer))
+        elif self._token is not None and self._is_token(bearer):
+            name = "token:http_token"
+        else:
+            raise HttpError(401, "that is not a token of this server", _CHALLENGE)
+        return name, *self._sessions.begin(bearer)
+
+    def logged_in(self, request: Request) -> tuple[str, Session] | None:
+        """Who has the request's session, if there is one and its token still counts."""
+        session = self._session(request)
+        if session is None:
+            return None
+        if self._control is None:
+            return ("token:http_token", session) if self._token and self._is_token(session.bearer) else None
+        try:
+            return str(self._principal(self._control, request, session.bearer)), session
+        except HttpError:
+            return None
+
+    def log_out(self, request: Request) -> None:
+        """Ends the request's session. Raises HttpError without its CSRF token."""
+        session = self._session(request)
+        if session is not None:
+            _check_session(session, request)
+            self._sessions.end(request.cookies[_cookie_of(request)])
+
+    def _session(self, request: Request) -> Session | None:
+        if not self.has_token:
+            return None
+        name = request.cookies.get(_cookie_of(request))
+        return None if name is None else self._sessions.find(name)
+
+    # --- principals ---
+
+    def _caller_by_policy(self, control: AccessControl, asked: Asked, request: Request, bearer: str | None) -> Caller:
+        if asked.action is None:
+            return Caller(control=control, peer=_peer(request))
+        caller = Caller(self._principal(control, request, bearer), control, _peer(request))
+        if bearer is None and is_for_another_page(request.headers):
+            # Also by a certificate: a browser shows it for whatever page asks.
+            raise HttpError(403, "without a token, a page of another origin gets nothing")
+        if asked.action.is_of_ledgers:
+            # Which ledger it is the handler knows.
+            caller.reach(asked.action, _scope(request))
+        else:
+            caller.check(asked.action)
+        return caller
+
+    def _principal(self, control: AccessControl, request: Request, bearer: str | None) -> Principal:
+        if bearer is not None and self._token is not None and self._is_token(bearer):
+            return Principal(Kind.TOKEN, "http_token")
+        certificate = request.scope.get("state", {}).get(CERTIFICATE_STATE)
+        try:
+            return control.authenticate(
+                door=DOOR,
+                peer=_peer(request),
+                bearer=bearer,
+                certificate=names_of_certificate(certificate) if certificate else None,
+                loopback=request.client is not None and is_loopback(request.client.host),
             )
+        except NotAuthenticatedException:
+            raise HttpError(401, NotAuthenticatedException.PUBLIC, _CHALLENGE) from None
 
-    def _is_token(self, authorization: str) -> bool:
-        scheme, _, given = authorization.partition(" ")
-        assert self._token is not None, "asked by `check` only"
-        # The comparison comes first and takes as long whatever is given.
-        same = hmac.compare_digest(given.strip().encode("utf-8", "surrogateescape"), self._token)
-        return same and scheme.lower() == "bearer"
+    def _caller_passed_on(self, bearer: str | None, headers: Mapping[str, str]) -> Caller:
+        if bearer is None or not self._is_token(bearer):
+            raise HttpError(401, "only this bookie asks here", _CHALLENGE)
+        if self._control is None:
+            return ANYBODY
+        told = json.loads(headers.get(PASSED_ON_HEADER, "{}"))
+        principal = Principal(Kind(told["kind"]), told["name"], frozenset(told["groups"]))
+        return Caller(principal, self._control, told["peer"])
+
+    def _is_token(self, given: str) -> bool:
+        assert self._token is not None, "asked where there is one"
+        return hmac.compare_digest(given.encode("utf-8", "surrogateescape"), self._token)
 
 
-def _is_for_another_page(headers: Mapping[str, str]) -> bool:
+def passed_on_header(caller: Caller) -> str:
+    """The caller, for the process that a request is passed on to."""
+    principal = caller.principal
+    told = {"kind": principal.kind, "name": principal.name, "groups": sorted(principal.groups), "peer": caller.peer}
+    return json.dumps(told)
+
+
+def set_cookie(response: Response, request: Request, name: str) -> None:
+    """Lets the browser hold the session: no script sees it, no other page's request carries it."""
+    response.set_cookie(
+        _cookie_of(request),
+        name,
+        max_age=int(LONGEST_SECONDS),
+        path="/",
+        secure=request.url.scheme == "https",
+        httponly=True,
+        samesite="strict",
+    )
+
+
+def drop_cookie(response: Response, request: Request) -> None:
+    """Lets the browser forget it."""
+    response.delete_cookie(
+        _cookie_of(request), path="/", secure=request.url.scheme == "https", httponly=True, samesite="strict"
+    )
+
+
+def _cookie_of(request: Request) -> str:
+    """Browsers keep cookies by host, whatever the port: servers side by side have a name each."""
+    server = request.scope.get("server")
+    return f"bookgate_session_{server[1] if server else 0}"
+
+
+def _check_session(session: Session, request: Request) -> None:
+    """Raises HttpError where the request may be another page's doing."""
+    if is_for_another_page(request.headers):
+        raise HttpError(403, "a page of another origin gets nothing by this session")
+    if request.method not in _READING and not session.has_csrf(request.headers.get(CSRF_HEADER, "")):
+        raise HttpError(403, f"a change by a session needs the header {CSRF_HEADER}, which the console sends")
+
+
+def _scope(request: Request) -> int:
+    """The scope that a request names; what is no number is refused later."""
+    try:
+        return int(request.query_params.get("ledger_scope_id", "0"))
+    except ValueError:
+        return 0
+
+
+def _peer(request: Request) -> str:
+    return request.client.host if request.client is not None else "?"
+
+
+def is_for_another_page(headers: Mapping[str, str]) -> bool:
     """Whether a browser says so. Tools say nothing, and "none" is what somebody has typed."""
     site = headers.get("sec-fetch-site")
     if site is not None:
@@ -85,30 +288,6 @@ def _is_for_another_page(headers: Mapping[str, str]) -> bool:
     # A browser that is older, or reached this server without TLS by another name than localhost.
     origin = headers.get("origin")
     return origin is not None and origin.partition("://")[2].lower() != headers.get("host", "").lower()
-
-
-def _names_this_host(host: str) -> bool:
-    if host.startswith("["):
-        name, _, port = host[1:].partition("]")
-        return _is_address(name) and (not port or port.startswith(":"))
-    name = host.partition(":")[0]
-    return name.lower() in ("", "localhost") or _is_address(name)
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a listener at this address can be reached from this machine only."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"
 
 
 def read_token(token: str | None, file: Path | None) -> str | None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -26,10 +27,12 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route as StarletteRoute
 
-from bookgate.gateway.http.access import Access, Need
+from bookgate.gateway.http.access import Access, Asked, Need
+from bookgate.gateway.http.caller import ANYBODY, Caller
 from bookgate.gateway.http.errors import HttpError
 from bookgate.ledger import errors
 from bookgate.runtime.logs import log_event
+from bookgate.runtime.security.actions import HTTP_ACTIONS, Action
 
 _log = logging.getLogger(__name__)
 
@@ -100,6 +103,7 @@ class Call(Generic[QueryT, BodyT]):
     query: QueryT
     body: BodyT
     request: Request
+    caller: Caller = ANYBODY
 
 
 @dataclass(frozen=True)
@@ -119,10 +123,22 @@ class Operation(Generic[QueryT, BodyT]):
     media_type: str = JSON
     failures: Mapping[int, str] = field(default_factory=dict)
 
+    @property
+    def asked(self) -> Asked:
+        """What it asks of the caller. A route that the table of actions lacks is the operator's."""
+        other = Action.HTTP_READ if self.need is Need.NOTHING else Action.HTTP_CHANGE
+        action = HTTP_ACTIONS.get((self.verb, self.path), other)
+        return Asked(action, self.need, any_host=self.path in _ASKED_BY_MACHINES)
+
 
 Route = Operation[Any, Any]
 
+_ASKED_BY_MACHINES = ("/heartbeat", "/ready", "/api/v1/bookie/is_ready", "/metrics")
+"""By probes and Prometheus, at whatever name they found. They tell no more than that and how it works."""
+
 HEADERS: Mapping[str, str] = {
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+    "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
@@ -205,9 +221,27 @@ def create_app(
 
 async def _dispatch(verbs: Mapping[str, Route], access: Access, request: Request) -> Response:
     row = verbs["GET" if request.method == "HEAD" else request.method]
+    caller, asked, began = ANYBODY, row.asked, time.perf_counter()
     try:
-        access.check(row.need, request.headers)
-        call: Call[Any, Any] = Call(_query(row.query, request), await _body(row, request), request)
+        caller = access.caller(asked, request)
+        response = await _answered(row, request, caller)
+    except HttpError as error:
+        response = error_response(error.status, str(error), error.headers)
+    if asked.action is not None and response.status_code not in (401, 403):
+        caller.changed(asked.action, _named(request), response.status_code, time.perf_counter() - began)
+    return response
+
+
+def _named(request: Request) -> str:
+    """What was asked for, for the audit trail."""
+    ledger = request.query_params.get("ledger_id")
+    return request.url.path if ledger is None else f"{request.url.path} ledger:{ledger[:40]}"
+
+
+async def _answered(row: Route, request: Request, caller: Caller) -> Response:
+    """Raises HttpError for what is wrong with the request."""
+    try:
+        call: Call[Any, Any] = Call(_query(row.query, request), await _body(row, request), request, caller)
         return _response(row, await row.handle(call))
     except HttpError as error:
         return error_response(error.status, str(error), error.headers)

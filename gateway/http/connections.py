@@ -19,6 +19,7 @@ from typing import Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from bookgate.gateway.http.access import CERTIFICATE_STATE
 from bookgate.runtime.logs import log_event
 from bookgate.runtime.tls.server_context import ServerContexts
 from bookgate.runtime.tls.transport import TlsTransport
@@ -91,6 +92,8 @@ class BoundedHttp(H11Protocol):
             tls.close()
             return
         if said:
+            if CERTIFICATE_STATE not in self.app_state:
+                self.app_state = {**self.app_state, CERTIFICATE_STATE: tls.certificate}
             self._take(said)
         if tls.ended:
             tls.close()

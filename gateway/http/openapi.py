@@ -7,17 +7,17 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from bookgate.gateway.http.access import Need
+from bookgate.gateway.http.access import Access
 from bookgate.gateway.http.api import JSON, NoBody, Route
 
 _ERROR = {"$ref": "#/components/schemas/Error"}
 
 
-def document(title: str, rows: Sequence[Route], *, has_token: bool) -> dict[str, Any]:
-    """The document of these rows. `has_token`: one is configured, so operations that need it say so."""
+def document(title: str, rows: Sequence[Route], access: Access) -> dict[str, Any]:
+    """The document of these rows; operations say whether they need a token."""
     paths: dict[str, dict[str, Any]] = {}
     for row in rows:
-        paths.setdefault(row.path, {})[row.verb.lower()] = _operation(row, has_token)
+        paths.setdefault(row.path, {})[row.verb.lower()] = _operation(row, access)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -40,13 +40,13 @@ def document(title: str, rows: Sequence[Route], *, has_token: bool) -> dict[str,
     }
 
 
-def _operation(row: Route, has_token: bool) -> dict[str, Any]:
+def _operation(row: Route, access: Access) -> dict[str, Any]:
     schema = {"type": "string"} if row.answer is None else dict(row.answer)
     answered = {"200": {"description": "done", "content": {row.media_type: {"schema": schema}}}}
     found: dict[str, Any] = {
         "summary": row.summary,
         "operationId": f"{row.verb.lower()}{row.path.replace('/', '_')}",
-        "responses": {**answered, **{str(status): _refusal(text) for status, text in _failures(row, has_token)}},
+        "responses": {**answered, **{str(status): _refusal(text) for status, text in _failures(row, access)}},
     }
     parameters = _parameters(row)
     if parameters:
@@ -54,17 +54,17 @@ def _operation(row: Route, has_token: bool) -> dict[str, Any]:
     if row.body is not NoBody:
         content = {JSON: {"schema": _schema_of(row.body)}}
         found["requestBody"] = {"required": row.body_required, "content": content}
-    if row.need is not Need.NOTHING and has_token:
+    if access.needs_token(row.asked):
         found["security"] = [{"token": []}]
     return found
 
 
-def _failures(row: Route, has_token: bool) -> list[tuple[int, str]]:
+def _failures(row: Route, access: Access) -> list[tuple[int, str]]:
     failures = {400: "a parameter or the body is not as declared", **row.failures}
-    if row.need is not Need.NOTHING and has_token:
+    if access.needs_token(row.asked):
         failures[401] = "the token is missing or wrong"
-    if row.need is not Need.NOTHING and not has_token:
-        failures[403] = "not without a token, or not under this host name"
+    if not row.asked.any_host:
+        failures[403] = "not for whoever asks, or not under this host name"
     if row.body is not NoBody:
         failures[413] = "the body is too large"
     return sorted(failures.items())

@@ -16,6 +16,11 @@ class HttpSettings(BaseModel):
     http_max_connections: int | None = Field(
         default=None, ge=1, description="connections of HTTP; the oldest goes; default: by the limit of open files"
     )
+    http_host_names: list[str] = Field(
+        default_factory=list,
+        description="names besides the server's own under which HTTP may be asked, * for any: pages that were led here "
+        "by another name get nothing",
+    )
     http_token: SecretStr | None = Field(
         default=None, min_length=1, description="HTTP requests that change something or show entries must carry it"
     )

@@ -46,6 +46,7 @@ from bookgate.runtime.background import keep_running
 from bookgate.runtime.child_process import die_with_parent, read_order, stop_with_parent, tell
 from bookgate.runtime.command_line.output import error_text
 from bookgate.runtime.logs import add_to_every_line, set_up_logging
+from bookgate.runtime.security.access_control import AccessControl
 from bookgate.runtime.version import own_version
 
 _OOM_SCORE = "500"
@@ -74,6 +75,7 @@ class _Listings:
     census: Census
     recovery: RecoveryView
     order: Order
+    control: AccessControl | None
 
     def server(self) -> AdminServer:
         rows = [
@@ -85,7 +87,8 @@ class _Listings:
         ]
         served = [replace(row, need=Need.CONTENT) for row in rows if row.path in LISTINGS]
         listener = socket.socket(fileno=self.order.listener)
-        app = create_app(served, Access(self.order.secret, loopback=True), {})
+        access = Access(self.order.secret, loopback=True, control=self.control, passed_on=True)
+        app = create_app(served, access, {})
         return AdminServer(app, listener, own_version())
 
 
@@ -99,6 +102,7 @@ async def _serve(order: Order, settings: GatewayConfig) -> None:
         await factory.initialize()
         # Not even while the bookie has no registration may somebody else take its name here.
         factory.registration_manager.reserve(order.bookie_id)
+        access = settings.access()
         server = GatewayServer(
             factory,
             settings.host,
@@ -106,7 +110,7 @@ async def _serve(order: Order, settings: GatewayConfig) -> None:
             bookmark_seconds=settings.bookmark_seconds,
             limits=settings.limits(),
             tls=settings.tls_files(),
-            access=settings.access(),
+            access=access,
             share_port=True,
         )
         await server.start()
@@ -115,7 +119,7 @@ async def _serve(order: Order, settings: GatewayConfig) -> None:
         stack.push_async_callback(census.close)
         recovery = RecoveryView(factory, asyncio.get_running_loop().time)
         stack.push_async_callback(recovery.close)
-        admin = _Listings(factory, census, recovery, order).server()
+        admin = _Listings(factory, census, recovery, order, access).server()
         listings = keep_running("HTTP listings", admin.run_until_stopped)
         handed_over = HandedOver(order.connections, admin)
         handed_over.start()

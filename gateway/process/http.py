@@ -11,7 +11,7 @@ from bookgate.gateway.config import GatewayConfig
 from bookgate.gateway.console.cluster_routes import Server
 from bookgate.gateway.console.console import Console
 from bookgate.gateway.console.pages import console_routes
-from bookgate.gateway.http.access import Access, is_loopback
+from bookgate.gateway.http.access import Access
 from bookgate.gateway.http.api import TEXT, AnyQuery, Call, NoBody, Route, create_app, get
 from bookgate.gateway.http.errors import HttpError
 from bookgate.gateway.http.openapi import document
@@ -19,11 +19,14 @@ from bookgate.gateway.http.routes.autorecovery import auto_recovery_routes
 from bookgate.gateway.http.routes.cluster import cluster_routes
 from bookgate.gateway.http.routes.ledgers import ledger_routes
 from bookgate.gateway.http.routes.process import process_routes
+from bookgate.gateway.http.routes.session import session_routes
 from bookgate.gateway.http.server import AdminServer
 from bookgate.gateway.metrics import GatewayNumbers
 from bookgate.ledger.metadata_store import LedgerManagerFactory
 from bookgate.runtime.background import keep_running
 from bookgate.runtime.listening import listen
+from bookgate.runtime.security.access_control import AccessControl
+from bookgate.runtime.security.authenticators import is_loopback
 from bookgate.runtime.version import own_version
 
 
@@ -33,6 +36,7 @@ def gateway_routes(
     registry: CollectorRegistry,
     stopping: asyncio.Event,
     console: Console,
+    access: Access,
 ) -> list[Route]:
     """What a gateway without a bookie answers."""
 
@@ -58,6 +62,7 @@ def gateway_routes(
         *cluster_routes(factory),
         *auto_recovery_routes(factory),
         *console.rows(),
+        *session_routes(access),
     ]
 
 
@@ -71,15 +76,21 @@ class HttpServer:
         registry: CollectorRegistry,
         stopping: asyncio.Event,
         metrics: GatewayNumbers | None = None,
+        control: AccessControl | None = None,
     ) -> None:
-        """`metrics` is what the gateway counts. Raises IncorrectParameterException for files of no use."""
-        access = Access(settings.http_bearer_token(), loopback=is_loopback(settings.host))
+        """`metrics` is what the gateway counts; `control` None: everybody may everything.
+
+        Raises IncorrectParameterException for files of no use.
+        """
+        names = (socket.gethostname(), *settings.http_host_names)
+        token, loopback = settings.http_bearer_token(), is_loopback(settings.host)
+        access = Access(token, loopback=loopback, names=names, control=control)
         self._contexts = settings.http_contexts()
         self._max_connections = settings.http_connections()
         server = Server("gateway", "gateway", own_version(), settings.metadata_uri, stopping.is_set, metrics)
         self._console = Console(server, factory, access)
-        rows = gateway_routes(settings, factory, registry, stopping, self._console)
-        description = document("Bookgate gateway", rows, has_token=access.has_token)
+        rows = gateway_routes(settings, factory, registry, stopping, self._console, access)
+        description = document("Bookgate gateway", rows, access)
         self._app = create_app(rows, access, description, console_routes())
         self._server: AdminServer | None = None
         self._task: asyncio.Task[None] | None = None

@@ -20,6 +20,8 @@ from starlette.responses import Response, StreamingResponse
 
 from bookgate.gateway.console.auto_recovery import RECOVERY
 from bookgate.gateway.console.paths import CONSOLE
+from bookgate.gateway.http.access import PASSED_ON_HEADER, passed_on_header
+from bookgate.gateway.http.caller import Caller
 from bookgate.gateway.http.connections import BoundedHttp
 from bookgate.gateway.http.errors import HttpError
 from bookgate.gateway.http.routes.autorecovery import LIST_MARKS
@@ -45,13 +47,13 @@ class PassedOn:
         self._hand_over = hand_over
         self._answers = answers
 
-    async def answer(self, request: Request) -> Response:
+    async def answer(self, request: Request, caller: Caller) -> Response:
         """What the other process says. Raises HttpError."""
         if not self._answers():
             raise HttpError(503, _AWAY)
-        if self._handed_over(request):
+        if self._handed_over(request, caller):
             return Response()  # to nobody
-        received = self._ask(request)
+        received = self._ask(request, caller)
         try:
             async with asyncio.timeout(_HEAD_SECONDS):
                 head = await anext(received)
@@ -62,28 +64,33 @@ class PassedOn:
         headers = {name.decode(): value.decode() for name, value in head.headers if name in _KEPT}
         return StreamingResponse(_parts(received), head.status_code, headers)
 
-    def _handed_over(self, request: Request) -> bool:
+    def _handed_over(self, request: Request, caller: Caller) -> bool:
         connection = getattr(request.state, "connection", None)
         if not isinstance(connection, BoundedHttp) or request.scope["http_version"] != "1.1":
             return False
-        asked = self._asked(h11.Connection(h11.CLIENT), request, request.method)
+        asked = self._asked(h11.Connection(h11.CLIENT), request, request.method, caller)
         try:
             return connection.give_away(lambda descriptor: self._hand_over.give(descriptor, asked))
         except OSError:  # it is too busy to take more, or has just ended
             return False
 
-    def _asked(self, connection: h11.Connection, request: Request, method: str) -> bytes:
+    def _asked(self, connection: h11.Connection, request: Request, method: str, caller: Caller) -> bytes:
         target = request.url.path + (f"?{request.url.query}" if request.url.query else "")
-        headers = [("Host", "localhost"), ("Authorization", self._authorization), ("Connection", "close")]
+        headers = [
+            ("Host", "localhost"),
+            ("Authorization", self._authorization),
+            (PASSED_ON_HEADER, passed_on_header(caller)),
+            ("Connection", "close"),
+        ]
         head = connection.send(h11.Request(method=method, target=target, headers=headers)) or b""
         return head + (connection.send(h11.EndOfMessage()) or b"")
 
-    async def _ask(self, request: Request) -> AsyncGenerator[h11.Response | h11.Data, None]:
+    async def _ask(self, request: Request, caller: Caller) -> AsyncGenerator[h11.Response | h11.Data, None]:
         """The head of the answer, then its parts."""
         connection = h11.Connection(h11.CLIENT)
         reader, writer = await asyncio.open_connection(self._host, self._port)
         try:
-            writer.write(self._asked(connection, request, "GET"))
+            writer.write(self._asked(connection, request, "GET", caller))
             while True:
                 event = connection.next_event()
                 if event is h11.NEED_DATA:

@@ -35,6 +35,7 @@ async def serve(
     http = None
     try:
         await factory.initialize()
+        access = settings.access()
         server = GatewayServer(
             factory,
             settings.host,
@@ -42,7 +43,7 @@ async def serve(
             bookmark_seconds=settings.bookmark_seconds,
             limits=settings.limits(),
             tls=settings.tls_files(),
-            access=settings.access(),
+            access=access,
             share_port=share_port,
         )
         await server.start()
@@ -51,7 +52,7 @@ async def serve(
             registry = CollectorRegistry()
             ProcessCollector(registry=registry)
             registry.register(server.metrics)
-            http = HttpServer(settings, factory, registry, stop, server.metrics)
+            http = HttpServer(settings, factory, registry, stop, server.metrics, access)
             http_address = address_of(settings.host, await http.start(settings.host, settings.http_port))
         serving(Addresses(server.address, http_address))
         await stop.wait()

@@ -119,8 +119,69 @@ RPC_ACTIONS: Mapping[str, Action | None] = {
 }
 """By the full name of the method."""
 
-HTTP_ACTIONS: Mapping[tuple[str, str], Action | None] = {}
-"""By method and path as the route is defined; see the HTTP applications."""
+_API = "/api/v1"
+_BOOKIE = f"{_API}/bookie"
+_AUTO_RECOVERY = f"{_API}/autorecovery"
+_CONSOLE = f"{_API}/console"
+
+HTTP_ACTIONS: Mapping[tuple[str, str], Action | None] = {
+    ("GET", "/heartbeat"): OPEN,
+    ("GET", "/ready"): OPEN,
+    ("GET", f"{_BOOKIE}/is_ready"): OPEN,
+    ("GET", "/metrics"): Action.HTTP_READ,
+    ("GET", f"{_API}/config/server_config"): Action.HTTP_READ,
+    # Logging in, asking who one is, logging out.
+    ("POST", f"{_CONSOLE}/session"): OPEN,
+    ("GET", f"{_CONSOLE}/session"): OPEN,
+    ("DELETE", f"{_CONSOLE}/session"): OPEN,
+    ("GET", f"{_API}/ledger/list"): Action.LEDGER_LIST,
+    ("GET", f"{_API}/ledger/metadata"): Action.LEDGER_READ,
+    ("DELETE", f"{_API}/ledger/delete"): Action.LEDGER_DELETE,
+    ("GET", f"{_API}/ledger/read"): Action.ENTRY_READ,
+    ("GET", f"{_CONSOLE}/ledgers"): Action.LEDGER_LIST,
+    ("GET", f"{_CONSOLE}/ledger"): Action.LEDGER_READ,
+    ("GET", f"{_CONSOLE}/ledger_counts"): Action.CLUSTER_ADMIN,
+    ("GET", f"{_CONSOLE}/entries"): Action.ENTRY_READ,
+    ("GET", f"{_CONSOLE}/entry"): Action.ENTRY_READ,
+    ("GET", f"{_CONSOLE}/cluster"): Action.HTTP_READ,
+    ("GET", f"{_CONSOLE}/rates"): Action.HTTP_READ,
+    ("GET", f"{_CONSOLE}/collection"): Action.HTTP_READ,
+    ("GET", f"{_CONSOLE}/autorecovery"): Action.REPLICATION_READ,
+    ("GET", f"{_BOOKIE}/list_bookies"): Action.DISCOVERY_READ,
+    ("GET", f"{_BOOKIE}/list_bookie_info"): Action.DISCOVERY_READ,
+    ("GET", f"{_BOOKIE}/cluster_info"): Action.DISCOVERY_READ,
+    ("GET", f"{_BOOKIE}/info"): Action.HTTP_READ,
+    ("GET", f"{_BOOKIE}/state"): Action.HTTP_READ,
+    ("GET", f"{_BOOKIE}/state/readonly"): Action.HTTP_READ,
+    ("PUT", f"{_BOOKIE}/state/readonly"): Action.HTTP_CHANGE,
+    # It writes a ledger and deletes it.
+    ("GET", f"{_BOOKIE}/sanity"): Action.HTTP_CHANGE,
+    ("GET", f"{_BOOKIE}/last_log_mark"): Action.HTTP_READ,
+    ("GET", f"{_BOOKIE}/list_disk_file"): Action.HTTP_READ,
+    ("GET", f"{_BOOKIE}/ledgers"): Action.HTTP_READ,
+    ("PUT", f"{_BOOKIE}/expand_storage"): Action.HTTP_CHANGE,
+    ("GET", f"{_BOOKIE}/gc"): Action.HTTP_READ,
+    ("PUT", f"{_BOOKIE}/gc"): Action.HTTP_CHANGE,
+    ("GET", f"{_BOOKIE}/gc_details"): Action.HTTP_READ,
+    ("GET", f"{_BOOKIE}/gc/suspend_compaction"): Action.HTTP_READ,
+    ("PUT", f"{_BOOKIE}/gc/suspend_compaction"): Action.HTTP_CHANGE,
+    ("PUT", f"{_BOOKIE}/gc/resume_compaction"): Action.HTTP_CHANGE,
+    ("GET", f"{_BOOKIE}/gc/suspend_ledgers"): Action.HTTP_READ,
+    ("PUT", f"{_BOOKIE}/gc/suspend_ledgers"): Action.HTTP_CHANGE,
+    ("PUT", f"{_BOOKIE}/gc/resume_ledgers"): Action.HTTP_CHANGE,
+    ("GET", f"{_BOOKIE}/entry_location_compact"): Action.HTTP_READ,
+    ("PUT", f"{_BOOKIE}/entry_location_compact"): Action.HTTP_CHANGE,
+    ("GET", f"{_AUTO_RECOVERY}/status"): Action.REPLICATION_READ,
+    ("PUT", f"{_AUTO_RECOVERY}/status"): Action.REPLICATION_ADMIN,
+    ("GET", f"{_AUTO_RECOVERY}/list_under_replicated_ledger"): Action.REPLICATION_READ,
+    ("GET", f"{_AUTO_RECOVERY}/who_is_auditor"): Action.REPLICATION_READ,
+    ("PUT", f"{_AUTO_RECOVERY}/trigger_audit"): Action.REPLICATION_ADMIN,
+    ("GET", f"{_AUTO_RECOVERY}/lost_bookie_recovery_delay"): Action.REPLICATION_READ,
+    ("PUT", f"{_AUTO_RECOVERY}/lost_bookie_recovery_delay"): Action.REPLICATION_ADMIN,
+    ("PUT", f"{_AUTO_RECOVERY}/bookie"): Action.REPLICATION_ADMIN,
+    ("PUT", f"{_AUTO_RECOVERY}/decommission"): Action.REPLICATION_ADMIN,
+}
+"""By method and path as the route is defined."""
 
 ENTRY_ACTIONS: Mapping[Operation, Action | None] = {
     Operation.ADD_ENTRY: Action.ENTRY_ADD,

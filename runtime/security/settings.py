@@ -37,6 +37,10 @@ class SecuritySettings(ConsistentSettings):
         description="names of certificates' principals: SOURCE:REGEX => NAME, the first that fits; "
         "SOURCE is subject, uri or dns; default: the subject",
     )
+    insecure: bool = Field(
+        default=False,
+        description="serve other machines although nobody is authenticated; without it such a server does not start",
+    )
     audit_file: Path | None = Field(
         default=None, description="file of the audit trail, beside the log; a JSON object a line"
     )

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections.abc import Mapping
 from typing import Any
 
 from bookgate.runtime.tls.channel import TlsChannel
@@ -34,6 +35,11 @@ class TlsTransport(asyncio.Transport):
             return self._read() if self._tls.established or self._tls.handshake() else b""
         finally:
             self._send()
+
+    @property
+    def certificate(self) -> Mapping[str, Any] | None:
+        """The client's, as `ssl.getpeercert` tells it; None before the handshake, and without one."""
+        return self._tls.certificate() if self._tls.established else None
 
     @property
     def ended(self) -> bool:

@@ -22,6 +22,7 @@ BOOKIE_PORT = 3181
 _BOOKIE: dict[str, Any] = {
     "metadata_uri": "sim://metadata",
     "host": "0.0.0.0",
+    "insecure": True,
     "port": BOOKIE_PORT,
     "http_port": 0,
     "gateway_port": 0,

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from bookgate.bookie.config.bookie import BookieConfig
 from bookgate.bookie.tools.configuration.schema import BOOKIE, CLIENT, GATEWAY, PARTS, Part
-from bookgate.runtime.settings import with_present_names
+from bookgate.gateway.config import GatewayConfig
+from bookgate.ledger.errors import IncorrectParameterException
+from bookgate.runtime.settings import only_arguments, with_present_names
 from bookgate.runtime.settings_loader import gather
 from bookgate.runtime.settings_problems import Given, Problem, unknown_variable_problems, value_problems
 
@@ -20,7 +23,7 @@ def problems_of(part: Part, given: Mapping[str, Given]) -> list[Problem]:
     problems = (unknown_variable_problems(settings) if settings.OWN_PREFIX else []) + value_problems(settings, given)
     if part is BOOKIE:
         problems += _of_hosted_gateway(given) + _of_own_client(given)
-    return problems
+    return problems or _of_exposure(part, given)
 
 
 def part_of(content: Mapping[str, Any]) -> Part:
@@ -44,6 +47,19 @@ def _of_hosted_gateway(given: Mapping[str, Given]) -> list[Problem]:
     nested.setdefault("metadata_uri", Given("sqlite:///unknown"))
     problems = [each for each in value_problems(GATEWAY.settings, nested) if each.key not in own_keys]
     return unknown_variable_problems(GATEWAY.settings) + _of_table("gateway", problems)
+
+
+def _of_exposure(part: Part, given: Mapping[str, Given]) -> list[Problem]:
+    """What a start refuses of settings that are valid."""
+    values = {key: each.value for key, each in given.items()}
+    try:
+        with only_arguments():
+            settings = part.settings(**values)
+        if isinstance(settings, BookieConfig | GatewayConfig):
+            settings.check_exposure()
+    except IncorrectParameterException as error:
+        return [Problem("", str(error))]
+    return []
 
 
 def _of_own_client(given: Mapping[str, Given]) -> list[Problem]:

@@ -20,6 +20,7 @@ from pydantic import Field
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from bookgate.gateway.http.api import JSON, WHOLE, Boolean, Call, LedgerHalf, NoBody, Query, Route, change, get
+from bookgate.gateway.http.caller import visible_ranges
 from bookgate.gateway.http.errors import HttpError
 from bookgate.gateway.stores.listed_ledgers import Listed, read_pages
 from bookgate.ledger.errors import MetadataFormatException, NoSuchLedgerExistsOnMetadataServerException
@@ -28,6 +29,7 @@ from bookgate.ledger.metadata import DigestType, LedgerMetadata
 from bookgate.ledger.metadata_codec import encode
 from bookgate.ledger.metadata_store import LedgerManager, LedgerRecord, RawLedgerRecord
 from bookgate.runtime.cooperative_yield import giving_way
+from bookgate.runtime.security.actions import Action
 
 PAGE = 100
 """Ledgers of a page unless asked otherwise, as in BookKeeper."""
@@ -84,19 +86,20 @@ def ledger_id(scope_id: int, number: int) -> LedgerId:
 def ledger_routes(manager: LedgerManager) -> list[Route]:
     async def listing(call: Call[ListQuery, NoBody]) -> Response:
         query = call.query
-        runs = manager.ledger_ranges(query.ledger_scope_id, query.start_after)
+        runs = visible_ranges(manager, call.caller, query.ledger_scope_id, query.start_after)
         if query.is_paged:
             return await _page(manager, call, runs)
         return await _whole(runs)
 
     async def metadata(call: Call[LedgerQuery, NoBody]) -> Any:
         record = await manager.read(call.query.name())
+        call.caller.check_ledger(Action.LEDGER_READ, record)
         return {str(call.query.ledger_id): shown(record)}
 
     async def delete(call: Call[LedgerQuery, NoBody]) -> Any:
         name = call.query.name()
         # Removing what is not there is no error in every store, and the operator should know of a wrong id.
-        await manager.read(name)
+        call.caller.check_ledger(Action.LEDGER_DELETE, await manager.read(name))
         await manager.remove(name)
         return f"Deleted ledger: {name}"
 

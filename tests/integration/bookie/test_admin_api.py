@@ -321,7 +321,7 @@ async def test_without_a_token_changes_are_taken_on_loopback_only(tmp_path: Path
         assert (await http.put(f"{API}/bookie/gc", headers={"Host": "localhost:1"})).status_code == 200
     open_root = tmp_path / "open"
     open_root.mkdir()
-    async with served(open_root, host="0.0.0.0", advertised_address="127.0.0.1") as (_bookie, http):
+    async with served(open_root, host="0.0.0.0", advertised_address="127.0.0.1", insecure=True) as (_bookie, http):
         refused = await http.put(f"{API}/bookie/gc")
         assert (refused.status_code, "http_token" in error(refused)) == (403, True)
         assert (await http.get(f"{API}/bookie/state")).status_code == 200

@@ -1,0 +1,122 @@
+"""Who makes a request over HTTP, and what they may see and do: the same policy as at the other doors.
+
+Without security everybody may everything that `access` lets through. A handler of ledgers asks for each ledger
+(`check_ledger`), or lists those only that may be seen (`visible_ranges`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from bookgate.gateway.http.errors import HttpError
+from bookgate.gateway.stores.listed_ledgers import read_pages
+from bookgate.ledger.errors import BKException
+from bookgate.ledger.metadata import OWNER_KEY, LedgerMetadata
+from bookgate.ledger.metadata_store import LedgerManager, LedgerRecord, StoredLedger
+from bookgate.runtime.security.access_control import AccessControl
+from bookgate.runtime.security.actions import Action
+from bookgate.runtime.security.decision import CLUSTER, Decision, Reach, Resource
+from bookgate.runtime.security.principal import LOCAL, Principal
+
+DOOR = "http"
+
+_READ_AT_ONCE = 200
+
+
+def owner_of(metadata: LedgerMetadata) -> str | None:
+    """The principal that created the ledger; None: nobody is known."""
+    owner = metadata.custom_metadata.get(OWNER_KEY)
+    return None if owner is None else owner.decode("utf-8", "replace")
+
+
+def resource_of(record: LedgerRecord) -> Resource:
+    """The ledger, as a policy sees it."""
+    scope = record.ledger_id.scope_id
+    return Resource(scope, owner_of(record.metadata), name=f"ledger:{record.ledger_id}")
+
+
+@dataclass(frozen=True)
+class Caller:
+    """`control` None: nobody is asked."""
+
+    principal: Principal = LOCAL
+    control: AccessControl | None = None
+    peer: str = ""
+
+    def check(self, action: Action, resource: Resource = CLUSTER) -> None:
+        """Raises HttpError: 401 for somebody who could say who they are, else 403."""
+        if self.control is None:
+            return
+        decision = self.control.decide(self.principal, action, resource)
+        if not decision:
+            raise self._refused(action, resource, decision)
+
+    def check_ledger(self, action: Action, record: LedgerRecord) -> None:
+        """The same for a ledger."""
+        if self.control is not None:
+            self.check(action, resource_of(record))
+
+    def reach(self, action: Action, scope_id: int) -> Reach:
+        """For which ledgers of a scope the caller may do it. Raises HttpError where that is none."""
+        if self.control is None:
+            return Reach.ALL
+        found = self.control.reach(self.principal, action, scope_id)
+        if found is Reach.NONE:
+            raise self._refused(action, Resource(scope_id), Decision(False, "no binding allows it"))
+        return found
+
+    def changed(self, action: Action, resource: str, status: int, seconds: float) -> None:
+        """Records what was allowed and how it ended."""
+        if self.control is not None:
+            self.control.done(self.principal, action, resource, str(status), door=DOOR, peer=self.peer, seconds=seconds)
+
+    def _refused(self, action: Action, resource: Resource, decision: Decision) -> HttpError:
+        assert self.control is not None, "nobody is refused otherwise"
+        self.control.denied(self.principal, action, resource, decision, door=DOOR, peer=self.peer)
+        if not self.principal.is_authenticated:
+            return HttpError(
+                401, "this needs a token: send it as 'Authorization: Bearer TOKEN'", {"WWW-Authenticate": "Bearer"}
+            )
+        return HttpError(403, f"{self.principal} may not do this: it needs {action} for {resource}")
+
+
+ANYBODY = Caller()
+"""Where nobody is asked."""
+
+
+async def visible_ranges(
+    manager: LedgerManager, caller: Caller, scope_id: int, start_after: int | None
+) -> AsyncIterator[Sequence[int]]:
+    """The ids of a scope's ledgers that the caller may list, in runs. Raises HttpError, MetaStoreException."""
+    owned_only = caller.reach(Action.LEDGER_LIST, scope_id) is Reach.OWNED
+    async with aclosing(manager.ledger_ranges(scope_id, start_after)) as runs:  # type: ignore[type-var]
+        async for ids in runs:
+            if not owned_only:
+                yield ids
+                continue
+            for start in range(0, len(ids), _READ_AT_ONCE):
+                own = await _owned(manager, caller, scope_id, ids[start : start + _READ_AT_ONCE])
+                if own:
+                    yield own
+
+
+async def _owned(manager: LedgerManager, caller: Caller, scope_id: int, ids: Sequence[int]) -> list[int]:
+    owner = str(caller.principal)
+    found: list[int] = []
+    async with aclosing(read_pages(manager, scope_id, ids)) as pages:
+        async for page in pages:
+            found += [
+                listed.number
+                for listed in page
+                if isinstance(listed.outcome, StoredLedger) and _owner(listed.outcome) == owner
+            ]
+    return found
+
+
+def _owner(stored: StoredLedger) -> str | None:
+    try:
+        return owner_of(stored.record().metadata)
+    except BKException:  # nobody's, as far as anybody can read
+        return None
