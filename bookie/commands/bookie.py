@@ -52,6 +52,10 @@ def start(
     bookie_id: Annotated[
         str | None, typer.Option(help="Name in the cluster.", show_default="advertised address and port")
     ] = None,
+    insecure: Annotated[
+        bool | None,
+        typer.Option("--insecure", help="Serve other machines although nobody is authenticated.", show_default=False),
+    ] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.", show_default="info")] = None,
     log_format: Annotated[str | None, typer.Option(help="text (key=value) or json.", show_default="text")] = None,
     settings: Annotated[
@@ -94,6 +98,7 @@ def start(
         "gateway_port": gateway_port,
         "http_port": http_port,
         "bookie_id": bookie_id,
+        "insecure": insecure,
         "log_level": log_level,
         "log_format": log_format,
     }

@@ -110,6 +110,7 @@ def create_bookie_app(view: BookieView) -> tuple[Starlette, Console]:
         lambda: mode.shutting_down,
         view.gateway,
         ("bookie", "entries", "space", "collection"),
+        tuple(config.open_doors),
     )
     charts = bookie_charts(view.requests, view.storage.statistics)
     console = Console(server, view.factory, access, charts, view.client.spaces)

@@ -50,6 +50,10 @@ def start(
     drain_seconds: Annotated[
         float | None, typer.Option(help="Grace for calls under way when stopping.", show_default="5")
     ] = None,
+    insecure: Annotated[
+        bool | None,
+        typer.Option("--insecure", help="Serve other machines although nobody is authenticated.", show_default=False),
+    ] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.", show_default="info")] = None,
     log_format: Annotated[str | None, typer.Option(help="text (key=value) or json.", show_default="text")] = None,
     config: Annotated[Path | None, typer.Option(help="TOML file with any of the settings.")] = None,
@@ -73,6 +77,7 @@ def start(
         "tls_client_ca": tls_client_ca,
         "tls_require_client_cert": tls_require_client_cert,
         "drain_seconds": drain_seconds,
+        "insecure": insecure,
         "log_level": log_level,
         "log_format": log_format,
     }

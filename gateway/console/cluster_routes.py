@@ -13,7 +13,7 @@ from typing import Any
 
 from bookgate.gateway.console.auto_recovery import Absences, absences
 from bookgate.gateway.console.paths import CONSOLE
-from bookgate.gateway.console.problems import Problem, Spaces, bookie_problems, store_problem
+from bookgate.gateway.console.problems import Problem, Spaces, bookie_problems, insecure_problem, store_problem
 from bookgate.gateway.console.stale_while_refresh import Recent
 from bookgate.gateway.http.access import Access
 from bookgate.gateway.http.api import Call, NoBody, NoQuery, Route, get
@@ -42,6 +42,8 @@ class Server:
     gateway: GatewayNumbers | None
     """Of the gateway that it hosts or is."""
     features: tuple[str, ...] = ()
+    open_doors: tuple[str, ...] = ()
+    """Those at which other machines are let in without anybody being authenticated."""
 
 
 class ClusterView:
@@ -72,6 +74,8 @@ class ClusterView:
         spaces: Spaces = (await self._spaces.get() if self._spaces is not None else None) or {}
         found = bookie_problems(self._bookies, spaces)
         problems: list[Problem] = [store_problem(error)] if error else found
+        if self._server.open_doors:
+            problems.append(insecure_problem(self._server.open_doors))
         return {
             "server": self._server_shown(),
             "store": self._store_shown(error),

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from bookgate.ledger.bookie_info import version_of
 from bookgate.ledger.metadata_store import RegisteredBookie
+from bookgate.runtime.security.exposure import insecure_text
 
 _NEARLY_FULL = 0.90
 _FULL = 0.95
@@ -46,6 +47,16 @@ def store_problem(error: str) -> Problem:
         "metadata store",
         f"out of reach from this server: {error}",
         "see that the store runs and that this server reaches it; ledgers can't be opened or made here meanwhile",
+    )
+
+
+def insecure_problem(open_doors: Sequence[str]) -> Problem:
+    """This server lets everybody in, as its settings say."""
+    return Problem(
+        Severity.WARNING,
+        "security",
+        insecure_text(open_doors),
+        "authenticate: docs/security.md; `bookgate security init` makes what is needed to begin with",
     )
 
 

@@ -14,7 +14,7 @@ from bookgate.gateway.http.errors import HttpError
 from bookgate.gateway.stores.listed_ledgers import read_pages
 from bookgate.ledger.errors import BKException
 from bookgate.ledger.metadata import OWNER_KEY, LedgerMetadata
-from bookgate.ledger.metadata_store import LedgerManager, LedgerRecord, StoredLedger
+from bookgate.ledger.metadata_store import LedgerManager, LedgerRecord, RawLedgerRecord
 from bookgate.runtime.security.access_control import AccessControl
 from bookgate.runtime.security.actions import Action
 from bookgate.runtime.security.decision import CLUSTER, Decision, Reach, Resource
@@ -110,12 +110,12 @@ async def _owned(manager: LedgerManager, caller: Caller, scope_id: int, ids: Seq
             found += [
                 listed.number
                 for listed in page
-                if isinstance(listed.outcome, StoredLedger) and _owner(listed.outcome) == owner
+                if isinstance(listed.outcome, RawLedgerRecord) and _owner(listed.outcome) == owner
             ]
     return found
 
 
-def _owner(stored: StoredLedger) -> str | None:
+def _owner(stored: RawLedgerRecord) -> str | None:
     try:
         return owner_of(stored.record().metadata)
     except BKException:  # nobody's, as far as anybody can read

@@ -92,7 +92,7 @@ class BoundedHttp(H11Protocol):
             tls.close()
             return
         if said:
-            if CERTIFICATE_STATE not in self.app_state:
+            if CERTIFICATE_STATE not in self.app_state:  # once, when the handshake is done
                 self.app_state = {**self.app_state, CERTIFICATE_STATE: tls.certificate}
             self._take(said)
         if tls.ended:

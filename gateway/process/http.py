@@ -87,7 +87,15 @@ class HttpServer:
         access = Access(token, loopback=loopback, names=names, control=control)
         self._contexts = settings.http_contexts()
         self._max_connections = settings.http_connections()
-        server = Server("gateway", "gateway", own_version(), settings.metadata_uri, stopping.is_set, metrics)
+        server = Server(
+            "gateway",
+            "gateway",
+            own_version(),
+            settings.metadata_uri,
+            stopping.is_set,
+            metrics,
+            open_doors=tuple(settings.open_doors),
+        )
         self._console = Console(server, factory, access)
         rows = gateway_routes(settings, factory, registry, stopping, self._console, access)
         description = document("Bookgate gateway", rows, access)

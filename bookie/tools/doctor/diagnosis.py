@@ -189,6 +189,12 @@ def _http(subject: str, view: BookieView) -> Iterator[Finding]:
                 else "open the way to its http_port",
             )
         return
+    if view.http.insecure:
+        yield warning(
+            subject,
+            "its settings say insecure = true: other machines may reach it, and it need not know anybody",
+            "authenticate, and take insecure out: docs/security.md",
+        )
     if view.http.running is False:
         yield error(subject, "it says that it is not running", "see its log, and restart it")
     limit, used = view.http.max_files, view.http.open_files

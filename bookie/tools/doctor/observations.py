@@ -35,6 +35,8 @@ class HttpView:
     running: bool | None = None
     max_files: int | None = None
     open_files: int | None = None
+    insecure: bool | None = None
+    """Whether its settings let other machines in without authentication."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -273,7 +273,9 @@ async def _http(bookie: RegisteredBookie, config: ClientConfig) -> HttpView | No
     answer = await get(endpoint.host, endpoint.port, "/api/v1/bookie/state", context)
     after = time.time()
     metrics = await get(endpoint.host, endpoint.port, "/metrics", context)
+    settings = await get(endpoint.host, endpoint.port, "/api/v1/config/server_config", context)
     state = json.loads(answer.body) if answer.status == 200 else {}
+    said = json.loads(settings.body) if settings.status == 200 else {}
     date = answer.headers.get("Date")
     # A date has whole seconds: on average it is half a second behind.
     offset = parsedate_to_datetime(date).timestamp() + 0.5 - (before + after) / 2 if date else None
@@ -284,6 +286,7 @@ async def _http(bookie: RegisteredBookie, config: ClientConfig) -> HttpView | No
         state.get("running") if isinstance(state, dict) else None,
         _gauge(_MAX_FILES, metrics.body),
         _gauge(_OPEN_FILES, metrics.body),
+        said.get("insecure") if isinstance(said, dict) else None,
     )
 
 

@@ -1,6 +1,9 @@
-// Asks the server that served this page. The token is held here, in memory, and nowhere else.
+// Asks the server that served this page. A token is given once, to log in: the browser then has a cookie that no script
+// reads, and this page the session's CSRF token, which goes with every change.
 
-let token = null;
+const SESSION = "/api/v1/console/session";
+
+let session = { principal: null, csrf: null };
 
 /** What the server refused, with its own words; status 0 when there was no answer. */
 export class Refused extends Error {
@@ -10,19 +13,38 @@ export class Refused extends Error {
   }
 }
 
-export function setToken(value) {
-  token = value || null;
+/** Who is logged in, as the server names them; null: nobody. */
+export function principal() {
+  return session.principal;
 }
 
-export function hasToken() {
-  return token !== null;
+export function isLoggedIn() {
+  return session.csrf !== null;
+}
+
+/** Learns of a session that the browser has from before. */
+export async function recall() {
+  session = await request("GET", SESSION);
+}
+
+/** Throws Refused for a token that the server does not know. */
+export async function login(token) {
+  session = await request("POST", SESSION, { body: { token } });
+}
+
+export async function logout() {
+  try {
+    session = await request("DELETE", SESSION);
+  } finally {
+    session = { principal: null, csrf: null };
+  }
 }
 
 async function request(method, path, { query = {}, body, signal } = {}) {
   const given = Object.entries(query).filter(([, value]) => value !== null && value !== undefined && value !== "");
   const url = given.length ? `${path}?${new URLSearchParams(given)}` : path;
   const headers = {};
-  if (token !== null) headers.Authorization = `Bearer ${token}`;
+  if (session.csrf !== null && method !== "GET") headers["X-CSRF-Token"] = session.csrf;
   if (body !== undefined) headers["Content-Type"] = "application/json";
   let response;
   try {
@@ -34,7 +56,7 @@ async function request(method, path, { query = {}, body, signal } = {}) {
   }
   const answer = await response.json().catch(() => null);
   if (response.ok) return answer;
-  if (response.status === 401) token = null;
+  if (response.status === 401) session = { principal: null, csrf: null };
   throw new Refused(response.status, answer?.error ?? `${response.status} ${response.statusText}`);
 }
 

@@ -1,10 +1,10 @@
 // The frame of the console: which view is shown, who is asked how often, and the banner when something is wrong.
 
-import { get, hasToken, setToken } from "./api.js";
+import { get, isLoggedIn, logout, principal, recall } from "./api.js";
 import { autoRecoveryView } from "./autorecovery.js";
 import { clusterView } from "./cluster.js";
 import { collectionView } from "./collection.js";
-import { askToken } from "./dialogs.js";
+import { askToken, loginForm } from "./dialogs.js";
 import { h, replace } from "./dom.js";
 import { ledgerView } from "./ledger.js";
 import { ledgersView } from "./ledgers.js";
@@ -30,6 +30,7 @@ const serverPlace = document.getElementById("server");
 let current = null;
 let cluster = null;
 let bannerShown = "";
+let loginNeeded = false;
 
 function navigate() {
   current?.aborter.abort();
@@ -89,22 +90,42 @@ function drawServer() {
   const { server } = cluster;
   const lock =
     server.changes === "token"
-      ? h("button", { class: "small", "data-key": "lock", onclick: lockOrUnlock }, hasToken() ? "Forget the token" : "Enter the token")
+      ? h("button", { class: "small", "data-key": "lock", onclick: lockOrUnlock }, isLoggedIn() ? "Log out" : "Log in")
       : null;
   replace(
     serverPlace,
     h("span", { class: "at", title: `served at ${location.host}` }, server.kind === "gateway" ? `gateway ${location.host}` : server.name),
     h("span", { class: "version" }, server.version.replace("bookgate/", "")),
     server.state === "draining" ? h("span", { class: "chip warn" }, "draining") : null,
+    principal() ? h("span", { class: "principal", title: "who is logged in" }, principal()) : null,
     lock,
   );
 }
 
 async function lockOrUnlock() {
-  if (hasToken()) setToken(null);
+  if (isLoggedIn()) await logout();
   else if (!(await askToken())) return;
-  drawServer();
-  navigate();
+  await begin();
+}
+
+/** The page of a server that shows nothing to those whom it does not know. */
+function showLogin() {
+  current?.aborter.abort();
+  cluster = null;
+  replace(nav);
+  replace(serverPlace);
+  drawBanner([]);
+  document.title = "Log in · Bookgate";
+  const button = h("div", { class: "buttons" }, h("button", { type: "submit", class: "primary" }, "Log in"));
+  const text = "Give a token of this cluster. The browser keeps a session instead of it, until you log out or half an hour after its last use.";
+  main.replaceChildren(h("div", { class: "view" }, h("h1", null, "Log in"), loginForm(text, begin, button)));
+  main.querySelector("input").focus();
+}
+
+/** Shows what there is to see for whoever is logged in now. */
+async function begin() {
+  await refreshCluster();
+  if (cluster || !loginNeeded) navigate();
 }
 
 function drawBanner(problems) {
@@ -131,10 +152,17 @@ function drawBanner(problems) {
 async function refreshCluster() {
   try {
     cluster = await get("/cluster");
+    loginNeeded = false;
     drawBanner(cluster.problems);
     drawServer();
     current?.changed?.(cluster);
   } catch (error) {
+    if (error.status === 401) {
+      // Once: what is being typed must stay.
+      if (!loginNeeded) showLogin();
+      loginNeeded = true;
+      return;
+    }
     const text = error.status === 0 ? "does not answer; what is shown is what it said last" : error.message;
     drawBanner([{ severity: "error", subject: "this server", text }]);
   }
@@ -162,7 +190,13 @@ document.querySelector(".skip").addEventListener("click", (event) => {
   event.preventDefault();
   main.focus();
 });
-window.addEventListener("hashchange", navigate);
-await refreshCluster();
-navigate();
+window.addEventListener("hashchange", () => {
+  if (!loginNeeded) navigate();
+});
+try {
+  await recall();
+} catch {
+  // Who it is may be asked later; what is shown says what is wrong.
+}
+await begin();
 setTimeout(followCluster, CLUSTER_MS);

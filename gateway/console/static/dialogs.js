@@ -1,6 +1,6 @@
 // The three questions that the console asks: the token, "are you sure?", and nothing (it tells what went wrong).
 
-import { change, hasToken, setToken } from "./api.js";
+import { change, isLoggedIn, login } from "./api.js";
 import { h } from "./dom.js";
 
 /** Shows a dialog made by `build(close)`; gives what `close` was given, null for Escape. */
@@ -31,26 +31,31 @@ function buttons(finish, yes, kind) {
   );
 }
 
-/** Asks for the token; true when there is one now. `problem` says why it is asked again. */
-export async function askToken(problem) {
-  const given = await ask("Token", (finish) => {
-    const input = h("input", { type: "password", autocomplete: "off", required: true, "aria-label": "Token" });
-    const submit = (event) => {
-      event.preventDefault();
-      finish(input.value.trim());
-    };
-    return h(
-      "form",
-      { onsubmit: submit },
-      h("p", null, "This server shows entries and takes changes with its token (http_token) only. ",
-        "It is kept in this page's memory and forgotten when the page is closed."),
-      problem ? h("p", { class: "problem", role: "alert" }, problem) : null,
-      input,
-      buttons(finish, "Use it", "primary"),
-    );
-  });
-  if (given) setToken(given);
-  return Boolean(given);
+/** A form that logs in; `done` is called when it has. `more` stands below the field. */
+export function loginForm(text, done, more) {
+  const input = h("input", { type: "password", autocomplete: "off", required: true, "aria-label": "Token" });
+  const problem = h("p", { class: "problem", role: "alert" });
+  const submit = async (event) => {
+    event.preventDefault();
+    problem.textContent = "";
+    try {
+      await login(input.value.trim());
+    } catch (error) {
+      problem.textContent = error.status === 401 ? "That is not a token of this server." : error.message;
+      input.select();
+      return;
+    }
+    done();
+  };
+  return h("form", { class: "login", onsubmit: submit }, h("p", null, text), problem, input, more);
+}
+
+/** Asks for a token; true when somebody is logged in now. */
+export async function askToken() {
+  const text = "This server shows entries and takes changes for those only who have a token. It is given to the server once; " +
+    "the browser keeps a session instead, until you log out or half an hour after its last use.";
+  const answer = await ask("Token", (finish) => loginForm(text, () => finish(true), buttons(finish, "Use it", "primary")));
+  return answer === true;
 }
 
 /** Asks before something is done. With `word`, it has to be typed. */
@@ -93,7 +98,7 @@ export async function carryOut(needs, method, path, query, body) {
     await tell("Changes are off", "No token is configured and this server can be reached from other machines: set its http_token_file.");
     return false;
   }
-  if (needs === "token" && !hasToken() && !(await askToken())) return false;
+  if (needs === "token" && !isLoggedIn() && !(await askToken())) return false;
   for (;;) {
     try {
       await change(method, path, query, body);
@@ -103,7 +108,7 @@ export async function carryOut(needs, method, path, query, body) {
         await tell("That did not work", error.message);
         return false;
       }
-      if (!(await askToken("That is not the token of this server."))) return false;
+      if (!(await askToken())) return false;
     }
   }
 }

@@ -1,6 +1,6 @@
 // The entries of a ledger: a page of them in hex or as text, and one of them with all its copies.
 
-import { get, hasToken } from "./api.js";
+import { get, isLoggedIn } from "./api.js";
 import { askToken } from "./dialogs.js";
 import { h, panel, replace, table } from "./dom.js";
 import { asHex, asText, bytes, count, fromBase64, hexDump } from "./format.js";
@@ -17,7 +17,7 @@ export function entriesPanel(ledger, id, context, matrix) {
   if (server && !server.features.includes("entries")) {
     return panel("Entries", null, notHere("Entries", context.cluster()));
   }
-  if (server?.changes === "token" && !hasToken()) {
+  if (server?.changes === "token" && !isLoggedIn()) {
     return panel("Entries", null, locked());
   }
   new Entries(ledger, id, context, matrix, body, aside).load();
@@ -28,7 +28,7 @@ function locked() {
   const unlock = async () => {
     if (await askToken()) window.dispatchEvent(new HashChangeEvent("hashchange"));
   };
-  return h("div", { class: "empty" }, h("p", null, "What applications wrote is shown with the token only."), h("button", { class: "primary", onclick: unlock }, "Enter the token"));
+  return h("div", { class: "empty" }, h("p", null, "What applications wrote is shown with the token only."), h("button", { class: "primary", onclick: unlock }, "Log in"));
 }
 
 class Entries {

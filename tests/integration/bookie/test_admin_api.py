@@ -25,6 +25,7 @@ from bookgate.gateway.process.http import gateway_routes
 from bookgate.gateway.stores.drivers import create_factory
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import LedgerMetadata
+from bookgate.runtime.security.actions import HTTP_ACTIONS
 from tests.integration.bookie.in_process import running_bookie
 from tests.stores import made
 
@@ -257,8 +258,9 @@ async def test_the_page_of_paths_is_that_of_the_table(tmp_path: Path) -> None:
     await factory.initialize()
     stopping = asyncio.Event()
     server = Server("gateway", "gateway", "1", uri, stopping.is_set, None)
-    console = Console(server, factory, Access(None, loopback=True))
-    rows_of_gateway = gateway_routes(settings, factory, CollectorRegistry(), stopping, console)
+    access = Access(None, loopback=True)
+    console = Console(server, factory, access)
+    rows_of_gateway = gateway_routes(settings, factory, CollectorRegistry(), stopping, console, access)
     of_gateway = {(row.verb, row.path): row for row in rows_of_gateway}
     await factory.close()
     async with served(tmp_path) as (_bookie, http):
@@ -269,6 +271,8 @@ async def test_the_page_of_paths_is_that_of_the_table(tmp_path: Path) -> None:
     places = {(True, True): "both", (True, False): "bookie", (False, True): "gateway"}
     served_at = {row: places[row in of_bookie, row in of_gateway] for row in {*of_bookie, *of_gateway}}
     assert {(verb, path): place for verb, path, place, _ in rows} == served_at
+    # Each says in the one table what a policy must allow.
+    assert set(served_at) == set(HTTP_ACTIONS)
     for verb, path, _place, asked in rows:
         for parameter in of_bookie.get((verb, path), {}).get("parameters", ()):
             assert f"`{parameter['name']}`" in asked, (path, parameter["name"])
@@ -317,7 +321,11 @@ async def test_without_a_token_changes_are_taken_on_loopback_only(tmp_path: Path
         for verb, path in (("PUT", "/bookie/gc"), ("GET", "/ledger/read?ledger_id=0"), ("GET", "/bookie/sanity")):
             by_another_name = await http.request(verb, f"{API}{path}", headers={"Host": "rebound.example:8080"})
             assert (by_another_name.status_code, "localhost" in error(by_another_name)) == (403, True)
-        assert (await http.get(f"{API}/bookie/state", headers={"Host": "rebound.example"})).status_code == 200
+        assert (await http.get(f"{API}/bookie/state", headers={"Host": "rebound.example"})).status_code == 403
+        # Probes and Prometheus ask by whatever name they found.
+        for path in ("/heartbeat", "/metrics", f"{API}/bookie/is_ready"):
+            assert (await http.get(path, headers={"Host": "rebound.example"})).status_code == 200
+        assert (await http.get("/", headers={"Host": "rebound.example"})).status_code == 200
         assert (await http.put(f"{API}/bookie/gc", headers={"Host": "localhost:1"})).status_code == 200
     open_root = tmp_path / "open"
     open_root.mkdir()

@@ -74,7 +74,7 @@ async def asked(factory: LedgerManagerFactory) -> AsyncIterator[httpx.AsyncClien
     recovery = RecoveryView(factory, Clock())
     rows = [*console_ledger_routes(factory), auto_recovery_route(recovery)]
     app = create_app(rows, Access(None, loopback=True), {})
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://x") as http:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as http:
         yield http
     await recovery.close()
 
@@ -416,7 +416,7 @@ async def test_a_store_out_of_reach_is_said_beside_what_was_known(tmp_path: Path
         server = Server("gateway", "gateway", "bookgate/1", "zk://user:secret@host/ledgers", lambda: False, None)
         view = ClusterView(server, factory, Access("token", loopback=False), None, Clock())
         app = create_app(cluster_routes(view), Access(None, loopback=True), {})
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://x") as http:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as http:
             before = (await http.get(f"{PATH}/cluster")).json()
             assert (before["stale"], before["problems"], before["server"]["changes"]) == (False, [], "token")
             shown = before["bookies"][0]

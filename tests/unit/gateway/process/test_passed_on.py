@@ -10,6 +10,7 @@ import pytest
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
+from bookgate.gateway.http.caller import ANYBODY
 from bookgate.gateway.http.errors import HttpError
 from bookgate.gateway.process.handed_over import HandOver
 from bookgate.gateway.process.passed_on import PassedOn
@@ -58,7 +59,7 @@ async def body(response: Response) -> bytes:
 async def test_path_query_and_secret_go_there_and_the_answer_comes_back() -> None:
     asked: list[bytes] = []
     async with other_process(WHOLE, asked) as port:
-        response = await PassedOn("127.0.0.1", port, "secret", HandOver(), lambda: True).answer(request())
+        response = await PassedOn("127.0.0.1", port, "secret", HandOver(), lambda: True).answer(request(), ANYBODY)
         assert await body(response) == b"{}"
     assert response.status_code == 200
     assert dict(response.headers) == {"content-type": "application/json", "link": "<next>"}
@@ -69,7 +70,7 @@ async def test_path_query_and_secret_go_there_and_the_answer_comes_back() -> Non
 
 async def test_an_answer_that_breaks_off_is_not_taken_for_complete() -> None:
     async with other_process(WHOLE[: -len(b"0\r\n\r\n")], []) as port:
-        response = await PassedOn("127.0.0.1", port, "secret", HandOver(), lambda: True).answer(request())
+        response = await PassedOn("127.0.0.1", port, "secret", HandOver(), lambda: True).answer(request(), ANYBODY)
         with pytest.raises(MetaStoreException, match="in the middle"):
             await body(response)
 
@@ -78,5 +79,5 @@ async def test_an_answer_that_breaks_off_is_not_taken_for_complete() -> None:
 async def test_nobody_there_is_a_status(*, answers: bool) -> None:
     async with other_process(b"", []) as port:
         with pytest.raises(HttpError, match="try again") as refused:
-            await PassedOn("127.0.0.1", port, "secret", HandOver(), lambda: answers).answer(request())
+            await PassedOn("127.0.0.1", port, "secret", HandOver(), lambda: answers).answer(request(), ANYBODY)
     assert refused.value.status == 503

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -38,7 +39,7 @@ def no_variables_of_the_suite(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name)
 
 
-VALID = 'metadata_uri = "sqlite:///m"\ndata_dir = "/data"\n'
+VALID = 'metadata_uri = "sqlite:///m"\ndata_dir = "/data"\nhost = "127.0.0.1"\n'
 
 
 def config(*arguments: str | Path) -> tuple[int, str, str]:
@@ -165,7 +166,7 @@ def test_a_valid_file_is_said_to_be(tmp_path: Path) -> None:
     assert (code, output.strip().endswith("these settings of the bookie are valid")) == (0, True)
     lacking = written(tmp_path, 'metadata_uri = "sqlite:///m"\n')
     assert config("check", "--for", "bookie", lacking)[0] == 1
-    assert config("check", "--for", "bookie", "--set", "data_dir=/data", lacking)[0] == 0
+    assert config("check", "--for", "bookie", "--set", "data_dir=/data", "--set", "insecure=true", lacking)[0] == 0
 
 
 def test_a_file_that_can_not_be_read(tmp_path: Path) -> None:
@@ -206,7 +207,14 @@ def test_a_start_refuses_unknown_keys_and_variables(tmp_path: Path, monkeypatch:
 
 
 def test_what_check_accepts_a_start_accepts(tmp_path: Path) -> None:
-    content = {"metadata_uri": "sqlite:///m", "data_dir": str(tmp_path), "ledger_directories": ["/a", "/b"]}
+    content: dict[str, Any] = {"metadata_uri": "sqlite:///m", "data_dir": str(tmp_path)}
+    content["ledger_directories"] = ["/a", "/b"]
+    (open_to_all,) = problems_of(BOOKIE, gather(BOOKIE.settings, content).given)
+    assert "nobody is authenticated at: entry, gateway, http" in str(open_to_all)
+    with pytest.raises(IncorrectParameterException, match="nobody is authenticated"):
+        load_config(None, **content).check_exposure()
+    content["insecure"] = True
     assert problems_of(BOOKIE, gather(BOOKIE.settings, content).given) == []
+    load_config(None, **content).check_exposure()
     assert len(load_config(None, **content).ledgers) == 2
     assert problems_of(BOOKIE, {"data_dir": Given("/d", "")})[0].key == "metadata_uri"
