@@ -63,7 +63,7 @@ class _Reads:
 
 def _count_reads(factory: ZooKeeperLedgerManagerFactory) -> _Reads:
     """Of an auditor's session, from now on."""
-    session, paths, reads = factory._session, paths_of("hierarchical", _ROOT), _Reads()
+    session, paths, reads = factory.session, paths_of("hierarchical", _ROOT), _Reads()
     get, get_many = session.get, session.get_many
 
     def count(path: str) -> None:

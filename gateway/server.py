@@ -88,7 +88,7 @@ _PING_STRIKES = 20
 """Clients ping streams on which nothing comes, the thin client every 300 ms; one that pings faster than this, so many
 times between two answers, is cut off."""
 
-_OPTIONS: tuple[tuple[str, Any], ...] = (
+OPTIONS: tuple[tuple[str, Any], ...] = (
     ("grpc.server_handshake_timeout_ms", _HANDSHAKE_SECONDS * 1000),
     ("grpc.max_connection_idle_ms", IDLE_SECONDS * 1000),
     # A response holds what a client asked for, which the methods bound themselves.
@@ -164,7 +164,7 @@ class GatewayServer:
         credentials = ServerCertificates(self._tls).credentials() if self._tls else None
         calls = CallInterceptor(self.metrics, self._limits, self._instance)
         options = (
-            *_OPTIONS,
+            *OPTIONS,
             ("grpc.max_receive_message_length", self._limits.request_bytes),
             ("grpc.max_allowed_incoming_connections", self._limits.connections),
             ("grpc.so_reuseport", int(self._share_port)),

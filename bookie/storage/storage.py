@@ -101,7 +101,7 @@ class LedgerStorage:
         """Index and entry logs, while open."""
         self._lock: DirectoryLock | None = None
         self._deleted = FencedAndDeleted(threads.monotonic)
-        self._limbo = Limbo(files, config.ledger_directories)
+        self.limbo_marks = Limbo(files, config.ledger_directories)
         self._cache = WriteCache(config.write_cache_bytes)
         self._journals = tuple(
             Journal(files, directories.current(path), config.each_journal(), self._events, threads)
@@ -154,15 +154,15 @@ class LedgerStorage:
     def _open(self, accept_loss: Collection[int] | None) -> None:
         config = self._config
         on_loss = refuse_loss if accept_loss is None else tell_loss
-        self._limbo.load(on_loss)
+        self.limbo_marks.load(on_loss)
         if accept_loss is not None:
             # Durable before a replay does away with the proof of it.
-            self._limbo.add(accept_loss)
+            self.limbo_marks.add(accept_loss)
         starts = starts_of_replay(self._files, config, on_loss)
         trusted = is_last_here(self._files, config.ledger_directories, len(config.journal_directories))
         self.stores = open_stores(config, self._files, self._disks, self._store_statistics, self._threads)
         self._find_lost(trusted, on_loss)
-        self.ledgers = LedgerTable(self.stores, config.ledger_state_limit, self._threads, self._limbo)
+        self.ledgers = LedgerTable(self.stores, config.ledger_state_limit, self._threads, self.limbo_marks)
         flusher = Flusher(self._cache, self.stores)
         self._flush_statistics = flusher.statistics
         tolerant = SpaceTolerantFlusher(flusher, self._events)
@@ -191,7 +191,7 @@ class LedgerStorage:
         """A ledger that is missing in the index is in limbo, whatever the journal still has of it (S8)."""
         for store in self.stores:
             lost = store.index.find_lost(trusted, on_loss)
-            self._limbo.add_lost(lost)
+            self.limbo_marks.add_lost(lost)
             store.index.forget(lost)
 
     def _replay(
@@ -322,17 +322,22 @@ class LedgerStorage:
 
     # Limbo
 
+    @property
+    def synced_marks(self) -> list[LogMark]:
+        """The end of what each journal has synced."""
+        return [journal.synced_mark for journal in self._journals]
+
     def is_in_limbo(self, number: int) -> bool:
         """Whether a ledger is in limbo, be it one that is not known here."""
-        return number in self._limbo
+        return number in self.limbo_marks
 
     def limbo(self) -> list[int]:
         """Numbers of all ledgers in limbo since a loss was accepted, ascending."""
-        return self._limbo.numbers()
+        return self.limbo_marks.numbers()
 
     def leave_limbo(self, numbers: Collection[int]) -> None:
         """Blocking: these were verified. Raises OSError."""
-        self._limbo.remove(numbers)
+        self.limbo_marks.remove(numbers)
         self.ledgers.leave_limbo(numbers)
 
     # Deleting

@@ -7,7 +7,7 @@ travel beside the responses: BOOKMARK when nothing was sent for a while, SUSPEND
 is lost and regained (a slow reader receives only the latest of these), DRAINING at once when the gateway stops. A
 request that can't be served gets a response with its status code; the stream continues.
 
-Store listeners follow the hub: after each change of subscriptions, `_follow` adds or removes the listener of that
+Store listeners follow the hub: after each change of subscriptions, `follow` adds or removes the listener of that
 ledger as the hub requires, one operation per ledger at a time.
 """
 
@@ -241,7 +241,7 @@ class WatchService:
             if request.watch_action == WatchAction.UNSUBSCRIBE:
                 ledger_id = required_ledger_id(request)
                 self.hub.unsubscribe(stream, ledger_id)
-                await self._follow(ledger_id)
+                await self.follow(ledger_id)
             else:
                 await self._subscribe(stream, request)
         except TooManySubscriptions as error:
@@ -263,7 +263,7 @@ class WatchService:
         if self.hub.subscribe(stream, ledger_id, version, incarnation):
             stream.wake.set()
         try:
-            await self._follow(ledger_id)
+            await self.follow(ledger_id)
         except BKException:
             # The store can't hold this id: the client gets the reason, and no subscription.
             self.hub.unsubscribe(stream, ledger_id)
@@ -291,7 +291,7 @@ class WatchService:
 
     # --- store listeners ----------------------------------------------------------------------------------------
 
-    async def _follow(self, ledger_id: LedgerId) -> None:
+    async def follow(self, ledger_id: LedgerId) -> None:
         """Adds or removes the store listener of one ledger, as the hub requires now."""
         async with self._follow_lock:
             epoch = self.hub.epoch(ledger_id)
@@ -313,7 +313,7 @@ class WatchService:
                 # Other tasks must not wait for the whole loop.
                 await asyncio.sleep(0)
             try:
-                await self._follow(ledger_id)
+                await self.follow(ledger_id)
             except BKException as error:
                 log_event(_LOG, "listener_not_removed", logging.WARNING, ledger=ledger_id, error=error)
 
@@ -376,11 +376,11 @@ class WatchService:
             stream.taken.set()
             if not shown:
                 self.hub.unsubscribe(stream, answer.ledger_id)
-                await self._follow(answer.ledger_id)
+                await self.follow(answer.ledger_id)
             stream.waits_since = loop.time()
             if answer.record is None:
                 # The last subscription to the removed ledger has ended, although another ledger now has the id.
-                await self._follow(answer.ledger_id)
+                await self.follow(answer.ledger_id)
 
 
 async def _woken(wake: asyncio.Event, timeout_seconds: float) -> bool:

@@ -29,6 +29,7 @@ from tests.history.contents import content, payload_of, text_of
 from tests.history.events import MetadataSeen
 from tests.history.recorder import Recorder
 from tests.history.violations import OutOfOrder
+from tests.unit.thinclient.inside import pool_of
 
 Run = Callable[[Coroutine[Any, Any, None]], Awaitable[None]]
 
@@ -129,7 +130,7 @@ class RecordingClient:
 
     async def intrude(self, ledger: str, bookie: str, rng: random.Random) -> None:
         """Asks a bookie that holds entries of the ledger for what needs its key, with another one."""
-        pool, number = self.client._context.pool, int(ledger)
+        pool, number = pool_of(self.client), int(ledger)
         txn_id = pool.next_txn_id()
         request: AddRequest | ReadRequest
         if rng.random() < 0.5:

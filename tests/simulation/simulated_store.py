@@ -129,7 +129,7 @@ class SimulatedGateway:
     @property
     def watched(self) -> tuple[str, ...]:
         """Paths on which the store has a data watch of this gateway's, sorted."""
-        session = 0 if self.factory is None else self.factory._session.session_id
+        session = 0 if self.factory is None else self.factory.session.session_id
         return self._store.ensemble.data_watches(session)
 
     @property

@@ -244,7 +244,7 @@ def test_an_answer_that_there_is_no_node_leaves_the_watch_of_a_later_request_alo
         await world.on(process, one.initialize())
         writer = store.zookeeper_factory(other)
         await world.on(other, writer.initialize())
-        session = one._session
+        session = one.session
 
         async def read(listener: int) -> None:
             with contextlib.suppress(NoNodeError):
@@ -252,13 +252,13 @@ def test_an_answer_that_there_is_no_node_leaves_the_watch_of_a_later_request_alo
 
         for listener in (1, 2):
             if listener == 2:
-                await world.on(other, writer._session.create("/node"))
+                await world.on(other, writer.session.create("/node"))
             world.network.stall("zk1", "one", 1.0)
             world.spawn(process, read(listener))
             await asyncio.sleep(0.2)
         process.keep_busy(3.0)
         await asyncio.sleep(5.0)
-        await world.on(other, writer._session.set("/node", b"", 0))
+        await world.on(other, writer.session.set("/node", b"", 0))
         await asyncio.sleep(1.0)
         assert told == [2]
 

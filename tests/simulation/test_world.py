@@ -20,6 +20,7 @@ from tests.faults.memory_disk import nothing_survives
 from tests.simulation.loop import WorldStuckError
 from tests.simulation.simulated_bookie import SimulatedBookie
 from tests.simulation.world import ProcessEndedError, UnhandledError, World
+from tests.unit.thinclient.inside import pool_of
 
 
 async def append(client: BookKeeper, count: int, ensemble: int = 3) -> WriteHandle:
@@ -233,7 +234,7 @@ def test_connections_to_a_killed_bookie_end_and_to_one_without_power_do_not() ->
             (bookie,) = await world.start_bookies(1)
             client = world.client("writer", add_timeout_seconds=30)
             await client.run(append(client.bookkeeper, 5, ensemble=1))
-            connection = client.bookkeeper._context.pool.connection(bookie.bookie_id)
+            connection = pool_of(client.bookkeeper).connection(bookie.bookie_id)
             if power:
                 bookie.power_off()
             else:

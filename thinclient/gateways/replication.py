@@ -1,89 +1,49 @@
 """Auto-recovery's metadata through gateways: the shared `ReplicationMetadata`, without a metadata store.
 
 Marks, switches and records are asked of any gateway. Locks and votes belong to a session at one gateway
-(`replication_session`), opened with the first of them or with the first listener; when it is over, they are lost, and
-another session is opened at another gateway.
+(`replication_claims`).
 
 If the answer to a change is lost, the outcome is found out, or stays unknown (UnknownOutcomeException):
 
 * mark: sent again, which at worst gives the mark one more version;
 * deletion of a mark or of a record at a version: never sent again, since it might hit what was made anew at that
   version; gone by now is success, another version of a mark is "it stays";
-* a claim: sent again to the same gateway, which knows what the session holds. Where that fails a lock is given back
-  under a higher number, so that the request is refused should it arrive late; until that is done the ledger is not
-  locked by this client again;
-* write of a ledger: sent again to the same gateway with the same expected version; BAD_VERSION is success if the ledger
-  is as written, at the next version;
-* write of a record: the same, by its value.
+* write of a record: sent again to the same gateway with the same expected version; BAD_VERSION is success if the record
+  is as written, at the next version.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
-from grpc.aio import AioRpcError
-
-from bookgate.ledger.creator import is_as_written
 from bookgate.ledger.errors import (
     BKException,
-    ClientClosedException,
     IllegalOpException,
-    LockLostException,
-    MetadataVersionException,
-    MetaStoreException,
     UnknownOutcomeException,
 )
-from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import LedgerMetadata
-from bookgate.ledger.metadata_codec import to_format
 from bookgate.ledger.metadata_store import LedgerManager, LedgerRecord, Versioned
 from bookgate.ledger.replication import PeriodicCheck, UnderreplicatedLedger, check_markable
 from bookgate.ledger.replication_store import (
     ANY_VERSION,
     AuditorVote,
-    DelayChanged,
-    DrainsChanged,
     LedgerFeed,
     LedgerFeedListener,
     LedgerLock,
-    LockLost,
     Mark,
-    MarksChanged,
     RecordKind,
     ReplicationListener,
     ReplicationMetadata,
-    SwitchChanged,
     VoteListener,
-    VoteState,
     check_key,
     record_conflict,
 )
 from bookgate.protos.bookkeeper.common.v1.status_pb2 import StatusCode
 from bookgate.protos.bookkeeper.gateway.v1 import replication_service_pb2 as wire
-from bookgate.runtime.auditor_votes import Vote
-from bookgate.runtime.background import keep_running
-from bookgate.runtime.replication_listeners import ReplicationListeners
 from bookgate.thinclient.gateways.channel import GatewayChannel
-from bookgate.thinclient.gateways.failures import check_transient, surely_not_done
-from bookgate.thinclient.gateways.gateway import Gateway
 from bookgate.thinclient.gateways.ledger_feed import RpcLedgerFeed
 from bookgate.thinclient.gateways.messages import code_error
-from bookgate.thinclient.gateways.replication_session import ReplicationSession
-
-R = TypeVar("R")
-Send = Callable[[Gateway, float], Awaitable[R]]
-
-_RETRY_SECONDS = 0.1
-_CLOSE_SECONDS = 1.0
-
-_VOTE_STATES = {
-    wire.VOTE_STATE_WAITING: VoteState.WAITING,
-    wire.VOTE_STATE_ELECTED: VoteState.ELECTED,
-    wire.VOTE_STATE_LOST: VoteState.LOST,
-}
+from bookgate.thinclient.gateways.replication_claims import ReplicationClaims, check
 
 
 class RpcReplicationMetadata(ReplicationMetadata):
@@ -91,36 +51,13 @@ class RpcReplicationMetadata(ReplicationMetadata):
 
     def __init__(self, gateways: GatewayChannel, ledger_manager: LedgerManager) -> None:
         self._gateways = gateways
-        self._ledgers = ledger_manager
-        self._listeners = ReplicationListeners(self._attend, always_told=True)
+        self._claims = ReplicationClaims(gateways, ledger_manager)
         self._feed = RpcLedgerFeed(gateways)
-        self._locks: dict[int, LedgerLock] = {}
-        self._votes: dict[int, Vote] = {}
-        self._busy: set[int] = set()
-        self._numbers = 0
-        self._delay: DelayChanged | None = None
-        self._delay_known = False
-        self._session: ReplicationSession | None = None
-        self._refusal: str | None = None
-        self._changed = asyncio.Event()
-        self._keeper: asyncio.Task[None] | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
 
     async def close(self) -> None:
         """Gives back what is held, as far as the gateway answers at once; the rest ends with its lease."""
-        self._listeners.clear()
         await self._feed.close()
-        for task in [*self._tasks, *([self._keeper] if self._keeper else [])]:
-            task.cancel()
-        await asyncio.gather(*self._tasks, *([self._keeper] if self._keeper else []), return_exceptions=True)
-        session, self._session = self._session, None
-        if session is None:
-            return
-        if session.ready.done() and not session.over.done():
-            request = wire.ClaimRequest(session_id=session.session_id, end=True)
-            with contextlib.suppress(AioRpcError):
-                await session.gateway.replication.Claim(request, timeout=_CLOSE_SECONDS)
-        await session.close()
+        await self._claims.close()
 
     # --- marks --------------------------------------------------------------------------------------------------
 
@@ -128,7 +65,7 @@ class RpcReplicationMetadata(ReplicationMetadata):
         what = f"mark ledger {check_markable(ledger_id)}"
         request = wire.MarkRequest(ledger_id=ledger_id, replicas=replicas, ctime_ms=ctime_ms)
         response, _ = await self._gateways.change_repeatedly(what, lambda g, t: g.replication.Mark(request, timeout=t))
-        _check(response.code, response.message, what)
+        check(response.code, response.message, what)
         return _mark(response.mark)
 
     async def read_mark(self, ledger_id: int) -> Mark | None:
@@ -144,7 +81,7 @@ class RpcReplicationMetadata(ReplicationMetadata):
     async def _marks(self, request: wire.ListMarksRequest) -> list[Mark]:
         what = "list marks"
         response = await self._gateways.call(what, lambda g, t: g.replication.ListMarks(request, timeout=t))
-        _check(response.code, response.message, what)
+        check(response.code, response.message, what)
         return [_mark(mark) for mark in response.marks]
 
     async def delete_mark(self, ledger_id: int, expected_version: int) -> bool:
@@ -159,126 +96,29 @@ class RpcReplicationMetadata(ReplicationMetadata):
             if stored is not None and stored.version == expected_version:
                 raise
             return stored is None
-        _check(response.code, response.message, what)
+        check(response.code, response.message, what)
         return response.deleted
 
-    # --- locks --------------------------------------------------------------------------------------------------
+    # --- locks and the auditor ----------------------------------------------------------------------------------
 
     async def try_lock(self, ledger_id: int, holder: str) -> LedgerLock | None:
-        if check_markable(ledger_id) in self._locks or ledger_id in self._busy:
-            return None
-        self._busy.add(ledger_id)
-        what = f"lock ledger {ledger_id}"
-        number = self._next_number()
-        session: ReplicationSession | None = None
-        try:
-            session = await self._attended(what)
-            request = wire.ClaimRequest(number=number, try_lock=wire.TryLock(ledger_id=ledger_id, holder=holder))
-            response = await self._claim(session, what, request)
-            if session.over.done():
-                raise MetaStoreException(f"could not {what}: the session at the gateway has ended")
-        except BaseException:
-            if session is None:
-                self._busy.discard(ledger_id)
-            else:
-                self._give_back_soon(session, ledger_id)
-            raise
-        self._busy.discard(ledger_id)
-        if not response.HasField("token"):
-            return None
-        lock = LedgerLock(ledger_id, response.token)
-        self._locks[ledger_id] = lock
-        return lock
+        return await self._claims.try_lock(ledger_id, holder)
 
     async def release(self, lock: LedgerLock) -> None:
-        if self._locks.get(lock.ledger_id) != lock or self._session is None:
-            return
-        session = self._session
-        del self._locks[lock.ledger_id]
-        self._busy.add(lock.ledger_id)
-        try:
-            await self._claim(session, f"release ledger {lock.ledger_id}", self._release_request(lock.ledger_id))
-        except BaseException:
-            self._give_back_soon(session, lock.ledger_id)
-            raise
-        self._busy.discard(lock.ledger_id)
+        await self._claims.release(lock)
 
     async def is_held(self, lock: LedgerLock) -> bool:
-        if self._locks.get(lock.ledger_id) != lock or self._session is None:
-            return False
-        session = self._session
-        request = wire.ClaimRequest(number=self._next_number(), check_lock=lock.token)
-        response = await self._claim(session, f"check the lock of ledger {lock.ledger_id}", request)
-        if not response.held:
-            self._lose(lock)
-        return response.held and self._locks.get(lock.ledger_id) == lock
+        return await self._claims.is_held(lock)
+
+    async def write_ledger(self, lock: LedgerLock, metadata: LedgerMetadata, expected_version: int) -> LedgerRecord:
+        return await self._claims.write_ledger(lock, metadata, expected_version)
+
+    async def stand_for_auditor(self, voter: str, listener: VoteListener) -> AuditorVote:
+        return await self._claims.stand_for_auditor(voter, listener)
 
     async def lock_holders(self) -> Mapping[int, str]:
         response = await self._list_claims()
         return {lock.ledger_id: lock.holder for lock in response.locks}
-
-    async def write_ledger(self, lock: LedgerLock, metadata: LedgerMetadata, expected_version: int) -> LedgerRecord:
-        what = f"write ledger {lock.ledger_id} under its lock"
-        if self._locks.get(lock.ledger_id) != lock or self._session is None:
-            raise LockLostException(f"could not {what}: the lock is lost")
-        if not -(1 << 63) <= expected_version < 1 << 63:
-            raise MetadataVersionException(f"ledger {lock.ledger_id} is never at version {expected_version}")
-        session, ledger_id = self._session, LedgerId.unscoped(lock.ledger_id)
-        request = wire.WriteLedgerRequest(
-            session_id=session.session_id,
-            token=lock.token,
-            metadata=to_format(metadata),
-            expected_version=expected_version,
-        )
-        response, again = await self._at(session, what, lambda g, t: g.replication.WriteLedger(request, timeout=t))
-        if response.code == StatusCode.SUCCESS:
-            return LedgerRecord(ledger_id, metadata, response.version)
-        if again:
-            return await self._resolve_write(ledger_id, metadata, expected_version, what)
-        if response.code == StatusCode.SESSION_UNKNOWN:
-            session.end(response.message)
-        if response.code in (StatusCode.SESSION_UNKNOWN, StatusCode.LOCK_LOST):
-            self._lose(lock)
-            raise LockLostException(f"could not {what}: {response.message}")
-        raise code_error(response.code, response.message, what)
-
-    async def _resolve_write(
-        self, ledger_id: LedgerId, metadata: LedgerMetadata, expected_version: int, what: str
-    ) -> LedgerRecord:
-        """An earlier attempt, whose answer was lost, may have written."""
-        stored = await self._ledgers.read(ledger_id)
-        if stored.version == expected_version + 1 and is_as_written(stored.metadata, metadata):
-            return stored
-        raise UnknownOutcomeException(
-            f"could not {what}: an answer was lost, and the ledger is at version {stored.version} now"
-        )
-
-    # --- the auditor --------------------------------------------------------------------------------------------
-
-    async def stand_for_auditor(self, voter: str, listener: VoteListener) -> AuditorVote:
-        what = "stand for auditor"
-        session, number = await self._attended(what), self._next_number()
-
-        async def take_back(vote: Vote) -> None:
-            if self._votes.pop(number, None) is not None:
-                await self._withdraw(session, number)
-
-        vote = Vote(voter, f"{session.gateway.address}/{number}", listener, take_back)
-        # Before it is cast: its state may be told before the answer.
-        self._votes[number] = vote
-        try:
-            await self._claim(session, what, wire.ClaimRequest(number=number, stand=voter))
-        except BaseException:
-            vote.become(VoteState.LOST, quietly=True)
-            self._votes.pop(number, None)
-            self._start(lambda: self._until_over(session, lambda: self._withdraw(session, number)))
-            raise
-        return vote
-
-    async def _withdraw(self, session: ReplicationSession, number: int) -> None:
-        if not session.over.done():
-            request = wire.ClaimRequest(number=self._next_number(), withdraw=number)
-            await self._claim(session, "withdraw the vote", request)
 
     async def auditor(self) -> str | None:
         response = await self._list_claims()
@@ -288,7 +128,7 @@ class RpcReplicationMetadata(ReplicationMetadata):
         what = "list locks"
         request = wire.ListClaimsRequest()
         response = await self._gateways.call(what, lambda g, t: g.replication.ListClaims(request, timeout=t))
-        _check(response.code, response.message, what)
+        check(response.code, response.message, what)
         return response
 
     # --- switches, times, records -------------------------------------------------------------------------------
@@ -326,7 +166,7 @@ class RpcReplicationMetadata(ReplicationMetadata):
         what = "read the settings of auto-recovery"
         request = wire.GetSettingsRequest()
         response = await self._gateways.call(what, lambda g, t: g.replication.GetSettings(request, timeout=t))
-        _check(response.code, response.message, what)
+        check(response.code, response.message, what)
         return response
 
     async def _change_settings(
@@ -349,7 +189,7 @@ class RpcReplicationMetadata(ReplicationMetadata):
     async def _records(self, request: wire.ListRecordsRequest) -> dict[str, Versioned[bytes]]:
         what = f"read records of kind {request.kind}"
         response = await self._gateways.call(what, lambda g, t: g.replication.ListRecords(request, timeout=t))
-        _check(response.code, response.message, what)
+        check(response.code, response.message, what)
         return {record.key: Versioned(record.value, record.version) for record in response.records}
 
     async def write_record(self, kind: RecordKind, key: str, value: bytes, expected_version: int | None) -> int:
@@ -362,7 +202,7 @@ class RpcReplicationMetadata(ReplicationMetadata):
             written = 0 if expected_version is None else expected_version + 1
             if await self.read_record(kind, key) == Versioned(value, written):
                 return written
-        _check(response.code, response.message, what)
+        check(response.code, response.message, what)
         return response.version
 
     async def remove_record(self, kind: RecordKind, key: str, expected_version: int = ANY_VERSION) -> None:
@@ -379,181 +219,16 @@ class RpcReplicationMetadata(ReplicationMetadata):
             if expected_version in (ANY_VERSION, stored.version):
                 raise
             raise record_conflict(kind, key, expected_version) from None
-        _check(response.code, response.message, what)
+        check(response.code, response.message, what)
 
     # --- changes ------------------------------------------------------------------------------------------------
 
     def watch(self, listener: ReplicationListener) -> Callable[[], None]:
-        return self._listeners.add(listener)
+        return self._claims.listeners.add(listener)
 
     def watch_ledgers(self, listener: LedgerFeedListener) -> LedgerFeed:
         return self._feed.feeds.add(listener)
 
-    def _take(self, response: wire.AttendResponse) -> None:
-        """A change that the gateway of the session tells."""
-        change = response.WhichOneof("change")
-        if change == "marks_changed":
-            self._listeners.tell(MarksChanged())
-        elif change == "enabled":
-            self._listeners.tell(SwitchChanged(response.enabled))
-        elif change == "delay_written":
-            self._take_delay(response.delay_written)
-        elif change == "drains_changed":
-            self._listeners.tell(DrainsChanged())
-        elif change == "lock_lost":
-            lost = [lock for lock in self._locks.values() if lock.token == response.lock_lost]
-            for lock in lost:
-                self._lose(lock)
-        elif change == "vote_changed":
-            vote = self._votes.get(response.vote_changed.vote)
-            state = _VOTE_STATES.get(response.vote_changed.state)
-            if vote is not None and state is not None:
-                self._vote_is(response.vote_changed.vote, vote, state)
-
-    def _stream_begins(self) -> None:
-        self._delay_known = False
-
-    def _take_delay(self, written: wire.DelayWritten) -> None:
-        """What a new stream tells first is news only if it is another delay than before."""
-        told = DelayChanged(written.seconds if written.HasField("seconds") else None)
-        known, self._delay_known = self._delay_known, True
-        if known or told != self._delay:
-            self._delay = told
-            self._listeners.tell(told)
-
-    def _vote_is(self, number: int, vote: Vote, state: VoteState) -> None:
-        if state is VoteState.LOST:
-            self._votes.pop(number, None)
-        vote.become(state)
-
-    def _lose(self, lock: LedgerLock) -> None:
-        if self._locks.get(lock.ledger_id) == lock:
-            del self._locks[lock.ledger_id]
-            self._listeners.tell(LockLost(lock))
-
-    # --- the session --------------------------------------------------------------------------------------------
-
-    def _attend(self) -> None:
-        if self._keeper is None:
-            self._keeper = keep_running("session for auto-recovery", self._keep)
-
-    async def _keep(self) -> None:
-        """One session after the other."""
-        attempts = self._gateways.attempts("attend to auto-recovery", None)
-        while True:
-            try:
-                gateway = await attempts.next()
-            except ClientClosedException:
-                return
-            session_id = self._gateways.rng.randbytes(16).hex()
-            session = ReplicationSession(gateway, session_id, self._take, self._stream_begins)
-            self._session = session
-            opened: list[asyncio.Future[Any]] = [session.ready, session.over]
-            await asyncio.wait(opened, return_when=asyncio.FIRST_COMPLETED)
-            if not session.over.done():
-                attempts.progressed()
-                self._refusal = None
-                self._wake()
-            reason = await asyncio.shield(session.over)
-            await session.close()
-            attempts.failed(gateway, reason)
-            if session.refused:
-                self._refusal = reason
-            self._lose_all()
-            self._wake()
-
-    def _lose_all(self) -> None:
-        self._session = None
-        for number, vote in list(self._votes.items()):
-            self._vote_is(number, vote, VoteState.LOST)
-        for lock in list(self._locks.values()):
-            self._lose(lock)
-
-    def _wake(self) -> None:
-        self._changed.set()
-        self._changed = asyncio.Event()
-
-    async def _attended(self, what: str) -> ReplicationSession:
-        """The session, once there is one. Raises MetaStoreException, IllegalOpException."""
-        self._gateways.check_open()
-        self._attend()
-        try:
-            async with asyncio.timeout(self._gateways.timeout):
-                while True:
-                    session = self._session
-                    if session is not None and session.ready.done() and not session.over.done():
-                        return session
-                    if self._refusal is not None:
-                        raise IllegalOpException(f"could not {what}: {self._refusal}")
-                    await self._changed.wait()
-        except TimeoutError:
-            raise MetaStoreException(
-                f"no metadata gateway has opened a session for auto-recovery within {self._gateways.timeout:g} s"
-            ) from None
-
-    async def _claim(self, session: ReplicationSession, what: str, request: wire.ClaimRequest) -> wire.ClaimResponse:
-        """A claim may be sent again: the gateway knows what the session holds."""
-        request.session_id = session.session_id
-        response, _ = await self._at(session, what, lambda g, t: g.replication.Claim(request, timeout=t))
-        if response.code == StatusCode.SESSION_UNKNOWN:
-            session.end(response.message)
-            raise MetaStoreException(f"could not {what}: {response.message}")
-        _check(response.code, response.message, what)
-        return response
-
-    async def _at(self, session: ReplicationSession, what: str, send: Send[R]) -> tuple[R, bool]:
-        """The response of the session's gateway, and whether an earlier attempt may have been carried out."""
-        loop = asyncio.get_running_loop()
-        deadline, sent, reason = loop.time() + self._gateways.timeout, False, "no time is left"
-        while not session.over.done() and (left := deadline - loop.time()) > 0:
-            try:
-                with self._gateways.outstanding(what):
-                    return await send(session.gateway, left), sent
-            except AioRpcError as error:
-                not_done = surely_not_done(error)
-                reason = check_transient(session.gateway, what, error, changes=not not_done)
-                sent = sent or not not_done
-            await asyncio.sleep(_RETRY_SECONDS)
-        if session.over.done():
-            reason = f"the session has ended: {session.over.result()}"
-        message = f"could not {what} at gateway {session.gateway.address}: {reason}"
-        raise UnknownOutcomeException(f"{message}; it may have happened") if sent else MetaStoreException(message)
-
-    def _give_back_soon(self, session: ReplicationSession, ledger_id: int) -> None:
-        """Releases a lock that may or may not be held, until the gateway answers or the session is over."""
-
-        async def give_back() -> None:
-            request = self._release_request(ledger_id)
-            await self._until_over(session, lambda: self._claim(session, f"release ledger {ledger_id}", request))
-            self._busy.discard(ledger_id)
-
-        self._start(give_back)
-
-    async def _until_over(self, session: ReplicationSession, work: Callable[[], Awaitable[object]]) -> None:
-        while not session.over.done():
-            try:
-                await work()
-                return
-            except BKException:
-                await asyncio.sleep(_RETRY_SECONDS)
-
-    def _release_request(self, ledger_id: int) -> wire.ClaimRequest:
-        return wire.ClaimRequest(number=self._next_number(), release_lock=wire.ReleaseLock(ledger_id=ledger_id))
-
-    def _next_number(self) -> int:
-        self._numbers += 1
-        return self._numbers
-
-    def _start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        task = keep_running("claims given back", work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
 
 def _mark(mark: wire.StoredMark) -> Mark:
     return Versioned(UnderreplicatedLedger.decode(mark.ledger_id, mark.content), mark.version)
-
-
-def _check(code: int, message: str, what: str) -> None:
-    if code != StatusCode.SUCCESS:
-        raise code_error(code, message, what)

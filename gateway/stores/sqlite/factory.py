@@ -22,17 +22,17 @@ class SqliteLedgerManagerFactory(LedgerManagerFactory):
     """One SQLite file and what is made from it."""
 
     def __init__(self, path: str, lease_seconds: float = DEFAULT_LEASE_SECONDS) -> None:
-        self._store = SqliteStore(path)
-        self._manager = SqliteLedgerManager(self._store, self._interest_changed)
-        self._discovery = SqliteServiceDiscovery(self._store, self._interest_changed)
-        self._registration = SqliteRegistrationManager(self._store, lease_seconds)
-        self._feed = ChangeFeed(self._store, self._changed)
+        self.store = SqliteStore(path)
+        self._manager = SqliteLedgerManager(self.store, self._interest_changed)
+        self._discovery = SqliteServiceDiscovery(self.store, self._interest_changed)
+        self._registration = SqliteRegistrationManager(self.store, lease_seconds)
+        self._feed = ChangeFeed(self.store, self._changed)
         self._replication = SqliteReplicationMetadata(
-            self._store, self._interest_changed, self._feed.catch_up, lease_seconds
+            self.store, self._interest_changed, self._feed.catch_up, lease_seconds
         )
 
     async def initialize(self) -> None:
-        await self._store.open()
+        await self.store.open()
         await self._feed.begin()
 
     @property
@@ -53,14 +53,14 @@ class SqliteLedgerManagerFactory(LedgerManagerFactory):
 
     @property
     def connected(self) -> bool:
-        return self._store.healthy
+        return self.store.healthy
 
     @property
     def writable(self) -> bool:
-        return self._store.writable
+        return self.store.writable
 
     async def revision(self) -> int:
-        return await self._store.read(revision_of)
+        return await self.store.read(revision_of)
 
     async def catch_up(self, revision: int | None) -> None:
         await self._feed.catch_up()
@@ -75,7 +75,7 @@ class SqliteLedgerManagerFactory(LedgerManagerFactory):
             await self._replication.close()
         with contextlib.suppress(BKException):
             await self._registration.close()
-        await self._store.close()
+        await self.store.close()
 
     def _interest_changed(self) -> None:
         listeners = (self._manager.listeners, self._discovery.listeners)

@@ -51,33 +51,33 @@ class ZooKeeperLedgerManagerFactory(LedgerManagerFactory):
     ) -> None:
         self._uri = uri
         self._paths = ClusterPaths(uri.ledgers_root)
-        self._session = ZooKeeperSession(
+        self.session = ZooKeeperSession(
             uri.servers, session_timeout_seconds, connect_timeout_seconds, call_timeout_seconds, settings, make_handler
         )
-        self._session.on_reconnected = self._reconnected
+        self.session.on_reconnected = self._reconnected
         self._rearm_timer: asyncio.TimerHandle | None = None
         self._revision = 0
         self._manager_name: str | None = None
         self._manager: ZooKeeperLedgerManager | None = None
         self._replication: ZooKeeperReplicationMetadata | None = None
-        self._discovery = ZooKeeperServiceDiscovery(self._session, self._paths, self._require_manager_name)
-        self._registration = ZooKeeperRegistrationManager(self._session, self._paths)
+        self._discovery = ZooKeeperServiceDiscovery(self.session, self._paths, self._require_manager_name)
+        self._registration = ZooKeeperRegistrationManager(self.session, self._paths)
 
     async def initialize(self) -> None:
         if self._uri.manager is not None:
             # An unsupported one must not first leave its mark in ZooKeeper.
             paths_of(self._uri.manager, self._paths.root)
-        await self._session.start()
+        await self.session.start()
         try:
             self._manager_name = await self._establish_cluster()
         except BaseException:
-            await self._session.close()
+            await self.session.close()
             raise
         ledger_paths = paths_of(self._manager_name, self._paths.root)
         self._manager = ZooKeeperLedgerManager(
-            self._session, ledger_paths, id_generator_of(self._manager_name, self._session, self._paths.root)
+            self.session, ledger_paths, id_generator_of(self._manager_name, self.session, self._paths.root)
         )
-        self._replication = ZooKeeperReplicationMetadata(self._session, self._paths.root, ledger_paths)
+        self._replication = ZooKeeperReplicationMetadata(self.session, self._paths.root, ledger_paths)
 
     @property
     def ledger_manager(self) -> LedgerManager:
@@ -101,26 +101,26 @@ class ZooKeeperLedgerManagerFactory(LedgerManagerFactory):
 
     @property
     def connected(self) -> bool:
-        return self._session.connected
+        return self.session.connected
 
     @property
     def connection_epoch(self) -> int:
-        return self._session.connection_epoch
+        return self.session.connection_epoch
 
     @property
     def client_restarts(self) -> int:
-        return self._session.client_restarts
+        return self.session.client_restarts
 
     async def revision(self) -> int:
         """The newest zxid that any session here has seen; `catch_up` brings it up to the store's."""
         # A new session begins at 0.
-        self._revision = max(self._revision, self._session.last_zxid)
+        self._revision = max(self._revision, self.session.last_zxid)
         return self._revision
 
     async def catch_up(self, revision: int | None) -> None:
-        if revision is not None and revision <= self._session.last_zxid:
+        if revision is not None and revision <= self.session.last_zxid:
             return
-        await self._session.sync(self._paths.root)
+        await self.session.sync(self._paths.root)
         if self._rearm_timer is not None:
             self._rearm()
         if self._manager is not None:
@@ -135,7 +135,7 @@ class ZooKeeperLedgerManagerFactory(LedgerManagerFactory):
             await self._replication.close()
         await self._discovery.listeners.close()
         await self._registration.close()
-        await self._session.close()
+        await self.session.close()
 
     def _require_manager_name(self) -> str:
         if self._manager_name is None:
@@ -168,24 +168,24 @@ class ZooKeeperLedgerManagerFactory(LedgerManagerFactory):
         Raises MetaStoreException where there is no cluster.
         """
         configured = self._uri.manager
-        await self._session.sync(parent_of(self._paths.root))
+        await self.session.sync(parent_of(self._paths.root))
         layout = await self._read_layout()
         if layout is None:
-            if await self._session.exists(self._paths.instance_id) is None:
-                raise no_cluster(self._session, self._paths)
+            if await self.session.exists(self._paths.instance_id) is None:
+                raise no_cluster(self.session, self._paths)
             with contextlib.suppress(NodeExistsError):
-                await self._session.create(self._paths.layout, encode_layout(configured or DEFAULT_MANAGER))
+                await self.session.create(self._paths.layout, encode_layout(configured or DEFAULT_MANAGER))
             layout = await self._read_layout()
         if layout is None:
-            raise no_cluster(self._session, self._paths)
+            raise no_cluster(self.session, self._paths)
         name = manager_of_layout(layout, configured, self._paths.layout)
         with contextlib.suppress(NodeExistsError, NoNodeError):
-            await self._session.create(self._paths.read_only)
+            await self.session.create(self._paths.read_only)
         return name
 
     async def _read_layout(self) -> bytes | None:
         try:
-            return (await self._session.get(self._paths.layout))[0]
+            return (await self.session.get(self._paths.layout))[0]
         except NoNodeError:
             return None
 

@@ -141,7 +141,7 @@ class ZooKeeperSession:
         self._call_timeout = call_timeout_seconds
         self.on_reconnected: Callable[[bool], None] = lambda new_session: None
         """Called at each way back to connected; true: in a new session, the old one's ephemeral nodes are gone."""
-        self._kazoo: KazooThread | None = None
+        self.kazoo: KazooThread | None = None
         self._started_at = 0.0
         self._connected = asyncio.Event()
         self._generation = 0
@@ -163,13 +163,13 @@ class ZooKeeperSession:
     @property
     def session_id(self) -> int:
         """The owner that ZooKeeper writes into ephemeral nodes."""
-        session = self._kazoo.session if self._kazoo is not None else None
+        session = self.kazoo.session if self.kazoo is not None else None
         return session.number if session is not None else 0
 
     @property
     def last_zxid(self) -> int:
         """The newest transaction of which an answer told; 0 when a session begins."""
-        return self._kazoo.last_zxid if self._kazoo is not None else 0
+        return self.kazoo.last_zxid if self.kazoo is not None else 0
 
     async def start(self) -> None:
         """Connects. Raises MetaStoreException when no server answers within the connect timeout."""
@@ -192,12 +192,12 @@ class ZooKeeperSession:
 
     async def close(self) -> None:
         """Ends the session: its ephemeral nodes go. A second call does nothing."""
-        if self._closed or self._kazoo is None:
+        if self._closed or self.kazoo is None:
             return
         self._closed = True
         self._connected.clear()
-        self._kazoo.give_up()
-        await asyncio.get_running_loop().run_in_executor(None, self._kazoo.stop)
+        self.kazoo.give_up()
+        await asyncio.get_running_loop().run_in_executor(None, self.kazoo.stop)
 
     # --- calls --------------------------------------------------------------------------------------------------
 
@@ -329,21 +329,21 @@ class ZooKeeperSession:
 
     def unwatch_tree(self, path: str) -> None:
         """Ends that, and every watch of the node `path` itself; waits for nothing."""
-        if self._kazoo is None:
+        if self.kazoo is None:
             return
-        self._kazoo.tree = None
+        self.kazoo.tree = None
         if self.connected:
-            self._kazoo.send(RemoveWatches(path), self._generation)
+            self.kazoo.send(RemoveWatches(path), self._generation)
 
     def delete_soon(self, path: str) -> None:
         """Deletes an ephemeral node without waiting for it; if that fails, it goes with the session."""
-        if self._kazoo is not None and self.connected:
-            self._kazoo.send(Delete(path, -1), self._generation)
+        if self.kazoo is not None and self.connected:
+            self.kazoo.send(Delete(path, -1), self._generation)
 
     def remove_data_watch(self, path: str) -> None:
         """Takes every data watch off a node that was asked for before, here and on the server; waits for nothing."""
-        if self._kazoo is not None and self.connected:
-            self._kazoo.remove_data_watch(path, self._generation)
+        if self.kazoo is not None and self.connected:
+            self.kazoo.remove_data_watch(path, self._generation)
 
     async def _read(self, make: Callable[[KazooThread], Request]) -> Any:
         try:
@@ -372,7 +372,7 @@ class ZooKeeperSession:
 
     async def _call(self, make: Callable[[KazooThread], Request]) -> Any:
         """Sends once connected. StoreUnreachableException: surely nothing was sent within the deadline."""
-        if self._closed or self._kazoo is None:
+        if self._closed or self.kazoo is None:
             raise StoreUnreachableException(f"the ZooKeeper session with {self._servers} is closed")
         deadline = asyncio.get_running_loop().time() + self._call_timeout
         if not self._connected.is_set():
@@ -381,7 +381,7 @@ class ZooKeeperSession:
                     await self._connected.wait()
             except TimeoutError:
                 raise StoreUnreachableException(f"ZooKeeper ({self._servers}) is out of reach") from None
-        call = self._kazoo.call(make(self._kazoo), self._generation)
+        call = self.kazoo.call(make(self.kazoo), self._generation)
         try:
             async with asyncio.timeout_at(deadline):
                 return await call.answer
@@ -393,7 +393,7 @@ class ZooKeeperSession:
     # --- the client and its states ------------------------------------------------------------------------------
 
     def _start_client(self) -> None:
-        before = self._kazoo
+        before = self.kazoo
         self._started_at = asyncio.get_running_loop().time()
         kazoo = KazooThread(
             self._servers,
@@ -404,12 +404,12 @@ class ZooKeeperSession:
         )
         kazoo.on_state = partial(self._state_changed, kazoo)
         kazoo.on_ended = partial(self._client_ended, kazoo)
-        self._kazoo = kazoo
+        self.kazoo = kazoo
         kazoo.start()
 
     def _client_ended(self, kazoo: KazooThread, why: str) -> None:
         """kazoo's thread is gone: nothing would ever come of this client again."""
-        if self._closed or kazoo is not self._kazoo:
+        if self._closed or kazoo is not self.kazoo:
             return
         self._disconnected("ended", new_session=True)
         log_event(_LOG, "zookeeper_client_ended", logging.ERROR, why=why, note="a new one is made")
@@ -429,7 +429,7 @@ class ZooKeeperSession:
             asyncio.get_running_loop().call_later(_RETRY_SECONDS, self._start_anew)
 
     def _state_changed(self, kazoo: KazooThread, state: str, generation: int) -> None:
-        if self._closed or kazoo is not self._kazoo:
+        if self._closed or kazoo is not self.kazoo:
             return
         if state != KazooState.CONNECTED:
             self._disconnected(state.lower(), new_session=state == KazooState.LOST)
@@ -450,12 +450,12 @@ class ZooKeeperSession:
 
     def _catch_up(self, kazoo: KazooThread, generation: int) -> None:
         """A new session's server may not have yet what was seen in the former one."""
-        if self._closed or kazoo is not self._kazoo or generation != self._generation:
+        if self._closed or kazoo is not self.kazoo or generation != self._generation:
             return
 
         def caught_up(answer: asyncio.Future[Any]) -> None:
             failed = answer.cancelled() or answer.exception() is not None
-            if self._closed or kazoo is not self._kazoo or generation != self._generation:
+            if self._closed or kazoo is not self.kazoo or generation != self._generation:
                 return
             if failed:
                 loop.call_later(_RETRY_SECONDS, self._catch_up, kazoo, generation)

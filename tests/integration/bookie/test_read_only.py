@@ -294,11 +294,11 @@ async def test_a_new_session_registers_the_bookie_in_the_mode_it_is_in(
         assert isinstance(factory, ZooKeeperLedgerManagerFactory)
         bookie.disk.used = 960
         await bookie.until_listed(0, 1)
-        ended = factory._session.session_id
+        ended = factory.session.session_id
         await expire(zookeeper, factory)
 
         async def is_new() -> bool:
-            return factory._session.session_id != ended
+            return factory.session.session_id != ended
 
         await until(is_new, "a new session")
         await bookie.until_listed(0, 1)

@@ -58,7 +58,7 @@ async def test_a_ledger_in_limbo_of_which_nothing_is_left(tmp_path: Path) -> Non
     """Not even that there was one is denied: by no operation, also once a fence has made it."""
     async with running_bookie(tmp_path) as server:
         storage = server.storage
-        storage._limbo.add([LEDGER])
+        storage.limbo_marks.add([LEDGER])
         plain = [read(LEDGER, 4), read(LEDGER, -1), ReadLacRequest(1, LEDGER), long_poll(-1)]
         for wanted in (plain, questions(4), plain):
             assert await asyncio.to_thread(ask_all, server, *wanted) == [Status.EUNKNOWNLEDGERSTATE] * len(wanted)

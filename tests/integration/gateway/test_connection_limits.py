@@ -131,8 +131,8 @@ async def factory(tmp_path: Path) -> AsyncIterator[LedgerManagerFactory]:
 async def test_grpc_takes_so_many_and_gives_them_so_long(
     factory: LedgerManagerFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = [(name, 500 if "handshake" in name else value) for name, value in gateway_server._OPTIONS]
-    monkeypatch.setattr(gateway_server, "_OPTIONS", tuple(options))
+    options = [(name, 500 if "handshake" in name else value) for name, value in gateway_server.OPTIONS]
+    monkeypatch.setattr(gateway_server, "OPTIONS", tuple(options))
     server = GatewayServer(factory, limits=Limits(connections=2))
     port = await server.start()
     try:

@@ -48,7 +48,7 @@ class Setting:
             transaction.ledger_changed(key)
             transaction.execute("UPDATE ledgers SET metadata = ?, version = version + 1 WHERE key = ?", (metadata, key))
 
-        await self.factory._store.change(put)
+        await self.factory.store.change(put)
 
     async def read(self, ledger_id: int) -> LedgerMetadataResponse:
         answer: LedgerMetadataResponse = await self.stub.Read(LedgerMetadataRequest(ledger_id=ledger_id))
@@ -120,7 +120,7 @@ async def test_a_registration_that_can_not_be_read_hides_no_other_bookie(setting
         content = bad.encode().replace(b"value", b"\xff" * 5)
         transaction.execute("UPDATE registrations SET content = ? WHERE bookie_id = ?", (content, "bad:1"))
 
-    await setting.factory._store.change(damage)
+    await setting.factory.store.change(damage)
     await registrations.register_bookie(good, read_only=False)
     found = await told.until(lambda bookies: len(bookies) == 2)
     assert [bookie.info for bookie in found] == [BookieServiceInfo.legacy("bad:1"), good]

@@ -168,8 +168,8 @@ class TestFile:
     async def test_commits_wait_for_the_disk(self, path: str) -> None:
         factory = await opened(path)
         full, wal = 2, "wal"
-        assert await factory._store.read(lambda c: c.execute("PRAGMA synchronous").fetchone()) == (full,)
-        assert await factory._store.read(lambda c: c.execute("PRAGMA journal_mode").fetchone()) == (wal,)
+        assert await factory.store.read(lambda c: c.execute("PRAGMA synchronous").fetchone()) == (full,)
+        assert await factory.store.read(lambda c: c.execute("PRAGMA journal_mode").fetchone()) == (wal,)
         await factory.close()
 
     @pytest.mark.parametrize("ledgers", [0, 2, 3, 4, 7])

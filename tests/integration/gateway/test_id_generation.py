@@ -114,7 +114,7 @@ async def test_sequential_creations_cost_one_round_trip_each(
 async def test_many_creations_go_on_behind_a_leaf_nodes_end(zookeeper_uri: str) -> None:
     """Where the parents of some of a transaction's nodes are missing, they are made and nothing is lost."""
     factory = await opened(zookeeper_uri)
-    session = factory._session
+    session = factory.session
     for _ in range(10):
         session.delete_soon(await session.reserve_numbers(f"{parse_zookeeper(zookeeper_uri).ledgers_root}/ID-x", 2))
     await factory.ledger_manager.create(None, some_metadata())

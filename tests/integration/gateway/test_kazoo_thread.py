@@ -128,7 +128,7 @@ class TestTheTables:
     async def test_only_its_own_thread_changes_what_is_kazoos(self, own_zookeeper: LocalZooKeeper) -> None:
         """Changed while kazoo walks them, they end its thread."""
         async with behind_a_proxy(own_zookeeper) as (_, session):
-            kazoo = session._kazoo
+            kazoo = session.kazoo
             assert kazoo is not None
             watchers = kazoo.client._data_watchers = _Watchers(kazoo.client._connection._connection_routine)
             children = kazoo.client._child_watchers = _Watchers(kazoo.client._connection._connection_routine)
@@ -222,10 +222,10 @@ class TestAThreadThatEnds:
             raise ValueError("a bug")
 
         async with behind_a_proxy(own_zookeeper) as (_, session):
-            assert session._kazoo is not None
+            assert session.kazoo is not None
             with monkeypatch.context() as broken:
                 broken.setattr("bookgate.gateway.stores.zookeeper.kazoo_thread._Connection._connect", refuse)
-                session._kazoo.client._connection._socket.shutdown(2)
+                session.kazoo.client._connection._socket.shutdown(2)
                 began = asyncio.get_running_loop().time()
                 await until(lambda: session.client_restarts == 3)
             assert asyncio.get_running_loop().time() - began > 1.5
@@ -256,9 +256,9 @@ async def _survives(factory: ZooKeeperLedgerManagerFactory, damage: Callable[[An
     await manager.create(unscoped(1), some_metadata())
     await manager.register_listener(unscoped(1), told)
     await told.until_version(0)
-    before = factory._session._kazoo
+    before = factory.session.kazoo
     assert before is not None
-    session_id, epoch = factory._session.session_id, factory.connection_epoch
+    session_id, epoch = factory.session.session_id, factory.connection_epoch
     damage(before)
     with pytest.raises(BKException):
         await manager.read(unscoped(1))
@@ -266,7 +266,7 @@ async def _survives(factory: ZooKeeperLedgerManagerFactory, damage: Callable[[An
     await until(lambda: factory.client_restarts == 1 and factory.connected)
     assert factory.connection_epoch == epoch + 1
     # The session goes on, and with it the registration.
-    assert factory._session.session_id == session_id
+    assert factory.session.session_id == session_id
     assert (await factory.service_discovery.bookie_service_info("h:1")).writable
     await manager.write(unscoped(1), some_metadata(), 0)
     await told.until_version(1)

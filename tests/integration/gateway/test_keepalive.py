@@ -72,8 +72,8 @@ async def test_a_thin_client_may_ping_as_it_does(tmp_path: Path, monkeypatch: py
 
     gRPC ignores an option whose name it does not know, and sends a ping a second at most.
     """
-    options = {**dict(gateway_server._OPTIONS), "grpc.http2.max_ping_strikes": 2}
-    monkeypatch.setattr(gateway_server, "_OPTIONS", tuple(options.items()))
+    options = {**dict(gateway_server.OPTIONS), "grpc.http2.max_ping_strikes": 2}
+    monkeypatch.setattr(gateway_server, "OPTIONS", tuple(options.items()))
     async with serving(tmp_path) as server, open_channel(server.address, None) as channel:
         stub: Any = ServiceDiscoveryStub(channel)
         watch = stub.WatchBookies(WatchBookiesRequest())
@@ -89,9 +89,9 @@ async def test_a_thin_client_may_ping_as_it_does(tmp_path: Path, monkeypatch: py
 async def test_the_streams_of_a_client_that_vanished_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its host is gone without a word: what is sent to it is lost, and nothing comes back."""
     quickly = dict.fromkeys(("grpc.keepalive_time_ms", "grpc.keepalive_timeout_ms", "grpc.http2.ping_timeout_ms"), 200)
-    options = tuple((name, quickly.get(name, value)) for name, value in gateway_server._OPTIONS)
+    options = tuple((name, quickly.get(name, value)) for name, value in gateway_server.OPTIONS)
     assert quickly.keys() <= dict(options).keys()
-    monkeypatch.setattr(gateway_server, "_OPTIONS", options)
+    monkeypatch.setattr(gateway_server, "OPTIONS", options)
     factory = create_factory(made(f"sqlite://{tmp_path}/metadata.db"))
     await factory.initialize()
     server = GatewayServer(factory)

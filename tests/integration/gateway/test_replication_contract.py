@@ -66,7 +66,7 @@ async def end_claims_of(request: pytest.FixtureRequest, factory: LedgerManagerFa
         transaction.execute("UPDATE replication_claims SET expires_at_ms = 0")
         transaction.replication_changed(ReplicationChange.CLAIMS)
 
-    await factory._store.change(end_all)
+    await factory.store.change(end_all)
 
 
 @pytest.fixture

@@ -85,7 +85,7 @@ class TestTree:
         """By a process that died between two deletions. One that is used again meanwhile stays."""
         factory = await opened(zookeeper_uri)
         store = ZooKeeperReplicationMetadata(
-            factory._session, root_of(zookeeper_uri), paths_of("hierarchical", root_of(zookeeper_uri)), sweep_seconds=0
+            factory.session, root_of(zookeeper_uri), paths_of("hierarchical", root_of(zookeeper_uri)), sweep_seconds=0
         )
         await store.mark(1, [])
         kazoo.ensure_path(f"{base}/ledgers/0000/0000/0000/0002")
@@ -242,7 +242,7 @@ class TestLedgerFeed:
         await told.until(FeedBegan())
         feed.close()
         sent: list[int] = []
-        kazoo = factory._session._kazoo
+        kazoo = factory.session.kazoo
         assert kazoo is not None
         kazoo.tree = TreeListener(lambda path: len(path), sent.append)
         await other.ledger_manager.create(unscoped(7), some_metadata())

@@ -105,8 +105,8 @@ class _Asked:
         """Whatever the server goes on to tell is heard."""
         session = self._sessions[number]
         session.unwatch_tree(self._root)
-        assert session._kazoo is not None
-        session._kazoo.tree = self._trees[number]
+        assert session.kazoo is not None
+        session.kazoo.tree = self._trees[number]
 
     def _words(self, answer: Any) -> str:
         if isinstance(answer, ZnodeStat):

@@ -316,7 +316,7 @@ async def test_session_expired_in_the_middle_of_everything(own_zookeeper: LocalZ
         stack.push_async_callback(client.close)
         await client.initialize()
         created = {(await client.ledger_manager.create(None, some_metadata())).ledger_id.ledger_id for _ in range(20)}
-        sessions = [factory._session.session_id for factory, _ in gateways]
+        sessions = [factory.session.session_id for factory, _ in gateways]
         await in_thread(own_zookeeper.kill)
         await asyncio.sleep(2.5)
         await in_thread(own_zookeeper.start)

@@ -88,14 +88,14 @@ class TestExpiries:
             await until(lambda: not missing(), missing)
             for turn in range(rounds):
                 victims = [gateways[turn % 2][0]] if turn % 3 else [factory for factory, _ in gateways]
-                before = [factory._session.session_id for factory in victims]
+                before = [factory.session.session_id for factory in victims]
                 await asyncio.gather(
                     ledgers.change_some(ledgers_count), *(expire(zookeeper, factory) for factory in victims)
                 )
                 await ledgers.remove_some(2)
                 await ledgers.change_some(10)
                 await until(lambda: not missing(), missing)
-                assert all(f._session.session_id != old for f, old in zip(victims, before, strict=True))
+                assert all(f.session.session_id != old for f, old in zip(victims, before, strict=True))
             assert [fault for stream in streams for fault in stream.faults] == []
             # One store watch a ledger a gateway, however many streams; the removed ones have none.
             for factory, _ in gateways:
@@ -130,10 +130,10 @@ class TestExpiries:
                 at_once = _most_at_once(factory)
                 await expire(own_zookeeper, factory)
                 await until(lambda: server_figure(own_zookeeper, "zk_watch_count") >= count, lambda: "not all armed")
-                session = factory._session.session_id
+                session = factory.session.session_id
                 await factory.ledger_manager.write(created[0].ledger_id, some_metadata(), 0)
                 await until(lambda: stream.versions[0] == 1, lambda: stream.versions[0])
-                assert factory._session.session_id == session
+                assert factory.session.session_id == session
                 assert at_once[0] <= 256
                 # Nobody was told of what had not changed.
                 assert stream.faults == []
@@ -142,7 +142,7 @@ class TestExpiries:
 
 def _most_at_once(factory: ZooKeeperLedgerManagerFactory) -> list[int]:
     """Counts the reads under way at the session; the greatest number is kept current in the list returned."""
-    session, running, most = factory._session, 0, [0]
+    session, running, most = factory.session, 0, [0]
     call = session._call
 
     async def counted(*arguments: object, **named: object) -> object:

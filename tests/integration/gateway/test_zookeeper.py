@@ -198,7 +198,7 @@ class TestWatches:
 
 async def expire(server: LocalZooKeeper, factory: ZooKeeperLedgerManagerFactory) -> None:
     """Makes ZooKeeper end the session: another client takes it over and closes it."""
-    kazoo = factory._session._kazoo
+    kazoo = factory.session.kazoo
     assert kazoo is not None
     assert kazoo.session is not None
     seen = kazoo.session
@@ -225,7 +225,7 @@ class TestSessions:
         await second.service_discovery.watch_bookies(BookieSet.WRITABLE, bookies)
         await first.service_discovery.watch_bookies(BookieSet.WRITABLE, own_bookies)
         await bookies.until(len)
-        old_session = first._session.session_id
+        old_session = first.session.session_id
         await expire(zookeeper, first)
         await bookies.until(lambda found: found == ())
         await second.ledger_manager.write(ids[0], some_metadata(), 0)
@@ -233,7 +233,7 @@ class TestSessions:
         await bookies.until(len)
         await recorders[0].until_version(1)
         await recorders[1].until_version(None)
-        assert first._session.session_id != old_session
+        assert first.session.session_id != old_session
         await second.ledger_manager.write(ids[2], some_metadata(), 0)
         await recorders[2].until_version(1)
         assert [recorder.versions for recorder in recorders] == [[0, 1], [0, None], [0, 1]]
@@ -327,7 +327,7 @@ class TestSessions:
 async def test_revision_does_not_go_back_when_a_new_session_begins() -> None:
     factory = ZooKeeperLedgerManagerFactory(parse_zookeeper("zk://h:2181/ledgers"))
     kazoo: Any = SimpleNamespace(last_zxid=7)
-    factory._session._kazoo = kazoo
+    factory.session.kazoo = kazoo
     assert await factory.revision() == 7
     # As it is when a session has expired.
     kazoo.last_zxid = 0

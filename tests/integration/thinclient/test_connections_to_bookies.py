@@ -29,6 +29,7 @@ from bookgate.ledger.errors import (
 from bookgate.thinclient.bookies.connection import tcp_connector
 from tests.integration.bookie.in_process import running_bookie
 from tests.integration.cluster import own_bookie
+from tests.unit.thinclient.inside import pool_of
 
 __all__ = ["own_bookie"]
 
@@ -129,7 +130,7 @@ async def test_a_client_of_the_binary_protocol_tails_by_polling_and_asks_for_dis
         await ledger.close()
         async with asyncio.timeout(30):
             assert await tail == PAYLOADS[:30]
-        assert await client._context.pool.free_bytes(ledger.metadata.last_fragment.ensemble[0]) > 0
+        assert await pool_of(client).free_bytes(ledger.metadata.last_fragment.ensemble[0]) > 0
 
 
 async def collect(client: BookKeeper, ledger: WriteHandle) -> list[bytes]:

@@ -87,11 +87,11 @@ class FakeBookie:
         """Batch reads are served; without, they close the connection, as in bookies that don't know them."""
         self.long_polls = True
         """Without, a long poll is taken for a read of the last entry, as by bookies that don't know it."""
-        self._parked: list[tuple[ReadRequest, asyncio.StreamWriter, Callable[[Response], bytes]]] = []
+        self.parked_reads: list[tuple[ReadRequest, asyncio.StreamWriter, Callable[[Response], bytes]]] = []
         self.port = 0
         self._server: asyncio.Server | None = None
         self._requested = asyncio.Event()
-        self._writers: set[asyncio.StreamWriter] = set()
+        self.writers: set[asyncio.StreamWriter] = set()
 
     @property
     def bookie_id(self) -> str:
@@ -106,8 +106,8 @@ class FakeBookie:
         if self._server is not None:
             self._server.close()
             self._server = None
-        self._parked.clear()
-        for writer in list(self._writers):
+        self.parked_reads.clear()
+        for writer in list(self.writers):
             writer.transport.abort()
 
     async def until_requested(self, count: int, kind: type = object) -> None:
@@ -123,7 +123,7 @@ class FakeBookie:
             writer.write(frame)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._writers.add(writer)
+        self.writers.add(writer)
         decoder = FrameDecoder()
         try:
             while data := await reader.read(1 << 16):
@@ -135,7 +135,7 @@ class FakeBookie:
         except (ConnectionError, asyncio.CancelledError):
             pass
         finally:
-            self._writers.discard(writer)
+            self.writers.discard(writer)
             writer.close()
 
     def _take_v2(self, packet: memoryview, writer: asyncio.StreamWriter) -> None:
@@ -159,7 +159,7 @@ class FakeBookie:
         status = self.override(request)
         if status is None and self._parks(request):
             parked = (request, writer, encode)
-            self._parked.append(parked)
+            self.parked_reads.append(parked)
             asyncio.get_running_loop().call_later((request.timeout_ms or 0) / 1000, self._time_out, parked)
             return
         self._answer(request, status, writer, encode)
@@ -169,13 +169,13 @@ class FakeBookie:
     @property
     def parked_count(self) -> int:
         """Long polls that wait here."""
-        return len(self._parked)
+        return len(self.parked_reads)
 
     def wake(self, ledger_id: int, everyone: bool = False) -> None:
         """Answers the long polls whose LAC was passed; with `everyone` all, as a fence does."""
-        for parked in list(self._parked):
+        for parked in list(self.parked_reads):
             if parked[0].ledger_id == ledger_id and (everyone or not self._parks(parked[0])):
-                self._parked.remove(parked)
+                self.parked_reads.remove(parked)
                 self._answer(parked[0], None, *parked[1:])
 
     def _parks(self, request: Request) -> TypeGuard[ReadRequest]:
@@ -185,8 +185,8 @@ class FakeBookie:
         return ledger is not None and bool(ledger.entries) and self._lac(ledger) <= request.previous_lac
 
     def _time_out(self, parked: tuple[ReadRequest, asyncio.StreamWriter, Callable[[Response], bytes]]) -> None:
-        if parked in self._parked:
-            self._parked.remove(parked)
+        if parked in self.parked_reads:
+            self.parked_reads.remove(parked)
             self._answer(parked[0], None, *parked[1:])
 
     @staticmethod

@@ -161,13 +161,13 @@ async def test_a_client_closed_in_the_middle_of_everything(certificates: Certifi
         assert len(things) >= 8
         del client, waiting, outcomes
         for bookie in cluster.bookies:
-            bookie._parked.clear()
+            bookie.parked_reads.clear()
         left = ["not looked yet"]
         deadline = asyncio.get_running_loop().time() + 30
         while left and asyncio.get_running_loop().time() < deadline:
             gc.collect()  # generators that nobody ended, and what gRPC's calls hold
             await asyncio.sleep(0.01)
             # The bookies see the end of every connection to them.
-            still_open = [bookie.bookie_id for bookie in cluster.bookies if bookie._writers]
+            still_open = [bookie.bookie_id for bookie in cluster.bookies if bookie.writers]
             left = [*still_open, *tasks(), *(type(thing()).__name__ for thing in things if thing() is not None)]
         assert left == []

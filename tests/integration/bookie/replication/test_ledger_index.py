@@ -464,7 +464,7 @@ async def test_damaged_metadata_are_said_at_each_audit(tmp_path: Path, caplog: p
         def damage(transaction: Transaction) -> None:
             transaction.execute("UPDATE ledgers SET metadata = x'00' WHERE key = (SELECT MIN(key) FROM ledgers)")
 
-        await clients._store.change(damage)
+        await clients.store.change(damage)
         async with in_office(here) as auditor:
             await until(lambda: auditor.statistics.index.ledgers == 2)
             for audits in (1, 2):

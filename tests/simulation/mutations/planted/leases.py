@@ -72,8 +72,8 @@ MUTATIONS = (
         "            found: tuple[bytes, ZnodeStat] = await self._read(lambda kazoo: GetData(path, "
         "kazoo.watcher(watch)))\n"
         "        except NoNodeError:\n"
-        "            if self._kazoo is not None:\n"
-        "                self._kazoo.client._data_watchers.pop(path, None)\n"
+        "            if self.kazoo is not None:\n"
+        "                self.kazoo.client._data_watchers.pop(path, None)\n"
         "            raise\n"
         "        return found\n",
         METADATA,

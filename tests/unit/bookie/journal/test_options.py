@@ -152,7 +152,7 @@ def test_alignment_and_allocation(tmp_path: Path) -> None:
     with opened(tmp_path, **changes) as bookie:  # type: ignore[arg-type]
         bookie.add(1, 0)
         bookie.add(1, 1, size=3 * 4096)  # more than one allocation at once
-        assert bookie.storage._journals[0].synced_mark.offset % 4096 == 0
+        assert bookie.storage.synced_marks[0].offset % 4096 == 0
     sizes = {path.stat().st_size for path in (tmp_path / "journal/current").iterdir()}
     assert sizes == {6 * 4096}
     with opened(tmp_path) as bookie:

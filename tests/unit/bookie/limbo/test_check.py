@@ -114,7 +114,7 @@ def test_what_leaves_and_what_stays(tmp_path: Path) -> None:
     with opened(tmp_path) as bookie:
         bookie.add(1, 0, 1, 2)
         bookie.add(2, 0, 1)
-        bookie.storage._limbo.add([*listed(store), 9])
+        bookie.storage.limbo_marks.add([*listed(store), 9])
         check = Checked(bookie, store)
         check.after(0)
         assert bookie.storage.limbo() == [2, 5, 6, 7, 8, 9]
@@ -127,7 +127,7 @@ def test_what_an_older_store_lacks_for_a_while_stays(tmp_path: Path) -> None:
     closed = metadata(LedgerState.CLOSED, 2, (0, "abc"), quorum=3)
     store = Store({1: closed})
     with opened(tmp_path) as bookie:
-        bookie.storage._limbo.add([1])
+        bookie.storage.limbo_marks.add([1])
         check = Checked(bookie, store)
         for there in ({}, {1: closed}, {}, {1: closed}):
             store.ledgers = dict(there)
@@ -147,7 +147,7 @@ def test_the_metadata_of_another_cluster_do_not_count(tmp_path: Path) -> None:
     store = Store({1: elsewhere})
     store.instance_id = "another"
     with opened(tmp_path) as bookie:
-        bookie.storage._limbo.add([1, 2])
+        bookie.storage.limbo_marks.add([1, 2])
         check = Checked(bookie, store)
         for _ in range(3):
             with pytest.raises(WrongClusterException):

@@ -183,7 +183,7 @@ def test_a_state_change_without_entries_survives_checkpoint_and_loss_of_power(tm
         bookie.write_lac(1, 0)
         bookie.storage.checkpoint()
         files.write_survivors(tmp_path / "after")
-        mark = bookie.storage._journals[0].synced_mark
+        mark = bookie.storage.synced_marks[0]
     assert read_mark(REAL_FILE_SYSTEM, [tmp_path / "after/ledgers"]) == mark, "nothing is left to be replayed"
     with opened(tmp_path / "after") as again:
         assert contents(again, range(3)) == {1: (KEY, True, lac_packet(1, 0), [packet(1, 0)])}
@@ -265,7 +265,7 @@ def test_records_of_unknown_ledgers_and_kinds_are_passed_over(tmp_path: Path) ->
 def test_records_behind_the_mark_rely_on_the_key_in_the_index(tmp_path: Path) -> None:
     with opened(tmp_path) as bookie:
         bookie.add(1, 0)
-        mark = bookie.storage._journals[0].synced_mark
+        mark = bookie.storage.synced_marks[0]
     write_journal(tmp_path, [packet(1, 1), fmt.encode_fence(1)], journal_id=mark.journal_id + 1)
     with opened(tmp_path) as bookie:
         assert contents(bookie, range(3)) == {1: (KEY, True, None, [packet(1, 0), packet(1, 1)])}
@@ -275,7 +275,7 @@ def test_the_key_in_the_index_counts_before_one_in_the_journal(tmp_path: Path) -
     """S7: a key record of another key, as the Java bookie may have journaled it, does not displace the stored one."""
     with opened(tmp_path) as bookie:
         bookie.add(1, 0)
-        mark = bookie.storage._journals[0].synced_mark
+        mark = bookie.storage.synced_marks[0]
     write_journal(tmp_path, [fmt.encode_key(1, b"w" * 20)], journal_id=mark.journal_id + 1)
     with opened(tmp_path) as bookie:
         assert bookie.ledger(1).master_key == KEY
@@ -285,7 +285,7 @@ def test_the_key_in_the_index_counts_before_one_in_the_journal(tmp_path: Path) -
 def test_an_unset_key_in_the_index_is_replaced(tmp_path: Path, unset: bytes) -> None:
     with opened(tmp_path) as bookie:
         bookie.writer.fence(bookie.ledger(1, unset), "fenced")
-        mark = bookie.storage._journals[0].synced_mark
+        mark = bookie.storage.synced_marks[0]
     write_journal(tmp_path, [fmt.encode_key(1, KEY)], journal_id=mark.journal_id + 1)
     for _ in range(2):
         with opened(tmp_path) as bookie:
@@ -328,7 +328,7 @@ def test_records_of_a_ledger_that_was_deleted_and_made_anew_do_not_refuse_the_st
 def test_records_of_a_ledger_whose_header_is_lost_refuse_the_start(tmp_path: Path) -> None:
     with opened(tmp_path) as bookie:
         bookie.add(1, 0)
-        mark = bookie.storage._journals[0].synced_mark
+        mark = bookie.storage.synced_marks[0]
     path = tmp_path / "ledgers/current/0/1/1.idx"
     path.write_bytes(bytes(1024) + path.read_bytes()[1024:])
     write_journal(tmp_path, [packet(1, 1)], journal_id=mark.journal_id + 1)

@@ -36,7 +36,7 @@ class PatientRun(StorageRun):
         self.grown: list[Operation] = []
         self.once = False
         """Only that operation finds no space: another disk, or another file, has some."""
-        self._is_full = False
+        self.is_full = False
         self._full_at = full_at
         self._spaces = Acknowledgements()
         disk.on_operation = self._on_operation
@@ -45,8 +45,8 @@ class PatientRun(StorageRun):
         if operation.kind not in GROWS:
             return
         self.grown.append(operation)
-        self._is_full = self._is_full or (operation.number == self._full_at and not self.once)
-        if self._is_full or operation.number == self._full_at:
+        self.is_full = self.is_full or (operation.number == self._full_at and not self.once)
+        if self.is_full or operation.number == self._full_at:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(operation.path))
 
     def listen(self) -> None:
@@ -59,7 +59,7 @@ class PatientRun(StorageRun):
         return Retry.WITH_SPACE
 
     def make_room(self) -> None:
-        self._is_full, self._full_at = False, -1
+        self.is_full, self._full_at = False, -1
         while self.storage.out_of_space:
             seen = len(self._spaces.tokens)
             self.storage.retry()
@@ -225,7 +225,7 @@ def test_a_start_on_a_full_disk_serves_everything_and_goes_on_when_there_is_room
 
 def test_a_bookie_that_is_stopped_after_a_start_without_space_keeps_everything(tmp_path: Path) -> None:
     run = FullStart(tmp_path, 0)
-    run._is_full = True
+    run.is_full = True
     run.open()
     with pytest.raises(OSError, match="no space"):
         run.fence(3)
@@ -239,7 +239,7 @@ def test_a_bookie_that_is_stopped_after_a_start_without_space_keeps_everything(t
 
 def test_a_start_without_space_fails_where_nobody_agrees_to_wait(tmp_path: Path) -> None:
     run = FullStart(tmp_path, 0)
-    run._is_full = True
+    run.is_full = True
     run.acks.on_no_space = lambda tokens: Retry.NEVER
     with pytest.raises(OSError, match="No space") as caught:
         run.open()
@@ -253,7 +253,7 @@ def test_a_fence_that_was_refused_does_not_count_as_durable(tmp_path: Path) -> N
     run = PatientRun(tmp_path, disk, -1)
     run.open()
     run.listen()
-    run._is_full = True
+    run.is_full = True
     token = run.fence(2)
     run.acks.wait_for(("refused", token))
     for _ in range(2):
@@ -279,7 +279,7 @@ def test_a_storage_that_is_closed_while_it_is_full_keeps_what_was_acknowledged(t
     run.open()
     run.listen()
     run.insist(lambda: run.add(1, 0))
-    run._is_full = True
+    run.is_full = True
     token = run.add(1, 1)
     run.acks.wait_for(("refused", token))
     moment = run.moment()
@@ -319,7 +319,7 @@ def test_a_checkpoint_without_space_gets_what_the_journal_allocated_ahead(tmp_pa
         fail(operation)
 
     disk.on_operation = on_operation
-    run._is_full = True
+    run.is_full = True
     with pytest.raises(OSError, match="No space"):
         run.storage.checkpoint()
     cut.wait_for("cut")

@@ -60,12 +60,12 @@ def service(factory: Any) -> WatchService:
 async def test_second_subscriber_needs_no_listener_of_its_own(service: WatchService, factory: Factory) -> None:
     for stream in ("a", "b"):
         service.hub.subscribe(stream, LEDGER, None)
-        await service._follow(LEDGER)
+        await service.follow(LEDGER)
     service.hub.close_stream("a")
-    await service._follow(LEDGER)
+    await service.follow(LEDGER)
     assert factory.ledger_manager.calls == ["register"]
     service.hub.close_stream("b")
-    await service._follow(LEDGER)
+    await service.follow(LEDGER)
     assert factory.ledger_manager.calls == ["register", "unregister"]
 
 
@@ -73,11 +73,11 @@ async def test_break_that_nobody_followed_still_asks_for_the_state_again(
     service: WatchService, factory: Factory
 ) -> None:
     service.hub.subscribe("a", LEDGER, None)
-    await service._follow(LEDGER)
+    await service.follow(LEDGER)
     service.hub.close_stream("a")
     service.hub.subscribe("b", LEDGER, None)
-    await service._follow(LEDGER)
-    await service._follow(LEDGER)
+    await service.follow(LEDGER)
+    await service.follow(LEDGER)
     assert factory.ledger_manager.calls == ["register", "unregister", "register"]
 
 
@@ -85,10 +85,10 @@ async def test_removed_ledger_has_no_listener_to_take_away(service: WatchService
     stream = _Stream()
     service.hub.open_stream(stream)
     service.hub.subscribe(stream, LEDGER, None)
-    await service._follow(LEDGER)
+    await service.follow(LEDGER)
     service._on_state(LEDGER, None)
     assert stream.wake.is_set()
-    await service._follow(LEDGER)
+    await service.follow(LEDGER)
     assert factory.ledger_manager.calls == ["register"]
 
 

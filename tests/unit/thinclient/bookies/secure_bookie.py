@@ -51,7 +51,7 @@ class SecureBookie(FakeBookie):
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._writers.add(writer)
+        self.writers.add(writer)
         self._serving.add(asyncio.current_task())
         self.connections += 1
         self.tls_connections += self.native
@@ -66,7 +66,7 @@ class SecureBookie(FakeBookie):
                         writer.writelines(map(encode_response, self.said_instead))
                         continue
                     if isinstance(request, StartTlsRequest):
-                        await self._start_tls(request, writer)
+                        await self.start_tls(request, writer)
                     elif isinstance(request, AuthRequest):
                         steps_left = self._authenticate(request, writer, v3, steps_left)
                     elif steps_left:
@@ -78,10 +78,10 @@ class SecureBookie(FakeBookie):
         except (ConnectionError, asyncio.CancelledError, ssl.SSLError, FrameError):
             pass
         finally:
-            self._writers.discard(writer)
+            self.writers.discard(writer)
             writer.close()
 
-    async def _start_tls(self, request: StartTlsRequest, writer: asyncio.StreamWriter) -> None:
+    async def start_tls(self, request: StartTlsRequest, writer: asyncio.StreamWriter) -> None:
         self.requests.append(request)
         if self.context is None:
             writer.write(encode_response(error_response(request, Status.EBADREQ)))

@@ -18,6 +18,7 @@ from bookgate.ledger.metadata_store import RegisteredBookie
 from bookgate.ledger.wire.messages import Operation, ReadLacRequest, ReadResponse, Response, Status
 from bookgate.thinclient.bookies.connection import Address, BookieConnection, ConnectionSettings
 from tests.unit.thinclient.fakes import fake_cluster, ledger_of, payloads
+from tests.unit.thinclient.inside import pool_of
 from tests.unit.virtual_time import VirtualTime
 
 pytestmark = pytest.mark.usefixtures("virtual_time")
@@ -116,7 +117,7 @@ async def test_frames_that_a_stuck_bookie_does_not_take_in_go_with_their_deadlin
 @pytest.mark.parametrize("bookie_id", ["127.0.0.1:99999", "a..b:3181"])
 async def test_an_id_that_is_no_address_after_all_fails_and_is_tried_again(bookie_id: str) -> None:
     async with fake_cluster() as cluster:
-        pool = cluster.client()._context.pool
+        pool = pool_of(cluster.client())
         for _ in range(2):
             request = ReadLacRequest(pool.next_txn_id(), 1)
             with pytest.raises(BookieHandleNotAvailableException, match="could not be reached"):
@@ -224,4 +225,4 @@ async def test_a_broken_authentication_provider_fails_requests_at_once_and_again
         with pytest.raises(NotEnoughBookiesException, match="ZeroDivisionError"):
             async with asyncio.timeout(3):
                 await ledger.append(b"x")
-        assert all(not connection._tasks for connection in client._context.pool._connections.values())
+        assert all(not connection._tasks for connection in pool_of(client)._connections.values())

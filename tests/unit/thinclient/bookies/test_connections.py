@@ -26,6 +26,7 @@ from bookgate.thinclient.bookies.connection import GIVEN_UP_AFTER, Address, Book
 from bookgate.thinclient.bookies.reconnect_backoff import FIRST_PAUSE, LONGEST_PAUSE, ReconnectPauses
 from bookgate.thinclient.bookies.wire import Wire
 from tests.unit.thinclient.fakes import FakeBookie, FakeCluster, RawLedgerRecord, fake_cluster
+from tests.unit.thinclient.inside import pool_of
 
 
 def resolver(port: int) -> Callable[[str], Awaitable[Address]]:
@@ -130,7 +131,7 @@ async def test_a_bookie_that_the_client_was_told_of_is_looked_up_only_when_it_is
     async with fake_cluster(1) as cluster, cluster.client() as client:
         (bookie,), discovery = cluster.bookies, cluster.discovery
         client.seed_addresses([where(bookie)])
-        asked = Asked(client._context.pool.connection(bookie.bookie_id))
+        asked = Asked(pool_of(client).connection(bookie.bookie_id))
         assert isinstance(await asked.ask(), ReadLacResponse)
         assert discovery.lookups == []
         await bookie.stop()
@@ -146,7 +147,7 @@ async def test_a_bookie_that_has_moved_since_the_client_was_told_is_found_by_dis
     async with fake_cluster(1) as cluster, cluster.client() as client:
         (bookie,) = cluster.bookies
         client.seed_addresses([where(bookie, port=1)])
-        asked = Asked(client._context.pool.connection(bookie.bookie_id))
+        asked = Asked(pool_of(client).connection(bookie.bookie_id))
         assert "could not be reached" in str(await asked.ask())
         assert isinstance(await asked.ask(), ReadLacResponse)
         assert cluster.discovery.lookups == [bookie.bookie_id]
@@ -283,14 +284,14 @@ async def test_a_bookie_that_answers_others_is_not_given_up() -> None:
 @pytest.mark.asyncio
 async def test_several_connections_a_bookie_and_one_for_each_ledger() -> None:
     async with fake_cluster(1) as cluster:
-        pool = cluster.client(num_channels_per_bookie=3)._context.pool
+        pool = pool_of(cluster.client(num_channels_per_bookie=3))
         bookie_id = cluster.bookies[0].bookie_id
         connections = [pool.connection(bookie_id, ledger_id) for ledger_id in range(6)]
         assert connections[:3] == connections[3:]
         assert len(set(connections)) == 3
         for connection in connections:
             assert isinstance(await Asked(connection).ask(), ReadLacResponse)
-        assert len(cluster.bookies[0]._writers) == 3
+        assert len(cluster.bookies[0].writers) == 3
 
 
 ANSWER = encode_response(ReadLacResponse(1, Status.EOK, 1))
@@ -316,7 +317,7 @@ async def test_a_connection_cut_in_a_frame_or_full_of_garbage_ends_its_requests_
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
         bookie.port = server.sockets[0].getsockname()[1]
         client = FakeCluster([bookie]).client(wire_protocol=protocol)
-        asked = Asked(client._context.pool.connection(bookie.bookie_id))
+        asked = Asked(pool_of(client).connection(bookie.bookie_id))
         outcomes = await asyncio.gather(*(asked.send() for _ in range(3)))
         for outcome in outcomes:
             assert isinstance(outcome, BookieHandleNotAvailableException)
@@ -331,7 +332,7 @@ async def used_clients(cluster: FakeCluster) -> list[BookKeeper]:
     """Clients in every state: open and idle, with requests outstanding, connecting, and between attempts."""
     clients = [cluster.client(wire_protocol=protocol, num_channels_per_bookie=2) for protocol in ("v3", "v2")]
     for client in clients:
-        pool = client._context.pool
+        pool = pool_of(client)
         for ledger_id in range(2):
             await Asked(pool.connection(cluster.bookies[0].bookie_id, ledger_id)).ask()
         await Asked(pool.batch_connection(cluster.bookies[1].bookie_id)).ask()
@@ -357,7 +358,7 @@ async def test_nothing_is_left_after_close() -> None:
             await client.close()
         cluster.clients.clear()
         async with asyncio.timeout(10):
-            while any(bookie._writers for bookie in cluster.bookies):  # noqa: ASYNC110  # the bookies' own ends
+            while any(bookie.writers for bookie in cluster.bookies):  # noqa: ASYNC110  # the bookies' own ends
                 await asyncio.sleep(0.01)
         assert asyncio.all_tasks() == tasks
         assert set(os.listdir("/proc/self/fd")) <= files  # what earlier tests left may go meanwhile
@@ -389,7 +390,7 @@ async def test_a_client_closed_while_it_connects_leaves_nothing() -> None:
 async def test_requests_sent_while_connecting_all_arrive_in_order() -> None:
     async with fake_cluster(1) as cluster:
         (bookie,) = cluster.bookies
-        pool = cluster.client()._context.pool
+        pool = pool_of(cluster.client())
         connection, left = pool.connection(bookie.bookie_id), asyncio.Semaphore(0)
         loop = asyncio.get_running_loop()
         for entry in range(2000):
@@ -409,7 +410,7 @@ async def test_connections_and_what_became_of_them_are_counted_and_logged(caplog
     async with fake_cluster(1) as cluster:
         (bookie,) = cluster.bookies
         client = cluster.client()
-        pool, metrics = client._context.pool, client.metrics
+        pool, metrics = pool_of(client), client.metrics
         connection = pool.connection(bookie.bookie_id)
         asked = Asked(connection)
         await asked.ask()

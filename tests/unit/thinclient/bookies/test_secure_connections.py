@@ -39,6 +39,7 @@ from bookgate.thinclient.bookies.auth import TokenAuthProvider, load_provider
 from bookgate.thinclient.config import load_config
 from tests.unit.thinclient.bookies.secure_bookie import SecureBookie
 from tests.unit.thinclient.fakes import FakeCluster
+from tests.unit.thinclient.inside import pool_of
 
 
 @dataclass
@@ -111,7 +112,7 @@ async def cluster_of(*bookies: SecureBookie) -> AsyncIterator[FakeCluster]:
 
 
 async def ask(client: BookKeeper, bookie: SecureBookie) -> ReadLacResponse:
-    pool = client._context.pool
+    pool = pool_of(client)
     request = ReadLacRequest(pool.next_txn_id(), 1)
     response = await pool.request(bookie.bookie_id, Operation.READ_LAC, request, timeout=20)
     assert isinstance(response, ReadLacResponse)
@@ -206,7 +207,7 @@ def test_tls_that_fails_says_why(
                 await ask(client, bookie)
             assert bookie.bookie_id in str(caught.value)
             assert not any(isinstance(request, ReadLacRequest) for request in bookie.requests)
-            assert client._context.pool.connection(bookie.bookie_id).outstanding_count == 0
+            assert pool_of(client).connection(bookie.bookie_id).outstanding_count == 0
 
     run(test())
 
@@ -376,7 +377,7 @@ def test_a_client_closed_or_timed_out_within_the_handshake_leaves_nothing(
             handshake.set()
             await asyncio.Event().wait()
 
-        bookie._start_tls = never  # type: ignore[method-assign]
+        bookie.start_tls = never  # type: ignore[method-assign]
         async with cluster_of(bookie) as cluster:
             tasks, files = asyncio.all_tasks(), set(os.listdir("/proc/self/fd"))
             for timeout in (60, 1.5):
@@ -389,7 +390,7 @@ def test_a_client_closed_or_timed_out_within_the_handshake_leaves_nothing(
                 if timeout == 1.5:
                     with pytest.raises(SecurityException, match=r"TLS was not finished|handshake"):
                         await outcome
-                connection = client._context.pool.connection(bookie.bookie_id)
+                connection = pool_of(client).connection(bookie.bookie_id)
                 connection.close()
                 await connection.wait_closed()
                 assert not connection._tasks

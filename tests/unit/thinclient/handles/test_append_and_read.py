@@ -23,6 +23,7 @@ from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import DigestType, LedgerState
 from bookgate.ledger.wire.messages import AddRequest, ReadRequest
 from tests.unit.thinclient.fakes import fake_cluster
+from tests.unit.thinclient.inside import window_of
 
 
 @pytest.mark.asyncio
@@ -96,7 +97,7 @@ async def test_no_more_is_in_flight_than_configured() -> None:
         appending = asyncio.ensure_future(ledger.append_all([b"x"] * 25))
         for bookie in cluster.bookies:
             await bookie.until_requested(10)
-        assert ledger._window.entries == 10
+        assert window_of(ledger).entries == 10
         assert all(len(bookie.held) == 10 for bookie in cluster.bookies)
         for bookie in cluster.bookies:
             bookie.let_go()
@@ -112,7 +113,7 @@ async def test_a_slow_bookie_bounds_what_is_retained() -> None:
         slow.holding = True
         appending = asyncio.ensure_future(ledger.append_all([b"x"] * 100))
         await slow.until_requested(20)
-        assert (ledger._window.retained_entries, len(slow.held)) == (20, 20)
+        assert (window_of(ledger).retained_entries, len(slow.held)) == (20, 20)
         slow.let_go()
         assert await appending == 99
 

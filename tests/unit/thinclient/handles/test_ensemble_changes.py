@@ -20,6 +20,7 @@ from bookgate.ledger.metadata import LedgerMetadata, LedgerState
 from bookgate.ledger.metadata_store import BookieSet, RegisteredBookie
 from bookgate.ledger.wire.messages import AddRequest, Status
 from tests.unit.thinclient.fakes import FakeCluster, fake_cluster, ledger_of, payloads
+from tests.unit.thinclient.inside import window_of, writer_of
 from tests.unit.virtual_time import until
 
 pytestmark = pytest.mark.usefixtures("virtual_time")
@@ -118,7 +119,7 @@ async def test_nothing_is_acknowledged_while_a_change_runs() -> None:
         slow.let_go()
         await slow.until_requested(2, AddRequest)
         # Two of three have it now; the change has not ended.
-        await until(lambda: not ledger._window.retained_entries)
+        await until(lambda: not window_of(ledger).retained_entries)
         assert not append.done()
         gate.set()
         assert await append == 1
@@ -311,7 +312,7 @@ async def test_room_is_kept_and_given_back_over_changes() -> None:
             await asyncio.gather(*(ledger.append(b"x") for _ in range(100)))
         assert ledger.last_add_confirmed == 204
         await ledger.close()
-        window = ledger._window
+        window = window_of(ledger)
         await until(lambda: not window.retained_entries)
         assert (window.entries, window.bytes, window.retained_bytes) == (0, 0, 0)
 
@@ -338,7 +339,7 @@ async def test_a_bookie_that_fails_while_another_is_looked_for_is_dealt_with() -
         bookies = cluster.discovery.bookies
 
         async def slow(bookie_set: BookieSet) -> Sequence[RegisteredBookie]:
-            if ledger._changer._retry is None and ledger.failed_bookies and not ledger._writer.changing:
+            if ledger._changer._retry is None and ledger.failed_bookies and not writer_of(ledger).changing:
                 asked.set()
                 await go_on.wait()
             return await bookies(bookie_set)
@@ -352,7 +353,7 @@ async def test_a_bookie_that_fails_while_another_is_looked_for_is_dealt_with() -
         append = ledger.append_nowait(b"x")
         await second.until_requested(1)
         await second.stop()
-        await until(lambda: ledger._writer.changing)
+        await until(lambda: writer_of(ledger).changing)
         go_on.set()
         with pytest.raises(NotEnoughBookiesException):
             async with asyncio.timeout(10):

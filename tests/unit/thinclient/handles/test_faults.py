@@ -26,6 +26,7 @@ from bookgate.ledger.metadata_store import LedgerRecord
 from bookgate.ledger.wire.messages import AddRequest, ReadRequest, ReadResponse, Request, Response, Status
 from bookgate.thinclient.handles.read_handle import ReadHandle
 from tests.unit.thinclient.fakes import fake_cluster, ledger_of, payloads
+from tests.unit.thinclient.inside import window_of
 
 
 @pytest.mark.asyncio
@@ -106,7 +107,7 @@ async def test_a_cancelled_append_that_waited_gives_its_room_back() -> None:
             bookie.let_go()
         assert await first == 0
         assert await third == 1
-        assert ledger._window.entries == 0
+        assert window_of(ledger).entries == 0
 
 
 @pytest.mark.asyncio

@@ -23,6 +23,7 @@ from bookgate.thinclient.bookies.connection import BookieConnection
 from bookgate.thinclient.core.explicit_lac import ExplicitLacRule
 from bookgate.thinclient.placement.quarantine import BookieHealth
 from tests.unit.thinclient.fakes import FakeBookie, fake_cluster, payloads
+from tests.unit.thinclient.inside import pool_of, window_of, writer_of
 from tests.unit.virtual_time import until
 
 pytestmark = pytest.mark.usefixtures("virtual_time")
@@ -73,7 +74,7 @@ async def test_the_missing_entry_finds_room_though_those_that_wait_for_it_have_t
         appends = [asyncio.ensure_future(ledger.append(entry_id, b"x")) for entry_id in range(9, -1, -1)]
         async with asyncio.timeout(10):
             assert await asyncio.gather(*appends) == list(range(9, -1, -1))
-        assert ledger._window.entries == 0
+        assert window_of(ledger).entries == 0
 
 
 async def test_of_two_appends_of_one_id_that_wait_for_room_one_fails_and_nobody_else() -> None:
@@ -84,7 +85,7 @@ async def test_of_two_appends_of_one_id_that_wait_for_room_one_fails_and_nobody_
         await ledger.append(0, b"x")
         results = await asyncio.gather(*waiting, return_exceptions=True)
         assert [type(result) for result in results] == [int, int, DuplicateEntryIdException, int]
-        assert ledger._window.entries == 0
+        assert window_of(ledger).entries == 0
 
 
 async def test_an_advanced_ledger_changes_its_ensemble_and_sends_again_what_waits_for_lower_ids() -> None:
@@ -113,7 +114,7 @@ async def test_an_entry_that_no_bookie_can_take_ends_those_that_wait_for_it() ->
         await ensemble[0].stop()
         await ensemble[1].stop()
         waiting = [ledger.append_nowait(entry_id, b"x") for entry_id in (1, 2)]
-        await until(lambda: len(ledger.failed_bookies) == 2 and not ledger._writer.changing)
+        await until(lambda: len(ledger.failed_bookies) == 2 and not writer_of(ledger).changing)
         with pytest.raises(NotEnoughBookiesException):
             await ledger.append(0, b"x")
         async with asyncio.timeout(10):
@@ -316,7 +317,7 @@ async def test_a_bookie_restarted_before_the_force_may_have_lost_entries() -> No
         await ledger.append(b"forced")
         await ledger.force()
         bookie = cluster.ensemble(ledger.metadata)[0]
-        connection = cluster.clients[0]._context.pool.connection(bookie.bookie_id)
+        connection = pool_of(cluster.clients[0]).connection(bookie.bookie_id)
         await restart(bookie, connection)
         await ledger.append(b"forced too")  # nothing was unforced when the connection was lost
         await ledger.force()
