@@ -31,7 +31,7 @@ else:
 
 
 class GatewayConfig(Settings, _SettingsOfAllStores, SecuritySettings, HttpSettings, LogSettings):
-    """Every key, with its meaning and its limits."""
+    """Every setting of a gateway, with its meaning and its bounds."""
 
     model_config = SettingsConfigDict(env_prefix="BOOKGATE_GATEWAY_", extra="forbid")
 
@@ -97,7 +97,7 @@ class GatewayConfig(Settings, _SettingsOfAllStores, SecuritySettings, HttpSettin
 
     @property
     def open_doors(self) -> list[str]:
-        """Doors at which other machines are let in without anybody being authenticated."""
+        """The listeners that accept other machines without authentication."""
         if self.has_security or is_loopback(self.host):
             return []
         doors = [] if self.tls_require_client_cert else ["gateway"]
@@ -126,7 +126,7 @@ class GatewayConfig(Settings, _SettingsOfAllStores, SecuritySettings, HttpSettin
         )
 
     def http_connections(self) -> int:
-        """As many as there may be."""
+        """Maximum number of HTTP connections."""
         return self.http_max_connections or http_share(descriptor_limit())
 
     def tls_files(self) -> TlsFiles | None:
@@ -139,7 +139,7 @@ class GatewayConfig(Settings, _SettingsOfAllStores, SecuritySettings, HttpSettin
         return AccessControl.from_settings(self, certificates=self.tls_require_client_cert)
 
     def http_contexts(self) -> ServerContexts | None:
-        """TLS of HTTP, None for HTTP in clear. Raises IncorrectParameterException for files of no use."""
+        """The TLS contexts of HTTP; None for plain HTTP. Raises IncorrectParameterException for unusable files."""
         if not self.http_tls or self.tls_cert is None or self.tls_key is None:
             return None
         # Who shows a certificate is known by it, where principals count; a browser has none.
@@ -147,7 +147,7 @@ class GatewayConfig(Settings, _SettingsOfAllStores, SecuritySettings, HttpSettin
         return ServerContexts(TlsFiles(self.tls_cert, self.tls_key, authorities))
 
     def for_worker(self, number: int, port: int) -> GatewayConfig:
-        """The same for one of several workers: the shared port, and an HTTP port of its own."""
+        """The configuration of one of several workers: the shared gRPC port, and an HTTP port of its own."""
         http_port = self.http_port + number if self.http_port else self.http_port
         # Files that begin anew when they get long are one process's.
         audit = self.audit_file.with_stem(f"{self.audit_file.stem}-{number}") if self.audit_file and number else None
@@ -155,7 +155,7 @@ class GatewayConfig(Settings, _SettingsOfAllStores, SecuritySettings, HttpSettin
         return self.model_copy(update=own)
 
     def as_json_line(self) -> bytes:
-        """Everything, secrets included, as `model_validate_json` reads it: for a pipe, not for a log."""
+        """All settings as one line for `model_validate_json`. It contains secrets: for a pipe, never for a log."""
         values = self.model_dump(mode="json")
         values |= {key: value.get_secret_value() for key, value in self if isinstance(value, SecretStr)}
         return json.dumps(values).encode() + b"\n"

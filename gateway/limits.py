@@ -9,7 +9,7 @@ MIB = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Each bounds what one client, or all together, may cost this gateway or its store."""
+    """Each limit bounds what one client, or all clients together, may cost this gateway or its store."""
 
     request_bytes: int = 4 * MIB
     """Of one request message."""

@@ -1,7 +1,7 @@
-"""What a gateway counts, as plain numbers on the hot path, read when metrics are scraped.
+"""What a gateway counts: plain numbers on the hot path, read when metrics are scraped.
 
-All names begin with `bookgate_gateway_`; the documentation has the table. One object a gateway, registered where the
-process shows its metrics.
+All names begin with `bookgate_gateway_` (docs/reference/metrics.md). There is one object per gateway, registered where
+the process exposes its metrics.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Latencies:
         self._sum += seconds
 
     def add_to(self, family: HistogramMetricFamily, labels: list[str]) -> None:
-        """As Prometheus has it: each bucket counts those below it too."""
+        """Adds the histogram in Prometheus' form: each bucket includes the counts of those below it."""
         below, buckets = 0, []
         for bound, count in zip([*map(str, _BOUNDS), "+Inf"], self._buckets, strict=True):
             below += count
@@ -45,7 +45,7 @@ class Latencies:
 
 
 class MethodCounts:
-    """Of one RPC method."""
+    """The counts of one RPC method."""
 
     __slots__ = ("codes", "in_flight", "latencies")
 
@@ -60,7 +60,7 @@ class MethodCounts:
 
 
 class Reading(NamedTuple):
-    """A number that is somebody else's, read when it is asked for."""
+    """A number that another object owns, read when metrics are scraped."""
 
     name: str
     text: str
@@ -70,15 +70,15 @@ class Reading(NamedTuple):
 
 
 class GatewayNumbers(Collector, ABC):
-    """What those who show a gateway's numbers ask for, wherever the gateway runs."""
+    """What console and metrics need of a gateway's numbers, whether it runs in this process or in another one."""
 
     @abstractmethod
     def readings(self) -> list[Reading]:
-        """Its numbers apart from those of calls."""
+        """The numbers other than those of calls."""
 
     @abstractmethod
     def requests(self) -> tuple[int, int]:
-        """Calls answered of all methods, and how many of them failed."""
+        """Number of calls answered, over all methods, and how many of them failed."""
 
 
 class GatewayMetrics(GatewayNumbers):

@@ -1,10 +1,10 @@
-"""The gRPC server of the gateway: services, health, reflection, drain.
+"""The gRPC server of the gateway: services, health, reflection, draining.
 
 States: new → serving (`start`) → draining → stopped (`stop`). While serving, a monitor follows the store's connection:
-health is NOT_SERVING and Watch streams are SUSPENDED while it is away. A drain says so in health and on the streams
-first, lets calls under way finish within the grace, then ends with UNAVAILABLE. The factory belongs to the caller, who
-initialises it before and closes it after. Runs on the event loop that calls it, beside whatever else lives there (a
-bookie).
+while it is lost, health is NOT_SERVING and Watch streams are SUSPENDED. A drain first announces itself in health and on
+the streams, lets running calls finish within the grace period, then ends the rest with UNAVAILABLE. The factory belongs
+to the caller, who initialises it before and closes it afterwards. The server runs on the event loop that starts it,
+together with whatever else runs there (a bookie).
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ OPTIONS: tuple[tuple[str, Any], ...] = (
 
 
 class GatewayServer:
-    """One gateway. Not reusable after `stop`."""
+    """One gateway. It can't be started again after `stop`."""
 
     def __init__(
         self,
@@ -184,7 +184,7 @@ class GatewayServer:
         return self._port
 
     async def stop(self, grace_seconds: float = 5.0) -> None:
-        """Drains and stops; calls still under way after the grace are cancelled. A second call does nothing."""
+        """Drains and stops; calls still running after the grace period are cancelled. A second call does nothing."""
         server, self._server = self._server, None
         if server is None:
             return
@@ -269,7 +269,7 @@ class GatewayServer:
         )
 
     async def _monitor(self) -> None:
-        """Follows the store's connection, also where it came back between two looks."""
+        """Follows the store's connection, including losses that were over before the next check."""
         connected, epoch = True, self._factory.connection_epoch
         while True:
             await asyncio.sleep(_MONITOR_SECONDS)
@@ -290,7 +290,7 @@ class GatewayServer:
                     await self._set_health(True)
 
     async def _probe(self) -> None:
-        """A store that only notices with a call that it is back gets one."""
+        """Calls the store once, for stores that notice only with a call that they are reachable again."""
         with contextlib.suppress(BKException):
             await self._factory.revision()
 

@@ -1,6 +1,6 @@
-"""TLS of a gateway: certificates from files, read anew when the files change (`runtime.tls.files`).
+"""TLS of a gateway: certificates that are reloaded when their files change (`runtime.tls.files`).
 
-gRPC asks at each handshake whether there is something new; connections that stand keep what they were made with.
+gRPC asks for the current configuration at each handshake; existing connections keep the certificates they began with.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from bookgate.runtime.tls.server_context import load_context
 
 
 class ServerCertificates:
-    """What the server shows and whom it trusts, as the files have it."""
+    """The server's certificate and the authorities whose clients it accepts, as in the files."""
 
     def __init__(self, files: TlsFiles) -> None:
         """Raises IncorrectParameterException for files that can't be used."""
@@ -35,7 +35,7 @@ class ServerCertificates:
         )
 
     def _changed(self) -> grpc.ServerCertificateConfiguration | None:
-        """The new configuration, or None where nothing has changed."""
+        """The new configuration, or None if nothing has changed."""
         with self._lock:
             return self._loaded.value if self._loaded.refresh() else None
 

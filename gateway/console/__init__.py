@@ -1,1 +1,1 @@
-"""The console of an operator: pages, and the routes that answer what the pages ask."""
+"""The operator's console: its pages, and the routes that serve their data."""

@@ -1,10 +1,11 @@
-"""Auto-recovery for the console: the switch, the auditor, what is endangered, under repair or lost, and whose bookies.
+"""Auto-recovery for the console: the switch, the auditor, ledgers that are endangered, under repair or lost, and the
+bookies concerned.
 
-An answer holds a page of marks, and no more than `_SHOWN` of any other list. How much there is of all is counted by a
-listing of every mark, in the background and only while somebody asks; one that takes long is followed by a long rest.
-Ids of ledgers and entries are texts, as in `ledger_routes`.
+A response holds one page of marks, and at most `_SHOWN` items of every other list. Totals come from a listing of all
+marks, made in the background and only while someone asks; a listing that takes long is followed by a long pause. Ids of
+ledgers and entries are strings, as in `ledger_routes`.
 
-Not its job: changes, which are HTTP admin's (`bookgate.gateway.http.routes.autorecovery`).
+Not its job: changes, which belong to HTTP admin (`bookgate.gateway.http.routes.autorecovery`).
 """
 
 from __future__ import annotations
@@ -50,14 +51,14 @@ class MarksQuery(Query):
 
 @dataclass(frozen=True, slots=True)
 class Absences:
-    """Bookies that auto-recovery misses, or is to empty, and since when in milliseconds since 1970."""
+    """Bookies that auto-recovery misses, or is to empty, with the time since when, in milliseconds since 1970."""
 
     missed: Mapping[str, int]
     draining: Mapping[str, int]
 
 
 async def absences(factory: LedgerManagerFactory) -> Absences:
-    """Nobody where the store has no place for auto-recovery. Raises what `ReplicationMetadata.records` raises."""
+    """Empty if the store does not support auto-recovery. Raises what `ReplicationMetadata.records` raises."""
     try:
         store = factory.replication_metadata
         return Absences(*await asyncio.gather(missed_bookies(store), control.draining_bookies(store)))
@@ -67,7 +68,7 @@ async def absences(factory: LedgerManagerFactory) -> Absences:
 
 @dataclass(frozen=True, slots=True)
 class _Count:
-    """What a listing of everything found, and the first of the ledgers that can't be repaired."""
+    """The result of listing all marks, with the first ledgers that can't be repaired."""
 
     survey: Survey
     losses: Sequence[tuple[int, control.Loss]]
@@ -151,7 +152,7 @@ def auto_recovery_route(view: RecoveryView) -> Route:
 
 
 async def repair_of(factory: LedgerManagerFactory, ledger_id: LedgerId) -> dict[str, Any] | None:
-    """What the marks say of one ledger; None: it needs no repair, or takes no part in auto-recovery."""
+    """What the marks say of one ledger; None if it needs no repair, or takes no part in auto-recovery."""
     try:
         number = markable(ledger_id)
         store = factory.replication_metadata
@@ -194,7 +195,7 @@ async def _marks_shown(store: ReplicationMetadata, query: MarksQuery, holders: M
 
 
 async def _page(store: ReplicationMetadata, query: MarksQuery) -> tuple[Sequence[Mark], str | None]:
-    """A page of marks, and the id behind which the next one begins."""
+    """A page of marks, and the id after which the next one begins."""
     found: list[Mark] = []
     # One more than the page holds, for whether there is a next page.
     async with aclosing(store.marks(query.start_after, query.limit + 1)) as pages:  # type: ignore[type-var]
@@ -206,7 +207,7 @@ async def _page(store: ReplicationMetadata, query: MarksQuery) -> tuple[Sequence
 
 
 def _corrupt_at(record: Versioned[bytes] | None) -> list[str]:
-    """The bookies with copies that a scrub found damaged."""
+    """The bookies on which a scrub found damaged copies."""
     return [] if record is None else sorted(control.corrupt_copies_of(record.value))
 
 

@@ -1,6 +1,6 @@
-"""The cluster for the console: this server, the metadata store, every bookie, and what is wrong with them.
+"""The cluster for the console: this server, the metadata store, all bookies, and the problems found.
 
-Where the store does not answer, the bookies last known are shown, and `stale` says so.
+While the store is unreachable, the last known bookies are shown, and `stale` is set.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class ClusterView:
         }
 
     async def _ask_store(self) -> str | None:
-        """What keeps the store from answering; None where it did."""
+        """Why the store is unreachable; None if it responded."""
         discovery = self._factory.service_discovery
         try:
             async with asyncio.timeout(_STORE_SECONDS):
@@ -164,7 +164,7 @@ def _bookie_shown(bookie: RegisteredBookie, spaces: Spaces, away: Absences) -> d
 
 
 def _console_of(bookie: RegisteredBookie) -> str | None:
-    """Where the bookie's own console is, if it is one of ours."""
+    """The address of the bookie's own console, if it has one."""
     endpoint = bookie.info.endpoint(HTTP)
     if endpoint is None or version_of(bookie.info) is None:
         return None

@@ -1,4 +1,4 @@
-"""The console of one server: its rows, its pages, and what it keeps between two questions."""
+"""The console of one server: its routes, its pages, and the state kept between requests."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Console:
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        """`charts` come before those of the gateway."""
+        """`charts` are shown before those of the gateway."""
         own = _gateway_charts(server.gateway) if server.gateway is not None else []
         self._factory = factory
         self._view = ClusterView(server, factory, access, spaces, clock)

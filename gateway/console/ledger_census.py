@@ -1,8 +1,8 @@
-"""How many ledgers there are, by state: counted in the background, and only while somebody looks.
+"""The number of ledgers by state, counted in the background and only while someone looks.
 
-A count reads the metadata of every ledger, so it goes in small steps with long rests, on this event loop and towards
-the store. It begins when it is asked for and nothing recent is known; nobody asking for a while ends it. What is held
-are the numbers.
+A count reads the metadata of every ledger, so it proceeds in small steps with long pauses, to spare this event loop and
+the store. It begins on a request when nothing recent is known, and ends when nobody has asked for a while. Only the
+totals are kept.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Census:
         self._task: asyncio.Task[None] | None = None
 
     def ask(self) -> dict[str, Any]:
-        """What is known: the last whole count, else the one under way. Begins one where it is time for it."""
+        """The last complete count, else the current one. Begins a count if one is due."""
         self._asked = self._clock()
         if self._task is None and self._is_due():
             self._task = asyncio.get_running_loop().create_task(self._run())
@@ -124,7 +124,7 @@ def census_route(census: Census) -> Route:
 
 
 def _state_of(listed: Listed) -> Iterator[str]:
-    """None of a ledger that is gone by now."""
+    """None for a ledger deleted since."""
     if isinstance(listed.outcome, RawLedgerRecord):
         try:
             yield listed.outcome.record().metadata.state.name

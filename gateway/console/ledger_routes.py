@@ -1,9 +1,9 @@
-"""Ledgers for the console: pages of a list that may be searched, and one ledger with its fragments.
+"""Ledgers for the console: a paged, searchable list, and one ledger with its fragments.
 
-A page goes on behind the last id that was looked at, so it costs the same wherever it is and however many ledgers
-there are. A search reads metadata until the page is full, but of a bounded number of ledgers an answer: `next` may come
-with an empty page, and then says how far the search has got. Ids and entry numbers are texts, for the numbers of a
-browser end at 2**53.
+A page continues after the last id examined, so it costs the same anywhere and for any number of ledgers. A search reads
+metadata until the page is full, but of a bounded number of ledgers per response: `next` may come with an empty page,
+and then shows how far the search has got. Ids and entry numbers are strings, because a browser's numbers are exact only
+up to 2**53.
 """
 
 from __future__ import annotations
@@ -132,7 +132,9 @@ def console_ledger_routes(factory: LedgerManagerFactory) -> list[Route]:
 async def _read(
     manager: LedgerManager, caller: Caller, query: SearchQuery, is_search: bool
 ) -> AsyncIterator[tuple[int, LedgerRecord | BKException]]:
-    """Ledgers in the order of their ids, each with its record or why it can't be read. Raises MetaStoreException."""
+    """Ledgers in the order of their ids, each with its record or the reason why it can't be read. Raises
+    MetaStoreException.
+    """
     scope_id = query.ledger_scope_id
     step = _STEP if is_search else query.limit + 1
     async with aclosing(visible_ranges(manager, caller, scope_id, query.start_after)) as runs:  # type: ignore[type-var]
@@ -155,7 +157,7 @@ async def _decoded(listed: Listed) -> LedgerRecord | BKException:
 
 
 def _line(record: LedgerRecord, shown: int = _SHOWN_IN_LIST, keys: int | None = _SHOWN_KEYS) -> dict[str, Any]:
-    """What the list shows of a ledger. Sizes in bytes; of a ledger that is not closed they are not known."""
+    """The list's row of a ledger. Sizes are in bytes; unknown for a ledger that is not closed."""
     metadata = record.metadata
     custom = sorted(metadata.custom_metadata.items())
     return {
@@ -176,14 +178,14 @@ def _line(record: LedgerRecord, shown: int = _SHOWN_IN_LIST, keys: int | None = 
 
 
 def _digest_name(digest: DigestType | None) -> str | None:
-    """As BookKeeper's API calls it; None where the metadata names none."""
+    """BookKeeper's name of the digest; None if the metadata has none."""
     if digest is None:
         return None
     return "MAC" if digest is DigestType.HMAC else digest.name
 
 
 def _text_or_hex(value: bytes, shown: int) -> dict[str, Any]:
-    """A value as text where it is one, else in hex; its beginning where it is long."""
+    """A value as text if it is valid text, else in hex; shortened if it is long."""
     part = value[:shown]
     try:
         # Not strict about a character that the cut has halved.
@@ -195,7 +197,7 @@ def _text_or_hex(value: bytes, shown: int) -> dict[str, Any]:
 
 
 def _fragments(metadata: LedgerMetadata) -> list[dict[str, Any]]:
-    """First and last entry of each; the last one's end is not known of a ledger that is not closed."""
+    """First and last entry of each fragment; the last fragment of a ledger that is not closed has no known end."""
     found = []
     following = [fragment.first_entry_id for fragment in metadata.fragments[1:]]
     ends = [*(first - 1 for first in following), metadata.last_entry_id if metadata.is_closed else None]

@@ -1,7 +1,7 @@
-"""The console's files: one page, its style and its modules, as they lie in `static`.
+"""The console's files: one page, its style and its modules, as in `static`.
 
-They may load nothing from elsewhere and run nothing that is not a file of theirs (Content-Security-Policy). A browser
-asks each time whether they have changed, so that an upgrade shows at once.
+The page may load nothing from other hosts and run nothing but its own files (Content-Security-Policy). Browsers
+revalidate the files at each load, so that an upgrade is visible at once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The one prefix of the console's own paths."""
+"""The common prefix of the console's own paths."""
 
 from __future__ import annotations
 

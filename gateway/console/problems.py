@@ -1,6 +1,6 @@
-"""What is wrong with a cluster as far as its metadata and its bookies' answers tell, in words for the console's banner.
+"""Problems of a cluster as far as its metadata and its bookies' responses show them, worded for the console's banner.
 
-A look from one server. `bookgate doctor` looks deeper: addresses, cookies, clocks, certificates.
+This is the view from one server. `bookgate doctor` examines more: addresses, cookies, clocks, certificates.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _USUAL_ENSEMBLE = 3
 
 
 class Severity(enum.Enum):
-    """An error keeps somebody from reading or writing, or soon will; a warning is to be looked at."""
+    """ERROR: someone can't read or write, or soon won't; WARNING: it should be looked at."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -41,7 +41,7 @@ Spaces = Mapping[str, Space | None]
 
 
 def store_problem(error: str) -> Problem:
-    """The metadata store does not answer."""
+    """The metadata store is unreachable."""
     return Problem(
         Severity.ERROR,
         "metadata store",
@@ -51,7 +51,7 @@ def store_problem(error: str) -> Problem:
 
 
 def insecure_problem(open_doors: Sequence[str]) -> Problem:
-    """This server lets everybody in, as its settings say."""
+    """This server accepts everyone, as configured."""
     return Problem(
         Severity.WARNING,
         "security",
@@ -99,7 +99,7 @@ def _of_bookie(bookie: RegisteredBookie, spaces: Spaces) -> Iterator[Problem]:
 
 
 def used_fraction(space: Space | None) -> float:
-    """0 where it is not known."""
+    """0 if unknown."""
     return 1 - space[0] / space[1] if space is not None and space[1] > 0 else 0.0
 
 

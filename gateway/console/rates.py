@@ -1,7 +1,8 @@
-"""Live rates: numbers read every two seconds and kept for ten minutes, so that a chart has a past when it is opened.
+"""Live rates: numbers sampled every two seconds and kept for ten minutes, so that a chart shows the recent past when it
+is opened.
 
-A `Series` reads one number; `rate_of` makes one out of a count that only grows, `p99_of` one out of a histogram, which
-tells of the time since the last look and not of all time. A chart holds the series of one unit. Memory is constant.
+A `Series` samples one number; `rate_of` derives one from a growing count, `p99_of` from a histogram, for the time since
+the last sample. A chart holds series of one unit. Memory is constant.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ Value = float | None
 
 @dataclass(frozen=True)
 class Series:
-    """One line of a chart. `read` is called once an interval, with the seconds since the last call."""
+    """One line of a chart. `read` is called once per interval, with the seconds since the last call."""
 
     name: str
     label: str
@@ -41,12 +42,12 @@ class Chart:
 
 
 def gauge(name: str, label: str, read: Callable[[], float]) -> Series:
-    """A number as it stands."""
+    """A number as it is."""
     return Series(name, label, lambda _seconds: read())
 
 
 def rate_of(name: str, label: str, count: Callable[[], float]) -> Series:
-    """What a count grows by in a second; None at the first look."""
+    """The growth of a count per second; None at the first sample."""
     before: float | None = None
 
     def read(seconds: float) -> Value:
@@ -59,7 +60,7 @@ def rate_of(name: str, label: str, count: Callable[[], float]) -> Series:
 
 
 def p99_of(name: str, label: str, histogram: LatencyHistogram) -> Series:
-    """Milliseconds that 99 of 100 values since the last look did not exceed."""
+    """The 99th percentile, in milliseconds, of the values since the last sample."""
     window = LatencyWindow(histogram)
     return Series(name, label, lambda _seconds: window.quantile(0.99))
 
@@ -77,7 +78,7 @@ class Rates:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begins to look, on this event loop."""
+        """Starts sampling, on this event loop."""
         self.look()
         self._task = keep_running("rates of the console", self._run)
 
@@ -92,14 +93,16 @@ class Rates:
             self.look()
 
     def look(self) -> None:
-        """Reads every series once."""
+        """Samples every series once."""
         now = self._clock()
         seconds, self._looked = now - self._looked, now
         at_ms = int(self._wall_clock() * 1000)
         self._points.append((at_ms, [_rounded(series.read(seconds)) for series in self._series]))
 
     def shown(self, since_ms: int) -> dict[str, Any]:
-        """Charts, and the points after a time; a point is a time and a value a series, in the order of the charts."""
+        """The charts, with the points after a time; a point is a time and one value per series, in the order of the
+        charts.
+        """
         return {
             "intervalSeconds": INTERVAL_SECONDS,
             "keptSeconds": INTERVAL_SECONDS * _KEPT,

@@ -1,4 +1,4 @@
-"""What takes time to find out, found out now and then: whoever asks gets what is known, and waits little."""
+"""Values that take long to determine, refreshed from time to time: callers get the latest known value at once."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ T = TypeVar("T")
 
 
 class Recent(Generic[T]):
-    """Asks `find` again when what is known is older than `fresh_seconds`, once at a time however many ask here.
+    """Calls `find` again when the value is older than `fresh_seconds`, once at a time for any number of callers.
 
-    With `rest`, what took long to find out stands so many times as long as that took.
+    With `rest`, a value is kept for that many times as long as it took to determine.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class Recent(Generic[T]):
         self._task: asyncio.Task[None] | None = None
 
     async def get(self) -> T | None:
-        """The newest that is known, None before anything is. What can't be found out leaves what was known."""
+        """The latest known value, None before there is one. A failed refresh keeps the old value."""
         if self._task is None and not self._is_fresh():
             self._task = asyncio.get_running_loop().create_task(self._look())
         if self._task is not None:

@@ -1,13 +1,13 @@
-"""The gateway of a bookie in a process of its own, for `bookgate.bookie.gateway_process` only.
+"""The gateway of a bookie in a process of its own. Started by `bookgate.bookie.gateway_process` only.
 
-It is one process: the gRPC services, at the port that the bookie holds for it, and the listings of the bookie's HTTP,
-which the bookie passes on to it. They are asked at connections that the bookie hands over, or at a listening socket
-that is inherited, and only with the secret that came with the order: who may see them is the bookie's to decide. Once a
-second it reports its numbers, which also says that its event loop goes round.
+The process serves the gRPC services, at the port that the bookie holds for it, and the listings of the bookie's HTTP
+interface, which the bookie passes on: over connections that the bookie hands over, or at an inherited listening socket,
+and only with the secret that came with the order, because the bookie decides who may see them. Once a second it reports
+its metrics, which also shows that its event loop is alive.
 
-It ends when its standard input does. Signals for the whole service are the bookie's to follow, so it ignores them; when
-the bookie dies the kernel kills it, for its port is the next bookie's. Where memory is short, it is to go before the
-bookie.
+It ends when its standard input ends. It ignores signals meant for the whole service, because the bookie reacts to them;
+when the bookie dies the kernel kills it, since its port belongs to the next bookie. When memory is short, the kernel
+kills it before the bookie.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _OOM_SCORE = "500"
 
 
 class Order(BaseModel):
-    """What the bookie says. Holds secrets: for a pipe, not for a log."""
+    """The configuration that the bookie sends. It contains secrets: for a pipe, never for a log."""
 
     settings: dict[str, Any]
     bookie_id: str
@@ -93,7 +93,7 @@ class _Listings:
 
 
 async def _serve(order: Order, settings: GatewayConfig) -> None:
-    """Serves until it is let go, then drains. Raises BKException, OSError."""
+    """Serves until it is told to stop, then drains. Raises BKException, OSError."""
     stop = asyncio.Event()
     stop_with_parent(stop)
     factory = create_factory(settings.metadata_uri, settings)
@@ -143,7 +143,7 @@ async def _report_until(stop: asyncio.Event, server: GatewayServer) -> None:
 
 
 def _go_before_the_bookie() -> None:
-    """Where memory is short; the system may not let it say so."""
+    """Asks the kernel to kill this process before the bookie when memory is short; the system may forbid that."""
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as score:
         score.write(_OOM_SCORE)
 

@@ -1,10 +1,10 @@
-"""Client connections of HTTP that the bookie hands over to its gateway's process, which answers there.
+"""Client connections of HTTP that a bookie hands over to its gateway's process, which answers there.
 
-The request, and with it the descriptor of the connection, goes through a pair of sockets, one message a connection.
-Afterwards no byte of the answer passes through the bookie, whose event loop has adds to do; the connection ends with
-the answer. Each process has a pair of its own: connections that it has not taken when it ends are closed with it.
+The request and the descriptor of its connection go through a pair of sockets, one message per connection. No byte of
+the response passes through the bookie, whose event loop is needed for adds; the connection ends with the response. Each
+process has its own pair of sockets: connections that it has not accepted when it ends are closed with the pair.
 
-Not its job: which connections can be handed over (`gateway.http.connections`), what is asked (`passed_on`).
+Not its job: which connections can be handed over (`gateway.http.connections`), what is requested (`passed_on`).
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ class HandOver:
         self._own: socket.socket | None = None
 
     def renew(self) -> socket.socket:
-        """The other end, for a process that is to be started; the caller closes it once the process has it."""
+        """The other end, for a process about to be started; the caller closes it once the process has it."""
         self.close()
         self._own, others = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._own.setblocking(False)
         return others
 
     def give(self, descriptor: int, request: bytes) -> None:
-        """The process gets a copy of the descriptor. Raises OSError where it takes none."""
+        """Sends a copy of the descriptor to the process. Raises OSError if it can't take one."""
         if self._own is None:
             raise BrokenPipeError("no process takes connections")
         socket.send_fds(self._own, [request], [descriptor])
@@ -48,7 +48,7 @@ class HandOver:
 
 
 class HandedOver:
-    """The process's end: `server` answers at what comes, from `start` to `close`."""
+    """The process's end: from `start` to `close`, `server` answers the connections that arrive."""
 
     def __init__(self, descriptor: int, server: AdminServer) -> None:
         self._end = socket.socket(fileno=descriptor)

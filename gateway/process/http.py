@@ -1,4 +1,6 @@
-"""HTTP beside a gateway of its own: heartbeat, readiness, metrics, and the cluster's part of the admin interface."""
+"""The HTTP interface of a gateway without a bookie: heartbeat, readiness, metrics, and the cluster's part of the admin
+interface.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ def gateway_routes(
     console: Console,
     access: Access,
 ) -> list[Route]:
-    """What a gateway without a bookie answers."""
+    """The routes of a gateway without a bookie."""
 
     async def ready(_call: Call[AnyQuery, NoBody]) -> str:
         if not factory.connected or stopping.is_set():
@@ -67,7 +69,7 @@ def gateway_routes(
 
 
 class HttpServer:
-    """Serves these rows. `stopping` is set when the gateway begins to drain."""
+    """Serves these routes. `stopping` is set when the gateway begins to drain."""
 
     def __init__(
         self,
@@ -104,7 +106,7 @@ class HttpServer:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self, host: str, port: int) -> int:
-        """Serves; returns the port. Raises OSError that says what is wrong."""
+        """Starts serving; returns the port. Raises OSError with the address and the reason."""
         listener = _listen(host, port)
         self._console.start()
         self._server = AdminServer(self._app, listener, contexts=self._contexts, max_connections=self._max_connections)

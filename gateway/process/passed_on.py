@@ -1,11 +1,12 @@
-"""HTTP requests that another process answers: a listing must not take the turns of an event loop that has adds to do.
+"""HTTP requests that another process answers, so that a listing does not delay an event loop that handles adds.
 
-The request has been checked already; its path and query go to the other process as they came. The client's connection
-goes with them (`handed_over`) and ends with the answer, of which this process sees nothing. Where that can't be, as
-with TLS, they go over a connection of their own, and the answer comes back part by part, as the client takes it.
+The request has been checked already; its path and query are sent to the other process unchanged. The client's
+connection goes with them (`handed_over`) and ends with the response, of which this process sees nothing. Where that is
+impossible, as with TLS, the request goes over a separate connection, and the response is relayed part by part, as fast
+as the client reads.
 
-Who is not there, or says nothing for long, is told as a status of 503; an answer that breaks off breaks off here too,
-so that nobody takes it for complete.
+A process that is not there, or is silent for long, gives status 503; a response that breaks off is broken off here too,
+so that no client takes it for complete.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class PassedOn:
         self._answers = answers
 
     async def answer(self, request: Request, caller: Caller) -> Response:
-        """What the other process says. Raises HttpError."""
+        """The response of the other process. Raises HttpError."""
         if not self._answers():
             raise HttpError(503, _AWAY)
         if self._handed_over(request, caller):
@@ -86,7 +87,7 @@ class PassedOn:
         return head + (connection.send(h11.EndOfMessage()) or b"")
 
     async def _ask(self, request: Request, caller: Caller) -> AsyncGenerator[h11.Response | h11.Data, None]:
-        """The head of the answer, then its parts."""
+        """The head of the response, then its parts."""
         connection = h11.Connection(h11.CLIENT)
         reader, writer = await asyncio.open_connection(self._host, self._port)
         try:

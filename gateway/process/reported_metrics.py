@@ -1,10 +1,10 @@
-"""The numbers of a gateway in another process: what it reports each second, and how they look here.
+"""The metrics of a gateway in another process: its report each second, and how it is exposed here.
 
-The child sends all it counts as one JSON line (`report`); the parent keeps the last one as it came and reads it only
-when somebody asks (`ReportedMetrics`). Beside the gateway's come those of its process, `bookgate_gateway_process_…`;
-two of them are the parent's: whether it answers, and how often it was started again.
+The child sends all its numbers as one JSON line (`report`); the parent keeps the latest line unparsed and parses it
+only when someone asks (`ReportedMetrics`). To the gateway's metrics it adds those of its process,
+`bookgate_gateway_process_…`, two of which are the parent's: whether the child answers, and how often it was restarted.
 
-Not its job: sending and reading the lines, and what follows from silence.
+Not its job: sending and receiving the lines, reacting to silence.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ REPORT_SECONDS = 1.0
 
 
 def report(metrics: GatewayMetrics, more: Collector) -> dict[str, Any]:
-    """Everything that the gateway counts, and what `more` collects."""
+    """All numbers of the gateway, and those of the collectors in `more`."""
     return {
         "families": [*_families(metrics.collect()), *_families(more.collect())],
         "readings": [[each.name, each.text, each.read(), each.counts] for each in metrics.readings()],
@@ -38,7 +38,7 @@ def _families(metrics: Iterable[Metric]) -> Iterator[list[Any]]:
 
 
 class ReportedMetrics(GatewayNumbers):
-    """See the module. `keep` what is reported, `forget` it when the process is gone."""
+    """`keep` takes a report; `forget` drops it when the process has ended."""
 
     def __init__(self) -> None:
         self.answers = False

@@ -1,4 +1,4 @@
-"""One gateway process: store, gRPC server, HTTP, until it is told to stop."""
+"""One gateway process: store, gRPC server and HTTP, until it is told to stop."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ async def serve(
 
 
 def stop_event(*signals: signal.Signals) -> asyncio.Event:
-    """Set by any of the signals."""
+    """An event that each of these signals sets."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in signals:
@@ -73,7 +73,7 @@ def stop_event(*signals: signal.Signals) -> asyncio.Event:
 
 
 def run(main: Coroutine[Any, Any, None]) -> None:
-    """Runs an event loop, the fast one where there is one, with all the descriptors that the system grants."""
+    """Runs the coroutine on an event loop (uvloop if installed), with as many file descriptors as the system allows."""
     raise_descriptor_limit()
     if sys.platform != "win32" and sys.implementation.name == "cpython":
         import uvloop

@@ -1,8 +1,8 @@
-"""A worker of `bookgate gateway --workers N`: a gateway that shares its port with others. For `workers` only.
+"""A worker of `bookgate gateway --workers N`: a gateway that shares its port with others. Started by `workers` only.
 
-Its settings come as one JSON line on standard input, which then stays open: when it ends, the parent is gone and the
-worker stops too. On standard output it writes one JSON line, the addresses at which it serves or what is wrong.
-Ctrl-C in a terminal reaches the parent, who says what is to be done.
+Its settings arrive as one JSON line on standard input, which then stays open: when it ends, the parent is gone and the
+worker stops as well. It writes one JSON line to standard output, either the addresses at which it serves or the reason
+for not serving. Ctrl-C in a terminal reaches the parent, which decides what happens.
 """
 
 from __future__ import annotations

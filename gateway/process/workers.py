@@ -1,12 +1,13 @@
-"""`--workers N`: several gateway processes on one port, and the parent that minds them.
+"""`--workers N`: several gateway processes on one port, and the parent that supervises them.
 
-The kernel spreads connections over the workers (SO_REUSEPORT); each is a gateway of its own, with its own session with
-the store, cache and watches. The parent makes sure first that nobody else has the port, holds it (bound, never
-listening) so that it stays theirs while a worker is started anew, and serves nothing itself.
+The kernel distributes connections over the workers (SO_REUSEPORT); each worker is a separate gateway, with its own
+session with the store, cache and watches. The parent first makes sure that no other process has the port, then holds it
+(bound, never listening) so that it stays reserved while a worker restarts. The parent serves nothing itself.
 
-States of a worker: starting → serving → ended; one that ends unasked is started again, after a pause that doubles while
-none serves for a minute. If at the very start one fails, the others are stopped and its error is the
-command's. Told to stop, all drain at the same time; who has not ended well after the grace is killed.
+States of a worker: starting → serving → ended. A worker that ends unexpectedly is restarted, after a pause that doubles
+until one has served for a minute. If a worker fails at the first start, the others are stopped and its error becomes
+the command's. When told to stop, all drain at the same time; a worker still running well after the grace period is
+killed.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class _Worker:
-    """One place for a worker process."""
+    """The slot of one worker process."""
 
     def __init__(self, number: int, settings: GatewayConfig) -> None:
         self.number = number
@@ -37,7 +38,7 @@ class _Worker:
         self.stop = self._child.stop
 
     async def start(self) -> Addresses:
-        """Returns once it serves. Raises ChildFailedException."""
+        """Returns once the worker serves. Raises ChildFailedException."""
         answer = await self._child.start(self._settings.as_json_line())
         addresses = Addresses(answer["grpc"], answer["http"])
         log_event(_LOG, "worker", state="serving", worker=self.number, pid=self._child.pid, address=addresses.grpc)
@@ -47,7 +48,7 @@ class _Worker:
 async def serve_with_workers(
     settings: GatewayConfig, stop: asyncio.Event, serving: Callable[[list[Addresses]], None]
 ) -> None:
-    """Serves until `stop` is set, then drains all. Raises BKException, OSError when it can't begin."""
+    """Serves until `stop` is set, then drains all workers. Raises BKException, or OSError if it can't start."""
     holder = await hold_shared_port(settings.host, settings.port)
     port = holder.getsockname()[1]
     workers = [_Worker(number, settings.for_worker(number, port)) for number in range(settings.workers)]
@@ -70,7 +71,7 @@ async def serve_with_workers(
 
 
 async def _start_all(workers: list[_Worker], stop: asyncio.Event) -> list[Addresses] | None:
-    """None where it is told to stop before all serve."""
+    """Returns None if told to stop before all serve."""
     starting = asyncio.gather(*(worker.start() for worker in workers))
     stopping = asyncio.get_running_loop().create_task(stop.wait())
     try:
@@ -83,7 +84,7 @@ async def _start_all(workers: list[_Worker], stop: asyncio.Event) -> list[Addres
 
 
 async def _mind(worker: _Worker) -> None:
-    """Starts a worker again whenever it ends."""
+    """Restarts a worker whenever it ends."""
     pauses, clock = Pauses(), asyncio.get_running_loop().time
     while True:
         began = clock()

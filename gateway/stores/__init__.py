@@ -1,1 +1,1 @@
-"""What every metadata store shares: drivers, URIs, settings, listeners, claims, bounded reads."""
+"""What all metadata stores share: drivers, URIs, settings, listeners, claims, bounded reads."""

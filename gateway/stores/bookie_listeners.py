@@ -1,8 +1,9 @@
-"""Who listens to the set of bookies, over any store.
+"""Listeners to the set of bookies, for any store.
 
-A store tells only that bookies may have changed; this table reads the whole set and gives it to the listeners to whom
-it is new. Reads never overlap, a change during a read causes one more, and a read that fails is tried again while
-anyone listens. A whole set each time: a listener that missed something is right again with the next call.
+A store reports only that bookies may have changed; this table then reads the complete set and calls the listeners for
+which it is new. Reads never overlap, a change during a read causes one more read, and a failed read is repeated as long
+as there are listeners. Every call delivers a complete set, so a listener that missed one is correct again with the
+next.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def select(bookies: Iterable[RegisteredBookie], bookie_set: BookieSet) -> tuple[
 
 
 class _Registration:
-    """A listener and the set it was last told."""
+    """A listener and the set it received last."""
 
     __slots__ = ("bookie_set", "listener", "told")
 
@@ -40,7 +41,7 @@ class _Registration:
 
 
 class BookieListeners:
-    """Listeners to the set of bookies. Lives on one event loop."""
+    """Listeners to the set of bookies. Belongs to one event loop."""
 
     def __init__(
         self,
@@ -60,7 +61,7 @@ class BookieListeners:
         return len(self._registrations)
 
     def add(self, bookie_set: BookieSet, listener: BookiesListener) -> Callable[[], None]:
-        """The listener is soon called with the whole set; the returned function ends that."""
+        """The listener is called soon with the complete set; the returned function removes it."""
         registration = _Registration(bookie_set, listener)
         self._registrations[registration] = None
         self.changed()
@@ -83,7 +84,7 @@ class BookieListeners:
             self._task = asyncio.get_running_loop().create_task(self._read_while_changed())
 
     async def settled(self) -> None:
-        """Returns when the read under way, if any, is done."""
+        """Returns when the current read, if any, has ended."""
         if self._task is not None:
             await asyncio.wait([self._task])
 

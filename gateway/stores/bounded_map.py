@@ -1,4 +1,4 @@
-"""Many store calls at once, but not too many."""
+"""Many store calls concurrently, up to a limit."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ DEFAULT_PARALLEL = 64
 async def map_unordered(
     call: Callable[[Item], Awaitable[Result]], items: Iterable[Item], parallel: int = DEFAULT_PARALLEL
 ) -> AsyncIterator[Result]:
-    """Results as they come, at most `parallel` calls under way. The first failure ends it and cancels the others.
+    """Yields results as they arrive, with at most `parallel` calls running. The first failure cancels the others and is
+    raised.
 
-    A consumer that does not take results holds up the calls: no more than twice `parallel` are held.
+    A consumer that does not take results delays the calls: at most twice `parallel` results are held.
     """
     waiting = iter(items)
     results: deque[Result] = deque()

@@ -1,8 +1,8 @@
-"""Whose a bookie id is within this process, and what is registered of it here.
+"""Which owner within this process has claimed a bookie id, and what is registered for it here.
 
-To the store a process is one owner, whoever in it registers: the bookie that hosts the gateway, or another one by its
-lease. Here they are told apart. A bookie id is free, or claimed by one owner (`same_life`): the process itself, at the
-latest when it registers, or a lease while it is registered here. A claim is given up by its owner only.
+To the store a process is one owner, whoever registers through it: the bookie that hosts the gateway, or another bookie
+with its lease. This table tells them apart. A bookie id is free, or claimed by one owner (`same_life`): by the process
+itself, at the latest when it registers, or by a lease while it is registered here. Only the owner gives up a claim.
 
 Not its job: what other processes hold, which the store decides.
 """
@@ -17,34 +17,34 @@ Held = tuple[BookieServiceInfo, bool]
 
 
 class MovedOnException(LedgerExistException):
-    """The bookie has registered at another gateway since: what is left here is not to be put up again."""
+    """The bookie has registered at another gateway since, so its registration here must not be restored."""
 
 
 class Claims:
-    """See the module. One a registration manager, of which `held` is what it keeps registered."""
+    """There is one per registration manager; `held` is what the manager keeps registered."""
 
     def __init__(self) -> None:
         self.held: dict[str, Held] = {}
         self._own: set[str] = set()
 
     def reserve(self, bookie_id: str) -> None:
-        """The process itself claims an id."""
+        """Claims an id for the process itself."""
         self._own.add(bookie_id)
 
     def check(self, info: BookieServiceInfo) -> None:
-        """Raises LedgerExistException unless the owner of `info` has claimed the id, or nobody has."""
+        """Raises LedgerExistException unless the id is free or claimed by the owner of `info`."""
         if not self.may_change(info.bookie_id, info.lease):
             raise held_by_another(info.bookie_id)
 
     def may_change(self, bookie_id: str, lease: Lease | None) -> bool:
-        """Whether the id is free, or claimed by the owner `lease`."""
+        """Whether the id is free or claimed by the owner `lease`."""
         if bookie_id in self._own:
             return lease is None
         held = self.held.get(bookie_id)
         return held is None or same_life(held[0].lease, lease)
 
     def drop(self, bookie_id: str, held: Held) -> None:
-        """Forgets what is registered unless it was registered anew since."""
+        """Removes the registration unless it was renewed since."""
         if self.held.get(bookie_id) is held:
             del self.held[bookie_id]
 

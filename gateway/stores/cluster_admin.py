@@ -1,7 +1,8 @@
-"""A cluster as a whole: making one, describing it, emptying it, removing it.
+"""Operations on a whole cluster: creating, describing, emptying, removing.
 
-Gateways and bookies never do these; they connect to what is there. Whoever empties or removes a cluster destroys the
-metadata of every ledger, and bookies then delete the entries; so both are refused while a bookie is registered.
+Gateways and bookies never do these; they connect to an existing cluster. Emptying or removing a cluster destroys the
+metadata of every ledger, after which bookies delete the entries; both are therefore rejected while a bookie is
+registered.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from bookgate.ledger.errors import IllegalOpException
 
 @dataclass(frozen=True, slots=True)
 class ClusterSummary:
-    """What `info` tells. Counts: ledgers, and bookies that are writable, read-only, or known by their cookie."""
+    """The result of `info`: numbers of ledgers, and of bookies that are writable, read-only, or known only by their
+    cookie.
+    """
 
     instance_id: str
     ledger_manager: str
@@ -27,7 +30,7 @@ class ClusterSummary:
 
 
 class ClusterAdmin(ABC):
-    """Of one metadata store. Use it as an asynchronous context manager."""
+    """The administration of one metadata store. Use it as an asynchronous context manager."""
 
     async def __aenter__(self) -> Self:
         await self.connect()
@@ -40,42 +43,42 @@ class ClusterAdmin(ABC):
 
     @abstractmethod
     async def connect(self) -> None:
-        """Makes nothing in the store. Raises MetaStoreException when it is out of reach."""
+        """Connects, and creates nothing. Raises MetaStoreException if the store is unreachable."""
 
     @abstractmethod
     async def close(self) -> None: ...
 
     @abstractmethod
     async def initialize(self) -> None:
-        """Makes a cluster, whole or not at all. Raises LedgerExistException where there is one."""
+        """Creates a cluster, completely or not at all. Raises LedgerExistException if there is one."""
 
     @abstractmethod
     async def require_cluster(self) -> None:
-        """Raises MetaStoreException where there is none, not even the rest of one."""
+        """Raises MetaStoreException if there is no cluster, not even the remains of one."""
 
     @abstractmethod
     async def summary(self) -> ClusterSummary:
-        """Raises MetaStoreException where there is no cluster."""
+        """Raises MetaStoreException if there is no cluster."""
 
     @abstractmethod
     async def registered_bookies(self) -> list[str]:
-        """Ids of the bookies that live, ordered."""
+        """Ids of the registered bookies, in order."""
 
     @abstractmethod
     async def format(self) -> None:
-        """Forgets all ledgers and cookies and takes a new instance id; bookies then refuse their old directories.
+        """Deletes all ledgers and cookies and takes a new instance id; bookies then reject their old directories.
 
-        Broken off, it may be done again. Raises MetaStoreException where there is no cluster, IllegalOpException
-        while a bookie is registered.
+        An interrupted call may be repeated. Raises MetaStoreException if there is no cluster, IllegalOpException while
+        a bookie is registered.
         """
 
     @abstractmethod
     async def advance_ids(self, beyond: int) -> int:
-        """Sees to it that no generated ledger id is `beyond` or below from now on; the first that may come.
+        """Ensures that every id generated from now on is above `beyond`; returns the first that may be generated.
 
-        For a store that was put back to an older state: its counter would give out again what bookies hold entries of.
-        Gateways that run keep what they have reserved. Raises MetaStoreException where there is no cluster,
-        LedgerIdOverflowException.
+        For a store that was restored to an older state: its counter would otherwise generate ids of ledgers whose
+        entries bookies still hold. Running gateways keep the ids that they have reserved. Raises MetaStoreException if
+        there is no cluster, LedgerIdOverflowException.
         """
 
     @abstractmethod

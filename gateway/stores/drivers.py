@@ -1,7 +1,7 @@
-"""From a metadata URI to the factory that serves it, with the settings of the store.
+"""Creates the factory for a metadata URI, with the settings of its store.
 
-Which package serves which scheme is told by `bookgate.runtime.metadata_drivers`. The module of a driver may also have
-`create_admin(uri, settings) -> ClusterAdmin`, for making and removing clusters.
+`bookgate.runtime.metadata_drivers` says which package serves which scheme. A driver's module may also have
+`create_admin(uri, settings) -> ClusterAdmin`, for creating and removing clusters.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from bookgate.runtime.metadata_drivers import load_driver
 
 
 def create_factory(uri: str, settings: StoreSettings = DEFAULTS) -> LedgerManagerFactory:
-    """The factory of a URI's scheme, not yet connected. Raises IncorrectParameterException."""
+    """The factory for a URI, not yet connected. Raises IncorrectParameterException."""
     return load_driver(uri)(uri, settings)
 
 
 async def ensure_cluster(uri: str, settings: StoreSettings = DEFAULTS) -> None:
-    """Makes a cluster where nothing is. Only for whoever was told to: a store that is not there is mostly another one.
+    """Creates a cluster if there is none. Call it only on request: a store without a cluster is usually the wrong
+    store.
 
     Raises IncorrectParameterException, MetaStoreException.
     """

@@ -1,22 +1,24 @@
-"""Who listens to which ledger's metadata, over any store.
+"""Listeners to the metadata of ledgers, for any store.
 
-A store tells only *that* a ledger may have changed (a watch fired, a change row appeared, a session came back); this
-table reads the ledger and tells its listeners what is new to them.
+A store reports only *that* a ledger may have changed (a watch fired, a change row appeared, a session was restored);
+this table then reads the ledger and passes on what is new to its listeners.
 
-A watched ledger is idle, reading, or reading with a further change noted. One read a ledger runs at a time, so answers
-can't overtake each other; a change during a read causes one more read, however many changes there were. Each listener
-gets strictly growing versions (M1), in the end the newest (M2), and one None when the ledger is gone, then nothing.
-A ledger that was removed and created again under the same id is another ledger: the store gives every creation its own
-incarnation number, and a listener of the old one gets None. A read that fails is tried again while anyone listens;
-nobody waits for that in `settled`, since one ledger may fail for ever.
-Reads of many ledgers at once (after a lost session) are bounded in number: the others wait in a queue, and a few
-readers take them from there. A task a ledger would be so many objects that collecting garbage among hundreds of
-thousands of them holds up the process for longer than a session lasts, and the next one begins with all of it again.
+A watched ledger is idle, being read, or being read with a further change noted. There is one read per ledger at a time,
+so responses can't overtake each other; a change during a read causes one more read, however many changes there were.
+Each listener receives strictly increasing versions (M1), finally the newest one (M2), and one None when the ledger is
+gone, then nothing. A ledger that was removed and created again with the same id is another ledger: the store gives each
+creation its own incarnation number, and a listener of the old ledger receives None. A failed read is repeated as long
+as there are listeners; `settled` does not wait for it, since a ledger may fail for ever.
 
-A listener that is a `LedgerFollower` is also told when what it was told may be out of date, when a read begins, and
-how it ended: so a cache knows when it may serve.
+The number of concurrent reads is bounded (many are due after a lost session): the others wait in a queue, from which a
+few readers take them. One task per ledger would mean so many objects that the garbage collection of hundreds of
+thousands of them would stall the process for longer than a session lasts, whereupon the next session would begin with
+all of it again.
 
-Not its job: arming the store's watches; the read function does that in the same step as reading.
+A listener that is a `LedgerFollower` is also called when what it has received may be outdated, when a read begins, and
+when it ends, so that a cache knows when it may serve.
+
+Not its job: setting the store's watches; the read function does that in the same step as reading.
 """
 
 from __future__ import annotations
@@ -51,32 +53,32 @@ class IncarnatedRecord(NamedTuple):
 
 
 class LedgerFollower(ABC):
-    """A listener of one ledger that must know how far it can rely on what it was told."""
+    """A listener that must know whether what it has received is still current."""
 
     __slots__ = ()
 
     @abstractmethod
     def __call__(self, ledger_id: LedgerId, record: LedgerRecord | None) -> None:
-        """As every listener."""
+        """As for every listener."""
 
     @abstractmethod
     def outdated(self) -> None:
-        """The ledger may have changed: it is to be read."""
+        """The ledger may have changed and will be read."""
 
     @abstractmethod
     def reading(self) -> None:
-        """It is being read; a watch that is armed is so from here on."""
+        """A read begins; a watch that it sets is effective from here on."""
 
     @abstractmethod
     def was_read(self, error: BKException | None, holds: bool) -> None:
-        """The read has ended, after the call that told what it found. `holds`: no change was noticed meanwhile.
+        """The read has ended, after the call with its result. `holds`: no change was noticed meanwhile.
 
-        With an error nothing is known of the ledger.
+        After an error nothing is known of the ledger.
         """
 
 
 class _Watched:
-    """A ledger with listeners: each with the last version told to it."""
+    """A ledger with listeners, each with the last version it received."""
 
     __slots__ = ("busy", "changed", "incarnation", "listeners")
 
@@ -95,7 +97,7 @@ class _Watched:
 
 
 class _Settling:
-    """Waits for what was busy at one time."""
+    """Waits until everything that was busy at one moment is done."""
 
     def __init__(self, busy: Iterable[_Watched]) -> None:
         self._busy = set(busy)
@@ -115,7 +117,7 @@ class _Settling:
 
 
 class LedgerListeners:
-    """Listeners by ledger. Lives on one event loop."""
+    """Listeners by ledger. Belongs to one event loop."""
 
     def __init__(
         self,
@@ -139,14 +141,14 @@ class LedgerListeners:
         """Starts the reads of all ledgers."""
 
     def __len__(self) -> int:
-        """How many ledgers are watched."""
+        """Number of watched ledgers."""
         return len(self._ledgers)
 
     def __contains__(self, ledger_id: LedgerId) -> bool:
         return ledger_id in self._ledgers
 
     def add(self, ledger_id: LedgerId, listener: LedgerMetadataListener) -> None:
-        """The listener is soon called with the present state."""
+        """The listener is called soon with the current state."""
         watched = self._ledgers.get(ledger_id)
         if watched is None:
             watched = self._ledgers[ledger_id] = _Watched()
@@ -169,14 +171,14 @@ class LedgerListeners:
             self._start_read(ledger_id, watched)
 
     def all_changed(self) -> None:
-        """Any watched ledger may have changed. They are many, so their reads begin in slices."""
+        """Every watched ledger may have changed. There may be very many, so their reads are started in slices."""
         for watched in self._ledgers.values():
             watched.outdated()
         if self._sweep is None:
             self._sweep = asyncio.get_running_loop().create_task(self._start_reads())
 
     async def settled(self) -> None:
-        """Returns when every read that is under way or due now is done or has failed."""
+        """Returns when every read that is running or due now has succeeded or failed."""
         if self._sweep is not None:
             await asyncio.wait([self._sweep])
         settling = _Settling(self._busy)
@@ -187,7 +189,7 @@ class LedgerListeners:
             self._settling.pop(settling, None)
 
     async def close(self) -> None:
-        """Drops all listeners without a word."""
+        """Removes all listeners without calling them."""
         tasks = list(self._readers)
         if self._sweep is not None:
             tasks.append(self._sweep)

@@ -1,6 +1,6 @@
-"""Ledgers that a listing told of, read in pages that are bounded by the bytes of their metadata.
+"""Reads the ledgers of a listing in pages that are bounded by the bytes of their metadata.
 
-A ledger's metadata has up to a mebibyte, so a number of ledgers bounds nothing.
+A ledger's metadata may have up to a mebibyte, so a number of ledgers alone is no bound.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Outcome = RawLedgerRecord | BKException
 
 
 class Listed(NamedTuple):
-    """A ledger that was listed, and what was read of it: it may be gone since, or damaged."""
+    """A listed ledger and what was read of it: it may have been deleted since, or be damaged."""
 
     number: int
     outcome: Outcome
@@ -30,7 +30,7 @@ class Listed(NamedTuple):
 async def read_pages(
     manager: LedgerManager, scope_id: int, numbers: Sequence[int], page_bytes: int = PAGE_BYTES
 ) -> AsyncGenerator[list[Listed], None]:
-    """The ledgers in the order of `numbers`, which ascend. Raises MetaStoreException where one can't be read."""
+    """The ledgers in the order of `numbers`, which are ascending. Raises MetaStoreException if one can't be read."""
     start = 0
     while start < len(numbers):
         wanted = [LedgerId(scope_id, number) for number in numbers[start : start + _MOST_A_PAGE]]

@@ -1,9 +1,9 @@
-"""What metadata stores are told beyond their URI: keys of their own, which the gateway's configuration takes over.
+"""Settings of a metadata store beyond its URI, which become part of the gateway's configuration.
 
-The model of a store's keys is an entry point of the group `bookgate.metadata_settings`. Its name is the first word of
-every key: `zookeeper = …` has `zookeeper_tls`, `zookeeper_auth`. So no two stores, nor a store and the gateway, mean
-different things by one key. All that are installed are known, whichever store is used: a file of settings holds
-wherever the same packages are. So the module of a model needs nothing of its store's library.
+The model of a store's settings is an entry point of the group `bookgate.metadata_settings`. Its name is the first word
+of every key: `zookeeper = …` has `zookeeper_tls`, `zookeeper_auth`. So no two stores, and no store and the gateway, use
+one key for different things. The keys of all installed stores are known, whichever store is used, so a settings file is
+valid wherever the same packages are installed. For this reason the model's module must not need the store's library.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ GROUP = "bookgate.metadata_settings"
 
 
 class StoreSettings(ConsistentSettings):
-    """The settings of no store in particular; a store that has keys inherits from it.
+    """The base of each store's settings.
 
-    A configuration inherits from the models of all stores, and each driver takes its own part by `of`.
+    A configuration inherits from the models of all stores; each driver takes its own part with `of`.
     """
 
     def of(self, kind: type[_Kind]) -> _Kind:
-        """These settings as those of one store; its defaults where they are not."""
+        """These settings as those of one store; its defaults if they do not include it."""
         return self if isinstance(self, kind) else kind()
 
 
@@ -37,9 +37,9 @@ DEFAULTS = StoreSettings()
 
 
 def settings_of_all_stores(points: Iterable[EntryPoint] | None = None) -> type[StoreSettings]:
-    """One model with the keys of every store that is installed.
+    """One model with the keys of every installed store.
 
-    Raises IncorrectParameterException that names the entry point which is of no use.
+    Raises IncorrectParameterException, which names the entry point that can't be used.
     """
     found = entry_points(group=GROUP) if points is None else points
     models = {point.name: _model_of(point) for point in found}
