@@ -24,6 +24,7 @@ from bookgate.ledger.bookie_registry import (
     RegistrationManager,
     ServiceDiscovery,
 )
+from bookgate.ledger.connection_state import ConnectionListener
 from bookgate.ledger.errors import IllegalOpException
 from bookgate.ledger.ledger_manager import (
     CreateRequest,
@@ -107,6 +108,13 @@ class LedgerManagerFactory(ABC):
     def client_restarts(self) -> int:
         """How often the client library of the store stopped by itself and was restarted."""
         return 0
+
+    def add_connection_listener(self, listener: ConnectionListener) -> Callable[[], None]:
+        """Has a listener told whether the store is reached. Returns what removes it.
+
+        Raises IllegalOpException where the driver does not tell.
+        """
+        raise IllegalOpException("this metadata store does not tell the state of its connection; gateways do")
 
     @property
     def gauges(self) -> Mapping[str, Callable[[], float]]:

@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Self
 from uuid import UUID
 
 from bookgate.ledger.bookie_info import BookieServiceInfo
+from bookgate.ledger.connection_state import ConnectionListener
 from bookgate.ledger.errors import (
     BKException,
     ClientClosedException,
+    IllegalOpException,
     IncorrectParameterException,
+    MetadataVersionException,
     NoSuchLedgerExistsOnMetadataServerException,
 )
 from bookgate.ledger.ledger_id import LedgerId
@@ -32,6 +34,7 @@ from bookgate.ledger.metadata_store import (
     RegisteredBookie,
     ServiceDiscovery,
 )
+from bookgate.runtime.unclosed import made_at, warn_unclosed
 from bookgate.thinclient.bookies.auth import ClientAuthProvider
 from bookgate.thinclient.bookies.connection import Connector, tcp_connector
 from bookgate.thinclient.bookies.pool import BookiePool
@@ -43,7 +46,9 @@ from bookgate.thinclient.handles.context import ClientContext, LedgerSecrets, le
 from bookgate.thinclient.handles.ensemble_changer import EnsembleChanger
 from bookgate.thinclient.handles.ledger_options import LedgerOptions, takes_ledger_options
 from bookgate.thinclient.handles.ledger_view import LedgerView, known_last_entry
+from bookgate.thinclient.handles.metadata_cas import changed_custom_metadata, update
 from bookgate.thinclient.handles.metadata_changes import LedgerChanges
+from bookgate.thinclient.handles.opening_call import opens
 from bookgate.thinclient.handles.read_handle import ReadHandle
 from bookgate.thinclient.handles.write_handle import WriteHandle
 from bookgate.thinclient.metadata_source import metadata_factory, metadata_uri
@@ -86,8 +91,12 @@ class BookKeeper:
         metrics.gauges["NUM_PENDING_ADD"] = partial(_pending_adds, self._context)
         self._factory: LedgerManagerFactory | None = None
         self._closed = False
+        self._uri = ""
+        self.made_at = made_at()
+        """Which line of the application made it, for the warning that it was not closed."""
 
     @classmethod
+    @opens
     async def connect(
         cls,
         gateways: str | None = None,
@@ -113,7 +122,9 @@ class BookKeeper:
         factory = metadata_factory(gateways, config)
         try:
             await factory.initialize()
-            return cls.of_factory(factory, config, auth_provider)
+            client = cls.of_factory(factory, config, auth_provider)
+            client._uri = metadata_uri(gateways, config)
+            return client
         except BaseException:
             await factory.close()
             raise
@@ -142,7 +153,7 @@ class BookKeeper:
         uri = metadata_uri(gateways, config)
         if not is_gateway_uri(uri):
             raise IncorrectParameterException(f"{uri!r} names no gateways: connect to a metadata store with `connect`")
-        return cls.of_factory(metadata_factory(gateways, config), config, auth_provider)
+        return cls.of_factory(metadata_factory(gateways, config, fails_fast=False), config, auth_provider)
 
     @classmethod
     def of_factory(
@@ -153,6 +164,14 @@ class BookKeeper:
         client._factory = factory
         client.metrics.gauges.update(factory.gauges)
         return client
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else "open"
+        return f"<BookKeeper {self._uri or 'of given parts'}, {state}>"
+
+    def __del__(self) -> None:
+        if not getattr(self, "_closed", True):
+            warn_unclosed(repr(self), self.made_at, self)
 
     async def __aenter__(self) -> Self:
         return self
@@ -194,6 +213,7 @@ class BookKeeper:
         """Direct access to the bookie registrations of the cluster."""
         return self._service_discovery
 
+    @opens
     @takes_ledger_options
     async def create_ledger(self, *, options: LedgerOptions) -> WriteHandle:
         """Creates a ledger on bookies that the placement policy chooses.
@@ -219,6 +239,7 @@ class BookKeeper:
             id_given=options.ledger_id is not None,
         )
 
+    @opens
     @takes_ledger_options
     async def create_advanced_ledger(self, *, options: LedgerOptions) -> AdvancedWriteHandle:
         """Creates a ledger whose entry ids the application chooses, in any order; see `AdvancedWriteHandle`.
@@ -239,6 +260,7 @@ class BookKeeper:
         record = await creation.create_ledger(self._context, options)
         return record, LedgerSecrets.of(record.metadata, options.password, self._config)
 
+    @opens
     async def open_ledger(
         self,
         ledger_id: int | LedgerId | UUID,
@@ -310,6 +332,7 @@ class BookKeeper:
         self._check_open()
         return await opening.last_adds_confirmed(self._context, records, password)
 
+    @opens
     async def reopen_empty_ledger(
         self, ledger_id: int | LedgerId | UUID, password: bytes = b"", *, scope_id: int = 0
     ) -> WriteHandle:
@@ -333,13 +356,91 @@ class BookKeeper:
         self._check_open()
         return await opening.reopen_empty_ledger(self._context, ledger_id_of(ledger_id, scope_id), password, self._rng)
 
-    async def delete_ledger(self, ledger_id: int | LedgerId | UUID, *, scope_id: int = 0) -> None:
-        """Removes a ledger's metadata; bookies delete its entries later. Removing a ledger that does not exist
-        succeeds. `scope_id` is the scope of a ledger given by a number.
+    async def delete_ledger(
+        self, ledger_id: int | LedgerId | UUID, expected_version: int | None = None, *, scope_id: int = 0
+    ) -> bool:
+        """Removes a ledger's metadata; bookies delete its entries later.
+
+        Args:
+            ledger_id: The ledger.
+            expected_version: Removes it only in this version (`LedgerRecord.version`), so that nothing that was changed
+                meanwhile is lost; None removes any.
+            scope_id: The scope of a ledger given by a number.
+
+        Returns:
+            Whether it was there. Removing a ledger that does not exist succeeds; one whose answer was lost counts as
+            removed, though another client may have been faster.
+
+        Raises:
+            MetadataVersionException: It has another version than the expected one.
         """
         self._check_open()
-        with self.metrics.timed("LEDGER_DELETE"), suppress(NoSuchLedgerExistsOnMetadataServerException):
-            await self.ledger_manager.remove(ledger_id_of(ledger_id, scope_id))
+        with self.metrics.timed("LEDGER_DELETE"):
+            try:
+                await self.ledger_manager.remove(ledger_id_of(ledger_id, scope_id), expected_version)
+            except NoSuchLedgerExistsOnMetadataServerException:
+                return False
+        return True
+
+    async def update_custom_metadata(
+        self,
+        ledger_id: int | LedgerId | UUID,
+        changes: Mapping[str, bytes | None],
+        expected_version: int | None = None,
+        *,
+        scope_id: int = 0,
+    ) -> LedgerRecord:
+        """Sets and removes names of a ledger's custom metadata, in whatever state it is; the others stay.
+
+        It is a compare-and-set, repeated while others change the ledger. A writer goes on beside it.
+
+        Args:
+            ledger_id: The ledger.
+            changes: New values by name; None removes a name.
+            expected_version: Changes it only in this version; None changes any.
+            scope_id: The scope of a ledger given by a number.
+
+        Returns:
+            The ledger as it is stored then.
+
+        Raises:
+            NoSuchLedgerExistsOnMetadataServerException: There is no such ledger.
+            MetadataVersionException: It has another version than the expected one.
+            IncorrectParameterException: A value is no bytes.
+        """
+        self._check_open()
+        for name, value in changes.items():
+            if not isinstance(name, str) or not isinstance(value, bytes | None):
+                raise IncorrectParameterException(
+                    f"changes has names that are text and values that are bytes or None, not {name!r}: {value!r}"
+                )
+        found = await self.ledger_manager.read(ledger_id_of(ledger_id, scope_id))
+        if expected_version is None:
+            transform = changed_custom_metadata(changes)
+            return await update(self.ledger_manager, found, transform, self._config.retries)
+        changed = changed_custom_metadata(changes)(found.metadata)
+        if found.version != expected_version:
+            raise MetadataVersionException(
+                f"ledger {found.ledger_id} has version {found.version} and not {expected_version}"
+            )
+        return found if changed is None else await self.ledger_manager.write(found.ledger_id, changed, expected_version)
+
+    def add_connection_listener(self, listener: ConnectionListener) -> Callable[[], None]:
+        """Has a listener told when the client reaches its gateways, loses all of them, and is closed.
+
+        Args:
+            listener: Called on the event loop with a `ConnectionState`, at once with the present one. What it raises is
+                logged.
+
+        Returns:
+            A function that removes the listener.
+
+        Raises:
+            IllegalOpException: The client uses a metadata store directly.
+        """
+        if self._factory is None:
+            raise IllegalOpException("a client of given parts does not know the state of its connection")
+        return self._factory.add_connection_listener(listener)
 
     async def read_record(self, ledger_id: int | LedgerId | UUID, *, scope_id: int = 0) -> LedgerRecord:
         """Reads a ledger's metadata and version. `scope_id` is the scope of a ledger given by a number.

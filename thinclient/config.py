@@ -101,6 +101,11 @@ class ClientConfig(Settings):
         gt=0,
         description="the same while there are other gateways to ask; the connection is made on in the background",
     )
+    connect_fails_fast: bool = Field(
+        default=True,
+        description="connecting fails at once where every gateway refuses the connection, has no address or speaks "
+        "something else; false: it is tried for metadata_timeout_seconds, for one that starts beside its gateways",
+    )
     metadata_hedge_seconds: float = Field(
         default=DEFAULT_RETRIES.metadata_hedge_seconds,
         gt=0,
@@ -264,6 +269,16 @@ class ClientConfig(Settings):
     auth_token: Annotated[str | None, SECRET] = Field(
         default=None, repr=False, description="bookgate-token: the token itself"
     )
+
+    passwords: Annotated[dict[int, bytes], SECRET] = Field(
+        default={},
+        repr=False,
+        description="passwords of ledgers, by their ids, for calls that give none: a table of the file, or JSON",
+    )
+
+    def password_of(self, ledger_number: int, given: bytes) -> bytes:
+        """The password that opens a ledger: the one given, else that of `passwords`, else none."""
+        return given or self.passwords.get(ledger_number, b"")
 
     def contradictions(self) -> Iterator[str]:
         yield from super().contradictions()

@@ -20,9 +20,20 @@ def metadata_uri(gateways: str | None, config: ClientConfig) -> str:
     return uri
 
 
-def metadata_factory(gateways: str | None, config: ClientConfig) -> LedgerManagerFactory:
-    """What reaches the metadata of a configuration; `initialize` it first. Raises IncorrectParameterException."""
+def metadata_factory(
+    gateways: str | None, config: ClientConfig, *, fails_fast: bool | None = None
+) -> LedgerManagerFactory:
+    """What reaches the metadata of a configuration; `initialize` it first. Raises IncorrectParameterException.
+
+    `fails_fast`: whether the first call waits for gateways that all turn connections down; None: as configured.
+    """
     uri = metadata_uri(gateways, config)
     if is_gateway_uri(uri):
-        return RpcLedgerManagerFactory(uri, config.metadata_timeout_seconds, tls=config.tls, retries=config.retries)
+        return RpcLedgerManagerFactory(
+            uri,
+            config.metadata_timeout_seconds,
+            tls=config.tls,
+            retries=config.retries,
+            fails_fast=config.connect_fails_fast if fails_fast is None else fails_fast,
+        )
     return load_driver(uri)(uri)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 import sys
 import threading
 from importlib import import_module
@@ -12,13 +13,14 @@ from typing import Annotated
 
 import typer
 
-from bookgate.bookie.standalone.cluster import ClusterException, StandaloneCluster
+from bookgate.bookie.standalone.cluster import BookieProcess, ClusterException, StandaloneCluster
 from bookgate.runtime.command_line.groups import new_group
 from bookgate.runtime.command_line.output import AsJson, fail, print_json
 
 app = new_group(None, asks_for_a_command=False)
 
 _LOOK_EVERY_SECONDS = 1.0
+_DEFAULT_ENSEMBLE = 3
 
 
 @app.callback(invoke_without_command=True)
@@ -35,6 +37,9 @@ def standalone(
         int, typer.Option(min=0, max=65535, help="First gateway port; 0 = choose free ones.")
     ] = 4181,
     http_port: Annotated[int, typer.Option(min=0, max=65535, help="First HTTP port; 0 = choose free ones.")] = 8080,
+    restart: Annotated[
+        bool, typer.Option("--restart", help="Start a bookie again that has ended before the cluster.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Runs a whole cluster on this machine until Ctrl-C: bookies, each with a metadata gateway and HTTP admin.
@@ -55,6 +60,8 @@ def standalone(
         http_port=http_port,
         bookie_options=("--set=auto_recovery=true",),
     )
+    for option, first in (("--bookie-port", bookie_port), ("--gateway-port", gateway_port), ("--http-port", http_port)):
+        _check_ports(option, first, bookies)
     stop = threading.Event()
 
     def on_signal(_number: int, _frame: FrameType | None) -> None:
@@ -68,7 +75,7 @@ def standalone(
         fail(str(error))
     try:
         _announce(cluster, as_json)
-        _watch(cluster, stop)
+        _watch(cluster, stop, restart)
     finally:
         cluster.stop()
 
@@ -83,15 +90,47 @@ def _announce(cluster: StandaloneCluster, as_json: bool) -> None:
     print(f"  bookies    {', '.join(cluster.bookies)}")
     print(f"  HTTP       {', '.join(f'http://{address}/' for address in cluster.http)}")
     print(f"  metadata   {cluster.metadata_uri}", flush=True)
+    bookies = len(cluster.bookies)
+    if bookies < _DEFAULT_ENSEMBLE:
+        print(
+            f"  ledgers    need --ensemble-size {bookies} (ensemble_size={bookies}); the default is for 3", flush=True
+        )
 
 
-def _watch(cluster: StandaloneCluster, stop: threading.Event) -> None:
-    """Waits for the end, telling of bookies that end before."""
+def _check_ports(option: str, first: int, count: int) -> None:
+    """Raises CommandFailed for a port that another process has, before anything is started."""
+    for port in range(first, first + count) if first else ():
+        with socket.socket() as trial:
+            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                trial.bind(("127.0.0.1", port))
+            except OSError as error:
+                fail(f"port {port} can't be used ({error.strerror}); choose others with {option}, 0 for free ones")
+
+
+def _watch(cluster: StandaloneCluster, stop: threading.Event, restart: bool) -> None:
+    """Waits for the end, telling of bookies that end before, and starting them again where that is wanted."""
     told: set[str] = set()
     while not stop.wait(_LOOK_EVERY_SECONDS):
         for process in cluster.ended():
             if process.bookie_id not in told:
-                told.add(process.bookie_id)
-                print(f"{process.bookie_id} has ended; its log is {process.log}", file=sys.stderr, flush=True)
+                if not restart:
+                    told.add(process.bookie_id)
+                _tell_of_end(process, restart)
         if len(told) == len(cluster.processes):
             fail("all bookies have ended")
+
+
+def _tell_of_end(process: BookieProcess, restart: bool) -> None:
+    what = f"{process.bookie_id} has ended; its log is {process.log}"
+    if not restart:
+        print(
+            f"{what}. The others go on; it comes back with the cluster, or with --restart", file=sys.stderr, flush=True
+        )
+        return
+    print(f"{what}. It is started again", file=sys.stderr, flush=True)
+    try:
+        process.start()
+        process.wait_until_serving()
+    except (ClusterException, OSError) as error:
+        print(str(error), file=sys.stderr, flush=True)

@@ -219,7 +219,12 @@ class StandaloneCluster:
 
     def start(self) -> None:
         """Starts all bookies; when one does not start, stops the others again."""
-        self.data_dir.mkdir(0o750, parents=True, exist_ok=True)
+        try:
+            self.data_dir.mkdir(0o750, parents=True, exist_ok=True)
+        except OSError as error:
+            raise ClusterException(
+                f"the data directory {self.data_dir} can't be made: {error.strerror or error}"
+            ) from error
         make_cluster(self.metadata_uri)
         try:
             for process in self.processes:

@@ -155,7 +155,7 @@ def test_nothing_but_a_wrong_gateway() -> None:
     code, found = doctor("-g", "grpc://127.0.0.1:1", "--timeout", TIMEOUT)
     assert code == 1
     assert set(found) == {"gateway 127.0.0.1:1", "cluster"}
-    assert "no connection" in found["gateway 127.0.0.1:1"][0]["what"]
+    assert "connection refused" in found["gateway 127.0.0.1:1"][0]["what"]
 
 
 def test_what_is_no_gateway_uri_is_refused() -> None:

@@ -66,6 +66,12 @@ def test_the_commands(standalone_cluster: StandaloneCluster, tmp_path: Path) -> 
     assert "one\ntwo\n" in run_shell(lines[2:], standalone_cluster, tmp_path)
 
 
+def test_a_cluster_of_one_bookie_takes_ledgers_of_one(tmp_path: Path) -> None:
+    with StandaloneCluster(tmp_path, bookies=1) as cluster:
+        steps = ["id=$(bookgate ledger create --ensemble-size 1)", 'printf "one\\n" | bookgate ledger write "$id"']
+        assert "1 entries, 3 bytes" in run_shell(steps, cluster, tmp_path)
+
+
 def test_the_commands_of_the_quick_start(standalone_cluster: StandaloneCluster, tmp_path: Path) -> None:
     first, *lines = block(QUICK_START, "sh", "export BOOKGATE_GATEWAYS").splitlines()
     assert first == "export BOOKGATE_GATEWAYS=grpc://127.0.0.1:4181"

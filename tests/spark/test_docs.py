@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 
 from bookgate.bookie.standalone.cluster import StandaloneCluster
 from bookgate.thinclient.blocking.client import BookKeeper
+from tests.integration.test_readme import README, block, run_python, run_shell
 
 PAGE = Path(__file__).parents[2] / "docs" / "spark.md"
 QUICK_START = PAGE.with_name("quick-start.md")
@@ -49,6 +50,20 @@ def client(own: StandaloneCluster) -> Iterator[BookKeeper]:
         ledger(connected, "docs", 4, 13)
         ledger(connected, "orders", 5)
         yield connected
+
+
+def test_the_steps_of_the_readme_in_their_order(spark: SparkSession, tmp_path: Path) -> None:
+    """The ten lines of client, the commands, and then the tables in Spark, which read what the others wrote."""
+    with StandaloneCluster(tmp_path / "cluster") as cluster:
+        client = block(README, "python", "import asyncio")
+        assert run_python(client, cluster) == ["0 entry 0", "1 entry 1", "2 entry 2"]
+        commands = block(README, "sh", "bookgate standalone --data-dir").splitlines()[2:]
+        assert "one\ntwo\n" in run_shell(commands, cluster, tmp_path)
+        names: dict[str, Any] = {"spark": spark}
+        tables = block(README, "python", "ledgers = spark.read")
+        exec(tables.replace("grpc://127.0.0.1:4181", cluster.gateway_uri), names)
+        assert names["ledgers"].count() == 2
+        assert names["entries"].count() == 1002
 
 
 @pytest.fixture

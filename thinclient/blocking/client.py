@@ -8,10 +8,11 @@ Generated from the asynchronous client by `make blocking`; not edited by hand. W
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from uuid import UUID
 
 from bookgate.ledger.bookie_registry import ClusterInfo, RegisteredBookie
+from bookgate.ledger.connection_state import ConnectionListener
 from bookgate.ledger.entry import Entry
 from bookgate.ledger.entry_columns import EntryColumns
 from bookgate.ledger.errors import BKException
@@ -659,11 +660,70 @@ class BookKeeper(BookKeeperFacade):
             self._thread, self._run(self._asynchronous.reopen_empty_ledger(ledger_id, password, scope_id=scope_id))
         )
 
-    def delete_ledger(self, ledger_id: int | LedgerId | UUID, *, scope_id: int = 0) -> None:
-        """Removes a ledger's metadata; bookies delete its entries later. Removing a ledger that does not exist
-        succeeds. `scope_id` is the scope of a ledger given by a number.
+    def delete_ledger(
+        self, ledger_id: int | LedgerId | UUID, expected_version: int | None = None, *, scope_id: int = 0
+    ) -> bool:
+        """Removes a ledger's metadata; bookies delete its entries later.
+
+        Args:
+            ledger_id: The ledger.
+            expected_version: Removes it only in this version (`LedgerRecord.version`), so that nothing that was changed
+                meanwhile is lost; None removes any.
+            scope_id: The scope of a ledger given by a number.
+
+        Returns:
+            Whether it was there. Removing a ledger that does not exist succeeds; one whose answer was lost counts as
+            removed, though another client may have been faster.
+
+        Raises:
+            MetadataVersionException: It has another version than the expected one.
         """
-        self._run(self._asynchronous.delete_ledger(ledger_id, scope_id=scope_id))
+        return self._run(self._asynchronous.delete_ledger(ledger_id, expected_version, scope_id=scope_id))
+
+    def update_custom_metadata(
+        self,
+        ledger_id: int | LedgerId | UUID,
+        changes: Mapping[str, bytes | None],
+        expected_version: int | None = None,
+        *,
+        scope_id: int = 0,
+    ) -> LedgerRecord:
+        """Sets and removes names of a ledger's custom metadata, in whatever state it is; the others stay.
+
+        It is a compare-and-set, repeated while others change the ledger. A writer goes on beside it.
+
+        Args:
+            ledger_id: The ledger.
+            changes: New values by name; None removes a name.
+            expected_version: Changes it only in this version; None changes any.
+            scope_id: The scope of a ledger given by a number.
+
+        Returns:
+            The ledger as it is stored then.
+
+        Raises:
+            NoSuchLedgerExistsOnMetadataServerException: There is no such ledger.
+            MetadataVersionException: It has another version than the expected one.
+            IncorrectParameterException: A value is no bytes.
+        """
+        return self._run(
+            self._asynchronous.update_custom_metadata(ledger_id, changes, expected_version, scope_id=scope_id)
+        )
+
+    def add_connection_listener(self, listener: ConnectionListener) -> Callable[[], None]:
+        """Has a listener told when the client reaches its gateways, loses all of them, and is closed.
+
+        Args:
+            listener: Called on the event loop with a `ConnectionState`, at once with the present one. What it raises is
+                logged.
+
+        Returns:
+            A function that removes the listener.
+
+        Raises:
+            IllegalOpException: The client uses a metadata store directly.
+        """
+        return self._asynchronous.add_connection_listener(listener)
 
     def read_record(self, ledger_id: int | LedgerId | UUID, *, scope_id: int = 0) -> LedgerRecord:
         """Reads a ledger's metadata and version. `scope_id` is the scope of a ledger given by a number.

@@ -18,6 +18,7 @@ from typing import Any, Generic, Self, TypeVar
 from bookgate.ledger.bookie_info import BookieServiceInfo
 from bookgate.ledger.errors import ClientClosedException
 from bookgate.ledger.metadata_store import BookieSet, LedgerManager, RegisteredBookie, ServiceDiscovery
+from bookgate.runtime.unclosed import made_at
 from bookgate.thinclient.blocking.loop_thread import LoopThread, result_of
 from bookgate.thinclient.bookies.auth import ClientAuthProvider
 from bookgate.thinclient.client import BookKeeper
@@ -41,6 +42,12 @@ class Facade(Generic[Asynchronous]):
         """Called by `BookKeeper`."""
         self._thread = thread
         self._asynchronous = asynchronous
+        if hasattr(asynchronous, "made_at"):
+            # Its own stack is that of the thread.
+            asynchronous.made_at = made_at()
+
+    def __repr__(self) -> str:
+        return repr(self._asynchronous)
 
     def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return self._thread.run(coroutine)

@@ -63,6 +63,8 @@ _WORDS = {
     "an async context manager": "a context manager",
     "It belongs to the event loop it was created on; close it": "It may be used from several threads; close it",
 }
+_LEFT_OUT = {"abstractmethod", "opens"}
+"""Decorators that say nothing of a call that is waited for."""
 _PAGES = {"AsyncGenerator", "AsyncIterator"}
 _HEADER = '''"""The client without asyncio: the same names, each call returning when it is done.
 
@@ -130,7 +132,7 @@ class _Generator:
         return f"class {source.name}({facade}):\n" + textwrap.indent("\n\n".join([docstring, *generated]), "    ")
 
     def _member(self, function: Function, module: _Module, siblings: set[str]) -> str:
-        decorators = [ast.unparse(each) for each in function.decorator_list if ast.unparse(each) != "abstractmethod"]
+        decorators = [text for each in function.decorator_list if (text := ast.unparse(each)) not in _LEFT_OUT]
         returned, element = _returned(function)
         self._import(module, function, decorators)
         is_property = "property" in decorators

@@ -16,8 +16,16 @@ from bookgate.ledger.metadata import DigestType
 from bookgate.runtime.command_line.groups import new_group
 from bookgate.runtime.command_line.output import INTERRUPTED, AsJson, laid_out, print_result, progress
 from bookgate.thinclient.client import BookKeeper
-from bookgate.thinclient.commands.client_options import Gateways, LedgerNumber, Password, with_client
+from bookgate.thinclient.commands.client_options import (
+    AckQuorumSize,
+    Gateways,
+    LedgerNumber,
+    Password,
+    WriteQuorumSize,
+    with_client,
+)
 from bookgate.thinclient.commands.ledger import Digests
+from bookgate.thinclient.handles.ledger_options import ledger_options
 from bookgate.thinclient.tools.load import LoadResult, random_load, sequential_load, write_load
 
 bench_app = new_group("Measures writing and reading: rates and latencies.")
@@ -38,8 +46,8 @@ def bench_write(
     seconds: Annotated[float, typer.Option(min=0.1, help="How long, without --entries.")] = 10.0,
     outstanding: Annotated[int, typer.Option(min=1, help="Appends under way at a time.")] = 1000,
     ensemble_size: Annotated[int, typer.Option(min=1, help="Bookies that the ledger is spread over.")] = 3,
-    write_quorum_size: Annotated[int, typer.Option(min=1, help="Bookies that get each entry.")] = 3,
-    ack_quorum_size: Annotated[int, typer.Option(min=1, help="Bookies that must have stored an entry.")] = 2,
+    write_quorum_size: WriteQuorumSize = None,
+    ack_quorum_size: AckQuorumSize = None,
     digest: Annotated[Digests, typer.Option(help="Digest of the entries.")] = Digests.CRC32C,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the ledger and print its id.")] = False,
     password: Password = "",
@@ -56,10 +64,13 @@ def bench_write(
     \b
     Example: bookgate bench write --size 1024 --seconds 10 --keep
     """
-    quorums = ensemble_size, write_quorum_size, ack_quorum_size
+    options = ledger_options(
+        ensemble_size, write_quorum_size, ack_quorum_size, DigestType[digest.name], password.encode()
+    )
+    quorums = options.ensemble_size, options.write_quorum_size, options.ack_quorum_size
 
     async def work(bookkeeper: BookKeeper) -> tuple[int, LoadResult]:
-        handle = await bookkeeper.create_ledger(*quorums, DigestType[digest.name], password.encode())
+        handle = await bookkeeper.create_ledger(options=options)
         try:
             async with handle:
                 with progress("writing", entries, "entries") as done, interruption.heard():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -37,12 +38,20 @@ Password = Annotated[
     str,
     typer.Option("--password", envvar="BOOKGATE_LEDGER_PASSWORD", help="The ledger's password.", show_default=False),
 ]
+WriteQuorumSize = Annotated[
+    int | None, typer.Option(min=1, help="Bookies that get each entry. Default: 3, or all of a smaller ensemble.")
+]
+AckQuorumSize = Annotated[
+    int | None,
+    typer.Option(min=1, help="Bookies that must have stored an entry. Default: 2, or 1 for a write quorum of 1."),
+]
 BookieId = Annotated[str, typer.Argument(metavar="BOOKIE", help="The bookie's id.", show_default=False)]
 LedgerNumber = Annotated[int, typer.Argument(metavar="ID", min=0, help="The ledger's id.", show_default=False)]
 
 
 def client_config(context: typer.Context, gateways: str | None) -> ClientConfig:
     """The settings of a command's client. Raises IncorrectParameterException."""
+    _silence_grpc()
     options = context.obj if isinstance(context.obj, ClientOptions) else ClientOptions()
     tls = options.tls
     limit = time_limit(context)
@@ -104,6 +113,11 @@ def with_pool(
             await pool.close_and_wait()
 
     return with_metadata(context, gateways, with_factory)
+
+
+def _silence_grpc() -> None:
+    """A command tells what is wrong with a connection itself; gRPC's C core would write to standard error besides."""
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 
 def run_async(coroutine: Coroutine[Any, Any, T]) -> T:

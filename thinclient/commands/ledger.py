@@ -28,7 +28,15 @@ from bookgate.runtime.command_line.output import (
     progress,
 )
 from bookgate.thinclient.client import BookKeeper
-from bookgate.thinclient.commands.client_options import Gateways, LedgerNumber, Password, in_daemon_thread, with_client
+from bookgate.thinclient.commands.client_options import (
+    AckQuorumSize,
+    Gateways,
+    LedgerNumber,
+    Password,
+    WriteQuorumSize,
+    in_daemon_thread,
+    with_client,
+)
 from bookgate.thinclient.commands.entry_output import EntriesAsJson, EntryFormat, form_of, print_batches
 from bookgate.thinclient.commands.ledger_output import describe, pairs_of
 from bookgate.thinclient.handles.read_handle import ReadHandle
@@ -53,8 +61,8 @@ class Digests(enum.StrEnum):
 def create(
     context: typer.Context,
     ensemble_size: Annotated[int, typer.Option(min=1, help="Bookies that the ledger is spread over.")] = 3,
-    write_quorum_size: Annotated[int, typer.Option(min=1, help="Bookies that get each entry.")] = 3,
-    ack_quorum_size: Annotated[int, typer.Option(min=1, help="Bookies that must have stored an entry.")] = 2,
+    write_quorum_size: WriteQuorumSize = None,
+    ack_quorum_size: AckQuorumSize = None,
     digest: Annotated[Digests, typer.Option(help="Digest of the entries.")] = Digests.CRC32C,
     custom_metadata: Annotated[
         list[str] | None, typer.Option("--custom-metadata", "-m", metavar="KEY=VALUE", help="May be repeated.")

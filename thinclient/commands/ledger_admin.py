@@ -160,8 +160,14 @@ def difference(present: LedgerMetadata, restored: LedgerMetadata) -> list[str]:
 def simple_test(
     context: typer.Context,
     ensemble_size: Annotated[int, typer.Option("--ensemble-size", "-e", min=1, help="Bookies to spread over.")] = 3,
-    write_quorum_size: Annotated[int, typer.Option("--write-quorum-size", "-w", min=1, help="Copies.")] = 2,
-    ack_quorum_size: Annotated[int, typer.Option("--ack-quorum-size", "-a", min=1, help="Answers to wait for.")] = 2,
+    write_quorum_size: Annotated[
+        int | None,
+        typer.Option("--write-quorum-size", "-w", min=1, help="Copies. Default: 2, or 1 for one bookie."),
+    ] = None,
+    ack_quorum_size: Annotated[
+        int | None,
+        typer.Option("--ack-quorum-size", "-a", min=1, help="Answers to wait for. Default: the write quorum."),
+    ] = None,
     entries: Annotated[int, typer.Option("--entries", "-n", min=1, help="Entries to write.")] = 1000,
     gateways: Gateways = None,
     as_json: AsJson = False,
@@ -173,7 +179,8 @@ def simple_test(
     \b
     Example: bookgate ledger simple-test -e 3 -w 2 -a 2 -n 1000
     """
-    quorums = ensemble_size, write_quorum_size, ack_quorum_size
+    copies = write_quorum_size or min(2, ensemble_size)
+    quorums = ensemble_size, copies, ack_quorum_size or copies
 
     async def work(bookkeeper: BookKeeper) -> tuple[int, bool]:
         with progress("writing and reading", 2 * entries, "entries") as done:

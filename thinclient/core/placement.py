@@ -374,8 +374,12 @@ def check_enough(size: int, candidates: Sequence[Candidate]) -> None:
     if len(candidates) < size:
         raise NotEnoughBookiesException(
             f"an ensemble of {size} needs as many writable bookies; there are {describe(candidates)}. Start more "
-            "bookies or ask for a smaller ensemble"
+            f"bookies, or ask for a smaller ensemble{_that_fits(len(candidates))}"
         )
+
+
+def _that_fits(bookies: int) -> str:
+    return f" (ensemble_size={bookies}; the quorums follow it)" if bookies else ""
 
 
 def check_replacement(ensemble: Sequence[str], index: int, free: Sequence[Candidate]) -> None:

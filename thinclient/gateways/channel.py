@@ -12,6 +12,9 @@ A call is repeated, with exponential back-off and jitter, until its deadline. Wh
   gateway refused it for lack of room, or says so itself (trailing metadata `bookgate-not-done`). Otherwise
   LostAnswerException is raised, an UnknownOutcomeException, and whoever knows what the call means may find out.
 
+A channel that `fails_fast` ends a call early while no gateway has ever answered and all turn connections down
+(`connection_diagnosis`): a wrong address is told at once. Gateways that have answered are waited for.
+
 More gateways than the configured ones are learnt from discovery (`membership`); they are asked once they have a
 connection. How often and with which pauses is the `retry_policy`, also for the layers above, which repeat what calls
 belong to. Not its job: what a failure means (`failures`), what calls mean (`metadata`, `discovery`,
@@ -21,6 +24,7 @@ belong to. Not its job: what a failure means (`failures`), what calls mean (`met
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -28,6 +32,7 @@ from typing import TypeVar
 
 from grpc.aio import AioRpcError
 
+from bookgate.ledger.connection_state import ConnectionListeners, ConnectionState
 from bookgate.ledger.errors import (
     BKException,
     ClientClosedException,
@@ -35,6 +40,7 @@ from bookgate.ledger.errors import (
     TooManyRequestsException,
     UnknownOutcomeException,
 )
+from bookgate.runtime.logs import log_event
 from bookgate.thinclient.gateways.failures import REFUSED, LostAnswerException, check_transient, surely_not_done
 from bookgate.thinclient.gateways.gateway import Gateway
 from bookgate.thinclient.gateways.grpc_channels import OpenChannel, open_channel
@@ -43,8 +49,13 @@ from bookgate.thinclient.gateways.uri import TlsFiles, parse_gateways
 
 T = TypeVar("T")
 
+_LOG = logging.getLogger(__name__)
 _MOST_GATEWAYS = 16
 """Gateways are added from discovery only up to this total: each is a connection."""
+
+
+def _listener_failed(error: Exception) -> None:
+    log_event(_LOG, "connection_listener_failed", logging.WARNING, error=repr(error))
 
 
 class Attempts:
@@ -59,6 +70,8 @@ class Attempts:
         self._pauses = owner.pauses()
         self._round: list[Gateway] = []
         self._errors: dict[str, str] = {}
+        self._hopeless: set[str] = set()
+        self._rounds = 0
         self._current: Gateway | None = None
 
     @property
@@ -78,6 +91,7 @@ class Attempts:
             if not self._round:
                 if self._errors:
                     await self._wait()
+                self._rounds += 1
                 self._round = self._owner.in_order()
             if self.remaining <= 0:
                 raise self.exhausted()
@@ -88,12 +102,27 @@ class Attempts:
             if gateway.connected or await gateway.connect(min(self.remaining, patience)):
                 self._current = gateway
                 return gateway
-            self.failed(gateway, "no connection")
+            found = await gateway.why_not_connected(self.remaining)
+            self.failed(gateway, found.reason, hopeless=found.hopeless)
+            if self._is_hopeless():
+                raise self.exhausted()
 
-    def failed(self, gateway: Gateway, reason: str) -> None:
-        """Records a failed attempt."""
+    def _is_hopeless(self) -> bool:
+        """A first call ends when all gateways have turned the connection down twice."""
+        return (
+            self._owner.fails_fast
+            and not self._owner.has_answered
+            and self._rounds > 1
+            and not self._round
+            and self._hopeless >= set(self._owner.addresses)
+        )
+
+    def failed(self, gateway: Gateway, reason: str, *, hopeless: bool = False) -> None:
+        """Records a failed attempt; a hopeless one would fail again unless something is changed at the gateway."""
         self._errors[gateway.address] = reason
+        (self._hopeless.add if hopeless else self._hopeless.discard)(gateway.address)
         gateway.failed(self._loop.time(), reason)
+        self._owner.noticed()
         self._owner.passed_over += 1
         self._owner.trouble.set()
 
@@ -102,18 +131,15 @@ class Attempts:
         self._pauses = self._owner.pauses()
         self._errors.clear()
         if self._current is not None:
-            self._current.answered()
+            self._owner.answered(self._current)
         if self._timeout is not None:
             self._deadline = self._loop.time() + self._timeout
 
     def exhausted(self) -> BKException:
         """The error of a call whose deadline has passed."""
         errors = "; ".join(f"{address}: {reason}" for address, reason in self._errors.items()) or "no answer"
-        within = "" if self._timeout is None else f" within {self._timeout:g} s"
-        message = (
-            f"no metadata gateway could {self._what}{within} ({errors}). Is one running at these addresses, with TLS "
-            "at both ends (grpcs://, and tls_ca that vouches for it) or at none (grpc://)?"
-        )
+        within = "" if self._timeout is None or self._is_hopeless() else f" within {self._timeout:g} s"
+        message = f"no metadata gateway could {self._what}{within} ({errors})"
         if self._errors and all(REFUSED.name in reason for reason in self._errors.values()):
             return TooManyRequestsException(message)
         return MetaStoreException(message)
@@ -136,30 +162,51 @@ class GatewayChannel:
         tls: TlsFiles = TlsFiles(),  # noqa: B008 (frozen)
         connector: OpenChannel = open_channel,
         retries: RetryPolicy = DEFAULT_RETRIES,
+        *,
+        fails_fast: bool = False,
     ) -> None:
         """Raises IncorrectParameterException for an invalid address or unusable TLS files."""
         parsed = parse_gateways(uri, tls)
         self._credentials = None if parsed.tls is None else parsed.tls.credentials()
         self._connector = connector
-        self._gateways = [Gateway(address, self._credentials, connector, retries) for address in parsed.addresses]
+        self._tls = parsed.tls
         self._retired: list[Gateway] = []
-        self._turn = rng.randrange(len(self._gateways))
+        self._turn = rng.randrange(len(parsed.addresses))
         self._closed = False
         self.timeout = timeout
         self.rng = rng
         self.retries = retries
+        self._gateways = [self._gateway(address) for address in parsed.addresses]
         self.revision = 0
         """The highest store revision seen: no response may be older."""
         self.cluster: str | None = None
         """Instance id of the cluster that a bookie belongs to: a listing of another cluster is an error."""
+        self.fails_fast = fails_fast
+        """Whether a call ends before its deadline when no gateway has ever answered and all turn connections down."""
+        self.has_answered = False
+        self.connection = ConnectionListeners(_listener_failed)
         self.passed_over = 0
         """Number of times that a gateway was skipped because it failed a call or had no connection."""
         self.trouble = asyncio.Event()
         """Set when a gateway failed: discovery may know others."""
 
+    def _gateway(self, address: str, *, learnt: bool = False) -> Gateway:
+        return Gateway(address, self._credentials, self._connector, self.retries, learnt=learnt, tls=self._tls)
+
     @property
     def addresses(self) -> Sequence[str]:
         return [gateway.address for gateway in self._gateways]
+
+    def answered(self, gateway: Gateway) -> None:
+        """Takes in that a gateway has answered."""
+        gateway.answered()
+        self.has_answered = True
+        self.connection.become(ConnectionState.CONNECTED)
+
+    def noticed(self) -> None:
+        """Takes in that a gateway has failed."""
+        if all(gateway.has_failed for gateway in self._gateways):
+            self.connection.become(ConnectionState.SUSPENDED)
 
     def pauses(self) -> Iterator[float]:
         """Seconds to wait after each round in which every gateway failed."""
@@ -177,7 +224,9 @@ class GatewayChannel:
         new = sorted(named - set(self.addresses))
         room = max(_MOST_GATEWAYS - len(self._gateways), 0)
         for address in self.rng.sample(new, min(room, len(new))):
-            self._gateways.append(Gateway(address, self._credentials, self._connector, self.retries, learnt=True))
+            self._gateways.append(
+                Gateway(address, self._credentials, self._connector, self.retries, learnt=True, tls=self._tls)
+            )
         # Streams on a gateway that is about to stop end by themselves.
         self._retired += gone
         for gateway in [gateway for gateway in self._retired if not gateway.connected]:
@@ -274,7 +323,7 @@ class GatewayChannel:
                         gateway,
                     ) from error
             else:
-                gateway.answered()
+                self.answered(gateway)
                 return answer
 
     async def _ask(self, attempts: Attempts, what: str, invoke: Callable[[Gateway, float], Awaitable[T]]) -> T:
@@ -296,7 +345,7 @@ class GatewayChannel:
                     except AioRpcError as error:
                         attempts.failed(gateway, check_transient(gateway, what, error))
                         continue
-                    gateway.answered()
+                    self.answered(gateway)
                     for slow in running.values():
                         attempts.failed(slow, "it was slow")
                     return answer
@@ -315,5 +364,6 @@ class GatewayChannel:
     async def close(self) -> None:
         """Closes all channels; calls in progress fail."""
         self._closed = True
+        self.connection.become(ConnectionState.CLOSED)
         for gateway in (*self._gateways, *self._retired):
             await gateway.close()

@@ -23,8 +23,10 @@ from bookgate.protos.bookkeeper.gateway.v1.registration_service_pb2_grpc import 
 from bookgate.protos.bookkeeper.gateway.v1.replication_service_pb2_grpc import ReplicationServiceStub
 from bookgate.protos.bookkeeper.gateway.v1.service_discovery_pb2_grpc import ServiceDiscoveryStub
 from bookgate.runtime.logs import log_event
+from bookgate.thinclient.gateways.connection_diagnosis import NoConnection, why_no_connection
 from bookgate.thinclient.gateways.grpc_channels import OpenChannel, open_channel
 from bookgate.thinclient.gateways.retry_policy import DEFAULT_RETRIES, RetryPolicy
+from bookgate.thinclient.gateways.uri import TlsFiles
 
 if TYPE_CHECKING:  # the asynchronous stubs exist for the type checker only
     from bookgate.protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2_grpc import LedgerMetadataServiceAsyncStub
@@ -50,6 +52,7 @@ class Gateway:
         retries: RetryPolicy = DEFAULT_RETRIES,
         *,
         learnt: bool = False,
+        tls: TlsFiles | None = None,
     ) -> None:
         self.address = address
         self.learnt = learnt
@@ -59,6 +62,8 @@ class Gateway:
         self.instance: str | None = None
         """Id of the process that responded last; `none` if it sent none, None before the first response."""
         self._credentials = credentials
+        self._tls = tls
+        self._was_connected = False
         self._connector = connector
         self._retries = retries
         self._channel: Channel | None = None
@@ -103,6 +108,11 @@ class Gateway:
     def connected(self) -> bool:
         return self._channel is not None and self._channel.get_state() is grpc.ChannelConnectivity.READY
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether its last call failed."""
+        return self._failures > 0
+
     def healthy(self, now: float) -> bool:
         """Whether it takes its regular turn. If it lacks only a connection, one is made in the background."""
         untried = self._failures == 0 and not self.learnt
@@ -138,7 +148,14 @@ class Gateway:
                     state = channel.get_state(try_to_connect=True)
         except TimeoutError:
             return False
+        self._was_connected = True
         return True
+
+    async def why_not_connected(self, timeout: float) -> NoConnection:
+        """Why `connect` failed, found out within `timeout` seconds. One that was connected before is away for now."""
+        if self._was_connected or self._connector is not open_channel:
+            return NoConnection("no connection")
+        return await why_no_connection(self.address, self._tls, timeout)
 
     async def answer(self, call: UnaryUnaryCall[Any, T]) -> T:
         """Awaits the call's response and records which process sent it."""

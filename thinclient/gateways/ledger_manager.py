@@ -22,6 +22,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from dataclasses import replace
 from typing import TypeVar
 
+from bookgate.ledger.connection_state import ConnectionListener
 from bookgate.ledger.creator import Creator, creator_of, is_as_written
 from bookgate.ledger.errors import BKException, LedgerExistException, MetadataVersionException, UnknownOutcomeException
 from bookgate.ledger.id_set import decode_ids
@@ -329,8 +330,12 @@ class RpcLedgerManagerFactory(LedgerManagerFactory):
         tls: TlsFiles = TlsFiles(),  # noqa: B008 (frozen)
         connector: OpenChannel = open_channel,
         retries: RetryPolicy = DEFAULT_RETRIES,
+        *,
+        fails_fast: bool = False,
     ) -> None:
-        self.gateways = GatewayChannel(uri, timeout, rng or random.SystemRandom(), tls, connector, retries)
+        """`fails_fast`: `initialize` does not wait for gateways that all turn connections down."""
+        chance = rng or random.SystemRandom()
+        self.gateways = GatewayChannel(uri, timeout, chance, tls, connector, retries, fails_fast=fails_fast)
         self._discovery = RpcServiceDiscovery(self.gateways)
         self._manager = RpcLedgerManager(self.gateways)
         self._registration = RpcRegistrationManager(self.gateways, self._discovery)
@@ -366,6 +371,9 @@ class RpcLedgerManagerFactory(LedgerManagerFactory):
     @property
     def connected(self) -> bool:
         return self._connected
+
+    def add_connection_listener(self, listener: ConnectionListener) -> Callable[[], None]:
+        return self.gateways.connection.add(listener)
 
     @property
     def gauges(self) -> Mapping[str, Callable[[], float]]:

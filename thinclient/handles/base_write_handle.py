@@ -32,6 +32,7 @@ from bookgate.ledger.metadata import LedgerMetadata
 from bookgate.ledger.metadata_store import LedgerRecord
 from bookgate.ledger.wire.messages import ADD_ENTRY, EOK, ForceLedgerRequest, Operation, Response
 from bookgate.runtime.logs import log_event
+from bookgate.runtime.unclosed import made_at, warn_unclosed
 from bookgate.thinclient.bookies.connection import Sink
 from bookgate.thinclient.bookies.pool import V3, AddEncoder
 from bookgate.thinclient.config import ClientConfig
@@ -97,8 +98,10 @@ class BaseWriteHandle:
             self._watch_head(None)
         self._max_payload = context.config.max_packet_size - header_size_of(self._number) - secrets.digest.length
         self._add_timeout = context.config.add_timeout_seconds
-        self._closing: asyncio.Task[None] | None = None
         self._lost = False
+        self.made_at = made_at()
+        """Which line of the application made it, for the warning that it was not closed."""
+        self._closing: asyncio.Task[None] | None = None
 
     def _make_writer(self, record: LedgerRecord, rules: WriterRules) -> LedgerWriter:
         metadata = record.metadata
@@ -112,6 +115,22 @@ class BaseWriteHandle:
 
     def _make_window(self, config: ClientConfig) -> InFlightWindow:
         return InFlightWindow(config.max_in_flight_entries, config.max_in_flight_bytes)
+
+    def __repr__(self) -> str:
+        metadata = self.metadata
+        sizes = f"{metadata.ensemble_size}/{metadata.write_quorum_size}/{metadata.ack_quorum_size}"
+        ended = self._writer.error
+        state = f"ended by {type(ended).__name__}" if ended else "open" if self._closing is None else "closed"
+        return (
+            f"<{type(self).__name__} of ledger {self.ledger_id}, {state}, {sizes}, "
+            f"last add confirmed {self.last_add_confirmed}, {self.length} bytes>"
+        )
+
+    def __del__(self) -> None:
+        if getattr(self, "_closing", self) is not None:
+            return
+        if self._writer.error is None or isinstance(self._writer.error, ClientClosedException):
+            warn_unclosed(f"the writer of ledger {self.ledger_id}, which stays open for readers,", self.made_at, self)
 
     async def __aenter__(self) -> Self:
         return self

@@ -67,6 +67,9 @@ class LedgerSecrets:
 def secrets_of(record: LedgerRecord, password: bytes, config: ClientConfig) -> LedgerSecrets:
     """Raises UnauthorizedAccessException for a wrong password, IllegalOpException for a scope in protocol v2."""
     check_protocol(record.ledger_id, config)
+    if not isinstance(password, bytes):
+        raise IncorrectParameterException(f"password is bytes, not {type(password).__name__}: encode it")
+    password = config.password_of(record.ledger_id.number, password)
     stored, check = record.metadata.password, record.metadata.password_check
     matches = stored is None or stored == password if check is None else check.matches(password)
     if not matches:
@@ -76,6 +79,8 @@ def secrets_of(record: LedgerRecord, password: bytes, config: ClientConfig) -> L
 
 def ledger_id_of(ledger_id: int | LedgerId | UUID, scope_id: int = 0) -> LedgerId:
     """An id as applications may give it. Raises IncorrectParameterException."""
+    if isinstance(ledger_id, bool) or not isinstance(ledger_id, int | LedgerId | UUID):
+        raise IncorrectParameterException(f"ledger_id is a number, a LedgerId or a UUID, not {ledger_id!r}")
     try:
         if isinstance(ledger_id, UUID):
             ledger_id = LedgerId.from_uuid(ledger_id)

@@ -23,6 +23,10 @@ Given = ParamSpec("Given")
 AnyOwner = TypeVar("AnyOwner", contravariant=True)
 AnyCreated = TypeVar("AnyCreated", covariant=True)
 
+_WRITE_QUORUM, _ACK_QUORUM = 3, 2
+_FOLLOWS = cast(int, None)
+"""The default of a quorum, which a smaller ensemble makes smaller; no instance keeps it."""
+
 
 @dataclass(frozen=True, slots=True)
 class LedgerOptions:
@@ -34,8 +38,10 @@ class LedgerOptions:
     Args:
         ensemble_size: How many bookies the ledger's entries are spread over.
         write_quorum_size: How many of those bookies each entry is sent to. Smaller than the ensemble, entries are
-            striped: entry 0 on the bookies 0, 1, …, entry 1 on the bookies 1, 2, ….
-        ack_quorum_size: How many of an entry's bookies must have stored it before the append returns.
+            striped: entry 0 on the bookies 0, 1, …, entry 1 on the bookies 1, 2, …. By default 3, or all bookies of a
+            smaller ensemble.
+        ack_quorum_size: How many of an entry's bookies must have stored it before the append returns. By default 2, or
+            1 where the write quorum is 1.
         digest_type: The checksum that each entry carries and each reader checks. CRC32C and CRC32 find damage; HMAC,
             with the password as its key, also finds entries that somebody without it has made; DUMMY finds nothing.
         password: Who opens the ledger must give the same one. `b""` is legal, and the default: a ledger without
@@ -53,8 +59,8 @@ class LedgerOptions:
     """
 
     ensemble_size: int = 3
-    write_quorum_size: int = 3
-    ack_quorum_size: int = 2
+    write_quorum_size: int = field(default=_FOLLOWS)
+    ack_quorum_size: int = field(default=_FOLLOWS)
     digest_type: DigestType = DigestType.CRC32C
     password: bytes = field(default=b"", repr=False)
     custom_metadata: Mapping[str, bytes] | None = field(default=None, hash=False)
@@ -64,6 +70,11 @@ class LedgerOptions:
     uuid_version: int | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
+        self._check_kinds()
+        if self.write_quorum_size is _FOLLOWS:
+            object.__setattr__(self, "write_quorum_size", min(_WRITE_QUORUM, self.ensemble_size))
+        if self.ack_quorum_size is _FOLLOWS:
+            object.__setattr__(self, "ack_quorum_size", min(_ACK_QUORUM, self.write_quorum_size))
         if not self.ensemble_size >= self.write_quorum_size >= self.ack_quorum_size >= 1:
             raise IncorrectParameterException(
                 f"ensemble size {self.ensemble_size}, write quorum {self.write_quorum_size} and ack quorum "
@@ -87,6 +98,12 @@ class LedgerOptions:
                 raise IncorrectParameterException(f"uuid_version is 4 (random) or 7 (by time), not {self.uuid_version}")
             if self.ledger_id is not None or self.scope_id:
                 raise IncorrectParameterException("uuid_version makes the whole id; leave ledger_id and scope_id out")
+
+    def _check_kinds(self) -> None:
+        for name in ("ensemble_size", "write_quorum_size", "ack_quorum_size"):
+            value = getattr(self, name)
+            if value is not _FOLLOWS and (not isinstance(value, int) or isinstance(value, bool)):
+                raise IncorrectParameterException(f"{name} is a number of bookies, not {value!r}")
 
     @property
     def given_id(self) -> LedgerId | None:
@@ -129,7 +146,8 @@ def ledger_options(
         "scope_id": scope_id,
         "uuid_version": uuid_version,
     }
-    return replace(options or LedgerOptions(), **{name: value for name, value in given.items() if value is not None})
+    named = {name: value for name, value in given.items() if value is not None}
+    return LedgerOptions(**named) if options is None else replace(options, **named)
 
 
 class _Creates(Protocol[AnyOwner, AnyCreated]):

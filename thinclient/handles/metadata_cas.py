@@ -6,7 +6,8 @@ A transform is a pure function of the metadata as it stands: it returns the new 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from bookgate.ledger.errors import MetadataVersionException, UnknownOutcomeException
 from bookgate.ledger.ledger_id import LedgerId
@@ -44,6 +45,17 @@ async def update(
         f"metadata of ledger {record.ledger_id} was changed by others "
         f"{retries.metadata_conflict_attempts} times in a row"
     )
+
+
+def changed_custom_metadata(changes: Mapping[str, bytes | None]) -> Transform:
+    """Sets names of the custom metadata, and removes those whose new value is None."""
+
+    def transform(metadata: LedgerMetadata) -> LedgerMetadata | None:
+        merged: dict[str, bytes | None] = {**metadata.custom_metadata, **changes}
+        custom = {name: value for name, value in merged.items() if value is not None}
+        return None if custom == metadata.custom_metadata else replace(metadata, custom_metadata=custom)
+
+    return transform
 
 
 def begin_recovery(metadata: LedgerMetadata) -> LedgerMetadata | None:

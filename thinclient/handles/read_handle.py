@@ -37,6 +37,14 @@ class ReadHandle:
     ) -> None:
         await self.close()
 
+    def __repr__(self) -> str:
+        metadata = self.metadata
+        size = f", {metadata.length} bytes" if metadata.is_closed else ""
+        return (
+            f"<{type(self).__name__} of ledger {self.ledger_id}, {metadata.state.name.lower().replace('_', ' ')}, "
+            f"last add confirmed {self.last_add_confirmed}{size}>"
+        )
+
     @property
     def ledger_id(self) -> LedgerId:
         """The id of the ledger."""

@@ -55,7 +55,7 @@ async def look(
     gateways: list[Gateway] = []
 
     async def look_at(addresses: Sequence[str], listed: bool) -> list[GatewayView]:
-        made = [Gateway(address, credentials) for address in addresses]
+        made = [Gateway(address, credentials, tls=uri.tls) for address in addresses]
         gateways.extend(made)
         return list(await asyncio.gather(*(_look_at_gateway(gateway, listed, timeout) for gateway in made)))
 
@@ -89,7 +89,7 @@ def _learnt(views: Sequence[GatewayView]) -> list[str]:
 async def _look_at_gateway(gateway: Gateway, listed: bool, timeout: float) -> GatewayView:
     address = gateway.address
     if not await gateway.connect(timeout):
-        return GatewayView(address, listed, error=await _why_not_connected(address, timeout))
+        return GatewayView(address, listed, error=(await gateway.why_not_connected(timeout)).reason)
     try:
         health = await health_pb2_grpc.HealthStub(gateway.channel).Check(
             health_pb2.HealthCheckRequest(), timeout=timeout
@@ -114,20 +114,6 @@ async def _look_at_gateway(gateway: Gateway, listed: bool, timeout: float) -> Ga
         features=tuple(info.features),
         bookies=bookies_of(bookies.bookies),
     )
-
-
-async def _why_not_connected(address: str, timeout: float) -> str:
-    """gRPC does not tell; a plain connection does."""
-    host, _, port = address.rpartition(":")
-    try:
-        async with asyncio.timeout(timeout):
-            _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
-    except TimeoutError:
-        return f"no connection within {timeout:g} s"
-    except OSError as error:
-        return f"no connection: {error.strerror or error}"
-    writer.close()
-    return "something listens there that speaks no gRPC, or TLS differs: grpc:// is plain text, grpcs:// is TLS"
 
 
 async def _look_at_recovery(address: str, tls: TlsFiles | None, config: ClientConfig, timeout: float) -> RecoveryView:

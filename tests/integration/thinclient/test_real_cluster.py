@@ -162,7 +162,7 @@ def passed_over(client: BookKeeper) -> float:
 
 @pytest.mark.asyncio
 async def test_no_gateway_is_one_clear_error() -> None:
-    with pytest.raises(MetaStoreException, match=r"127\.0\.0\.1:1: no connection"):
+    with pytest.raises(MetaStoreException, match=r"127\.0\.0\.1:1: connection refused"):
         await BookKeeper.connect("grpc://127.0.0.1:1", ClientConfig(metadata_timeout_seconds=0.5))
 
 

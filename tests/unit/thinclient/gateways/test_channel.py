@@ -168,7 +168,7 @@ async def test_when_nobody_answers_every_address_and_its_error_is_named() -> Non
         with pytest.raises(MetaStoreException) as caught:
             await manager.read(SEVEN)
         for part in (
-            gateways[0].address + ": no connection",
+            gateways[0].address + ": connection refused",
             gateways[1].address + ": UNAVAILABLE: refused by the test",
             "within 2.5 s",
         ):

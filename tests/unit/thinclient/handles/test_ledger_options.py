@@ -22,7 +22,7 @@ def test_calls_take_what_there_is_an_option_for() -> None:
     for client in (BookKeeper, blocking.BookKeeper):
         for create in (client.create_ledger, client.create_advanced_ledger):
             assert list(inspect.signature(create).parameters) == ["self", *parameters]
-            assert inspect.iscoroutinefunction(create) == (client is BookKeeper)
+            assert inspect.iscoroutinefunction(inspect.unwrap(create)) == (client is BookKeeper)
 
 
 def test_what_a_call_names_wins_over_its_options() -> None:
@@ -37,10 +37,28 @@ def test_what_a_call_names_wins_over_its_options() -> None:
 
 
 @pytest.mark.parametrize(
+    ("given", "sizes"),
+    [
+        ({}, (3, 3, 2)),
+        ({"ensemble_size": 5}, (5, 3, 2)),
+        ({"ensemble_size": 2}, (2, 2, 2)),
+        ({"ensemble_size": 1}, (1, 1, 1)),
+        ({"write_quorum_size": 1}, (3, 1, 1)),
+        ({"ensemble_size": 2, "ack_quorum_size": 1}, (2, 2, 1)),
+    ],
+)
+def test_quorums_that_are_not_named_follow_the_ensemble(given: dict[str, Any], sizes: tuple[int, int, int]) -> None:
+    for options in (LedgerOptions(**given), ledger_options(**given)):
+        assert (options.ensemble_size, options.write_quorum_size, options.ack_quorum_size) == sizes
+
+
+@pytest.mark.parametrize(
     ("given", "wrong"),
     [
-        ({"ensemble_size": 2}, "ensemble size 2, write quorum 3"),
-        ({"write_quorum_size": 1}, "write quorum 1 and ack quorum 2"),
+        ({"ensemble_size": 2, "write_quorum_size": 3}, "ensemble size 2, write quorum 3"),
+        ({"write_quorum_size": 1, "ack_quorum_size": 2}, "write quorum 1 and ack quorum 2"),
+        ({"ensemble_size": "2"}, "ensemble_size is a number of bookies, not '2'"),
+        ({"write_quorum_size": 0}, "each must be at least the next"),
         ({"ack_quorum_size": 0}, "the last at least 1"),
         ({"password": "secret"}, "password is bytes"),
         ({"digest_type": "CRC32C"}, "digest_type is a DigestType"),

@@ -1,0 +1,112 @@
+"""Why there is no connection to a gateway, which gRPC does not tell: a plain connection and the first bytes do.
+
+| found | told | hopeless |
+|---|---|---|
+| the name has no address | `… has no address` | yes |
+| refused, no route | in the system's words | yes |
+| no answer to the connection | `no connection within …` | no |
+| TLS is expected and the server speaks none, or the other way round | which scheme to write | yes |
+| the certificate is not accepted | why | yes |
+| HTTP/1, another protocol, closed at once | what it is | yes |
+| connected, and silent | that it says nothing | no |
+
+Hopeless is what waiting for a second mends only where somebody starts or changes something meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from dataclasses import dataclass
+
+from bookgate.thinclient.gateways.uri import TlsFiles
+
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+"""HTTP/2's connection preface with empty settings, which a server answers with its own."""
+_SETTINGS = 4
+_TLS_ALERT = b"\x15\x03"
+_LONGEST_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class NoConnection:
+    """Why there is none. `hopeless`: see the module."""
+
+    reason: str
+    hopeless: bool = False
+
+
+async def why_no_connection(address: str, tls: TlsFiles | None, timeout: float) -> NoConnection:
+    """Finds out within `timeout` seconds (at most 1 s) why `host:port` takes no gRPC connection."""
+    limit = max(min(timeout, _LONGEST_SECONDS), 0.05)
+    host, _, port = address.rpartition(":")
+    try:
+        async with asyncio.timeout(limit):
+            return await _look(host.strip("[]"), int(port), tls)
+    except TimeoutError:
+        return NoConnection(f"no connection within {limit:g} s")
+
+
+async def _look(host: str, port: int, tls: TlsFiles | None) -> NoConnection:
+    try:
+        reader, writer = await asyncio.open_connection(host, port, ssl=None if tls is None else _context(tls))
+    except socket.gaierror as error:
+        return NoConnection(f"the host {host} has no address ({error.strerror or error})", True)
+    except ssl.SSLCertVerificationError as error:
+        return NoConnection(f"its certificate is not accepted: {error.verify_message}", True)
+    except ssl.SSLError as error:
+        return NoConnection(_no_tls(error), True)
+    except ConnectionRefusedError:
+        return NoConnection("connection refused: nothing listens there", True)
+    except ConnectionResetError:
+        return NoConnection("it broke the connection off", True)
+    except OSError as error:
+        return NoConnection(error.strerror or str(error), True)
+    try:
+        writer.write(_PREFACE)
+        return _told(await _first_bytes(reader), tls is not None)
+    finally:
+        writer.close()
+
+
+def _context(tls: TlsFiles) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=tls.ca)
+    context.set_alpn_protocols(["h2"])
+    if tls.cert is not None:
+        context.load_cert_chain(tls.cert, tls.key)
+    return context
+
+
+def _no_tls(error: ssl.SSLError) -> str:
+    reason = (error.reason or "").replace("_", " ").lower()
+    if "wrong version number" in reason or "record layer failure" in reason or "packet length" in reason:
+        return "it speaks no TLS: write grpc:// for it"
+    return f"no TLS with it: {reason or error}"
+
+
+async def _first_bytes(reader: asyncio.StreamReader) -> bytes | None:
+    """None where it says nothing in time; empty where it closes."""
+    try:
+        async with asyncio.timeout(_LONGEST_SECONDS / 2):
+            return await reader.read(16)
+    except TimeoutError:
+        return None
+    except OSError:
+        # Also what TLS 1.3 tells only now: the server asks for a certificate of the client.
+        return b""
+
+
+def _told(first: bytes | None, with_tls: bool) -> NoConnection:
+    if first is None:
+        return NoConnection("it takes the connection and says nothing")
+    if first.startswith(_TLS_ALERT) or first.startswith(b"\x16\x03"):
+        return NoConnection("it speaks TLS: write grpcs:// for it, and give tls_ca that vouches for it", True)
+    if first.startswith(b"HTTP/1"):
+        return NoConnection("it is an HTTP server, and no gateway (the gateway's port is 4181 by default)", True)
+    if len(first) > 3 and first[3] == _SETTINGS:
+        return NoConnection("it speaks HTTP/2 but gave gRPC no connection")
+    if not first:
+        hint = "it may ask for a client's certificate (tls_cert)" if with_tls else "it is no gateway, or it speaks TLS"
+        return NoConnection(f"it closed the connection at once: {hint}", True)
+    return NoConnection("it speaks another protocol: no gateway is at this port", True)
