@@ -3,7 +3,7 @@ sink.
 
     from bookgate import BookKeeper
 
-    async with await BookKeeper.connect("grpc://127.0.0.1:4181") as bookkeeper:
+    async with BookKeeper.connect("grpc://127.0.0.1:4181") as bookkeeper:
         ledger = await bookkeeper.create_ledger(password=b"secret")
         await ledger.append(b"hello")
         await ledger.close()

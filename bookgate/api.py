@@ -6,6 +6,7 @@ gateway, a command that prints its help) does not load the client.
 
 from __future__ import annotations
 
+from bookgate.ledger.connection_state import ConnectionState
 from bookgate.ledger.entry import Entry
 from bookgate.ledger.entry_columns import EntryColumns
 from bookgate.ledger.errors import (
@@ -69,6 +70,7 @@ __all__ = [
     "ClientAuthSession",
     "ClientClosedException",
     "ClientConfig",
+    "ConnectionState",
     "DataUnknownException",
     "DigestMatchException",
     "DigestType",

@@ -54,6 +54,17 @@ class Settings(BaseSettings, ConsistentSettings):
     OWN_PREFIX: ClassVar[bool] = True
     """False where other programs' variables begin the same, so that an unknown one is no mistake."""
 
+    def __init__(self, **values: Any) -> None:
+        """Raises IncorrectParameterException that names each key that is wrong."""
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            if arguments_only():
+                raise
+            given = {key: Given(value) for key, value in values.items()}
+            problems = value_problems(type(self), given) or [Problem("", str(each["msg"])) for each in error.errors()]
+            raise IncorrectParameterException(f"configuration is not valid: {'; '.join(map(str, problems))}") from None
+
     @classmethod
     def load(
         cls, file: Path | None = None, values: Mapping[str, Any] = NOTHING, options: Mapping[str, Any] = NOTHING

@@ -65,7 +65,11 @@ _RENAMED = {
 
 
 class ClientConfig(Settings):
-    """Everything that can be set of a client. Raises pydantic's ValidationError for a value out of range."""
+    """Everything that can be set of a client.
+
+    Raises:
+        IncorrectParameterException: A value is out of range, or there is no such setting; the nearest one is named.
+    """
 
     model_config = SettingsConfigDict(env_prefix="BOOKGATE_", frozen=True, extra="forbid")
     OWN_PREFIX: ClassVar[bool] = False

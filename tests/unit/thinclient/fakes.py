@@ -315,7 +315,9 @@ class InMemoryLedgerManager(LedgerManager):
         self._store(replace(record, metadata=replace(record.metadata, **changes), version=record.version + 1))
 
     async def remove(self, ledger_id: LedgerId, expected_version: int | None = None) -> None:
-        await self.read(ledger_id)
+        found = await self.read(ledger_id)
+        if expected_version not in (None, found.version):
+            raise MetadataVersionException(f"version {found.version}")
         del self.records[ledger_id]
         for listener in list(self.listeners.get(ledger_id, [])):
             listener(ledger_id, None)
