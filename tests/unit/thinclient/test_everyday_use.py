@@ -91,8 +91,8 @@ async def test_what_was_not_closed_is_told_with_the_line_that_made_it() -> None:
     ("wrong", "words"),
     [
         ({"ledger_id": 0, "password": "secret"}, "password is bytes, not str"),
-        ({"ledger_id": "seven"}, "ledger_id is a number or a LedgerId, not 'seven'"),
-        ({"ledger_id": True}, "ledger_id is a number"),
+        ({"ledger_id": "seven"}, "ledger_id is a number, a LedgerId or a UUID, not 'seven'"),
+        ({"ledger_id": True}, "ledger_id is a number,"),
         ({"ledger_id": -1}, "-1"),
     ],
 )
