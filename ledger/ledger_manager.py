@@ -199,6 +199,16 @@ class LedgerManager(ABC):
             BKException: The listing can't be completed.
         """
 
+    async def scopes(self, start_after: int = 0) -> AsyncIterator[Sequence[int]]:
+        """Lists the scopes above `start_after` that have a ledger, ascending by their bits, as non-empty runs.
+
+        A scope whose last ledger is removed meanwhile may be listed or not. The default is that of a store that keeps
+        ledgers of scope 0 only: none.
+        """
+        none: Sequence[Sequence[int]] = ()
+        for run in none:
+            yield run
+
     async def ledger_records(
         self, scope_id: int = 0, start_after: int | None = None, end_before: int | None = None, page_size: int = 0
     ) -> AsyncIterator[list[LedgerRecord]]:

@@ -68,6 +68,8 @@ from bookgate.protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2 import (
     GetLedgerRangesResponse,
     LedgerMetadataRequest,
     LedgerMetadataResponse,
+    ListScopesRequest,
+    ListScopesResponse,
 )
 from bookgate.protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2_grpc import LedgerMetadataServiceServicer
 from bookgate.runtime.security.actions import Action
@@ -77,6 +79,9 @@ Response = LedgerMetadataResponse | bytes
 """A message, or one already encoded: the interceptor's serializer accepts both."""
 
 Operation = Callable[[LedgerMetadataRequest], Awaitable[Response]]
+
+_SCOPES = 10_000
+"""Scopes a page of ListScopes has, about."""
 
 
 class MetadataService(LedgerMetadataServiceServicer):
@@ -170,6 +175,30 @@ class MetadataService(LedgerMetadataServiceServicer):
             yield GetLedgerRangesResponse(code=StatusCode.BAD_REQUEST, message=str(error))
         except Exception as error:
             await abort_with(context, "Iterate", error)
+
+    async def ListScopes(self, request: ListScopesRequest, context: Context) -> ListScopesResponse:
+        try:
+            await self._freshness.wait_for(request.min_revision)
+            return await self._scopes(request)
+        except Exception as error:
+            return await abort_with(context, "ListScopes", error)
+
+    async def _scopes(self, request: ListScopesRequest) -> ListScopesResponse:
+        """A page: at least _SCOPES of them, or all that are left; those that the caller may list."""
+        who = caller()
+        response = ListScopesResponse(end=True)
+        looked_at = 0
+        async with aclosing(self._factory.ledger_manager.scopes(request.start_after)) as runs:  # type: ignore[type-var]
+            async for run in runs:
+                if looked_at >= _SCOPES:
+                    response.end = False
+                    break
+                looked_at += len(run)
+                response.last_scope_id = run[-1]
+                response.scope_ids.extend(
+                    each for each in run if who is None or who.reach(Action.LEDGER_LIST, each) is not Reach.NONE
+                )
+        return response
 
     # --- one ledger ---------------------------------------------------------------------------------------------
 

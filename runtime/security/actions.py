@@ -90,6 +90,7 @@ RPC_ACTIONS: Mapping[str, Action | None] = {
     f"{_METADATA}Remove": Action.LEDGER_DELETE,
     f"{_METADATA}Watch": Action.LEDGER_WATCH,
     f"{_METADATA}Iterate": Action.LEDGER_LIST,
+    f"{_METADATA}ListScopes": Action.LEDGER_LIST,
     f"{_DISCOVERY}ListBookies": Action.DISCOVERY_READ,
     f"{_DISCOVERY}WatchBookies": Action.DISCOVERY_READ,
     f"{_DISCOVERY}GetBookieServiceInfo": Action.DISCOVERY_READ,

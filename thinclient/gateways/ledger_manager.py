@@ -256,6 +256,21 @@ class RpcLedgerManager(LedgerManager):
         ):
             yield [self._record(ledger, "read a listed ledger") for ledger in response.ledgers]
 
+    async def scopes(self, start_after: int = 0) -> AsyncIterator[Sequence[int]]:
+        request = wire.ListScopesRequest(start_after=start_after, min_revision=self._gateways.revision)
+        what = "list scopes"
+        while True:
+            response = await self._gateways.call(
+                what, lambda gateway, timeout: gateway.answer(gateway.metadata.ListScopes(request, timeout=timeout))
+            )
+            if response.code != StatusCode.SUCCESS:
+                raise code_error(response.code, response.message, what)
+            if response.scope_ids:
+                yield list(response.scope_ids)
+            if response.end:
+                return
+            request.start_after = response.last_scope_id
+
     async def register_listener(self, ledger_id: LedgerId, listener: LedgerMetadataListener) -> None:
         self._watch.add(ledger_id, listener)
 

@@ -17,7 +17,7 @@ from bookgate.ledger.errors import (
     MetadataVersionException,
     NoSuchLedgerExistsOnMetadataServerException,
 )
-from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.ledger_id import HALF_MASK, LedgerId, scope_of
 from bookgate.ledger.metadata import LedgerMetadata
 from bookgate.ledger.metadata_codec import decode, encode
 from bookgate.ledger.metadata_store import (
@@ -35,6 +35,8 @@ _TOGETHER = 500
 """Ledgers in one transaction; whoever else changes something waits for the end of it."""
 
 _LARGEST_ID = (1 << 63) - 1
+_LAST_SCOPE = -1
+"""By its bits."""
 
 
 class SqliteLedgerManager(LedgerManager):
@@ -127,6 +129,15 @@ class SqliteLedgerManager(LedgerManager):
             if len(keys) < _RUN:
                 return
             first = keys[-1] + b"\0"
+
+    async def scopes(self, start_after: int = 0) -> AsyncIterator[Sequence[int]]:
+        while start_after != _LAST_SCOPE:
+            found = await self._store.read(_scopes_after(start_after))
+            if found:
+                yield found
+            if len(found) < _RUN:
+                return
+            start_after = found[-1]
 
     async def register_listener(self, ledger_id: LedgerId, listener: LedgerMetadataListener) -> None:
         self.listeners.add(ledger_id, listener)
@@ -231,6 +242,24 @@ def _page(first: bytes, last: bytes) -> Callable[[sqlite3.Connection], list[byte
             "SELECT key FROM ledgers WHERE key >= ? AND key <= ? ORDER BY key LIMIT ?", (first, last, _RUN)
         )
         return [key for (key,) in rows]
+
+    return select
+
+
+def _scopes_after(scope_id: int) -> Callable[[sqlite3.Connection], list[int]]:
+    """The scopes of one run: one look into the index for each."""
+
+    def select(connection: sqlite3.Connection) -> list[int]:
+        found: list[int] = []
+        last = scope_id
+        while len(found) < _RUN and last != _LAST_SCOPE:
+            following = ledger_key(LedgerId(scope_of((last & HALF_MASK) + 1 << 64), 0))
+            row = connection.execute("SELECT min(key) FROM ledgers WHERE key >= ?", (following,)).fetchone()
+            if row[0] is None:
+                break
+            last = ledger_id_of(row[0]).scope_id
+            found.append(last)
+        return found
 
     return select
 

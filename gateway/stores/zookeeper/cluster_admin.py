@@ -34,7 +34,7 @@ from bookgate.gateway.stores.zookeeper.uri import ZooKeeperUri
 from bookgate.ledger.errors import BKException, IllegalOpException, LedgerExistException, MetaStoreException
 from bookgate.ledger.replication_store import OF_LEDGERS_AND_BOOKIES
 
-_OF_LEDGERS = re.compile(r"\d{2}|\d{3}|L\d{10,}|ID-.*|idgen|idgen-long|cookies")
+_OF_LEDGERS = re.compile(r"\d{2}|\d{3}|L\d{10,}|ID-.*|idgen|idgen-long|cookies|scoped")
 _OF_RECOVERY = (
     "underreplication/ledgers",
     "underreplication/locks",

@@ -30,7 +30,7 @@ from bookgate.gateway.stores.zookeeper.replication import ZooKeeperReplicationMe
 from bookgate.gateway.stores.zookeeper.session import ZooKeeperSession
 from bookgate.gateway.stores.zookeeper.settings import DEFAULTS, ZooKeeperSettings
 from bookgate.gateway.stores.zookeeper.uri import ZooKeeperUri, parse_zookeeper
-from bookgate.ledger.errors import IncorrectParameterException, MetaStoreException
+from bookgate.ledger.errors import MetaStoreException
 from bookgate.ledger.metadata_store import LedgerManager, LedgerManagerFactory, RegistrationManager, ServiceDiscovery
 from bookgate.ledger.replication_store import ReplicationMetadata
 
@@ -192,18 +192,9 @@ class ZooKeeperLedgerManagerFactory(LedgerManagerFactory):
 
 def create_factory(uri: str, settings: StoreSettings = NO_SETTINGS) -> ZooKeeperLedgerManagerFactory:
     """The driver's entry point. Raises IncorrectParameterException."""
-    return ZooKeeperLedgerManagerFactory(_supported(uri), settings=settings.of(ZooKeeperSettings))
+    return ZooKeeperLedgerManagerFactory(parse_zookeeper(uri), settings=settings.of(ZooKeeperSettings))
 
 
 def create_admin(uri: str, settings: StoreSettings = NO_SETTINGS) -> ZooKeeperClusterAdmin:
     """The driver's other entry point. Raises IncorrectParameterException."""
-    return ZooKeeperClusterAdmin(_supported(uri), settings.of(ZooKeeperSettings))
-
-
-def _supported(uri: str) -> ZooKeeperUri:
-    parsed = parse_zookeeper(uri)
-    if parsed.manager == "longlonghierarchical":
-        raise IncorrectParameterException(
-            f"metadata URI {uri!r}: the longlonghierarchical ledger manager is not supported; use hierarchical"
-        )
-    return parsed
+    return ZooKeeperClusterAdmin(parse_zookeeper(uri), settings.of(ZooKeeperSettings))

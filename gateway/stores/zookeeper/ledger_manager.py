@@ -26,7 +26,7 @@ from bookgate.gateway.stores.zookeeper.create_queue import CreateQueue
 from bookgate.gateway.stores.zookeeper.id_blocks import IdBlocks
 from bookgate.gateway.stores.zookeeper.id_generator import IdGenerator
 from bookgate.gateway.stores.zookeeper.kazoo_thread import NodeWatch
-from bookgate.gateway.stores.zookeeper.ledger_paths import IdRange, LedgerPaths
+from bookgate.gateway.stores.zookeeper.ledger_paths import IdRange, LedgerPaths, ScopedPaths
 from bookgate.gateway.stores.zookeeper.nodes import create_with_parents, remove_empty_parents
 from bookgate.gateway.stores.zookeeper.requests import NodeContent
 from bookgate.gateway.stores.zookeeper.session import ZooKeeperSession
@@ -82,6 +82,8 @@ class ZooKeeperLedgerManager(LedgerManager):
     def __init__(self, session: ZooKeeperSession, paths: LedgerPaths, ids: IdGenerator) -> None:
         self._session = session
         self._paths = paths
+        # The others remove no empty nodes, or have all ledgers in one.
+        self._scoped = ScopedPaths(paths.root) if paths.removes_parents else None
         self._ids = IdBlocks(ids)
         self._creations = CreateQueue(session)
         self._slots = asyncio.Semaphore(_PARALLEL)
@@ -231,7 +233,11 @@ class ZooKeeperLedgerManager(LedgerManager):
     async def ledger_ranges(
         self, scope_id: int = 0, start_after: int | None = None, end_before: int | None = None
     ) -> AsyncIterator[Sequence[int]]:
-        _check_scope(scope_id)
+        if scope_id:
+            async with aclosing(self._scoped_ids(scope_id, start_after, end_before)) as runs:
+                async for run in runs:
+                    yield run
+            return
         wanted = IdRange(
             -1 if start_after is None else start_after,
             IdRange().before if end_before is None else end_before,
@@ -239,6 +245,36 @@ class ZooKeeperLedgerManager(LedgerManager):
         async with aclosing(list_ids(self._session, self._paths, wanted)) as runs:
             async for run in runs:
                 yield run
+
+    async def scopes(self, start_after: int = 0) -> AsyncIterator[Sequence[int]]:
+        if self._scoped is None:
+            return
+        await self._session.sync(self._paths.root)
+        async with aclosing(self._scoped.scopes(self._children, start_after)) as runs:
+            async for run in runs:
+                yield run
+        await self._require_root()
+
+    async def _scoped_ids(
+        self, scope_id: int, start_after: int | None, end_before: int | None
+    ) -> AsyncGenerator[Sequence[int], None]:
+        await self._session.sync(self._paths.root)
+        scoped = self._require_scopes(f"of scope {scope_id}")
+        async with aclosing(scoped.runs(scope_id, self._children, start_after, end_before)) as runs:
+            async for run in runs:
+                yield run
+        await self._require_root()
+
+    async def _children(self, path: str) -> Sequence[str]:
+        try:
+            return await self._session.children(path)
+        except NoNodeError:
+            return ()
+
+    async def _require_root(self) -> None:
+        """A scope without nodes has no ledgers; a root that is gone says nothing of any."""
+        if await self._session.exists(self._paths.root) is None:
+            raise MetaStoreException(f"ZooKeeper has no {self._paths.root}: the ledgers root was removed")
 
     # --- listeners ----------------------------------------------------------------------------------------------
 
@@ -267,8 +303,17 @@ class ZooKeeperLedgerManager(LedgerManager):
             return error
 
     def _path(self, ledger_id: LedgerId) -> str:
-        _check_scope(ledger_id.scope_id)
+        if ledger_id.scope_id:
+            return self._require_scopes(str(ledger_id)).path(ledger_id)
         return self._paths.path(ledger_id.ledger_id)
+
+    def _require_scopes(self, what: str) -> ScopedPaths:
+        if self._scoped is None:
+            raise IncorrectParameterException(
+                f"this cluster's ledger manager keeps ledgers of scope 0 only, not {what}; a cluster that is to have "
+                "scopes needs one of the hierarchical managers but the legacy one"
+            )
+        return self._scoped
 
     async def _read_stored(self, ledger_id: LedgerId, watch: NodeWatch | None) -> IncarnatedRecord:
         try:
@@ -395,13 +440,6 @@ def _stored(ledger_id: LedgerId, content: NodeContent | Exception) -> Incarnated
     """A ledger from its node. Raises what the node's error means, MetadataFormatException."""
     data, stat = _content(ledger_id, content)
     return IncarnatedRecord(RawLedgerRecord(ledger_id, data, stat.version, stat.ctime).record(), stat.czxid)
-
-
-def _check_scope(scope_id: int) -> None:
-    if scope_id:
-        raise IncorrectParameterException(
-            f"this ZooKeeper ledger manager keeps ledgers of scope 0 only, not of scope {scope_id}"
-        )
 
 
 def _check_version(version: int) -> None:

@@ -6,6 +6,10 @@ the root. The composite manager, BookKeeper's default, keeps ids below 2**31 - 1
 the long one. Names of other shapes (LAYOUT, available, idgen, …) are never ledgers. Source:
 docs/protocol/metadata.md#ledger-paths, docs/protocol/metadata.md#listing-ledgers.
 
+Ledgers with a scope lie apart from these, whichever tree manager the cluster has: under `scoped`, scope and id as 16
+hexadecimal digits each, split 4-4-4-4, the last part prefixed with `L` (`ScopedPaths`). The name `scoped` is none that
+a tree has, so everybody else passes over it. Source: docs/protocol/scoped-ledgers.md#zookeeper.
+
 Listing: children are walked in numeric order, a subtree is skipped when its whole range lies outside what is asked
 for, and the two trees of the composite manager are merged, so ids come strictly ascending whatever stands where. The
 readers of children are passed in; when one raises, the listing raises. The next nodes of a level are read while the
@@ -23,6 +27,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 from bookgate.ledger.errors import IncorrectParameterException
+from bookgate.ledger.ledger_id import HALF_MASK, LedgerId, halves_of
 
 Result = TypeVar("Result")
 
@@ -37,6 +42,8 @@ Children = Callable[[str], Awaitable[Sequence[str]]]
 Numbers = Callable[[str, int], Awaitable[Sequence[int]]]
 """Numbers of a path's children whose names are `L` and so many digits, ascending; none for a node that is not there."""
 
+_DIGITS = {10: re.compile(r"[0-9]+", re.ASCII), 16: re.compile(r"[0-9a-f]+")}
+
 _AHEAD = 4
 _NOTHING: Sequence[int] = []
 
@@ -47,13 +54,15 @@ class IdRange:
 
     after: int = -1
     before: int = LARGEST_ID + 1
+    largest: int = LARGEST_ID
+    """The largest number that is an id at all."""
 
     def overlaps(self, lowest: int, highest: int) -> bool:
         return lowest < self.before and highest > self.after
 
     def select(self, ids: Sequence[int]) -> Sequence[int]:
         """Those of some ascending ids that are wanted and are ids at all."""
-        before = min(self.before, LARGEST_ID + 1)
+        before = min(self.before, self.largest + 1)
         if not ids or (ids[0] > self.after and ids[-1] < before):
             return ids
         return [ledger_id for ledger_id in ids if self.after < ledger_id < before]
@@ -68,9 +77,10 @@ class _Node(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """A tree of fixed digit widths a level."""
+    """A tree of fixed digit widths a level; digits are of `base`, 10 or 16."""
 
     widths: tuple[int, ...]
+    base: int = 10
 
     @property
     def digits(self) -> int:
@@ -78,7 +88,7 @@ class Tree:
 
     def path(self, ledger_id: int) -> str:
         """The path below the root, with its leading slash."""
-        text = f"{ledger_id:0{self.digits}d}"
+        text = f"{ledger_id:0{self.digits}{'d' if self.base == 10 else 'x'}}"
         if len(text) > self.digits:
             raise IncorrectParameterException(
                 f"ledger id {ledger_id} has more than the {self.digits} digits of this ledger manager"
@@ -103,12 +113,26 @@ class Tree:
         leaves = self._nodes(len(self.widths) - 1, root, children, wanted)
         async with aclosing(_ahead(leaves, lambda node: numbers(node.path, width))) as found:
             async for node, below in found:
-                first = int(node.digits or 0) * 10**width
+                first = int(node.digits or "0", self.base) * self.base**width
                 whole = isinstance(below, range)
                 ids = range(first + below[0], first + below[-1] + 1) if whole and below else [first + n for n in below]
                 run = wanted.select(ids)
                 if run:
                     yield run
+
+    async def parts(
+        self, root: str, children: Children, wanted: IdRange
+    ) -> AsyncGenerator[tuple[str, Sequence[str]], None]:
+        """Each node above the last level, in order: the digits on the way to it, and the names of its children."""
+        nodes = self._nodes(
+            len(self.widths) - 1,
+            root,
+            children,
+            IdRange(before=self.base**self.digits, largest=self.base**self.digits - 1),
+        )
+        async with aclosing(_ahead(nodes, lambda node: children(node.path))) as found:
+            async for node, names in found:
+                yield node.digits, names
 
     async def _nodes(self, level: int, root: str, children: Children, wanted: IdRange) -> AsyncGenerator[_Node, None]:
         """The nodes of a level, in order, that may have wanted ids below them."""
@@ -116,12 +140,12 @@ class Tree:
             yield _Node(root, "")
             return
         above = self._nodes(level - 1, root, children, wanted)
-        below = 10 ** sum(self.widths[level:])
+        below = self.base ** sum(self.widths[level:])
         async with aclosing(_ahead(above, lambda node: children(node.path))) as parents:
             async for parent, names in parents:
-                for digits in _digit_names(names, self.widths[level - 1], ""):
+                for digits in digit_names(names, self.widths[level - 1], "", self.base):
                     node = _Node(f"{parent.path}/{digits}", parent.digits + digits)
-                    first = int(node.digits) * below
+                    first = int(node.digits, self.base) * below
                     if wanted.overlaps(first, first + below - 1):
                         yield node
 
@@ -154,14 +178,18 @@ async def _ahead(
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _digit_names(names: Sequence[str], width: int, mark: str) -> list[str]:
+def digit_names(names: Sequence[str], width: int, mark: str, base: int = 10) -> list[str]:
     """The digits of the names that are `mark` and exactly `width` digits, sorted."""
     wanted = [name[len(mark) :] for name in names if name.startswith(mark) and len(name) == len(mark) + width]
-    return sorted(digits for digits in wanted if digits.isascii() and digits.isdigit())
+    digits = _DIGITS[base]
+    return sorted(each for each in wanted if digits.fullmatch(each))
 
 
 SHORT = Tree((2, 4, 4))
 LONG = Tree((3, 4, 4, 4, 4))
+_HALF = Tree((4, 4, 4, 4), 16)
+SCOPED_ROOT = "scoped"
+"""Below the ledgers root: what is here belongs to ledgers with a scope."""
 
 
 class LedgerPaths:
@@ -254,16 +282,55 @@ def paths_of(manager: str, root: str) -> LedgerPaths:
         return FlatPaths(root)
     if manager == "legacyhierarchical":
         return TreePaths(root, SHORT, removes_parents=False)
-    if manager == "longhierarchical":
+    if manager in ("longhierarchical", "longlonghierarchical"):
         return TreePaths(root, LONG, removes_parents=True)
     raise IncorrectParameterException(
-        f"the ledger manager {manager!r} is not supported on ZooKeeper; use hierarchical, longhierarchical or flat"
+        f"the ledger manager {manager!r} is not supported on ZooKeeper; use hierarchical, longhierarchical, "
+        "longlonghierarchical or flat"
     )
 
 
-def _numbers_from(children: Children) -> Numbers:
+class ScopedPaths:
+    """Where the ledgers of scopes other than 0 are, under one ledgers root. Ids are signed halves."""
+
+    def __init__(self, root: str) -> None:
+        self.root = f"{root}/{SCOPED_ROOT}"
+
+    def path(self, ledger_id: LedgerId) -> str:
+        """The whole path."""
+        return self._scope(ledger_id.scope_id) + _HALF.path(ledger_id.ledger_id & HALF_MASK)
+
+    def _scope(self, scope_id: int) -> str:
+        digits = f"{scope_id & HALF_MASK:016x}"
+        return "/".join((self.root, digits[:4], digits[4:8], digits[8:12], digits[12:]))
+
+    async def runs(
+        self, scope_id: int, children: Children, start_after: int | None, end_before: int | None
+    ) -> AsyncGenerator[Sequence[int], None]:
+        """The ids of a scope above and below two of them, in the order of their bits, a run a leaf level node."""
+        wanted = IdRange(
+            -1 if start_after is None else start_after & HALF_MASK,
+            HALF_MASK + 1 if end_before is None else end_before & HALF_MASK,
+            HALF_MASK,
+        )
+        numbers = _numbers_from(children, 16)
+        async with aclosing(_HALF.runs(self._scope(scope_id), children, numbers, wanted)) as runs:
+            async for run in runs:
+                yield [halves_of(1 << 64 | number)[1] for number in run]
+
+    async def scopes(self, children: Children, start_after: int) -> AsyncGenerator[Sequence[int], None]:
+        """The scopes that have a node, in the order of their bits, above one; a run a node above them."""
+        wanted = IdRange(start_after & HALF_MASK, HALF_MASK + 1, HALF_MASK)
+        async with aclosing(_HALF.parts(self.root, children, wanted)) as parts:
+            async for digits, names in parts:
+                found = wanted.select([int(digits + each, 16) for each in digit_names(names, 4, "", 16)])
+                if found:
+                    yield [halves_of(each << 64)[0] for each in found]
+
+
+def _numbers_from(children: Children, base: int = 10) -> Numbers:
     async def numbers(path: str, width: int) -> Sequence[int]:
-        return [int(digits) for digits in _digit_names(await children(path), width, "L")]
+        return [int(digits, base) for digits in digit_names(await children(path), width, "L", base)]
 
     return numbers
 

@@ -336,5 +336,5 @@ async def test_revision_does_not_go_back_when_a_new_session_begins() -> None:
 
 async def test_driver_of_the_uri(zookeeper_uri: str) -> None:
     assert isinstance(create_factory(zookeeper_uri), ZooKeeperLedgerManagerFactory)
-    with pytest.raises(IncorrectParameterException, match="longlonghierarchical"):
-        create_factory(zookeeper_uri.replace("hierarchical", "longlonghierarchical"))
+    with pytest.raises(IncorrectParameterException, match="unknown ledger manager"):
+        create_factory(zookeeper_uri.replace("hierarchical", "longlonglonghierarchical"))

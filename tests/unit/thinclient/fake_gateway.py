@@ -169,6 +169,10 @@ class FakeGateway(wire_grpc.LedgerMetadataServiceServicer, discovery_grpc.Servic
         await self._note("Remove", request, context)
         return await self._answer(self.store.remove(ledger_id_of(request)), context)
 
+    async def ListScopes(self, request: wire.ListScopesRequest, context: Context) -> wire.ListScopesResponse:
+        found = [scope async for run in self.store.scopes(request.start_after) for scope in run]
+        return wire.ListScopesResponse(scope_ids=found, end=True)
+
     async def BatchCreate(self, request: wire.BatchCreateRequest, context: Context) -> wire.BatchCreateResponse:
         await self._check_named("BatchCreate", request, context)
         responses = []

@@ -128,6 +128,28 @@ class GetLedgerRangesResponse(_message.Message):
     left_out: int
     def __init__(self, code: _Optional[_Union[_status_pb2.StatusCode, str]] = ..., count: _Optional[int] = ..., serialized_ranges: _Optional[bytes] = ..., ledger_scope_id: _Optional[int] = ..., last_ledger_id: _Optional[int] = ..., end: bool = ..., ledgers: _Optional[_Iterable[_Union[LedgerMetadataResponse, _Mapping]]] = ..., message: _Optional[str] = ..., cluster_instance_id: _Optional[str] = ..., left_out: _Optional[int] = ...) -> None: ...
 
+class ListScopesRequest(_message.Message):
+    __slots__ = ("start_after", "min_revision")
+    START_AFTER_FIELD_NUMBER: _ClassVar[int]
+    MIN_REVISION_FIELD_NUMBER: _ClassVar[int]
+    start_after: int
+    min_revision: int
+    def __init__(self, start_after: _Optional[int] = ..., min_revision: _Optional[int] = ...) -> None: ...
+
+class ListScopesResponse(_message.Message):
+    __slots__ = ("code", "scope_ids", "end", "last_scope_id", "message")
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    SCOPE_IDS_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    LAST_SCOPE_ID_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    code: _status_pb2.StatusCode
+    scope_ids: _containers.RepeatedScalarFieldContainer[int]
+    end: bool
+    last_scope_id: int
+    message: str
+    def __init__(self, code: _Optional[_Union[_status_pb2.StatusCode, str]] = ..., scope_ids: _Optional[_Iterable[int]] = ..., end: bool = ..., last_scope_id: _Optional[int] = ..., message: _Optional[str] = ...) -> None: ...
+
 class BatchReadRequest(_message.Message):
     __slots__ = ("ledger_ids", "ledger_scope_id", "min_revision", "batched_answers")
     LEDGER_IDS_FIELD_NUMBER: _ClassVar[int]

@@ -74,6 +74,11 @@ class LedgerMetadataServiceStub:
                 request_serializer=bookkeeper_dot_gateway_dot_v1_dot_ledger__metadata__service__pb2.BatchCreateRequest.SerializeToString,
                 response_deserializer=bookkeeper_dot_gateway_dot_v1_dot_ledger__metadata__service__pb2.BatchCreateResponse.FromString,
                 _registered_method=True)
+        self.ListScopes = channel.unary_unary(
+                '/bookkeeper.gateway.v1.LedgerMetadataService/ListScopes',
+                request_serializer=bookkeeper_dot_gateway_dot_v1_dot_ledger__metadata__service__pb2.ListScopesRequest.SerializeToString,
+                response_deserializer=bookkeeper_dot_gateway_dot_v1_dot_ledger__metadata__service__pb2.ListScopesResponse.FromString,
+                _registered_method=True)
 
 
 class LedgerMetadataServiceServicer:
@@ -134,6 +139,13 @@ class LedgerMetadataServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListScopes(self, request, context):
+        """A page of the scopes, other than 0, that have a ledger, ascending by their bits.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_LedgerMetadataServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -176,6 +188,11 @@ def add_LedgerMetadataServiceServicer_to_server(servicer, server):
                     servicer.BatchCreate,
                     request_deserializer=bookkeeper_dot_gateway_dot_v1_dot_ledger__metadata__service__pb2.BatchCreateRequest.FromString,
                     response_serializer=bookkeeper_dot_gateway_dot_v1_dot_ledger__metadata__service__pb2.BatchCreateResponse.SerializeToString,
+            ),
+            'ListScopes': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListScopes,
+                    request_deserializer=bookkeeper_dot_gateway_dot_v1_dot_ledger__metadata__service__pb2.ListScopesRequest.FromString,
+                    response_serializer=bookkeeper_dot_gateway_dot_v1_dot_ledger__metadata__service__pb2.ListScopesResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -394,6 +411,33 @@ class LedgerMetadataService:
             '/bookkeeper.gateway.v1.LedgerMetadataService/BatchCreate',
             bookkeeper_dot_gateway_dot_v1_dot_ledger__metadata__service__pb2.BatchCreateRequest.SerializeToString,
             bookkeeper_dot_gateway_dot_v1_dot_ledger__metadata__service__pb2.BatchCreateResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListScopes(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bookkeeper.gateway.v1.LedgerMetadataService/ListScopes',
+            bookkeeper_dot_gateway_dot_v1_dot_ledger__metadata__service__pb2.ListScopesRequest.SerializeToString,
+            bookkeeper_dot_gateway_dot_v1_dot_ledger__metadata__service__pb2.ListScopesResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -50,6 +50,8 @@ class LedgerMetadataServiceStub:
     """Many ids in, one answer an id, in the order in which the store answers."""
     BatchCreate: _grpc.UnaryUnaryMultiCallable[_ledger_metadata_service_pb2.BatchCreateRequest, _ledger_metadata_service_pb2.BatchCreateResponse]
     """Many ledgers in one round trip; one answer a request, in the order of the requests."""
+    ListScopes: _grpc.UnaryUnaryMultiCallable[_ledger_metadata_service_pb2.ListScopesRequest, _ledger_metadata_service_pb2.ListScopesResponse]
+    """A page of the scopes, other than 0, that have a ledger, ascending by their bits."""
 
 @_typing.type_check_only
 class LedgerMetadataServiceAsyncStub(LedgerMetadataServiceStub):
@@ -69,6 +71,8 @@ class LedgerMetadataServiceAsyncStub(LedgerMetadataServiceStub):
     """Many ids in, one answer an id, in the order in which the store answers."""
     BatchCreate: _aio.UnaryUnaryMultiCallable[_ledger_metadata_service_pb2.BatchCreateRequest, _ledger_metadata_service_pb2.BatchCreateResponse]  # type: ignore[assignment]
     """Many ledgers in one round trip; one answer a request, in the order of the requests."""
+    ListScopes: _aio.UnaryUnaryMultiCallable[_ledger_metadata_service_pb2.ListScopesRequest, _ledger_metadata_service_pb2.ListScopesResponse]  # type: ignore[assignment]
+    """A page of the scopes, other than 0, that have a ledger, ascending by their bits."""
 
 class LedgerMetadataServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -133,5 +137,13 @@ class LedgerMetadataServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_ledger_metadata_service_pb2.BatchCreateResponse, _abc.Awaitable[_ledger_metadata_service_pb2.BatchCreateResponse]]:
         """Many ledgers in one round trip; one answer a request, in the order of the requests."""
+
+    @_abc_1.abstractmethod
+    def ListScopes(
+        self,
+        request: _ledger_metadata_service_pb2.ListScopesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_ledger_metadata_service_pb2.ListScopesResponse, _abc.Awaitable[_ledger_metadata_service_pb2.ListScopesResponse]]:
+        """A page of the scopes, other than 0, that have a ledger, ascending by their bits."""
 
 def add_LedgerMetadataServiceServicer_to_server(servicer: LedgerMetadataServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
