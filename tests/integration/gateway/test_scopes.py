@@ -21,7 +21,8 @@ from bookgate.ledger.errors import (
 )
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata_store import CreateRequest, LedgerManagerFactory, LedgerRecord
-from tests.integration.gateway.conftest import Recorder, all_ids, made, some_metadata, unscoped
+from tests.integration.gateway.conftest import Recorder, all_ids, some_metadata, unscoped
+from tests.stores import made
 
 pytestmark = pytest.mark.asyncio
 
