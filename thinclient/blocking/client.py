@@ -512,6 +512,14 @@ class LedgerManager(LedgerManagerFacade):
         """
         return iterate(self._thread, self._asynchronous.ledger_ranges(scope_id, start_after, end_before))
 
+    def scopes(self, start_after: int = 0) -> Generator[Sequence[int], None, None]:
+        """Lists the scopes above `start_after` that have a ledger, ascending by their bits, as non-empty runs.
+
+        A scope whose last ledger is removed meanwhile may be listed or not. The default is that of a store that keeps
+        ledgers of scope 0 only: none.
+        """
+        return iterate(self._thread, self._asynchronous.scopes(start_after))
+
     def ledger_records(
         self, scope_id: int = 0, start_after: int | None = None, end_before: int | None = None, page_size: int = 0
     ) -> Generator[list[LedgerRecord], None, None]:
