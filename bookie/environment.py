@@ -1,7 +1,7 @@
-"""Everything by which a bookie reaches the world outside itself, as one value: disks, threads and clocks, the network,
-the metadata store, and the servers that it hosts beside the entry protocol.
+"""Everything through which a bookie reaches the outside world, as one value: disks, threads and clocks, the network,
+the metadata store, and the servers that it hosts besides the entry protocol.
 
-The defaults are the real ones. A simulator passes its own, and leaves out what it does not simulate.
+The defaults are the real ones. A simulator passes its own, and omits what it does not simulate.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from bookgate.runtime.listening import listen
 
 
 class HostedGateway(Protocol):
-    """The metadata gateway, as far as the bookie around it is concerned."""
+    """The metadata gateway as the bookie that hosts it sees it."""
 
     @property
     def metrics(self) -> GatewayNumbers: ...
 
     async def start(self) -> int:
-        """Serves; the port. Raises OSError, BKException."""
+        """Starts serving; returns the port. Raises OSError, BKException."""
 
     async def stop(self, grace: float) -> None: ...
 

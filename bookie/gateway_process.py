@@ -1,14 +1,14 @@
-"""The metadata gateway of a bookie in a process of its own (`gateway_process`), and the bookie's care for it.
+"""Runs and supervises the metadata gateway of a bookie in a process of its own (setting `gateway_process`).
 
-What the process does is `bookgate.gateway.process.beside_bookie`: gRPC, and the listings of HTTP. The bookie keeps the
-entry protocol and all HTTP that needs its state, or by which it is watched: a gateway that is killed, stopped or busy
-takes nothing of that with it. The bookie holds the gateway's port (bound, never listening) and the listener of
-listings, so neither is lost while the process is started anew.
+What that process does is in `bookgate.gateway.process.beside_bookie`: gRPC, and the listings of HTTP. The bookie keeps
+the entry protocol and all HTTP that needs its state or by which it is monitored: none of that is affected when the
+gateway is killed, stopped or busy. The bookie holds the gateway's port (bound, never listening) and the listening
+socket of the listings, so neither is lost while the process restarts.
 
-States: new → serving (`start`; what the child says is wrong is the bookie's error) → stopped (`stop`). While serving,
-the process may be *silent*, which ends with its next report or, after a minute, with a kill; or *ended*, which ends
-after a pause that doubles while none lasts. A look counts only while this loop goes round: a machine that was stopped
-as a whole kills nobody.
+States: new → serving (`start`; an error of the child at this point is the bookie's error) → stopped (`stop`). While
+serving, the process may be *silent*, which ends with its next report or, after a minute, with a kill; or *ended*, which
+ends after a pause that doubles with each short life. A check counts only while this event loop runs: resuming a machine
+that was suspended as a whole kills nothing.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class GatewayProcess:
         """Answers those paths of HTTP that list; set by `start`."""
 
     async def start(self) -> int:
-        """Serves; returns the port. Raises OSError, ChildFailedException."""
+        """Starts serving; returns the port. Raises OSError, ChildFailedException."""
         settings = self._settings
         holder = self._stack.enter_context(contextlib.closing(await hold_shared_port(settings.host, settings.port)))
         listener = self._stack.enter_context(contextlib.closing(listen(_LOOPBACK, 0)))
@@ -74,7 +74,7 @@ class GatewayProcess:
         return self._port
 
     async def stop(self, grace: float) -> None:
-        """Drains and ends it. A second call does nothing."""
+        """Drains and ends the process. A second call does nothing."""
         if self._minder is not None:
             self._minder.cancel()
             await asyncio.gather(self._minder, return_exceptions=True)
@@ -98,7 +98,7 @@ class GatewayProcess:
         log_event(_log, "gateway_process", state="serving", pid=self._child.pid, address=answer["grpc"])
 
     async def _mind(self) -> None:
-        """Starts the process again whenever it ends."""
+        """Restarts the process whenever it ends."""
         pauses, clock = Pauses(), asyncio.get_running_loop().time
         while True:
             began = clock()
@@ -122,7 +122,7 @@ class GatewayProcess:
         return True
 
     async def _follow(self) -> None:
-        """Keeps what it reports; returns when it has ended."""
+        """Keeps the reports of the process; returns when it has ended."""
         silent = 0
         while True:
             try:

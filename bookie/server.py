@@ -1,12 +1,12 @@
-"""A bookie as a whole: storage, the entry protocol, the metadata gateway it hosts, HTTP admin and registration.
+"""A bookie as a whole: storage, the entry protocol, the hosted metadata gateway, HTTP admin and registration.
 
-With a `grpc://` metadata URI it reaches the metadata through the gateways named there and hosts none itself.
+With a `grpc://` metadata URI the bookie uses the gateways named there and hosts none.
 
-Start: bind the ports (so that one in use is known before anything is touched), reach the metadata store, lock the
-directories, check the cookie, measure the disks, replay the journal, serve, register. Stop: the same backwards, the
-registration first, so that clients turn elsewhere before answers cease. A journal or checkpoint that fails ends the
-bookie at once: nothing more is acknowledged, and the process exits with an error. One that finds no space, be it at
-the start, makes it read-only instead, until there is space.
+Start: bind the ports (so that a port in use is noticed before anything is changed), connect to the metadata store, lock
+the directories, check the cookie, measure the disks, replay the journal, serve, register. Stop: the reverse, the
+registration first, so that clients turn elsewhere before responses cease. A failed journal or checkpoint ends the
+bookie at once: nothing more is acknowledged, and the process exits with an error. A write that finds no space, also at
+the start, makes the bookie read-only until there is space.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _T = TypeVar("_T")
 
 
 class BookieFailedException(BKException):
-    """The bookie stopped by itself: its journal, a checkpoint or its registration failed."""
+    """The bookie stopped of its own accord: its journal, a checkpoint or its registration failed."""
 
 
 class BookieServer:
@@ -118,7 +118,7 @@ class BookieServer:
         self._stopping.set()
 
     async def run_until_stopped(self) -> None:
-        """Returns after `request_stop`. Raises BookieFailedException when the bookie can't go on."""
+        """Returns after `request_stop`. Raises BookieFailedException if the bookie can't continue."""
         await self._stopping.wait()
         if self._failure is not None:
             raise BookieFailedException(
@@ -126,7 +126,7 @@ class BookieServer:
             ) from self._failure
 
     async def start(self) -> None:
-        """Serves when it returns. Raises BKException or OSError that says what is wrong and what to do."""
+        """Serves when it returns. Raises BKException or OSError with the problem and its remedy."""
         config = self._config
         config.check_exposure()
         self._control = config.access_control()
@@ -194,7 +194,7 @@ class BookieServer:
         await self._stack.aclose()
 
     def _listen(self, setting: str, port: int) -> socket.socket:
-        """Binds and listens. Raises OSError that names the port and the setting."""
+        """Binds and listens. Raises OSError naming the port and the setting."""
         host = self._config.host
         try:
             listener = self._doors.listen(host, port)
@@ -400,7 +400,7 @@ class BookieServer:
             self.fail(error)
 
     def _follow_disks(self) -> None:
-        """The mode follows what was measured."""
+        """Adjusts the mode to what was measured."""
         if self._monitor.demands_read_only:
             change = self._mode.disks_full(high_priority=self._monitor.room_for_high_priority)
         else:
@@ -412,17 +412,17 @@ class BookieServer:
     # --- what storage makes of the bookie, told by `bridge` ---
 
     def out_of_space(self) -> None:
-        """A write found no space: read-only until there is some."""
+        """A write found no space: the bookie is read-only until there is some."""
         self._state.carry_out(self._mode.out_of_space())
         self._monitor.hurry()
 
     def space_restored(self) -> None:
-        """The mode follows whether every write has found its space."""
+        """Adjusts the mode, according to whether every write has found its space."""
         out_of_space = self.storage.out_of_space
         self._state.carry_out(self._mode.out_of_space() if out_of_space else self._mode.space_returned())
 
     def fail(self, error: BaseException) -> None:
-        """Ends the bookie: nothing more leaves."""
+        """Ends the bookie: nothing more is sent."""
         log_event(_log, "bookie", logging.CRITICAL, state="failed", error=error)
         self.connections.abort()
         self._failure = self._failure or error
@@ -434,7 +434,7 @@ async def _in_thread(work: Callable[[], _T]) -> _T:
 
 
 async def _recovers_by_default(factory: LedgerManagerFactory) -> bool:
-    """Whether the cluster has auto-recovery at bookies whose settings do not say so."""
+    """Whether the cluster runs auto-recovery on bookies whose settings do not mention it."""
     try:
         return await is_default(factory.replication_metadata)
     except BKException as error:
@@ -446,7 +446,7 @@ _BROKEN_DISK = {errno.EIO, errno.EROFS, errno.ENODEV, errno.ENXIO}
 
 
 def _advice(failure: BaseException) -> str:
-    """What to do about a disk that failed under the bookie, mostly what made the system take it away from writers."""
+    """What to do about a failed disk, most often the reason why the kernel made it read-only."""
     if not isinstance(failure, OSError) or failure.errno not in _BROKEN_DISK:
         return ""
     return (

@@ -1,7 +1,7 @@
-"""Counts of what a bookie does, kept as plain numbers on the hot path and read when metrics are scraped (`metrics`).
+"""Counts of what a bookie does: plain numbers on the hot path, read when metrics are scraped (`metrics`).
 
-Counts are exact. Latencies are those of a sample where an operation is done by the hundred thousand: of an add in
-`SAMPLED`, of a batch of reads, of a batch that the journal writes.
+Counts are exact. Latencies of very frequent operations are sampled: one add in `SAMPLED`, one value per batch of reads
+and per batch that the journal writes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SAMPLED = 256
 
 @dataclass(slots=True)
 class BookieStatistics:
-    """Of requests. Owned by the event loop."""
+    """Counts of requests. Owned by the event loop."""
 
     adds: int = 0
     adds_refused: int = 0
@@ -64,7 +64,7 @@ class BookieStatistics:
 
 @dataclass(slots=True)
 class JournalStatistics:
-    """Of one journal. Owned by its thread. Latencies are of whole batches; sizes in bytes."""
+    """Counts of one journal. Owned by its thread. Latencies are those of whole batches; sizes are in bytes."""
 
     add_entry: OpStats = field(default_factory=OpStats)
     """From when the oldest record of a batch was queued, at the earliest, until the batch was durable."""
@@ -81,7 +81,7 @@ class JournalStatistics:
     flushes_of_full_group: int = 0
 
     def batch_written(self, size: int, entries: int, oldest: float, taken: float, written: float) -> None:
-        """Times in seconds of one clock. The batch is in the file, not synced yet."""
+        """Times in seconds of one clock. The batch has been written, not yet synced."""
         self.queue.success(taken - oldest)
         self.flush.success(written - taken)
         self.batch_entries.record_value(entries)
@@ -97,7 +97,7 @@ class JournalStatistics:
 
 @dataclass(slots=True)
 class FlushStatistics:
-    """Of the flushes of the write cache. Owned by the checkpoint thread."""
+    """Counts of flushes of the write cache. Owned by the checkpoint thread."""
 
     flushes: OpStats = field(default_factory=OpStats)
     entries: int = 0
@@ -112,7 +112,7 @@ class FlushStatistics:
 
 @dataclass(slots=True)
 class StoreStatistics:
-    """Of entry logs and index, of all stores together. Counted without a lock: a race may cost a count."""
+    """Counts of entry logs and index, all stores together. Counted without a lock: a race may lose a count."""
 
     flush_entry_log: OpStats = field(default_factory=OpStats)
     flush_index: OpStats = field(default_factory=OpStats)

@@ -1,13 +1,13 @@
-"""What storage says to whoever serves requests, and what it carries for them: events and completions.
+"""The interface from storage to the code that serves requests: events and completions.
 
-A request goes into storage together with its `Completion`, which comes back by one event of `StorageEvents`, once:
-`stored` when the record is durable (written, where its sync is deferred), or `not_stored` when the disk had no space
-for it. The other events belong to no request.
+A request enters storage together with its `Completion`, which returns exactly once, with one event of `StorageEvents`:
+`stored` when the record is durable (or written, if its sync is deferred), or `not_stored` when the disk had no space
+for it. The other events concern no particular request.
 
-Events come from storage's threads: journal, checkpoint, or whoever deletes ledgers. Journal and checkpoint wait until
-an event returns, so none may block.
+Events come from storage's threads: journal, checkpoint, or the thread that deletes ledgers. Journal and checkpoint wait
+until an event returns, so no event may block.
 
-Not its job: what becomes of an event (`protocol.loop_bridge`), the kinds of completions (`protocol.completions`).
+Not its job: handling events (`protocol.loop_bridge`), the kinds of completions (`protocol.completions`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from bookgate.runtime.latency import OpStats
 
 
 class CompletionClient(Protocol):
-    """Whoever sent a request, as far as its completion goes."""
+    """The sender of a request, as its completion needs it."""
 
     def send(self, frame: bytes) -> None:
         """Queues a response; ignored once the connection is closed."""
@@ -30,18 +30,18 @@ class CompletionClient(Protocol):
         """Encodes a response and queues it."""
 
     def flush(self) -> None:
-        """Hands what is queued to the transport."""
+        """Hands the queued responses to the transport."""
 
 
 class Timer(NamedTuple):
-    """A request that is timed: where its latency counts, and when it began by `time.perf_counter`."""
+    """A timed request: which latency it counts for, and when it began by `time.perf_counter`."""
 
     latency: OpStats
     started: float
 
 
 class Completion:
-    """What is owed to a client once its request is stored. Storage carries it, and looks at nothing in it."""
+    """What is owed to a client once its request is stored. Storage carries it without looking inside."""
 
     __slots__ = ("client", "frame", "timer")
 
@@ -57,29 +57,29 @@ class Completion:
 
 
 class Retry(Enum):
-    """What becomes of a write that found no space."""
+    """What happens after a write that found no space."""
 
     WITH_SPACE = "storage keeps what it could not write, and tries again once told to"
     NEVER = "the error is fatal"
 
 
 class StorageEvents(Protocol):
-    """Implemented by whoever opens storage. Called from storage's threads."""
+    """Implemented by the owner of storage. Called from storage's threads."""
 
     def stored(self, completions: Sequence[Completion]) -> None:
         """The records of these requests are durable, in the order in which they came."""
 
     def not_stored(self, completions: Sequence[Completion], error: OSError) -> Retry:
-        """A write found no space. These requests are not acknowledged, now or later; there may be none.
+        """A write found no space. These requests, possibly none, are not acknowledged, now or later.
 
-        Whoever says `Retry.WITH_SPACE` sees to it that nothing more is written until `space_restored`.
+        An implementation that returns `Retry.WITH_SPACE` ensures that nothing more is written until `space_restored`.
         """
 
     def capacity_available(self) -> None:
-        """The write cache or a journal's queue takes more: there may be capacity for adds again."""
+        """The write cache or a journal's queue has capacity again, so adds may be accepted again."""
 
     def space_restored(self) -> None:
-        """What had found no space has been made good; `LedgerStorage.out_of_space` says whether anything is left."""
+        """A write that had found no space has succeeded; `LedgerStorage.out_of_space` says whether others are left."""
 
     def ledgers_deleted(self, ids: Sequence[int]) -> None:
         """These ledgers of scope 0 were deleted, durably."""

@@ -1,34 +1,35 @@
-"""The journal: what makes a request durable before it is answered.
+"""The journal, which makes requests durable before they are acknowledged.
 
-One thread owns the current file. It takes everything that queued up, appends it with one padding record at the end,
-syncs the file once, and only then says that those requests are `stored`, in the order they came. A batch lies in one
-file; the next file is opened between batches. So an acknowledgement never leaves before the file that holds its record
-is synced, also across a roll (S5, F1).
+One thread owns the current file. It takes everything queued, appends it with one padding record at the end, syncs the
+file once, and only then reports those requests as `stored`, in the order of their arrival. A batch is in one file; the
+next file is begun between batches. An acknowledgement is therefore never sent before the file that holds its record is
+synced, including when the file changes (S5, F1).
 
-A record whose sync is deferred is answered once it was written, before the sync: a kill does not take it back, a loss
-of power may, until a later `force` of its ledger was answered, which is behind the sync of all that was queued before.
+A record with a deferred sync is acknowledged once it is written, before the sync: it survives a kill, but a loss of
+power may take it back until a later `force` of its ledger is acknowledged, which follows the sync of everything queued
+before.
 
-With a group wait a flush waits until its oldest request has waited that long, or enough bytes or records came together;
-without, it begins as soon as the thread is free, and takes what queued up during the last one.
+With a group wait, a flush begins when its oldest request has waited that long, or when enough bytes or records are
+queued; without, as soon as the thread is free, with everything queued during the previous flush.
 
-Requests never wait to be queued; `is_full` says when no more should come, `capacity_available` when they may again.
+Queueing never blocks; `is_full` says when to stop, `capacity_available` when to continue.
 
-`synced_mark` is the end of what is synced; it moves after the sync and before the completions leave.
+`synced_mark` is the end of what is synced; it advances after the sync and before the completions are reported.
 
-A process always begins a new file and never appends to one of an earlier process. `release_preallocation` cuts off what
-the file has allocated ahead: where the disk is short of space the flush of what is journaled may need it.
+A process always begins a new file and never appends to one of an earlier process. `release_preallocation` truncates the
+space allocated ahead: on a disk short of space, the flush of journaled entries may need it.
 
 A write that finds no space stalls the journal, if `not_stored` says to try again: that event takes the completions of
-all that is queued, which are never acknowledged; nothing more is accepted; the records themselves stay, in their order,
-so that what is accepted later is behind them (a fence that is asked for again is behind the first one). `retry` tries
-again, and `space_restored` comes once everything queued is durable. What the failed write left in the file is cut off.
-A start that finds no space for the first file is such a stall as well, with nothing queued.
+everything queued, which are never acknowledged; nothing more is accepted; the records themselves stay, in order, so
+that anything accepted later follows them (a repeated fence follows the first one). `retry` tries again, and
+`space_restored` is reported once everything queued is durable. What the failed write left in the file is truncated. A
+start that finds no space for the first file is such a stall as well, with nothing queued.
 
-Any other error ends the thread: it is told as `failed`, nothing more is acknowledged, and a sync is never tried
-again, since the kernel may have dropped the pages that it failed to write. That holds for a sync without space too.
+Any other error ends the thread: it is reported as `failed`, nothing more is acknowledged, and a sync is never repeated,
+since the kernel may have dropped the pages that it failed to write. This includes a sync that finds no space.
 
-Not its job: the file itself (`file`), what is in a record (`format`), replay, deciding which files may
-go (`checkpoint`).
+Not its job: the file itself (`file`), the contents of records (`format`), replay, deciding which files may be deleted
+(`checkpoint`).
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ class Journal:
         self.synced_mark = fmt.NO_MARK
 
     def open(self, replayed: LogMark = fmt.NO_MARK) -> None:
-        """Begins a new file behind those that exist, and starts the thread. `replayed`: where those end."""
+        """Begins a new file after the existing ones, and starts the thread. `replayed`: where the existing ones end."""
         self.synced_mark = replayed
         try:
             self._begin()
@@ -120,9 +121,9 @@ class Journal:
         self.synced_mark = LogMark(journal_id, self._file.position)
 
     def append(self, payload: bytes, completion: Completion | None, before_sync: bool = False) -> None:
-        """Queues a record; `completion` (unless None) is `stored` once it, and all queued before, are durable.
+        """Queues a record; `completion` (unless None) is `stored` once it, and everything queued before, is durable.
 
-        `before_sync`: already once it is written. Raises StorageStoppedException when the journal is not running.
+        With `before_sync`, as soon as it is written. Raises StorageStoppedException if the journal is not running.
         """
         with self._lock:
             if not self._accepting:
@@ -146,7 +147,7 @@ class Journal:
 
     @property
     def is_full(self) -> bool:
-        """Whether more is queued than should be; `capacity_available` comes once it was taken."""
+        """Whether the queue has reached its limit; `capacity_available` follows once it was taken."""
         return self._queued_bytes >= self._options.queue_limit_bytes
 
     @property
@@ -165,19 +166,19 @@ class Journal:
         return self._out_of_space
 
     def retry(self) -> None:
-        """There may be space again."""
+        """Tries again: there may be space."""
         with self._ready:
             self._retry = True
             self._ready.notify()
 
     def release_preallocation(self) -> None:
-        """Somebody else needs space: what is allocated ahead goes as soon as the thread has nothing to write."""
+        """Releases the space allocated ahead, as soon as the thread has nothing to write."""
         with self._ready:
             self._release = True
             self._ready.notify()
 
     def close(self) -> None:
-        """Makes everything queued durable, says so, and stops the thread."""
+        """Makes everything queued durable, reports it, and stops the thread."""
         with self._ready:
             self._accepting = False
             self._closing = True
@@ -216,7 +217,7 @@ class Journal:
                 self._file = None
 
     def _take(self) -> tuple[list[bytes], list[Completion], list[Completion]] | None:
-        """Everything that is queued, waiting for the first request; None when closed and empty."""
+        """Everything queued, after waiting for the first request; None when closed and empty."""
         with self._ready:
             oldest = self._taken_at
             while not self._payloads and not self._completions:
@@ -238,7 +239,7 @@ class Journal:
         return batch
 
     def _wait_for_group(self, oldest: float) -> None:
-        """Lets later requests join until the first, which came at `oldest` or later, has waited the configured time."""
+        """Lets later requests join until the oldest, queued at `oldest` or later, has waited the configured time."""
         options = self._options
         if options.max_group_wait_seconds <= 0:
             self.statistics.flushes_of_empty_queue += 1
@@ -288,7 +289,7 @@ class Journal:
             self._go_on()
 
     def _stall(self, error: OSError, payloads: list[bytes], completions: list[Completion]) -> None:
-        """Keeps the records, lets the completions go, and waits for `retry`. On closing the records are given up."""
+        """Keeps the records, gives up the completions, and waits for `retry`. On closing the records are dropped."""
         was_stalled = self._out_of_space
         with self._ready:
             self._out_of_space, self._accepting, self._retry = True, False, False
@@ -342,14 +343,14 @@ class Journal:
                 return
 
     def _go_on(self) -> None:
-        """Everything that was queued when space ran out is durable."""
+        """Everything that was queued when space ran out is durable now."""
         with self._ready:
             self._out_of_space, self._accepting = False, not self._closing
         log_event(_log, "journal_has_space", directory=self._directory)
         self._events.space_restored()
 
     def _roll_if_full(self) -> None:
-        """Begins the next file. The old one holds nothing unsynced: every batch ends with a sync."""
+        """Begins the next file. The old one contains nothing unsynced, because every batch ends with a sync."""
         if self._file is None or self._file.position <= self._options.max_size_bytes:
             return
         started = self._monotonic()

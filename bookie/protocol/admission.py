@@ -1,11 +1,11 @@
-"""Whether a request is fit to reach storage at all: a bookie that takes writes, ids in range, body and request of one
-mind, a key worth the name.
+"""Checks of a request before it reaches storage: the bookie accepts writes, ids are in range, body and request agree,
+the master key is non-empty.
 
-A bookie of the Java kind stores what it can't serve or replay later (ids below zero, F6; bodies without a header).
-Here such requests are refused on arrival, before anything is written. Source:
+Apache BookKeeper's bookie stores requests that it can't serve or replay later (negative ids, F6; bodies without a
+header). Here they are rejected on arrival, before anything is written. Source:
 docs/protocol/wire.md#master-keys-after-a-restart, docs/protocol/wire.md#ill-formed-requests.
 
-Not here: what depends on the ledger (`ledger_state`).
+Not its job: checks that depend on the ledger (`ledger_state`).
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ WRITABLE = BookieMode()
 
 
 def check_add(request: AddRequest, mode: BookieMode = WRITABLE) -> Status:
-    """EREADONLY while read-only, unless recovery is taken and this is of it; EBADREQ for a body without a header, ids
-    below zero or ids that are not the body's; EUA for an unset key."""
+    """EREADONLY while read-only, except for recovery adds where those are accepted; EBADREQ for a body without a
+    header, negative ids, or ids that differ from the body's; EUA for an unset key.
+    """
     if mode.read_only and not (request.priority > 0 and mode.takes_high_priority):
         return Status.EREADONLY
     if request.ledger_id < 0 or request.entry_id < 0 or len(request.body) < header_size_of(request.ledger_id):
@@ -37,16 +38,16 @@ def check_add(request: AddRequest, mode: BookieMode = WRITABLE) -> Status:
 
 
 def highest_entry_id(last_entry_id: int, max_gap: int, bound: int) -> int:
-    """Up to which id a ledger takes entries, `last_entry_id` being its last; 0: any gap, up to `bound`.
+    """The highest entry id that a ledger accepts after `last_entry_id`; 0 allows any gap, up to `bound`.
 
-    Index files have a slot for each id below the last: one entry far away makes a file that is huge to whoever copies
-    it without looking for holes.
+    Index files have a slot for each id below the last: one distant entry makes a file that is huge for tools that copy
+    it without regard for holes.
     """
     return min(bound, last_entry_id + max_gap) if max_gap else bound
 
 
 def check_read(request: ReadRequest | BatchReadRequest) -> Status:
-    """EBADREQ for ids out of range; EUA for a fence without a key."""
+    """EBADREQ for ids out of range; EUA for a fencing read without a key."""
     if request.ledger_id < 0 or request.entry_id < LAST_ENTRY:
         return Status.EBADREQ
     if request.fence:
@@ -55,8 +56,9 @@ def check_read(request: ReadRequest | BatchReadRequest) -> Status:
 
 
 def check_write_lac(request: WriteLacRequest, mode: BookieMode = WRITABLE) -> Status:
-    """EREADONLY while read-only, whatever the priority; EBADREQ for a packet without ids, of another ledger or with a
-    LAC below -1; EUA for an unset key."""
+    """EREADONLY while read-only, whatever the priority; EBADREQ for a packet without ids, of another ledger, or with a
+    LAC below -1; EUA for an unset key.
+    """
     if mode.read_only:
         return Status.EREADONLY
     if request.ledger_id < 0 or len(request.body) < lac_header_size_of(request.ledger_id):

@@ -1,15 +1,15 @@
-"""Who may use a bookie: providers of authentication, how one is found, and the two that come with it.
+"""Authentication of clients: providers, how they are found, and the two that are included.
 
-A provider is one object a bookie; it makes a session for each connection (`auth_gate.AuthSession`). Providers are found
-by name in the entry-point group `bookgate.bookie_auth_providers`; what the entry point names is called with the
-settings' `auth_options` as keyword arguments and returns the provider. Its `name` is the plugin name on the wire, which
-the client's provider has to have, too. Without a provider every connection is let in, as by BookKeeper's
+A provider is one object per bookie; it creates a session for each connection (`auth_gate.AuthSession`). Providers are
+found by name in the entry-point group `bookgate.bookie_auth_providers`; the object named there is called with the
+setting `auth_options` as keyword arguments and returns the provider. The provider's `name` is the plugin name on the
+wire, which the client's provider must share. Without a provider every connection is accepted, as with BookKeeper's
 `AuthDisabledPlugin`.
 
-`bookgate-token`: the client shows a secret that stands in a file here. Use it inside TLS only.
-`bookgate-tls-role`: the client's certificate names a role in its subject's OU (docs/protocol/wire.md#authorised-roles).
+`bookgate-token`: the client presents a secret that is listed in a file. Use it inside TLS only. `bookgate-tls-role`:
+the client's certificate names a role in its subject's OU (docs/protocol/wire.md#authorised-roles).
 
-Not here: what may be asked before authentication (`auth_gate`), the client's side.
+Not its job: which requests are allowed before authentication (`auth_gate`), the client's side.
 """
 
 from __future__ import annotations
@@ -36,13 +36,14 @@ class BookieAuthProvider(Protocol):
         """The plugin's name on the wire."""
 
     def new_session(self, peer: str) -> AuthSession:
-        """A session for a fresh connection; `peer` is the client's address, for messages."""
+        """A session for a new connection; `peer` is the client's address, for messages."""
 
 
 class TokenProvider:
-    """Takes any of the tokens of a file, one a line, so that a new one can stand beside the old for a while.
+    """Accepts any token of a file with one token per line, so that a new token can be valid together with the old one
+    for a while.
 
-    The file is read anew for each authentication. Raises IncorrectParameterException when it can't be used.
+    The file is read for each authentication. Raises IncorrectParameterException if it can't be used.
     """
 
     name = TOKEN
@@ -60,7 +61,7 @@ class TokenProvider:
         return TokenSession(self)
 
     def knows(self, token: bytes) -> bool:
-        """Whether the token is one of the file's. Takes the same time for all that are not."""
+        """Whether the file lists the token. Takes the same time for every token that it does not list."""
         return sum(hmac.compare_digest(token, known) for known in self._tokens()) > 0
 
     def _tokens(self) -> list[bytes]:
@@ -75,7 +76,7 @@ class TokenProvider:
 
 
 class TokenSession:
-    """Authenticated by the first payload, which is answered with nothing."""
+    """Authenticated by the first payload; the response is empty."""
 
     def __init__(self, provider: TokenProvider) -> None:
         self._provider = provider
@@ -92,9 +93,9 @@ class TokenSession:
 
 
 class TlsRoleProvider:
-    """Lets in certificates whose first role is one of `roles`, a comma-separated list.
+    """Accepts certificates whose first role is one of `roles`, a comma-separated list.
 
-    Roles stand in the subject's OU under the code 0: `OU=0:writer,reader;1:cluster`.
+    Roles are in the subject's OU under the code 0: `OU=0:writer,reader;1:cluster`.
     """
 
     name = TLS_ROLE
@@ -109,7 +110,7 @@ class TlsRoleProvider:
 
 
 class TlsRoleSession:
-    """Authenticated by the certificate, once TLS stands."""
+    """Authenticated by the certificate, once TLS is established."""
 
     def __init__(self, roles: frozenset[str]) -> None:
         self._roles = roles
@@ -126,7 +127,7 @@ class TlsRoleSession:
 
 
 def role_of(certificate: Mapping[str, Any]) -> str | None:
-    """The first role that a certificate (as `ssl.getpeercert` tells it) names, None without one."""
+    """The first role that a certificate (as `ssl.getpeercert` returns it) names; None without one."""
     names = (pair for part in certificate.get("subject", ()) for pair in part)
     for unit in (value for key, value in names if key == "organizationalUnitName"):
         for field in unit.split(";"):
@@ -140,7 +141,7 @@ _SHIPPED: dict[str, Callable[..., BookieAuthProvider]] = {TOKEN: TokenProvider, 
 
 
 def load_provider(name: str, options: Mapping[str, str]) -> BookieAuthProvider:
-    """The provider of this name. Raises IncorrectParameterException naming what is wrong."""
+    """The provider with this name. Raises IncorrectParameterException with the problem."""
     found = {entry.name: entry for entry in entry_points(group=GROUP)}
     if name not in _SHIPPED and name not in found:
         known = ", ".join(sorted({*_SHIPPED, *found}))

@@ -1,9 +1,9 @@
-"""The kinds of requests that wait in storage: adds, those that are answered like them, and fences with their read.
+"""The kinds of requests that wait in storage: adds, requests answered in the same way, and fencing reads.
 
-An add is one object of its own, without the request it was read from: there are thousands of them under way, and each
-further container is one more that the garbage collector visits.
+An add is a single object that does not keep the request it came from: thousands of adds are in progress, and every
+further container is one more for the garbage collector to visit.
 
-Not its job: what is done once a request is stored (`request_processor`).
+Not its job: what happens once a request is stored (`request_processor`).
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from bookgate.ledger.wire.messages import (
 
 
 class Client(ReadingClient, Protocol):
-    """The processor's view of a connection; it knows in which version of the protocol to answer."""
+    """A connection as the processor sees it; it knows which protocol version to respond in."""
 
     def answer(self, response: Response) -> None:
-        """Encodes and sends."""
+        """Encodes and sends a response."""
 
     def start_tls(self, txn_id: int) -> bool:
-        """Answers that TLS begins, and begins it; False, with nothing done, where that can't be."""
+        """Responds that TLS begins, and begins it; returns False, with nothing done, if that is impossible."""
 
     def pause_reading(self) -> None:
         """Stops reading requests until storage has capacity."""
 
 
 class AddCompletion(Completion):
-    """An add. Its ids are those of its packet."""
+    """An add. Its ids are those in its packet."""
 
     __slots__ = ("body", "txn_id")
 
@@ -77,7 +77,7 @@ class RequestCompletion(Completion):
 
 
 class FencedRead(RequestCompletion):
-    """A read that goes on once its fence is durable."""
+    """A read that continues once its fence is durable."""
 
     __slots__ = ()
     client: Client

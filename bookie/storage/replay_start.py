@@ -1,18 +1,18 @@
-"""Where the replay of a journal begins, and whether what is there proves that something was lost (S8).
+"""Where the replay of a journal begins, and whether the files prove that something was lost (S8).
 
-The furthest mark counts that its journal bears out: the journal's data reach to it. Proof of loss is
+The furthest mark that its journal confirms counts: the journal's data must reach it. Proof of loss is
 
-- a mark that is beyond the data of its journal: a sealed one (`last_mark`), or all there are;
-- a journal file that is missing: the mark's own, one between others, or all, although the bookie has run.
+- a mark beyond the data of its journal: a sealed mark (`last_mark`), or all marks there are;
+- a missing journal file: the mark's own, one between others, or all of them although the bookie has run.
 
-A seal vouches for the mark, so of its journal only the end is looked at. A mark without seal is one that Apache
-BookKeeper's bookie wrote, or a damaged one; it has to stand where a record ends, for which the file is read up to it.
-That bookie leaves marks 4 bytes behind the data, or at the end of the file, after a replay: they count.
+A seal vouches for the mark, so only the end of its journal is examined. A mark without a seal was written by Apache
+BookKeeper's bookie, or is damaged; it must be at the end of a record, so the file is read up to it. That bookie leaves
+marks 4 bytes behind the data, or at the end of the file, after a replay: these are valid.
 
-What can't be told, since the format has neither checksums nor an end: data cut off, or zeros, from the mark on are what
-a torn tail looks like.
+Undetectable, because the format has neither checksums nor an end marker: data cut off, or zeros, from the mark on look
+like a torn tail.
 
-Not its job: replaying (`replay`), what is done about a loss (`storage`).
+Not its job: replaying (`replay`), reacting to a loss (`storage`).
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def starts_of_replay(files: FileSystem, config: StorageConfig, on_loss: OnLoss) 
 
 
 def _has_run(files: FileSystem, config: StorageConfig) -> bool:
-    """Whether a bookie ran on the directories: it was not stopped cleanly, or there are entry logs."""
+    """Whether a bookie has run on the directories: it was not stopped cleanly, or there are entry logs."""
     names = (files.list_directory(current(path)) for path in config.ledger_directories)
     return any(name == DIRTY_FILE or name.endswith(LOG_SUFFIX) for each in names for name in each)
 
@@ -102,7 +102,7 @@ def _borne_out(files: FileSystem, directory: Path, marks: Sequence[StoredMark], 
 
 
 def _problem(files: FileSystem, directory: Path, stored: StoredMark) -> str | None:
-    """Why the journal does not bear the mark out, None if it does."""
+    """Why the journal does not confirm the mark; None if it does."""
     mark, path = stored.mark, directory / fmt.file_name(stored.mark.journal_id)
     try:
         fd = files.open(path, os.O_RDONLY)

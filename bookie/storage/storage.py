@@ -1,15 +1,16 @@
-"""Storage of one bookie: its ledgers, a writer and a reader for them, and the life of what these live on.
+"""Storage of one bookie: a writer and a reader for its ledgers, and the lifecycle of everything that these use.
 
 An entry is accepted into the write cache, queued to the journal, and acknowledged (its completion is `stored`) once the
-journal is synced. A checkpoint moves it to entry log and index later. Reads look into the write cache, then the index,
+journal is synced. A checkpoint later moves it to entry log and index. Reads look into the write cache, then the index,
 then the entry log.
 
 States: new → open (directories locked, journal replayed, threads running) → closed; or failed after the first disk
-error of journal or checkpoint, which was told once as `failed`, and nothing more is accepted or acknowledged.
+error of journal or checkpoint, which is reported once as `failed`, and after which nothing more is accepted or
+acknowledged.
 
-Writing is `writer`, reading is `reader`, and which ledgers there are `ledger_table`; here is what they live on: opening
-with replay, checkpoints, errors and want of space, deletion, limits. A ledger read back from its index header
-has its stored key (S7). A ledger belongs to journal `ledgerId mod n`, which has a thread and a mark of its own.
+`writer` writes, `reader` reads, `ledger_table` knows which ledgers there are. This module adds the lifecycle: start-up
+and journal replay, checkpoints, disk errors and full disks, ledger deletion, limits. A ledger loaded from its index
+header has its stored key (S7). A ledger belongs to journal `ledgerId mod n`, which has a thread and a mark of its own.
 
 Threads: the event loop calls everything unless a method says otherwise; `storage_events` says where events come from.
 
@@ -73,7 +74,7 @@ _log = logging.getLogger(__name__)
 
 
 class LedgerStorage:
-    """See the module. Methods raise OSError for disk errors and StorageStoppedException when not open."""
+    """Methods raise OSError for disk errors and StorageStoppedException if storage is not open."""
 
     ledgers: LedgerTable
     """The ledgers there are; while open, as the next two."""
@@ -118,7 +119,8 @@ class LedgerStorage:
     # Life
 
     def lock_directories(self) -> None:
-        """Creates the directories where needed and takes them for this process. `open` does it if nobody did.
+        """Creates the directories if necessary and locks them for this process. `open` does it if it was not done
+        before.
 
         Raises DirectoryException naming the directory.
         """
@@ -188,7 +190,7 @@ class LedgerStorage:
         checkpointer.start(marks, out_of_space=tolerant.out_of_space)
 
     def _find_lost(self, trusted: bool, on_loss: OnLoss) -> None:
-        """A ledger that is missing in the index is in limbo, whatever the journal still has of it (S8)."""
+        """A ledger that is missing in the index is in limbo, whatever the journal still holds of it (S8)."""
         for store in self.stores:
             lost = store.index.find_lost(trusted, on_loss)
             self.limbo_marks.add_lost(lost)
@@ -197,7 +199,7 @@ class LedgerStorage:
     def _replay(
         self, journal: int, mark: LogMark, flusher: SpaceTolerantFlusher, accept_loss: bool
     ) -> tuple[LogMark, LogMark]:
-        """Brings what one journal holds behind its mark into the stores. The mark, and where the journal ends."""
+        """Replays one journal from its mark into the stores. Returns the mark, and where the journal ends."""
         directory = directories.current(self._config.journal_directories[journal])
         replayed = Replay(
             self._files,
@@ -231,10 +233,10 @@ class LedgerStorage:
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Holds the checkpoint lock: no flush runs meanwhile. For whoever else changes the index (compaction).
+        """Holds the checkpoint lock, so that no flush runs meanwhile; for others that change the index (compaction).
 
-        An OSError of the block ends storage, as one of a checkpoint does: after a sync that failed nobody knows what
-        the index durably says. Damage that the block finds does not, nor want of space. Raises StorageStoppedException.
+        An OSError in the block ends storage, as one of a checkpoint does: after a failed sync it is unknown what the
+        index holds durably. Damage found by the block does not, nor does lack of space. Raises StorageStoppedException.
         """
         with self._running_checkpointer().exclusive():
             self._running_checkpointer()  # what it waited for may have failed
@@ -253,7 +255,7 @@ class LedgerStorage:
         return self._checkpointer
 
     def close(self) -> None:
-        """Blocking: acknowledges what is queued, makes a last checkpoint, and frees the directories."""
+        """Blocking: acknowledges what is queued, makes a last checkpoint, and releases the directories."""
         try:
             if self._checkpointer is not None:
                 self._checkpointer.stop()
@@ -266,7 +268,7 @@ class LedgerStorage:
             self._release()
 
     def _last_checkpoint(self, checkpointer: Checkpointer) -> None:
-        """What a full disk does not take now is replayed from the journal at the next start."""
+        """What finds no space now is replayed from the journal at the next start."""
         try:
             checkpointer.checkpoint()
             self.needs_journal = False
@@ -282,7 +284,7 @@ class LedgerStorage:
             )
 
     def statistics(self) -> StorageStatistics:
-        """What the parts count, for whoever shows it."""
+        """The counts of all parts, for metrics."""
         ahead = [store.logs.read_ahead_usage for store in self.stores]
         return StorageStatistics(
             [(journal.statistics, journal.queued) for journal in self._journals],
@@ -301,12 +303,12 @@ class LedgerStorage:
 
     @property
     def out_of_space(self) -> bool:
-        """Whether a write that found no space has still to be made good."""
+        """Whether a write that found no space has yet to succeed."""
         checkpoints = self._checkpointer is not None and self._checkpointer.out_of_space
         return checkpoints or any(journal.out_of_space for journal in self._journals)
 
     def retry(self) -> None:
-        """There may be space again: tries once more what found none."""
+        """Repeats writes that found no space: there may be some again."""
         for journal in self._journals:
             if journal.out_of_space:
                 journal.retry()
@@ -389,9 +391,9 @@ class LedgerStorage:
         self._deleted.compared(scope_id, local, missing)
 
     def was_fenced_and_deleted(self, ledger_id: LedgerId) -> bool:
-        """Whether the ledger was fenced when it was deleted here, within the last days: it takes no add.
+        """Whether the ledger was fenced when it was deleted here, within the last days: it accepts no add.
 
-        Not one that was nothing but a fence: its id may be another ledger's yet.
+        Does not hold for a ledger of which there was nothing but a fence: its id may still be used for another ledger.
         """
         return ledger_id.number in self._deleted
 
@@ -412,12 +414,12 @@ class LedgerStorage:
         return sorted(cached.union(*(store.index.scoped_ledgers() for store in self.stores)))
 
     def usage(self) -> DirectoryUsage:
-        """Room on the ledger directories' disks together. Raises OSError."""
+        """Space on the disks of all ledger directories together. Raises OSError."""
         return directories.total_usage(self._config.ledger_directories, self._files)
 
 
 def _with_cached(on_disk: array[int], cached: Sequence[int]) -> array[int]:
-    """Both ascending listings as one; `cached` is short against what may be on disk."""
+    """Merges two ascending listings; `cached` is short compared with what may be on disk."""
     missing = [number for number in cached if not _contains(on_disk, number)]
     if not missing:
         return on_disk

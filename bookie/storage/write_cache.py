@@ -32,7 +32,7 @@ Table = dict[int, bytes]
 
 
 class Snapshot(NamedTuple):
-    """What one checkpoint has to flush."""
+    """What one checkpoint flushes."""
 
     tables: dict[LedgerDescriptor, Table]
     headers: set[LedgerDescriptor]
@@ -43,7 +43,7 @@ class Snapshot(NamedTuple):
 
 
 class WriteCache:
-    """`capacity` is in bytes for both halves together; adds are never refused, `is_full` says when to stop them."""
+    """`capacity` is in bytes, for both halves together. Adds are never rejected; `is_full` says when to stop them."""
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
@@ -79,7 +79,7 @@ class WriteCache:
         return table
 
     def mark_header(self, ledger: LedgerDescriptor) -> bool:
-        """The ledger's key, fence or explicit LAC is to be written by the next checkpoint. True when that is due.
+        """The next checkpoint writes the ledger's key, fence or explicit LAC. True if a checkpoint is due.
 
         Raises LedgerDeletedException.
         """
@@ -93,12 +93,14 @@ class WriteCache:
         return 2 * self._active_bytes >= self._capacity
 
     def watch(self, numbers: Iterable[int]) -> None:
-        """From now on it is noted which of these ledgers something comes for; in place of those watched before."""
+        """From now on notes which of these ledgers are written to; replaces those watched before."""
         with self._lock:
             self._unwritten = set(numbers)
 
     def discard_unwritten(self, number: int, ledger: LedgerDescriptor | None) -> bool:
-        """`discard` of a watched ledger, None where it is not in memory; False if something came for it since."""
+        """Does `discard` for a watched ledger (None if it is not in memory), unless it was written to since: then
+        returns False.
+        """
         with self._lock:
             if number not in self._unwritten:
                 return False
@@ -107,7 +109,7 @@ class WriteCache:
             return True
 
     def discard(self, ledger: LedgerDescriptor) -> None:
-        """Drops what is to be flushed of a ledger, and takes nothing more of it. Not while a flush goes on."""
+        """Drops what is still to be flushed of a ledger, and accepts nothing more for it. Not during a flush."""
         with self._lock:
             self._discard(ledger)
 
@@ -123,7 +125,7 @@ class WriteCache:
         assert self._active_bytes == 0 or self._active or self._active_headers, "an empty cache counts nothing"
 
     def ledgers(self) -> set[LedgerDescriptor]:
-        """Ledgers of which something is not flushed yet."""
+        """Ledgers of which something is not yet flushed."""
         with self._lock:
             return {*self._active, *self._active_headers, *self._flushing}
 
@@ -168,7 +170,7 @@ class WriteCache:
 
     @property
     def usage(self) -> tuple[int, int]:
-        """Entries and bytes held, both halves, the bookkeeping of entries included."""
+        """Number of entries and bytes held by both halves, bookkeeping included."""
         halves = (*list(self._active.values()), *list(self._flushing.values()))
         return sum(map(len, halves)), self._active_bytes + self._flushing_bytes
 
@@ -177,7 +179,7 @@ class WriteCache:
         return self._active_bytes + self._flushing_bytes >= self._capacity
 
     def swap(self) -> Snapshot:
-        """Begins a flush: what was active until now is returned, and stays readable until drop_flushing."""
+        """Begins a flush: returns what was active until now, which stays readable until `drop_flushing`."""
         with self._lock:
             if self._flushing:
                 raise RuntimeError("the previous flush of the write cache has not ended")

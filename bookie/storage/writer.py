@@ -1,16 +1,16 @@
-"""Writing what storage takes: the part of `storage` that feeds the write cache and the journals.
+"""The write path of storage: it feeds the write cache and the journals.
 
-An entry, a fence or an explicit LAC is put into the write cache (or its ledger on the list of dirty headers) and then
-queued to the journal of its ledger, which is journal `ledgerId mod n`; its completion comes back from there.
+An entry, a fence or an explicit LAC goes into the write cache (or its ledger onto the list of dirty headers) and is
+then queued to the journal of its ledger, journal `ledgerId mod n`, which returns its completion.
 
-Invariants: whatever is journaled is in the write cache or on the dirty headers' list before it is queued, so that a
-checkpoint that takes its mark behind the record finds it (S1, S6); the ledger's key, and the fence it was loaded with,
-is journaled before anything else of it by this process, so that no fence and no explicit LAC of a ledger without
-entries is lost (F3), and before that, where another of the same id was deleted, that the ledger is made anew. A request
-whose ledger was deleted since it was looked up begins the ledger anew.
+Invariants: everything journaled is in the write cache or on the list of dirty headers before it is queued, so that a
+checkpoint that takes its mark after the record includes it (S1, S6). The ledger's key, and the fence it was loaded
+with, are journaled before anything else of it by this process, so that no fence and no explicit LAC of a ledger without
+entries is lost (F3); and, if a ledger with the same id was deleted, so is the fact that the ledger begins anew. A
+request whose ledger was deleted after it was looked up begins the ledger anew.
 
 The event loop calls everything here. Not its job: whether a request is allowed (`ledger_state`, `protocol.admission`),
-when a checkpoint is made and what a disk error means (`storage`).
+when checkpoints are made and what disk errors mean (`storage`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from bookgate.ledger.ledger_id import LedgerId, ledger_name
 
 
 class EntryWriter:
-    """See the module. Methods raise StorageStoppedException, or OSError without space, when nothing is accepted."""
+    """Methods raise StorageStoppedException, or OSError without space, while nothing is accepted."""
 
     def __init__(
         self,
@@ -57,15 +57,15 @@ class EntryWriter:
 
     @property
     def accepts_adds(self) -> bool:
-        """False while the write cache or a journal's queue is full: whoever feeds adds waits for capacity."""
+        """False while the write cache or a journal's queue is full: adds must then wait for capacity."""
         if self._journal is not None:
             return not (self._journal.is_full or self._cache.is_full)
         return not (self._cache.is_full or any(journal.is_full for journal in self._journals))
 
     def create_ledger(self, ledger_id: LedgerId, master_key: bytes) -> LedgerDescriptor:
-        """A ledger that the table does not know. Durable with the first thing that is written of it.
+        """A ledger that the table does not know. It becomes durable with its first record.
 
-        Raises IncorrectParameterException for an over-long key.
+        Raises IncorrectParameterException for a key that is too long.
         """
         if not file_format.fits_header(master_key, b""):
             raise IncorrectParameterException(
@@ -74,7 +74,7 @@ class EntryWriter:
         return self._ledgers.get_or_create(ledger_id, master_key)
 
     def create_fenced_ledger(self, ledger_id: LedgerId, master_key: bytes) -> LedgerDescriptor:
-        """Like `create_ledger`, for a ledger that takes no add of a writer, from its first record on."""
+        """Like `create_ledger`, for a ledger that accepts no writer's add from its first record on."""
         ledger = self.create_ledger(ledger_id, master_key)
         # The fence is journaled with the key, before whatever comes first.
         ledger.fenced = True
@@ -96,7 +96,7 @@ class EntryWriter:
     def add_checked_entry(
         self, stored: LedgerDescriptor, entry_id: int, packet: bytes, completion: Completion | None, sync: bool = True
     ) -> None:
-        """`add_entry` for a packet whose ids are known to be right, and whose LAC the ledger has taken notice of."""
+        """`add_entry` for a packet whose ids were checked and whose LAC the ledger has taken into account."""
         # Into the cache before the journal: a checkpoint that takes its mark behind the record must find the entry.
         try:
             is_due = self._cache.put(stored, entry_id, packet)
@@ -170,7 +170,7 @@ class EntryWriter:
         self._journal_of(ledger_id.number).force(completion)
 
     def _check_packet(self, ledger: LedgerDescriptor, entry_id: int, packet: bytes) -> None:
-        """Checks what replay relies on, and takes notice of the LAC."""
+        """Checks what replay relies on, and takes the packet's LAC into account."""
         if len(packet) < header_size_of(ledger.number) or not 0 <= entry_id <= file_format.MAX_ENTRY_ID:
             raise IncorrectParameterException(
                 f"ledger {ledger.ledger_id}: entry id {entry_id} or packet size {len(packet)} is out of range"
@@ -197,7 +197,7 @@ class EntryWriter:
         self._journal_of(ledger.number).append(record, completion)
 
     def _journal_key(self, ledger: LedgerDescriptor) -> None:
-        """Journals what the ledger was loaded with: a killed process may have left its header in memory only."""
+        """Journals the state that the ledger was loaded with: a killed process may have left it in memory only."""
         if not ledger.has_header:
             self._cache.mark_header(ledger)
         journal = self._journal_of(ledger.number)
@@ -212,7 +212,7 @@ class EntryWriter:
         return self._journals[number % len(self._journals)]
 
     def _recreate(self, gone: LedgerDescriptor) -> LedgerDescriptor:
-        """The ledger that a request was looked up for before it was deleted: it begins anew."""
+        """Begins anew a ledger that was deleted after the request looked it up."""
         return self._ledgers.get_or_create(gone.ledger_id, gone.master_key)
 
 
