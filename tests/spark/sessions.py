@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pyspark
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from bookgate.thinclient.spark.session import require_spark
 
@@ -57,3 +60,22 @@ def start(master: str, more: Mapping[str, str] | None = None) -> SparkSession:
     made: SparkSession = builder.getOrCreate()
     made.sparkContext.setLogLevel("OFF")
     return made
+
+
+_CONNECTS_TOO_LATE = "waiting for the Python worker to connect back"
+_BEGINNING = ("Initializing", "Getting offsets")
+"""What a query says of itself until its source has a worker."""
+
+
+def started(writer: DataStreamWriter) -> StreamingQuery:
+    """Starts a stream whose source has its Python worker, which a busy machine may take more than one start for.
+
+    Spark gives that worker ten seconds, by no setting more, and ends the query then, before it has read anything.
+    """
+    while True:
+        query = writer.start()
+        while query.isActive and query.status["message"].startswith(_BEGINNING):
+            time.sleep(0.02)
+        error = None if query.isActive else query.exception()
+        if error is None or _CONNECTS_TOO_LATE not in str(error):
+            return query

@@ -21,7 +21,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from bookgate.thinclient.spark.session import job_errors
-from tests.spark.sessions import start
+from tests.spark.sessions import start, started
 
 FAULTY_PARTITION = 1
 FAULT_AT = 700
@@ -50,7 +50,7 @@ def copy(spark: SparkSession, source: dict[str, str], sink: dict[str, str], chec
     writer = frame.select(lines).writeStream.format("bookkeeper").options(**sink)
     writer = writer.option("checkpointLocation", checkpoint)
     writer = writer.trigger(availableNow=True) if now else writer.trigger(processingTime="100 milliseconds")
-    writer.start().awaitTermination()
+    started(writer).awaitTermination()
 
 
 def executor() -> int:

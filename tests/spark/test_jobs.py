@@ -26,6 +26,7 @@ from bookgate.thinclient.spark.options.read_options import OptionError
 from tests.integration.bookie.entry_client import EntryClient, add
 from tests.spark.conftest import PASSWORD
 from tests.spark.planted import BOOKIES, Copy, plant, sound
+from tests.spark.sessions import started
 
 NOW_MS = 10**14
 
@@ -74,7 +75,7 @@ def a_stream(spark: SparkSession, cluster: StandaloneCluster, checkpoint: Path) 
     options = {"gateways": cluster.gateway_uri, "password": PASSWORD.decode(), "customMetadata.job": "a stream"}
     frame = spark.readStream.format("bookkeeper").options(**options).load()
     writer = frame.writeStream.format("noop").option("checkpointLocation", str(checkpoint))
-    query = writer.trigger(processingTime="1 second").start()
+    query = started(writer.trigger(processingTime="1 second"))
     try:
         query.processAllAvailable()
         yield query

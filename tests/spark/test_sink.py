@@ -16,6 +16,7 @@ from bookgate.ledger.metadata_store import LedgerRecord
 from bookgate.thinclient.blocking.client import BookKeeper
 from bookgate.thinclient.spark.commit_protocol import COMMITTED_KEY, Write, attempt_metadata, committed, sink_state
 from tests.spark.conftest import PASSWORD
+from tests.spark.sessions import started
 
 DEADLINE_SECONDS = 300
 """Of a query on a busy machine; on a quiet one each takes a second or two."""
@@ -159,7 +160,7 @@ def test_abort_deletes_what_the_tasks_wrote(sinks: Sinks) -> None:
 def stream(sinks: Sinks, source: DataFrame, checkpoint: Path, **options: object) -> None:
     """Writes what there is now."""
     writer = source.writeStream.format("bookkeeper").options(**sinks.options, **options)  # type: ignore[arg-type]
-    query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+    query = started(writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True))
     try:
         assert query.awaitTermination(DEADLINE_SECONDS)
     finally:

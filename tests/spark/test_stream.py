@@ -19,6 +19,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from bookgate.bookie.standalone.cluster import StandaloneCluster
 from bookgate.thinclient.blocking.client import BookKeeper, WriteHandle
 from tests.spark.conftest import PASSWORD
+from tests.spark.sessions import started
 
 DEADLINE_SECONDS = 300
 """Of a query on a busy machine; on a quiet one each takes a second or two."""
@@ -53,7 +54,7 @@ class Streams:
         if "trigger" in options:
             trigger = options.pop("trigger")  # type: ignore[assignment]
         writer = self.source(**options).writeStream.foreachBatch(self._take)
-        query = writer.option("checkpointLocation", str(self.checkpoint)).trigger(**trigger).start()
+        query = started(writer.option("checkpointLocation", str(self.checkpoint)).trigger(**trigger))
         try:
             yield query
         finally:

@@ -31,6 +31,8 @@ _OUTSIDE = re.compile(
     r"|\b(?:wire-protocol|client-protocol|entry-format-and-digests|scoped-ledgers|invariants|known-flaws)`?\s+page\b"
     r"|(?<!\w)(?<!class )Sources?:\s(?!docs/)"
 )
+_TEST = re.compile(r"\bdef (test_\w+)")
+_NAMED_TEST = re.compile(r"`(test_\w+(?:\.py)?)`")
 _NAMED_FILE = re.compile(r"`((?:[\w.-]+/)+[\w.-]+\.(?:py|pyi|proto|toml|md))`")
 
 
@@ -89,6 +91,18 @@ def test_files_that_pages_name_exist(page: Path) -> None:
     for named in _NAMED_FILE.findall(page.read_text()):
         if named.partition("/")[0] in folders:
             assert (ROOT / named).exists(), f"{name_of(page)} names {named}"
+
+
+def test_tests_that_pages_name_exist() -> None:
+    """In backticks, by their function or their file."""
+    files = [*(ROOT / "tests").rglob("test_*.py")]
+    known = {name for path in files for name in (path.name, *_TEST.findall(path.read_text()))}
+    found = 0
+    for page in [*PAGES, ROOT / "tests" / "simulation" / "TRACK_RECORD.md"]:
+        for named in _NAMED_TEST.findall(page.read_text()):
+            found += 1
+            assert named in known, f"{name_of(page)} names {named}"
+    assert found > 50
 
 
 def test_references_to_pages_lead_somewhere() -> None:

@@ -232,7 +232,9 @@ async def test_connections_are_cut_in_the_middle_of_answers(
     standalone_cluster: StandaloneCluster, batches: bool
 ) -> None:
     proxy = CuttingProxy(random.Random(5))
-    config = IMPATIENT.model_copy(update={"batch_reads": batches, "batch_read_entries": 50})
+    # A cut connection tells of itself: how long the bookies of a busy machine take is not asked here.
+    patient = {"read_timeout_seconds": PATIENCE_SECONDS, "tail_failure_timeout_seconds": PATIENCE_SECONDS}
+    config = IMPATIENT.model_copy(update={**patient, "batch_reads": batches, "batch_read_entries": 50})
     async with (
         asyncio.timeout(PATIENCE_SECONDS),
         client_of(standalone_cluster) as writing,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import random
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from bookgate.bookie.index.file_format import IndexHeader, slot_runs
 from bookgate.bookie.index.file_index import LedgerCache
 from bookgate.bookie.index.index_list import IndexLists
 from bookgate.bookie.system.data_loss import refuse_loss
+from bookgate.bookie.system.files import FileSystem
 from bookgate.ledger.ledger_id import LedgerId
 from tests.faults.memory_disk import MemoryDisk, Operation, nothing_survives
 
@@ -109,3 +111,32 @@ def test_moved_slots_bring_header_and_name_to_the_disk_that_only_memory_showed(
     third = cache_of(disk.after_power_loss(nothing_survives))
     assert third.read_header(ledger_id) == (header, 1)
     assert third.location(ledger_id, 1) == 5
+
+
+class CountingReads(FileSystem):
+    def __init__(self) -> None:
+        self.reads = 0
+
+    def pread(self, fd: int, size: int, offset: int) -> bytes:
+        self.reads += 1
+        return super().pread(fd, size, offset)
+
+
+def test_the_last_entry_in_front_of_a_huge_hole_is_found_by_a_few_reads(tmp_path: Path) -> None:
+    """As a loss of power leaves a file whose last page never came to the disk, though its size did."""
+    (tmp_path / "current").mkdir()
+    files, ledger_id = CountingReads(), LedgerId.unscoped(1)
+
+    def cache() -> LedgerCache:
+        return LedgerCache(files, [tmp_path / "current"], 1 << 20)
+
+    writing = cache()
+    writing.update(ledger_id, IndexHeader(b"k" * 20, False, None), slot_runs([0, 1, 2], [7, 8, 9]))
+    writing.sync()
+    writing.close()
+    os.truncate(tmp_path / "current" / file_format.relative_path(ledger_id), 1 << 40)
+    files.reads = 0
+    found = cache().read_header(ledger_id)
+    assert found is not None
+    assert found[1] == 2
+    assert files.reads < 10
