@@ -1,14 +1,14 @@
-"""One file of a journal while it is written: header, records, padding, space allocated ahead.
+"""One journal file being written: header, records, padding, preallocation.
 
-Records are appended, then synced; what is behind the last sync may be cut off again. The file is allocated ahead in
-units, so that a sync has no new length to write out; the zeros at the end are the end of data. Where the disk is short
-of space nothing is allocated ahead.
+Records are appended, then synced; what follows the last sync may be truncated again. The file is allocated ahead in
+units, so that a sync has no new length to write; the zeros at the end mark the end of data. If the disk is short of
+space nothing is allocated ahead.
 
-A file is always a new one: an id that exists is an error. Header and name are durable before a record is written; a
-file that finds no space for them is removed again.
+A file is always new: an id that exists is an error. Header and name are durable before a record is written; a file that
+finds no space for them is removed again.
 
-Not its job: which records share a sync, when the next file begins, what an error means (`journal`); what is in a record
-(`format`).
+Not its job: which records share a sync, when the next file begins, what an error means (`journal`); the contents of
+records (`format`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def list_journals(files: FileSystem, directory: Path) -> list[int]:
 
 
 class JournalFile:
-    """One file being written: header, records, padding, allocation ahead."""
+    """One file being written."""
 
     def __init__(self, files: FileSystem, directory: Path, journal_id: int, options: JournalOptions) -> None:
         self._files = files
@@ -70,7 +70,7 @@ class JournalFile:
         self._synced = self.position
 
     def cut(self) -> None:
-        """Ends the file at what was synced last; what was written or allocated behind is given back."""
+        """Truncates the file at the end of the last sync; what was written or allocated behind it is released."""
         self._files.truncate(self._fd, self._synced)
         self.position = self._allocated = self._synced
 

@@ -1,11 +1,11 @@
-"""The last marks: where the replay of each journal begins, as each ledger directory says it.
+"""The last marks: where the replay of each journal begins, as recorded in each ledger directory.
 
 A `lastMark` file is 16 bytes, journal id and offset; Apache BookKeeper reads and writes no more. A tag and a CRC-32 of
-them stand behind: the *seal*, which a mark that Apache BookKeeper's bookie wrote does not have. So a mark that was
-damaged is known from one that was not: it counts as none, and the directory's journal is replayed from its beginning,
-which costs time and nothing else.
+these bytes follow: the *seal*, which a mark written by Apache BookKeeper's bookie does not have. A damaged mark can
+therefore be recognised: it counts as none, and the directory's journal is replayed from its beginning, which costs time
+and nothing else.
 
-Source: docs/protocol/storage.md#lastmark. Not its job: whether the journal bears a mark out (`replay_start`).
+Source: docs/protocol/storage.md#lastmark. Not its job: whether the journal confirms a mark (`replay_start`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SEALED_SIZE = MARK_SIZE + len(_TAG) + 4
 
 
 class StoredMark(NamedTuple):
-    """A mark as one directory has it."""
+    """The mark in one directory."""
 
     mark: LogMark
     sealed: bool
@@ -64,7 +64,7 @@ def read_mark(files: FileSystem, directories: Iterable[Path], name: str = LAST_M
 
 
 def is_last_here(files: FileSystem, directories: Sequence[Path], journals: int) -> bool:
-    """Whether this bookie was the last on the directories: the other one writes marks too, which have no seal."""
+    """Whether this implementation ran last on the directories: the marks of Apache BookKeeper's bookie have no seal."""
     marks = [
         stored
         for journal in range(journals)
@@ -74,7 +74,7 @@ def is_last_here(files: FileSystem, directories: Sequence[Path], journals: int) 
 
 
 def write_mark(files: FileSystem, directories: Iterable[Path], mark: LogMark, name: str = LAST_MARK_FILE) -> None:
-    """Persists the mark in every ledger directory, durably. The first OSError is raised when no directory took it."""
+    """Persists the mark in every ledger directory, durably. Raises the first OSError if no directory could store it."""
     errors: list[OSError] = []
     written = 0
     for directory in directories:

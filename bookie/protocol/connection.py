@@ -1,18 +1,18 @@
-"""One client's connection to a bookie: frames in, requests to the processor, answers out.
+"""One client's connection to a bookie: frames in, requests to the processor, responses out.
 
-The first byte of a packet tells the protocols apart: 0x0A is v3, anything else the binary protocol, and a connection
-that has once spoken the binary protocol stays with it (docs/protocol/wire.md#telling-v2-from-v3).
+The first byte of a packet tells the protocols apart: 0x0A is v3, anything else v2, and a connection on which v2 was
+spoken once stays with it (docs/protocol/wire.md#telling-v2-from-v3).
 
-A connection may change over to TLS (`runtime.tls.channel`), by START_TLS or by beginning with it, as long as it has
-served nothing in clear but AUTH: whoever stands in between could have asked, and the answer would come inside TLS, as
-if to the client. Where authentication or TLS is demanded, its requests pass a gate first (`auth_gate`), which is out of
-the way once it is open. A connection that has to pass one, or began TLS, and is not through in time is closed.
+A connection may change to TLS (`runtime.tls.channel`), by START_TLS or by beginning with TLS, as long as it has served
+nothing but AUTH in clear text: otherwise someone in between could have sent a request, and the response would come
+inside TLS, as if for the client. If authentication or TLS is required, requests pass a gate first (`auth_gate`), which
+is out of the way once it is open. A connection that has to pass a gate, or has begun TLS, and is not through in time,
+is closed.
 
-Bytes are received in place into the frame decoder's buffer. Answers that come up in one turn of the loop leave in one
-write. Memory stays bounded: while the client does not take its answers, or storage has no capacity, nothing more is
-read from it; before the gate is open frames are small. What all connections together may hold is up to `connections`,
-which hears when this one's buffers grow. A frame or packet that can't be followed closes the connection, with a line in
-the log that says why.
+Bytes are received in place into the frame decoder's buffer. Responses that come up in one turn of the loop leave in one
+write. Memory stays bounded: while the client does not read its responses, or storage has no capacity, nothing more is
+read from it; before the gate is open frames are small. `connections` bounds what all connections hold together, and is
+notified when this one's buffers grow. An invalid frame or packet closes the connection, with the reason in the log.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ _CLIENT = "the client to take its answers"
 
 
 class BookieConnection(asyncio.BufferedProtocol):
-    """The server's end of a connection; as the processor sees it, a client that speaks v3."""
+    """The server's end of a connection; to the processor it is a client that speaks v3."""
 
     encode = staticmethod(encode_response)
 
@@ -392,28 +392,28 @@ class BookieConnection(asyncio.BufferedProtocol):
 
     @property
     def is_paused(self) -> bool:
-        """Whether it reads no requests: storage is full, or the client does not take its answers."""
+        """Whether it reads no requests, because storage is full or the client does not read its responses."""
         return bool(self._reasons_to_wait)
 
     @property
     def answer_bytes_held(self) -> int:
-        """Bytes of answers that the client has not taken yet."""
+        """Bytes of responses that the client has not read yet."""
         return self._answer_bytes + (self._transport.get_write_buffer_size() if self._transport is not None else 0)
 
     @property
     def held_bytes(self) -> int:
-        """Memory, about."""
+        """Approximate memory in use, in bytes."""
         held = _OWN_BYTES + self._decoder.size + self.answer_bytes_held
         held += _REQUEST_BYTES * (self.asked - self._answered)
         return held if self._tls is None else held + self._tls.held_bytes
 
     @property
     def owed(self) -> int:
-        """Requests without an answer, and bytes of answers that wait; 0 of one that is idle."""
+        """Number of requests without a response, plus bytes of responses waiting; 0 for an idle connection."""
         return self.asked - self._answered + self.answer_bytes_held
 
     def look(self, now: float) -> None:
-        """Once a second or so: gives back what it does not need, notes whether it gets on."""
+        """Called about once a second: releases unused memory, notes whether the connection makes progress."""
         if self._heard:
             self._heard, self.heard_at = False, now
         begun = self._decoder.pending > 0 and self.asked == self._asked_before
@@ -425,14 +425,14 @@ class BookieConnection(asyncio.BufferedProtocol):
         self._decoder.trim()
 
     def release_unused(self) -> None:
-        """Releases its receive buffer where no request is incomplete; the next request makes a new one."""
+        """Releases the receive buffer unless a request is incomplete; the next request allocates a new one."""
         self._decoder.release()
 
     def _resized(self) -> None:
         self._connections.resized(self)
 
     def resume_reading(self) -> None:
-        """Reads on after `pause_reading`."""
+        """Continues after `pause_reading`."""
         if self._waits_since:
             self._statistics.waits_for_capacity.success(time.perf_counter() - self._waits_since)
             self._waits_since = 0.0
@@ -447,7 +447,7 @@ class BookieConnection(asyncio.BufferedProtocol):
             self._transport.close()
 
     def abort(self) -> None:
-        """Closes at once: nothing more leaves."""
+        """Closes at once: nothing more is sent."""
         if self._transport is not None:
             self._transport.abort()
 

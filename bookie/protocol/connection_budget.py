@@ -1,12 +1,13 @@
-"""Which connection has to go: where there are too many, and where all together hold too much memory.
+"""Which connection is closed when there are too many, or when all together hold too much memory.
 
-Too many: the one goes that has been quiet the longest, among those that are owed nothing; those that never asked for
-anything go first. One that waits for an answer, a long poll's among them, is not idle and stays.
+Too many: the one that has been quiet longest among those that are owed nothing; those that never sent a request go
+first. A connection that waits for a response, including that of a long poll, is not idle and stays.
 
-Too much: the one goes that has held the most for the longest without getting on, be it with a frame that does not end
-or with answers that it does not take. Bytes times seconds, so that neither a burst nor a little patience is punished.
+Too much memory: the one that has held most for longest without progress, be it with an incomplete frame or with
+responses that it does not read. The measure is bytes times seconds, so that neither a burst nor a short delay is
+punished.
 
-Times are in seconds of any one clock, and arguments. Not here: counting, closing (`connections`).
+Times are arguments, in seconds of any one clock. Not its job: counting, closing (`connections`).
 """
 
 from __future__ import annotations
@@ -23,36 +24,36 @@ class Measured(Protocol):
 
     @property
     def owed(self) -> int:
-        """Requests that have no answer yet, and bytes of answers that wait to be sent."""
+        """Number of requests without a response, plus bytes of responses waiting to be sent."""
 
     @property
     def asked(self) -> int:
-        """Requests that it has sent."""
+        """Number of requests received."""
 
     @property
     def heard_at(self) -> float:
-        """When something last came from it, about."""
+        """Approximate time at which it last sent something."""
 
     @property
     def held_bytes(self) -> int:
-        """Memory."""
+        """Memory in use, in bytes."""
 
     @property
     def stalled_since(self) -> float | None:
-        """Since when it has not got on with what it holds; None while it does."""
+        """Since when it has made no progress; None while it makes progress."""
 
 
 C = TypeVar("C", bound=Measured)
 
 
 def idle_longest(connections: Iterable[C]) -> C | None:
-    """The first to go where there are too many; None where every one is owed something. The oldest come first."""
+    """The first connection to close when there are too many; None if all are owed something. The oldest come first."""
     idle = (connection for connection in connections if not connection.owed)
     return min(idle, key=lambda connection: (connection.asked > 0, connection.heard_at), default=None)
 
 
 def greediest(connections: Iterable[C], now: float) -> C | None:
-    """The first to go where they hold too much."""
+    """The first connection to close when they hold too much memory."""
     return max(connections, key=lambda connection: connection.held_bytes * _seconds(connection, now), default=None)
 
 

@@ -1,10 +1,10 @@
-"""All connections of the entry port: how many there may be, and how much memory they may hold together.
+"""All connections of the entry port: bounds their number, and the memory that they hold together.
 
-Each new connection over the limit costs one that is idle its place, or is closed itself where none is. Receive buffers
-and answers that wait count at once, when they grow; a look at every connection, each second while there are any, gives
-back buffers that are not used, counts what requests under way cost, and notices who does not get on.
+A new connection above the limit replaces an idle one, or is closed itself if none is idle. Receive buffers and waiting
+responses count at once when they grow; every second, as long as there are connections, each is examined to release
+unused buffers, to count the cost of requests in progress, and to notice connections that make no progress.
 
-Not here: who has to go (`connection_budget`), one connection's own limits (`connection`).
+Not its job: which connection is closed (`connection_budget`), the limits of one connection (`connection`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ DEFAULT_MEMORY_BYTES = 512 * 1024 * 1024
 
 
 class ConnectionLimits(NamedTuple):
-    """Of one bookie's entry port."""
+    """The limits of one bookie's entry port."""
 
     connections: int = 10_000
     memory_bytes: int = DEFAULT_MEMORY_BYTES
@@ -37,7 +37,7 @@ class ConnectionLimits(NamedTuple):
 
 
 class Connections:
-    """In the order in which they came. Belongs to the event loop."""
+    """In the order of arrival. Belongs to the event loop."""
 
     def __init__(self, statistics: BookieStatistics, limits: ConnectionLimits) -> None:
         self._statistics = statistics
@@ -56,7 +56,7 @@ class Connections:
         return len(self._all)
 
     def opened(self, connection: BookieConnection) -> None:
-        """Takes it up; somebody has to go where there are too many."""
+        """Adds a connection; closes one if there are too many."""
         statistics = self._statistics
         statistics.accepted += 1
         if len(self._all) >= self._limits.connections:
@@ -75,12 +75,12 @@ class Connections:
         self.resized(connection)
 
     def closed(self, connection: BookieConnection) -> None:
-        """Forgets it. A second call does nothing."""
+        """Removes a connection. A second call does nothing."""
         self._statistics.connection_bytes -= self._all.pop(connection, 0)
         self._statistics.connections = len(self._all)
 
     def resized(self, connection: BookieConnection) -> None:
-        """What the connection holds has changed."""
+        """The memory held by the connection has changed."""
         before = self._all.get(connection)
         if before is None:
             return
@@ -99,12 +99,12 @@ class Connections:
             connection.close()
 
     def abort(self) -> None:
-        """Closes all of them at once: nothing more leaves."""
+        """Closes all of them at once: nothing more is sent."""
         for connection in self:
             connection.abort()
 
     def capacity_available(self) -> None:
-        """Those that had to wait for capacity in storage read on."""
+        """Connections that waited for capacity in storage continue to read."""
         for connection in self:
             connection.resume_reading()
 

@@ -1,14 +1,13 @@
-"""Who waits for the LAC of which ledger: the long polls of a bookie while they are parked.
+"""The parked long polls of a bookie: which request waits for the LAC of which ledger.
 
-A waiter is parked with the LAC it knows (P) and a deadline. It leaves exactly once, on the first of these events: the
-ledger's LAC passes P, the ledger is fenced or deleted, the deadline passes, its owner goes away. A LAC that grows to P
-or less leaves it where it is (the Java bookie forgets it then, and answers at the deadline only: F8). The end of the
-wait is no failure: whoever parked the request answers it with what is known by then. What an owner may have parked is
-bounded, and nothing is dropped without being handed back, but for an owner that is gone (F7).
+A waiter is parked with the LAC it knows (P) and a deadline. It leaves exactly once, at the first of these events: the
+ledger's LAC passes P, the ledger is fenced or deleted, the deadline passes, its owner is gone. A LAC that grows to P or
+less leaves it parked (Apache BookKeeper's bookie forgets it then, and responds only at the deadline: F8). The end of
+the wait is no failure: the caller responds with what is known by then. The number of waiters per owner is bounded, and
+none is dropped without being returned to the caller, except those of an owner that is gone (F7).
 
-The time is an argument, on whatever scale the caller uses for deadlines. Source: docs/protocol/wire.md#long-polls.
-
-Not here: the answer, loading the LAC from disk, timers (`long_polls`).
+Time is an argument, in the unit that the caller uses for deadlines. Source: docs/protocol/wire.md#long-polls. Not its
+job: the response, loading the LAC from disk, timers (`long_polls`).
 """
 
 from __future__ import annotations
@@ -51,13 +50,13 @@ class _Queue(Generic[Owner, Token]):
         self.parked += 1
 
     def lowest(self) -> float | None:
-        """The key of the first waiter, None without any."""
+        """The key of the first waiter; None without waiters."""
         while self._heap and not self._heap[0][2].parked:
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None
 
     def up_to(self, limit: float) -> list[Waiter[Owner, Token]]:
-        """The waiters whose key is the limit or lower, the lowest first. They leave this heap, but not the count."""
+        """The waiters with a key of at most the limit, in ascending order. They leave this heap, but not the count."""
         found = []
         while self._heap and self._heap[0][0] <= limit:
             waiter = heapq.heappop(self._heap)[2]
@@ -69,7 +68,7 @@ class _Queue(Generic[Owner, Token]):
         return [entry[2] for entry in sorted(self._heap) if entry[2].parked]
 
     def left(self) -> None:
-        """One of the waiters is not parked any more."""
+        """One of the waiters is no longer parked."""
         self.parked -= 1
         assert self.parked >= 0, "a waiter leaves once"
         if len(self._heap) > 2 * self.parked + _SLACK:
@@ -92,20 +91,20 @@ class LacWaiters(Generic[Owner, Token]):
         return self._deadlines.parked
 
     def has_room(self, owner: Owner) -> bool:
-        """Whether the owner may park one more."""
+        """Whether the owner may park one more request."""
         return len(self._owners.get(owner, ())) < self._limit
 
     def next_deadline(self) -> float | None:
         return self._deadlines.lowest()
 
     def park(self, waiter: Waiter[Owner, Token]) -> None:
-        """Takes up a new waiter of an owner that has room."""
+        """Parks a new waiter of an owner below its limit."""
         self._ledgers.setdefault(waiter.ledger_id, _Queue()).push(waiter.previous_lac, waiter)
         self._deadlines.push(waiter.deadline, waiter)
         self._owners.setdefault(waiter.owner, set()).add(waiter)
 
     def lac_is(self, ledger_id: int, lac: int) -> list[Waiter[Owner, Token]]:
-        """The waiters that this LAC has passed; they are not parked any more."""
+        """The waiters that this LAC has passed; they are no longer parked."""
         queue = self._ledgers.get(ledger_id)
         return self._leave(queue.up_to(lac - 1)) if queue else []
 
@@ -119,7 +118,7 @@ class LacWaiters(Generic[Owner, Token]):
         return self._leave(self._deadlines.up_to(now))
 
     def forget(self, owner: Owner) -> None:
-        """Drops what an owner that is gone has parked."""
+        """Drops the waiters of an owner that is gone."""
         self._leave(list(self._owners.get(owner, ())))
 
     def _leave(self, waiters: list[Waiter[Owner, Token]]) -> list[Waiter[Owner, Token]]:

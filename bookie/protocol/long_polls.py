@@ -1,12 +1,12 @@
-"""Long polls of a bookie: reads that wait until the LAC of their ledger passes what the client knows already.
+"""Long polls: reads that wait until the LAC of their ledger passes the one that the client knows.
 
-A request is parked by `LacWaiters` and goes on as an ordinary read of its connection's queue when its wait ends. The
-LAC is loaded first where nobody asked for it since the ledger was loaded, so that a request whose answer lies on disk
-does not wait. It is parked before the LAC is looked up: no growth in between is missed.
+A request is parked in `LacWaiters` and continues as an ordinary read of its connection's queue when its wait ends. If
+the LAC was not needed since the ledger was loaded, it is loaded first, so that a request whose answer is on disk does
+not wait. The request is parked before the LAC is looked up, so no growth in between is missed.
 
 Belongs to the event loop; only the loading happens on the reader thread. Source: docs/protocol/wire.md#long-polls.
 
-Not here: who wakes when (`lac_waiters`), the answer (`read_scheduler`), whether the request is allowed
+Not its job: which waiters wake (`lac_waiters`), the response (`read_scheduler`), whether the request is allowed
 (`request_processor`).
 """
 
@@ -63,11 +63,11 @@ class LongPolls:
 
     @property
     def parked(self) -> int:
-        """Requests that wait at the moment."""
+        """Number of parked requests."""
         return len(self._waiters)
 
     def take(self, client: ReadingClient, request: ReadRequest, ledger: LedgerState) -> bool:
-        """Answers the request, now or later; False when the client has too many parked."""
+        """Serves the request, now or later; False if the client has too many parked."""
         if request.timeout_ms is None or request.timeout_ms <= 0:
             self.latency.success(0)
             self._go_on(client, request, None)
@@ -88,7 +88,7 @@ class LongPolls:
         return True
 
     def lac_moved(self, ledger: LedgerState) -> None:
-        """An add or an explicit LAC was taken in."""
+        """An add or an explicit LAC was accepted."""
         woken = self._waiters.lac_is(ledger.ledger_id.number, ledger.known_lac)
         self._answer(woken, int(self._wall_clock() * 1000))
 

@@ -1,9 +1,9 @@
-"""The events of storage, brought from its threads to the event loop.
+"""Brings the events of storage from its threads to the event loop.
 
-Each event becomes one call on the loop, in the order in which they came from their thread; a batch of completions is
-one call. Before `serve` no request is in storage, so what comes by then concerns the bookie as a whole only.
+Each event becomes one call on the loop, in the order of its thread; a batch of completions is one call. Before `serve`
+no request is in storage, so earlier events concern the bookie as a whole only.
 
-Not its job: what a response says (`request_processor`), modes and disks (the bookie).
+Not its job: the contents of responses (`request_processor`), modes and disks (the bookie).
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from bookgate.bookie.storage_events import Completion, Retry
 
 
 class Owner(Protocol):
-    """The bookie as a whole, which storage may put out of action. On the event loop."""
+    """The bookie as a whole, which storage may stop. On the event loop."""
 
     def out_of_space(self) -> None:
-        """A write found no space: adds are refused until there is some."""
+        """A write found no space: adds are rejected until there is some."""
 
     def space_restored(self) -> None:
-        """What had found no space may have been made good."""
+        """Writes that had found no space may have succeeded."""
 
     def fail(self, error: BaseException) -> None:
-        """Storage has ended, and the bookie with it."""
+        """Storage has ended, and with it the bookie."""
 
 
 class LoopBridge:
-    """`StorageEvents`; made on the event loop, told by any thread."""
+    """Implements `StorageEvents`; made on the event loop, called from any thread."""
 
     def __init__(self, connections: Connections, owner: Owner) -> None:
         self._tell = asyncio.get_running_loop().call_soon_threadsafe
@@ -42,7 +42,7 @@ class LoopBridge:
         self._served: tuple[RequestProcessor, EntryWriter, LongPolls] | None = None
 
     def serve(self, processor: RequestProcessor, writer: EntryWriter, long_polls: LongPolls) -> None:
-        """Requests come from now on."""
+        """Requests are accepted from now on."""
         self._served = processor, writer, long_polls
 
     def stored(self, completions: Sequence[Completion]) -> None:

@@ -1,16 +1,16 @@
-"""Reads of one bookie: a queue a connection, served from memory on the event loop, else by a reader thread.
+"""Schedules reads: one queue per connection, served from memory on the event loop, otherwise by a reader thread.
 
-A read of an entry that is in memory (write cache; read ahead; index page and the kernel's page cache) is answered at
-once, unless another read of its connection waits. A read waits in its connection's queue while the client does not take
-its answers, so that answers never pile up in memory. What needs the disk goes to the reader thread in batches; a
-connection has one batch there at a time, cut short after `READ_BATCH_BYTES`, the rest going back to the front of the
-queue. The event loop counts and encodes; the reader thread does all that may wait for the disk: ledgers that are not in
-memory, index, entry log.
+A read of an entry that is in memory (write cache; read-ahead; index page and the kernel's page cache) is served at
+once, unless another read of its connection waits. A read waits in its connection's queue while the client does not read
+its responses, so that responses never pile up in memory. Reads that need the disk go to the reader thread in batches; a
+connection has one batch there at a time, cut off after `READ_BATCH_BYTES`, the remainder returning to the front of the
+queue. The event loop counts and encodes; the reader thread does everything that may wait for the disk: ledgers that are
+not in memory, index, entry log.
 
 Source: docs/protocol/wire.md#read_entry, docs/protocol/wire.md#batch_read_entry, docs/protocol/wire.md#the-known-lac,
 docs/protocol/wire.md#long-polls, docs/protocol/wire.md#read_lac, docs/protocol/wire.md#get_list_of_entries.
 
-Not here: whether a read is allowed, and fencing, which comes before it (`request_processor`).
+Not its job: whether a read is allowed, and fencing, which precedes it (`request_processor`).
 """
 
 from __future__ import annotations
@@ -66,10 +66,7 @@ MAX_BATCH_READ_SIZE = 5 * 1024 * 1024
 
 
 class TailingRead(NamedTuple):
-    """A long poll whose wait is over: it asks for the known LAC and, where that passed `previous_lac`, the next entry.
-
-    `lac_updated_ms` is when the LAC passed it, in milliseconds of the epoch, None when it was not seen to.
-    """
+    """A long poll whose wait is over: it reads the known LAC and, if that passed `previous_lac`, the next entry."""
 
     request: ReadRequest
     lac_updated_ms: int | None
@@ -99,13 +96,13 @@ class ReadingClient(Protocol):
 
     @property
     def takes_answers(self) -> bool:
-        """False while the client does not take what was sent to it."""
+        """False while the client does not read its responses."""
 
     def encode(self, response: Response) -> bytes:
-        """The frame of an answer."""
+        """The frame of a response."""
 
     def send(self, frame: bytes) -> None:
-        """Queues an answer; ignored once the connection is closed."""
+        """Queues a response; ignored once the connection is closed."""
 
     def flush(self) -> None:
         """Hands what is queued to the transport."""
@@ -129,11 +126,11 @@ class EntryReads:
         self._closed = False
 
     def close(self) -> None:
-        """From now on nothing is handed to the reader thread: it is about to end, as the connections have."""
+        """Nothing more is passed to the reader thread, which is about to end like the connections before it."""
         self._closed = True
 
     def queue(self, client: ReadingClient, request: QueuedRead, *, first: bool = False) -> None:
-        """Takes up a read of a valid id; `pump` serves it. One of high priority goes before those that wait."""
+        """Queues a read of a valid id, high-priority reads before the others; `pump` serves it."""
         if len(client.reads) >= MAX_PENDING_READS:
             self._send(client, _refusal(request, Status.ETOOMANYREQUESTS))
         elif first:
@@ -142,7 +139,7 @@ class EntryReads:
             client.reads.append(request)
 
     def serve_now(self, client: ReadingClient, read: FastRead) -> bool:
-        """Serves a read of one entry that is in memory; False, with nothing done, where it has to be queued."""
+        """Serves a read of one entry that is in memory; returns False, with nothing done, if it must be queued."""
         if client.reads or client.reading or not client.takes_answers:
             return False
         ledger = self._storage.ledgers.recent(read.ledger_id)
@@ -169,7 +166,7 @@ class EntryReads:
         return packet, known_lac
 
     def pump(self, client: ReadingClient) -> None:
-        """Serves waiting reads as long as the client takes answers."""
+        """Serves waiting reads as long as the client reads its responses."""
         reads = client.reads
         while reads and client.takes_answers and not client.reading:
             answer = self._cached(reads[0])

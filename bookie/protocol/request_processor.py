@@ -1,13 +1,14 @@
-"""What a bookie does with a request: the rules of the entry protocol applied to storage.
+"""Processes requests: the rules of the entry protocol, applied to storage.
 
-Runs on the event loop, which owns connections and ledger states. An add or a fence is handed to storage together with
-its answer; storage gives the answer back once the journal has made it durable, and only then does it leave. An add that
-defers its sync is the exception: its answer leaves once it is written, and a later force makes it durable.
+Runs on the event loop, which owns connections and ledger states. An add or a fence enters storage together with its
+response; storage returns the response once the journal has made the record durable, and only then is it sent. The
+exception is an add with a deferred sync: its response is sent once the record is written, and a later force makes it
+durable.
 
-Invariants: S5 and S6 (no answer before durability; for a fence not even the error of the read behind it), S7, P7, P8.
-Source: docs/protocol/wire.md#operations.
+Invariants: S5 and S6 (no response before durability; for a fence, not even the error of the read that follows it), S7,
+P7, P8. Source: docs/protocol/wire.md#operations.
 
-Not here: bytes on the wire (`connection`), reading (`read_scheduler`), what is durable and how (`storage`).
+Not its job: bytes on the wire (`connection`), reading (`read_scheduler`), what is durable and how (`storage`).
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ class RequestProcessor:
         """Adds that are accepted before the next one is timed."""
 
     def process(self, client: Client, request: Request) -> None:
-        """Serves one request; its answer may come later. Never raises."""
+        """Processes one request; the response may follow later. Never raises."""
         try:
             if type(request) is AddRequest:  # the path that counts
                 self._add(client, request)
@@ -124,10 +125,7 @@ class RequestProcessor:
     # --- writing ---
 
     def add(self, client: Client, add: FastAdd) -> bool:
-        """Serves an ordinary add where nothing stands in its way; False where `process` has to decide.
-
-        The rules are those of `admission` and `ledger_state`, of which only "accepted" is told apart here.
-        """
+        """Processes an add on the fast path; returns False if `process` has to decide."""
         stored, ledger_id, entry_id, last_add_confirmed, master_key, body, txn_id = add
         ledger = self._ledgers.recent(ledger_id)
         if (
@@ -237,7 +235,7 @@ class RequestProcessor:
         return ledger
 
     def stored(self, completions: Sequence[Completion]) -> None:
-        """Sends the responses whose records are durable; goes on with the reads behind fences."""
+        """Sends the responses whose records are durable; continues the reads whose fences are."""
         clients: dict[CompletionClient, None] = {}
         latest: CompletionClient | None = None
         adds = add_bytes = 0
@@ -266,7 +264,7 @@ class RequestProcessor:
         self.reads.pump(fenced.client)
 
     def not_stored(self, completions: Sequence[Completion]) -> None:
-        """Answers requests that found no space for their records: they are not acknowledged, now or later."""
+        """Sends errors for requests whose records found no space: they are not acknowledged, now or later."""
         for completion in completions:
             if isinstance(completion, AddCompletion):
                 self._statistics.adds_refused += 1

@@ -1,4 +1,4 @@
-"""How the entry port is protected: the settings' objects that every connection starts from."""
+"""Security of the entry port: the objects, made from the settings, with which every connection begins."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bookgate.runtime.tls.server_context import ServerContexts
 
 @dataclass(frozen=True, slots=True)
 class Security:
-    """Neither TLS nor authentication unless given. `tls_required` serves nothing on connections in clear."""
+    """Without TLS and authentication unless given. With `tls_required` nothing is served in clear text."""
 
     certificates: ServerContexts | None = None
     tls_required: bool = False
@@ -20,7 +20,7 @@ class Security:
     """How long a connection may take until it is let in."""
 
     def new_gate(self, peer: str) -> Gate | None:
-        """A gate for a fresh connection; None where everyone is let in."""
+        """A gate for a new connection; None if every client is accepted."""
         if self.provider is None:
             return Gate(None, None, tls_required=True) if self.tls_required else None
         return Gate(self.provider.new_session(peer), self.provider.name, tls_required=self.tls_required)

@@ -1,10 +1,10 @@
-"""A connection that speaks the binary protocol, as the processor sees it: one client a version.
+"""A connection that speaks v2, as the processor sees it: one client per version.
 
-The version of an answer is that of its request, and a connection may use several, though none does in practice. So a
-connection makes one `BinaryClient` for each version it meets; they share its transport, while each has its own queue of
-reads. What the binary protocol has no words for, a failed authentication above all, ends the connection.
+The version of a response is that of its request, and a connection may use several, although no known client does. A
+connection therefore makes one `BinaryClient` for each version it meets; they share its transport, while each has its
+own queue of reads. Responses that v2 can't express, above all a failed authentication, close the connection.
 
-Not here: telling the protocols apart (`connection`), the codec (`bookgate.ledger.wire.v2`).
+Not its job: telling the protocols apart (`connection`), the codec (`bookgate.ledger.wire.v2`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class SharedConnection(Protocol):
 
 
 class BinaryClient:
-    """One version of the binary protocol on one connection."""
+    """One version of v2 on one connection."""
 
     def __init__(self, connection: SharedConnection, version: int) -> None:
         self._connection = connection
@@ -53,7 +53,7 @@ class BinaryClient:
         return self._connection.takes_answers
 
     def encode(self, response: Response) -> bytes:
-        """The frame of an answer. Raises ValueError for one that the binary protocol can't say."""
+        """The frame of a response. Raises ValueError for a response that v2 can't express."""
         # "Authentication is disabled" is said in the version of today, whatever it was asked in.
         disabled = isinstance(response, AuthResponse) and response.plugin_name == AUTH_DISABLED
         return v2.encode_response(response, v2.CURRENT_VERSION if disabled else self._version)
@@ -76,5 +76,5 @@ class BinaryClient:
         self._connection.pause_reading()
 
     def start_tls(self, txn_id: int) -> bool:
-        """The binary protocol has no START_TLS."""
+        """Returns False: v2 has no START_TLS."""
         return False

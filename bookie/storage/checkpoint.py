@@ -1,27 +1,29 @@
-"""Checkpoints: cached entries go to the entry log and the index, then the mark moves, then old journals may go.
+"""Checkpoints: cached entries are written to entry log and index, then the mark advances, then old journals may be
+deleted.
 
-The order is what makes a crash at any point harmless (S1):
+The order makes a crash at any point harmless (S1):
 
 1. take mark M of each journal, the end of what it has synced;
-2. swap the write cache: everything journaled up to M is in the half to flush, flushed before, or on the dirty headers'
-   list, for it entered the cache before it was queued to the journal;
+2. swap the write cache: everything journaled up to M is in the half to be flushed, was flushed before, or is on the
+   list of dirty headers, because it entered the cache before it was queued to the journal;
 3. write the entries, sorted by ledger and entry, to the entry log; sync it;
 4. write index slots and headers; sync them and their names;
-5. let the flushed half go; persist each M; remove journal files before it beyond the number kept as backup.
+5. drop the flushed half; persist each M; delete journal files before it beyond the number kept as backup.
 
-So the index never points at what the log does not durably hold, and the mark never passes a record whose entry, key,
-fence or explicit LAC is not durable elsewhere (S1, S6).
+So the index never refers to anything that the log does not hold durably, and the mark never passes a record whose
+entry, key, fence or explicit LAC is not durable elsewhere (S1, S6).
 
-One checkpoint runs at a time; `exclusive` keeps others out while somebody else changes the index. The thread makes one
-every interval, or when the active half of the cache is due. The first error, whoever asked for that checkpoint, is the
-last: the marks stay, `failed` is told, the half that was being flushed stays readable. A later checkpoint would move
-a mark past what this one failed to flush.
+One checkpoint runs at a time; `exclusive` keeps checkpoints out while something else changes the index. The thread
+makes one at each interval, or when the active half of the cache is due. The first error, whoever requested that
+checkpoint, is the last: the marks stay, `failed` is reported, the half being flushed stays readable. A later checkpoint
+would move a mark past what this one failed to flush.
 
-One that finds no space is not the last, if `not_stored` says to try again: the next flushes that half again, whole,
-before the other, so that the marks it took are true for both. It comes with the interval or with `retry`; once one is
-through, `space_restored` comes. What a replay left in the cache, for it found no space, is such a flush too.
+A checkpoint that finds no space is not the last, if `not_stored` says to try again: the next one flushes that half
+again, completely, before the other, so that the marks it took hold for both. It is made at the interval or with
+`retry`; once one succeeds, `space_restored` is reported. What a replay left in the cache because it found no space is
+such a flush as well.
 
-Journal files before the mark that are kept as backup go, too, where their disk is full.
+Journal files before the mark that are kept as backup are deleted too if their disk is full.
 """
 
 from __future__ import annotations
@@ -52,7 +54,7 @@ _log = logging.getLogger(__name__)
 
 
 class Flusher:
-    """Steps 2 to 4, and the first half of 5. A flush that failed is done again by the next."""
+    """Steps 2 to 4, and the first half of 5. A failed flush is repeated by the next."""
 
     def __init__(self, cache: WriteCache, stores: Sequence[LedgerStore]) -> None:
         self._cache = cache
@@ -61,7 +63,7 @@ class Flusher:
         self.statistics = FlushStatistics()
 
     def flush(self) -> bool:
-        """Flushes what is cached; everything is durable on return. False when there was nothing."""
+        """Flushes what is cached; everything is durable on return. False if there was nothing."""
         flushed = False
         if self._failed is not None:
             self._write(self._failed)
@@ -116,7 +118,7 @@ class SpaceTolerantFlusher:
             self.attempt(self._flusher.flush)
 
     def attempt(self, write: Callable[[], object]) -> None:
-        """Does something that may find no space, and remembers that."""
+        """Runs something that may find no space, and remembers if it did."""
         try:
             write()
         except OSError as error:
@@ -181,7 +183,7 @@ class Checkpointer:
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Keeps checkpoints out; waits for one that runs."""
+        """Keeps checkpoints out; waits for a running one."""
         with self._running:
             yield
 
@@ -207,7 +209,7 @@ class Checkpointer:
         return self._out_of_space
 
     def retry(self) -> None:
-        """There may be space again."""
+        """Tries again: there may be space."""
         with self._wake:
             self._wake.notify()
 
@@ -272,7 +274,7 @@ class Checkpointer:
         return self._thread is not None and self._thread.is_alive()
 
     def stop(self) -> None:
-        """Ends the thread after the checkpoint it may be making."""
+        """Ends the thread after the current checkpoint, if any."""
         with self._wake:
             self._closing = True
             self._wake.notify()

@@ -1,4 +1,4 @@
-"""A ledger's state with what storage itself has to remember of it."""
+"""A ledger's state together with what storage itself keeps for it."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class LedgerDescriptor(LedgerState):
         """LAC of the last entry that was on disk when the ledger was loaded; None until somebody asked for it."""
 
     def check_key(self, master_key: bytes) -> Status:
-        """As for any ledger; where something is lost nobody knows whether the key was damaged too."""
+        """As for any ledger; EUA where something is lost, since the key may be damaged too."""
         return self._or_unknown(super().check_key(master_key))
 
     def check_add(self, master_key: bytes, *, recovery: bool) -> Status:
@@ -67,7 +67,7 @@ class LedgerDescriptor(LedgerState):
 
 
 def descriptor_of(ledger: LedgerState) -> LedgerDescriptor:
-    """What storage itself made. Raises TypeError for anything else."""
+    """The object that storage itself made. Raises TypeError for anything else."""
     if not isinstance(ledger, LedgerDescriptor):
         raise TypeError(f"ledger {ledger.ledger_id} was not made by this storage")
     return ledger

@@ -1,13 +1,14 @@
-"""What a bookie knows of one ledger beyond its entries, and whether it accepts a request for it.
+"""What a bookie knows of one ledger besides its entries, and whether it accepts a request for it.
 
-State: the master key (set by whoever comes first, never changed), the fenced bit (set once, never cleared), the
-explicit LAC packet (the last one wins) and the known LAC (only grows). Events are the requests of the entry protocol;
-each `check_…` answers with the status that the request fails with, or EOK.
+State: the master key (set by the first client, never changed), the fenced bit (set once, never cleared), the explicit
+LAC packet (the last one counts) and the known LAC (only grows). Events are the requests of the entry protocol; each
+`check_…` returns the status with which the request fails, or EOK.
 
-Invariants: a fenced ledger takes no normal add (P7), the fence exists for ledgers the bookie never saw, and the key is
-the stored one, also after a restart (S7). Rules: docs/protocol/wire.md#add_entry, docs/protocol/wire.md#read_entry.
+Invariants: a fenced ledger accepts no normal add (P7), a fence exists also for ledgers that the bookie never saw, and
+the key is the stored one, also after a restart (S7). Rules: docs/protocol/wire.md#add_entry,
+docs/protocol/wire.md#read_entry.
 
-Not here: entries, durability (storage), and the wire.
+Not its job: entries, durability (storage), the wire.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class LedgerState:
         return Status.EOK
 
     def advance_lac(self, lac: int) -> bool:
-        """Takes notice of a LAC seen in an entry or an explicit LAC; True when the known LAC grew."""
+        """Notes a LAC seen in an entry or an explicit LAC; True if the known LAC grew."""
         if lac <= self.known_lac:
             return False
         self.known_lac = lac

@@ -1,9 +1,9 @@
-"""One index and its entry logs: where the entries of a set of ledgers lie.
+"""One index and its entry logs: where the entries of a set of ledgers are.
 
-With index files there is one store over all ledger directories; with RocksDB one for each, and a ledger belongs to
-store `ledgerId mod n`, as Apache BookKeeper lays them out.
+With index files there is one store over all ledger directories; with RocksDB there is one per directory, and a ledger
+belongs to store `ledgerId mod n`, as in Apache BookKeeper.
 
-Not its job: what is not flushed yet (`write_cache`), which ledger belongs to which store (`store_of`'s caller asks).
+Not its job: what is not flushed yet (`write_cache`), choosing the store of a ledger (the caller of `store_of`).
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ Table = Mapping[int, bytes]
 
 
 class AllNumbers(NamedTuple):
-    """The numbers of ledgers: those of scope 0 compactly (type code q), and those with a scope; both ascending."""
+    """Numbers of ledgers: those of scope 0 in compact form (type code q), and those with a scope; both ascending."""
 
     unscoped: array[int]
     scoped: Sequence[int]
 
 
 class LedgerStore:
-    """See the module. `index` and `logs` are for garbage collection and inspection as well."""
+    """`index` and `logs` are used by garbage collection and inspection too."""
 
     def __init__(self, index: LedgerIndex, logs: EntryLogs, statistics: StoreStatistics | None = None) -> None:
         self.index = index

@@ -1,8 +1,8 @@
-"""Which ledgers are known: those in memory, and behind them the index headers on disk.
+"""Which ledgers are known: those in memory, and those with an index header on disk.
 
-In memory is an LRU of bounded size. A ledger that somebody still holds, be it the write cache, the list of dirty
-headers or a request in flight, stays the one object for its id even after the LRU let it go (`_held`), so that nobody
-ever sees an older fence or key than another.
+Memory holds an LRU of bounded size. A ledger that is still in use (by the write cache, the list of dirty headers or a
+request in flight) stays the only object for its id even after it left the LRU (`_held`), so that no two users ever see
+different fences or keys.
 
 Not its job: creating index files (`index.file_index`), rules on keys and fences (`ledger_state`).
 """
@@ -27,7 +27,7 @@ from bookgate.ledger.ledger_numbers import LedgerNumbers
 
 
 class LedgerTable:
-    """`limit` bounds the ledgers kept although nobody uses them."""
+    """`limit` bounds the number of unused ledgers kept in memory."""
 
     def __init__(
         self,
@@ -50,10 +50,10 @@ class LedgerTable:
         self._held: WeakValueDictionary[int, LedgerDescriptor] = WeakValueDictionary()
 
     def get(self, ledger_id: LedgerId, *, headerless_is_unknown: bool = False) -> LedgerDescriptor | None:
-        """The ledger, loaded from its index file if need be; None when there is none.
+        """The ledger, loaded from its index file if necessary; None if there is none.
 
-        A crash may leave an index file without header. Raises StorageCorruptException for it, unless told to take it
-        for an unknown ledger, and for a header that can't be read.
+        A crash may leave an index file without a header. Raises StorageCorruptException for it, unless told to treat it
+        as an unknown ledger, and for a header that can't be read.
         """
         with self._lock:
             ledger = self._known(ledger_id)
@@ -64,13 +64,13 @@ class LedgerTable:
         return ledger
 
     def has_lost_header(self, ledger_id: LedgerId) -> bool:
-        """Whether the index has entries of the ledger and no header: more than a crash before the first flush left."""
+        """Whether the index has entries of the ledger but no header, which no crash before the first flush leaves."""
         with self._lock:
             found = self._stored(ledger_id)
         return found is not None and found[0] is None and found[1] != NO_ENTRY
 
     def recent(self, number: int) -> LedgerDescriptor | None:
-        """The ledger with this number if it is among those kept."""
+        """The ledger with this number if it is in the LRU."""
         ledger = self._newest
         if ledger is not None and ledger.number == number:
             return ledger
@@ -82,7 +82,7 @@ class LedgerTable:
         return ledger
 
     def get_or_create(self, ledger_id: LedgerId, master_key: bytes) -> LedgerDescriptor:
-        """What `get` finds, or else a new ledger with that key. Raises as `get` does."""
+        """The result of `get`, or else a new ledger with this key. Raises as `get` does."""
         with self._lock:
             ledger = self._known(ledger_id) or self._stored_or_new(ledger_id, master_key)
             self._keep(ledger)
@@ -129,7 +129,7 @@ class LedgerTable:
             return True
 
     def drop(self, ledger_id: LedgerId, discard: Callable[[LedgerDescriptor], None]) -> None:
-        """Deletes the ledger at once, as a replay does that learns that it was deleted before. Raises OSError."""
+        """Deletes the ledger at once, for a replay that finds that it had been deleted. Raises OSError."""
 
         def discard_known(ledger: LedgerDescriptor | None) -> bool:
             if ledger is not None:
@@ -147,7 +147,7 @@ class LedgerTable:
             self._deleting.clear()
 
     def is_made_anew(self, ledger_id: LedgerId) -> bool:
-        """Whether this table has deleted a ledger of that id; true once for each time."""
+        """Whether this table has deleted a ledger with this id; returns True once per deletion."""
         number = ledger_id.number
         if number not in self._deleted_here:
             return False

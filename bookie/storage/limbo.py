@@ -1,16 +1,17 @@
-"""Ledgers in limbo: those of which this bookie may have lost something, since a start accepted a loss.
+"""Ledgers in limbo: those of which this bookie may have lost something, because a start accepted a loss.
 
-What it still holds of them is served. What it does not hold is unknown, and so are their last entry, their LAC and
-whether they were fenced: it never says that there is no such entry or no such ledger, and takes no ordinary adds (S8).
+What it still holds of them is served. What it does not hold is unknown, and so are the last entry, the LAC and whether
+the ledger was fenced: the bookie never says that there is no such entry or no such ledger, and accepts no normal adds
+(S8).
 
-A ledger enters when a loss is accepted: every ledger that the metadata has at that time. One made afterwards is not
-concerned. One whose index file is gone, is an older copy, or has lost entries enters by itself (`index_list`). A ledger
-leaves once it is verified (`limbo.check`). Ids are kept, with a checksum, in a file beside `current` of each ledger
-directory, so limbo outlives restarts; of several copies each id of any sound one counts.
+A ledger enters when a loss is accepted: every ledger that the metadata has at that time. Ledgers created later are not
+concerned. A ledger whose index file is missing, is an older copy, or has lost entries enters by itself (`index_list`).
+A ledger leaves once it is verified (`limbo.check`). Ids are kept, with a checksum, in a file next to `current` of each
+ledger directory, so limbo survives restarts; if there are several copies, each id in any valid one counts.
 
-Storage of kind `db` has a limbo of its own besides, which Apache BookKeeper's bookie marks in RocksDB.
+Storage of type `db` has a limbo of its own in addition, which Apache BookKeeper's bookie marks in RocksDB.
 
-Any thread reads; changes come one at a time. Not its job: answering (`reader`).
+Any thread reads; changes are made one at a time. Not its job: responses (`reader`).
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class Limbo:
         return list(self._numbers)
 
     def load(self, on_loss: OnLoss) -> None:
-        """Reads what an earlier process left; `on_loss` hears of it where only damaged files say it. Raises OSError."""
+        """Reads what an earlier process left; calls `on_loss` if only damaged files say it. Raises OSError."""
         self._numbers = union((self._load(LIMBO_FILE, on_loss), self._load(SCOPED_LIMBO_FILE, on_loss)))
 
     def _load(self, name: str, on_loss: OnLoss) -> LedgerNumbers:
@@ -82,7 +83,7 @@ class Limbo:
         )
 
     def add_lost(self, numbers: Collection[int]) -> None:
-        """The index was found to lack these ledgers, or entries of them, that it had. The same."""
+        """The index has lost these ledgers, or entries of them. Durable on return. Raises OSError."""
         new = [number for number in numbers if number not in self._numbers]
         if not new:
             return
@@ -97,7 +98,7 @@ class Limbo:
             )
 
     def remove(self, numbers: Collection[int]) -> None:
-        """The same."""
+        """Removes verified ledgers. Durable on return. Raises OSError."""
         self._replace(self._numbers - LedgerNumbers(numbers))
 
     def _replace(self, numbers: LedgerNumbers) -> None:

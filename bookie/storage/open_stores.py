@@ -1,6 +1,6 @@
-"""Opens the stores of a bookie as its configuration wants them: index files, or RocksDB.
+"""Opens the stores of a bookie as configured: index files, or RocksDB.
 
-Index files: one store over all ledger directories. RocksDB: one for each ledger directory, the i-th index directory
+Index files: one store over all ledger directories. RocksDB: one per ledger directory, the i-th index directory
 belonging to the i-th ledger directory; a ledger belongs to store `ledgerId mod n`.
 """
 
@@ -31,7 +31,7 @@ def open_stores(
     statistics: StoreStatistics,
     threads: Threads = REAL_THREADS,
 ) -> tuple[LedgerStore, ...]:
-    """The stores, open. The directories are made and locked. Raises OSError."""
+    """The open stores. The directories exist and are locked. Raises OSError."""
     ledgers = [directories.current(path) for path in config.ledger_directories]
     indexes = [directories.current(path) for path in config.index_directories] or ledgers
     logs_in = _current_of(disks.directories_for_entry_logs)

@@ -13,7 +13,7 @@ _MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class StorageConfig:
-    """Where storage keeps its files and how much it may take. Sizes in bytes unless the name says otherwise."""
+    """Where storage keeps its files and how much it may use. Sizes are in bytes unless the name says otherwise."""
 
     journal_directories: tuple[Path, ...]
     ledger_directories: tuple[Path, ...]
@@ -41,7 +41,7 @@ class StorageConfig:
     flush_interval_seconds: float = 10.0
 
     def each_journal(self) -> JournalOptions:
-        """The options of one journal: the queues of all together hold half of what the write cache does."""
+        """The options of one journal: all queues together hold half as much as the write cache."""
         return replace(
             self.journal,
             pre_alloc_bytes=max(self.journal.alignment_bytes, self.journal.pre_alloc_bytes),

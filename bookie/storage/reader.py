@@ -1,11 +1,11 @@
-"""Reading what storage holds: the part of `storage` that needs neither journal nor event loop.
+"""The read path of storage, which needs neither journal nor event loop.
 
-An entry is looked for in the write cache, then in the index, then in the entry log, in this order, which is that in
-which a flush moves it: so none is missed while it is on its way.
+An entry is looked up in the write cache, then in the index, then in the entry log: the order in which a flush moves it,
+so that none is missed on its way.
 
-What can't be read whole is an OSError and never "no such entry" (S3). A ledger in limbo is one of which a bookie knows
-that it lost some of it, or can't exclude that (`limbo`; an Apache BookKeeper bookie marks such in RocksDB): what it
-still holds is served, what it does not hold is unknown, and so are its last entry and its LAC.
+Anything that can't be read completely is an OSError and never "no such entry" (S3). Of a ledger in limbo the bookie has
+lost something, or can't exclude it (`limbo`; Apache BookKeeper's bookie marks such ledgers in RocksDB): what it still
+holds is served, what it does not hold is unknown, and so are its last entry and its LAC.
 
 Any thread. Not its job: who may read (`request_processor`), batches of requests (`protocol.read_scheduler`).
 """
@@ -49,7 +49,7 @@ class EntryReader:
         return self._cache.get(descriptor_of(ledger), entry_id)
 
     def read_in_memory(self, ledger: LedgerState, entry_id: int) -> bytes | None:
-        """The entry where index and entry log have it in memory, else None. Not of the write cache. Never blocks."""
+        """The entry if index and entry log have it in memory, else None. Ignores the write cache. Never blocks."""
         stored = descriptor_of(ledger)
         store = self._store(stored)
         location = store.index.location_in_memory(stored.ledger_id, entry_id)
@@ -79,18 +79,14 @@ class EntryReader:
         raise NoSuchEntryException(f"this bookie does not hold entry {entry_id} of ledger {stored.ledger_id}")
 
     def held_entry(self, ledger: LedgerDescriptor, entry_id: int) -> bytes | None:
-        """The entry as far as it can be read, else None."""
+        """The entry if it can be read, else None."""
         try:
             return self.read_entry(ledger, entry_id)
         except (NoSuchEntryException, DataUnknownException, StorageCorruptException):
             return None
 
     def read_batch(self, ledger: LedgerState, first_entry_id: int, batch: BatchSize) -> list[RecordRun]:
-        """Records of consecutive entries, by as few reads of files as their places allow; any thread.
-
-        As many as go into `batch`. Raises for the first as `read_entry` does; a later one that is not held or can't be
-        read ends the batch.
-        """
+        """Records of consecutive entries, with as few file reads as their locations allow; any thread."""
         stored = descriptor_of(ledger)
         runs: list[RecordRun] = []
         entry_id = first_entry_id
@@ -154,9 +150,8 @@ class EntryReader:
         return None if stored.stored_lac is None or stored.limbo else max(stored.known_lac, stored.stored_lac)
 
     def known_lac(self, ledger: LedgerState) -> int:
-        """The highest LAC known; -1 if none. Reads the last entry when nobody asked since the ledger was loaded.
-
-        Raises OSError; DataUnknownException for a ledger in limbo.
+        """The highest known LAC; -1 if none. Reads the last entry if the LAC was not needed since the ledger was
+        loaded.
         """
         stored = descriptor_of(ledger)
         _refuse_limbo(stored)

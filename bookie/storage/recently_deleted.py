@@ -1,11 +1,10 @@
-"""Ledgers that were fenced when they were deleted here: for a while a writer that did not notice is told so.
+"""Ledgers that were fenced when they were deleted here: for some time, a writer that did not notice gets "fenced".
 
-In memory only, as in Apache BookKeeper. Bounded in time and number; the oldest go first.
+Kept in memory only, as in Apache BookKeeper, and bounded in time and number; the oldest are dropped first.
 
-A fence makes a ledger of any id known here, also of one that nobody has made yet; who makes it later must not be taken
-for a writer that did not notice. So only those are remembered that held an entry here, or that the metadata once had.
-
-Source: docs/protocol/storage.md#deleted-and-fenced.
+A fence makes any ledger id known here, even of a ledger that does not exist yet; a client that creates it later must
+not be taken for a writer that did not notice. Remembered are therefore only ledgers that had an entry here, or that the
+metadata once had. Source: docs/protocol/storage.md#deleted-and-fenced.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ class FencedAndDeleted:
                 self._in_metadata[scope_id] = now
 
     def add(self, number: int, held_entries: bool) -> None:
-        """A ledger that was fenced is deleted. It is remembered if it was more than a fence."""
+        """A fenced ledger is deleted. It is remembered if it was more than a fence."""
         with self._lock:
             if not held_entries and number not in self._in_metadata.get(scope_of(number), ()):
                 return
