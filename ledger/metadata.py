@@ -16,7 +16,7 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from bookgate.ledger.errors import IncorrectParameterException
+from bookgate.ledger.errors import IncorrectParameterException, UnauthorizedAccessException
 from bookgate.ledger.ledger_id import NO_ENTRY
 from bookgate.ledger.password_check import PasswordCheck
 
@@ -138,6 +138,20 @@ class LedgerMetadata:
             custom_metadata=dict(custom_metadata or {}),
             ctime_ms=ctime_ms,
         )
+
+    def with_password(self, password: bytes) -> LedgerMetadata:
+        """The same with a password that was withheld filled in. Raises UnauthorizedAccessException for a wrong one."""
+        check = self.password_check
+        matches = self.password in (None, password) if check is None else check.matches(password)
+        if not matches:
+            raise UnauthorizedAccessException("the password is not the one given")
+        return self if check is None else replace(self, password=password, password_check=None)
+
+    def known_password(self) -> bytes | None:
+        """The stored password. Raises UnauthorizedAccessException where it was withheld."""
+        if self.password_check is not None:
+            raise UnauthorizedAccessException("the gateway withholds the password: it needs the action ledger.secret")
+        return self.password
 
     @property
     def is_closed(self) -> bool:

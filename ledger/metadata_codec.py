@@ -43,6 +43,8 @@ def encode(metadata: LedgerMetadata) -> bytes:
     """Serialises metadata in the ledger's own format version. Raises MetadataSerializationException."""
     if metadata.format_version not in (1, 2, 3):
         raise MetadataSerializationException(f"there is no metadata format version {metadata.format_version}")
+    if metadata.password_check is not None:
+        raise MetadataSerializationException("the password was withheld: these are not all of the ledger's metadata")
     header = b"%s%d\n" % (_PREFIX, metadata.format_version)
     if metadata.format_version == 1:
         return header + _encode_v1(metadata)

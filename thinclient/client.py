@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import Self
@@ -39,10 +40,11 @@ from bookgate.thinclient.bookies.auth import ClientAuthProvider
 from bookgate.thinclient.bookies.connection import Connector, tcp_connector
 from bookgate.thinclient.bookies.pool import BookiePool
 from bookgate.thinclient.config import ClientConfig
+from bookgate.thinclient.gateways.tokens import Provider
 from bookgate.thinclient.gateways.uri import is_gateway_uri
 from bookgate.thinclient.handles import creation, opening
 from bookgate.thinclient.handles.advanced_write_handle import AdvancedWriteHandle
-from bookgate.thinclient.handles.context import ClientContext, LedgerSecrets, ledger_id_of, secrets_of
+from bookgate.thinclient.handles.context import ClientContext, LedgerSecrets, ledger_id_of, secrets_of, unlocked
 from bookgate.thinclient.handles.ensemble_changer import EnsembleChanger
 from bookgate.thinclient.handles.ledger_options import LedgerOptions, takes_ledger_options
 from bookgate.thinclient.handles.ledger_view import LedgerView, known_last_entry
@@ -102,6 +104,7 @@ class BookKeeper:
         gateways: str | None = None,
         config: ClientConfig | None = None,
         auth_provider: ClientAuthProvider | None = None,
+        token_provider: Provider | None = None,
     ) -> Self:
         """Connects to a cluster through its gateways, or directly to its metadata store.
 
@@ -110,6 +113,8 @@ class BookKeeper:
                 `gateways`.
             config: The client configuration; None uses the defaults.
             auth_provider: Authenticates to bookies, instead of the provider that the configuration names.
+            token_provider: Returns the token that shows gateways who this is, instead of the configuration's. It is
+                called for each call to a gateway, on the event loop, and must not block.
 
         Returns:
             The client. Close it after use.
@@ -119,7 +124,7 @@ class BookKeeper:
             IncorrectParameterException: The address is invalid, or the store's extra is not installed.
         """
         config = config or ClientConfig()
-        factory = metadata_factory(gateways, config)
+        factory = metadata_factory(gateways, config, token_provider)
         try:
             await factory.initialize()
             client = cls.of_factory(factory, config, auth_provider)
@@ -258,6 +263,7 @@ class BookKeeper:
     async def _create(self, options: LedgerOptions) -> tuple[LedgerRecord, LedgerSecrets]:
         self._check_open()
         record = await creation.create_ledger(self._context, options)
+        record = replace(record, metadata=record.metadata.with_password(options.password))
         return record, LedgerSecrets.of(record.metadata, options.password, self._config)
 
     @opens
@@ -308,6 +314,7 @@ class BookKeeper:
             UnauthorizedAccessException: The password is wrong.
         """
         self._check_open()
+        record = unlocked(record, password, self._config)
         secrets = secrets_of(record, password, self._config)
         return ReadHandle(LedgerView(self._context, record, secrets, known_last_entry(record), asks_metadata=False))
 

@@ -16,6 +16,7 @@ from bookgate.ledger.wire.frames import DEFAULT_MAX_FRAME_SIZE
 from bookgate.runtime.settings import SECRET, Renamed, with_unit
 from bookgate.runtime.settings_loader import Settings
 from bookgate.thinclient.gateways.retry_policy import DEFAULT_RETRIES, RetryPolicy
+from bookgate.thinclient.gateways.tokens import TokenSource
 from bookgate.thinclient.gateways.uri import TlsFiles
 
 FRAME_HEADROOM = 500
@@ -83,6 +84,15 @@ class ClientConfig(Settings):
     )
     tls_cert: Path | None = Field(default=None, description="grpcs://: PEM file of the client's certificate")
     tls_key: Path | None = Field(default=None, description="grpcs://: PEM file of its key")
+    token: Annotated[str | None, SECRET] = Field(
+        default=None,
+        repr=False,
+        min_length=1,
+        description="shows gateways, and bookies with auth_provider bookgate-token, who this is; over TLS only",
+    )
+    token_file: Path | None = Field(
+        default=None, description="file with that token, read anew when it changes and when a gateway refuses it"
+    )
     metadata_timeout_seconds: float = Field(
         default=10.0, gt=0, description="a metadata call, all its attempts together"
     )
@@ -109,6 +119,11 @@ class ClientConfig(Settings):
         default=True,
         description="connecting fails at once where every gateway refuses the connection, has no address or speaks "
         "something else; false: it is tried for metadata_timeout_seconds, for one that starts beside its gateways",
+    )
+    metadata_longest_retry_after_seconds: float = Field(
+        default=DEFAULT_RETRIES.metadata_longest_retry_after_seconds,
+        gt=0,
+        description="a gateway where this client is over a limit is left alone for as long as it says, at most this",
     )
     metadata_hedge_seconds: float = Field(
         default=DEFAULT_RETRIES.metadata_hedge_seconds,
@@ -288,6 +303,8 @@ class ClientConfig(Settings):
         yield from super().contradictions()
         if (self.bookie_tls_cert is None) != (self.bookie_tls_key is None):
             yield "bookie_tls_cert and bookie_tls_key go together; set both or none"
+        if self.token is not None and self.token_file is not None:
+            yield "token and token_file are the same setting; give one of them"
         if self.auth_provider is None and (self.auth_token or self.auth_token_file):
             yield "a token has no effect without auth_provider; set it to bookgate-token"
         for first, longest in _RISING:
@@ -298,6 +315,18 @@ class ClientConfig(Settings):
     def retries(self) -> RetryPolicy:
         """What is repeated, how often and with which pauses."""
         return RetryPolicy(**{each.name: getattr(self, each.name) for each in fields(RetryPolicy)})
+
+    @property
+    def tokens(self) -> TokenSource | None:
+        """The token for gateways, if there is one."""
+        given = self.token is not None or self.token_file is not None
+        return TokenSource(self.token, self.token_file) if given else None
+
+    @property
+    def token_for_bookies(self) -> tuple[Path | None, str | None]:
+        """File and token for the authentication provider: its own, else those for gateways."""
+        own = self.auth_token_file, self.auth_token
+        return own if any(own) else (self.token_file, self.token)
 
     @property
     def tls(self) -> TlsFiles:

@@ -74,6 +74,11 @@ def to_be_written(metadata: LedgerMetadata, stored: LedgerMetadata) -> LedgerMet
         is_gateways = key.startswith(_PREFIX) and key not in _CHANGED_BY_CLIENTS
         if is_gateways and metadata.custom_metadata.get(key) != stored.custom_metadata.get(key):
             raise IncorrectParameterException(f"custom metadata {key} is the gateway's: it can't be changed")
+    return with_stored_password(metadata, stored)
+
+
+def with_stored_password(metadata: LedgerMetadata, stored: LedgerMetadata) -> LedgerMetadata:
+    """A password never changes, and who writes may not have been told it."""
     return replace(metadata, password=stored.password, digest_type=stored.digest_type)
 
 

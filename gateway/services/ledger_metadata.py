@@ -21,14 +21,13 @@ import grpc
 from bookgate.gateway.limits import Limits
 from bookgate.gateway.services.batch import BatchReader, create_each, not_created, over_batch
 from bookgate.gateway.services.caller import AccessDeniedException, Caller, caller, ledger_resource
+from bookgate.gateway.services.checked_changes import CheckedChanges
 from bookgate.gateway.services.freshness import RevisionBarrier
 from bookgate.gateway.services.instance import Instance
 from bookgate.gateway.services.iterate import Listing
 from bookgate.gateway.services.ledger_access import (
-    action_of_write,
     owner_of_metadata,
     to_be_owned,
-    to_be_written,
     withhold,
 )
 from bookgate.gateway.services.messages import (
@@ -57,7 +56,6 @@ from bookgate.ledger.errors import (
 )
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import LedgerMetadata
-from bookgate.ledger.metadata_codec import from_format
 from bookgate.ledger.metadata_store import CreateRequest, LedgerManagerFactory, LedgerRecord
 from bookgate.protos.bookkeeper.common.v1.status_pb2 import StatusCode
 from bookgate.protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2 import (
@@ -105,6 +103,7 @@ class MetadataService(LedgerMetadataServiceServicer):
         self._limits = limits
         self._instance = instance
         self._tokens = RequestDeduplicator()
+        self._changes = CheckedChanges(factory, cache)
         self._reader = BatchReader(factory, cache, budget)
         self._listing = Listing(factory, budget, limits.listings)
 
@@ -299,13 +298,11 @@ class MetadataService(LedgerMetadataServiceServicer):
         if not request.HasField("expected_version"):
             raise IncorrectParameterException("expected_version is missing: a write replaces a known version")
         metadata = metadata_of(request, self._limits.metadata_bytes)
-        action = Action.LEDGER_WRITE
         async with self._budget.call("write"):
-            if (who := caller()) is not None or request.password_withheld:
-                stored = await self._stored(ledger_id, request.expected_version, who)
-                if who is not None:
-                    action = self._may_write(who, ledger_id, metadata, stored, request.request_token)
-                metadata = to_be_written(metadata, stored)
+            try:
+                metadata, action = await self._changes.to_write(ledger_id, request, metadata)
+            except MetadataVersionException as error:
+                return [await self._conflict(ledger_id, error)]
             metadata = await self._in_stored_format(ledger_id, metadata)
             await self._check_bookie_ids(ledger_id, metadata)
             try:
@@ -316,33 +313,6 @@ class MetadataService(LedgerMetadataServiceServicer):
                 self._cache.changed_here(ledger_id)
         _write_down(action, ledger_id, request, began)
         return [await self._success(record)]
-
-    async def _stored(self, ledger_id: LedgerId, expected_version: int, who: Caller | None) -> LedgerMetadata:
-        """The metadata that a write is to replace, or those that are in its place, which it will not replace.
-
-        Raises NoSuchLedgerExistsOnMetadataServerException.
-        """
-        if who is not None:
-            who.require_anywhere_in(ledger_id.scope_id, Action.LEDGER_WRITE, Action.LEDGER_RECOVER)
-        known = self._cache.peek(ledger_id)
-        if known is not None and known.version == expected_version:
-            return from_format(known.response().metadata, known.format_version)
-        record = await self._factory.ledger_manager.read(ledger_id)
-        if record.version < expected_version:
-            # A replica of the store that lags; what it shows is not what would be replaced.
-            await self._factory.catch_up(None)
-            record = await self._factory.ledger_manager.read(ledger_id)
-        return record.metadata
-
-    @staticmethod
-    def _may_write(
-        who: Caller, ledger_id: LedgerId, metadata: LedgerMetadata, stored: LedgerMetadata, token: bytes
-    ) -> Action:
-        """What the write is. Raises AccessDeniedException, OverLimitException."""
-        action = action_of_write(metadata, stored)
-        who.require_ledger(action, ledger_id, owner_of_metadata(stored), token)
-        who.take("changes_per_second")
-        return action
 
     async def _in_stored_format(self, ledger_id: LedgerId, metadata: LedgerMetadata) -> LedgerMetadata:
         """Metadata in the ledger's own format version, which rewrites keep and the client does not know."""
@@ -385,7 +355,7 @@ class MetadataService(LedgerMetadataServiceServicer):
         began = time.perf_counter()
         async with self._budget.call("remove"):
             try:
-                await self._remove_as_caller(ledger_id, version)
+                await self._changes.remove(ledger_id, version)
             finally:
                 self._cache.changed_here(ledger_id)
         _write_down(Action.LEDGER_DELETE, ledger_id, request, began)
@@ -395,28 +365,6 @@ class MetadataService(LedgerMetadataServiceServicer):
             ledger_scope_id=ledger_id.scope_id,
             revision=await self._factory.revision(),
         )
-
-    async def _remove_as_caller(self, ledger_id: LedgerId, version: int | None) -> None:
-        manager, who = self._factory.ledger_manager, caller()
-        if who is None:
-            await manager.remove(ledger_id, version)
-            return
-        whole = who.require_some(Action.LEDGER_DELETE, ledger_id.scope_id) is Reach.ALL
-        who.take("changes_per_second")
-        if whole:
-            await manager.remove(ledger_id, version)
-            return
-        while True:
-            record = await manager.read(ledger_id)
-            who.require_ledger(Action.LEDGER_DELETE, ledger_id, owner_of_metadata(record.metadata))
-            try:
-                # This version, whose owner is known: by the next one it may be another's ledger.
-                await manager.remove(ledger_id, record.version if version is None else version)
-            except MetadataVersionException:
-                if version is not None:
-                    raise
-            else:
-                return
 
     # --- many ledgers -------------------------------------------------------------------------------------------
 

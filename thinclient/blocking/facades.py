@@ -23,6 +23,7 @@ from bookgate.thinclient.blocking.loop_thread import LoopThread, result_of
 from bookgate.thinclient.bookies.auth import ClientAuthProvider
 from bookgate.thinclient.client import BookKeeper
 from bookgate.thinclient.config import ClientConfig
+from bookgate.thinclient.gateways.tokens import Provider
 from bookgate.thinclient.handles.advanced_write_handle import AdvancedWriteHandle
 from bookgate.thinclient.handles.base_write_handle import BaseWriteHandle, Payload
 from bookgate.thinclient.handles.read_handle import ReadHandle
@@ -144,6 +145,7 @@ class BookKeeperFacade(Facade[BookKeeper]):
         gateways: str | None = None,
         config: ClientConfig | None = None,
         auth_provider: ClientAuthProvider | None = None,
+        token_provider: Provider | None = None,
     ) -> Self:
         """Connects to a cluster through its gateways, or directly to its metadata store.
 
@@ -152,6 +154,8 @@ class BookKeeperFacade(Facade[BookKeeper]):
                 `gateways`.
             config: The client configuration; None uses the defaults.
             auth_provider: Authenticates to bookies, instead of the provider that the configuration names.
+            token_provider: Returns the token that shows gateways who this is, instead of the configuration's. It is
+                called for each call to a gateway, on the client's event loop, and must not block.
 
         Returns:
             The client. Close it after use.
@@ -160,7 +164,7 @@ class BookKeeperFacade(Facade[BookKeeper]):
             MetaStoreException: No gateway responds, or the store is unreachable.
             IncorrectParameterException: The address is invalid, or the store's extra is not installed.
         """
-        return cls._make(BookKeeper.connect(gateways, config, auth_provider))
+        return cls._make(BookKeeper.connect(gateways, config, auth_provider, token_provider))
 
     @classmethod
     def connect_lazily(

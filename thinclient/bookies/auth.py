@@ -50,6 +50,8 @@ class TokenAuthProvider:
     """A shared secret, read from its file for each connection. Use it inside TLS only."""
 
     plugin_name = TOKEN_PLUGIN
+    needs_tls = True
+    """A connection in clear to another machine is refused."""
 
     def __init__(self, token_file: Path | None = None, token: str | None = None) -> None:
         if (token_file is None) == (not token):

@@ -24,6 +24,7 @@ from bookgate.ledger.wire import v3
 from bookgate.ledger.wire.frames import FrameError
 from bookgate.ledger.wire.messages import AuthRequest, AuthResponse, StartTlsRequest, StartTlsResponse, Status
 from bookgate.ledger.wire.v3 import ProtocolError
+from bookgate.runtime.security.authenticators import is_loopback
 from bookgate.thinclient.bookies.auth import AUTH_DISABLED, ClientAuthProvider
 from bookgate.thinclient.bookies.connection import Address, BookieConnection
 from bookgate.thinclient.bookies.tls import TlsContexts, explain
@@ -54,6 +55,7 @@ class ConnectionSetup:
                     await self._secure(wire, address)
                 step = "authentication"
                 if self._auth is not None:
+                    self._check_secrecy(self._auth, address)
                     await self._authenticate(connection, wire, self._auth)
         except TimeoutError as error:
             kind = SecurityException if step == "TLS" else BookieHandleNotAvailableException
@@ -79,6 +81,13 @@ class ConnectionSetup:
             raise SecurityException("TLS failed: the bookie closed the connection during the handshake")
         wire.transport = transport
         wire.hint = ", right after the TLS handshake: it may want a client certificate, or another one"
+
+    def _check_secrecy(self, provider: ClientAuthProvider, address: Address) -> None:
+        """Raises SecurityException before a token is sent in clear to another machine."""
+        if self._tls.mode is TlsMode.OFF and getattr(provider, "needs_tls", False) and not is_loopback(address.host):
+            raise SecurityException(
+                f"{provider.plugin_name} sends a token, over TLS only: set bookie_tls, or leave auth_provider out"
+            )
 
     async def _ask_for_tls(self, wire: Wire) -> None:
         txn_id = self._next_txn_id()

@@ -112,7 +112,7 @@ class BookiePool:
     ) -> Self:
         """The pool that a configuration describes. Raises IncorrectParameterException for an unusable auth_provider."""
         if auth_provider is None and config.auth_provider is not None:
-            auth_provider = load_provider(config.auth_provider, config.auth_token_file, config.auth_token)
+            auth_provider = load_provider(config.auth_provider, *config.token_for_bookies)
         settings = ConnectionSettings(
             config.connect_timeout_seconds,
             config.max_frame_size_bytes,

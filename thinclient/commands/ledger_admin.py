@@ -67,6 +67,7 @@ def dump(
     Example: bookgate ledger metadata dump 7 ledger-7.metadata
     """
     record = with_client(context, gateways, lambda client: client.read_record(ledger_id))
+    record.metadata.known_password()  # what lacks it can't be restored
     content = metadata_codec.encode(metadata_codec.without_password(record.metadata))
     # Readable by nobody else, also where another file stood before: it has the password.
     file.touch(0o600)
@@ -153,7 +154,9 @@ def difference(present: LedgerMetadata, restored: LedgerMetadata) -> list[str]:
         pairs.append((f"fragment {number}", old, new))
     pairs.append(("custom metadata", dict(present.custom_metadata), dict(restored.custom_metadata)))
     lines = [f"{name}: {old} becomes {new}" for name, old, new in pairs if old != new]
-    return [*lines, "the password changes"] if present.password != restored.password else lines
+    check = present.password_check
+    same = present.password == restored.password if check is None else check.matches(restored.password or b"")
+    return lines if same else [*lines, "the password changes"]
 
 
 @admin_app.command("simple-test")

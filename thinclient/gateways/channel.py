@@ -36,6 +36,7 @@ from bookgate.ledger.connection_state import ConnectionListeners, ConnectionStat
 from bookgate.ledger.errors import (
     BKException,
     ClientClosedException,
+    IncorrectParameterException,
     MetaStoreException,
     TooManyRequestsException,
     UnknownOutcomeException,
@@ -45,6 +46,7 @@ from bookgate.thinclient.gateways.failures import REFUSED, LostAnswerException, 
 from bookgate.thinclient.gateways.gateway import Gateway
 from bookgate.thinclient.gateways.grpc_channels import OpenChannel, open_channel
 from bookgate.thinclient.gateways.retry_policy import DEFAULT_RETRIES, RetryPolicy, doubling
+from bookgate.thinclient.gateways.tokens import TokenSource, may_carry_tokens
 from bookgate.thinclient.gateways.uri import TlsFiles, parse_gateways
 
 T = TypeVar("T")
@@ -96,6 +98,7 @@ class Attempts:
             if self.remaining <= 0:
                 raise self.exhausted()
             gateway = self._round.pop(0)
+            await self._let_rest(gateway)
             retries = self._owner.retries
             # While there are others to ask, a connection is made on in the background.
             patience = retries.metadata_connect_patience_seconds if self._round else retries.metadata_connect_seconds
@@ -144,6 +147,16 @@ class Attempts:
             return TooManyRequestsException(message)
         return MetaStoreException(message)
 
+    async def _let_rest(self, gateway: Gateway) -> None:
+        """Waits while a gateway wants no call of this client; those that rest come last in a round."""
+        rest = gateway.rests_until - self._loop.time()
+        if rest <= 0:
+            return
+        pause = rest * self._owner.rng.uniform(1.0, 1.5)
+        if self.remaining <= pause:
+            raise self.exhausted()
+        await asyncio.sleep(pause)
+
     async def _wait(self) -> None:
         pause = next(self._pauses) * self._owner.rng.uniform(0.5, 1.0)
         if self.remaining <= pause:
@@ -162,14 +175,21 @@ class GatewayChannel:
         tls: TlsFiles = TlsFiles(),  # noqa: B008 (frozen)
         connector: OpenChannel = open_channel,
         retries: RetryPolicy = DEFAULT_RETRIES,
+        tokens: TokenSource | None = None,
         *,
         fails_fast: bool = False,
     ) -> None:
-        """Raises IncorrectParameterException for an invalid address or unusable TLS files."""
+        """Raises IncorrectParameterException for an invalid address, unusable TLS files, a token without TLS."""
         parsed = parse_gateways(uri, tls)
         self._credentials = None if parsed.tls is None else parsed.tls.credentials()
         self._connector = connector
         self._tls = parsed.tls
+        self._tokens = tokens
+        for address in parsed.addresses:
+            if not self._may_be_asked(address):
+                raise IncorrectParameterException(
+                    f"a token is sent over TLS only: write grpcs:// for {address}, or leave the token out"
+                )
         self._retired: list[Gateway] = []
         self._turn = rng.randrange(len(parsed.addresses))
         self._closed = False
@@ -190,8 +210,19 @@ class GatewayChannel:
         self.trouble = asyncio.Event()
         """Set when a gateway failed: discovery may know others."""
 
+    def _may_be_asked(self, address: str) -> bool:
+        return self._tokens is None or may_carry_tokens(address, tls=self._credentials is not None)
+
     def _gateway(self, address: str, *, learnt: bool = False) -> Gateway:
-        return Gateway(address, self._credentials, self._connector, self.retries, learnt=learnt, tls=self._tls)
+        return Gateway(
+            address,
+            self._credentials,
+            self._connector,
+            self.retries,
+            learnt=learnt,
+            tls=self._tls,
+            tokens=self._tokens,
+        )
 
     @property
     def addresses(self) -> Sequence[str]:
@@ -221,12 +252,10 @@ class GatewayChannel:
             return
         gone = [gateway for gateway in self._gateways if gateway.learnt and gateway.address not in named]
         self._gateways = [gateway for gateway in self._gateways if gateway not in gone]
-        new = sorted(named - set(self.addresses))
+        new = sorted(filter(self._may_be_asked, named - set(self.addresses)))
         room = max(_MOST_GATEWAYS - len(self._gateways), 0)
         for address in self.rng.sample(new, min(room, len(new))):
-            self._gateways.append(
-                Gateway(address, self._credentials, self._connector, self.retries, learnt=True, tls=self._tls)
-            )
+            self._gateways.append(self._gateway(address, learnt=True))
         # Streams on a gateway that is about to stop end by themselves.
         self._retired += gone
         for gateway in [gateway for gateway in self._retired if not gateway.connected]:

@@ -6,7 +6,7 @@ import grpc
 from grpc.aio import AioRpcError
 
 from bookgate.ledger.errors import BKException, MetaStoreException, UnauthorizedAccessException, UnknownOutcomeException
-from bookgate.ledger.wire.gateway_headers import NOT_DONE
+from bookgate.ledger.wire.gateway_headers import NOT_DONE, RETRY_AFTER_MS
 from bookgate.thinclient.gateways.gateway import Gateway
 
 REFUSED = grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -39,7 +39,7 @@ class LostAnswerException(UnknownOutcomeException):
 
 def surely_not_done(error: AioRpcError) -> bool:
     """True for a change that the gateway rejected, or that never reached it."""
-    if error.code() in (REFUSED, NO_GATEWAY):
+    if error.code() in (REFUSED, NO_GATEWAY, grpc.StatusCode.UNAUTHENTICATED):
         return True
     if any(key == NOT_DONE for key, _ in error.trailing_metadata() or ()):
         return True
@@ -50,14 +50,24 @@ def surely_not_done(error: AioRpcError) -> bool:
 def check_transient(gateway: Gateway, what: str, error: AioRpcError, *, changes: bool = False) -> str:
     """Describes the failure if a retry may help. Raises the typed error otherwise."""
     reason = f"{error.code().name}: {error.details() or 'no details'}"
+    if error.code() is REFUSED and (wait := _retry_after(error)) is not None:
+        gateway.rest(wait)
     if error.code() in _TRANSIENT:
         return reason
+    if error.code() is grpc.StatusCode.UNAUTHENTICATED and gateway.tokens is not None and gateway.tokens.changed():
+        return f"{reason}; the token is another one by now"
     message = f"gateway {gateway.address} could not {what}: {reason}"
     if error.code() in _DENIED:
         raise UnauthorizedAccessException(message) from error
     if changes and error.code() in (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN):
         raise UnknownOutcomeException(f"{message}; it may or may not have happened") from error
     raise MetaStoreException(message) from error
+
+
+def _retry_after(error: AioRpcError) -> float | None:
+    """Seconds after which the gateway takes another call of this client; None where it says nothing."""
+    text = next((str(value) for key, value in error.trailing_metadata() or () if key == RETRY_AFTER_MS), "")
+    return int(text) / 1000 if text.isdecimal() else None
 
 
 def failure_in_words(gateway: Gateway, what: str, error: AioRpcError) -> str:

@@ -26,6 +26,7 @@ from bookgate.runtime.logs import log_event
 from bookgate.thinclient.gateways.connection_diagnosis import NoConnection, why_no_connection
 from bookgate.thinclient.gateways.grpc_channels import OpenChannel, open_channel
 from bookgate.thinclient.gateways.retry_policy import DEFAULT_RETRIES, RetryPolicy
+from bookgate.thinclient.gateways.tokens import AuthorizedChannel, TokenSource
 from bookgate.thinclient.gateways.uri import TlsFiles
 
 if TYPE_CHECKING:  # the asynchronous stubs exist for the type checker only
@@ -53,8 +54,13 @@ class Gateway:
         *,
         learnt: bool = False,
         tls: TlsFiles | None = None,
+        tokens: TokenSource | None = None,
     ) -> None:
         self.address = address
+        self.tokens = tokens
+        """Sent with each call."""
+        self.rests_until = 0.0
+        """Loop time before which it wants no call: this client is over one of its limits there."""
         self.learnt = learnt
         """Known from discovery only, and perhaps unreachable for this client."""
         self.suspended = False
@@ -81,27 +87,31 @@ class Gateway:
         return self._channel
 
     @property
+    def _for_stubs(self) -> Any:
+        return self.channel if self.tokens is None else AuthorizedChannel(self.channel, self.tokens)
+
+    @property
     def metadata(self) -> LedgerMetadataServiceAsyncStub:
         if self._metadata is None:
-            self._metadata = LedgerMetadataServiceStub(self.channel)
+            self._metadata = LedgerMetadataServiceStub(self._for_stubs)
         return self._metadata
 
     @property
     def discovery(self) -> ServiceDiscoveryAsyncStub:
         if self._discovery is None:
-            self._discovery = ServiceDiscoveryStub(self.channel)
+            self._discovery = ServiceDiscoveryStub(self._for_stubs)
         return self._discovery
 
     @property
     def registration(self) -> RegistrationServiceAsyncStub:
         if self._registration is None:
-            self._registration = RegistrationServiceStub(self.channel)
+            self._registration = RegistrationServiceStub(self._for_stubs)
         return self._registration
 
     @property
     def replication(self) -> ReplicationServiceAsyncStub:
         if self._replication is None:
-            self._replication = ReplicationServiceStub(self.channel)
+            self._replication = ReplicationServiceStub(self._for_stubs)
         return self._replication
 
     @property
@@ -119,7 +129,7 @@ class Gateway:
         if not untried and not self.connected:
             self.channel.get_state(try_to_connect=True)
             return False
-        return self._asked_last_until <= now and not self.suspended
+        return max(self._asked_last_until, self.rests_until) <= now and not self.suspended
 
     def failed(self, now: float, reason: str) -> None:
         """Makes it the last choice for a while."""
@@ -128,6 +138,11 @@ class Gateway:
         pause = self._retries.metadata_first_ask_last_seconds * 2 ** min(self._failures, 16)
         self._asked_last_until = now + min(pause, self._retries.metadata_longest_ask_last_seconds)
         self._failures += 1
+
+    def rest(self, seconds: float) -> None:
+        """It asks for no call for a while; no longer than the retry policy allows."""
+        pause = min(seconds, self._retries.metadata_longest_retry_after_seconds)
+        self.rests_until = max(self.rests_until, asyncio.get_running_loop().time() + pause)
 
     def answered(self) -> None:
         if self._failures:

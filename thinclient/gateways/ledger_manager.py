@@ -53,6 +53,7 @@ from bookgate.thinclient.gateways.registration import RpcRegistrationManager
 from bookgate.thinclient.gateways.replication import RpcReplicationMetadata
 from bookgate.thinclient.gateways.retry_policy import DEFAULT_RETRIES, RetryPolicy
 from bookgate.thinclient.gateways.streams import MAX_BATCH, pages_of, read_scope
+from bookgate.thinclient.gateways.tokens import TokenSource
 from bookgate.thinclient.gateways.uri import TlsFiles
 from bookgate.thinclient.gateways.watch import MetadataWatch
 
@@ -345,12 +346,13 @@ class RpcLedgerManagerFactory(LedgerManagerFactory):
         tls: TlsFiles = TlsFiles(),  # noqa: B008 (frozen)
         connector: OpenChannel = open_channel,
         retries: RetryPolicy = DEFAULT_RETRIES,
+        tokens: TokenSource | None = None,
         *,
         fails_fast: bool = False,
     ) -> None:
         """`fails_fast`: `initialize` does not wait for gateways that all turn connections down."""
         chance = rng or random.SystemRandom()
-        self.gateways = GatewayChannel(uri, timeout, chance, tls, connector, retries, fails_fast=fails_fast)
+        self.gateways = GatewayChannel(uri, timeout, chance, tls, connector, retries, tokens, fails_fast=fails_fast)
         self._discovery = RpcServiceDiscovery(self.gateways)
         self._manager = RpcLedgerManager(self.gateways)
         self._registration = RpcRegistrationManager(self.gateways, self._discovery)

@@ -24,6 +24,7 @@ class RetryPolicy:
     metadata_hedge_seconds: float = 0.4
     metadata_first_ask_last_seconds: float = 1.0
     metadata_longest_ask_last_seconds: float = 10.0
+    metadata_longest_retry_after_seconds: float = 30.0
     metadata_change_attempts: int = 5
     pinned_create_repeats: int = 3
     metadata_conflict_attempts: int = 100

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 from uuid import UUID
 from weakref import WeakKeyDictionary
@@ -67,14 +67,19 @@ class LedgerSecrets:
 def secrets_of(record: LedgerRecord, password: bytes, config: ClientConfig) -> LedgerSecrets:
     """Raises UnauthorizedAccessException for a wrong password, IllegalOpException for a scope in protocol v2."""
     check_protocol(record.ledger_id, config)
+    record = unlocked(record, password, config)
+    return LedgerSecrets.of(record.metadata, config.password_of(record.ledger_id.number, password), config)
+
+
+def unlocked(record: LedgerRecord, password: bytes, config: ClientConfig) -> LedgerRecord:
+    """The record with its password, where that was withheld. Raises UnauthorizedAccessException for a wrong one."""
     if not isinstance(password, bytes):
         raise IncorrectParameterException(f"password is bytes, not {type(password).__name__}: encode it")
-    password = config.password_of(record.ledger_id.number, password)
-    stored, check = record.metadata.password, record.metadata.password_check
-    matches = stored is None or stored == password if check is None else check.matches(password)
-    if not matches:
-        raise UnauthorizedAccessException(f"the password of ledger {record.ledger_id} is not the one given")
-    return LedgerSecrets.of(record.metadata, password, config)
+    try:
+        metadata = record.metadata.with_password(config.password_of(record.ledger_id.number, password))
+    except UnauthorizedAccessException:
+        raise UnauthorizedAccessException(f"the password of ledger {record.ledger_id} is not the one given") from None
+    return record if metadata is record.metadata else replace(record, metadata=metadata)
 
 
 def ledger_id_of(ledger_id: int | LedgerId | UUID, scope_id: int = 0) -> LedgerId:

@@ -18,7 +18,7 @@ from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import LedgerState
 from bookgate.ledger.metadata_store import LedgerRecord
 from bookgate.runtime.logs import log_event
-from bookgate.thinclient.handles.context import ClientContext, LedgerSecrets, secrets_of
+from bookgate.thinclient.handles.context import ClientContext, LedgerSecrets, secrets_of, unlocked
 from bookgate.thinclient.handles.ledger_view import LedgerView
 from bookgate.thinclient.handles.read_handle import ReadHandle
 from bookgate.thinclient.handles.recovery import read_last_confirmed, recover
@@ -36,6 +36,7 @@ _WRITER_KEY = "bookgate.writer"
 async def open_ledger(context: ClientContext, ledger_id: LedgerId, password: bytes, recovery: bool) -> ReadHandle:
     """A reader of a ledger, once it is recovered where that is wanted. Raises as `BookKeeper.open_ledger` says."""
     record = await context.ledger_manager.read(ledger_id)
+    record = unlocked(record, password, context.config)
     secrets = secrets_of(record, password, context.config)
     if recovery and not record.metadata.is_closed:
         record = await _recover(context, record, secrets)
@@ -87,6 +88,7 @@ async def reopen_empty_ledger(
 ) -> WriteHandle:
     """The writer of an OPEN ledger without entries. Raises IllegalOpException for one that can't be taken up."""
     record = await context.ledger_manager.read(ledger_id)
+    record = unlocked(record, password, context.config)
     secrets = secrets_of(record, password, context.config)
     await _check_never_written(context, record, secrets)
     claimed = {**record.metadata.custom_metadata, _WRITER_KEY: rng.randbytes(8).hex().encode()}

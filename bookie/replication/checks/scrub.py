@@ -335,7 +335,7 @@ class _Copies:
         self._record = record
         self._budget = budget
         self._statistics = statistics
-        self._password = record.metadata.password or b""
+        self._password = record.metadata.known_password() or b""
         self._secrets = LedgerSecrets.of(record.metadata, self._password, client.config)
 
     async def suspects(self, bookie_id: str, ids: BitMap64) -> BitMap64:

@@ -129,7 +129,7 @@ class LedgerRepair:
         """Bookies that take no copies of this ledger."""
         self._sources: tuple[str, ...] = ()
         """Bookies that said in the last look what they hold."""
-        password = record.metadata.password
+        password = record.metadata.known_password()
         self._password = b"" if password is None else password
         self._secrets = LedgerSecrets.of(record.metadata, self._password, tools.client.config)
 

@@ -49,7 +49,7 @@ async def take_over(
         except (MetadataVersionException, LockLostException) as error:
             raise RepairStoppedException(str(error)) from error
         log_event(_log, "ledger_taken_from_writer", logging.WARNING, ledger=record.ledger_id, lost=lost)
-    known = record.metadata.password
+    known = record.metadata.known_password()
     handle = await tools.client.open_ledger(record.ledger_id, password if known is None else known, recovery=True)
     async with handle:
         return handle.record

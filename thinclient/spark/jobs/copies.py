@@ -147,6 +147,12 @@ class Patience:
         return other
 
 
+def password_for(record: LedgerRecord, given: bytes) -> bytes:
+    """The password that the metadata keep, else the one given: they keep none, or it is withheld."""
+    metadata = record.metadata
+    return given if metadata.password is None or metadata.password_check is not None else metadata.password
+
+
 class CopyReader:
     """Reads slices of one task. A bookie that gave no answer is not asked again."""
 
@@ -274,8 +280,7 @@ class CopyReader:
         return again
 
     def _open(self, record: LedgerRecord) -> ReadHandle:
-        stored = record.metadata.password
-        return self._client.open_record(record, password=self._password if stored is None else stored)
+        return self._client.open_record(record, password=password_for(record, self._password))
 
     def _range(self, bookie_id: str, handle: ReadHandle, first: int, last: int) -> Iterator[EntryColumns | FaultRange]:
         if bookie_id in self._away:

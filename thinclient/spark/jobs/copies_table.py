@@ -16,7 +16,14 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from bookgate.ledger.errors import BKException, NoSuchLedgerExistsOnMetadataServerException, UnauthorizedAccessException
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata_store import LedgerRecord
-from bookgate.thinclient.spark.jobs.copies import CopyReader, CopyReport, Fault, ledger_report, unauthorized_report
+from bookgate.thinclient.spark.jobs.copies import (
+    CopyReader,
+    CopyReport,
+    Fault,
+    ledger_report,
+    password_for,
+    unauthorized_report,
+)
 from bookgate.thinclient.spark.options.read_options import Options
 from bookgate.thinclient.spark.reading.entries import readable_snapshot, selected_records
 from bookgate.thinclient.spark.reading.planning import (
@@ -112,8 +119,7 @@ class CopiesReader(DataSourceReader):
 
     def _readable(self, client: BookKeeper, record: LedgerRecord, found: list[CopyReport]) -> LedgerRecord | None:
         """An open ledger as far as it may be read now; None for one that is gone or whose end nobody knows."""
-        stored = record.metadata.password
-        options = self._options if stored is None else replace(self._options, password=stored)
+        options = replace(self._options, password=password_for(record, self._options.password))
         try:
             return readable_snapshot(client, record, options)
         except NoSuchLedgerExistsOnMetadataServerException:

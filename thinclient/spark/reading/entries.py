@@ -21,6 +21,7 @@ from bookgate.ledger.entry import Entry
 from bookgate.ledger.errors import BKException, NoSuchLedgerExistsOnMetadataServerException
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata_store import LedgerRecord
+from bookgate.thinclient.handles.context import unlocked
 from bookgate.thinclient.spark.commit_protocol import Committed
 from bookgate.thinclient.spark.options.read_options import Options, ReadMode
 from bookgate.thinclient.spark.reading.planning import (
@@ -134,7 +135,7 @@ def readable_slices(client: BookKeeper, options: Options, bounds: Bounds = EVERY
     shapes, passwords = TemplateTable(), Passwords(client, options)
     for page in _committed(client, options, bounds):
         for record in page:
-            passwords.check(record)
+            record = passwords.check(record)
             check_digest_type(record, options.digest_type)
             if record.metadata.is_closed:
                 found += _wanted(shapes.slice_of(record), options, bounds)
@@ -175,12 +176,14 @@ class Passwords:
         self._given = options.password
         self._right: set[bytes | None] = set()
 
-    def check(self, record: LedgerRecord) -> None:
-        """Raises UnauthorizedAccessException."""
+    def check(self, record: LedgerRecord) -> LedgerRecord:
+        """The record with its password, where that was withheld. Raises UnauthorizedAccessException."""
+        record = unlocked(record, self._given, self._client.config)
         stored = record.metadata.password
         if stored not in self._right:
             self._client.open_record(record, password=self._given).close()
             self._right.add(stored)
+        return record
 
 
 def readable_snapshot(client: BookKeeper, record: LedgerRecord, options: Options) -> LedgerRecord:

@@ -130,6 +130,7 @@ class TemplateTable:
             metadata.ack_quorum_size,
             metadata.digest_type,
             metadata.password,
+            metadata.password_check,
             metadata.format_version,
         )
         shape = self._known.get(key)

@@ -1,0 +1,101 @@
+"""Writes and removals of ledgers by a caller: who may make them depends on what they would replace.
+
+The ledger is read first, and the change is then made to this very version or to none, so that its owner and its state
+are those that were looked at. A write to another version than the stored one is refused as a conflict before it gets
+anywhere, whatever it would have been.
+"""
+
+from __future__ import annotations
+
+from bookgate.gateway.services.caller import Caller, caller, ledger_resource
+from bookgate.gateway.services.ledger_access import (
+    action_of_write,
+    owner_of_metadata,
+    to_be_written,
+    with_stored_password,
+)
+from bookgate.gateway.services.metadata_cache import MetadataCache
+from bookgate.ledger.errors import MetadataVersionException
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.metadata import LedgerMetadata
+from bookgate.ledger.metadata_codec import from_format
+from bookgate.ledger.metadata_store import LedgerManagerFactory
+from bookgate.protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2 import LedgerMetadataRequest
+from bookgate.runtime.security.actions import Action
+from bookgate.runtime.security.decision import Reach
+
+
+class CheckedChanges:
+    """See the module. One per gateway."""
+
+    def __init__(self, factory: LedgerManagerFactory, cache: MetadataCache) -> None:
+        self._factory = factory
+        self._cache = cache
+
+    async def to_write(
+        self, ledger_id: LedgerId, request: LedgerMetadataRequest, metadata: LedgerMetadata
+    ) -> tuple[LedgerMetadata, Action]:
+        """The metadata to write to the expected version, and what kind of change that is.
+
+        Raises AccessDeniedException, OverLimitException, IncorrectParameterException for a change of the gateway's
+        keys, MetadataVersionException, NoSuchLedgerExistsOnMetadataServerException.
+        """
+        who = caller()
+        if who is None and not request.password_withheld:
+            return metadata, Action.LEDGER_WRITE
+        if who is not None:
+            who.require_anywhere_in(ledger_id.scope_id, Action.LEDGER_WRITE, Action.LEDGER_RECOVER)
+        stored, version = await self._stored(ledger_id, request.expected_version)
+        if version != request.expected_version:
+            if who is not None:
+                _require_one(who, ledger_id, stored)
+            raise MetadataVersionException(
+                f"ledger {ledger_id} is at version {version}, not at {request.expected_version}"
+            )
+        if who is None:
+            return with_stored_password(metadata, stored), Action.LEDGER_WRITE
+        action = action_of_write(metadata, stored)
+        who.require_ledger(action, ledger_id, owner_of_metadata(stored), request.request_token)
+        who.take("changes_per_second")
+        return to_be_written(metadata, stored), action
+
+    async def remove(self, ledger_id: LedgerId, version: int | None) -> None:
+        """Removes the ledger as the caller may. Raises as `LedgerManager.remove`, AccessDeniedException too."""
+        manager, who = self._factory.ledger_manager, caller()
+        if who is None:
+            await manager.remove(ledger_id, version)
+            return
+        whole = who.require_some(Action.LEDGER_DELETE, ledger_id.scope_id) is Reach.ALL
+        who.take("changes_per_second")
+        if whole:
+            await manager.remove(ledger_id, version)
+            return
+        while True:
+            record = await manager.read(ledger_id)
+            who.require_ledger(Action.LEDGER_DELETE, ledger_id, owner_of_metadata(record.metadata))
+            try:
+                # This version, whose owner is known: by the next one it may be another's ledger.
+                await manager.remove(ledger_id, record.version if version is None else version)
+            except MetadataVersionException:
+                if version is not None:
+                    raise
+            else:
+                return
+
+    async def _stored(self, ledger_id: LedgerId, expected_version: int) -> tuple[LedgerMetadata, int]:
+        known = self._cache.peek(ledger_id)
+        if known is not None and known.version == expected_version:
+            return from_format(known.response().metadata, known.format_version), known.version
+        record = await self._factory.ledger_manager.read(ledger_id)
+        if record.version < expected_version:
+            # Perhaps a replica of the store that lags.
+            await self._factory.catch_up(None)
+            record = await self._factory.ledger_manager.read(ledger_id)
+        return record.metadata, record.version
+
+
+def _require_one(who: Caller, ledger_id: LedgerId, stored: LedgerMetadata) -> None:
+    """Raises AccessDeniedException for who may change this ledger in no way at all."""
+    owner = owner_of_metadata(stored)
+    if not who.may(Action.LEDGER_RECOVER, ledger_id.scope_id, owner):
+        who.require(Action.LEDGER_WRITE, ledger_resource(ledger_id, owner))

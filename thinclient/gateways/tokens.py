@@ -1,0 +1,115 @@
+"""The token by which a client shows gateways who it is, and the channel that sends it along.
+
+It comes from a setting (also the environment), from a file, which is read anew when it changes (projected tokens of
+Kubernetes), or from a callable of the application. A gateway that answers UNAUTHENTICATED makes the client look again:
+where the token is another one by now the call is repeated, else it has failed.
+
+A token is never sent over a channel without TLS, but for one to this machine.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from grpc.aio import Channel
+
+from bookgate.ledger.errors import IncorrectParameterException, UnauthorizedAccessException
+from bookgate.runtime.file_marks import FileMark, mark_of
+from bookgate.runtime.security.authenticators import is_loopback
+
+_LOOK_SECONDS = 1.0
+"""Files are looked at this often at most."""
+
+Provider = Callable[[], str]
+"""Returns the token to use now. It is called for each call to a gateway, on the event loop: it must not block."""
+
+
+class TokenSource:
+    """Where the token comes from: one of the three."""
+
+    def __init__(self, token: str | None = None, file: Path | None = None, provider: Provider | None = None) -> None:
+        """Raises IncorrectParameterException for none, or more than one."""
+        if sum(each is not None for each in (token, file, provider)) != 1:
+            raise IncorrectParameterException("a token comes from one of token, token_file and a token provider")
+        self._token = token
+        self._file = file
+        self._provider = provider
+        self._mark: FileMark | None = None
+        self._next_look = 0.0
+        self._sent: str | None = None
+
+    def __repr__(self) -> str:
+        return f"TokenSource({self._file or '…'})"
+
+    def current(self) -> str:
+        """The token to send. Raises UnauthorizedAccessException for a file that can't be read."""
+        if self._provider is not None:
+            self._token = self._provider()
+        elif self._file is not None and time.monotonic() >= self._next_look:
+            self._read()
+        assert self._token is not None
+        self._sent = self._token
+        return self._token
+
+    def changed(self) -> bool:
+        """Looks now; whether the token is another one than was sent last."""
+        before = self._sent
+        self._next_look, self._mark = 0.0, None
+        try:
+            return self.current() != before
+        except UnauthorizedAccessException:
+            return False
+
+    def _read(self) -> None:
+        """A file that is gone for a moment leaves the token as it was."""
+        assert self._file is not None
+        self._next_look = time.monotonic() + _LOOK_SECONDS
+        try:
+            mark = mark_of(self._file)
+            if mark == self._mark:
+                return
+            token = self._file.read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            if self._token is not None:
+                return
+            reason = getattr(error, "strerror", None) or "it is not UTF-8"
+            raise UnauthorizedAccessException(f"token file {self._file} can't be read: {reason}") from error
+        if token:
+            self._mark, self._token = mark, token
+        elif self._token is None:
+            raise UnauthorizedAccessException(f"token file {self._file} is empty")
+
+
+def may_carry_tokens(address: str, *, tls: bool) -> bool:
+    """Whether a token may be sent to `host:port`."""
+    return tls or is_loopback(address.rpartition(":")[0])
+
+
+class AuthorizedChannel:
+    """As much of a channel as stubs need; each call carries the token."""
+
+    def __init__(self, channel: Channel, tokens: TokenSource) -> None:
+        self._channel = channel
+        self._tokens = tokens
+
+    def _wrap(self, rpc: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, metadata: Any = None, **named: Any) -> Any:
+            header = ("authorization", f"Bearer {self._tokens.current()}")
+            return rpc(*arguments, metadata=(*(metadata or ()), header), **named)
+
+        return call
+
+    def unary_unary(self, *arguments: Any, **named: Any) -> Callable[..., Any]:
+        return self._wrap(self._channel.unary_unary(*arguments, **named))
+
+    def unary_stream(self, *arguments: Any, **named: Any) -> Callable[..., Any]:
+        return self._wrap(self._channel.unary_stream(*arguments, **named))
+
+    def stream_unary(self, *arguments: Any, **named: Any) -> Callable[..., Any]:
+        return self._wrap(self._channel.stream_unary(*arguments, **named))
+
+    def stream_stream(self, *arguments: Any, **named: Any) -> Callable[..., Any]:
+        return self._wrap(self._channel.stream_stream(*arguments, **named))
