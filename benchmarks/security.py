@@ -159,7 +159,7 @@ async def _calm_p99(gateway: _Gateway) -> float:
 
 
 async def _flood(address: str, token: str, mode: str) -> None:
-    """`rude`: calls without end, whatever the answers are; `polite`: a refused one waits as long as the gateway says."""
+    """`rude`: calls without end, whatever the answers are; `polite`: a refused one waits as long as it is told."""
     bearer = (("authorization", f"Bearer {token}"),)
     async with grpc.aio.insecure_channel(address) as channel:
         stub: Any = LedgerMetadataServiceStub(channel)

@@ -98,7 +98,7 @@ MAY: dict[str, set[str]] = {
 }
 DISCOVERY = {"ListBookies", "WatchBookies", "GetBookieServiceInfo", "GetClusterInfo"}
 for _name in ("reader", "bookie-1", "operator", "elsewhere"):
-    MAY[_name] |= DISCOVERY
+    MAY[_name] |= {*DISCOVERY, "ListScopes"}
 
 
 async def test_every_rpc_has_an_action() -> None:
