@@ -1,19 +1,19 @@
-"""Compaction: moves what is alive in entry logs to a log of its own, and removes the old ones.
+"""Compaction: moves live entries of entry logs to a separate log, and removes the old logs.
 
-A record is alive when its ledger exists and the index points exactly at it. For each old log, in pieces:
+A record is alive if its ledger exists and the index refers exactly to it. For each old log, in pieces:
 
 1. copy live records to the compaction's log; sync it;
-2. holding the checkpoint lock, point the index at the copies, except where it no longer points at the originals (the
+2. holding the checkpoint lock, point the index to the copies, except where it no longer points to the originals (the
    ledger was deleted, or an entry written again); sync the index;
 3. when the whole log is done, and is known to hold nothing alive, remove it.
 
-A crash after 1 leaves copies that nobody points at: the compaction's log has no map before it is finished, so the next
-process counts its records one by one (`log_usage`). A crash in 2 leaves some entries here and some there, both
-durable. So no entry is ever without a durable copy that the index points at (S2).
+A crash after 1 leaves copies to which nothing refers: the compaction's log has no map before it is finished, so the
+next process counts its records one by one (`log_usage`). A crash in 2 leaves some entries here and some there, both
+durable. So no entry is ever without a durable copy to which the index refers (S2).
 
-What a scan could not see may be alive: a damaged length hides the records behind it. So whether a log goes is for the
-index to say (`log_removal`). A log that can't be read, or that something still points into, stays as it is and the
-others go on (S3).
+Anything that a scan could not see may be alive: a damaged length hides the records behind it. Therefore the index
+decides whether a log is removed (`log_removal`). A log that can't be read, or to which something still refers, stays as
+it is, and the others are compacted (S3).
 
 Not its job: which logs (`rules`), when (`garbage_collector`).
 """
@@ -44,10 +44,7 @@ _PUBLISHED_AT_ONCE = 10_000
 
 
 class Compactor:
-    """Compacts logs of one store, on one thread. `finish` ends it, whatever happened.
-
-    `exclusive` holds the checkpoint lock. `max_log_bytes` is where a compaction's log is followed by another.
-    """
+    """Compacts logs of one store, on one thread. Always end it with `finish`."""
 
     def __init__(
         self,
@@ -74,11 +71,7 @@ class Compactor:
         self._copied_bytes = 0
 
     def compact(self, log_id: int, existing: Container[int]) -> None:
-        """Moves what is alive out of a complete log, and removes the log if that is all it held.
-
-        `existing` has the ledgers that existed when the log was complete. Raises OSError when the disk fails, and
-        StoppedException; both logs are then as good as before.
-        """
+        """Moves live entries out of a complete log, and removes the log if it held nothing else."""
         before = self._copied_bytes
         try:
             self._move_live(log_id, existing)

@@ -1,9 +1,10 @@
-"""When ledgers that the metadata lacks may be deleted: they wait a period, and a pass must not take most of them.
+"""When ledgers that the metadata lacks may be deleted: after a waiting period, and not if they are most of what is
+held.
 
-A listing that is complete and in order may still be the wrong one: of a store that came back older, or lost what it
-had. Nothing tells that at once, so a ledger goes only when it is missing in two passes that are a whole period apart
-(`Quarantine`), and a pass that would take most of what a bookie holds is held back until somebody forces it
-(`is_mass_deletion`). What is gone on one bookie is soon gone on all: they ask the same store.
+A complete and ordered listing may still be the wrong one: that of a store that was restored to an older state, or lost
+its contents. Nothing shows that at once, so a ledger is deleted only if it is missing in two passes a whole period
+apart (`Quarantine`), and a pass that would delete most of what a bookie holds is held back until an operator forces it
+(`is_mass_deletion`). What is deleted on one bookie is soon deleted on all, because they use the same store.
 
 Not its job: listing (`rules`), whose metadata were listed (`ledger_collector`).
 """
@@ -17,11 +18,7 @@ from bookgate.ledger.ledger_id import id_array
 
 
 class Quarantine:
-    """The ledgers that the last passes missed. `wait_seconds` is the period; times are seconds of one clock.
-
-    Passes that follow each other sooner, since somebody asked for them, let nothing go and begin no period: they only
-    take out what they find again.
-    """
+    """The ledgers missing in the last passes. `wait_seconds` is the period; times are in seconds of one clock."""
 
     def __init__(self, wait_seconds: float) -> None:
         self._wait_seconds = wait_seconds
@@ -40,5 +37,5 @@ class Quarantine:
 
 
 def is_mass_deletion(due: int, local: int, max_share: float, at_least: int) -> bool:
-    """Whether to delete `due` of `local` ledgers is too much to be believed; fewer than `at_least` never are."""
+    """Whether deleting `due` of `local` ledgers is implausible; fewer than `at_least` never are."""
     return due >= at_least and due > max_share * local

@@ -1,9 +1,8 @@
-"""The part of garbage collection that works on entry logs: which are in use, which may go, compaction. Blocking.
+"""The part of garbage collection that handles entry logs: their usage, their removal, compaction. Blocking.
 
-Per store it remembers how the complete logs are used; a log looked into once is not looked into again. Logs of which
-nothing is left are removed if the index agrees (`log_removal`); one of which it does not is looked into again.
-
-Source: docs/protocol/storage.md#garbage-collection, docs/protocol/storage.md#compaction.
+Per store it remembers how the complete logs are used; a log once examined is not examined again. Logs of which nothing
+is alive are removed if the index agrees (`log_removal`); if it does not, the log is examined again. Source:
+docs/protocol/storage.md#garbage-collection, docs/protocol/storage.md#compaction.
 """
 
 from __future__ import annotations
@@ -40,10 +39,7 @@ class _Known:
 
 
 class EntryLogCollector:
-    """See the module. One thread at a time; `rate` is units a second, and whether they are bytes.
-
-    A log smaller than `target_bytes` counts as one of that size.
-    """
+    """One thread at a time; `rate` is units per second, and whether they are bytes."""
 
     def __init__(
         self,
@@ -65,13 +61,15 @@ class EntryLogCollector:
         self._known = [_Known(store, LogRemoval(store, storage.exclusive, statistics)) for store in storage.stores]
 
     def settle_leftovers(self) -> None:
-        """What compactions of earlier processes left. The logs that they emptied go like any other empty log."""
+        """Handles what compactions of earlier processes left. Logs that they emptied are removed like any other empty
+        log.
+        """
         for known in self._known:
             for log_id in Leftovers(self._files, known.store, self._storage.exclusive, known.removal).settle():
                 known.usages[log_id] = EntryLogUsage(log_id, 1, {}, has_map=False)
 
     def collect(self) -> None:
-        """Looks into new logs, and removes those without existing ledgers. Raises OSError, StoppedException."""
+        """Examines new logs, and removes those without existing ledgers. Raises OSError, StoppedException."""
         for known in self._known:
             self._refresh(known)
             self._remove_empty(known)
@@ -110,10 +108,7 @@ class EntryLogCollector:
             self._statistics.reclaimed_by_deletion += sizes[log_id]
 
     def compact(self, rule: CompactionRule) -> None:
-        """Compacts the logs below the threshold, the emptiest first, as long as there is time.
-
-        Raises OSError, StoppedException.
-        """
+        """Compacts the logs below the threshold, the emptiest first, as long as time allows."""
         started = self._clock()
         deadline = started + rule.max_seconds if rule.max_seconds > 0 else math.inf
         try:
@@ -124,13 +119,13 @@ class EntryLogCollector:
             self._count()
 
     def compact_locations(self) -> None:
-        """Lets the indexes give back the room of deleted rows. Raises OSError."""
+        """Lets the indexes reclaim the space of deleted rows. Raises OSError."""
         self._statistics.begin(GcPhase.LOCATIONS)
         for known in self._known:
             known.store.index.compact()
 
     def usages(self) -> list[EntryLogUsage]:
-        """How the complete logs were used when last looked into, of all stores. Any thread; to be read only."""
+        """The usage of all complete logs when they were last examined. Any thread; read-only."""
         return [usage for known in self._known for usage in list(known.usages.values())]
 
     def _compact_store(self, known: _Known, threshold: float, deadline: float) -> None:

@@ -1,17 +1,17 @@
-"""Garbage collection of one bookie: when it runs, what it does in which order, and who may ask for it.
+"""Garbage collection of one bookie: when it runs, its steps and their order, and requests for runs.
 
-A run, in this order: leftovers of compactions; ledgers that the metadata no longer has (`ledger_collector`); if wanted
+A run, in this order: leftovers of compactions; ledgers that the metadata no longer has (`ledger_collector`); if enabled
 and due, ledgers that were moved elsewhere (`over_replicated`); entry logs without an existing ledger; one compaction if
-one is due. A run begins every `wait_seconds`, or when somebody triggers it.
+one is due. A run begins every `wait_seconds`, or when requested.
 
-Which logs are complete is taken down before which ledgers the index has: all that a complete log holds is in the index
-(`entry_logs`), so a log is never taken for dead because a flush has not come to its index yet.
+Which logs are complete is recorded before which ledgers the index has: everything in a complete log is in the index
+(`entry_logs`), so no log is taken for dead only because a flush has not reached its index yet.
 
-The listing runs on the event loop; everything that touches the disk runs on a thread of its own, which looks at
-`_stopping` between records. Methods of `GarbageCollector` are for the event loop, those that say so for any thread.
+The listing runs on the event loop; everything that accesses the disk runs on a thread of its own, which checks
+`_stopping` between records. Methods of `GarbageCollector` belong to the event loop unless they say "any thread".
 
-Source: docs/protocol/storage.md#garbage-collection. Not its job: the rules (`rules`), which ledgers
-go (`ledger_collector`), which entry logs go (`entry_log_collector`), copying (`compactor`).
+Source: docs/protocol/storage.md#garbage-collection. Not its job: the rules (`rules`), which ledgers are deleted
+(`ledger_collector`), which entry logs are removed (`entry_log_collector`), copying (`compactor`).
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Details:
 
 
 class GarbageCollector:
-    """See the module. `start` begins the runs; `stop` ends them in the middle, and loses nothing."""
+    """`start` begins the runs; `stop` ends them at any point, and loses nothing."""
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ class GarbageCollector:
     # Life
 
     def start(self) -> None:
-        """Begins to wait for the first run. Storage is open."""
+        """Begins to wait for the first run. Storage must be open."""
         self._loop = asyncio.get_running_loop()
         self._thread = self._threads.executor("gc")
         self._task = keep_running("garbage collection", self._run)
@@ -168,18 +168,14 @@ class GarbageCollector:
     def trigger(
         self, force: bool = True, major: bool | None = None, minor: bool | None = None, *, ledgers: bool = False
     ) -> None:
-        """Asks for a run now. Any thread.
-
-        `major` and `minor` say which compaction may run; None: unless suspended. `ledgers`: what the metadata lacks
-        goes at once, without the wait for a second run, and however much it is.
-        """
+        """Requests a run now. Any thread."""
         asked = Trigger(force, major, minor, ledgers)
         with self._asked:
             self._trigger = asked if self._trigger is None else self._trigger.merged(asked)
         self._wake_up()
 
     def cancel_trigger(self) -> None:
-        """Takes back what was asked and has not begun. Any thread."""
+        """Withdraws requests for runs that have not begun. Any thread."""
         with self._asked:
             self._trigger = None
 
@@ -195,12 +191,12 @@ class GarbageCollector:
 
     @property
     def is_in_force_gc(self) -> bool:
-        """Whether a run that was asked for is waiting or under way."""
+        """Whether a requested run is waiting or running."""
         asked, running = self._trigger, self._running
         return (asked is not None and asked.force) or (running is not None and running.force)
 
     def suspend_compaction(self, *, major: bool = False, minor: bool = False) -> None:
-        """Until resumed; a compaction that runs goes on. Any thread."""
+        """No compaction begins until resumed; a running one continues. Any thread."""
         self._change(self._schedule.suspend, major, minor, _BY_ADMIN)
 
     def resume_compaction(self, *, major: bool = False, minor: bool = False) -> None:
@@ -208,7 +204,7 @@ class GarbageCollector:
         self._change(self._schedule.resume, major, minor, _BY_ADMIN)
 
     def ledgers_suspended(self) -> bool:
-        """Whether no ledger is deleted. Blocking; any thread. Raises OSError."""
+        """Whether the deletion of ledgers is suspended. Blocking; any thread. Raises OSError."""
         return not self._config.collect_ledgers or self._suspension.is_suspended()
 
     def suspend_ledgers(self) -> None:
@@ -251,7 +247,9 @@ class GarbageCollector:
     # Disk space (any thread): a compaction needs room before it frees any
 
     def on_disk_event(self, event: DiskEvent[Path]) -> None:
-        """A listener of the disk monitor. A compaction that one directory suspended, that directory resumes."""
+        """A listener of the disk monitor. Compaction that was suspended by a directory is resumed by the same
+        directory.
+        """
         reactions = {
             DiskEventKind.DISK_FULL: self.on_disk_full,
             DiskEventKind.DISK_ALMOST_FULL: self.on_disk_almost_full,

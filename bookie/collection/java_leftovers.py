@@ -1,12 +1,12 @@
-"""What a compaction of the Java bookie left when its process ended, completed or cleaned up before a run.
+"""Leftovers of compactions by Apache BookKeeper's bookie, completed or removed before a run.
 
 Its transactional compaction writes `<new>.log.compacting`, then links the finished log to `<new>.log.<old>.compacted`,
-then to `<new>.log`, updates the index, and removes the link and the old log. So a `.compacting` file is of no use to
-anybody, and a `.compacted` one is a whole log whose entries the index may not know yet. The ids in these names are
-hexadecimal. The Java bookie itself links a log that it recovers to a name with a decimal id (F9), and fails on it for
-ever; that second name of the same file goes away here.
+then to `<new>.log`, updates the index, and removes the link and the old log. A `.compacting` file is therefore useless,
+and a `.compacted` file is a complete log whose entries the index may not know yet. The ids in these names are
+hexadecimal. That bookie itself links a log that it recovers to a name with a decimal id (F9), and then fails on it for
+ever; that second name of the same file is removed here.
 
-Our own compaction leaves nothing that is named differently (`compactor`). Source:
+Our own compaction leaves no files with special names (`compactor`). Source:
 docs/protocol/storage.md#transactional-compaction.
 """
 

@@ -1,19 +1,19 @@
-"""The part of garbage collection that decides which ledgers go: the local ids, the metadata's listing, each candidate.
+"""The part of garbage collection that decides which ledgers are deleted.
 
-In this order: the local ids first, then the metadata's listing to its end, then each candidate once more.
+In this order: the local ids, then the metadata's listing to its end, then each candidate once more.
 
-Nothing is deleted unless the listing came to its end in order, and the store caught up with what it knew when the
-listing began. Whose metadata these are is asked before the listing and before each batch of deletions: only those of
-the cluster that the bookie's own cookie names count. (What a gateway lists is the client's to check, page by page.)
-What is missing has to be missing in the next run as well, a period later, and must not be most of what is held, unless
-somebody forces the run (`deletion_rules`). Then each candidate's metadata is read, and only "there is no such
-ledger" lets it go; whoever trusts the listing alone turns `verify_metadata` off. A ledger that is written to after that
-question was asked stays: it was made anew under its id. Whatever else happens, be it an error, silence beyond the
-timeout, or a candidate whose metadata is there, keeps ledgers (S2, F13).
+Nothing is deleted unless the listing reached its end in order, and the store has caught up with what it knew when the
+listing began. Whose metadata they are is checked before the listing and before each batch of deletions: only those of
+the cluster named by the bookie's own cookie count. (Listings through a gateway are checked by the client, page by
+page.) A missing ledger must be missing in the next run as well, a period later, and the missing ones must not be most
+of what is held, unless an operator forces the run (`deletion_rules`). Then each candidate's metadata is read, and only
+"there is no such ledger" allows its deletion; to rely on the listing alone, turn `verify_metadata` off. A ledger that
+is written to after that check stays: it was created again under its id. In every other case – an error, a timeout, or
+metadata that still exists – the ledger is kept (S2, F13).
 
-The listing runs on the event loop, storage on the thread that `in_thread` is given. Source:
-docs/protocol/storage.md#garbage-collection. Not its job: the rules (`rules`), when it is time, what
-becomes of the bytes (`entry_log_collector`).
+The listing runs on the event loop, storage on the thread that `in_thread` uses. Source:
+docs/protocol/storage.md#garbage-collection. Not its job: the rules (`rules`), when runs begin, the bytes in entry logs
+(`entry_log_collector`).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 
 class InThread(Protocol):
-    """Runs what touches the disk where the event loop does not wait for it."""
+    """Runs disk access on a thread, so that the event loop does not wait for it."""
 
     async def __call__(self, work: Callable[[], T]) -> T: ...
 
@@ -73,10 +73,7 @@ class LedgerCollector:
         self._in_thread = in_thread
 
     async def collect(self, *, forced: bool = False) -> None:
-        """One pass; `forced`: without the wait, and however much would go.
-
-        Raises StoppedException or OSError of storage; a failure of the metadata keeps every ledger.
-        """
+        """One pass; `forced`: without the waiting period, and however much would be deleted."""
         local = await self._in_thread(self._storage.ledger_ids)
         scoped = await self._in_thread(self._storage.scoped_ledgers)
         self._statistics.active_ledgers = len(local) + len(scoped)

@@ -1,19 +1,19 @@
-"""Removing entry logs: one goes once no index, read back from the disk, points into it any more.
+"""Removes entry logs: a log is removed once no index, read back from disk, refers to it.
 
-What a log's map names and what a scan finds alive says which logs may be worth removing, and decides nothing: a map may
-be damaged, damage hides records from a scan, and both go by what memory shows of the index. An earlier process may have
-written slots that never came to the disk: it was killed before they were synced, or the sync failed, after which Linux
+A log's map and the live records found by a scan say which logs may be worth removing, and decide nothing: a map may be
+damaged, damage hides records from a scan, and both rely on the index as memory shows it. An earlier process may have
+written slots that never reached the disk: it was killed before they were synced, or the sync failed, after which Linux
 shows readers what no disk holds. Moves of a compaction are in no journal, so no replay writes such slots again, and the
-old log has the only copy that the index on the disk knows.
+old log has the only copy that the index on disk knows.
 
-Who may point into a log is known without its map. Of a log of this process: the ledgers that were appended to it. Of
-logs that were there before: whoever did when the whole index was read back from the disk, once a process, before the
-first of them goes; from then on nobody begins to, but for whoever says so (`points_into`). These ledgers are asked
-again, read back from the disk again, when the log is to go. So what a part of that search has found stays true, and
-where it is broken off it goes on later. It is held back like compaction: each ledger counts as a small record.
+Which ledgers may refer to a log is known without its map. For a log of this process: those that were appended to it.
+For older logs: those that referred to it when the whole index was read back from disk, once per process, before the
+first of these logs is removed; after that no ledger begins to refer to them, except those that are announced
+(`points_into`). These ledgers are checked again, read back from disk again, when the log is to be removed. The results
+of a partial search stay valid, so an interrupted search continues later. It is throttled like compaction: each ledger
+counts as a small record.
 
-Invariant: S2. Not its job: which logs may be worth removing (`entry_log_collector`), moving what is alive
-(`compactor`).
+Invariant: S2. Not its job: which logs may be worth removing (`entry_log_collector`), moving live entries (`compactor`).
 """
 
 from __future__ import annotations
@@ -59,14 +59,11 @@ class LogRemoval:
         self._told: dict[int, LedgerNumbers] = {}
 
     def points_into(self, log_id: int, ledgers: Iterable[int]) -> None:
-        """These ledgers are about to point into a log that this process did not write."""
+        """These ledgers are about to refer to a log that this process did not write."""
         self._told.setdefault(log_id, LedgerNumbers()).update(ledgers)
 
     def remove(self, log_ids: Collection[int], existing: Container[int], throttle: Throttle) -> list[int]:
-        """Removes those of the logs that nothing points into, and returns their ids, ascending. The others are kept.
-
-        `existing` has the ledgers that existed when the logs were complete.
-        """
+        """Removes those logs to which nothing refers, and returns their ids, ascending. The others are kept."""
         try:
             if any(self._store.logs.appended_ledgers(log_id) is None for log_id in log_ids):
                 self._search(throttle)

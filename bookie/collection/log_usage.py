@@ -1,12 +1,12 @@
-"""How much of a complete entry log belongs to which ledger: read from its ledgers map, or found by a scan.
+"""How many bytes of a complete entry log belong to each ledger: read from its ledgers map, or found by a scan.
 
-A log without a map is one that was current when a process ended. Its records are counted only where the index points
-at them: replay wrote again what the journal still had, and a compaction that was cut off left copies that nobody
-points at. In a complete log a record that is dead stays dead, so what is not counted can't come back (S2).
+A log without a map was current when a process ended. Its records are counted only if the index refers to them: replay
+wrote again what the journal still had, and an interrupted compaction left copies to which nothing refers. In a complete
+log a dead record stays dead, so what is not counted can't come back (S2). The map says nothing about single records and
+is trusted; the result of scanning a damaged log is not, which `has_map` shows.
 
-The map says nothing of single records and is trusted; what a scan found of a damaged log is not, which `has_map` tells.
-Source: docs/protocol/storage.md#ledgers-map, docs/protocol/storage.md#garbage-collection. Not its job: what to do about
-it (`rules`).
+Source: docs/protocol/storage.md#ledgers-map, docs/protocol/storage.md#garbage-collection. Not its job: what follows
+from it (`rules`).
 """
 
 from __future__ import annotations
@@ -43,5 +43,5 @@ def extract_usage(store: LedgerStore, log_id: int, existing: Container[int], thr
 
 
 def is_live(store: LedgerStore, number: int, entry_id: int, location: int) -> bool:
-    """Whether the index points at exactly this record. Raises StorageCorruptException when it can't be read."""
+    """Whether the index refers to exactly this record. Raises StorageCorruptException if it can't be read."""
     return entry_id >= 0 and store.index.location(LedgerId.of_number(number), entry_id) == location

@@ -1,4 +1,4 @@
-"""What garbage collection does how often and how fast, as plain values."""
+"""How often and how fast garbage collection works, as plain values."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ DEFAULT_POLICY = CompactionPolicy(minor=CompactionRule(0.2, 3600), major=Compact
 
 @dataclass(frozen=True, slots=True)
 class GarbageCollectionConfig:
-    """Times in seconds; rates a second, 0 without limit."""
+    """Times in seconds; rates per second, 0 for no limit."""
 
     wait_seconds: float = 600.0
     policy: CompactionPolicy = DEFAULT_POLICY

@@ -1,15 +1,14 @@
-"""Copies that no metadata names: of closed ledgers whose fragments were all moved to other bookies.
+"""Surplus copies: closed ledgers whose fragments were all moved to other bookies.
 
-A ledger of this bookie goes only if each of these holds (R16): its metadata, of the bookie's own cluster, is CLOSED and
-names this bookie in no fragment, in two passes a whole period apart; nobody has its lock, and this bookie gets it; the
-metadata says the same again after that, from a store that has caught up; nothing was written to it meanwhile; the lock
-still stands. Whoever copies to this bookie holds the lock from before the first copy until the metadata names it. A
-pass that would take most of what is held takes nothing. Any error keeps the ledger.
+A ledger of this bookie is deleted only if each of these holds (R16): its metadata, in the bookie's own cluster, is
+CLOSED and names this bookie in no fragment, in two passes a whole period apart; nobody holds its lock, and this bookie
+obtains it; the metadata says the same again afterwards, from a store that has caught up; nothing was written to the
+ledger meanwhile; the lock is still held. Whoever copies to this bookie holds the lock from before the first copy until
+the metadata names the bookie. A pass that would delete most of what is held deletes nothing. Any error keeps the
+ledger.
 
-Not its job: ledgers without metadata (`ledger_collector`), the copies of a fragment while another fragment of the same
-ledger still names this bookie.
-
-Source: docs/protocol/storage.md#garbage-collection.
+Not its job: ledgers without metadata (`ledger_collector`), copies of one fragment while another fragment of the same
+ledger still names this bookie. Source: docs/protocol/storage.md#garbage-collection.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ class OverReplicatedCollector:
         self._last = clock()
 
     async def collect_if_due(self) -> None:
-        """One pass, if it is time. Raises StoppedException or OSError of storage; any other failure keeps ledgers."""
+        """One pass, if due. Raises StoppedException or OSError of storage; any other failure keeps ledgers."""
         every = self._config.over_replicated_wait_seconds
         if every <= 0 or self._clock() - self._last < every:
             return

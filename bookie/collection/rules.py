@@ -1,14 +1,15 @@
-"""What may be collected: ledgers that the metadata no longer has, entry logs without a live ledger, logs to compact.
+"""Rules of garbage collection: ledgers that the metadata no longer has, entry logs without a live ledger, logs to
+compact.
 
 Ledgers. A pass begins with a snapshot of the local ledger ids, and only then reads the metadata, as ascending ranges. A
 client creates metadata before it adds the first entry, so an id that is in the snapshot and not in the listing was
-deleted. That holds for a listing read to its end mark only: `LedgerComparison` gives its candidates at `finish`, after
-which there is nothing left to come, and a range that is not beyond the one before ends the comparison for good (M5,
-F13). Nothing is a candidate of a pass that failed.
+deleted. This holds only for a listing read to its end mark: `LedgerComparison` returns its candidates from `finish`,
+after which nothing can follow, and a range that does not ascend ends the comparison for good (M5, F13). A failed pass
+has no candidates.
 
-Entry logs. `EntryLogUsage` knows how many bytes each ledger has in a complete log; the part of existing ledgers is what
-the log is still good for. A log without any may go; one with little may be compacted. `CompactionSchedule` says when:
-a major compaction takes everything below the higher threshold and comes first, a minor one what is nearly empty.
+Entry logs. `EntryLogUsage` knows how many bytes each ledger has in a complete log; the share of existing ledgers is the
+log's usage. A log with none may be removed; one with little may be compacted. `CompactionSchedule` says when: a major
+compaction takes everything below the higher threshold and comes first, a minor one takes logs that are nearly empty.
 
 Invariant: S2. Source: docs/protocol/storage.md#garbage-collection. Not its job: listing, deleting, copying, the clock.
 """
@@ -27,7 +28,7 @@ USAGE_BUCKETS = 10
 
 
 class IncompleteListingException(Exception):
-    """The metadata's listing can't be what is stored; nothing may be concluded from it."""
+    """The listing can't be what the metadata store holds; nothing may be concluded from it."""
 
 
 class LedgerComparison:
@@ -67,7 +68,7 @@ class LedgerComparison:
         self._next = end
 
     def finish(self) -> Sequence[int]:
-        """The listing came to its end: the local ids that it lacks, ascending. Raises IncompleteListingException."""
+        """Ends the listing: returns the local ids that it lacks, ascending. Raises IncompleteListingException."""
         self._require_listing()
         self._over = True
         self._missing.extend(self._local[self._next :])
@@ -79,10 +80,7 @@ class LedgerComparison:
 
 
 class SortedIds:
-    """Membership in ascending ids, without the memory of a set. Only `in` is asked of it.
-
-    `scoped` has the numbers of the ledgers that have a scope.
-    """
+    """Membership in ascending ids, without the memory of a set. Supports `in` only."""
 
     def __init__(self, ids: Sequence[int], scoped: Iterable[int] = ()) -> None:
         self._ids = ids
@@ -143,7 +141,7 @@ class EntryLogUsage:
 
 
 def usage_bucket(usage: float) -> int:
-    """Which tenth a usage is in, 0 to 9."""
+    """The tenth into which a usage falls, 0 to 9."""
     return min(USAGE_BUCKETS - 1, int(usage * USAGE_BUCKETS))
 
 
@@ -158,7 +156,7 @@ def logs_to_compact(logs: Iterable[EntryLogUsage], threshold: float, target_byte
 
 
 class CompactionKind(enum.Enum):
-    """MINOR takes logs that are nearly empty, MAJOR all that are worth it."""
+    """MINOR compacts logs that are nearly empty, MAJOR all logs that are worth it."""
 
     MINOR = "minor"
     MAJOR = "major"
@@ -166,7 +164,7 @@ class CompactionKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class CompactionRule:
-    """When one kind of compaction runs, and on which logs. Off where threshold or interval is not above 0."""
+    """When one kind of compaction runs, and on which logs. Off unless threshold and interval are above 0."""
 
     threshold: float
     interval_seconds: float
@@ -180,7 +178,7 @@ class CompactionRule:
 
 @dataclass(frozen=True, slots=True)
 class CompactionPolicy:
-    """`forced_always`: what is asked for by hand runs although its interval is 0."""
+    """`forced_always`: a requested compaction runs although its interval is 0."""
 
     minor: CompactionRule
     major: CompactionRule
@@ -190,7 +188,7 @@ class CompactionPolicy:
         return self.minor if kind is CompactionKind.MINOR else self.major
 
     def problem(self, gc_wait_seconds: float) -> str | None:
-        """What is wrong with the policy, None when nothing is."""
+        """The problem with the policy; None if there is none."""
         for name, rule in (("minor", self.minor), ("major", self.major)):
             if rule.threshold > 1:
                 return f"{name}_compaction_threshold is {rule.threshold}; it is a part of a log and can't exceed 1"
@@ -207,10 +205,7 @@ class CompactionPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Trigger:
-    """What one run was asked for. `major` and `minor` None: unless suspended.
-
-    `ledgers`: what the metadata lacks goes at once, however much it is.
-    """
+    """A request for a run. `major` and `minor` None: unless suspended."""
 
     force: bool = False
     major: bool | None = None
@@ -218,7 +213,7 @@ class Trigger:
     ledgers: bool = False
 
     def merged(self, other: Trigger) -> Trigger:
-        """Both asks in one run; the later one, `other`, wins where they differ."""
+        """Both requests as one; the later one, `other`, wins where they differ."""
         return Trigger(
             self.force or other.force,
             self.major if other.major is None else other.major,
@@ -248,7 +243,7 @@ class CompactionSchedule:
         return bool(self._suspenders[kind])
 
     def due(self, now: float, trigger: Trigger) -> CompactionKind | None:
-        """At most one a run, the major one first."""
+        """At most one compaction per run, the major one first."""
         if self._is_due(CompactionKind.MAJOR, now, trigger.force, trigger.major):
             return CompactionKind.MAJOR
         if self._is_due(CompactionKind.MINOR, now, trigger.force, trigger.minor):
@@ -263,7 +258,7 @@ class CompactionSchedule:
         return allowed and (force or now - self._last[kind] > rule.interval_seconds)
 
     def done(self, kind: CompactionKind, now: float) -> None:
-        """A compaction ended. A major one did the minor one's work as well."""
+        """A compaction has ended. A major one has done the minor one's work as well."""
         self._last[kind] = now
         if kind is CompactionKind.MAJOR:
             self._last[CompactionKind.MINOR] = now

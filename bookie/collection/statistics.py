@@ -1,4 +1,4 @@
-"""What garbage collection did, as plain numbers, and how Prometheus sees them (BookKeeper's names, `bookie_gc_…`)."""
+"""Counts of garbage collection as plain numbers, exposed to Prometheus under BookKeeper's names (`bookie_gc_…`)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PREFIX = "bookie_gc_"
 
 
 class GcPhase(enum.Enum):
-    """What a run of the collection does at the moment."""
+    """The phase of the current run."""
 
     IDLE = "idle"
     LEDGERS = "comparing ledgers with the metadata"
@@ -26,7 +26,7 @@ class GcPhase(enum.Enum):
 
 @dataclass(slots=True)
 class GcStatistics:
-    """Written by the run of the collection, read by whoever asks. Sizes in bytes, times in seconds."""
+    """Written by the run, read by any thread. Sizes in bytes, times in seconds."""
 
     active_entry_logs: int = 0
     """Complete entry logs, after the last run."""
@@ -71,7 +71,7 @@ class GcStatistics:
 
 
 class GcCollector(Collector):
-    """Shows the statistics of one bookie to Prometheus."""
+    """Exposes the statistics of one bookie to Prometheus."""
 
     def __init__(self, statistics: GcStatistics) -> None:
         self._statistics = statistics

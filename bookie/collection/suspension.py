@@ -1,7 +1,7 @@
-"""Whether garbage collection may delete ledgers, as an operator has said: it lasts over restarts.
+"""Whether an operator has suspended the deletion of ledgers; this survives restarts.
 
-Suspended means that a file stands in one of the ledger directories; Apache BookKeeper's bookie does not mind it. Not
-its job: the setting `gc_collect_ledgers`, which suspends as well.
+The suspension is a file in one of the ledger directories, which Apache BookKeeper's bookie ignores. Not its job: the
+setting `gc_collect_ledgers`, which suspends as well.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Holds garbage collection back, so that it leaves disk and processor to requests, and ends it when the bookie stops.
+"""Throttles garbage collection, so that it leaves disk and CPU to requests, and ends it when the bookie stops.
 
-Any work of a collection passes here for each record. What is copied counts in full; what is only read counts a tenth,
-for a scan of a log costs a fraction of rewriting it.
+All work of a collection passes here for each record. Copied records count in full; records that are only read count a
+tenth, because scanning a log costs a fraction of rewriting it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class StoppedException(Exception):
 
 
 class Throttle:
-    """`per_second` units pass, records or bytes; 0 is without limit. For one thread."""
+    """Lets `per_second` units pass, records or bytes; 0: no limit. For one thread."""
 
     def __init__(self, per_second: float, *, by_bytes: bool, stopping: Event, clock: Callable[[], float]) -> None:
         self._per_second = per_second
@@ -30,7 +30,7 @@ class Throttle:
         self._free_at = clock()
 
     def check(self) -> None:
-        """Raises StoppedException when the bookie stops."""
+        """Raises StoppedException if the bookie stops."""
         if self._stopping.is_set():
             raise StoppedException("the bookie stops")
 

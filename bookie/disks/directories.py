@@ -1,7 +1,7 @@
-"""The bookie's directories: their layout, who holds them, the small files in them, and how much room is left.
+"""The bookie's directories: layout, locks, the small files in them, and free space.
 
-All data lives in the `current` child of a configured directory; the lock file stands beside it, so that `current` holds
-nothing but what Apache BookKeeper puts there. Source: docs/protocol/storage.md#directories.
+All data is in the `current` child of a configured directory; the lock file is next to it, so that `current` contains
+only what Apache BookKeeper puts there. Source: docs/protocol/storage.md#directories.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _OLD_LAYOUT_SUFFIXES = (".txn", ".idx", ".log")
 
 
 class DirectoryException(OSError):
-    """A directory can't be used; the message says which and what to do."""
+    """A directory can't be used; the message names it, with the remedy."""
 
 
 @lru_cache(64)
@@ -32,10 +32,7 @@ def current(directory: Path) -> Path:
 
 
 def prepare(directory: Path, files: FileSystem = REAL_FILE_SYSTEM) -> None:
-    """Creates the directory and its `current`, durably. What is synced in a directory is lost with its name.
-
-    Raises DirectoryException when it can't be made, or holds an old layout.
-    """
+    """Creates the directory and its `current`, durably: what is synced in a directory is lost with its name."""
     inner = current(directory)
     try:
         if not files.exists(inner) and files.exists(directory):
@@ -66,7 +63,7 @@ def _refuse_old_layout(directory: Path, files: FileSystem) -> None:
 
 
 class DirectoryLock:
-    """Exclusive hold on a set of directories, given up with the process at the latest."""
+    """An exclusive lock on a set of directories, released with the process at the latest."""
 
     def __init__(self, directories: Iterable[Path], files: FileSystem = REAL_FILE_SYSTEM) -> None:
         """Raises DirectoryException naming the directory that another process holds."""
@@ -122,13 +119,15 @@ def read_version_files(files: FileSystem, directories: Iterable[Path]) -> dict[P
 
 
 def write_version_files(files: FileSystem, cookies: Mapping[Path, bytes]) -> None:
-    """Each as a whole, so that a first start that fails leaves no empty cookie, which the next one would refuse."""
+    """Writes each completely or not at all, so that a failed first start leaves no empty cookie, which the next would
+    reject.
+    """
     for path, content in cookies.items():
         write_beside(files, current(path) / VERSION_FILE, content)
         files.sync_directory(current(path))
 
 
 def empty_directories(files: FileSystem, directories: Iterable[Path]) -> frozenset[Path]:
-    """Those whose `current` holds nothing, or nothing but a cookie: no bookie was ever opened on them."""
+    """Those whose `current` contains nothing, or only a cookie: no bookie was ever opened on them."""
     cookies = {VERSION_FILE, VERSION_FILE + NEW_SUFFIX}
     return frozenset(path for path in directories if set(files.list_directory(current(path))) <= cookies)

@@ -1,13 +1,13 @@
-"""Measures the disks of all directories, again and again, and knows which of them may be written.
+"""Measures the disks of all directories periodically, and knows which directories are writable.
 
-Each pass measures every directory and checks that it is one that can be read and written. One that can't ends the
-bookie. The measuring runs in a thread, since a sick disk may block; everything else is on the event loop. Directories
-to write are asked for from any thread.
+Each pass measures every directory and checks that it can be read and written. One that can't ends the bookie. The
+measurement runs in a thread, since a failing disk may block; everything else is on the event loop. Any thread may ask
+for writable directories.
 
-A ledger can't choose its journal: one journal directory that is full demands read-only mode, whatever the settings say
-of full ledger directories, and ends high-priority adds where less than their minimum is left.
+A ledger can't choose its journal: a single full journal directory requires read-only mode, whatever the settings say
+about full ledger directories, and ends high-priority adds if less than their minimum is left.
 
-Not here: the rules (`rules`), what the bookie does about it (`state_manager`, garbage collection).
+Not its job: the rules (`rules`), the bookie's reaction (`state_manager`, garbage collection).
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class DiskMonitor:
         """Told of every ledger or index directory whose state changed, on the event loop."""
 
     def hurry(self) -> None:
-        """Something has found a disk full: measures now."""
+        """A write has found a disk full: measures now."""
         self._hurried.set()
 
     async def run(self, interval_seconds: float, on_measured: Callable[[], None]) -> None:

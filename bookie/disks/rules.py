@@ -1,19 +1,19 @@
-"""Which directories may be written, and whether the bookie as a whole has room: rules over measured disk usage.
+"""Which directories are writable, and whether the bookie as a whole has space: rules over measured disk usage.
 
-A directory is writable, almost full (over the warn threshold, still written) or full (over the threshold). A full one
-is writable again when its usage is below the low-water mark, which is never above the threshold: between the two
-marks nothing changes, so usage that moves around one of them does not make the bookie flap.
+A directory is writable, almost full (above the warn threshold, still written to) or full (above the threshold). A full
+one becomes writable again when its usage falls below the low-water mark, which is never above the threshold: between
+the two marks nothing changes, so usage that fluctuates around one of them does not make the bookie flap.
 
-Where no directory is writable, or any is full and the settings take that for the same, the bookie has to be
-read-only. What must still be written then (flushes, replay, compaction) goes to directories that have the minimum
-left; recovery of ledgers (high-priority adds) goes on while one directory has its minimum.
+If no directory is writable, or any is full and the settings treat that alike, the bookie must be read-only. What must
+still be written then (flushes, replay, compaction) goes to directories that have the minimum left; recovery of ledgers
+(high-priority adds) continues while one directory has its minimum.
 
-Event: one measurement of all directories. Effects: what changed, a directory at a time. Source:
+Event in: one measurement of all directories. Effects out: the changes, one directory at a time. Source:
 docs/protocol/storage.md#disk-space. Chosen here: each directory has to fall below the low-water mark by itself, where
-Apache BookKeeper asks it of their sum and only when none was writable; almost-full and writable are told when they
-begin, not at every check.
+Apache BookKeeper requires it of their sum and only when none was writable; almost full and writable are reported when
+they begin, not at every check.
 
-Not here: measuring (`monitor`), what mode the bookie is in (`mode.mode`).
+Not its job: measuring (`monitor`), the bookie's mode (`mode.mode`).
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class DiskSpace(Generic[D]):
         return events
 
     def present(self) -> list[DiskEvent[D]]:
-        """The directories that are short of space, as events: for who listens only now."""
+        """The directories that are short of space, as events for a new listener."""
         kinds = {Level.FULL: DiskEventKind.DISK_FULL, Level.ALMOST_FULL: DiskEventKind.DISK_ALMOST_FULL}
         short = ((directory, kinds.get(level)) for directory, level in self._levels.items())
         return [DiskEvent(kind, directory, self._usages[directory]) for directory, kind in short if kind is not None]

@@ -1,4 +1,4 @@
-"""Which of the configured directories may be written, as storage asks before it begins a file.
+"""Which of the configured directories are writable, as storage asks before it begins a file.
 
 Not its job: measuring (`monitor`), the rules (`rules`).
 """
@@ -24,7 +24,7 @@ class WritableDirectories(Protocol):
 
 
 class AllDirectories:
-    """Disks that nobody measures: every directory may be written."""
+    """Disks that are not measured: every directory is writable."""
 
     def __init__(self, ledger_directories: Sequence[Path], index_directories: Sequence[Path]) -> None:
         self._ledgers = ledger_directories

@@ -1,12 +1,13 @@
-"""All entry logs of one store, over one or several ledger directories; their ids are unique over all of them.
+"""All entry logs of one store, in one or several ledger directories; their ids are unique across all of them.
 
 A process never appends to a log of an earlier process: its first append opens a log with the next id. Rotation finishes
 the full log, so that at any time only the current log, and that of a compaction, has unsynced bytes.
 
-A log is complete, and may be looked at by garbage collection, when nobody appends to it any more and what was appended
-is in the index: a log that was rotated in the middle of a flush holds entries that look dead until the flush ends (S2).
+A log is complete, and may be examined by garbage collection, when it is no longer appended to and everything in it is
+in the index: a log rotated in the middle of a flush holds entries that look dead until the flush ends (S2).
 
-Threads: `append`, `sync` and `flushed` are the checkpoint's; `read`, `scan` and the rest any thread's.
+Threads: `append`, `sync` and `flushed` belong to the checkpoint thread; any thread may call `read`, `scan` and the
+rest.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ class EntryLogs:
 
     @property
     def directories(self) -> tuple[Path, ...]:
-        """Where the logs lie."""
+        """The directories of the logs."""
         return self._directories
 
     # Writing
@@ -107,7 +108,7 @@ class EntryLogs:
             raise
 
     def flushed(self) -> None:
-        """What was appended is in the index, durably: logs that were rotated meanwhile are complete now."""
+        """Everything appended is in the index, durably: logs rotated meanwhile are complete now."""
         with self._lock:
             self._incomplete.difference_update(self._rotated)
         self._rotated.clear()
@@ -115,11 +116,11 @@ class EntryLogs:
             self._flushed = (self._current.log_id, self._current.position)
 
     def new_log(self) -> CompactionLog:
-        """A log of its own for a compaction, or whoever else copies records. Any thread."""
+        """A separate log for a compaction, or another user that copies records. Any thread."""
         return CompactionLog(self, self._create())
 
     def close(self) -> None:
-        """Closes the current log as it is, without a map, and lets go of all descriptors."""
+        """Closes the current log as it is, without a map, and releases all descriptors."""
         if self._current is not None:
             self._current.close()
             self._current = None
@@ -193,11 +194,11 @@ class EntryLogs:
     # Reading: any thread
 
     def read(self, location: int, ledger_id: int, entry_id: int) -> bytes:
-        """The packet at `location`. Raises StorageCorruptException when it is not that entry's, or not whole."""
+        """The packet at `location`. Raises StorageCorruptException if it belongs to another entry or is incomplete."""
         return self._reader.read(location, ledger_id, entry_id)
 
     def read_in_memory(self, location: int, ledger_id: int, entry_id: int) -> bytes | None:
-        """What `read` returns where that needs no disk, else None. Never blocks."""
+        """The result of `read` if that needs no disk, else None. Never blocks."""
         return self._reader.read_in_memory(location, ledger_id, entry_id)
 
     @property
@@ -247,7 +248,7 @@ class EntryLogs:
         yield from LogScan(self._files, handle.fd, log_id, str(handle.path))
 
     def remove(self, log_id: int) -> None:
-        """Removes a log; one that is gone already is fine. Nothing in the index may point into it any more."""
+        """Removes a log, which may be gone already. Nothing in the index may refer to it."""
         for directory in self._directories:
             try:
                 self._files.unlink(directory / fmt.file_name(log_id))
@@ -260,11 +261,7 @@ class EntryLogs:
 
 
 class CompactionLog:
-    """A log that one thread writes beside the current one. End it with `finish` or `abandon`.
-
-    Garbage collection sees it once it is finished: until the index points into it its records look dead, so whoever
-    moves entries brings the index up to date before anybody collects.
-    """
+    """A log that one thread writes next to the current one. End it with `finish` or `abandon`."""
 
     def __init__(self, logs: EntryLogs, log: LogFile) -> None:
         self._logs = logs

@@ -1,15 +1,16 @@
-"""One entry log: appending to it, its ledgers map, and scanning it.
+"""One entry log: appending, its ledgers map, scanning.
 
-A log that is being written belongs to one thread. `finish` ends it: map, sync; nobody appends to it afterwards. A log
-that was current at a stop or a crash has no map, and may end in the middle of a record.
+A log being written belongs to one thread. `finish` ends it: map, sync; nothing is appended afterwards. A log that was
+current at a stop or a crash has no map, and may end in the middle of a record.
 
-A scan delivers every record that can be told from padding, in bounded memory. In a log with a map the records fill the
-space up to the map; one that can't be is refused there (S3), since whoever scans to decide what may go must not take a
-record that it could not see for one that is dead. Without a map it is the tail a crash tore, and passed over.
+A scan returns every record that can be told from padding, in bounded memory. In a log with a map the records fill the
+space up to the map; an impossible record is rejected there (S3), because a scan that decides what may be deleted must
+not take a record that it could not see for a dead one. Without a map such a record is the torn tail of a crash, and is
+skipped.
 
 Source: docs/protocol/storage.md#log-header, docs/protocol/storage.md#log-records, docs/protocol/storage.md#ledgers-map,
 docs/protocol/storage.md#scan-of-a-log. Not its job: ids and directories (`entry_logs`), reading single records
-(`reader`), which copy of an entry counts (the index says).
+(`reader`), which copy of an entry counts (the index decides).
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ class LogFile:
 
     @property
     def ledgers(self) -> Iterable[int]:
-        """Those of which something was appended."""
+        """The ledgers of which something was appended."""
         return self._bytes_by_ledger.keys()
 
     def sync(self) -> None:
@@ -128,10 +129,7 @@ def read_ledgers_map(files: FileSystem, fd: int) -> dict[int, int] | None:
 
 
 class LogScan:
-    """Iterates over the records of one log, in the order in which they stand there.
-
-    Raises StorageCorruptException, with file and offset, for a log with a map whose records can't be.
-    """
+    """Iterates over the records of one log, in file order."""
 
     def __init__(self, files: FileSystem, fd: int, log_id: int, name: str) -> None:
         self._files = files

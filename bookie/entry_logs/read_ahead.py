@@ -1,13 +1,13 @@
-"""Reading ahead for sequential readers of a ledger, in bounded memory.
+"""Read-ahead for sequential readers of a ledger, in bounded memory.
 
-A miss that asks for the entry behind the last one read of its ledger is sequential: the read then takes a longer part
-of the log, and the records that follow in it, as long as they are of the same ledger and of consecutive ids, are kept.
-How much is read grows as long as it is used, and shrinks where a ledger has few records in a row.
+A miss that asks for the entry after the last one read of its ledger is sequential: the read then takes a longer part of
+the log, and the records that follow in it are kept as long as they belong to the same ledger and have consecutive ids.
+The amount grows as long as it is used, and shrinks if a ledger has few records in a row.
 
-Kept packets are found by their location, which the index gives: a copy of an entry that the index no longer points to
-is never served. What came first goes first. Any thread.
+Kept packets are found by their location, which the index returns: a copy of an entry that the index no longer refers to
+is never served. The oldest packets are dropped first. Any thread.
 
-Source: docs/protocol/storage.md#reading-ahead. Not its job: files, validation of records that are asked for
+Source: docs/protocol/storage.md#reading-ahead. Not its job: files, validating the records that were asked for
 (`reader`).
 """
 
@@ -41,16 +41,16 @@ class ReadAhead:
         """By ledger the entry id that a sequential reader asks for next, and how much to read then."""
 
     def get(self, location: int) -> bytes | None:
-        """A packet that was kept."""
+        """A kept packet, or None."""
         return self._packets.get(location)
 
     @property
     def usage(self) -> tuple[int, int]:
-        """Packets kept, and the bytes of memory they take."""
+        """Number of packets kept, and the bytes of memory they take."""
         return len(self._packets), self._bytes
 
     def window(self, ledger_id: int, entry_id: int) -> int:
-        """Bytes to read for an entry that was not kept, at least MIN_WINDOW; 0 for one read at random."""
+        """Bytes to read for an entry that was not kept: at least MIN_WINDOW, or 0 for a random read."""
         if not self._capacity:
             return 0
         with self._lock:

@@ -1,11 +1,9 @@
-"""Reads single records of the entry logs of a store by their location. Ledgers are given by their number.
+"""Reads single records of a store's entry logs by their location. Ledgers are given by their number.
 
-What follows an entry that a sequential reader asked for is kept in memory (`read_ahead`).
+The records after an entry that a sequential reader asked for are kept in memory (`read_ahead`). Descriptors are kept in
+an LRU; one that is evicted, or whose log was removed, closes when its last reader releases it. Any thread may read.
 
-Descriptors are kept in an LRU; one that is evicted, or whose log was removed, closes when its last reader lets go of
-it. Any thread may read.
-
-Not its job: which copy of an entry counts (the index says), scanning whole logs (`log_file`).
+Not its job: which copy of an entry counts (the index decides), scanning whole logs (`log_file`).
 """
 
 from __future__ import annotations
@@ -41,7 +39,7 @@ _ids = struct.Struct(">qq")
 
 
 class LogHandle:
-    """A log open for reading; closed when nobody holds it any more."""
+    """A log open for reading; closed when it is no longer used."""
 
     __slots__ = ("_files", "fd", "path")
 
@@ -85,7 +83,7 @@ class EntryLogReader:
         return self._ahead.usage
 
     def read(self, location: int, ledger_id: int, entry_id: int) -> bytes:
-        """The packet at `location`. Raises StorageCorruptException when it is not that entry's, or not whole."""
+        """The packet at `location`. Raises StorageCorruptException if it belongs to another entry or is incomplete."""
         kept = self._kept(location, ledger_id, entry_id)
         if kept is not None:
             return kept
@@ -200,7 +198,7 @@ class EntryLogReader:
         raise StorageCorruptException(f"entry log {name} does not exist in {places}, but the index points into it")
 
     def forget(self, log_id: int) -> None:
-        """Drops what is kept of a log that was removed."""
+        """Drops what is kept of a removed log."""
         with self._lock:
             self._forgotten += 1
             self._handles.pop(log_id, None)

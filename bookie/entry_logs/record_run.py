@@ -1,7 +1,7 @@
-"""Records of consecutive entries in a row, as they stand in an entry log: a length and a packet each.
+"""Consecutive entries' records as they are in an entry log: a length and a packet each.
 
-The body of an answer to a batch read has the same form (docs/protocol/wire.md#batch_read_entry), so a run goes from the
-log to the client as it is, without an object an entry.
+The body of a response to a batch read has the same form (docs/protocol/wire.md#batch_read_entry), so a run goes from
+the log to the client unchanged, without an object per entry.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class RecordRun(NamedTuple):
     ends: Sequence[int]
 
     def first(self, count: int) -> RecordRun:
-        """The first so many records."""
+        """The first `count` records."""
         if count == len(self.ends):
             return self
         return RecordRun(memoryview(self.records)[: self.ends[count - 1]], self.ends[:count])

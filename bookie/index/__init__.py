@@ -1,1 +1,1 @@
-"""Where an entry lies: the index in files, and in RocksDB."""
+"""The index of entry locations: in files, or in RocksDB."""

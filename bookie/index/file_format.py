@@ -1,15 +1,15 @@
-"""The index file's format: one file a ledger, a header with key, fence and explicit LAC, then 8-byte locations.
+"""The format of index files: one file per ledger, a header with key, fence and explicit LAC, then 8-byte locations.
 
-The slot of entry e stands at 1024 + 8e; 0 says that the entry is not held. Slots come in pages of 1024 (8 KiB); a file
-is a header and whole pages, and a short last page reads as zeros. All integers are big-endian, names hexadecimal
-without padding but for ledgers with a scope. Source: docs/protocol/storage.md#index-files,
+The slot of entry e is at 1024 + 8e; 0 means that the entry is not held. Slots are grouped in pages of 1024 (8 KiB); a
+file is a header and whole pages, and a short last page reads as zeros. All integers are big-endian, names are
+hexadecimal and unpadded except for ledgers with a scope. Source: docs/protocol/storage.md#index-files,
 docs/protocol/scoped-ledgers.md#index-files.
 
-Within the header's zeros stands a *seal*: a tag, the last entry that the file had durably before it was written, the
-number of the update that wrote it (its *generation*, `index_list`), and a CRC-32 of these and of the header. It lies in
-the same disk sector as the header, so both change at once. Apache
-BookKeeper's bookie does not read it, and leaves it out when it writes a header; so a header without seal is right, one
-with a wrong seal is damaged, and a file that holds less than its seal says has lost entries.
+The header's zeros contain a *seal*: a tag, the last entry that the file held durably before this write, the number of
+the update that wrote it (its *generation*, `index_list`), and a CRC-32 of these and of the header. It is in the same
+disk sector as the header, so both change together. Apache BookKeeper's bookie ignores it, and omits it when it writes a
+header; a header without a seal is therefore valid, one with a wrong seal is damaged, and a file that holds less than
+its seal says has lost entries.
 
 Not its job: reading and writing the files, caching pages (`file_index`).
 """
@@ -132,13 +132,13 @@ def decode_header(data: bytes, name: str) -> IndexHeader | None:
 
 
 def sealed(header: bytes, last_entry_id: int, generation: int) -> tuple[bytes, bool]:
-    """The header with a new seal, and whether it has room for one; without, it stays as it is."""
+    """The header with a new seal, and whether there is room for one; if not, the header is unchanged."""
     seal = seal_of(header, last_entry_id, generation)
     return (header[:SEAL_AT] + seal + header[SEAL_AT + SEAL_SIZE :], True) if seal else (header, False)
 
 
 def seal_of(header: bytes, last_entry_id: int, generation: int) -> bytes:
-    """What stands at SEAL_AT of a header; nothing where key and LAC reach that far, or it is of no known form."""
+    """The bytes at SEAL_AT of a header; empty if key and LAC reach that far, or if they are in no known form."""
     try:
         _, _, key_length = _head.unpack_from(header)
         lac_at = _head.size + key_length + 2 * _int.size
@@ -151,7 +151,7 @@ def seal_of(header: bytes, last_entry_id: int, generation: int) -> bytes:
 
 
 def corrupt(name: str, what: str) -> StorageCorruptException:
-    """The error that says what is wrong with an index file, and what to do."""
+    """The error for a damaged index file, with its remedy."""
     return StorageCorruptException(
         f"index file {name} {what}; the file is damaged. "
         f"Restore it, or stop the bookie, remove the file and start the bookie once with {ACCEPT_LOSS}."

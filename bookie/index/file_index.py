@@ -1,21 +1,21 @@
-"""Index files over one or several directories: slots and headers written by checkpoints, pages cached for readers.
+"""Index files in one or several directories: slots and headers written by checkpoints, pages cached for readers.
 
-A ledger's file is found by looking into every directory; a new one is made in a directory that may take it.
+A ledger's file is looked for in every directory; a new one is created in a writable directory.
 
-Pages are cached only as they are on disk: a checkpoint writes slots through, and drops the pages it touched. So a page
-is never dirty, and memory is bounded by the LRU alone. A reader that loaded a page while an update went on does not
-leave it in the cache (`_page_generation`), for it may be the older one. Until an update is complete readers find its
-entries in the write cache.
+Pages are cached only as they are on disk: a checkpoint writes slots through and drops the pages concerned. A page is
+therefore never dirty, and memory is bounded by the LRU alone. A page that a reader loaded during an update is not kept
+(`_page_generation`), because it may be outdated. Until an update is complete readers find its entries in the write
+cache.
 
-The checkpoint thread updates; any thread reads. Index files are opened where needed and closed again, so that the
-number of open ones is bounded by the threads that read, and a batch of updates.
+The checkpoint thread updates; any thread reads. Index files are opened on demand and closed again, so the number of
+open files is bounded by the number of reading threads plus a batch of updates.
 
-The list of the files (`index_list`) proves that one is gone, or an older copy of itself. Who only looks needs none.
+The list of the files (`index_list`) proves that a file is missing or an older copy. Read-only users need no list.
 
-`*.idx.rloc` is a file that was being moved to another directory: a start removes it where the ledger has a file, and
-otherwise gives it its name.
+`*.idx.rloc` is a file that was being moved to another directory: a start removes it if the ledger has a file, and
+otherwise renames it to that file.
 
-Not its job: what is in a header and where a slot stands (`file_format`), when to update (`checkpoint`).
+Not its job: the contents of headers and the positions of slots (`file_format`), when to update (`checkpoint`).
 """
 
 from __future__ import annotations
@@ -137,10 +137,7 @@ class LedgerCache:
             self._files.close(fd)
 
     def find_lost(self, trusted: bool, on_loss: OnLoss) -> list[int]:
-        """Ledgers whose files are gone although the list has them. Once, before anything is changed; lists directories.
-
-        The list counts if it is `trusted`: nobody else was on the directories since. Otherwise it is begun anew.
-        """
+        """Ledgers on the list whose files are missing. Called once, before anything is changed; lists directories."""
         if self._list is None:
             return []
         found = LedgerNumbers.of_parts(id_set(self.ledger_ids()), self.scoped_ledgers())
@@ -164,21 +161,21 @@ class LedgerCache:
         return lost
 
     def forget(self, numbers: Collection[int]) -> dict[int, int]:
-        """These files are about to go, or are gone: they will not be missed. Durable on return."""
+        """Removes these ledgers, whose files are missing or about to be deleted, from the list. Durable on return."""
         return self._list.remove(numbers) if self._list is not None else {}
 
     def put_back(self, forgotten: dict[int, int]) -> None:
-        """These stay after all. Durable after `sync`."""
+        """Returns these ledgers to the list: their files stay after all. Durable after `sync`."""
         if self._list is not None:
             self._list.put_back(forgotten)
 
     def location(self, ledger_id: LedgerId, entry_id: int) -> int:
-        """Where the entry is, 0 when the index does not have it."""
+        """Location of the entry; 0 if it is not in the index."""
         page = self._page(ledger_id, entry_id // file_format.SLOTS_PER_PAGE)
         return file_format.location_in(page, entry_id) if page is not None else 0
 
     def location_in_memory(self, ledger_id: LedgerId, entry_id: int) -> int:
-        """`location` where its page is cached, else 0."""
+        """`location` if its page is cached, else 0."""
         key = (ledger_id.number, entry_id // file_format.SLOTS_PER_PAGE)
         with self._lock:
             page = self._pages.get(key)
@@ -221,7 +218,7 @@ class LedgerCache:
 
     @property
     def cached_pages(self) -> int:
-        """Pages in memory."""
+        """Number of pages in memory."""
         return len(self._pages)
 
     def entry_ids(self, ledger_id: LedgerId) -> Iterator[int]:
@@ -328,7 +325,7 @@ class LedgerCache:
         return [directory / name for name in self._files.list_directory(directory) if file_format.is_level_name(name)]
 
     def finish_relocations(self) -> None:
-        """Brings moves of files between directories to an end that another process left. Before anything is read."""
+        """Completes moves of files between directories that another process left. Before anything is read."""
         for leaf in self._leaves():
             for name in self._files.list_directory(leaf):
                 number = file_format.relocated_ledger_id_of(name)
@@ -459,7 +456,7 @@ class LedgerCache:
                 del self._pages[key]
 
     def read_back(self, ledger_ids: Sequence[LedgerId]) -> None:
-        """From now on these ledgers are read as the disk has them, whatever memory shows. Syncs first."""
+        """From now on these ledgers are read as they are on disk, whatever memory contains. Syncs first."""
         self.sync()
         if self._files.syncs_file_systems and not self._left_is_written:
             # Once is enough: what this process writes it syncs itself.
@@ -511,10 +508,10 @@ class LedgerCache:
         self._deleted.add(number)
 
     def compact(self) -> None:
-        """A deleted ledger's file is gone: there is nothing to do."""
+        """Does nothing: a deleted ledger's file is gone."""
 
     def close(self) -> None:
-        """Lets go of files that an update which failed left open."""
+        """Closes files that a failed update left open."""
         self._close_files()
         self._close_guards()
 

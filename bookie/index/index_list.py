@@ -1,24 +1,25 @@
-"""The list of index files: which ledgers have one, and how far each had durably come (S8).
+"""The list of index files: which ledgers have one, and the durable state of each (S8).
 
-An index file that is gone, or an older copy of itself, is right in itself: only somebody else can tell. So every update
-of a ledger's file leaves a number in the seal of its header (`file_format`), its *generation*, and once the file is
-durable the list takes the number down, before the checkpoint's mark moves. A ledger leaves the list, durably, before
-its file goes. So at any time, be there a crash: a ledger in the list has a file, and the file's generation is that of
-the list or a later one. Anything else is proof of a loss.
+An index file that is missing, or an older copy of itself, does not show this by itself. Therefore every update of a
+ledger's file leaves a number in the seal of its header (`file_format`), its *generation*, and once the file is durable
+the list records the number, before the checkpoint's mark advances. A ledger is removed from the list, durably, before
+its file is deleted. So at any time, also after a crash, a ledger on the list has a file, and the file's generation is
+the list's or a later one. Anything else proves a loss.
 
 The list is a file of frames: a tag, the number of records, a CRC-32 over them and the frame before, and records of two
-integers, ledger id and generation. The first frame has all ledgers, ascending, the others what changed since; where
-these have become many the file is written anew. What follows a frame that is not whole is a torn tail.
+integers, ledger id and generation. The first frame contains all ledgers, ascending, the following ones the changes
+since; when these have become many the file is rewritten. Anything after an incomplete frame is a torn tail.
 
-It counts only where this bookie was the last on the directories, which the seals of the last marks tell (`last_mark`):
-Apache BookKeeper's bookie does not know it. Where it does not count, is missing, or its first frame is damaged, it is
-made anew from the files there are. Without it nothing is lost but this proof.
+The list counts only if this bookie ran last on the directories, which the seals of the last marks show (`last_mark`):
+Apache BookKeeper's bookie does not know it. If it does not count, is missing, or has a damaged first frame, it is
+rebuilt from the existing files. Without it nothing is lost but this proof.
 
-Ledgers with a scope have a list of their own, which is there only where such ledgers are; its records have three
+Ledgers with a scope have a list of their own, which exists only if there are such ledgers; its records have three
 integers, the scope first.
 
-In memory it takes 16 bytes a ledger, and what changed since the first frame. `generation_of` belongs to any thread, the
-rest to whoever holds the checkpoint lock. Not its job: finding the files (`file_index`), what follows (`storage`).
+In memory it takes 16 bytes per ledger, plus the changes since the first frame. Any thread may call `generation_of`;
+everything else belongs to the holder of the checkpoint lock. Not its job: finding the files (`file_index`), the
+consequences (`storage`).
 """
 
 from __future__ import annotations

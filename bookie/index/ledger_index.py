@@ -1,9 +1,9 @@
-"""What storage needs of an index: for each ledger a header, and for each of its entries where it lies.
+"""The interface of an index: for each ledger a header, and for each of its entries a location.
 
 Implemented by index files (`file_index`, the default) and by RocksDB. Ids are `LedgerId`s, or numbers, so that (scope,
-id) is never taken for (0, id) (D1). Ledgers of scope 0, of which there may be many, are listed by themselves.
+id) is never confused with (0, id) (D1). Ledgers of scope 0, of which there may be many, are listed separately.
 
-`update`, `delete` and `read_back` belong to whoever holds the checkpoint lock; everything else to any thread.
+`update`, `delete` and `read_back` belong to the holder of the checkpoint lock; any thread may call the others.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from bookgate.ledger.ledger_id import LedgerId
 
 
 class LedgerIndex(Protocol):
-    """Methods raise OSError; StorageCorruptException for what can't have been written."""
+    """Methods raise OSError; StorageCorruptException for contents that can't have been written."""
 
     def read_header(self, ledger_id: LedgerId) -> tuple[IndexHeader | None, int] | None:
         """(header, highest entry id or -1); None for an unknown ledger. A header that was never written is None."""
 
     def location(self, ledger_id: LedgerId, entry_id: int) -> int:
-        """Where the entry is (log id << 32 | offset of the packet); 0 when the index does not have it."""
+        """Location of the entry (log id << 32 | offset of the packet); 0 if it is not in the index."""
 
     def location_in_memory(self, ledger_id: LedgerId, entry_id: int) -> int:
-        """`location` if that needs no disk; 0 also where it does. Never blocks."""
+        """`location` if that needs no disk, else 0. Never blocks."""
 
     def locations(self, ledger_id: LedgerId, first_entry_id: int, count: int) -> Sequence[int]:
         """`location` of up to `count` consecutive entries, ending before the first that is absent."""
@@ -61,10 +61,7 @@ class LedgerIndex(Protocol):
         """Forgets a ledger; one that is not there is fine. Durable after `sync`."""
 
     def find_lost(self, trusted: bool, on_loss: OnLoss) -> Collection[int]:
-        """Ledgers that it had durably and has not any more, each by itself. Once, before anything is changed.
-
-        `trusted`: nobody but this bookie changed it since; `on_loss` hears where more than that is lost.
-        """
+        """Ledgers that it held durably and no longer holds, one by one. Called once, before anything is changed."""
 
     def forget(self, numbers: Collection[int]) -> dict[int, int]:
         """These are about to be deleted, or are lost: they will not be missed. Durable on return; for `put_back`."""
@@ -73,7 +70,7 @@ class LedgerIndex(Protocol):
         """These were not deleted after all. Durable after `sync`."""
 
     def compact(self) -> None:
-        """Gives back the room of what was deleted, where that does not happen by itself. Blocking, maybe long."""
+        """Reclaims the space of deleted ledgers, unless that happens by itself. Blocking, possibly for long."""
 
     def close(self) -> None:
-        """Lets go of what is open. Never raises for what an update that failed left behind."""
+        """Releases what is open. Never raises because of what a failed update left behind."""

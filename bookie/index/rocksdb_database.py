@@ -1,18 +1,18 @@
-"""One RocksDB of an index: its errors are those of storage, and want of space is not its end.
+"""One RocksDB database of an index: translates its errors, and survives lack of space.
 
-RocksDB takes no write any more after one that found no space, until it is opened again, and opening takes space itself.
-So a database is in one of three states:
+After a write that found no space RocksDB accepts no further write until it is reopened, and opening needs space itself.
+A database is therefore in one of three states:
 
 - writable;
-- stale: a write found no space, reads go on;
-- readable: it was stale and could not be opened for writing, there being still no space, or was found so at the start.
-  It was opened for reading only, which takes neither space nor lock.
+- stale: a write found no space, reads continue;
+- readable: it was stale and could not be reopened for writing, because there was still no space, or this was so at the
+  start. It was opened read-only, which needs neither space nor lock.
 
-A write to one that is not writable opens it again first, and raises ENOSPC where that can't be. In between readers see
-what was durable; nobody sees less, for what was not synced is still in the write cache.
+A write to a database that is not writable reopens it first, and raises ENOSPC if that fails. Meanwhile readers see what
+was durable; nothing is missing for them, because what was not synced is still in the write cache.
 
-Readers take part from any thread. One that finds its handle closed asks the new one. An iterator lives as long as
-somebody holds it, and with it the old handle with its lock: then the next write tries again.
+Any thread may read. A reader that finds its handle closed uses the new one. An iterator lives as long as it is used,
+and with it the old handle with its lock: the next write then tries again.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""How far the two databases of a RocksDB index had durably come: proof of a loss where they are behind that (S8).
+"""The durable state of the two databases of a RocksDB index: proof of a loss if they are behind it (S8).
 
-RocksDB tells damage of its files, but takes a directory that is empty for a new database, and one that lost its
-write-ahead log, or was put back from an older copy, for right. Every change has a sequence number, which never goes
-back. A checkpoint takes both databases' numbers down once the changes are durable, before its mark moves.
+RocksDB notices damage in its files, but takes an empty directory for a new database, and accepts one that lost its
+write-ahead log or was restored from an older copy. Every change has a sequence number, which never decreases. A
+checkpoint records the numbers of both databases once the changes are durable, before its mark advances.
 
-The numbers count only where this bookie was the last on the directories, as the list of index files does
-(`index_list`). Not its job: reading and writing the databases (`rocksdb_rows`).
+The numbers count only if this bookie ran last on the directories, like the list of index files (`index_list`). Not its
+job: reading and writing the databases (`rocksdb_rows`).
 """
 
 from __future__ import annotations

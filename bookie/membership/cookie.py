@@ -1,10 +1,9 @@
 """Cookies: the text that ties a bookie's directories to its id, its other directories and its cluster.
 
-The same bytes lie in the metadata store and, as `VERSION`, in every directory. A start compares them with what the
-configuration says (the master cookie), so that a bookie never serves, or overwrites, what belongs to another (S4).
-
-The text is a line with the layout version and the protobuf text format of CookieFormat; version 3 has three plain
-lines instead. Source: docs/protocol/metadata.md#cookies, docs/protocol/metadata.md#cookie-check.
+The same bytes are in the metadata store and, as `VERSION`, in every directory. A start compares them with the
+configuration (the master cookie), so that a bookie never serves, or overwrites, another's data (S4). The text is a line
+with the layout version and the protobuf text format of CookieFormat; version 3 has three plain lines instead. Source:
+docs/protocol/metadata.md#cookies, docs/protocol/metadata.md#cookie-check.
 
 Not its job: reading and writing directories (`directories`) or the metadata store. Everything here is pure.
 """
@@ -27,12 +26,12 @@ _OLDEST_VERSION = 3
 
 
 class InvalidCookieException(BKException):
-    """The cookies do not match: this is not this bookie's data. The message says what differs and what to do."""
+    """The cookies do not match: these are another bookie's data. The message says what differs and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cookie:
-    """What a cookie says. Directories are as configured, the parents of `current`."""
+    """The contents of a cookie. Directories are as configured, the parents of `current`."""
 
     bookie_id: str
     journal_directories: str
@@ -75,7 +74,7 @@ class Cookie:
 
     @classmethod
     def decode(cls, data: bytes) -> Cookie:
-        """Raises InvalidCookieException for what is no cookie, or one of a version before 3."""
+        """Raises InvalidCookieException for invalid cookies, and those of a version before 3."""
         try:
             first, _, rest = data.decode("utf-8").partition("\n")
             version = int(first)
@@ -88,10 +87,7 @@ class Cookie:
             raise InvalidCookieException(f"this is no cookie: {data[:100]!r} ({error})") from error
 
     def difference(self, stored: Cookie, *, allow_expansion: bool = False) -> str | None:
-        """What a stored cookie says otherwise than this master cookie, None when it matches.
-
-        With `allow_expansion` this one may list ledger and index directories beyond the stored ones.
-        """
+        """How a stored cookie differs from this master cookie; None if it matches."""
         pairs = (
             ("bookie id", self.bookie_id, stored.bookie_id),
             ("journal directories", self.journal_directories, stored.journal_directories),
@@ -147,7 +143,7 @@ def _decode_text(text: str, version: int) -> Cookie:
 
 
 class Decision(enum.Enum):
-    """What a start has to do with the cookies."""
+    """The consequence of comparing cookies at a start."""
 
     OK = enum.auto()
     NEW_ENVIRONMENT = enum.auto()

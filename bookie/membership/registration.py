@@ -1,4 +1,4 @@
-"""What a bookie registers of itself, and the cookie that ties its directories to its name and cluster.
+"""A bookie's registration, and the cookie that ties its directories to its id and cluster.
 
 Source: docs/protocol/metadata.md#registration, docs/protocol/metadata.md#cookies.
 """
@@ -63,12 +63,7 @@ async def check_cookie(
     registration: RegistrationManager,
     files: FileSystem = REAL_FILE_SYSTEM,
 ) -> str:
-    """Refuses directories that are another bookie's; stamps those of a new bookie. The directories are locked.
-
-    Returns the instance id of the cluster, which the cookies now name everywhere. The directories are stamped before
-    the metadata store: a crash in between leaves directories that hold nothing but a cookie, which the next start takes
-    for new. Raises InvalidCookieException.
-    """
+    """Rejects directories of another bookie; stamps those of a new bookie. The directories are locked."""
     instance_id = await registration.cluster_instance_id()
     master = cookie.Cookie.build(bookie_id, config.journals, config.ledgers, instance_id, config.indexes)
     stored = await registration.read_cookie(bookie_id)

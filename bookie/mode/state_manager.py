@@ -1,19 +1,19 @@
-"""Carries out a bookie's changes of mode: tells its ledger directories and the metadata store.
+"""Carries out a bookie's changes of mode, in its ledger directories and in the metadata store.
 
-The mode itself changes at once, and requests follow it at once; the rest comes after, by one task, one step at a time:
-BOOKIE_STATUS (where persisted), then the registration, which moves between the writable and the read-only list (made
-in the new one before it is taken out of the old). Changes that come meanwhile are not queued: the task goes on until
-what was told is what is.
+The mode itself changes at once, and requests follow it at once; the rest follows in one task, one step at a time:
+BOOKIE_STATUS (if persisted), then the registration, which moves between the writable and the read-only list (it is
+created in the new list before it is removed from the old one). Changes during that time are not queued: the task
+continues until what was reported is the current mode.
 
-A store that is out of reach does not end the bookie, which serves reads all the same: it is asked again until it
-answers. Another process that holds the bookie id does. (Apache BookKeeper stops in both cases.) Sessions that end are
-the registration manager's: it registers anew in the mode that was told last.
+An unreachable store does not end the bookie, which continues to serve reads: the task tries again until the store
+responds. Another process with the same bookie id does end it. (Apache BookKeeper stops in both cases.) The registration
+manager handles sessions that end: it registers again in the mode reported last.
 
-Whatever else takes the registration out of the store, a second task finds it gone: it looks every few seconds, and has
-the bookie registered again, until that works. What it saw last is what the bookie tells of itself (`registered`).
-Source: docs/protocol/storage.md#bookie-mode.
+If the registration disappears from the store for any other reason, a second task notices: it checks every few seconds,
+and registers the bookie again until that succeeds. The result of the last check is what the bookie reports of itself
+(`registered`). Source: docs/protocol/storage.md#bookie-mode.
 
-Not here: why the mode changes (`mode`), measuring disks (`disks.monitor`).
+Not its job: why the mode changes (`mode`), measuring disks (`disks.monitor`).
 """
 
 from __future__ import annotations
@@ -86,20 +86,22 @@ class StateManager:
 
     @property
     def registered(self) -> bool | None:
-        """Whether the store has the bookie's registration, as it last said; None while it does not say."""
+        """Whether the store has the bookie's registration, according to the last check; None if the store did not
+        respond.
+        """
         if self._info is None or self._gone:
             return False
         return True if self._unanswered < _UNANSWERED else None
 
     def restore(self) -> None:
-        """Blocking: takes up the persisted mode. Before anything else."""
+        """Blocking: restores the persisted mode. Call it before anything else."""
         status = read_status(self._files, self._directories)
         if status is not None:
             self._mode.restore(status)
             self._persisted = (status.read_only, status.manual)
 
     async def register(self, info: BookieServiceInfo) -> None:
-        """Registers in the mode that the bookie is in, and follows it from then on. Raises BKException."""
+        """Registers in the current mode, and follows the mode from then on. Raises BKException."""
         read_only = self._mode.read_only
         await self._registration.register_bookie(info, read_only=read_only)
         self._info, self._registered_read_only = info, read_only
@@ -110,7 +112,7 @@ class StateManager:
         self._changed.set()
 
     async def close(self) -> None:
-        """Takes the registration back."""
+        """Removes the registration."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -120,7 +122,7 @@ class StateManager:
             await self._registration.unregister_bookie(bookie_id)
 
     def carry_out(self, change: Change) -> None:
-        """Tells whoever must know of a change of the mode, in the background."""
+        """Reports a change of mode where it must be known, in the background."""
         match change:
             case Change.STOP:
                 self._on_fatal(
@@ -136,9 +138,8 @@ class StateManager:
         self._changed.set()
 
     async def set_by_operator(self, read_only: bool) -> bool:
-        """Sets or takes off the operator's hold; the mode that follows. Waits until it is told, for a while.
-
-        Raises ModeRefusedException.
+        """Sets or releases the operator's hold; returns the resulting mode. Waits until it is reported, for a limited
+        time.
         """
         self.carry_out(self._mode.set_by_operator(read_only))
         try:

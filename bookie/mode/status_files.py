@@ -1,9 +1,9 @@
 """BOOKIE_STATUS and DIRTY: what a bookie leaves in its ledger directories about its mode and how it ended.
 
-BOOKIE_STATUS is one line, `1,<READ_WRITE|READ_ONLY>,<milliseconds>,<manual: true|false>`; the older form lacks the
-last field and counts as manual. It is written to every ledger directory when the mode changes; the newest counts.
-DIRTY is empty, there from the end of a start to the end of a clean stop. Source:
-docs/protocol/storage.md#bookie_status, docs/protocol/storage.md#dirty.
+BOOKIE_STATUS is one line, `1,<READ_WRITE|READ_ONLY>,<milliseconds>,<manual: true|false>`; the older form lacks the last
+field and counts as manual. It is written to every ledger directory when the mode changes; the newest counts. DIRTY is
+empty, and exists from the end of a start to the end of a clean stop. Source: docs/protocol/storage.md#bookie_status,
+docs/protocol/storage.md#dirty.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def decode(content: bytes) -> BookieStatus | None:
 
 
 def read_status(files: FileSystem, ledger_directories: Iterable[Path]) -> BookieStatus | None:
-    """The newest status of all directories, None where there is none. One that can't be read is passed over."""
+    """The newest status of all directories, None if there is none. Unreadable ones are skipped."""
     found: list[BookieStatus] = []
     for directory in ledger_directories:
         path = current(directory) / STATUS_FILE
@@ -61,7 +61,7 @@ def read_status(files: FileSystem, ledger_directories: Iterable[Path]) -> Bookie
 
 
 def write_status(files: FileSystem, ledger_directories: Iterable[Path], status: BookieStatus) -> None:
-    """Writes it everywhere; a directory that does not take it (it may be full) is logged and passed over."""
+    """Writes it everywhere; a directory that can't store it (it may be full) is logged and skipped."""
     for directory in ledger_directories:
         path = current(directory) / STATUS_FILE
         try:
@@ -71,7 +71,7 @@ def write_status(files: FileSystem, ledger_directories: Iterable[Path], status: 
 
 
 def mark_dirty(files: FileSystem, ledger_directories: Iterable[Path]) -> bool:
-    """Notes that the bookie runs. True when the last run did not end cleanly."""
+    """Records that the bookie runs. Returns True if the last run did not end cleanly."""
     was_dirty = False
     for directory in ledger_directories:
         path = current(directory) / DIRTY_FILE
