@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata_store import LedgerManagerFactory
 from bookgate.runtime.command_line.groups import new_group
 from bookgate.runtime.command_line.output import (
@@ -23,12 +22,12 @@ from bookgate.runtime.command_line.tables import Table
 from bookgate.thinclient.client import BookKeeper
 from bookgate.thinclient.commands.client_options import (
     Gateways,
-    LedgerNumber,
     Password,
     client_config,
     with_client,
     with_metadata,
 )
+from bookgate.thinclient.commands.ledger_naming import LedgerName, names_ledger
 from bookgate.thinclient.commands.ledger_output import describe
 from bookgate.thinclient.tools.adoption import adopt as adopt_ledger
 from bookgate.thinclient.tools.held_ledgers import HeldLedgers, held_ledgers, unknown_to_metadata
@@ -93,9 +92,10 @@ def largest_held(context: typer.Context, gateways: Gateways = None, as_json: AsJ
 
 
 @adopt_app.command()
+@names_ledger
 def adopt(
     context: typer.Context,
-    ledger_id: LedgerNumber,
+    ledger_id: LedgerName,
     password: Password = "",
     despite: Annotated[
         bool, typer.Option("--despite-missing", help="Also when a bookie can't be asked: what only it has is lost.")
@@ -120,7 +120,7 @@ def adopt(
         held = await held_ledgers(factory, config.bookie_tls_ca or config.tls_ca)
         if not despite:
             _require_all(held)
-        return held.holders.get(ledger_id, [])
+        return held.holders.get(ledger_id.number, [])
 
     holders = with_metadata(context, gateways, find)
     if not holders:
@@ -128,7 +128,7 @@ def adopt(
     confirm(f"Make metadata for ledger {ledger_id}, which {', '.join(holders)} hold", yes)
 
     async def work(client: BookKeeper) -> dict[str, object]:
-        return describe(await adopt_ledger(client, LedgerId.unscoped(ledger_id), holders, password.encode()))
+        return describe(await adopt_ledger(client, ledger_id, holders, password.encode()))
 
     print_result(with_client(context, gateways, work), as_json)
 

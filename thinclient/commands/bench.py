@@ -19,12 +19,12 @@ from bookgate.thinclient.client import BookKeeper
 from bookgate.thinclient.commands.client_options import (
     AckQuorumSize,
     Gateways,
-    LedgerNumber,
     Password,
     WriteQuorumSize,
     with_client,
 )
 from bookgate.thinclient.commands.ledger import Digests
+from bookgate.thinclient.commands.ledger_naming import LedgerName, ledger_fields, names_ledger
 from bookgate.thinclient.handles.ledger_options import ledger_options
 from bookgate.thinclient.tools.load import LoadResult, random_load, sequential_load, write_load
 
@@ -98,9 +98,10 @@ def bench_write(
 
 
 @bench_app.command("read")
+@names_ledger
 def bench_read(
     context: typer.Context,
-    ledger_id: LedgerNumber,
+    ledger_id: LedgerName,
     order: Annotated[Order, typer.Option(help="From the first entry on, or at random places.")] = Order.SEQUENTIAL,
     entries: Annotated[int | None, typer.Option(min=1, help="So many; default: all (random: 10,000).")] = None,
     batch: Annotated[int, typer.Option(min=1, help="Entries a read.")] = 1000,
@@ -130,7 +131,7 @@ def bench_read(
 
     interruption = _Interruption()
     result = with_client(context, gateways, work)
-    _print({"ledger_id": ledger_id, "order": order.value, "batch": batch} | result.summary(), as_json, interruption)
+    _print({**ledger_fields(ledger_id), "order": order.value, "batch": batch} | result.summary(), as_json, interruption)
 
 
 class _Interruption:

@@ -31,13 +31,20 @@ from bookgate.thinclient.client import BookKeeper
 from bookgate.thinclient.commands.client_options import (
     AckQuorumSize,
     Gateways,
-    LedgerNumber,
     Password,
     WriteQuorumSize,
     in_daemon_thread,
     with_client,
 )
 from bookgate.thinclient.commands.entry_output import EntriesAsJson, EntryFormat, form_of, print_batches
+from bookgate.thinclient.commands.ledger_naming import (
+    LedgerName,
+    ScopeId,
+    ledger_fields,
+    names_ledger,
+    parse_ledger,
+    parse_scope,
+)
 from bookgate.thinclient.commands.ledger_output import describe, pairs_of
 from bookgate.thinclient.handles.read_handle import ReadHandle
 from bookgate.thinclient.tools.single_replica import batches_of_bookie
@@ -67,7 +74,13 @@ def create(
     custom_metadata: Annotated[
         list[str] | None, typer.Option("--custom-metadata", "-m", metavar="KEY=VALUE", help="May be repeated.")
     ] = None,
-    ledger_id: Annotated[int | None, typer.Option("--id", min=0, help="A given id; else the cluster chooses.")] = None,
+    ledger_id: Annotated[
+        str | None, typer.Option("--id", help="A given id, qualified name or UUID; else the cluster chooses.")
+    ] = None,
+    ledger_scope_id: ScopeId = None,
+    uuid_version: Annotated[
+        int | None, typer.Option(help="4 or 7: the id is a new UUID, made here; no generator is asked.")
+    ] = None,
     password: Password = "",
     gateways: Gateways = None,
     as_json: AsJson = False,
@@ -80,6 +93,8 @@ def create(
     Example: bookgate ledger create --ensemble-size 5 -m owner=me
     """
     pairs = pairs_of(custom_metadata or [])
+    given = None if ledger_id is None else parse_ledger(ledger_id, ledger_scope_id)
+    scope_id = parse_scope(ledger_scope_id)
 
     async def work(bookkeeper: BookKeeper) -> LedgerRecord:
         handle = await bookkeeper.create_ledger(
@@ -89,7 +104,9 @@ def create(
             DigestType[digest.name],
             password.encode(),
             pairs,
-            ledger_id,
+            given,
+            scope_id=scope_id,
+            uuid_version=uuid_version,
         )
         return handle.record
 
@@ -101,9 +118,10 @@ def create(
 
 
 @ledger_app.command()
+@names_ledger
 def write(
     context: typer.Context,
-    ledger_id: LedgerNumber,
+    ledger_id: LedgerName,
     file: Annotated[str, typer.Argument(metavar="FILE", help="Lines to append; - is standard input.")] = "-",
     password: Password = "",
     gateways: Gateways = None,
@@ -128,15 +146,16 @@ def write(
 
     entries, size = with_client(context, gateways, work)
     if as_json:
-        print_json({"ledger_id": ledger_id, "entries": entries, "bytes": size})
+        print_json({**ledger_fields(ledger_id), "entries": entries, "bytes": size})
     else:
         print(f"{entries} entries, {size} bytes in ledger {ledger_id}")
 
 
 @ledger_app.command()
+@names_ledger
 def read(
     context: typer.Context,
-    ledger_id: LedgerNumber,
+    ledger_id: LedgerName,
     first: Annotated[int, typer.Option("--from", min=0, help="First entry.")] = 0,
     last: Annotated[int | None, typer.Option("--to", min=0, help="Last entry; else all that are confirmed.")] = None,
     recover: Annotated[bool, typer.Option("--recover", help="Take an open ledger over and close it.")] = False,
@@ -187,9 +206,10 @@ def read(
 
 
 @ledger_app.command()
+@names_ledger
 def tail(
     context: typer.Context,
-    ledger_id: LedgerNumber,
+    ledger_id: LedgerName,
     first: Annotated[int, typer.Option("--from", min=0, help="First entry.")] = 0,
     new: Annotated[bool, typer.Option("--new", help="Only entries after those that are confirmed now.")] = False,
     poll: Annotated[bool, typer.Option("--poll", help="Ask at intervals instead of long polls.")] = False,
@@ -224,7 +244,8 @@ def tail(
 
 
 @ledger_app.command()
-def show(context: typer.Context, ledger_id: LedgerNumber, gateways: Gateways = None, as_json: AsJson = False) -> None:
+@names_ledger
+def show(context: typer.Context, ledger_id: LedgerName, gateways: Gateways = None, as_json: AsJson = False) -> None:
     """Shows the metadata of a ledger. Its password is not shown.
 
     JSON: {"ledger_id", "scope_id", "version", "state", "last_entry_id", "length", "ensemble_size",
@@ -238,9 +259,10 @@ def show(context: typer.Context, ledger_id: LedgerNumber, gateways: Gateways = N
 
 
 @ledger_app.command()
+@names_ledger
 def recover(
     context: typer.Context,
-    ledger_id: LedgerNumber,
+    ledger_id: LedgerName,
     password: Password = "",
     gateways: Gateways = None,
     as_json: AsJson = False,
@@ -268,9 +290,10 @@ def recover(
 
 
 @ledger_app.command()
+@names_ledger
 def delete(
     context: typer.Context,
-    ledger_id: LedgerNumber,
+    ledger_id: LedgerName,
     yes: Yes = False,
     gateways: Gateways = None,
     as_json: AsJson = False,
@@ -290,7 +313,7 @@ def delete(
 
     with_client(context, gateways, work)
     if as_json:
-        print_json({"ledger_id": ledger_id, "deleted": True})
+        print_json({**ledger_fields(ledger_id), "deleted": True})
     else:
         print(f"ledger {ledger_id} is deleted")
 

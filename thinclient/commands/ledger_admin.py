@@ -18,13 +18,13 @@ from bookgate.ledger.errors import (
     LedgerExistException,
     NoSuchLedgerExistsOnMetadataServerException,
 )
-from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import LedgerMetadata
 from bookgate.ledger.metadata_store import BookieSet, LedgerManagerFactory, LedgerRecord
 from bookgate.runtime.command_line.groups import new_group
 from bookgate.runtime.command_line.output import AsJson, Yes, confirm, fail, print_result, progress
 from bookgate.thinclient.client import BookKeeper
-from bookgate.thinclient.commands.client_options import Gateways, LedgerNumber, with_client, with_metadata
+from bookgate.thinclient.commands.client_options import Gateways, with_client, with_metadata
+from bookgate.thinclient.commands.ledger_naming import LedgerName, ledger_fields, names_ledger
 from bookgate.thinclient.commands.ledger_output import describe
 from bookgate.thinclient.handles.metadata_cas import update
 from bookgate.thinclient.tools.sanity import simple_test as run_simple_test
@@ -42,7 +42,8 @@ Dump = Annotated[Path, typer.Argument(metavar="FILE", help="Metadata as the stor
 
 
 @metadata_app.command()
-def show(context: typer.Context, ledger_id: LedgerNumber, gateways: Gateways = None, as_json: AsJson = False) -> None:
+@names_ledger
+def show(context: typer.Context, ledger_id: LedgerName, gateways: Gateways = None, as_json: AsJson = False) -> None:
     """Shows the metadata of a ledger: the same as `bookgate ledger show`.
 
     JSON: as `bookgate ledger show` has it.
@@ -54,8 +55,9 @@ def show(context: typer.Context, ledger_id: LedgerNumber, gateways: Gateways = N
 
 
 @metadata_app.command()
+@names_ledger
 def dump(
-    context: typer.Context, ledger_id: LedgerNumber, file: Dump, gateways: Gateways = None, as_json: AsJson = False
+    context: typer.Context, ledger_id: LedgerName, file: Dump, gateways: Gateways = None, as_json: AsJson = False
 ) -> None:
     """Writes the metadata to a file, as BookKeeper stores them, password included: keep it safe.
 
@@ -76,13 +78,15 @@ def dump(
     file.write_bytes(content)
     if not record.metadata.is_closed:
         typer.echo(f"warning: ledger {ledger_id} is not closed; {_NOT_CLOSED}", err=True)
-    print_result({"ledger_id": ledger_id, "file": str(file), "bytes": len(content), "version": record.version}, as_json)
+    facts = {"file": str(file), "bytes": len(content), "version": record.version}
+    print_result({**ledger_fields(ledger_id), **facts}, as_json)
 
 
 @metadata_app.command()
+@names_ledger
 def restore(
     context: typer.Context,
-    ledger_id: LedgerNumber,
+    ledger_id: LedgerName,
     file: Dump,
     replace_existing: Annotated[
         bool, typer.Option("--update", help="Replace the metadata of a ledger that exists.")
@@ -122,7 +126,7 @@ def restore(
         confirm(f"Replace the metadata of ledger {ledger_id}", yes)
 
     async def work(factory: LedgerManagerFactory) -> LedgerRecord:
-        manager, name = factory.ledger_manager, LedgerId.unscoped(ledger_id)
+        manager, name = factory.ledger_manager, ledger_id
         if present is not None:
             # What was shown is what is replaced.
             return await manager.write(name, metadata, present.version)

@@ -15,6 +15,7 @@ from bookgate.runtime.command_line.groups import new_group
 from bookgate.runtime.command_line.output import AsJson, Listing
 from bookgate.thinclient.client import BookKeeper
 from bookgate.thinclient.commands.client_options import Gateways, with_client
+from bookgate.thinclient.commands.ledger_naming import ScopeId, parse_scope
 from bookgate.thinclient.commands.ledger_output import COLUMNS, bytes_of, describe, milliseconds_of, wanted_pairs_of
 
 _PAGE = 1000
@@ -39,7 +40,8 @@ def group() -> None:
 def list_ledgers(
     context: typer.Context,
     limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="At most so many.")] = None,
-    start_after: Annotated[int | None, typer.Option(min=0, help="Only ids above this one.")] = None,
+    start_after: Annotated[int | None, typer.Option(help="Only ids above this one.")] = None,
+    ledger_scope_id: ScopeId = None,
     state: Annotated[States | None, typer.Option(help="Only those in this state.")] = None,
     bookie: Annotated[
         str | None, typer.Option("--bookie", "-b", help="Only those with entries on this bookie, as metadata tells.")
@@ -75,6 +77,7 @@ def list_ledgers(
     \b
     Example: bookgate ledger list --limit 10 --state closed --created-before 7d --min-size 1MiB -m owner=me
     """
+    scope_id = parse_scope(ledger_scope_id)
     now = datetime.now(UTC)
     wanted = LedgerFilter(
         state=None if state is None else LedgerState[state.name],
@@ -90,7 +93,9 @@ def list_ledgers(
     async def work(bookkeeper: BookKeeper) -> int | None:
         """The last id that was printed, where there are more."""
         last, left = start_after, limit
-        async for page in bookkeeper.list_ledgers(start_after=start_after, page_size=min(limit or _PAGE, _PAGE)):
+        async for page in bookkeeper.list_ledgers(
+            scope_id, start_after=start_after, page_size=min(limit or _PAGE, _PAGE)
+        ):
             found = wanted.of(page)
             shown = found[:left]
             listing.write(shown)

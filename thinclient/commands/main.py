@@ -46,6 +46,7 @@ SUMMARIES: dict[str, tuple[str, str | None]] = {
         "files.",
         "pyspark",
     ),
+    "scope": ("Scopes: which there are, what is in them, removing all ledgers of one.", None),
     "spark": (
         "Jobs on Spark over the ledgers of a cluster: export, audit, usage, orphans; leftovers of its sink.",
         None,
