@@ -144,9 +144,7 @@ def delete(
     """
     scope_id = parse_scope(scope)
     if scope_id == 0:
-        fail(
-            "scope 0 has the ledgers without a scope: delete those one by one, or all by `bookgate cluster format`"
-        )
+        fail("scope 0 has the ledgers without a scope: delete those one by one, or all by `bookgate cluster format`")
 
     async def listed(client: BookKeeper) -> list[int]:
         return [number async for run in client.ledger_manager.ledger_ranges(scope_id) for number in run]
