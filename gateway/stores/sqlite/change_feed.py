@@ -1,9 +1,10 @@
-"""How listeners of one process learn what other processes changed in the shared file.
+"""Notifies listeners of one process about changes that other processes made in the shared file.
 
-While anyone listens, a poller asks SQLite every 50 ms whether another connection has committed (`PRAGMA data_version`,
-which reads no table); if so it reads the rows of `changes` above the last revision seen. A change made here wakes it at
-once. Where rows it needed are already pruned it reports that anything may have changed. With nobody listening nothing
-runs; the next listener goes on from the last revision seen, so that nothing falls between.
+As long as there are listeners, a poller asks SQLite every 50 ms whether another connection has committed (`PRAGMA
+data_version`, which reads no table); if so it reads the rows of `changes` above the last revision seen. A change made
+by this process wakes it at once. If rows that it needs are already pruned, it reports that anything may have changed.
+Without listeners nothing runs; the next listener continues from the last revision seen, so that nothing is missed in
+between.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def ledger_id_of(key: bytes) -> LedgerId:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What changed since the last look. `anything`: too much to list."""
+    """Changes since the last poll. `anything`: too many to list."""
 
     ledgers: frozenset[LedgerId] = frozenset()
     bookies: bool = False
@@ -53,7 +54,7 @@ class Changes:
 
 
 class ChangeFeed:
-    """Polls one store for changes while it is wanted. Lives on one event loop."""
+    """Polls one store for changes as long as there are listeners. Belongs to one event loop."""
 
     def __init__(self, store: SqliteStore, tell: Callable[[Changes], None], poll_seconds: float = 0.05) -> None:
         self._store = store

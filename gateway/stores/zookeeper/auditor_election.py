@@ -1,10 +1,11 @@
-"""The election of the auditor: ephemeral sequential nodes, of which the lowest number's candidate is auditor.
+"""The election of the auditor: ephemeral sequential nodes, of which the one with the lowest number belongs to the
+auditor.
 
 States of a vote: waiting → elected → lost or withdrawn; waiting → lost or withdrawn. Each candidate watches its own
-vote and the one before it, so that a death moves one candidate only; the winner goes on watching its own. Every event
-makes it look at the whole list again. A vote ends with the session. One whose creation may or may not have happened is
-looked for and deleted: as the lowest it would keep everybody from becoming auditor.
-Source: docs/protocol/auto-recovery.md#election.
+vote and the one before it, so that a death affects one candidate only; the winner continues to watch its own. Every
+event causes the complete list to be read again. A vote ends with the session. A vote whose creation has an unknown
+outcome is searched for and deleted: as the lowest it would keep everyone from becoming auditor. Source:
+docs/protocol/auto-recovery.md#election.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _VOTE = re.compile(rf"{_PREFIX}(-?\d+)")
 
 
 class AuditorElection:
-    """The votes of this process. The factory tells it of new sessions."""
+    """The votes of this process. The factory reports new sessions."""
 
     def __init__(self, session: ZooKeeperSession, paths: ReplicationPaths) -> None:
         self._session = session
@@ -46,7 +47,7 @@ class AuditorElection:
         self._sweep: asyncio.Task[None] | None = None
 
     async def stand(self, voter: str, listener: VoteListener) -> AuditorVote:
-        """As the interface says."""
+        """As in the interface."""
         async with self._casting:
             session_id = self._session.session_id
             try:
@@ -77,7 +78,7 @@ class AuditorElection:
             raise
 
     async def auditor(self) -> str | None:
-        """As the interface says."""
+        """As in the interface."""
         while names := await self._names():
             try:
                 content, _ = await self._session.get(self._path(names[0]))
@@ -97,7 +98,7 @@ class AuditorElection:
         self._sweep_soon()
 
     async def close(self) -> None:
-        """Stops all work. The nodes go with the session."""
+        """Stops all work. The nodes are deleted with the session."""
         running = [*self._tasks.values(), *([self._sweep] if self._sweep else [])]
         for task in running:
             task.cancel()

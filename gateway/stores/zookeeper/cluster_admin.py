@@ -1,9 +1,9 @@
-"""Making, describing, emptying and removing a cluster in ZooKeeper. Source: docs/protocol/metadata.md#zookeeper-tree.
+"""Creating, describing, emptying and removing a cluster in ZooKeeper. Source: docs/protocol/metadata.md#zookeeper-tree.
 
-A cluster is made in one transaction. Format keeps the root, LAYOUT, the registrations' directories and the
-coordination of auto-recovery but for its marks and locks; the new instance id comes last, so that a format that was
-broken off can be done again. Nuke begins with the registrations' directories, which ZooKeeper does not delete while a
-bookie is registered below them: so one that registers in the last moment stops it before anything is lost.
+A cluster is created in one transaction. Format keeps the root, LAYOUT, the directories of registrations and the
+coordination of auto-recovery, except its marks and locks; the new instance id comes last, so that an interrupted format
+can be repeated. Nuke begins with the directories of registrations, which ZooKeeper does not delete while a bookie is
+registered below them: a bookie that registers at the last moment therefore stops it before anything is lost.
 """
 
 from __future__ import annotations

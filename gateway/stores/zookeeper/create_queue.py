@@ -1,9 +1,9 @@
-"""Nodes created together: what many callers ask for at the same time goes to ZooKeeper in few transactions.
+"""Combines concurrent creations of nodes into few ZooKeeper transactions.
 
-A node alone is sent at once. While transactions are under way, further nodes queue up and share the next one, as in a
-group commit: under load a request, a commit and an answer serve up to `_MAX_NODES` creations. States of a node:
-queued → sent → created | not created (its transaction failed, perhaps because of another node) | unknown (the answer
-was lost). Creating alone what was not created, and finding out which node was to blame, is the caller's job.
+A single node is sent at once. While transactions are in progress further nodes queue up and share the next one, as in
+group commit: under load one request, one commit and one response serve up to `_MAX_NODES` creations. States of a node:
+queued → sent → created | not created (its transaction failed, perhaps because of another node) | unknown (the response
+was lost). The caller creates singly what was not created, and finds out which node was the cause.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ class CreateQueue:
         self._closed = False
 
     def create(self, path: str, data: bytes) -> asyncio.Future[bool]:
-        """A persistent node. The future: whether it was created; MetaStoreException, UnknownOutcomeException."""
+        """Creates a persistent node. The future's result: whether it was created; MetaStoreException,
+        UnknownOutcomeException.
+        """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[bool] = loop.create_future()
         if self._closed:
@@ -48,7 +50,7 @@ class CreateQueue:
         return future
 
     async def close(self) -> None:
-        """Gives up what is queued or under way."""
+        """Gives up what is queued or in progress."""
         self._closed = True
         for task in self._under_way:
             task.cancel()

@@ -1,9 +1,9 @@
-"""Which bookies there are, from ZooKeeper: registrations of any implementation, and cookies.
+"""Service discovery from ZooKeeper: registrations of any implementation, and cookies.
 
-A snapshot reads the three lists of names and then each registration's content; bookies that vanish meanwhile are left
-out. For listeners the same reads leave watches (on the lists, and on each registration's content), and any event
-causes a new snapshot; after a lost connection a new snapshot arms them again. So no notification can be lost for good.
-Source: docs/protocol/metadata.md#registration.
+A snapshot reads the three lists of names and then the contents of each registration; bookies that disappear meanwhile
+are left out. For listeners the same reads set watches (on the lists, and on the contents of each registration), and any
+event causes a new snapshot; after a lost connection a new snapshot sets them again. So no notification can be lost for
+good. Source: docs/protocol/metadata.md#registration.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _READ_ONLY_DIRECTORY = "readonly"
 
 
 class ZooKeeperServiceDiscovery(ServiceDiscovery):
-    """See the module. The factory tells `listeners` of regained connections."""
+    """The factory reports restored connections to `listeners`."""
 
     def __init__(self, session: ZooKeeperSession, paths: ClusterPaths, manager: Callable[[], str]) -> None:
         """`manager` names the cluster's ledger manager, known once LAYOUT was read."""
@@ -111,7 +111,7 @@ class ZooKeeperServiceDiscovery(ServiceDiscovery):
 
 
 def no_cluster(session: ZooKeeperSession, paths: ClusterPaths) -> MetaStoreException:
-    """Says that there is no cluster, and what to do."""
+    """The error for a store without a cluster, with its remedy."""
     return MetaStoreException(
         f"ZooKeeper ({session.servers}) has no cluster at {paths.root}; are its servers, the chroot and the ledgers "
         "root the right ones? If there is to be a new cluster, `bookgate cluster init` makes it"

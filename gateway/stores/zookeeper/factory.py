@@ -1,9 +1,9 @@
-"""ZooKeeper as a `LedgerManagerFactory`: `zk+hierarchical://host:2181/ledgers` and its relatives.
+"""ZooKeeper as a `LedgerManagerFactory`, for `zk+hierarchical://host:2181/ledgers` and its variants.
 
-`initialize` connects and checks LAYOUT. A cluster is never made here: a store without one is refused, since it is more
-likely to be the wrong store than a new one, and whoever came up on an empty cluster would let all bookies delete what
-they hold. Where the cluster is there and only LAYOUT is missing, it is written, as Apache BookKeeper's clients do.
-Source: docs/protocol/metadata.md#zookeeper-tree, docs/protocol/metadata.md#layout,
+`initialize` connects and checks LAYOUT. It never creates a cluster: a store without one is more likely the wrong store
+than a new one, and a gateway on an empty cluster would cause all bookies to delete their ledgers. If the cluster exists
+and only LAYOUT is missing, it is written, as Apache BookKeeper's clients do. Source:
+docs/protocol/metadata.md#zookeeper-tree, docs/protocol/metadata.md#layout,
 docs/protocol/metadata.md#client-and-bookie-start.
 """
 
@@ -38,7 +38,7 @@ _REARM_SPREAD_SECONDS = 0.2
 
 
 class ZooKeeperLedgerManagerFactory(LedgerManagerFactory):
-    """One ZooKeeper session and what is made from it."""
+    """One ZooKeeper session and the managers that use it."""
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class ZooKeeperLedgerManagerFactory(LedgerManagerFactory):
         return self.session.client_restarts
 
     async def revision(self) -> int:
-        """The newest zxid that any session here has seen; `catch_up` brings it up to the store's."""
+        """The newest zxid that any session of this process has seen; `catch_up` brings it up to the store's."""
         # A new session begins at 0.
         self._revision = max(self._revision, self.session.last_zxid)
         return self._revision

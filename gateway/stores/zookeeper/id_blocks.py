@@ -1,12 +1,12 @@
-"""Ids kept ready: reserved from a generator in blocks, ahead of demand.
+"""Reserves ledger ids from a generator in blocks, ahead of demand.
 
-One reservation runs at a time, however many wait for an id. A block is as large as what is waited for, and twice the
-last one if that was used up within `_BUSY_SECONDS`, half of it if not; so a store with a creation a minute loses one id
-at most at the end, and a busy one has a reservation every `_MAX_BLOCK` ids. The next block is asked for when half of
-the last one is gone, so that under steady demand nobody waits.
+One reservation runs at a time, however many callers wait for an id. A block is as large as the demand, and twice the
+last one if that was used up within `_BUSY_SECONDS`, else half of it; a store with one creation per minute thus loses at
+most one id at the end, and a busy one has a reservation every `_MAX_BLOCK` ids. The next block is requested when half
+of the last one is used, so that under steady demand nobody waits.
 
-States: idle → reserving (someone waits, or few are left) → idle. A reservation that failed is told to those who
-wait for it; the next who asks tries again.
+States: idle → reserving (a caller waits, or few ids are left) → idle. A failed reservation is raised to the callers
+that wait for it; the next caller tries again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _BUSY_SECONDS = 2.0
 
 
 class IdBlocks:
-    """Ids in the order of their reservation. Lives on one event loop."""
+    """Ids in the order of their reservation. Belongs to one event loop."""
 
     def __init__(self, generator: IdGenerator) -> None:
         self._generator = generator
@@ -41,7 +41,7 @@ class IdBlocks:
         return (await self.take_many(1))[0]
 
     async def take_many(self, count: int) -> list[int]:
-        """`count` ids, not always in a row. Raises what the generator raises; then none is taken."""
+        """`count` ids, not always consecutive. Raises what the generator raises; then none is taken."""
         taken: list[int] = []
         try:
             while True:
@@ -58,7 +58,7 @@ class IdBlocks:
             raise
 
     async def close(self) -> None:
-        """Ends a reservation that is under way."""
+        """Ends the current reservation."""
         if self._reservation is not None:
             self._reservation.cancel()
             await asyncio.gather(self._reservation, return_exceptions=True)

@@ -1,14 +1,14 @@
-"""Ledger ids from ZooKeeper's sequence counters, in step with every other client of the same store.
+"""Ledger ids from ZooKeeper's sequence counters, compatible with every other client of the same store.
 
-31-bit: an ephemeral sequential node below `idgen` (flat manager: below the root); its number is the id, and the node
-is deleted again. 63-bit: once the 31-bit counter has overflowed, or someone has created `idgen-long`, ids are
-`HOB << 32 | low`, where HOB is the largest `HOB-` node below `idgen-long` and low a 31-bit number counted below that
-node; when low overflows the next HOB node is created. At most three HOB nodes stay. Numbers may have gaps. Source:
+31-bit: an ephemeral sequential node below `idgen` (flat manager: below the root); its number is the id, and the node is
+deleted again. 63-bit: once the 31-bit counter has overflowed, or someone has created `idgen-long`, ids are `HOB << 32 |
+low`, where HOB is the largest `HOB-` node below `idgen-long` and low a 31-bit number counted below that node; when low
+overflows the next HOB node is created. At most three HOB nodes are kept. Numbers may have gaps. Source:
 docs/protocol/metadata.md#ledger-id-generation.
 
-A number costs a round trip and three commits when taken alone. So numbers are reserved many in a row, in one
-transaction that moves the counter on (`requests.ReserveNumbers`): for others it looks like a burst of creations. The
-rest of a block is lost when the process ends, which leaves a gap. `id_blocks` decides how many to reserve when.
+A single number costs a round trip and three commits. Numbers are therefore reserved in blocks, in one transaction that
+advances the counter (`requests.ReserveNumbers`): to others it looks like a burst of creations. The rest of a block is
+lost when the process ends, which leaves a gap. `id_blocks` decides how many to reserve when.
 """
 
 from __future__ import annotations
@@ -37,18 +37,15 @@ _MOST_BURNT = 200_000
 
 
 class IdGenerator(Protocol):
-    """Makes ids; the caller asks again where one is taken."""
+    """Generates ids; the caller tries again if one is taken."""
 
     async def reserve(self, count: int) -> range:
-        """Between one and `count` ids in a row that nobody else is given.
-
-        Raises LedgerIdOverflowException, MetaStoreException, ZKException.
-        """
+        """Between one and `count` consecutive ids that no other client receives."""
         ...
 
 
 class AdvancingIdGenerator(IdGenerator, Protocol):
-    """One whose counter an operator may move on."""
+    """A generator whose counter an operator can advance."""
 
     async def advance(self, beyond: int) -> int:
         """Counts on until the next id is above `beyond`, for everybody who counts in this store; an id that may be the

@@ -1,26 +1,25 @@
-"""kazoo's client and the thread that it runs on: the one place where the event loop and that thread meet.
+"""kazoo's client and the thread on which it runs: the only place where the event loop and that thread meet.
 
-kazoo is made for callers that may block, on whatever thread: a call wakes its thread through a socket pair of small
-capacity, by a byte that is read only while the connection works; and its tables of watchers are changed on whatever
-thread changes them. So nothing of kazoo runs on the event loop here. The loop appends a request to a queue and wakes
-the thread, by one byte however many requests wait, on a socket that does not block. The thread takes them, sends many
-in one write, and alone touches what is kazoo's: pending requests, watchers, session.
+kazoo is made for callers that may block, on any thread: a call wakes kazoo's thread through a socket pair of small
+capacity, with a byte that is read only while the connection works; and its tables of watchers change on whichever
+thread changes them. Nothing of kazoo therefore runs on the event loop here. The loop appends a request to a queue and
+wakes the thread, with one byte for any number of waiting requests, on a non-blocking socket. The thread takes them,
+sends many in one write, and alone touches kazoo's state: pending requests, watchers, session.
 
-The other way there is one queue as well: states, answers and watch events reach the loop in the order in which they
-happened, so an answer never overtakes an event that ZooKeeper sent before it.
+There is one queue in the other direction as well: states, responses and watch events reach the loop in the order in
+which they happened, so a response never overtakes an event that ZooKeeper sent before it.
 
 A *generation* is the life of one connection. A request names the one that the loop knows; the thread sends it only
-within that. So no request slips into a new session before the loop has seen to it (see `session`).
+within that generation. So no request slips into a new session before the loop has dealt with it (see `session`).
 
-The thread may end, by whatever error of kazoo's or ours. That is told once, after which a new object is needed.
+The thread may end because of any error of kazoo or of ours. That is reported once; after it a new object is needed.
 
-This relies on parts of kazoo that are not its interface, which is why the version is pinned: `ConnectionHandler` calls
+This relies on parts of kazoo that are not its interface, which is why its version is pinned: `ConnectionHandler` calls
 `zk_loop` on the thread, `_send_request` when the socket pair is readable and `_read_watch_event` with each event, and
-answers what is in `client._pending` in that order. kazoo itself knows no watch of a whole tree of nodes: its events
-look like any others, are picked out here by their path, and then pass to kazoo, since a node's own watch has one event
-with it.
+completes what is in `client._pending` in that order. kazoo has no watch on a tree of nodes: such events look like any
+others, are recognised here by their path, and then passed on to kazoo, since a node's own watch shares the event.
 
-Not its job: when to connect anew, deadlines, what errors mean (`session`).
+Not its job: when to reconnect, deadlines, the meaning of errors (`session`).
 """
 
 from __future__ import annotations
@@ -77,7 +76,7 @@ MakeHandler = Callable[[], Any]
 
 
 class NotSentError(Exception):
-    """The connection was lost before the request was sent: surely nothing was done."""
+    """The connection was lost before the request was sent: certainly nothing was done."""
 
 
 class Request(Protocol):
@@ -90,7 +89,9 @@ class Request(Protocol):
 
 
 class ThreadHandler(SequentialThreadingHandler):  # type: ignore[misc]
-    """kazoo's one thread, without the two more that would carry callbacks: those here only hand over."""
+    """kazoo's handler with one thread, without the two that would run callbacks: the callbacks here only pass things
+    on.
+    """
 
     def start(self) -> None:
         self._running = True
@@ -104,7 +105,7 @@ class ThreadHandler(SequentialThreadingHandler):  # type: ignore[misc]
 
 @dataclass(frozen=True, slots=True)
 class SessionSeen:
-    """A ZooKeeper session as kazoo's client knows it: enough to go on with it in another client."""
+    """A ZooKeeper session as kazoo's client knows it: enough to continue it in another client."""
 
     number: int
     password: bytes
@@ -112,7 +113,7 @@ class SessionSeen:
 
 
 class Call:
-    """A request and who waits for its answer, if anybody. kazoo calls one of the setters, on its thread."""
+    """A request and the future for its response, if any. kazoo calls one of the setters, on its thread."""
 
     __slots__ = ("answer", "body", "generation", "request", "sent", "thread")
 
@@ -279,13 +280,13 @@ class KazooThread:
         self._wake_sock.setblocking(False)
 
     def call(self, request: Request, generation: int) -> Call:
-        """Sends a request; its answer may be kazoo's error, or NotSentError."""
+        """Sends a request; its response may be kazoo's error, or NotSentError."""
         call = Call(self, request, generation)
         self._put(call)
         return call
 
     def send(self, request: Request, generation: int) -> None:
-        """Sends a request of which nobody wants to know what became of it."""
+        """Sends a request whose outcome nobody waits for."""
         self._put(_Order(self, request, generation))
 
     def remove_data_watch(self, path: str, generation: int) -> None:
@@ -297,7 +298,7 @@ class KazooThread:
         return None if handler is None else _Watcher(self, handler)
 
     def give_up(self) -> None:
-        """Fails what was not sent yet: the connection it was meant for is gone."""
+        """Fails what was not sent yet, because its connection is gone."""
         while self._requests:
             # The thread may take one in this moment.
             with contextlib.suppress(IndexError):
@@ -339,7 +340,7 @@ class KazooThread:
             call.answer.set_exception(error)
 
     def ended(self, error: Exception | None) -> None:
-        """The thread has ended; the loop has heard everything that it told before."""
+        """The thread has ended; the loop has received everything that it reported before."""
         self.give_up()
         self.on_ended(self._ended_in if error is None else f"{type(error).__name__} {error}".strip())
 
@@ -355,7 +356,7 @@ class KazooThread:
     # --- on kazoo's thread, but for what says more --------------------------------------------------------------
 
     def tell(self, function: Callable[..., None], *arguments: Any) -> None:
-        """Calls a function on the loop, after everything that was told before. From any thread."""
+        """Calls a function on the loop, after everything that was passed on before. From any thread."""
         self._news.append((function, arguments))
         if self._delivering:
             return
@@ -365,13 +366,13 @@ class KazooThread:
             self.loop.call_soon_threadsafe(self._deliver)
 
     def answered(self, call: Call, value: Any, error: Exception | None) -> None:
-        """There is an answer, or there will be none. From any thread."""
+        """There is a response, or there will be none. From any thread."""
         # When a session is lost its calls fail afterwards: what it had seen counts no more.
         zxid = self.client.last_zxid if call.generation == self._generation else 0
         self.tell(self._settle, call, value, error, zxid)
 
     def take_requests(self, next_xid: Callable[[], int]) -> bytearray:
-        """What is to be sent now, as bytes; from here on its answers are expected in this order."""
+        """What is to be sent now, as bytes; from here on the responses are expected in this order."""
         # First: whoever adds a request from now on wakes again.
         self._woken = False
         message = bytearray()

@@ -1,7 +1,7 @@
-"""The nodes of a cluster other than its ledgers, and what LAYOUT says. No I/O here.
+"""The nodes of a cluster other than its ledgers, and the contents of LAYOUT. No I/O.
 
-LAYOUT holds two lines without a final newline: the format version, then `<factory class>:<manager version>`; format
-version 1 has a short manager name in place of the class. Source: docs/protocol/metadata.md#zookeeper-tree,
+LAYOUT has two lines without a final newline: the format version, then `<factory class>:<manager version>`; format
+version 1 has a short manager name instead of the class. Source: docs/protocol/metadata.md#zookeeper-tree,
 docs/protocol/metadata.md#layout.
 """
 
@@ -80,11 +80,7 @@ def encode_layout(manager: str) -> bytes:
 
 
 def manager_of_layout(content: bytes, configured: str | None, path: str) -> str:
-    """The ledger manager that a cluster has.
-
-    Raises IncorrectParameterException where LAYOUT can't be read, names an unknown manager or version, or another
-    manager than the configured one (None: whatever it is).
-    """
+    """The ledger manager that LAYOUT names."""
     stored = _stored_manager(content, path)
     if configured is not None and configured != stored:
         raise IncorrectParameterException(

@@ -1,12 +1,12 @@
-"""The feed of changed ledgers: one watch of all nodes below the ledgers root, while anybody wants it.
+"""The feed of changed ledgers: one watch on all nodes below the ledgers root, as long as there are listeners.
 
-States: unwatched → asked → watched; on each way back to connected *asked* again, since the server forgets watches with
-the connection, and what happened meanwhile was told to nobody. A server that has no such watches (before 3.6) is not
-asked again by this process: it may cut the connection of whoever asks. Where the connection was lost before the
-answer, the next attempt waits, longer each time, for the same reason.
+States: unwatched → asked → watched; after each reconnect *asked* again, since the server forgets watches with the
+connection, and changes in between were not reported. A server without such watches (before 3.6) is not asked again by
+this process, because it may close the connection. If the connection was lost before the response, the next attempt
+waits, longer each time, for the same reason.
 
-Nodes below the root that are no ledgers are told of, too, and left out by their paths. Where nodes have access control
-a server tells only of those that this process may read. Source: docs/protocol/auto-recovery.md#index.
+Nodes below the root that are no ledgers are reported too, and recognised by their paths. If nodes have access control,
+a server reports only those that this process may read. Source: docs/protocol/auto-recovery.md#index.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LONGEST_PAUSE_SECONDS = 600.0
 
 
 class ZooKeeperLedgerFeed:
-    """See the module. The manager asks for it; the factory tells it of regained connections."""
+    """Used by the manager; the factory reports restored connections."""
 
     def __init__(self, session: ZooKeeperSession, paths: LedgerPaths) -> None:
         self._session = session
@@ -47,7 +47,7 @@ class ZooKeeperLedgerFeed:
             self._interest_changed()
 
     async def close(self) -> None:
-        """Tells nothing any more."""
+        """Reports nothing any more."""
         self.feeds.clear()
         if self._asking is not None:
             self._asking.cancel()

@@ -1,16 +1,15 @@
-"""Locks of ledgers that are repaired: ephemeral nodes of this process's ZooKeeper session.
+"""Locks of ledgers under repair: ephemeral nodes of this process's ZooKeeper session.
 
-States of a lock here: free → taking → held → given back, or lost. A lock is lost when its session ends, and when
-somebody deletes its node, as BookKeeper's workers may do by mistake; the holder is told either way, and the node is
+States of a lock here: free → taking → held → released, or lost. A lock is lost when its session ends, and when someone
+deletes its node, as BookKeeper's workers may do by mistake; the holder is notified in both cases, and the node is
 watched for that.
 
-A node is known as this lock's by its session and its data version: a lock begins at a version of 1 or more, drawn at
-random, while BookKeeper's begin at 0. So what checks or deletes a lock by its version never meets BookKeeper's, and
-hardly ever that of another holder who came after this one in the same place. A write under the lock is sent in the
-session of the lock only.
+A node is recognised as this lock's by its session and its data version: a lock begins at a random version of 1 or more,
+while BookKeeper's begin at 0. So a check or deletion of a lock by its version never matches BookKeeper's, and hardly
+ever that of a later holder in the same place. A write under the lock is sent in the lock's session only.
 
-A node whose creation may or may not have happened is deleted before the ledger can be locked here again.
-Source: docs/protocol/auto-recovery.md#locks.
+A node whose creation has an unknown outcome is deleted before the ledger can be locked here again. Source:
+docs/protocol/auto-recovery.md#locks.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ class _Held:
 
 
 class LedgerLocks:
-    """See the module. The factory tells it of each way back to a connection."""
+    """The factory reports each reconnect."""
 
     def __init__(self, session: ZooKeeperSession, paths: ReplicationPaths, lost: Callable[[LedgerLock], None]) -> None:
         self._session = session
@@ -58,7 +57,7 @@ class LedgerLocks:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def try_lock(self, ledger_id: int, holder: str) -> LedgerLock | None:
-        """As the interface says."""
+        """As in the interface."""
         if ledger_id in self._held or ledger_id in self._busy:
             return None
         self._busy.add(ledger_id)
@@ -80,7 +79,7 @@ class LedgerLocks:
         return lock
 
     async def release(self, lock: LedgerLock) -> None:
-        """As the interface says."""
+        """As in the interface."""
         held = self._held.get(lock.ledger_id)
         if held is None or held.lock != lock:
             return
@@ -94,7 +93,7 @@ class LedgerLocks:
         self._busy.discard(lock.ledger_id)
 
     async def is_held(self, lock: LedgerLock) -> bool:
-        """As the interface says."""
+        """As in the interface."""
         held = self._held.get(lock.ledger_id)
         if held is None or held.lock != lock:
             return False
@@ -105,7 +104,7 @@ class LedgerLocks:
         return False
 
     async def holders(self) -> Mapping[int, str]:
-        """All locks, whoever's."""
+        """All locks, including those of other processes."""
         names = sorted(await children_or_none(self._session, self._paths.locks) or ())
         locked = [name for name in names if ledger_id_of_mark(name) is not None]
         found: dict[int, str] = {}
@@ -119,10 +118,7 @@ class LedgerLocks:
         return found
 
     async def set_under(self, lock: LedgerLock, path: str, data: bytes, version: int) -> ZnodeStat:
-        """Changes a node in one transaction with the check of the lock.
-
-        Raises LockLostException, and kazoo's NoNodeError and BadVersionError of the node.
-        """
+        """Changes a node, in one transaction with the check of the lock."""
         held = self._held.get(lock.ledger_id)
         if held is None or held.lock != lock:
             raise _lock_lost(lock)
@@ -134,7 +130,7 @@ class LedgerLocks:
             raise _lock_lost(lock) from None
 
     def reconnected(self, new_session: bool) -> None:
-        """In a new session every lock is lost. In the same one the watches are gone, and what they would have told."""
+        """In a new session every lock is lost. In the same session the watches are gone, and events were missed."""
         for held in list(self._held.values()):
             if new_session:
                 self._lose(held)
@@ -145,7 +141,7 @@ class LedgerLocks:
                 self._look_soon(held.lock)
 
     async def close(self) -> None:
-        """Stops all work. The nodes go with the session."""
+        """Stops all work. The nodes are deleted with the session."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -1,12 +1,12 @@
-"""Ledger metadata in ZooKeeper nodes, as Apache BookKeeper keeps it.
+"""Ledger metadata in ZooKeeper nodes, in Apache BookKeeper's layout.
 
-The manager's kind (flat, hierarchical, …) is only a matter of `LedgerPaths` and of the id generator; everything else
-is here. A ledger's version is its node's. Source: docs/protocol/metadata.md#ledger-operations,
+The kind of manager (flat, hierarchical, …) affects only `LedgerPaths` and the id generator; everything else is here. A
+ledger's version is its node's. Source: docs/protocol/metadata.md#ledger-operations,
 docs/protocol/metadata.md#listing-ledgers.
 
-Create with a token: when the answer to a create was lost, or the same create comes again, the node found in place
-with the token of this create is this create's own. A node that was changed or removed since has no token: then a lost
-answer stays an unknown outcome, as it does in format versions 1 and 2, which keep none.
+Create with a token: if the response to a create was lost, or the same create is repeated, an existing node with this
+create's token is its own. A node that was changed or removed since has no token: then a lost response remains an
+unknown outcome, as it does in format versions 1 and 2, which have no token.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class _LedgerWatch:
 
 
 class ZooKeeperLedgerManager(LedgerManager):
-    """See the module. The factory tells it of regained connections."""
+    """The factory reports restored connections."""
 
     def __init__(self, session: ZooKeeperSession, paths: LedgerPaths, ids: IdGenerator) -> None:
         self._session = session
@@ -91,7 +91,7 @@ class ZooKeeperLedgerManager(LedgerManager):
         self.listeners = LedgerListeners(self._read_and_watch, self._release)
 
     async def close(self) -> None:
-        """Gives up what is under way."""
+        """Gives up what is in progress."""
         await self.listeners.close()
         await self._ids.close()
         await self._creations.close()

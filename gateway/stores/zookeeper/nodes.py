@@ -1,4 +1,4 @@
-"""Small compounds of node operations that several parts of the ZooKeeper store need."""
+"""Combinations of node operations that several parts of the ZooKeeper store use."""
 
 from __future__ import annotations
 
@@ -13,12 +13,7 @@ _REMOVED_TOGETHER = 500
 
 
 async def ensure_node(session: ZooKeeperSession, path: str, root: str = "/", *, open_to_all: bool = False) -> None:
-    """Makes sure that an empty persistent node and what is above it, below `root`, is there.
-
-    The root itself is never made: where it is gone a cluster is gone, and another one must not begin by itself. Raises
-    MetaStoreException then. `open_to_all`: made here, it is open to every client even where the settings restrict nodes
-    to their creator.
-    """
+    """Creates an empty persistent node, and what is missing above it below `root`, unless they exist."""
     while True:
         try:
             await session.create(path, open_to_all=open_to_all)
@@ -67,7 +62,7 @@ async def remove_empty_parents(session: ZooKeeperSession, path: str, root: str) 
 
 
 async def children_or_none(session: ZooKeeperSession, path: str) -> list[str] | None:
-    """Names of the children; None for a node that is not there."""
+    """Names of the children; None if the node does not exist."""
     try:
         return await session.children(path)
     except NoNodeError:
@@ -75,7 +70,7 @@ async def children_or_none(session: ZooKeeperSession, path: str) -> list[str] | 
 
 
 async def remove_tree(session: ZooKeeperSession, path: str) -> None:
-    """Removes a node and everything below it, hundreds in a request; what is not there is fine."""
+    """Removes a node and everything below it, hundreds of nodes per request; missing nodes are ignored."""
     for names in _cut(await children_or_none(session, path) or []):
         below = [f"{path}/{name}" for name in names]
         try:

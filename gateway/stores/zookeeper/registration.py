@@ -1,14 +1,15 @@
 """A bookie's ephemeral nodes and its cookie in ZooKeeper.
 
-Registered means: a node in `available` or in `available/readonly`, made by this session. Moving between the lists
-makes the new node before it deletes the old one, so for a moment the bookie is in both. A node in place that another
-session made may be this bookie's previous life: it is waited for, up to the session timeout. One of the same lease
-(a bookie that moves here from another gateway) is taken over in one transaction, so discovery never lacks the bookie.
-A later one of the same lease, in either list, says that the bookie has moved on: nothing is made then. Both lists are
-looked at after a node was made, too: of two gateways that make one at a time, the later sees the other's.
-When a session has expired, the nodes of this process are made again in the new one, tried until it works or the
-bookie is taken out.
-Source: docs/protocol/metadata.md#registration, docs/protocol/metadata.md#cookies.
+A bookie is registered if this session created a node in `available` or in `available/readonly`. Moving between the
+lists creates the new node before the old one is deleted, so for a moment the bookie is in both. An existing node of
+another session may be from this bookie's previous life: its end is awaited, up to the session timeout. A node of the
+same lease (a bookie that moves here from another gateway) is taken over in one transaction, so discovery never misses
+the bookie. A later node of the same lease, in either list, means that the bookie has moved on: then none is created.
+Both lists are checked again after a node was created: of two gateways that create one at the same time, the later sees
+the other's.
+
+When a session has expired, the nodes of this process are created again in the new one, until that succeeds or the
+bookie is unregistered. Source: docs/protocol/metadata.md#registration, docs/protocol/metadata.md#cookies.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _RETRY_SECONDS = 1.0
 
 
 class ZooKeeperRegistrationManager(RegistrationManager):
-    """See the module. The factory tells it of new sessions."""
+    """The factory reports new sessions."""
 
     def __init__(self, session: ZooKeeperSession, paths: ClusterPaths) -> None:
         self._session = session
@@ -118,14 +119,14 @@ class ZooKeeperRegistrationManager(RegistrationManager):
             raise _cookie_conflict(bookie_id, expected_version) from None
 
     def session_renewed(self) -> None:
-        """The old session's nodes are gone or about to go: makes them again."""
+        """The old session's nodes are gone or about to go: creates them again."""
         self._new_sessions += 1
         self._lost.update(self._held)
         if self._lost and self._again is None:
             self._again = keep_running("registration in a new session", self._register_again)
 
     async def close(self) -> None:
-        """Takes every registration made here back."""
+        """Removes every registration made here."""
         if self._again is not None:
             self._again.cancel()
             await asyncio.gather(self._again, return_exceptions=True)

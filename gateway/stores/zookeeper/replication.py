@@ -1,13 +1,12 @@
-"""Auto-recovery's metadata in ZooKeeper, where BookKeeper's auditors and workers keep it too.
+"""Auto-recovery's metadata in ZooKeeper, where BookKeeper's auditors and workers keep theirs.
 
-A mark's version is its node's. A mark is written anew whenever its ledger is marked, also where it says nothing new, so
-that a worker that looked before does not delete it (R8). All directories of a first mark are made with it in one
-transaction. Directories that were left empty, as by a process that died between two deletions, are removed when two
-listings a while apart have found them empty.
-Source: docs/protocol/auto-recovery.md#tree, docs/protocol/auto-recovery.md#marks.
+A mark's version is its node's. A mark is written whenever its ledger is marked, even if its contents do not change, so
+that a worker that looked earlier does not delete it (R8). All directories of a first mark are created with it in one
+transaction. Directories that were left empty, for example by a process that died between two deletions, are removed
+when two listings some time apart have found them empty. Source: docs/protocol/auto-recovery.md#tree,
+docs/protocol/auto-recovery.md#marks.
 
-Not its job: locks (`ledger_locks`), the election (`auditor_election`), watches (`replication_changes`,
-`ledger_feed`).
+Not its job: locks (`ledger_locks`), the election (`auditor_election`), watches (`replication_changes`, `ledger_feed`).
 """
 
 from __future__ import annotations
@@ -75,7 +74,7 @@ _DIRECTORY = re.compile(r"[0-9a-f]{4}")
 
 
 class ZooKeeperReplicationMetadata(ReplicationMetadata):
-    """See the module. The factory tells it of regained connections and new sessions."""
+    """The factory reports reconnects and new sessions."""
 
     def __init__(
         self,
@@ -103,7 +102,7 @@ class ZooKeeperReplicationMetadata(ReplicationMetadata):
         self._feed.reconnected()
 
     async def close(self) -> None:
-        """Stops all work. Locks and votes go with the session."""
+        """Stops all work. Locks and votes end with the session."""
         await self._changes.close()
         await self._feed.close()
         await self._election.close()

@@ -1,10 +1,10 @@
 """Watches on auto-recovery's nodes: the switch, the delay, the bookies to be emptied, and the marks' directories.
 
-Works while anyone listens. Each watched node is read again after its event, then what it says is told. Of the marks
-the directories above the lowest level are watched: a ledger that is marked for the first time gets a lowest directory
-of its own, which is a new child of one that is watched. A mark may follow its directory a moment later, and one that is
-made again shows in no directory; so the marks are also told as changed at intervals, and that alone where there are too
-many directories. Source: docs/protocol/auto-recovery.md#changes.
+Active as long as there are listeners. Each watched node is read again after its event, then its contents are reported.
+Of the marks, the directories above the lowest level are watched: a ledger marked for the first time gets a lowest
+directory of its own, a new child of a watched one. A mark may follow its directory a moment later, and a mark that is
+written again shows in no directory; marks are therefore also reported as changed at intervals, and only that if there
+are too many directories. Source: docs/protocol/auto-recovery.md#changes.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class _NodeWatch:
 
 
 class ReplicationChanges:
-    """See the module. The manager asks for it; the factory tells it of regained connections."""
+    """Used by the manager; the factory reports restored connections."""
 
     def __init__(self, session: ZooKeeperSession, paths: ReplicationPaths, look_seconds: float = _LOOK_SECONDS) -> None:
         self._session = session
@@ -75,7 +75,7 @@ class ReplicationChanges:
             self._look_at_all()
 
     async def close(self) -> None:
-        """Tells nothing any more."""
+        """Reports nothing any more."""
         self.listeners.clear()
         task, self._task = self._task, None
         if task is not None:

@@ -1,13 +1,13 @@
-"""Requests of ZooKeeper's protocol that kazoo lacks, or answers one object at a time.
+"""Requests of ZooKeeper's protocol that kazoo lacks, or whose responses it decodes one object at a time.
 
 Each class is what kazoo sends: a `type` (ZooKeeper's operation number), `serialize`, and `deserialize` for the body of
-the answer. All integers are big-endian; a string or buffer is its length in 4 bytes and its bytes. A transaction and a
-multi-read are sequences of (header, record), where the header is the operation's type, whether this is the end, and an
-error; the answer has the same shape, an error record being one more integer. A transaction that fails answers with
-errors only: 0 for what was rolled back, the culprit's own error, then "runtime inconsistency" for what was not tried.
-kazoo wants the answer to a transaction as a list.
+the response. All integers are big-endian; a string or buffer is its length in 4 bytes and its bytes. A transaction and
+a multi-read are sequences of (header, record), where the header is the operation's type, whether this is the end, and
+an error; the response has the same shape, an error record being one more integer. A failed transaction responds with
+errors only: 0 for what was rolled back, the failing operation's own error, then "runtime inconsistency" for what was
+not tried. kazoo expects the response to a transaction as a list.
 
-Not here: `kazoo.protocol.serialization` has all other requests.
+Not its job: all other requests, which are in `kazoo.protocol.serialization`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _ANY_VERSION = -1
 
 
 class AclEntry(NamedTuple):
-    """Who (scheme and id) may do what (a set of bits)."""
+    """Permissions (a set of bits) of an identity (scheme and id)."""
 
     permissions: int
     scheme: str
@@ -46,7 +46,7 @@ CREATOR_ONLY = (AclEntry(31, "auth", ""),)
 
 
 class RemoveDataWatch:
-    """Takes this session's data watch off a node."""
+    """Removes this session's data watch from a node."""
 
     type: ClassVar[int] = 18
 
@@ -78,7 +78,7 @@ class AddTreeWatch:
 
 
 class RemoveWatches:
-    """Takes every watch of this session off a node itself, one of the tree below it included."""
+    """Removes all watches of this session from a node, including one on the tree below it."""
 
     type: ClassVar[int] = 18
 

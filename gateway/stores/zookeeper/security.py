@@ -1,4 +1,4 @@
-"""TLS, authentication and access control of a ZooKeeper session, from the settings to kazoo's arguments."""
+"""TLS, authentication and access control of a ZooKeeper session: kazoo's arguments from the settings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bookgate.ledger.errors import IncorrectParameterException
 
 
 def security_arguments(settings: ZooKeeperSettings) -> dict[str, Any]:
-    """What kazoo's client is told of TLS, authentication and the nodes' ACL."""
+    """kazoo's arguments for TLS, authentication and the nodes' ACL."""
     arguments: dict[str, Any] = {}
     if settings.zookeeper_tls:
         arguments |= {

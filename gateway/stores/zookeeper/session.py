@@ -1,24 +1,24 @@
-"""One ZooKeeper session as asyncio: calls with deadlines and typed failures, states, and a client that is kept alive.
+"""One ZooKeeper session for asyncio: calls with deadlines and typed failures, states, and a client that is kept alive.
 
-States, as kazoo reports them: connecting → connected ⇄ suspended (connection lost, session maybe alive) → lost (session
-expired) → connected (a new session) … → closed. kazoo forgets every watch at any disconnect; so on each way back to
-connected `on_reconnected` is called, with whether the session is a new one, and whoever watches arms again.
+States, as kazoo reports them: connecting → connected ⇄ suspended (connection lost, session perhaps alive) → lost
+(session expired) → connected (a new session) … → closed. kazoo forgets every watch at any disconnect; `on_reconnected`
+is therefore called after each reconnect, with whether the session is a new one, and its users set their watches again.
 
-kazoo's thread may end for good: an answer that it does not understand, an authentication that failed, a bug. Then
-everything of kazoo is made anew, at most once a second, and goes on with the same session if that still lives; it
-counts as a new one all the same.
+kazoo's thread may end for good: a response that it does not understand, a failed authentication, a bug. Then everything
+of kazoo is created again, at most once a second, and continues the same session if that is still alive; it counts as a
+new one nevertheless.
 
-Nothing read here is older than what was read before (M4). Within a session ZooKeeper sees to that; a new session may
-begin at a server that lags, and know nothing of ledgers that the former one has shown. So it counts as connected only
-once that server has caught up with the leader.
+Nothing read here is older than what was read before (M4). Within a session ZooKeeper ensures that; a new session may
+begin at a server that lags behind and does not know ledgers that the former session has shown. It counts as connected
+only once that server has caught up with the leader.
 
-A call waits for the connection within its deadline and is sent once. If its answer is lost, a read fails with
-MetaStoreException and a change with UnknownOutcomeException: it may have happened. One that surely was not sent fails
-with StoreUnreachableException. Errors of the node itself (NoNode, BadVersion, …) stay kazoo's exceptions, for the
-caller to translate. Answers, events and states come in the order in which ZooKeeper sent them: after an answer, every
-event of what had changed by then was delivered.
+A call waits for the connection within its deadline and is sent once. If its response is lost, a read fails with
+MetaStoreException and a change with UnknownOutcomeException: it may have happened. A call that was certainly not sent
+fails with StoreUnreachableException. Errors of the node itself (NoNode, BadVersion, …) remain kazoo's exceptions, for
+the caller to translate. Responses, events and states arrive in the order in which ZooKeeper sent them: after a
+response, every event of earlier changes has been delivered.
 
-What kazoo has no call for (taking a watch away, reading many nodes at once) is in `requests`; everything that touches
+What kazoo has no call for (removing a watch, reading many nodes at once) is in `requests`; everything that touches
 kazoo itself is in `kazoo_thread`.
 """
 
@@ -115,11 +115,11 @@ _RETRY_SECONDS = 1.0
 
 
 class GuardGoneError(Exception):
-    """The node on whose presence a change depends is not there any more as it was; nothing was changed."""
+    """The node on which a change depends has been changed or removed; nothing was done."""
 
 
 class ZooKeeperSession:
-    """See the module. One event loop, from `start` to `close`."""
+    """Belongs to one event loop, from `start` to `close`."""
 
     def __init__(
         self,
@@ -162,17 +162,17 @@ class ZooKeeperSession:
 
     @property
     def session_id(self) -> int:
-        """The owner that ZooKeeper writes into ephemeral nodes."""
+        """The owner that ZooKeeper records in ephemeral nodes."""
         session = self.kazoo.session if self.kazoo is not None else None
         return session.number if session is not None else 0
 
     @property
     def last_zxid(self) -> int:
-        """The newest transaction of which an answer told; 0 when a session begins."""
+        """The newest transaction seen in a response; 0 when a session begins."""
         return self.kazoo.last_zxid if self.kazoo is not None else 0
 
     async def start(self) -> None:
-        """Connects. Raises MetaStoreException when no server answers within the connect timeout."""
+        """Connects. Raises MetaStoreException if no server responds within the connect timeout."""
         check_files(self._settings)
         self._start_client()
         try:
@@ -191,7 +191,7 @@ class ZooKeeperSession:
         return ", does it serve TLS there, and do the certificates of both sides please the other"
 
     async def close(self) -> None:
-        """Ends the session: its ephemeral nodes go. A second call does nothing."""
+        """Ends the session and with it its ephemeral nodes. A second call does nothing."""
         if self._closed or self.kazoo is None:
             return
         self._closed = True
@@ -207,7 +207,7 @@ class ZooKeeperSession:
         return found
 
     async def exists(self, path: str, watch: NodeWatch | None = None) -> ZnodeStat | None:
-        """A node that is not there is watched, too."""
+        """Also watches a node that does not exist."""
         stat: ZnodeStat | None = await self._read(lambda kazoo: Exists(path, kazoo.watcher(watch)))
         return stat
 
@@ -217,7 +217,7 @@ class ZooKeeperSession:
         return names
 
     async def sync(self, path: str) -> None:
-        """Reads after it are not older than the store was at the call, and every event until then was delivered."""
+        """Later reads are at least as new as the call, and every earlier event has been delivered."""
         await self._read(lambda _: Sync(path))
 
     async def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False, open_to_all: bool = False) -> None:

@@ -1,6 +1,6 @@
-"""How ZooKeeper is spoken to, beyond what the URI says: TLS, authentication, access to what is made.
+"""Settings of connections to ZooKeeper beyond the URI: TLS, authentication, access to created nodes.
 
-Needs nothing of kazoo: a gateway that uses another store knows these keys too.
+Does not need kazoo: a gateway that uses another store knows these keys too.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from bookgate.runtime.settings import Renamed
 
 
 class ZooKeeperSettings(StoreSettings):
-    """Every key, with its meaning. The defaults: plain TCP, no authentication, nodes open to everyone."""
+    """Every key, with its meaning. Defaults: plain TCP, no authentication, nodes open to everyone."""
 
     RENAMED: ClassVar[Mapping[str, Renamed]] = {"zookeeper_tls_hostname": Renamed("zookeeper_tls_verify_host_name")}
 

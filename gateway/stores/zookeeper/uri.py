@@ -1,6 +1,6 @@
-"""`zk[+manager]://host1:port1;host2:port2/ledgers-root`, taken apart; separators `;` and `,`, as BookKeeper has them.
+"""Parses `zk[+manager]://host1:port1;host2:port2/ledgers-root`, with BookKeeper's separators `;` and `,`.
 
-Source: docs/protocol/metadata.md#zookeeper-tree. No I/O here.
+Source: docs/protocol/metadata.md#zookeeper-tree. No I/O.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ZK_MANAGERS = {
 
 @dataclass(frozen=True, slots=True)
 class ZooKeeperUri:
-    """Servers as `host:port`, the ledgers root, and the ledger manager (None: what LAYOUT says)."""
+    """Servers as `host:port`, the ledgers root, and the ledger manager (None: the one in LAYOUT)."""
 
     servers: tuple[str, ...]
     ledgers_root: str
