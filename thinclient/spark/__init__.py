@@ -1,9 +1,8 @@
-"""The data pipeline: ledgers as Spark tables (`spark.read.format("bookkeeper")`).
+"""Spark tables over ledgers (`spark.read.format("bookkeeper")`).
 
-Needs PySpark, which a cluster brings, and the extra `spark`; `pip install 'bookgate[spark-local]'` brings both.
-
-Spark finds the source by itself wherever this distribution is installed; `register` is for sessions that look no
-modules up.
+Needs PySpark, which a cluster provides, and the extra `spark`; `pip install 'bookgate[spark-local]'` installs both.
+Spark finds the source by itself if this distribution is installed; `register` is for sessions that do not look for
+modules.
 """
 
 from __future__ import annotations

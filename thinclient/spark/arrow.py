@@ -1,11 +1,9 @@
-"""The tables as Arrow: one schema a table, and record batches that are built column by column.
+"""The tables as Arrow: one schema per table, and record batches that are built column by column.
 
-Spark checks only the first batch against the declared schema and dies without a clear message at a later mismatch, so
-the schemas here are the one definition: batches are made with them and Spark's own types are derived from them. Entries
-become Arrow arrays from one payload buffer and its offsets, without a Python or Arrow object an entry. No batch comes
-near the 64 MiB that Spark can take.
-
-Source: docs/spark.md#tables.
+Spark checks only the first batch against the declared schema and fails without a clear message at a later mismatch, so
+the schemas here are the single definition: batches are made with them and Spark's own types are derived from them.
+Entries become Arrow arrays from one payload buffer and its offsets, without a Python or Arrow object per entry. No
+batch comes near Spark's limit of 64 MiB. Source: docs/spark.md#tables.
 """
 
 from __future__ import annotations
@@ -88,7 +86,7 @@ BOOKIES_SCHEMA = pa.schema(
 
 
 class EntryLike(Protocol):
-    """What a batch takes of an entry."""
+    """The parts of an entry that a batch needs."""
 
     @property
     def entry_id(self) -> int: ...
@@ -101,10 +99,7 @@ class EntryLike(Protocol):
 
 
 class EntryBatches:
-    """Gathers entries, of one ledger after the other, into record batches of ENTRIES_SCHEMA.
-
-    `add` yields the batches that became full, `finish` what is left. Row order is the order of the calls.
-    """
+    """Collects the entries of one ledger after another into record batches of ENTRIES_SCHEMA."""
 
     def __init__(
         self,
@@ -125,7 +120,7 @@ class EntryBatches:
         self._bytes = 0
 
     def add(self, ledger_id: LedgerId, entries: Sequence[EntryLike]) -> Iterator[pa.RecordBatch]:
-        """Takes entries of one ledger, in order."""
+        """Adds entries of one ledger, in order."""
         start = 0
         while start < len(entries):
             end = self._room(entries, start)
@@ -139,7 +134,7 @@ class EntryBatches:
                 yield self._batch()
 
     def finish(self) -> Iterator[pa.RecordBatch]:
-        """The batch that was not full yet, if there is one."""
+        """The last, incomplete batch, if there is one."""
         if self._entry_ids:
             yield self._batch()
 
@@ -213,7 +208,7 @@ _TIMES_MS = range(-62_135_596_800_000, 253_402_300_800_000)
 
 
 def ledgers_batch(records: Sequence[LedgerRecord]) -> pa.RecordBatch:
-    """One row a ledger, of LEDGERS_SCHEMA."""
+    """One row per ledger, of LEDGERS_SCHEMA."""
     return pa.RecordBatch.from_pylist([_ledger_row(record) for record in records], schema=LEDGERS_SCHEMA)
 
 
@@ -241,7 +236,7 @@ def _ledger_row(record: LedgerRecord) -> dict[str, object]:
 
 
 def bookies_batch(bookies: Sequence[RegisteredBookie]) -> pa.RecordBatch:
-    """One row a bookie, of BOOKIES_SCHEMA."""
+    """One row per bookie, of BOOKIES_SCHEMA."""
     return pa.RecordBatch.from_pylist([_bookie_row(bookie) for bookie in bookies], schema=BOOKIES_SCHEMA)
 
 

@@ -38,15 +38,12 @@ _SIGN = 1 << 63
 
 
 class OffsetError(ValueError):
-    """An offset in a checkpoint that is none of this source's."""
+    """An offset in a checkpoint that this source did not write."""
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How far a ledger may be read: up to, and not including, `next_entry_id`.
-
-    `closed`: it ends there for good. `size` is an estimate of the payload bytes before that entry.
-    """
+    """How far a ledger may be read: up to, but not including, `next_entry_id`."""
 
     next_entry_id: int
     closed: bool
@@ -106,19 +103,19 @@ class LedgerIds:
         return hash(self.text)
 
     def with_more(self, ids: Iterable[int]) -> LedgerIds:
-        """The same with these ids in it."""
+        """This set with additional ids."""
         made = LedgerIds()
         made._bitmap = self._bitmap | BitMap64([ledger_id & _MASK for ledger_id in ids])
         return made
 
     def both(self, other: LedgerIds) -> LedgerIds:
-        """The ids that are in both."""
+        """The intersection."""
         made = LedgerIds()
         made._bitmap = self._bitmap & other._bitmap
         return made
 
     def minus(self, other: LedgerIds) -> LedgerIds:
-        """The ids that the other lacks."""
+        """The difference."""
         made = LedgerIds()
         made._bitmap = self._bitmap - other._bitmap
         return made
@@ -126,13 +123,13 @@ class LedgerIds:
 
 @dataclass(frozen=True, slots=True)
 class StreamOffset:
-    """Where a stream stands. `next_entries` is of the ledgers begun and not done."""
+    """The position of a stream. `next_entries` has the ledgers begun and not done."""
 
     next_entries: Mapping[int, int]
     done: LedgerIds
 
     def to_json(self) -> dict[str, Any]:
-        """As Spark keeps it; equal offsets give equal text."""
+        """Spark's form of the offset; equal offsets give equal text."""
         ledgers = {str(ledger_id): self.next_entries[ledger_id] for ledger_id in sorted(self.next_entries)}
         document: dict[str, Any] = {"v": VERSION, "ledgers": ledgers}
         if len(self.done):
@@ -170,26 +167,26 @@ def _entry_id(value: object) -> int:
 
 
 def earliest(starting: Mapping[int, int] | None) -> StreamOffset:
-    """The beginning, but where `starting` says otherwise."""
+    """The beginning, except where `starting` says otherwise."""
     return StreamOffset({ledger_id: entry for ledger_id, entry in (starting or {}).items() if entry}, LedgerIds())
 
 
 def latest(ends: Mapping[int, End]) -> StreamOffset:
-    """Behind everything that may be read."""
+    """After everything that may be read."""
     begun = {ledger_id: end.next_entry_id for ledger_id, end in ends.items() if not end.closed and end.next_entry_id}
     return StreamOffset(begun, LedgerIds(ledger_id for ledger_id, end in ends.items() if end.closed))
 
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """What waits in a ledger: entries, and an estimate of their payload bytes."""
+    """What is waiting in a ledger: entries, and an estimate of their payload bytes."""
 
     entries: int
     size: int
 
 
 def backlogs(start: StreamOffset, ends: Mapping[int, End]) -> dict[int, Backlog]:
-    """Of the ledgers in which something waits."""
+    """The backlogs of ledgers with unread entries."""
     waiting = {}
     for ledger_id, end in ends.items():
         position = start.position(ledger_id)
@@ -200,7 +197,7 @@ def backlogs(start: StreamOffset, ends: Mapping[int, End]) -> dict[int, Backlog]
 
 
 def advance(start: StreamOffset, ends: Mapping[int, End], grants: Mapping[int, int]) -> StreamOffset:
-    """The offset behind the entries that are granted, a number a ledger. Without any it is `start` itself."""
+    """The offset after the granted entries, a number per ledger. Without any it is `start` itself."""
     if not any(grants.values()):
         return start
     next_entries, done = dict(start.next_entries), []
@@ -225,7 +222,7 @@ def without(offset: StreamOffset, ledger_ids: Iterable[int]) -> StreamOffset:
 
 
 def ranges(start: StreamOffset, end: StreamOffset) -> list[Range]:
-    """What lies between two offsets, by ledger id. A finished ledger whose last entry was read before has no rows."""
+    """The ranges between two offsets, by ledger id. A finished ledger whose last entry was read before has no rows."""
     found = []
     for ledger_id, stop in end.next_entries.items():
         first = start.position(ledger_id)

@@ -1,7 +1,7 @@
-"""`bookgate spark`: the jobs that ship, on any Spark.
+"""`bookgate spark`: the included jobs, on any Spark.
 
-Each is a function of `bookgate.thinclient.spark.jobs` around which stand a session, a progress bar, a table of what was
-found, and an exit code: 1 when the job failed or found damage, also where copies could not be looked at.
+Each is a function of `bookgate.thinclient.spark.jobs`, to which the command adds a session, a progress bar, a table of
+the results, and an exit code: 1 if the job failed or found damage, also if copies could not be examined.
 """
 
 from __future__ import annotations

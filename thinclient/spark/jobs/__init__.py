@@ -1,1 +1,1 @@
-"""Jobs that ship: audit, export, usage, orphans, leftovers of writes."""
+"""Included jobs: audit, export, usage, orphans, leftovers of writes."""

@@ -1,12 +1,12 @@
 """The audit: every entry on every replica that should hold it, as a table.
 
-`audit` gives one row for each bookie of each fragment of each ledger, with how many copies were looked at, how many are
-good and what is wrong with the rest, and one more for what is wrong with a ledger itself. Nothing is changed, fenced
-or recovered: ledgers that are being written are looked at up to their last add confirmed. Ledgers are opened by the
-password that their metadata keep; the option `password` is for those that keep none.
+`audit` returns one row for each bookie of each fragment of each ledger, with the number of copies examined, the number
+of good ones and the faults of the others, and one more row for faults of a ledger itself. Nothing is changed, fenced or
+recovered: open ledgers are examined up to their last add confirmed. Ledgers are opened with the password in their
+metadata; the option `password` is for those whose metadata has none.
 
-Not its job: what a copy can be and when it is reported (`copies`), having it repaired (`marking`).
-Source: docs/spark.md#jobs.
+Not its job: the kinds of faults and when they are reported (`copies`), requesting repairs (`marking`). Source:
+docs/spark.md#jobs.
 """
 
 from __future__ import annotations
@@ -28,10 +28,7 @@ Nothing is known of copies that are `unreachable` or `busy`: no damage yet.
 
 
 def audit(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
-    """One row a (ledger, fragment, bookie), and for a ledger as a whole where something is wrong with it.
-
-    `options` are those of table `entries` that select ledgers and entries, and say how to reach them.
-    """
+    """One row per (ledger, fragment, bookie), and one per ledger with a fault of its own."""
     parts = spark.read.format("bookkeeper").options(**options).option("table", Table.COPIES.value).load()
     # Tasks that share a fragment report a part each.
     summed = (F.sum(name).alias(name) for name in ("copies", "good", *FAULTS))

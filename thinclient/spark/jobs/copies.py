@@ -1,14 +1,14 @@
-"""Reading every copy of a ledger's entries, bookie by bookie: what `audit` is made of, without Spark.
+"""Reads every copy of a ledger's entries, bookie by bookie: the core of `audit`, without Spark.
 
-A bookie is read alone by a record that names only it: the same pipelined and batched reads, the same digest check, and
-no other replica to fall back on. What a copy can be: good; *missing* (the bookie says it has no such entry or ledger);
-*corrupt* (its digest is wrong, or the bookie can't read it off its disk); of *wrong length* (see `core.copy_check`).
-Nothing is known of a copy that is *unreachable* (no answer), or whose bookie is *busy* (it refused the read for having
-too much to do, and did so again after pauses). A ledger that may not be read is *unauthorized*, as a whole.
+A bookie is read alone by means of a record that names only it: the same pipelined and batched reads, the same digest
+check, and no other replica to fall back on. A copy is good; *missing* (the bookie says it has no such entry or ledger);
+*corrupt* (its digest is wrong, or the bookie can't read it from disk); or of *wrong length* (see `core.copy_check`).
+Nothing is known of a copy that is *unreachable* (no response), or whose bookie is *busy* (it rejected the read because
+of overload, also after pauses). A ledger that may not be read is *unauthorized*, as a whole.
 
-A fault is reported only when it is still there at a second look, by the ledger's newest metadata: a ledger that was
-deleted meanwhile has none, one whose ensemble changed is looked at anew. The last entries of a ledger that is being
-written may be on their way to a slow bookie; they get some seconds.
+A fault is reported only if it is still there at a second check, with the ledger's newest metadata: a ledger deleted
+meanwhile has none, one whose ensemble changed is examined again. The last entries of an open ledger may still be on
+their way to a slow bookie; they get some seconds.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _CORRUPT = (DigestMatchException, ReadException)
 
 
 class Fault(Enum):
-    """What is wrong with a copy."""
+    """The fault of a copy."""
 
     MISSING = "missing"
     CORRUPT = "corrupt"
@@ -90,10 +90,7 @@ class FaultRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CopyReport:
-    """What was found on one bookie of one fragment, or, without either, of the ledger as a whole.
-
-    `copies` were looked at, `counts` of them by fault; `ranges` name the first MAX_RANGES of these.
-    """
+    """The result for one bookie of one fragment, or, without either, for the ledger as a whole."""
 
     record: LedgerRecord
     fragment: Fragment | None
@@ -108,20 +105,17 @@ class CopyReport:
 
 
 def ledger_report(record: LedgerRecord, fault: Fault, detail: str) -> CopyReport:
-    """A fault of no single copy."""
+    """A fault that concerns no single copy."""
     return CopyReport(record, None, None, 0, Counter({fault: 1}), [FaultRange(fault, -1, -1, detail)])
 
 
 def unauthorized_report(record: LedgerRecord, error: BKException) -> CopyReport:
-    """Of a ledger that nobody looked at."""
+    """The report of a ledger that could not be examined."""
     return ledger_report(record, Fault.UNAUTHORIZED, f"not checked: unauthorized: {error}")
 
 
 class Patience:
-    """With a bookie that has too much to do: it is asked again after pauses, each twice as long as the one before.
-
-    One that was busy to the end is asked once a read from then on, until it answers.
-    """
+    """Retries at an overloaded bookie, after pauses that double each time."""
 
     def __init__(self, retries: int, pause: Callable[[float], None]) -> None:
         self._retries = retries
@@ -148,13 +142,13 @@ class Patience:
 
 
 def password_for(record: LedgerRecord, given: bytes) -> bytes:
-    """The password that the metadata keep, else the one given: they keep none, or it is withheld."""
+    """The password in the metadata, else the given one, if the metadata has none or it is withheld."""
     metadata = record.metadata
     return given if metadata.password is None or metadata.password_check is not None else metadata.password
 
 
 class CopyReader:
-    """Reads slices of one task. A bookie that gave no answer is not asked again."""
+    """Reads slices of one task. A bookie that did not respond is not asked again."""
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
-"""The table `copies`, which is for the job `audit`: a row for each bookie of each slice that a task looks at.
+"""The table `copies`, used by the job `audit`: one row per bookie of each slice that a task examines.
 
-Planned as the table `entries` is, and read by `copies`. Sound copies have a row too: it says how many were looked at.
+Planned like the table `entries`, and read by `copies`. Good copies have a row too, with the number of copies examined.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class CopiesPartition(InputPartition):
 
 
 class CopiesReader(DataSourceReader):
-    """One row a bookie of a slice."""
+    """One row per bookie of a slice."""
 
     def __init__(self, options: Options) -> None:
         self._options = options

@@ -1,21 +1,21 @@
-"""The export: ledgers to Parquet, a directory a ledger, with a manifest; it can be stopped anywhere and run again.
+"""The export: ledgers to Parquet, one directory per ledger, with a manifest; it can be stopped anywhere and run again.
 
-Below the output directory lie `scope_id=S/ledger_id=L/part-….parquet`, which Spark and others read as one table, and
-`_manifest/`, JSON lines of what is there: a line for each export of a ledger, the latest one counting.
+The output directory contains `scope_id=S/ledger_id=L/part-….parquet`, which Spark and others read as one table, and
+`_manifest/`, JSON lines that describe the contents: one line for each export of a ledger, of which the latest counts.
 
-Ledgers are taken in groups, small enough that little is lost with one. A group's directories are replaced as a whole
-(dynamic partition overwrite), read back and counted, and then their lines are added to the manifest. So a line means
-that the files are complete, and a run that was killed leaves at most a group without lines, which the next run writes
-anew. A closed ledger with a line is not exported again. One that was open may have grown: it is exported anew, whole.
-So is one of which entries were lost and skipped (`failOnDataLoss=false`): its line says how many, and that it is not
-complete; each further run tries again. Where nothing at all is left of a ledger the files of an earlier run stay.
-What a sink has not committed is left to a later run, unless `includeUncommitted` says so.
+Ledgers are exported in groups, small enough that little is lost with one. A group's directories are replaced as a whole
+(dynamic partition overwrite), read back and counted, and then their lines are added to the manifest. A line therefore
+means that the files are complete, and a killed run leaves at most one group without lines, which the next run exports
+again. A closed ledger with a line is not exported again. An open one may have grown: it is exported again, as a whole.
+So is one whose lost entries were skipped (`failOnDataLoss=false`): its line says how many, and that it is not complete;
+each further run tries again. If nothing at all is left of a ledger the files of an earlier run stay. Ledgers that a
+sink has not committed are left to a later run, unless `includeUncommitted` is set.
 
-A line also says which ledger it was: the cluster's instance id, when the ledger was created, its length and its last
-entry. An id alone may have another life, in another cluster, or in this one when its metadata were formatted or
-restored. A directory with lines of another cluster is refused, and so is a run that would take one ledger for another,
-or write it over the other's files. Lines of earlier releases name no cluster and no time of creation: entries and bytes
-tell their ledgers apart.
+A line also identifies the ledger: the cluster's instance id, the ledger's creation time, its length and its last entry.
+An id alone may belong to another ledger, in another cluster, or in this one after its metadata were formatted or
+restored. A directory with lines of another cluster is rejected, and so is a run that would confuse two ledgers, or
+write one over the other's files. Lines of earlier releases have no cluster and no creation time: entries and bytes
+distinguish their ledgers.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def export(
 
 
 def manifest(spark: SparkSession, output: str) -> DataFrame:
-    """The latest line of each ledger of an export; empty where there is none."""
+    """The latest line of each ledger of an export; empty if there is none."""
     try:
         lines = spark.read.schema(MANIFEST_SCHEMA).json(f"{output}/{MANIFEST}")
     except AnalysisException as error:

@@ -1,6 +1,6 @@
-"""The table `held-ledgers`, which is for the job `orphans`: what bookies say that they hold, a task a bookie.
+"""The table `held-ledgers`, used by the job `orphans`: the ledgers that bookies say they hold, one task per bookie.
 
-A bookie that holds nothing has one row without a ledger; of one that can't be asked, `trouble` says why.
+A bookie that holds nothing has one row without a ledger; for one that can't be asked, `trouble` gives the reason.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ HELD_SCHEMA = pa.schema(
 
 
 class BookiePartition(InputPartition):
-    """One bookie, and the URL of its HTTP admin, None where it has none."""
+    """One bookie, and the URL of its HTTP admin, or None."""
 
     def __init__(self, bookie_id: str, http: str | None) -> None:
         super().__init__(None)
@@ -36,7 +36,7 @@ class BookiePartition(InputPartition):
 
 
 class HeldLedgersReader(DataSourceReader):
-    """See BookiePartition."""
+    """Reads the table for one `BookiePartition`."""
 
     def __init__(self, options: Options) -> None:
         self._options = options

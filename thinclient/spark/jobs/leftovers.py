@@ -1,15 +1,15 @@
-"""Leftovers: ledgers of a sink that were never committed, and that no commit of their own will come to delete.
+"""Leftovers: ledgers of a sink that were never committed, and that no later commit will delete.
 
 The next commit of a query deletes what its earlier attempts left (`spark.commit_protocol`). A batch write without
-`writeId` whose driver was killed has no next commit, nor has a stream that nobody starts again. Their ledgers are told
-by age: those of a write (a micro-batch, or a batch write) are left over when the youngest of them is older than a given
-time, which has to be longer than any write takes. A ledger whose age nobody knows is never left over.
+`writeId` whose driver was killed has no next commit, nor has a stream that is never started again. Their ledgers are
+recognised by age: those of a write (a micro-batch, or a batch write) are leftovers if the youngest of them is older
+than a given time, which must be longer than any write takes. A ledger of unknown age is never a leftover.
 
-Deleting is safe against a driver that is still at work after all. It follows the protocol: in the order that `judge`
-tells, each ledger only at the version in which it was seen, and nothing more of a write whose ledger has changed. So
+Deleting is safe even if the driver is still at work. It follows the protocol: in the order given by `judge`, each
+ledger only at the version in which it was seen, and nothing more of a write once one of its ledgers has changed. So
 either the driver's commit fails as a whole, or the write stays as a whole.
 
-No job for Spark: the metadata are listed once, and the metadata alone are deleted, by the caller's process.
+This is no Spark job: the caller's process lists the metadata once, and deletes metadata only.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def leftovers(client: BookKeeper, before_ms: int) -> Leftovers:
 
 
 def left_over(records: Iterable[LedgerRecord], before_ms: int) -> Leftovers:
-    """The same of a listing, with the leads that claims name."""
+    """The same for a listing, with the leads that claims name."""
     queries: defaultdict[str, list[LedgerRecord]] = defaultdict(list)
     for record in records:
         state = sink_state(record)
@@ -57,7 +57,7 @@ def left_over(records: Iterable[LedgerRecord], before_ms: int) -> Leftovers:
 
 
 def delete(client: BookKeeper, found: Leftovers) -> list[int]:
-    """Deletes what is still as it was found; the ids of what was deleted. Raises the client's errors."""
+    """Deletes what has not changed since; returns the ids of what was deleted. Raises the client's errors."""
     deleted: list[int] = []
     for records in found.values():
         deleted += _delete_write(client, records)

@@ -1,17 +1,17 @@
-"""Marks of auto-recovery for what an audit has found to lack: one a ledger, with the bookies that lack copies of it.
+"""Marks for auto-recovery after an audit: one per ledger, with the bookies that lack copies of it.
 
-A place of a ledger (a bookie of a fragment) lacks copies when the bookie itself said that it has no such entry. What is
-not known (unreachable, busy, unauthorized) never counts. Nor do copies that are there and damaged: a worker goes by
-what bookies list, so it would find nothing to do.
+A place of a ledger (a bookie of a fragment) lacks copies if the bookie itself said that it has no such entry. Unknown
+states (unreachable, busy, unauthorized) never count. Nor do damaged copies: a worker relies on what bookies list, so it
+would find nothing to do.
 
-An audit takes long, so every ledger is looked up once more before it is marked. A place is left out if the ledger is
-gone, if another bookie has taken the place, if the fragment may still be extended, since only complete ones are
-repaired (R7), or if the bookie is not registered by now: whether that one is lost is for the auditor to say, when the
-delay is over (R13). A mark costs nothing if it is wrong: the worker asks the bookies itself (R10).
+An audit takes long, so every ledger is read once more before it is marked. A place is left out if the ledger is gone,
+if another bookie has taken the place, if the fragment may still be extended, since only complete ones are repaired
+(R7), or if the bookie is not registered at present: whether it is lost is for the auditor to decide, after the delay
+(R13). A wrong mark costs nothing: the worker asks the bookies itself (R10).
 
-Marks are stored where auto-recovery is disabled or does not run, too, and wait; who ordered them is told so.
+Marks are stored even if auto-recovery is disabled or does not run, and then wait; the caller is told so.
 
-Not its job: what lacks (`audit`), repairs (auto-recovery).
+Not its job: finding lacking copies (`audit`), repairs (auto-recovery).
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Lack:
 
 @dataclass(slots=True)
 class Marking:
-    """What has become of the ledgers that lack copies. It grows."""
+    """The outcome for the ledgers that lack copies. It grows."""
 
     marked: int = 0
     not_markable: int = 0

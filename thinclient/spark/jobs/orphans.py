@@ -1,13 +1,13 @@
-"""Orphans: ledgers that bookies hold and the metadata do not know, and ledgers that a bookie should hold and has not.
+"""Orphans: ledgers that bookies hold but the metadata do not know, and ledgers that a bookie should hold but does not.
 
-A bookie tells which ledgers it holds over its HTTP admin (`/api/v1/bookie/ledgers`). One that can't be asked, or has
-no such page (a Java bookie), is named as not checked, and nothing is said of it.
+A bookie lists the ledgers it holds over its HTTP admin (`/api/v1/bookie/ledgers`). One that can't be asked, or has no
+such page (Apache BookKeeper's bookie), is reported as not checked, and nothing is said about it.
 
-Ledgers are created and deleted while the lists are read, so a difference is only a candidate. Each is looked at again
-before it is reported: a ledger that a bookie holds must be unknown to the metadata when it is asked for by its id; one
-that a bookie lacks must still name it for entries that it should hold, and the bookie itself must say that it has no
-such ledger. Ledgers that were deleted lately are held until the bookie's next garbage collection: they are no orphans
-yet, but nobody can tell them from one.
+Ledgers are created and deleted while the lists are read, so a difference is only a candidate. Each is checked again
+before it is reported: a ledger that a bookie holds must be unknown to the metadata when read by its id; one that a
+bookie lacks must still name it for entries that it should hold, and the bookie itself must say that it has no such
+ledger. Recently deleted ledgers are held until the bookie's next garbage collection: they are not orphans yet, but
+can't be told from them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Where a job keeps its whole result: a directory of its own, on any file system that Spark writes to.
+"""The directory of a job's complete result, on any file system that Spark writes to.
 
-A run replaces what the job's earlier run left there, and nothing else: a file without content, named after the job,
-is written before the first result. Its name begins with `_`, so Spark and its like don't read it. A directory that is
-neither empty nor has that file is refused, untouched.
+A run replaces what the job's earlier run left there, and nothing else: an empty file, named after the job, is written
+before the first result. Its name begins with `_`, so Spark and similar tools ignore it. A directory that is neither
+empty nor has that file is rejected, untouched.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 
 class OutputException(Exception):
-    """The directory holds something else; the message says what to do."""
+    """The directory contains something else; the message says what to do."""
 
 
 def make_ready(spark: SparkSession, output: str, job: str) -> None:
-    """Makes the directory hold nothing but the job's mark. Raises OutputException."""
+    """Empties the directory except for the job's mark. Raises OutputException."""
     session = cast(Any, spark)
     path_of = session._jvm.org.apache.hadoop.fs.Path
     directory = path_of(output)

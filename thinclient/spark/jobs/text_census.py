@@ -1,10 +1,11 @@
-"""A census of ledgers that hold text, an entry a line: by ledger its entries, bytes, distinct words and longest line.
+"""Word statistics of ledgers that hold text, one line per entry: entries, bytes, distinct words and longest line per
+ledger.
 
-A word is a run of bytes other than ASCII whitespace (space, tab, newline, vertical tab, form feed, carriage return),
-which is what `bytes.split()` gives in Python: no encoding is assumed, so any payload counts and any reader that keeps
-to bytes gets the same. Spark sees payloads as ISO-8859-1 text for this, where every byte is one character.
+A word is a run of bytes other than ASCII whitespace (space, tab, newline, vertical tab, form feed, carriage return), as
+in Python's `bytes.split()`: no encoding is assumed, so any payload can be counted, and any reader that works on bytes
+gets the same result. For this Spark sees payloads as ISO-8859-1 text, in which every byte is one character.
 
-Everything runs as DataFrame operations in one scan: each line becomes a row a word, the first of them carrying the
+Everything runs as DataFrame operations in one scan: each line becomes one row per word, the first of which carries the
 line's own figures; words are made distinct by grouping, first within a task, then over all.
 """
 
@@ -21,11 +22,7 @@ _WHITESPACE = r"[ \t\n\x0B\f\r]+"
 
 
 def text_census(spark: SparkSession, options: Mapping[str, str], min_partitions: int | None = None) -> DataFrame:
-    """One row a ledger with COLUMNS, unordered; ledgers without entries included.
-
-    `options` select the ledgers and say how to reach them (those that both tables of the source take). `name` is the
-    custom metadata of that key as text, or null.
-    """
+    """One row per ledger with COLUMNS, unordered; includes ledgers without entries."""
     ledgers = spark.read.format("bookkeeper").options(**options).option("table", "ledgers").load()
     reader = spark.read.format("bookkeeper").options(**options)
     if min_partitions is not None:

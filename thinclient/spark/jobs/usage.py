@@ -1,8 +1,8 @@
 """Usage: ledgers, entries and bytes by bookie, state, custom metadata, age and copies, from the metadata alone.
 
-Of a ledger that is not closed the metadata tell only what its finished fragments hold, and no bytes: such ledgers are
-counted in `unfinished`, and their figures are what is known. A bookie's bytes are its share of each ledger's bytes by
-entries, since nobody keeps bytes by fragment.
+For a ledger that is not closed the metadata contain only the entries of its finished fragments, and no bytes: such
+ledgers are counted in `unfinished`, and their figures are what is known. A bookie's bytes are its share of each
+ledger's bytes in proportion to entries, since bytes per fragment are not recorded.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Options of the source and the sink, and how their values are read."""
+"""Options of the source and the sink, and the parsing of their values."""

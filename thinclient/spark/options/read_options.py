@@ -1,12 +1,12 @@
-"""Options of the Spark source: from the strings that Spark hands over to one checked value.
+"""Options of the Spark source: parses Spark's strings into one checked value.
 
-Every option is checked here and nowhere else, before anything is read: an unknown name or a value that can't be used
-raises OptionError with the option's name and what it takes. Spark hands option names over in lower case, so names
-compare without case, and so do the keys of `customMetadata.<key>`. `client.<setting>` sets what `ClientConfig` has
+Every option is checked here and nowhere else, before anything is read: an unknown name or an invalid value raises
+OptionError with the option's name and what it accepts. Spark passes option names in lower case, so names are compared
+without case, and so are the keys of `customMetadata.<key>`. `client.<setting>` sets a setting of `ClientConfig`
 (timeouts, TLS, authentication, protocol), for the driver and the executors; `readTimeoutMs` and `prefetchEntries` are
-two of those settings by names that users of other sources know. What values look like is in `values`.
+two of those settings under names known from other sources. The forms of values are in `values`.
 
-Source: docs/spark.md#options; those of the sink are in `write_options`.
+Source: docs/spark.md#options; the sink's options are in `write_options`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 
 class OptionError(ValueError):
-    """An option of the source that is unknown, missing or out of range; the message names it."""
+    """An option of the source is unknown, missing or out of range; the message names it."""
 
 
 class Table(Enum):
@@ -74,13 +74,7 @@ DEFAULT_CLIENT_SETTINGS: ClientSettings = (("read_ahead_entries", "100"), ("read
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The source's options, checked. Plain values: goes to the executors as it is.
-
-    `ledger_ids` ascends. At most one of `ledger_ids`, `ledger_range` and `custom_metadata` is set; none means every
-    ledger of the scope.
-    Offsets are by ledger id: the first entry to read, and the first entry not to read any more. `start_at_latest` is
-    for streams: what is there already is not read. `starting_timestamp_ms` leaves out ledgers that say they are older.
-    """
+    """The source's options, checked. Plain values: sent to the executors unchanged."""
 
     gateways: str
     table: Table = Table.ENTRIES
@@ -206,7 +200,7 @@ _NOT_OF_JOBS = {
 
 
 def refuse(names: Iterable[str], raw: Mapping[str, str], why: str) -> None:
-    """Raises OptionError for the first of the names that is given."""
+    """Raises OptionError for the first of these names that is present."""
     _refuse_those(tuple(names), {name.lower(): value for name, value in raw.items()}, why)
 
 
@@ -217,7 +211,7 @@ def ledger_options(raw: Mapping[str, str]) -> dict[str, str]:
 
 
 def without_selection(raw: Mapping[str, str]) -> dict[str, str]:
-    """The options without those that say which ledgers are read."""
+    """The options without those that select ledgers."""
     selecting = {"ledgerids", "ledgerrange", "startingtimestamp"}
     return {
         name: value

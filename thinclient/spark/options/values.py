@@ -1,6 +1,6 @@
-"""What the values of options may look like: from a string to a value, or ValueError that says what it must be.
+"""The forms of option values: converts a string to a value, or raises ValueError with what it must be.
 
-Nothing here knows of names of options; `options` puts the name in front of the message.
+Nothing here knows the names of options; `options` puts the name before the message.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _INT64 = 1 << 64
 
 @dataclass(frozen=True, slots=True)
 class LedgerRange:
-    """Ledger ids from `first` to `last`, both included; `last` None has no end."""
+    """Ledger ids from `first` to `last`, both included; `last` None: no end."""
 
     first: int
     last: int | None
 
 
 def integer(text: str) -> int:
-    """Decimal, or 0x… and its like."""
+    """Decimal, or with a prefix such as 0x."""
     try:
         return int(text.strip(), 0)
     except ValueError:
@@ -66,7 +66,7 @@ def ledger_range(text: str) -> LedgerRange:
 
 
 def positive(text: str) -> int:
-    """A whole number from 1 on."""
+    """An integer from 1 on."""
     value = integer(text)
     if value < 1:
         raise ValueError("it must be 1 or more")
@@ -74,7 +74,7 @@ def positive(text: str) -> int:
 
 
 def not_negative(text: str) -> int:
-    """A whole number from 0 on."""
+    """An integer from 0 on."""
     value = integer(text)
     if value < 0:
         raise ValueError("it must be 0 or more")
@@ -98,7 +98,7 @@ def boolean(text: str) -> bool:
 
 
 def timestamp_ms(text: str) -> int:
-    """Milliseconds since 1970: as such, or as ISO 8601, in UTC where it names no zone."""
+    """Milliseconds since 1970: as a number, or as ISO 8601, in UTC if it has no time zone."""
     try:
         return int(text.strip())
     except ValueError:
@@ -113,7 +113,7 @@ def timestamp_ms(text: str) -> int:
 
 
 def digest_type(text: str) -> DigestType:
-    """A digest by BookKeeper's name of it."""
+    """A digest by BookKeeper's name."""
     name = text.strip().upper()
     name = "HMAC" if name == "MAC" else name
     if name not in DigestType.__members__:

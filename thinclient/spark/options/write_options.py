@@ -1,9 +1,8 @@
-"""Options of the sink: from the strings that Spark hands over to one checked value.
+"""Options of the sink: parses Spark's strings into one checked value.
 
-What sources and sink have in common is checked by `options`; an option of the other side is refused with its name, for
-it would be without effect. Spark hands names over in lower case, so keys of custom metadata are written in lower case.
-
-Source: docs/spark.md#writing.
+What source and sink have in common is checked by `options`; an option of the other side is rejected by name, because it
+would have no effect. Spark passes names in lower case, so keys of custom metadata are written in lower case. Source:
+docs/spark.md#writing.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _PREFIXES = ("custommetadata.", "client.")
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """The sink's options, checked. Plain values: goes to the executors as it is."""
+    """The sink's options, checked. Plain values: sent to the executors unchanged."""
 
     gateways: str
     ensemble_size: int
