@@ -26,7 +26,7 @@ test-crash: env-dev java ## a bookie killed 500 times under load, and 40 arbitra
 		tests/integration/bookie/test_sigkill.py tests/unit/bookie/storage/test_storage_crashes.py $(PYTEST_ARGS)
 
 test-recovery: env-dev java ## clusters that heal themselves at full length: bookies lost in turn, repairs beside writers, 10,000 ledgers (about an hour)
-	BOOKGATE_RECOVERY=1 $(BIN)/python -m pytest tests/integration/bookie/replication -k healing $(PYTEST_ARGS)
+	BOOKGATE_RECOVERY=1 $(BIN)/python -m pytest tests/integration/bookie/replication tests/simulation/test_recovery_cases.py -k "healing or recovery_cases" $(PYTEST_ARGS)
 
 chaos: env-dev java ## real processes under kills, stops, cuts and full disks, every history checked (MINUTES=5 CHAOS_SEED=any)
 	$(BIN)/python -m tests.chaos --minutes $${MINUTES:-5} --seed $${CHAOS_SEED:-0}

@@ -66,7 +66,7 @@ def new_rules() -> Rules:
     return Rules(rule() for rule in RULES)
 
 
-REPAIR_INVARIANTS = ("R1", "R2", "R3", "R4", "R5", "R6", "R7", "R8", "R9", "R10", "R11", "R13")
+REPAIR_INVARIANTS = ("R1", "R2", "R3", "R4", "R5", "R6", "R7", "R8", "R9", "R10", "R11", "R13", "R14", "R15")
 """What auto-recovery is put to. Of R4 this is that ensembles name nobody twice; who holds a lock, and that no copy that
 is named goes, shows on ZooKeeper's tree (R17, R16)."""
 PEER_INVARIANTS = ("R12", "R16", "R17", "R18")

@@ -257,6 +257,16 @@ class MarkedTooEarly(InvariantViolated):
     sentence = "a bookie that is back within the delay causes no mark, and is not replaced"
 
 
+class PlacementWorse(InvariantViolated):
+    id = "R14"
+    sentence = "no repair leaves a write set in fewer racks than it was in, unless the worker has counted it"
+
+
+class CopiesBeyondTheBudget(InvariantViolated):
+    id = "R15"
+    sentence = "what a worker reads and stores stays within its budget and that of last copies"
+
+
 class SeveralAuditors(InvariantViolated):
     id = "R12"
     sentence = "one auditor acts; two, for a moment, only repeat marks, and take nothing from what a mark says"

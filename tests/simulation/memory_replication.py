@@ -101,6 +101,8 @@ class ReplicationState:
         """Told before a ledger is written under its lock: its record, and what is to be written."""
         self.on_record: list[Callable[[RecordKind, str, bytes], None]] = []
         """Told of a record that is written."""
+        self.on_step: list[Callable[[], None]] = []
+        """Told before each change that anybody asks for."""
         self.feed_gaps = _FEED_GAPS
         """Share of the changes at which a process's feed breaks."""
         self._session_seconds = session_seconds
@@ -298,6 +300,8 @@ class MemoryReplication(ReplicationMetadata):
 
     async def _change(self, change: Callable[[], T]) -> T:
         await self._store.request()
+        for hear in self._state.on_step:
+            hear()
         outcome: T | BKException
         try:
             outcome = change()

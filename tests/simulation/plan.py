@@ -11,6 +11,7 @@ from __future__ import annotations
 import random
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 SIZES = ((3, 3, 2), (3, 3, 2), (3, 2, 2), (4, 3, 2), (2, 2, 2), (3, 3, 3), (5, 3, 2), (3, 2, 1), (1, 1, 1))
 """Ensemble size, write quorum, ack quorum; the usual ones more often."""
@@ -39,6 +40,8 @@ _MEETINGS = 0.6
 """Share of visits that come while the writer is at work."""
 _SHORTEST_SECONDS = 0.1
 """About what a writer without pauses takes."""
+_RACKS = {number: str(Path(__file__).with_name(f"racks-{number}.toml")) for number in (2, 3)}
+"""Files that say which bookie is in which of so many racks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +111,29 @@ class AutoRecoveryPlan:
     """Mebibytes a second that the scrub reads; 0: there is none."""
     scrub_interval: float
     """Seconds from the end of its pass to the next one."""
+    racks: int = 0
+    """Bookies are in so many racks, and everybody's placement policy is about them; 0: about nothing."""
+    placement_interval: float = 0.0
+    """Seconds from the end of a check of placement to the next one; 0: there is none."""
+    budget: float = 50.0
+    """Mebibytes a second that a worker reads and stores, and all together at each bookie; 0: without bound."""
+    last_copies: float = 1.0
+    """The same of entries with one copy left, besides."""
+
+    @property
+    def client(self) -> dict[str, object]:
+        """Settings of everybody who chooses bookies."""
+        return {"placement_policy": "rackaware", "rack_mapping": _RACKS[self.racks]} if self.racks else {}
 
     @property
     def settings(self) -> dict[str, object]:
         """As a bookie's."""
         return {
+            "client": self.client,
+            "placement_check_interval_seconds": self.placement_interval,
+            "replication_rate_mb_per_second": self.budget,
+            "replication_rate_per_bookie_mb_per_second": self.budget,
+            "replication_last_copies_rate_mb_per_second": self.last_copies,
             "auto_recovery": True,
             "lost_bookie_recovery_delay_seconds": self.delay,
             "open_ledger_recovery_grace_seconds": self.grace,
@@ -183,6 +204,11 @@ class Plan:
         return {} if self.auto_recovery is None else self.auto_recovery.settings
 
     @property
+    def client_settings(self) -> dict[str, object]:
+        """Of each client."""
+        return {} if self.auto_recovery is None else self.auto_recovery.client
+
+    @property
     def names(self) -> list[str]:
         """Of every part that can be taken out."""
         parts: list[WriterPlan | VisitPlan | FaultPlan | RatePlan] = [*self.rates, *self.faults, *self.visits]
@@ -218,6 +244,7 @@ def _with_auto_recovery(plan: Plan, limits: Limits) -> Plan:
     rng = random.Random(f"auto-recovery {plan.seed}")
     if (plan.gateways and not limits.beside_a_peer) or rng.random() >= limits.auto_recovery:
         return plan
+    racks, budgets = random.Random(f"racks {plan.seed}"), random.Random(f"budgets {plan.seed}")
     settings = AutoRecoveryPlan(
         delay=rng.choice((0, 1, 3, 10)),
         grace=rng.choice((0.0, 0.5, 2.0, 10.0)),
@@ -225,6 +252,10 @@ def _with_auto_recovery(plan: Plan, limits: Limits) -> Plan:
         check_interval=random.Random(f"check {plan.seed}").choice((0.0, 1.0, 5.0, 604800.0)),
         scrub_rate=random.Random(f"scrub {plan.seed}").choice((0.0, 0.01, 1.0, 1.0)),
         scrub_interval=random.Random(f"scrub interval {plan.seed}").choice((1.0, 5.0)),
+        racks=0 if plan.gateways else racks.choice((0, 0, 2, 3)),
+        placement_interval=racks.choice((0.0, 2.0, 10.0)),
+        budget=0.0 if plan.gateways else budgets.choice((0.0, 50.0, 0.25, 1.0)),
+        last_copies=budgets.choice((0.0, 0.1, 1.0)),
     )
     faults = list(plan.faults)
     if rng.random() < _DISABLED:

@@ -1,4 +1,5 @@
-"""Watches what auto-recovery does to a world with the simple store: R1 to R6, R8 to R11 and R13.
+"""Watches what auto-recovery does to a world with the simple store: R1 to R6, R8 to R11 and R13, and with `bounds` R14
+and R15.
 
 The store tells of every write under a lock, every mark and every ledger that a bookie's process takes from its writer.
 What a new member of a fragment has to hold is looked up on its disk as a loss of power would leave it.
@@ -35,6 +36,7 @@ from tests.history.violations import (
 )
 from tests.simulation.loop import CURRENT, Process
 from tests.simulation.metadata import MemoryMetadata
+from tests.simulation.repair_bounds import RepairBounds
 from tests.simulation.repair_places import Place, due_at, is_good, new_members, write_sets
 from tests.simulation.simulated_bookie import SimulatedBookie, StoredLedgerState
 from tests.simulation.world import World
@@ -61,6 +63,7 @@ class RepairWatch:
         store: MemoryMetadata,
         recorder: Recorder,
         damaged: set[str],
+        bounds: RepairBounds,
         delay: float,
         grace: float,
         *,
@@ -83,6 +86,7 @@ class RepairWatch:
         self._looked_at: dict[tuple[Process, int], float] = {}
         """When processes read ledgers, the last time."""
         self.looked: Counter[str] = Counter()
+        self.bounds = bounds
         store.on_change.append(self._changed)
         store.on_read.append(self._read)
         store.replication.on_unmark.append(self._unmarked)
@@ -100,6 +104,7 @@ class RepairWatch:
         ledger = str(before.ledger_id)
         self._recorder.add(events.LedgerRepaired(self._recorder.now, ledger, before.version + 1))
         self._keeps_copies(before, metadata)
+        self.bounds.repaired(before.metadata, metadata, before.ledger_id.ledger_id)
         for place in new_members(before.metadata, metadata):
             self._is_worth_a_repair(before, place)
             bookie = self._bookie(place.bookie_id)

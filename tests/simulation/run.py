@@ -10,13 +10,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from bookgate.ledger.digest import digest_for
-from bookgate.ledger.entry import decode_entry
+from bookgate.ledger.entry import Entry, decode_entry
 from bookgate.ledger.errors import DigestMatchException
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import DigestType
@@ -40,12 +40,14 @@ from tests.simulation.faults import (
     Faults,
 )
 from tests.simulation.foreign_peer import ForeignPeer
+from tests.simulation.loop import Process
 from tests.simulation.metadata import MemoryMetadata
 from tests.simulation.metadata_run import StoreRecorder
 from tests.simulation.network import NetworkSettings
 from tests.simulation.observer import Observed
 from tests.simulation.outcome import Outcome
 from tests.simulation.plan import STORE_FAULTS, VISITS, AutoRecoveryPlan, FaultPlan, Limits, Plan, make_plan
+from tests.simulation.repair_bounds import RepairBounds, copies_told
 from tests.simulation.repairs import RepairWatch
 from tests.simulation.simulated_bookie import SimulatedBookie, StoredLedgerState
 from tests.simulation.simulated_store import SimulatedStore
@@ -169,7 +171,8 @@ class _Run:
         self._watch_bookies()
 
     def run(self) -> Verdict:
-        self.world.run(self._main())
+        with copies_told(self._copies):
+            self.world.run(self._main())
         return judge(self.recorder.history, self.watch.rules)
 
     def disk_faults(self) -> Counter[str]:
@@ -219,6 +222,8 @@ class _Run:
         if self._repairs is not None:
             await self._repairs.prove_repaired()
             self.looked += self._repairs.looked
+            if isinstance(self._repairs, RepairWatch):
+                self.looked += self._repairs.bounds.looked
         for bookie in self.faults.bookies:
             self._look_at(bookie)
 
@@ -255,16 +260,21 @@ class _Run:
             store,
             self.recorder,
             self._damaged,
+            RepairBounds(self.world, settings),
             settings.delay,
             settings.grace,
             clocks_are_right=all(rate.kind != CLOCK_SKEW for rate in self._plan.rates),
             scrubs=settings.scrub_rate >= 1.0,
         )
 
+    def _copies(self, process: Process, entries: Sequence[Entry]) -> None:
+        if isinstance(self._repairs, RepairWatch):
+            self._repairs.bounds.copies(process, entries)
+
     # Clients
 
     async def _connect(self, name: str) -> RecordingClient:
-        simulated = self.world.client(name)
+        simulated = self.world.client(name, **self._plan.client_settings)
         client = RecordingClient(name, simulated.bookkeeper, self.recorder)
         client.run = partial(self._in_client, simulated)
         return client

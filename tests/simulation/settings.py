@@ -69,7 +69,7 @@ class SimulatedBookieConfig(BookieConfig):
         return changed(super().storage(), self.limits)
 
     def own_client(self) -> ClientConfig:
-        return client_settings({})
+        return client_settings(self.client)
 
     def hosted_gateway(self) -> GatewayConfig:
         own = {"metadata_uri": self.metadata_uri, "host": self.host, "port": self.gateway_port}

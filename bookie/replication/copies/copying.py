@@ -98,7 +98,8 @@ class Copier:
     ) -> None:
         """Until the budget has room for the group."""
         cost = cost_of(len(entry.payload) for entry in group)
-        sizes = {**dict.fromkeys(sources, cost / len(sources)), target: cost}
+        read_from = [source for source in sources if source != target] or sources
+        sizes = {**dict.fromkeys(read_from, cost / len(read_from)), target: cost}
         wait = self._budget.take(sizes, self._loop.time(), last_copies=last_copies)
         if wait > 0:
             await asyncio.sleep(wait)

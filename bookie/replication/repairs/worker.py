@@ -24,15 +24,16 @@ import json
 import logging
 import random
 import socket
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
 from bookgate.bookie.replication.attendance import Attendance
 from bookgate.bookie.replication.copies.corrupt_copies import decode_corrupt
-from bookgate.bookie.replication.copies.verdicts import Findings, copies_left
+from bookgate.bookie.replication.copies.verdicts import Findings
 from bookgate.bookie.replication.repairs.circumstances import Circumstances, KnownCircumstances
 from bookgate.bookie.replication.repairs.grace import Graces
+from bookgate.bookie.replication.repairs.marked_ledgers import MarkedLedgers
 from bookgate.bookie.replication.repairs.marks import unmark
 from bookgate.bookie.replication.repairs.permission import Permission, Permissions
 from bookgate.bookie.replication.repairs.repair import LedgerRepair, Outcome, RepairStoppedException, RepairTools
@@ -66,12 +67,14 @@ from bookgate.runtime.logs import log_bug, log_event
 
 _log = logging.getLogger(__name__)
 
-_READ_AT_ONCE = 200
 _LOOK_AGAIN_SECONDS, _LEAST_REST_SECONDS = 30.0, 0.5
 _STORE_PAUSE_SECONDS = 2.0
 _JITTER_SECONDS = 0.5
 _HELD_ELSEWHERE_SECONDS = 5.0
 _LEAST_GRACE_LEFT_SECONDS = 0.1
+_LISTED_AGAIN_SECONDS, _LISTED_AGAIN_SHARE = 5.0, 10
+"""While marked ledgers are worked through, what was marked since is looked for after so long, and after so many times
+what the listing took."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +138,7 @@ class ReplicationWorker:
         """Bookies chosen for places, by ledger: kept while its repair is not done."""
         self._deleted_due = 0.0
         """When to look for deleted ledgers among those given up."""
+        self._ledgers = MarkedLedgers(factory.ledger_manager)
         self._graces = Graces(options.open_ledger_grace_seconds, self._attendance)
         self._working: dict[int, asyncio.Task[None]] = {}
         self._main: asyncio.Task[None] | None = None
@@ -175,6 +179,7 @@ class ReplicationWorker:
 
     def _on_bookies(self, bookies: list[RegisteredBookie] | tuple[RegisteredBookie, ...]) -> None:
         self._circumstances.forget()
+        self._ledgers.forget()
         came = self._attendance.hear(bookies, self._now())
         self._queue.returned(came)
         self._list_again()
@@ -228,7 +233,8 @@ class ReplicationWorker:
         await asyncio.sleep(self._rng.random() * _JITTER_SECONDS)
 
     async def _take_marked(self) -> None:
-        """Works through all marks that are due, the most urgent first."""
+        """Works through the marks that are due, the most urgent first; what is marked meanwhile may be more urgent."""
+        began = self._now()
         marked: set[int] = set()
         due: list[Mark] = []
         given_up: list[Mark] = []
@@ -246,43 +252,25 @@ class ReplicationWorker:
         due += await self._deleted(given_up)
         self.statistics.marks_seen = len(marked)
         self._queue.keep_only(marked)
+        self._ledgers.keep_only(marked)
         self._graces.keep_only(marked)
         for ledger_id in self._targets.keys() - marked:
             del self._targets[ledger_id]
-        for candidate in self._queue.order(await self._candidates(due), self._now()):
+        candidates = self._queue.order(await self._ledgers.candidates(due, self._attendance.present), self._now())
+        again_at = self._now() + max(_LISTED_AGAIN_SECONDS, _LISTED_AGAIN_SHARE * (self._now() - began))
+        for candidate in candidates:
             while len(self._working) >= self._options.tasks:
                 await asyncio.wait(self._working.values(), return_when=asyncio.FIRST_COMPLETED)
-            if self._why_not():
+            if self._why_not() or (self._changed and self._now() >= again_at):
                 return
             self._begin(candidate)
-
-    async def _candidates(self, marks: list[Mark]) -> list[Candidate]:
-        found: list[Candidate] = []
-        async for mark, record in self._with_metadata(marks):
-            left = 0
-            if isinstance(record, LedgerRecord):
-                gone = {*mark.value.replicas} - self._attendance.present.keys()
-                left = copies_left(record.metadata, gone)
-            found.append(Candidate(mark.value.ledger_id, mark.version, left))
-        return found
 
     async def _deleted(self, given_up: list[Mark]) -> list[Mark]:
         """Now and then, those whose ledger is there no more: nothing else would ever take their marks away."""
         if not given_up or self._now() < self._deleted_due:
             return []
         self._deleted_due = self._now() + self._options.deleted_seconds
-        looked_at = self._with_metadata(given_up)
-        return [
-            mark async for mark, record in looked_at if isinstance(record, NoSuchLedgerExistsOnMetadataServerException)
-        ]
-
-    async def _with_metadata(self, marks: list[Mark]) -> AsyncIterator[tuple[Mark, LedgerRecord | BKException]]:
-        for start in range(0, len(marks), _READ_AT_ONCE):
-            some = marks[start : start + _READ_AT_ONCE]
-            ids = [LedgerId.unscoped(mark.value.ledger_id) for mark in some]
-            records = await self._factory.ledger_manager.read_many(ids)
-            for mark, record in zip(some, records, strict=True):
-                yield mark, record
+        return await self._ledgers.deleted(given_up)
 
     def _begin(self, candidate: Candidate) -> None:
         task = asyncio.get_running_loop().create_task(self._work_on(candidate.ledger_id, candidate.mark_version))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -10,7 +11,8 @@ from pathlib import Path
 from tests.simulation.mutations.probe import Found
 from tests.simulation.mutations.tree import environment
 
-_FAILED = "FAILED ", "ERROR "
+_FAILED = re.compile(r"(FAILED|ERROR) tests/")
+"""A line of pytest's summary; what a test has logged begins with ERROR too."""
 _CHOSEN = "not zookeeper"
 """Of tests that are there for both stores, the ones that need no server."""
 
@@ -38,7 +40,7 @@ def run_tests(directory: Path, tests: Sequence[str], seconds: float) -> Found:
         return Found(problem=f"the tests did not end within {seconds:g} s")
     if ended.returncode == 0:
         return Found()
-    lines = [line for line in ended.stdout.splitlines() if line.startswith(_FAILED)]
+    lines = [line for line in ended.stdout.splitlines() if _FAILED.match(line)]
     if ended.returncode != 1 or not lines:
         raise NotRunError(f"{' '.join(tests)}: {ended.stdout[-2000:]}{ended.stderr[-2000:]}")
     _, node, *reason = lines[0].split(maxsplit=2)

@@ -16,6 +16,7 @@ _INDEX_TESTS = ("tests/unit/bookie/replication/audits/test_ledger_index.py",)
 _PLAN = "tests/simulation/test_seeds.py::test_no_invariant_is_broken"
 _SCRUB = "bookie/replication/checks/scrub.py"
 _SCRUB_TESTS = ("tests/integration/bookie/replication/test_scrub.py",)
+_CASES = "tests/simulation/test_recovery_cases.py"
 _RULES_TESTS = ("tests/unit/bookie/replication/audits/test_audit_rules.py",)
 
 MUTATIONS = (
@@ -416,6 +417,67 @@ MUTATIONS = (
                 "            if target is None or target in avoid or target in self._refused:\n",
             ),
         ),
+    ),
+    Mutation(
+        "repair-ensemble-sorted",
+        "auto-recovery",
+        ("R2",),
+        "the members of a repaired fragment are written in the order of their names, so that entries are looked for "
+        "where they are not",
+        _FRAGMENTS,
+        "return tuple(changed) if len(set(changed))",
+        "return tuple(sorted(changed)) if len(set(changed))",
+        REPAIR,
+    ),
+    Mutation(
+        "repair-compromise-not-counted",
+        "auto-recovery",
+        ("R14",),
+        "nothing tells that copies were put into fewer racks than the placement policy wants",
+        "bookie/replication/repairs/tools.py",
+        "        self.compromises += 1\n",
+        "        self.compromises += 0\n",
+        REPAIR,
+    ),
+    Mutation(
+        "repair-budget-not-waited-for",
+        "auto-recovery",
+        ("R15",),
+        "copies are sent as fast as they are read, whatever the budget grants",
+        _COPYING,
+        "        if wait > 0:\n",
+        "        if wait > 3600:\n",
+        REPAIR,
+    ),
+    Mutation(
+        "repair-small-entries-cost-little",
+        "auto-recovery",
+        ("R15",),
+        "the budget takes the bytes of entries only: small ones are copied by the thousand",
+        _COPYING,
+        "        cost = cost_of(len(entry.payload) for entry in group)\n",
+        "        cost = sum(len(entry.payload) for entry in group)\n",
+        REPAIR,
+    ),
+    Mutation(
+        "worker-keeps-to-its-list",
+        "auto-recovery",
+        (),
+        "what is marked while a worker goes through many marks waits for all of them, however endangered it is",
+        _WORKER,
+        "(self._changed and self._now() >= again_at)",
+        "self._stopping",
+        tests=(f"{_CASES}::test_what_is_endangered_does_not_wait_for_all_that_was_marked_before",),
+    ),
+    Mutation(
+        "fail-over-begins-the-delay-anew",
+        "auto-recovery",
+        (),
+        "an auditor that takes over counts the delay of a missed bookie from its own first look",
+        _RULES,
+        "max(now_ms - roll.missed_since.get(each, now_ms), roll.away_ms.get(each, 0))",
+        "roll.away_ms.get(each, 0)",
+        tests=(f"{_CASES}::test_an_auditor_that_takes_over_in_the_delay_goes_on_with_it",),
     ),
     Mutation(
         "repair-remark-lost",

@@ -105,8 +105,13 @@ class Charged(WorkerBudget):
 
 
 @pytest.mark.parametrize(("size", "cost"), [(10, 4 * KIB), (4 * KIB, 4 * KIB), (9 * KIB, 9 * KIB)])
+@pytest.mark.parametrize("sources", [["b1", "b2"], ["b1", "b2", "b3"]], ids=["another", "in place"])
 @pytest.mark.asyncio
-async def test_a_small_entry_costs_source_and_target_as_much_as_one_of_4_kib(size: int, cost: int) -> None:
+async def test_a_small_entry_costs_source_and_target_as_much_as_one_of_4_kib(
+    size: int, cost: int, sources: list[str]
+) -> None:
+    """A target that is refilled in place is not read from."""
+
     class Storing:
         async def add_copies(self, _target: str, group: Sequence[Entry], _secrets: LedgerSecrets) -> int:
             return sum(len(entry.payload) for entry in group)
@@ -117,7 +122,7 @@ async def test_a_small_entry_costs_source_and_target_as_much_as_one_of_4_kib(siz
     budget, copied = Charged(), Copied()
     copier = Copier(cast("Bookies", Storing()), budget, copied)
     ids = BitMap64(range(ENTRIES))
-    await copier.copy(cast("ReadHandle", Source(size)), SECRETS, ids, ["b1", "b2"], "b3", proceed)
+    await copier.copy(cast("ReadHandle", Source(size)), SECRETS, ids, sources, "b3", proceed)
     total = ENTRIES * cost
     assert budget.taken == {"b1": total / 2, "b2": total / 2, "b3": total}
     assert copied == Copied(ENTRIES, ENTRIES * size)

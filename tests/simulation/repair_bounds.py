@@ -1,0 +1,109 @@
+"""Watches within which bounds repairs stay: the placement policy (R14) and the budget (R15).
+
+Placement: after a write under a lock no fragment that it changed lacks more racks than before, by the racks that
+bookies are in. A worker that had no choice has counted it.
+
+Budget: what a process has read and stored, from its first copy on, is no more than its rates grant for that time. Each
+copy is told when it is sent; it has been read, and is stored, and costs both times what docs/protocol says of small
+entries. The bound of one bookie, which workers share, is not looked at: shares are settled within seconds, and worlds
+last no longer.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from bookgate.bookie.replication.copies.bookies import Bookies
+from bookgate.ledger.entry import Entry
+from bookgate.ledger.metadata import LedgerMetadata
+from bookgate.thinclient.handles.context import LedgerSecrets
+from tests.history.violations import CopiesBeyondTheBudget, PlacementWorse
+from tests.simulation.loop import CURRENT, Process
+from tests.simulation.plan import AutoRecoveryPlan
+from tests.simulation.world import World
+
+_WANTED_RACKS = 2
+_SMALL_ENTRY_BYTES = 4096
+_BURST_SECONDS = 0.05
+_MIB = 1024 * 1024
+Hear = Callable[[Process, Sequence[Entry]], None]
+
+
+class RepairBounds:
+    """Of one world."""
+
+    def __init__(self, world: World, plan: AutoRecoveryPlan) -> None:
+        self._world = world
+        self._plan = plan
+        self._worse: Counter[Process] = Counter()
+        """Fragments that processes have left with fewer racks."""
+        self._moved: Counter[Process] = Counter()
+        """Bytes that processes have read and stored."""
+        self._since: dict[Process, float] = {}
+        """When they sent their first copy, and how long the budget had let that one wait."""
+        self.looked: Counter[str] = Counter()
+
+    def repaired(self, before: LedgerMetadata, after: LedgerMetadata, number: int) -> None:
+        """R14, when a process names other bookies."""
+        if not self._plan.racks:
+            return
+        process = CURRENT.get()
+        for old, new in zip(before.fragments, after.fragments, strict=False):
+            if old.ensemble == new.ensemble:
+                continue
+            self.looked["R14"] += 1
+            lacked, lacks = (self._lacking(each.ensemble, after.write_quorum_size) for each in (old, new))
+            if lacks <= lacked:
+                continue
+            self._worse[process] += 1
+            counted = self._counted(process)
+            if self._worse[process] > counted:
+                where = f"ledger {number} from entry {new.first_entry_id} on"
+                seen = f"{where} lacks {lacks} racks at {new.ensemble}, and lacked {lacked} at {old.ensemble}"
+                self._world.fail(
+                    PlacementWorse(f"{seen}; {process.name} has counted {self._counted(process)} of these")
+                )
+
+    def _lacking(self, ensemble: Sequence[str], window: int) -> int:
+        """How many racks too few all write sets have together."""
+        racks = [int(bookie_id.rpartition(":")[0].rpartition("-")[2]) % self._plan.racks for bookie_id in ensemble]
+        ring = racks * 2
+        sets = (ring[start : start + window] for start in range(len(racks)))
+        return sum(max(0, min(window, _WANTED_RACKS) - len({*each})) for each in sets)
+
+    def _counted(self, process: Process) -> int:
+        bookie = self._world.bookies[process.host]
+        recovery = None if bookie.server is None else bookie.server.auto_recovery
+        return 0 if recovery is None else recovery.placement_compromises
+
+    def copies(self, process: Process, entries: Sequence[Entry]) -> None:
+        """R15, when a process is about to send copies."""
+        if not self._plan.budget:
+            return
+        rate = (self._plan.budget + self._plan.last_copies) * _MIB
+        moved = 2 * sum(max(len(entry.payload), _SMALL_ENTRY_BYTES) for entry in entries)
+        self._moved[process] += moved
+        since = self._since.setdefault(process, self._world.now - moved / rate)
+        granted = rate * (self._world.now - since + _BURST_SECONDS)
+        self.looked["R15"] += 1
+        if self._moved[process] > granted + 1:
+            seen = f"{process.name} has read and stored {self._moved[process]} bytes since {since:.2f} s"
+            self._world.fail(CopiesBeyondTheBudget(f"{seen}; its budget grants {granted:.0f}"))
+
+
+@contextmanager
+def copies_told(hear: Hear) -> Iterator[None]:
+    """Whoever sends copies to a bookie is told before, with the process that does."""
+    send = Bookies.add_copies
+
+    async def told(self: Bookies, bookie_id: str, entries: Sequence[Entry], secrets: LedgerSecrets) -> int:
+        hear(CURRENT.get(), entries)
+        return await send(self, bookie_id, entries, secrets)
+
+    setattr(Bookies, "add_copies", told)  # noqa: B010 (a method)
+    try:
+        yield
+    finally:
+        setattr(Bookies, "add_copies", send)  # noqa: B010

@@ -1,0 +1,76 @@
+"""What a worker reads of the ledgers that marks name, and when it reads them anew."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+import pytest
+
+from bookgate.bookie.replication.repairs.marked_ledgers import MarkedLedgers
+from bookgate.bookie.replication.repairs.repair_queue import RepairQueue
+from bookgate.ledger.errors import (
+    BKException,
+    MetadataFormatException,
+    NoSuchLedgerExistsOnMetadataServerException,
+)
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.metadata import LedgerMetadata
+from bookgate.ledger.metadata_store import LedgerManager, LedgerRecord, Versioned
+from bookgate.ledger.replication import UnderreplicatedLedger
+from bookgate.ledger.replication_store import Mark
+
+pytestmark = pytest.mark.asyncio
+
+PRESENT = ("b2", "b3")
+LOST, WHOLE, DELETED, DAMAGED = 1, 2, 3, 4
+
+
+class Ledgers:
+    """Each of three copies; tells which were read."""
+
+    def __init__(self) -> None:
+        self.read: list[int] = []
+
+    async def read_many(self, ledger_ids: Sequence[LedgerId]) -> list[LedgerRecord | BKException]:
+        self.read += [each.ledger_id for each in ledger_ids]
+        return [self._of(each) for each in ledger_ids]
+
+    def _of(self, ledger_id: LedgerId) -> LedgerRecord | BKException:
+        if ledger_id.ledger_id == DELETED:
+            return NoSuchLedgerExistsOnMetadataServerException("deleted")
+        if ledger_id.ledger_id == DAMAGED:
+            return MetadataFormatException("damaged")
+        return LedgerRecord(ledger_id, LedgerMetadata.new(["b1", "b2", "b3"], 3, 2), 0)
+
+
+def mark(ledger_id: int, *bookies: str, version: int = 0) -> Mark:
+    return Versioned(UnderreplicatedLedger(ledger_id).with_replicas(bookies, 1), version)
+
+
+MARKS = [mark(LOST, "b1"), mark(WHOLE, "b2"), mark(DELETED, "b1"), mark(DAMAGED, "b1")]
+
+
+async def test_what_is_deleted_comes_last_and_what_can_not_be_read_first() -> None:
+    ledgers = MarkedLedgers(cast("LedgerManager", Ledgers()))
+    found = RepairQueue().order(await ledgers.candidates(MARKS, PRESENT), 0.0)
+    assert [each.ledger_id for each in found] == [DAMAGED, LOST, WHOLE, DELETED]
+    assert await ledgers.deleted(MARKS) == [MARKS[2]]
+
+
+async def test_a_ledger_is_read_once_while_its_mark_and_the_bookies_stay() -> None:
+    store = Ledgers()
+    ledgers = MarkedLedgers(cast("LedgerManager", store))
+    first = await ledgers.candidates(MARKS, PRESENT)
+    assert await ledgers.candidates(MARKS, PRESENT) == first
+    assert len(store.read) == len(MARKS)
+    again = await ledgers.candidates([mark(LOST, "b1", "b2", version=1), *MARKS[1:]], ("b3",))
+    assert store.read[len(MARKS) :] == [LOST]
+    assert again[0].copies_left == 1
+    ledgers.forget()
+    found = await ledgers.candidates(MARKS, ("b3",))
+    assert store.read[len(MARKS) + 1 :] == [LOST, WHOLE, DELETED, DAMAGED]
+    assert found[1].copies_left == 2
+    ledgers.keep_only({LOST})
+    await ledgers.candidates(MARKS, ("b3",))
+    assert len(store.read) == 3 * len(MARKS)
