@@ -21,7 +21,7 @@ from tests.simulation.__main__ import replay_command
 from tests.simulation.kinds import Kind
 from tests.simulation.plan import FaultPlan, Limits, Plan, RatePlan, VisitPlan, WriterPlan, make_plan
 from tests.simulation.regressions import REGRESSIONS
-from tests.simulation.run import LIMITS, SMALL_LIMITS, run_seed
+from tests.simulation.run import LIMITS, REPAIR_LIMITS, SMALL_LIMITS, run_seed
 
 SEEDS = (1, 3, 4, 5, 6, 7, 9, 11, 12, 13, 14, 15)
 """Encounters and others, small and large, with gateways and without; each is quick enough for every test run."""
@@ -62,6 +62,16 @@ def test_no_invariant_is_broken_in_small_worlds() -> None:
         operations += outcome.operations
     assert {"P1", "P2", "P3", "P9", "P12", "S1", "S5"} <= set(looked)
     assert operations < 100 * len(SMALL_SEEDS)
+
+
+def test_repairs_keep_to_racks_and_budgets() -> None:
+    """Worlds of repair whose bookies are in racks, and whose workers have small budgets."""
+    looked: Counter[str] = Counter()
+    for seed in (91000014, 91000018):
+        outcome = run_seed(seed, limits=REPAIR_LIMITS)
+        assert not outcome.failed, outcome.problem
+        looked += outcome.looked
+    assert {"R1", "R2", "R3", "R5", "R9", "R14", "R15"} <= set(looked)
 
 
 def test_the_command_that_replays_a_seed_makes_the_same_plan() -> None:
