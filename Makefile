@@ -7,7 +7,7 @@ PYTEST_ARGS ?=
 # More than cores: tests wait for processes most of the time.
 TEST_WORKERS ?= 4
 
-.PHONY: help run test docs lock test-dependencies test-stress test-crash test-recovery test-spark test-deploy chaos simulate mutations fuzz lint format protos blocking reference bench env env-dev java prometheus chromium clean
+.PHONY: help run test docs release-check lock test-dependencies test-stress test-crash test-recovery test-spark test-deploy chaos simulate mutations fuzz lint format protos blocking reference bench env env-dev java prometheus chromium clean
 
 help: ## show the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -71,6 +71,9 @@ reference: env-dev ## docs/reference and the dashboards, from the code
 	$(BIN)/python docs/generate_metrics.py
 	$(BIN)/python deploy/grafana/generate.py
 	$(BIN)/python -m bookgate.bookie.commands.config show --markdown > docs/reference/configuration.md
+
+release-check: env-dev ## builds what is published and tries it where nothing of this tree is: metadata, contents, quick start, SBOM (minutes)
+	$(BIN)/python deploy/release/check.py
 
 lock: env-dev ## requirements-dev.lock: the newest versions of what is developed with, for every Python from 3.11 on
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --no-annotate --no-emit-index-url --upgrade --extra dev \

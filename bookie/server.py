@@ -31,6 +31,7 @@ from bookgate.bookie.environment import SYSTEM_ENVIRONMENT, Environment, HostedG
 from bookgate.bookie.gateway_process import GatewayProcess
 from bookgate.bookie.http.app import BookieView, create_bookie_app
 from bookgate.bookie.http.client_routes import OwnClient
+from bookgate.bookie.http.console_peers import Peers
 from bookgate.bookie.http.state_routes import StateView
 from bookgate.bookie.limbo.check import LimboCheck, all_ledgers
 from bookgate.bookie.membership.registration import bookie_id_of, check_cookie, service_info
@@ -307,6 +308,8 @@ class BookieServer:
         state = StateView(self._mode, self._state.set_by_operator, storage.usage, lambda: self._state.registered)
         client = OwnClient(factory, bookie_id, self._config.own_client)
         self._stack.push_async_callback(client.close)
+        peers = Peers(factory, client.config)
+        self._stack.push_async_callback(peers.close)
         view = BookieView(
             self._config,
             state,
@@ -315,6 +318,7 @@ class BookieServer:
             storage,
             factory,
             client,
+            peers,
             partial(check_cookie, self._config, bookie_id, factory.registration_manager, self._doors.files),
             self.statistics,
             self._gateway_metrics,

@@ -145,8 +145,9 @@ def take(page: Page, cluster: StandaloneCluster, ledger_id: int, scheme: str) ->
     views = {
         "cluster": ("#/cluster", ".states:has-text('ago')"),
         "ledgers": ("#/ledgers", ".pager"),
+        "bookie": ("#/bookie/bookie-2", ".plot canvas"),
         "ledger": (f"#/ledger/{ledger_id}", ".payload"),
-        "rates": ("#/rates", ".plot .line"),
+        "rates": ("#/rates", ".plot canvas"),
         "collection": ("#/collection", ".histogram"),
     }
     for name, (where, ready) in views.items():

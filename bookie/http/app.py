@@ -22,6 +22,8 @@ from bookgate.bookie.http.collection_routes import gc_routes
 from bookgate.bookie.http.console_charts import bookie_charts
 from bookgate.bookie.http.console_collection import console_collection_routes
 from bookgate.bookie.http.console_entries import console_entry_routes
+from bookgate.bookie.http.console_ledgers import console_ledger_action_routes
+from bookgate.bookie.http.console_peers import Peers, console_peer_routes
 from bookgate.bookie.http.state_routes import StateView, state_routes
 from bookgate.bookie.http.storage_routes import storage_routes
 from bookgate.bookie.metrics.exposition import CONTENT_TYPE, render
@@ -57,6 +59,7 @@ class BookieView:
     storage: LedgerStorage
     factory: LedgerManagerFactory
     client: OwnClient
+    peers: Peers
     check_cookie: Callable[[], Awaitable[object]]
     requests: BookieStatistics
     gateway: GatewayNumbers | None
@@ -82,6 +85,8 @@ def bookie_routes(view: BookieView, console: Console, access: Access) -> list[Ro
         *console.rows(),
         *session_routes(access),
         *console_entry_routes(view.client),
+        *console_ledger_action_routes(view.client),
+        *console_peer_routes(view.peers, access.bearer),
         *console_collection_routes(view.gc),
     ]
     listings = view.listings
@@ -109,7 +114,7 @@ def create_bookie_app(view: BookieView) -> tuple[Starlette, Console]:
         config.metadata_uri,
         lambda: mode.shutting_down,
         view.gateway,
-        ("bookie", "entries", "space", "collection"),
+        ("bookie", "entries", "space", "collection", "peers"),
         tuple(config.open_doors),
     )
     charts = bookie_charts(view.requests, view.storage.statistics)

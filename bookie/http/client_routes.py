@@ -24,7 +24,7 @@ from bookgate.gateway.http.errors import HttpError
 from bookgate.gateway.http.routes.ledgers import NO_LEDGER, STORE_AWAY, LedgerQuery
 from bookgate.ledger.entry import Entry
 from bookgate.ledger.errors import BKException, IncorrectParameterException
-from bookgate.ledger.metadata_store import BookieSet, LedgerManagerFactory
+from bookgate.ledger.metadata_store import BookieSet, LedgerManagerFactory, LedgerRecord
 from bookgate.ledger.wire.messages import (
     FREE_DISK_SPACE,
     TOTAL_DISK_CAPACITY,
@@ -128,6 +128,17 @@ class OwnClient:
         record = await client.read_record(query.name())
         caller.check_ledger(Action.ENTRY_READ, record)
         return client.open_record(record, record.metadata.password or b"")
+
+    async def recover(self, query: LedgerQuery, caller: Caller) -> LedgerRecord:
+        """Takes the ledger from its writer, if it is not closed, and closes it, for somebody who may.
+
+        Raises BKException, HttpError.
+        """
+        client = self._bookkeeper()
+        record = await client.read_record(query.name())
+        caller.check_ledger(Action.LEDGER_RECOVER, record)
+        async with await client.open_ledger(record.ledger_id, record.metadata.password or b"", recovery=True) as handle:
+            return handle.record
 
     async def spaces(self) -> dict[str, tuple[int, int] | None]:
         """Free and total bytes of every registered bookie, None for one that does not answer. Raises BKException."""

@@ -119,6 +119,11 @@ async def _read(handle: ReadHandle, entry_id: int) -> dict[str, Any]:
     return _shown(found[0], bookies, _IN_PAGE)
 
 
+def shown_in_page(handle: ReadHandle, entry: Entry) -> dict[str, Any]:
+    """An entry that was read, as a page of entries shows it."""
+    return _shown(entry, _bookies_of(handle.metadata, entry.entry_id), _IN_PAGE)
+
+
 def _bookies_of(metadata: LedgerMetadata, entry_id: int) -> list[str]:
     ensemble = metadata.fragment_at(entry_id).ensemble
     return [ensemble[index] for index in write_set(entry_id, metadata.ensemble_size, metadata.write_quorum_size)]

@@ -17,7 +17,7 @@ from pydantic import Field
 
 from bookgate.gateway.console.auto_recovery import repair_of
 from bookgate.gateway.console.paths import CONSOLE
-from bookgate.gateway.http.api import WHOLE, Call, LedgerHalf, NoBody, Query, Route, get
+from bookgate.gateway.http.api import MAX_INT64, WHOLE, Call, LedgerHalf, NoBody, Query, Route, get
 from bookgate.gateway.http.caller import Caller, visible_ranges
 from bookgate.gateway.http.routes.ledgers import NO_LEDGER, STORE_AWAY, LedgerQuery
 from bookgate.gateway.stores.listed_ledgers import Listed, read_pages
@@ -38,6 +38,9 @@ _SHOWN_IN_LIST = 200
 _SHOWN = 64 * 1024
 _SHOWN_KEYS = 8
 
+Length = Annotated[int, Field(ge=0, le=MAX_INT64), WHOLE]
+_CONDITIONS = ("state", "metadata", "bookie", "min_length", "max_length", "created_after", "created_before")
+
 PageSize = Annotated[int, Field(ge=1, le=_MAX_PAGE), WHOLE]
 
 
@@ -51,11 +54,44 @@ class SearchQuery(Query):
         max_length=500,
         description="with this text in a key or a value of their custom metadata; key=text looks into that key's value",
     )
+    bookie: str | None = Field(
+        None, min_length=1, max_length=255, description="that this bookie stands in an ensemble of"
+    )
+    min_length: Length | None = Field(None, description="closed ones of at least so many payload bytes")
+    max_length: Length | None = Field(
+        None, description="closed ones of at most so many payload bytes; 0 for empty ones"
+    )
+    created_after: Length | None = Field(None, description="created then or later, milliseconds since 1970")
+    created_before: Length | None = Field(None, description="created before then, milliseconds since 1970")
     ledger_scope_id: LedgerHalf = Field(0, description="the scope; 0 for BookKeeper's own ids")
 
-    def matches(self, metadata: LedgerMetadata) -> bool:
+    @property
+    def is_search(self) -> bool:
+        """Whether any condition is given: then ledgers that can't be read are left out."""
+        return any(getattr(self, name) is not None for name in _CONDITIONS)
+
+    def matches(self, record: LedgerRecord) -> bool:
+        metadata = record.metadata
         if self.state is not None and metadata.state is not LedgerState[self.state]:
             return False
+        if self.bookie is not None and not any(self.bookie in each.ensemble for each in metadata.fragments):
+            return False
+        return self._has_size(metadata) and self._has_age(record.creation_ms) and self._has_metadata(metadata)
+
+    def _has_size(self, metadata: LedgerMetadata) -> bool:
+        if self.min_length is None and self.max_length is None:
+            return True
+        most = metadata.length if self.max_length is None else self.max_length
+        return metadata.is_closed and (self.min_length or 0) <= metadata.length <= most
+
+    def _has_age(self, created_ms: int | None) -> bool:
+        if self.created_after is None and self.created_before is None:
+            return True
+        if created_ms is None or created_ms < (self.created_after or 0):
+            return False
+        return self.created_before is None or created_ms < self.created_before
+
+    def _has_metadata(self, metadata: LedgerMetadata) -> bool:
         return self.metadata is None or _holds(metadata.custom_metadata, self.metadata)
 
 
@@ -73,7 +109,7 @@ def console_ledger_routes(factory: LedgerManagerFactory) -> list[Route]:
         query = call.query
         ledgers: list[dict[str, Any]] = []
         examined, last = 0, query.start_after
-        is_search = query.state is not None or query.metadata is not None
+        is_search = query.is_search
         async with aclosing(_read(manager, call.caller, query, is_search)) as found:  # type: ignore[type-var]
             async for number, outcome in found:
                 # One more ledger than the page holds is looked at, for whether there is a next page.
@@ -81,7 +117,7 @@ def console_ledger_routes(factory: LedgerManagerFactory) -> list[Route]:
                     return {"ledgers": ledgers, "examined": examined, "next": str(last)}
                 examined, last = examined + 1, number
                 if isinstance(outcome, LedgerRecord):
-                    if query.matches(outcome.metadata):
+                    if query.matches(outcome):
                         ledgers.append(_line(outcome))
                 elif not is_search and not isinstance(outcome, NoSuchLedgerExistsOnMetadataServerException):
                     ledgers.append({"ledgerId": str(number), "state": "DAMAGED", "problem": str(outcome)})
@@ -104,7 +140,7 @@ def console_ledger_routes(factory: LedgerManagerFactory) -> list[Route]:
     return [
         get(
             f"{CONSOLE}/ledgers",
-            "A page of ledgers, searched by state and custom metadata",
+            "A page of ledgers, searched by state, bookie, size, age and custom metadata",
             search,
             query=SearchQuery,
             answer={

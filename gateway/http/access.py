@@ -143,6 +143,11 @@ class Access:
         if is_for_another_page(headers):
             raise HttpError(403, "without a token, a page of another origin gets neither entries nor changes")
 
+    def bearer(self, request: Request) -> str | None:
+        """The token that a request was let through by, its own or its session's; None where there is none."""
+        session = self._session(request)
+        return bearer_of(request.headers.get("authorization")) or (session.bearer if session is not None else None)
+
     # --- sessions ---
 
     def log_in(self, request: Request, bearer: str) -> tuple[str, str, Session]:

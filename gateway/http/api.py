@@ -119,6 +119,7 @@ class Operation(Generic[QueryT, BodyT]):
     body: type[BodyT]
     need: Need = Need.NOTHING
     body_required: bool = True
+    largest_body: int = _MAX_BODY
     answer: Mapping[str, Any] | None = field(default_factory=lambda: {"type": "object"})
     media_type: str = JSON
     failures: Mapping[int, str] = field(default_factory=dict)
@@ -279,8 +280,8 @@ async def _body(row: Route, request: Request) -> Body:
     content = b""
     async for chunk in request.stream():
         content += chunk
-        if len(content) > _MAX_BODY:
-            raise HttpError(413, f"the body is larger than {_MAX_BODY} bytes; nothing this path takes is")
+        if len(content) > row.largest_body:
+            raise HttpError(413, f"the body is larger than {row.largest_body} bytes; nothing this path takes is")
     if not content.strip() and not row.body_required:
         content = b"{}"
     keys = ", ".join(known.alias or name for name, known in row.body.model_fields.items())

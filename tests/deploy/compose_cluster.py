@@ -40,7 +40,12 @@ class ComposeCluster:
     @property
     def gateway_uri(self) -> str:
         """Of all bookies, at the port that the containers expose."""
-        return "grpc://" + ",".join(f"{self.addresses[name]}:4181" for name in self.names("bookie"))
+        ports = {
+            name: SERVICES[name]["environment"].get("BOOKGATE_BOOKIE_GATEWAY_PORT", "4181")
+            for name in SERVICES
+            if name.startswith("bookie")
+        }
+        return "grpc://" + ",".join(f"{self.addresses[name]}:{port}" for name, port in ports.items())
 
     def names(self, kind: str) -> list[str]:
         return [name for name in SERVICES if name.startswith(kind)]

@@ -22,7 +22,12 @@ from tests.deploy.compose_cluster import COMPOSE, FOLDER, SERVICES, ComposeClust
 from tests.deploy.prometheus_server import ROOT, Prometheus
 
 CONTAINERFILE = (ROOT / "deploy" / "container" / "Containerfile").read_text()
-NETWORK_PORTS = {"zookeeper": {2181}, "bookie": {3181, 4181, 8080}, "prometheus": {9090}, "grafana": {3000}}
+NETWORK_PORTS = {
+    "zookeeper": {2181},
+    "bookie": {3181, 3182, 3183, 4181, 4182, 4183, 8080},
+    "prometheus": {9090},
+    "grafana": {3000},
+}
 
 
 @pytest.fixture(scope="module")
@@ -123,9 +128,20 @@ def test_ports_are_published_on_loopback_only_each_once() -> None:
             assert int(inside) in NETWORK_PORTS[name.partition("-")[0]]
 
 
+def test_a_client_on_this_machine_reaches_bookies_at_the_ports_that_they_tell() -> None:
+    """What bookies register is a name, which /etc/hosts may have, and a port: it must be the one that is published."""
+    for name in (each for each in SERVICES if each.startswith("bookie")):
+        environment = SERVICES[name]["environment"]
+        assert environment["BOOKGATE_BOOKIE_ADVERTISED_ADDRESS"] == name
+        for key, default in (("PORT", "3181"), ("GATEWAY_PORT", "4181")):
+            port = environment.get(f"BOOKGATE_BOOKIE_{key}", default)
+            assert f"127.0.0.1:{port}:{port}" in SERVICES[name]["ports"]
+
+
 def test_images_are_named_without_a_registry() -> None:
     for service in SERVICES.values():
         assert "." not in service["image"].partition("/")[0].partition(":")[0]
+        assert service["image"] == "bookgate" or ":" in service["image"], "of a version that somebody has tried"
 
 
 @pytest.mark.skipif(not os.environ.get("BOOKGATE_DEPLOY"), reason="make test-deploy builds what the image installs")

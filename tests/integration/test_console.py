@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import os
 import re
@@ -17,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import fastavro
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
@@ -26,6 +28,7 @@ from bookgate.gateway.stores.drivers import create_factory
 from bookgate.ledger import replication_control as control
 from bookgate.ledger.digest import digest_for
 from bookgate.ledger.entry import encode_entry
+from bookgate.ledger.errors import LedgerFencedException
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import DigestType, LedgerMetadata
 from bookgate.ledger.metadata_store import CreateRequest
@@ -114,7 +117,7 @@ def test_every_view_is_reached_by_its_link_and_its_key(page: Page, origin: str) 
 
     page.get_by_role("link", name="Rates").click()
     expect(page.locator("figure.chart")).to_have_count(8)
-    expect(page.locator(".plot .line").first).to_be_attached()
+    expect(page.locator(".plot canvas").first).to_be_attached()
     expect(page.locator("figure", has_text="Journal queue")).to_contain_text("records")
 
     page.keyboard.press("4")
@@ -252,7 +255,13 @@ def test_what_the_page_shows_of_numbers_and_bytes(page: Page, origin: str) -> No
     shown = page.evaluate(
         """async () => {
             const f = await import("/console/format.js");
-            const c = await import("/console/chart.js");
+            const r = await import("/console/rates.js");
+            const told = (points) => ({ keptSeconds: 600, points, charts: [
+                { title: "Entries", unit: "count/s", series: [{ name: "adds", label: "added" }] },
+                { title: "Latency", unit: "ms", series: [{ name: "p99", label: "add" }] },
+            ] });
+            const known = new r.Known();
+            known.take({ a: told([[2000, 1, 5], [4001, 2, null]]), b: told([[2001, 10, 7]]), c: null });
             return {
                 bytes: [0, 1023, 1536, 5 * 2 ** 30].map(f.bytes),
                 count: [f.count(1234567), f.count("9223372036854775807")],
@@ -262,7 +271,8 @@ def test_what_the_page_shows_of_numbers_and_bytes(page: Page, origin: str) -> No
                     f.asText(new Uint8Array([9, 65, 0, 10, 255])),
                     f.asText(new TextEncoder().encode("é\\n\\u202e"), true),
                 ],
-                ceiling: [c.ceiling(0, "ms"), c.ceiling(37, "count/s"), c.ceiling(3000, "bytes/s")],
+                together: known.charts("cluster").map((chart) => [chart.times, chart.columns]),
+                silent: known.silent(),
             };
         }"""
     )
@@ -272,7 +282,9 @@ def test_what_the_page_shows_of_numbers_and_bytes(page: Page, origin: str) -> No
         "span": ["5 s", "1 min", "1 h", "3 d"],
         "hex": "00000000  68 69 00 ff" + " " * 39 + "hi..",
         "text": [" A· ·", "é\n·"],
-        "ceiling": [1, 50, 4096],
+        # Up to where all have told: sums, and of latencies the longest.
+        "together": [[[2000], [[11]]], [[2000], [[7]]]],
+        "silent": ["c"],
     }
 
 
@@ -349,7 +361,8 @@ def test_entries_and_changes_ask_for_the_token(guarded: tuple[Page, Complaints])
     page.goto(page.url.replace("#/ledger/0", "#/cluster"))
     page.locator("#server").get_by_role("button", name="Log out").click()
     expect(page.locator("#server").get_by_role("button", name="Log in")).to_be_visible()
-    page.get_by_role("button", name="Set read-only").click()
+    bookie_1 = page.locator("tr[data-bookie=bookie-1]")
+    bookie_1.get_by_role("button", name="Set read-only").click()
     page.get_by_role("dialog").get_by_role("button", name="Set read-only").click()
     token.fill("wrong")
     token.press("Enter")
@@ -358,7 +371,7 @@ def test_entries_and_changes_ask_for_the_token(guarded: tuple[Page, Complaints])
     token.press("Enter")
     expect(page.locator("tr[data-bookie=bookie-1] .chip").first).to_have_text("read-only")
     expect(page.locator("#banner")).to_contain_text("is read-only")
-    page.get_by_role("button", name="Set writable").click()
+    bookie_1.get_by_role("button", name="Set writable").click()
     page.get_by_role("dialog").get_by_role("button", name="Set writable").click()
     expect(page.locator("tr[data-bookie=bookie-1] .chip").first).to_have_text("writable")
 
@@ -530,6 +543,107 @@ def gateway_alone(browser: Browser, metadata_uri: str, *more_paths: Path) -> Ite
                 yield page, origin
         finally:
             process.terminate()
+
+
+def test_a_bookie_has_a_page_and_any_bookie_is_made_read_only_from_it(page: Page, origin: str) -> None:
+    page.goto(origin)
+    page.locator("tr[data-bookie=bookie-2]").get_by_role("link", name="bookie-2").click()
+    expect(page).to_have_title("Bookie bookie-2 · Bookgate")
+    expect(page.locator("figure", has_text="Entries")).to_contain_text("added")
+    expect(page.get_by_role("region", name="Settings in force")).to_contain_text("entry_log_max_mb")
+    page.get_by_role("button", name="Set read-only").click()
+    page.get_by_role("dialog").get_by_role("button", name="Set read-only").click()
+    expect(page.locator(".title .chip").first).to_have_text("read-only")
+    page.get_by_role("button", name="Set writable").click()
+    page.get_by_role("dialog").get_by_role("button", name="Set writable").click()
+    expect(page.locator(".title .chip").first).to_have_text("writable")
+    page.get_by_role("link", name="Its ledgers").click()
+    expect(rows(page, "Ledgers")).to_have_count(2)
+
+
+def test_rates_of_the_cluster_are_gathered_from_all_bookies(page: Page, origin: str) -> None:
+    page.goto(f"{origin}/#/rates?of=bookies")
+    expect(page.locator("figure", has_text="Entries: added")).to_contain_text(
+        re.compile("bookie-1.*bookie-2.*bookie-3")
+    )
+    page.get_by_label("Rates of").select_option("bookie-3")
+    expect(page.locator(".rates-head")).to_contain_text("What bookie-3 does")
+    page.get_by_label("Rates of").select_option("cluster")
+    expect(page.locator(".rates-head")).to_contain_text("All bookies together")
+    expect(page.locator("figure", has_text="Clients")).to_contain_text(re.compile(r"connections\s*\d"))
+
+
+def test_entries_are_searched_shown_as_json_downloaded_and_decoded(
+    page: Page, origin: str, cluster: StandaloneCluster, tmp_path: Path
+) -> None:
+    schema = {
+        "type": "record",
+        "name": "Order",
+        "fields": [{"name": "id", "type": "long"}, {"name": "by", "type": "string"}],
+    }
+    packed = io.BytesIO()
+    fastavro.schemaless_writer(packed, schema, {"id": 7, "by": "Ada"})
+    with BookKeeper.connect(cluster.gateway_uri) as client, client.create_ledger() as handle:
+        handle.append_all([b'{"order": %d}' % number for number in range(200)])
+        handle.append(packed.getvalue())
+    ledger_id = handle.ledger_id.ledger_id
+    page.goto(f"{origin}/#/ledger/{ledger_id}?show=json")
+    page.get_by_label("Holding").fill('"order": 17')
+    page.get_by_role("button", name="Go").click()
+    expect(rows(page, "Entries")).to_have_count(11)  # 17, and 170 to 179
+    page.get_by_role("button", name="17", exact=True).click()
+    expect(page.get_by_label("Payload", exact=True)).to_have_text('{\n  "order": 17\n}')
+    with page.expect_download() as downloaded:
+        page.get_by_role("button", name="Download").click()
+    assert downloaded.value.path().read_bytes() == b'{"order": 17}'
+
+    page.goto(f"{origin}/#/ledger/{ledger_id}?show=avro&entry=200")
+    (tmp_path / "order.avsc").write_text(json.dumps(schema))
+    expect(rows(page, "Entries")).to_contain_text("choose a schema file")
+    page.get_by_label("Schema file").set_input_files(tmp_path / "order.avsc")
+    expect(rows(page, "Entries")).to_contain_text('{"id":7,"by":"Ada"}')
+
+
+def test_an_open_ledger_is_followed_and_then_recovered(page: Page, origin: str, cluster: StandaloneCluster) -> None:
+    with BookKeeper.connect(cluster.gateway_uri) as client:
+        writer = client.create_ledger()
+        writer.append_all([b"first", b"second"])
+        ledger_id = writer.ledger_id.ledger_id
+        page.goto(f"{origin}/#/ledger/{ledger_id}")
+        page.get_by_role("button", name="Follow").click()
+        writer.append_all([b"appended while it is looked at"])
+        expect(rows(page, "Entries").last).to_contain_text("appended while it is looked at")
+        page.get_by_role("button", name="Stop following").click()
+        page.get_by_role("button", name="Recover and close").click()
+        page.get_by_label(f"Type {ledger_id}").fill(str(ledger_id))
+        page.get_by_role("dialog").get_by_role("button", name="Recover and close").click()
+        expect(page.locator(".title")).to_contain_text("closed")
+        with pytest.raises(LedgerFencedException):
+            writer.append(b"too late")
+
+
+def test_ledgers_are_filtered_by_size_and_age(page: Page, origin: str) -> None:
+    page.goto(f"{origin}/#/ledgers?size=empty&metadata=application%3Dempty")
+    expect(page.get_by_role("status").last).to_contain_text("found among")
+    expect(rows(page, "Ledgers")).to_have_count(50)
+    page.goto(f"{origin}/#/ledgers?age=old")
+    expect(rows(page, "Ledgers")).to_have_text(["No ledger here."])
+
+
+def test_a_phone_shows_every_view_without_scrolling_the_page_sideways(browser: Browser, origin: str) -> None:
+    with watched_page(browser, origin) as (page, _complaints):
+        page.set_viewport_size({"width": 390, "height": 844})
+        for view in ("cluster", "bookie/bookie-1", "ledgers", "ledger/0", "rates", "collection", "autorecovery"):
+            page.goto(f"{origin}/#/{view}")
+            expect(page.locator("nav a[aria-current=page]")).to_be_visible()
+            expect(page.get_by_role("link", name="Auto-recovery").first).to_be_in_viewport()
+            assert page.evaluate("document.documentElement.scrollWidth") <= 390, view
+        page.goto(f"{origin}/#/ledger/0")
+        payload = page.locator("td.payload").first
+        payload.scroll_into_view_if_needed()
+        box = payload.bounding_box()
+        assert box is not None
+        assert box["x"] + box["width"] <= 390
 
 
 def test_a_gateway_alone_says_what_it_does_not_have(browser: Browser, cluster: StandaloneCluster) -> None:

@@ -73,7 +73,7 @@ def test_lost_entries_are_skipped_and_counted_in_the_log_that_spark_has_as_a_tab
 # Filters
 
 
-def test_filters_are_pushed_only_where_spark_and_the_option_say_so(tables: Tables, client: BookKeeper) -> None:
+def test_filters_are_pushed_where_spark_hands_them_over(tables: Tables, client: BookKeeper) -> None:
     ledger_id = write(client, 1000)
     refused = tables.load(ledgerIds=ledger_id, pushdown=True)
     with pytest.raises(PySparkException, match="filterPushdown"):
@@ -81,16 +81,17 @@ def test_filters_are_pushed_only_where_spark_and_the_option_say_so(tables: Table
     session = tables.spark.newSession()
     session.conf.set("spark.sql.python.filterPushdown.enabled", True)
     on = Tables(session, tables.gateways)
-    assert on.load(ledgerIds=ledger_id).where("entry_id < 10").count() == 10
-    frame = on.load(pushdown=True, maxEntriesPerPartition=100)
-    few = frame.where(f"ledger_id = {ledger_id} AND entry_id BETWEEN 5 AND 8 AND length > 600")
+    kept = on.load(ledgerIds=ledger_id, maxEntriesPerPartition=100, pushdown=False).where("entry_id < 10")
+    assert (kept.count(), kept.rdd.getNumPartitions()) == (10, 10)
+    pushed = on.load(ledgerIds=ledger_id, maxEntriesPerPartition=100).where("entry_id < 10")
+    assert (pushed.count(), pushed.rdd.getNumPartitions()) == (10, 1)
+    frame = on.load(maxEntriesPerPartition=100)
+    few = frame.where(f"ledger_id = {ledger_id} AND entry_id BETWEEN 5 AND 8 AND ledger_length > 600")
     assert sorted(row.entry_id for row in few.collect()) == [6, 7, 8]
     assert few.rdd.getNumPartitions() == 1
     assert frame.where(f"ledger_id IN ({ledger_id}) AND entry_id >= 700").rdd.getNumPartitions() == 3
     assert frame.where("ledger_id = -5 OR ledger_id = -6").count() == 0
-    ids = [
-        row.ledger_id for row in on.load(table="ledgers", pushdown=True).where(f"ledger_id >= {ledger_id}").collect()
-    ]
+    ids = [row.ledger_id for row in on.load(table="ledgers").where(f"ledger_id >= {ledger_id}").collect()]
     assert ids[0] == ledger_id
 
 
@@ -122,7 +123,7 @@ def test_one_large_ledger_is_split_over_tasks_and_read_exactly(tables: Tables, c
     ledger_id = write(client, LARGE_LEDGER, b"a payload of some bytes")
     frame = tables.load(ledgerIds=ledger_id, maxEntriesPerPartition=LARGE_LEDGER // 7)
     assert frame.rdd.getNumPartitions() == 8
-    total = frame.selectExpr("count(*)", "sum(entry_id)", "count(distinct entry_id)", "max(length)").first()
+    total = frame.selectExpr("count(*)", "sum(entry_id)", "count(distinct entry_id)", "max(ledger_length)").first()
     assert total is not None
     assert tuple(total) == (LARGE_LEDGER, LARGE_LEDGER * (LARGE_LEDGER - 1) // 2, LARGE_LEDGER, 23 * LARGE_LEDGER)
 

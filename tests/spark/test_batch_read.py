@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from bookgate.bookie.standalone.cluster import StandaloneCluster
+from bookgate.ledger.ledger_id import LedgerId
 from bookgate.thinclient.blocking.client import BookKeeper
 from bookgate.thinclient.spark import register
 from tests.spark.conftest import PASSWORD, Tables
@@ -36,8 +37,8 @@ def odd(client: BookKeeper) -> int:
 def test_entries_come_back_exactly_and_in_order_within_a_task(tables: Tables, text: int) -> None:
     rows = tables.load(ledgerIds=text).collect()
     assert [tuple(row) for row in rows[:2]] == [
-        (0, text, 0, bytearray(b"line 0"), 6, rows[0].last_add_confirmed),
-        (0, text, 1, bytearray(b"line 1"), 12, rows[1].last_add_confirmed),
+        (0, text, 0, bytearray(b"line 0"), 6, 6, rows[0].last_add_confirmed),
+        (0, text, 1, bytearray(b"line 1"), 6, 12, rows[1].last_add_confirmed),
     ]
     by_id = {row.entry_id: bytes(row.payload) for row in rows}
     assert by_id == {n: b"line %d" % n for n in range(2500)}
@@ -48,14 +49,48 @@ def test_entries_come_back_exactly_and_in_order_within_a_task(tables: Tables, te
 def test_odd_payloads_and_large_ones(tables: Tables, odd: int) -> None:
     rows = tables.load(ledgerIds=odd).orderBy("entry_id").collect()
     assert [bytes(row.payload) for row in rows] == [b"", b"\x00\xff", b"x" * 3_000_000]
-    assert [row.length for row in rows] == [0, 2, 3_000_002]
+    assert [row.ledger_length for row in rows] == [0, 2, 3_000_002]
+    assert [row.size for row in rows] == [0, 2, 3_000_000]
 
 
 def test_without_payload_rows_are_the_same_but_for_the_null(tables: Tables, text: int) -> None:
     frame = tables.load(ledgerIds=text, includePayload=False)
-    counted = frame.agg(F.count("*"), F.count("payload"), F.max("length")).first()
+    counted = frame.agg(F.count("*"), F.count("payload"), F.max("ledger_length")).first()
     assert counted is not None
     assert tuple(counted) == (2500, 0, sum(len(b"line %d" % n) for n in range(2500)))
+
+
+def test_columns_that_a_given_schema_leaves_out_are_not_read(tables: Tables, text: int) -> None:
+    reader = tables.spark.read.format("bookkeeper").options(
+        gateways=tables.gateways, ledgerIds=text, password=PASSWORD.decode()
+    )
+    frame = reader.schema("entry_id BIGINT, size INT, length BIGINT").load()
+    assert [tuple(row) for row in frame.where("entry_id < 2").orderBy("entry_id").collect()] == [(0, 6, 6), (1, 6, 12)]
+
+
+def test_payloads_as_text_and_what_the_ledger_says_beside_each_entry(
+    tables: Tables, text: int, client: BookKeeper
+) -> None:
+    frame = tables.load(ledgerIds=text, payloadAs="string", includeLedgerMetadata=True)
+    row = frame.where("payload = 'line 7'").select("entry_id", "custom_metadata.app", "creation_time").first()
+    assert row is not None
+    created = client.read_record(LedgerId.unscoped(text)).creation_ms
+    assert created is not None
+    assert (row.entry_id, bytes(row.app), int(row.creation_time.timestamp() * 1000)) == (7, b"text", created)
+
+
+def test_ledgers_with_passwords_of_their_own_are_read_together(tables: Tables, text: int, client: BookKeeper) -> None:
+    other = write(client, [b"other"], password=b"another")
+    both = f"{text},{other}"
+    given = json.dumps({other: "another"})
+    assert tables.load(ledgerIds=both, passwords=given).count() == 2501
+    assert tables.load(ledgerIds=both, passwords="metadata", password="").count() == 2501
+    with pytest.raises(PySparkException) as caught:
+        tables.load(ledgerIds=both).count()
+    told = str(caught.value)
+    assert f"UnauthorizedAccessException: the password of ledger {other} is not the one given" in told
+    assert "thinclient/spark/reading" not in told
+    assert "During handling" not in told
 
 
 def test_selection_by_ids_range_and_custom_metadata(tables: Tables, text: int, odd: int) -> None:

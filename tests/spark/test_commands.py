@@ -40,6 +40,26 @@ spark.stop()
 """
 
 
+def test_sql_over_entries_ledgers_and_bookies(cluster: StandaloneCluster, client: BookKeeper) -> None:
+    with client.create_ledger(password=b"own", custom_metadata={"app": b"of-sql"}) as written:
+        written.append_all([b"one", b"two", b"three"])
+    query = (
+        "SELECT e.entry_id, string(e.payload) AS line, e.size, string(l.custom_metadata['app']) AS app, l.state "
+        "FROM entries e JOIN ledgers l USING (ledger_id) CROSS JOIN (SELECT count(*) AS n FROM bookies) "
+        f"WHERE ledger_id = {written.ledger_id.ledger_id} AND e.entry_id > 0 AND n = 3 ORDER BY entry_id"
+    )
+    code, told, errors = command("sql", query, "-g", cluster.gateway_uri, *_HERE)
+    assert (code, errors) == (0, "")
+    shared = {"app": "of-sql", "state": "CLOSED"}
+    assert told == {
+        "rows": [
+            {"entry_id": 1, "line": "two", "size": 3, **shared},
+            {"entry_id": 2, "line": "three", "size": 5, **shared},
+        ],
+        "more": False,
+    }
+
+
 full_only = pytest.mark.skipif(not os.environ.get("BOOKGATE_SPARK_FULL"), reason="takes long: make test-spark")
 
 

@@ -41,11 +41,34 @@ ENTRIES_SCHEMA = pa.schema(
         _required("ledger_id", pa.int64()),
         _required("entry_id", pa.int64()),
         pa.field("payload", pa.binary()),
-        _required("length", pa.int64()),
+        _required("size", pa.int32()),
+        _required("ledger_length", pa.int64()),
         _required("last_add_confirmed", pa.int64()),
     ]
 )
-"""`length` is the ledger's length in payload bytes up to and including the entry, as the entry itself carries it."""
+"""`size` is that of the payload. `ledger_length` is the ledger's length in payload bytes up to and including the entry,
+as the entry itself carries it; earlier releases called it `length`, and a read may still ask for it by that name."""
+
+_LEDGER_COLUMNS = (
+    pa.field("creation_time", pa.timestamp("us", tz="UTC")),
+    _required("custom_metadata", pa.map_(pa.string(), pa.binary())),
+)
+LEDGER_COLUMNS = tuple(field.name for field in _LEDGER_COLUMNS)
+"""What a row of `entries` may have of its ledger: the same for all its entries, so only where it is asked for."""
+FORMER_NAMES = {"length": "ledger_length"}
+"""Columns of `entries` by the names that earlier releases had."""
+
+
+def entries_schema(*, payload_as_text: bool = False, with_ledger_columns: bool = False) -> pa.Schema:
+    """The columns of table `entries` under these options."""
+    schema = ENTRIES_SCHEMA
+    if payload_as_text:
+        index = schema.get_field_index("payload")
+        schema = schema.set(index, pa.field("payload", pa.string()))
+    for field in _LEDGER_COLUMNS if with_ledger_columns else ():
+        schema = schema.append(field)
+    return schema
+
 
 LEDGERS_SCHEMA = pa.schema(
     [
@@ -99,15 +122,21 @@ class EntryLike(Protocol):
 
 
 class EntryBatches:
-    """Collects the entries of one ledger after another into record batches of ENTRIES_SCHEMA."""
+    """Gathers entries, of one ledger after the other, into record batches of a schema: `entries_schema` or some of it.
+
+    `add` yields the batches that became full, `finish` what is left. Row order is the order of the calls. Without
+    `include_payload` the payload is null. Text that is no UTF-8 has U+FFFD where it is wrong.
+    """
 
     def __init__(
         self,
         include_payload: bool = True,
         max_entries: int = MAX_BATCH_ENTRIES,
         max_bytes: int = MAX_BATCH_BYTES,
+        schema: pa.Schema = ENTRIES_SCHEMA,
     ) -> None:
-        self._include_payload = include_payload
+        self._schema = schema
+        self._include_payload = include_payload and "payload" in schema.names
         self._max_entries = max_entries
         self._max_bytes = max_bytes
         self._clear()
@@ -118,9 +147,13 @@ class EntryBatches:
         self._sizes = array("i")
         self._payloads: list[bytes] = []
         self._bytes = 0
+        self._ledgers: list[LedgerMetadata | None] = []
+        self._ledger_of = array("i")
 
-    def add(self, ledger_id: LedgerId, entries: Sequence[EntryLike]) -> Iterator[pa.RecordBatch]:
-        """Adds entries of one ledger, in order."""
+    def add(
+        self, ledger_id: LedgerId, entries: Sequence[EntryLike], ledger: LedgerMetadata | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Takes entries of one ledger, in order. `ledger` is for columns of the ledger."""
         start = 0
         while start < len(entries):
             end = self._room(entries, start)
@@ -129,6 +162,7 @@ class EntryBatches:
                 self._take_columns(ledger_id, some)
             else:
                 self._take(ledger_id, some)
+            self._note_ledger(ledger, end - start)
             start = end
             if len(self._entry_ids) >= self._max_entries or self._bytes >= self._max_bytes:
                 yield self._batch()
@@ -154,16 +188,21 @@ class EntryBatches:
                 return index
         return end
 
+    def _note_ledger(self, ledger: LedgerMetadata | None, rows: int) -> None:
+        if not self._ledgers or self._ledgers[-1] is not ledger:
+            self._ledgers.append(ledger)
+        self._ledger_of.extend(repeat(len(self._ledgers) - 1, rows))
+
     def _take(self, ledger_id: LedgerId, entries: Sequence[EntryLike]) -> None:
         self._scope_ids.extend(repeat(ledger_id.scope_id, len(entries)))
         self._ledger_ids.extend(repeat(ledger_id.ledger_id, len(entries)))
         self._entry_ids.extend([entry.entry_id for entry in entries])
         self._lengths.extend([entry.ledger_length for entry in entries])
         self._last_adds_confirmed.extend([entry.last_add_confirmed for entry in entries])
+        payloads = [entry.payload for entry in entries]
+        self._sizes.extend(map(len, payloads))
         if self._include_payload:
-            payloads = [entry.payload for entry in entries]
             self._payloads += payloads
-            self._sizes.extend(map(len, payloads))
             self._bytes += sum(map(len, payloads))
 
     def _take_columns(self, ledger_id: LedgerId, columns: EntryColumns) -> None:
@@ -173,38 +212,72 @@ class EntryBatches:
         self._entry_ids.extend(array("q", range(first, first + count)))
         self._lengths.extend(columns.lengths)
         self._last_adds_confirmed.extend(columns.last_adds_confirmed)
+        self._sizes.extend(columns.sizes)
         if self._include_payload:
             self._payloads.append(columns.payload)
-            self._sizes.extend(columns.sizes)
             self._bytes += len(columns.payload)
 
     def _batch(self) -> pa.RecordBatch:
-        rows = len(self._entry_ids)
-        columns = [
-            _int64_array(self._scope_ids),
-            _int64_array(self._ledger_ids),
-            _int64_array(self._entry_ids),
-            _binary_array(self._payloads, self._sizes) if self._include_payload else pa.nulls(rows, pa.binary()),
-            _int64_array(self._lengths),
-            _int64_array(self._last_adds_confirmed),
-        ]
-        batch = pa.RecordBatch.from_arrays(columns, schema=ENTRIES_SCHEMA)
+        columns = [self._column(field) for field in self._schema]
+        batch = pa.RecordBatch.from_arrays(columns, schema=self._schema)
         self._clear()
         return batch
+
+    def _column(self, field: pa.Field) -> pa.Array:
+        match FORMER_NAMES.get(field.name, field.name):
+            case "scope_id":
+                return _int64_array(self._scope_ids)
+            case "ledger_id":
+                return _int64_array(self._ledger_ids)
+            case "entry_id":
+                return _int64_array(self._entry_ids)
+            case "payload" if not self._include_payload:
+                return pa.nulls(len(self._entry_ids), field.type)
+            case "payload":
+                return _payloads(self._payloads, self._sizes, field.type)
+            case "size":
+                return pa.Array.from_buffers(pa.int32(), len(self._sizes), [None, pa.py_buffer(self._sizes)])
+            case "ledger_length":
+                return _int64_array(self._lengths)
+            case "last_add_confirmed":
+                return _int64_array(self._last_adds_confirmed)
+            case "creation_time":
+                values: Sequence[object] = [
+                    None if each is None else creation_us(each.ctime_ms) for each in self._ledgers
+                ]
+            case "custom_metadata":
+                values = [[] if each is None else list(each.custom_metadata.items()) for each in self._ledgers]
+            case unknown:
+                raise ValueError(f"table entries has no column {unknown}")
+        return pa.array(values, field.type).take(pa.array(self._ledger_of, pa.int32()))
 
 
 def _int64_array(values: array[int]) -> pa.Array:
     return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)])
 
 
-def _binary_array(parts: Sequence[bytes], sizes: array[int]) -> pa.Array:
+def _payloads(parts: Sequence[bytes], sizes: array[int], kind: pa.DataType) -> pa.Array:
     """Values of these sizes, one behind the other in the parts."""
     offsets = array("i", accumulate(sizes, initial=0))
-    return pa.Array.from_buffers(pa.binary(), len(sizes), [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(parts))])
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(parts))]
+    if kind != pa.string():
+        return pa.Array.from_buffers(pa.binary(), len(sizes), buffers)
+    text = pa.Array.from_buffers(pa.string(), len(sizes), buffers)
+    try:
+        text.validate(full=True)
+    except pa.ArrowInvalid:
+        raw = pa.Array.from_buffers(pa.binary(), len(sizes), buffers)
+        return pa.array([value.as_py().decode(errors="replace") for value in raw], pa.string())
+    return text
 
 
 _TIMES_MS = range(-62_135_596_800_000, 253_402_300_800_000)
 """The years 1 to 9999, Spark's; who writes a ledger may give it any time."""
+
+
+def creation_us(created_ms: int | None) -> int | None:
+    """A time of creation as Spark's timestamps count, None for one that they can't tell."""
+    return created_ms * 1000 if created_ms is not None and created_ms in _TIMES_MS else None
 
 
 def ledgers_batch(records: Sequence[LedgerRecord]) -> pa.RecordBatch:
@@ -214,7 +287,6 @@ def ledgers_batch(records: Sequence[LedgerRecord]) -> pa.RecordBatch:
 
 def _ledger_row(record: LedgerRecord) -> dict[str, object]:
     metadata: LedgerMetadata = record.metadata
-    created_ms = record.creation_ms
     return {
         "scope_id": record.ledger_id.scope_id,
         "ledger_id": record.ledger_id.ledger_id,
@@ -228,7 +300,7 @@ def _ledger_row(record: LedgerRecord) -> dict[str, object]:
             {"first_entry_id": fragment.first_entry_id, "ensemble": list(fragment.ensemble)}
             for fragment in metadata.fragments
         ],
-        "creation_time": created_ms * 1000 if created_ms is not None and created_ms in _TIMES_MS else None,
+        "creation_time": creation_us(record.creation_ms),
         "custom_metadata": list(metadata.custom_metadata.items()),
         "digest_type": metadata.digest_type.name if metadata.digest_type else None,
         "metadata_version": record.version,

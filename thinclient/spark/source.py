@@ -8,8 +8,11 @@ Source: docs/spark.md#tables.
 
 from __future__ import annotations
 
+import logging
+import warnings
 from collections.abc import MutableMapping
 
+import pyarrow as pa
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -18,8 +21,10 @@ from pyspark.sql.datasource import (
     DataSourceWriter,
 )
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StringType, StructField, StructType
 
+from bookgate.runtime.settings import nearest_key
+from bookgate.thinclient.spark.arrow import FORMER_NAMES, LEDGER_COLUMNS
 from bookgate.thinclient.spark.options.read_options import (
     OF_STREAMS,
     OF_WRITING,
@@ -31,12 +36,16 @@ from bookgate.thinclient.spark.options.read_options import (
     refuse,
 )
 from bookgate.thinclient.spark.options.write_options import parse_write_options
+from bookgate.thinclient.spark.plain_errors import plain_errors
 from bookgate.thinclient.spark.tables import kind_of
+
+_log = logging.getLogger(__name__)
 
 
 class BookKeeperDataSource(DataSource):
     """`spark.read.format("bookkeeper")`. Raises OptionError for options it can't use."""
 
+    @plain_errors
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
         self._checked = parse_options(dict(options.items()))
@@ -46,36 +55,40 @@ class BookKeeperDataSource(DataSource):
         return "bookkeeper"
 
     def schema(self) -> StructType:
-        return from_arrow_schema(kind_of(self._checked.table).schema)
+        return from_arrow_schema(kind_of(self._checked.table).schema_of(self._checked))
 
+    @plain_errors
     def reader(self, schema: StructType) -> DataSourceReader:
-        self._check_columns(schema)
+        columns = self._columns(schema)
         if self._checked.start_at_latest:
             raise OptionError(
                 "option startingOffsets is 'latest', which is for streams; a batch read begins at earliest"
             )
         refuse((*OF_WRITING, *SPARKS_OWN), self.options, "is for writing; this is a read")
         refuse(OF_STREAMS, self.options, "is for streams; this is a batch read")
-        return kind_of(self._checked.table).reader(self._checked)
+        return kind_of(self._checked.table).reader(self._checked, columns)
 
+    @plain_errors
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         from bookgate.thinclient.spark.streaming.stream import EntriesStreamReader
 
-        self._check_columns(schema)
+        columns = self._columns(schema)
         if self._checked.table is not Table.ENTRIES:
             raise OptionError(f"option table is {self._checked.table.value!r}: only 'entries' can be read as a stream")
         if self._checked.read_mode is not ReadMode.CONFIRMED:
             raise OptionError("option readMode is 'recover', which is for batch reads: a stream never takes ledgers")
         refuse((*OF_WRITING, *SPARKS_OWN), self.options, "is for writing; this is a read")
         refuse(("pushdown",), self.options, "is for batch reads; this is a stream")
-        return EntriesStreamReader(self._checked)
+        return EntriesStreamReader(self._checked, columns)
 
+    @plain_errors
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from bookgate.thinclient.spark.writing.sink import BatchSink, payload_column, refuse_overwrite
 
         refuse_overwrite(overwrite)
         return BatchSink(parse_write_options(self.options), payload_column(schema))
 
+    @plain_errors
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         from bookgate.thinclient.spark.writing.sink import StreamSink, payload_column, refuse_overwrite
 
@@ -83,9 +96,42 @@ class BookKeeperDataSource(DataSource):
         refuse(("writeId",), self.options, "is for batch writes; a stream has the id of its query")
         return StreamSink(parse_write_options(self.options), payload_column(schema))
 
-    def _check_columns(self, schema: StructType) -> None:
-        if schema != self.schema():
+    def _columns(self, wanted: StructType) -> pa.Schema:
+        """What a read is to have of the table's columns; all of them unless schema(…) names some.
+
+        Spark does not tell Python sources which columns a query needs. Columns that a given schema leaves out are not
+        read, the payload neither.
+        """
+        schema = kind_of(self._checked.table).schema_of(self._checked)
+        if wanted == self.schema():
+            return schema
+        if self._checked.table is not Table.ENTRIES:
             raise OptionError(
                 f"the columns of table {self._checked.table.value!r} are fixed; leave schema(…) out and select() "
-                f"the ones you want of {', '.join(self.schema().fieldNames())}"
+                f"the ones you want of {', '.join(schema.names)}"
             )
+        return pa.schema([_column(field, schema) for field in wanted.fields])
+
+
+def _column(wanted: StructField, schema: pa.Schema) -> pa.Field:
+    """A column of table `entries` that schema(…) names."""
+    name = FORMER_NAMES.get(wanted.name, wanted.name)
+    if name not in schema.names:
+        meant = nearest_key(wanted.name, schema.names)
+        more = "; includeLedgerMetadata=true adds it" if name in LEDGER_COLUMNS else ""
+        hint = f", did you mean {meant}?" if meant else f"; there are {', '.join(schema.names)}"
+        raise OptionError(f"table 'entries' has no column {wanted.name!r}{more or hint}")
+    field = schema.field(name)
+    kind, given = from_arrow_schema(pa.schema([field]))[0].dataType, wanted.dataType
+    if given != kind:
+        more = "; payloadAs=string makes it text" if name == "payload" and isinstance(given, StringType) else ""
+        raise OptionError(
+            f"column {wanted.name!r} of table 'entries' is {kind.simpleString()}, not {given.simpleString()}{more}"
+        )
+    if name != wanted.name:
+        message = (
+            f"column {wanted.name!r} of table 'entries' is called {name!r} now; the next release lacks the old name"
+        )
+        warnings.warn(message, DeprecationWarning, stacklevel=2)
+        _log.warning("%s", message)
+    return field.with_name(wanted.name).with_nullable(wanted.nullable or field.nullable)

@@ -5,6 +5,7 @@ The tables of jobs (`Table.is_for_jobs`) are loaded on first use: the workers of
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -12,29 +13,50 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader
 
 from bookgate.thinclient.spark import arrow
-from bookgate.thinclient.spark.options.read_options import Options, Table
+from bookgate.thinclient.spark.options.read_options import Options, PayloadAs, Table
 from bookgate.thinclient.spark.reading import batch
 
-_Reader = Callable[[Options], DataSourceReader]
+_Reader = Callable[[Options, pa.Schema], DataSourceReader]
 
 
 @dataclass(frozen=True, slots=True)
 class TableKind:
-    """What a table is. `filtered` reads it with the option `pushdown`, where it can."""
+    """What a table is. `filtered` reads it where Spark hands filters over."""
 
-    schema: pa.Schema
+    schema_of: Callable[[Options], pa.Schema]
     plain: _Reader
     filtered: _Reader | None = None
 
-    def reader(self, options: Options) -> DataSourceReader:
-        """Made of checked options only."""
-        return self.filtered(options) if options.pushdown and self.filtered else self.plain(options)
+    def reader(self, options: Options, schema: pa.Schema) -> DataSourceReader:
+        """Made of checked options and the columns that are wanted."""
+        takes_filters = spark_hands_over_filters() if options.pushdown is None else options.pushdown
+        return self.filtered(options, schema) if takes_filters and self.filtered else self.plain(options, schema)
+
+
+_PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
+
+
+def spark_hands_over_filters() -> bool:
+    """Whether this process is the one that Spark asks what a source makes of a query's filters.
+
+    A reader can't see Spark's setting, and one that takes filters is refused where it is off
+    (`spark.sql.python.filterPushdown.enabled`). But where it is on Spark asks in a worker of its own kind, and a reader
+    that is made there is the one that is read with.
+    """
+    program = getattr(sys.modules["__main__"], "__spec__", None)
+    return _PUSHDOWN_WORKER in sys.modules or getattr(program, "name", None) == _PUSHDOWN_WORKER
+
+
+def _entries_schema(options: Options) -> pa.Schema:
+    return arrow.entries_schema(
+        payload_as_text=options.payload_as is PayloadAs.STRING, with_ledger_columns=options.include_ledger_metadata
+    )
 
 
 _KINDS = {
-    Table.ENTRIES: TableKind(arrow.ENTRIES_SCHEMA, batch.EntriesReader, batch.FilteredEntriesReader),
-    Table.LEDGERS: TableKind(arrow.LEDGERS_SCHEMA, batch.LedgersReader, batch.FilteredLedgersReader),
-    Table.BOOKIES: TableKind(arrow.BOOKIES_SCHEMA, batch.BookiesReader),
+    Table.ENTRIES: TableKind(_entries_schema, batch.EntriesReader, batch.FilteredEntriesReader),
+    Table.LEDGERS: TableKind(lambda _: arrow.LEDGERS_SCHEMA, batch.LedgersReader, batch.FilteredLedgersReader),
+    Table.BOOKIES: TableKind(lambda _: arrow.BOOKIES_SCHEMA, batch.BookiesReader),
 }
 
 
@@ -43,9 +65,9 @@ def kind_of(table: Table) -> TableKind:
     if table is Table.COPIES:
         from bookgate.thinclient.spark.jobs.copies_table import COPIES_SCHEMA, CopiesReader
 
-        return TableKind(COPIES_SCHEMA, CopiesReader)
+        return TableKind(lambda _: COPIES_SCHEMA, lambda options, _: CopiesReader(options))
     if table is Table.HELD_LEDGERS:
         from bookgate.thinclient.spark.jobs.held_ledgers_table import HELD_SCHEMA, HeldLedgersReader
 
-        return TableKind(HELD_SCHEMA, HeldLedgersReader)
+        return TableKind(lambda _: HELD_SCHEMA, lambda options, _: HeldLedgersReader(options))
     return _KINDS[table]

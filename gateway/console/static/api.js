@@ -65,6 +65,19 @@ export function get(path, query, signal) {
   return request("GET", `/api/v1/console${path}`, { query, signal });
 }
 
+/** What a path below the console's prefix works out of a body; nothing is changed by it. */
+export function work(path, body, signal) {
+  return request("POST", `/api/v1/console${path}`, { body, signal });
+}
+
+/** The bytes of an answer that is a file. */
+export async function download(path, query) {
+  const given = Object.entries(query).filter(([, value]) => value !== null && value !== undefined);
+  const response = await fetch(`/api/v1/console${path}?${new URLSearchParams(given)}`, { cache: "no-store" });
+  if (response.ok) return response.blob();
+  throw new Refused(response.status, (await response.json().catch(() => null))?.error ?? response.statusText);
+}
+
 /** A change, at one of BookKeeper's own paths. */
 export function change(method, path, query, body) {
   return request(method, `/api/v1${path}`, { query, body });

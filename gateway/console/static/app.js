@@ -2,6 +2,7 @@
 
 import { get, isLoggedIn, logout, principal, recall } from "./api.js";
 import { autoRecoveryView } from "./autorecovery.js";
+import { bookieView } from "./bookie.js";
 import { clusterView } from "./cluster.js";
 import { collectionView } from "./collection.js";
 import { askToken, loginForm } from "./dialogs.js";
@@ -20,7 +21,10 @@ const VIEWS = [
   { name: "collection", title: "Garbage collection", view: collectionView },
   { name: "autorecovery", title: "Auto-recovery", view: autoRecoveryView },
 ];
-const HIDDEN = [{ name: "ledger", title: "Ledger", view: ledgerView, under: "ledgers" }];
+const HIDDEN = [
+  { name: "ledger", title: "Ledger", view: ledgerView, under: "ledgers" },
+  { name: "bookie", title: "Bookie", view: bookieView, under: "cluster" },
+];
 
 const main = document.getElementById("main");
 const nav = document.getElementById("nav");

@@ -1,113 +1,84 @@
-// A small chart over time: lines over a filled first one, a grid of three lines, values where the pointer is.
+// A chart over time, drawn by uPlot: values where the pointer is, a range dragged over is zoomed into, a double click
+// shows all again. Charts of one view share their cursor. Colours are those of the style sheet, light or dark.
 
-import { h, s } from "./dom.js";
-import { measured, span } from "./format.js";
+import { h } from "./dom.js";
+import { measured } from "./format.js";
 
-const WIDTH = 400;
-const HEIGHT = 120;
+const HEIGHT = 170;
+const { uPlot } = window;
 
-/** The next round number at or above: 1, 2, 2.5 or 5 times a power of ten (of two, for bytes). */
-export function ceiling(value, unit) {
-  if (value <= 0) return 1;
-  if (unit.startsWith("bytes")) return 2 ** Math.ceil(Math.log2(Math.max(value, 1024)));
-  const power = 10 ** Math.floor(Math.log10(value));
-  const step = [1, 2, 2.5, 5, 10].find((each) => value <= each * power * 1.0001);
-  return Math.max(step * power, unit === "ms" ? 0.1 : 1);
+function colour(name) {
+  return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 }
 
-/** Pieces of a line between gaps: arrays of [x, y]. */
-function pieces(points, index, x, y) {
-  const found = [];
-  let current = [];
-  for (const point of points) {
-    if (point[index] === null) {
-      if (current.length) found.push(current);
-      current = [];
-    } else {
-      current.push([x(point[0]), y(point[index])]);
-    }
-  }
-  if (current.length) found.push(current);
-  return found;
+/** Of the series of this number: the four of the style sheet, then others around the wheel. */
+export function lineColour(index) {
+  return index < 4 ? colour(`--s${index}`) : `hsl(${(index * 67 + 20) % 360} 55% 52%)`;
 }
 
-function path(piece) {
-  // A single value between two gaps is a short stroke, or it would not be seen.
-  const points = piece.length > 1 ? piece : [[piece[0][0] - 1, piece[0][1]], [piece[0][0] + 1, piece[0][1]]];
-  return `M${points.map(([x, y]) => `${x.toFixed(1)} ${y.toFixed(1)}`).join("L")}`;
-}
-
-/** One chart. `update(points, first, from, to)` draws anew: values of its series begin at index `first` of a point. */
+/** One chart of series of one unit. `update(times, columns)` draws anew: times in ms, a column of values a series. */
 export class Chart {
-  constructor(described) {
-    this.described = described;
-    this.plot = s("svg", { class: "plot", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", "aria-hidden": "true" });
-    this.cursor = h("div", { class: "cursor", hidden: true });
-    this.top = h("span", { class: "top" });
-    this.time = h("span", { class: "time" });
-    this.values = described.series.map(() => h("b", null, "–"));
-    const legend = described.series.map((series, index) =>
-      h("span", { class: "key" }, h("i", { class: `s${index}` }), series.label, " ", this.values[index]),
-    );
-    this.begin = h("span");
-    this.frame = h("div", { class: "frame" }, this.plot, this.cursor, this.top, this.time);
-    this.element = h(
-      "figure",
-      { class: "chart" },
-      h("figcaption", null, described.title),
-      this.frame,
-      h("div", { class: "axis", "aria-hidden": "true" }, this.begin, h("span", null, "now")),
-      h("div", { class: "legend" }, legend),
-    );
-    this.frame.addEventListener("pointermove", (event) => this.point(event));
-    this.frame.addEventListener("pointerleave", () => this.leave());
+  constructor({ title, unit, series }) {
+    Object.assign(this, { unit, series, times: [], columns: [] });
+    this.values = series.map(() => h("b", null, "–"));
+    this.keys = series.map((one, index) => h("span", { class: "key" }, h("i"), one.label, " ", this.values[index]));
+    this.at = h("span", { class: "time" });
+    this.frame = h("div", { class: "plot" });
+    this.element = h("figure", { class: "chart" }, h("figcaption", null, title, this.at), this.frame, h("div", { class: "legend" }, this.keys));
+    this.zoomed = false;
+    this.scheme = matchMedia("(prefers-color-scheme: dark)");
+    this.scheme.addEventListener("change", () => this.make());
+    this.resizing = new ResizeObserver(([entry]) => this.plot?.setSize({ width: Math.floor(entry.contentRect.width), height: HEIGHT }));
+    this.resizing.observe(this.frame);
   }
 
-  update(points, first, from, to) {
-    Object.assign(this, { points, first, from, to });
-    const { unit, series } = this.described;
-    const values = points.flatMap((point) => point.slice(first, first + series.length)).filter((value) => value !== null);
-    const top = ceiling(Math.max(0, ...values), unit);
-    const x = (at) => ((at - from) / (to - from)) * WIDTH;
-    const y = (value) => HEIGHT - 2 - (value / top) * (HEIGHT - 8);
-    const drawn = [0.25, 0.5, 0.75].map((part) =>
-      s("line", { class: "grid", x1: 0, x2: WIDTH, y1: y(part * top), y2: y(part * top) }),
-    );
-    series.forEach((_, index) => {
-      for (const piece of pieces(points, first + index, x, y)) {
-        if (index === 0 && piece.length > 1) {
-          const end = piece[piece.length - 1][0];
-          drawn.push(s("path", { class: "area s0", d: `${path(piece)}L${end.toFixed(1)} ${HEIGHT}L${piece[0][0].toFixed(1)} ${HEIGHT}Z` }));
-        }
-        drawn.push(s("path", { class: `line s${index}`, d: path(piece) }));
-      }
+  make() {
+    this.plot?.destroy();
+    const axis = { stroke: colour("--muted"), grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false }, font: "11px system-ui, sans-serif" };
+    const lines = this.series.map((one, index) => {
+      const stroke = lineColour(index);
+      this.keys[index].firstChild.style.background = stroke;
+      return { label: one.label, stroke, width: 1.6, points: { size: 4 }, fill: index === 0 && one.name ? `color-mix(in srgb, ${stroke} 13%, transparent)` : undefined };
     });
-    this.plot.replaceChildren(...drawn);
-    this.top.textContent = measured(top, unit);
-    this.begin.textContent = `${span((to - from) / 1000)} ago`;
-    if (this.cursor.hidden) this.show(points[points.length - 1]);
-  }
-
-  show(point) {
-    this.values.forEach((value, index) => {
-      value.textContent = point ? measured(point[this.first + index], this.described.unit) : "–";
+    const options = {
+      width: Math.max(200, Math.floor(this.frame.clientWidth)),
+      height: HEIGHT,
+      legend: { show: false },
+      cursor: { sync: { key: "charts" }, y: false },
+      ms: 1,
+      scales: { y: { range: (_plot, _low, high) => [0, high > 0 ? high * 1.08 : 1] } },
+      series: [{}, ...lines],
+      axes: [{ ...axis, space: 80, values: (_plot, marks) => marks.map((mark) => new Date(mark).toLocaleTimeString("en-GB")) }, { ...axis, size: 70, values: (_plot, marks) => marks.map((mark) => measured(mark, this.unit)) }],
+      hooks: {
+        setCursor: [(plot) => this.show(plot.cursor.idx)],
+        setSelect: [(plot) => (this.zoomed = plot.select.width > 0)],
+      },
+    };
+    this.plot = new uPlot(options, [this.times, ...this.columns], this.frame);
+    this.plot.over.addEventListener("dblclick", () => {
+      this.zoomed = false;
+      this.plot.setData([this.times, ...this.columns]);
     });
   }
 
-  point(event) {
-    if (!this.points?.length) return;
-    const box = this.frame.getBoundingClientRect();
-    const at = this.from + ((event.clientX - box.left) / box.width) * (this.to - this.from);
-    const nearest = this.points.reduce((best, each) => (Math.abs(each[0] - at) < Math.abs(best[0] - at) ? each : best));
-    this.cursor.hidden = false;
-    this.cursor.style.left = `${((nearest[0] - this.from) / (this.to - this.from)) * 100}%`;
-    this.time.textContent = new Date(nearest[0]).toLocaleTimeString("en-GB");
-    this.show(nearest);
+  update(times, columns) {
+    Object.assign(this, { times, columns });
+    if (!this.frame.isConnected) return;
+    if (!this.plot) this.make();
+    this.plot.setData([times, ...columns], !this.zoomed);
+    if (this.plot.cursor.idx === null || this.plot.cursor.left < 0) this.show(null);
   }
 
-  leave() {
-    this.cursor.hidden = true;
-    this.time.textContent = "";
-    this.show(this.points?.[this.points.length - 1]);
+  show(index) {
+    const place = index ?? this.times.length - 1;
+    this.at.textContent = index === null || index === undefined ? "" : new Date(this.times[index]).toLocaleTimeString("en-GB");
+    this.values.forEach((value, number) => {
+      value.textContent = measured(this.columns[number]?.[place], this.unit);
+    });
+  }
+
+  close() {
+    this.resizing.disconnect();
+    this.plot?.destroy();
   }
 }

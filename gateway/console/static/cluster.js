@@ -1,7 +1,7 @@
 // The cluster at a glance: bookies, gateways, the metadata store, ledgers by state.
 
 import { get } from "./api.js";
-import { carryOut, confirm } from "./dialogs.js";
+import { setReadOnly } from "./changes.js";
 import { bar, chip, facts, h, panel, replace, s, table } from "./dom.js";
 import { bytes, count, short, span } from "./format.js";
 import { STATES, bookieChip, recoveryChips, stateWord } from "./words.js";
@@ -77,7 +77,7 @@ function ledgerTile(counts) {
       : "so far; counting…";
   return [
     h("h2", null, "Ledgers"),
-    h("p", { class: "value" }, short(total), total >= 1e4 ? h("small", null, ` ${count(total)}`) : null),
+    h("p", { class: "value" }, total || counts.complete ? short(total) : "…", total >= 1e4 ? h("small", null, ` ${count(total)}`) : null),
     s("svg", { class: "meter stack", viewBox: "0 0 100 8", preserveAspectRatio: "none", "aria-hidden": "true" }, s("rect", { class: "track", width: 100, height: 8 }), STATES.map(part)),
     h(
       "p",
@@ -100,43 +100,33 @@ function bookieTable(cluster, context) {
 function bookieRow(bookie, cluster, context) {
   const own = cluster.server.kind === "bookie" && cluster.server.name === bookie.id;
   const used = bookie.totalBytes ? 1 - bookie.freeBytes / bookie.totalBytes : null;
-  const name = bookie.console && !own
-    ? h("a", { href: `${bookie.console}#/cluster`, rel: "noopener", "data-key": `bookie ${bookie.id}`, title: "its own console" }, bookie.id)
-    : bookie.id;
+  const name = h("a", { href: `#/bookie/${encodeURIComponent(bookie.id)}`, "data-key": `bookie ${bookie.id}` }, bookie.id);
   return h(
     "tr",
     { "data-bookie": bookie.id },
     h("th", { scope: "row" }, name, own ? h("span", { class: "here" }, "this server") : null),
     h("td", null, bookieChip(bookie), recoveryChips(bookie)),
-    h("td", { class: "space" }, used === null ? h("span", { class: "muted" }, bookie.answers === null ? "not on this server" : "–")
+    h("td", { class: "space" }, used === null ? h("span", { class: "muted" }, bookie.state === "unavailable" ? "–" : bookie.answers === null ? "not on this server" : "–")
       : [bar(used, fullness(used), `${Math.round(used * 100)} % used`), h("span", null, `${Math.round(used * 100)} %`), h("span", { class: "muted" }, `${bytes(bookie.freeBytes)} free`)]),
     h("td", null, bookie.version?.replace("bookgate/", "") ?? h("span", { class: "muted" }, bookie.state === "unavailable" ? "–" : "other software")),
     h("td", { class: "mono" }, endpoint(bookie, "bookie-rpc")),
     h("td", { class: "mono" }, endpoint(bookie, "bookgate-grpc")),
     h("td", { class: "mono" }, endpoint(bookie, "http")),
-    h("td", { class: "act" }, own ? readOnlyButton(bookie, cluster, context) : null),
+    h("td", { class: "act" }, setReadOnly(bookie, cluster, context)),
   );
 }
 
 function endpoint(bookie, protocol) {
   const found = bookie.endpoints.filter((each) => each.protocol === protocol);
-  if (!found.length || bookie.state === "unavailable") return h("span", { class: "muted" }, "–");
+  if (!found.length) return h("span", { class: "muted" }, "–");
+  if (bookie.state === "unavailable") return found.map((each) => h("span", { class: "muted", title: "where it was" }, each.address));
   return found.map((each) => [each.address, [...each.extensions, ...each.auth].map((word) => chip(word, "plain"))]);
 }
 
-function readOnlyButton(bookie, cluster, context) {
-  const wanted = bookie.state === "writable";
-  if (bookie.state === "unavailable") return null;
-  const word = wanted ? "Set read-only" : "Set writable";
-  const text = wanted
-    ? "New ledgers will go to other bookies, and ledgers that are written now will change their ensembles. It goes on answering reads."
-    : "It takes new entries again, as long as its disks have room.";
-  const act = async () => {
-    if (!(await confirm(`${word}: ${bookie.id}`, text, word))) return;
-    await carryOut(cluster.server.changes, "PUT", "/bookie/state/readonly", {}, { readOnly: wanted });
-    await context.refreshCluster();
-  };
-  return h("button", { class: "small", "data-key": "read-only", onclick: act }, word);
+/** The class that a cluster's layout names, in a word. */
+function keptIn(manager) {
+  const name = manager?.split(".").pop() ?? "–";
+  return { SqliteLedgerManagerFactory: "SQLite (embedded)", HierarchicalLedgerManagerFactory: "ZooKeeper, hierarchical", FlatLedgerManagerFactory: "ZooKeeper, flat", LongHierarchicalLedgerManagerFactory: "ZooKeeper, long hierarchical" }[name] ?? name;
 }
 
 function gatewayPanel(cluster) {
@@ -173,7 +163,7 @@ function storePanel({ store, stale, server }) {
     facts([
       ["Address", h("code", null, store.uri)],
       ["Cluster", store.instanceId ? h("code", null, store.instanceId) : "–"],
-      ["Kept by", store.ledgerManager?.split(".").pop() ?? "–"],
+      ["Kept in", keptIn(store.ledgerManager)],
       ["Connections lost", count(store.connectionsLost)],
       store.features.length ? ["Features", store.features.join(", ")] : null,
       store.error ? ["Problem", h("span", { class: "bad" }, store.error)] : null,

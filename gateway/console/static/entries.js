@@ -1,14 +1,18 @@
 // The entries of a ledger: a page of them in hex or as text, and one of them with all its copies.
 
-import { get, isLoggedIn } from "./api.js";
+import { download, get, isLoggedIn } from "./api.js";
+import { Decoding, SHOWS } from "./decoding.js";
 import { askToken } from "./dialogs.js";
 import { h, panel, replace, table } from "./dom.js";
-import { asHex, asText, bytes, count, fromBase64, hexDump } from "./format.js";
+import { save } from "./files.js";
+import { bytes, count, fromBase64 } from "./format.js";
 import { link } from "./routes.js";
 import { copyChip, digestChip, notHere } from "./words.js";
 
 const PAGE = 50;
 const PREVIEW = 120;
+const FOLLOW_MS = 1000;
+const FOLLOWED = 500;
 
 export function entriesPanel(ledger, id, context, matrix) {
   const body = h("div");
@@ -36,25 +40,34 @@ class Entries {
     Object.assign(this, { ledger, id, context, matrix, body, aside });
     const { query } = context;
     this.start = BigInt(/^\d+$/.test(query.get("entry") ?? "") ? query.get("entry") : 0);
-    this.show = query.get("show") === "hex" ? "hex" : "text";
+    this.decoding = new Decoding(query.get("show"), context.signal, () => this.redraw());
+    this.find = query.get("find") ?? "";
+    this.following = false;
     this.list = h("div");
     this.shown = [];
     this.opened = null;
   }
 
-  href(entry, show = this.show) {
+  get show() {
+    return this.decoding.show;
+  }
+
+  href(entry, { show = this.show, find = this.find } = {}) {
     const { ledgerId, ledgerScopeId } = this.ledger;
-    return link(`ledger/${ledgerId}`, { scope: ledgerScopeId === "0" ? null : ledgerScopeId, entry: entry > 0n ? entry : null, show: show === "hex" ? show : null });
+    return link(`ledger/${ledgerId}`, { scope: ledgerScopeId === "0" ? null : ledgerScopeId, entry: entry > 0n ? entry : null, show: show === "text" ? null : show, find: find || null });
   }
 
   async load() {
     const { body, aside } = this;
     replace(body, h("p", { class: "empty" }, "Loading…"));
     try {
-      const answer = await get("/entries", { ...this.id, start_entry_id: this.start, limit: PAGE }, this.context.signal);
+      const answer = this.find ? await this.search() : await get("/entries", { ...this.id, start_entry_id: this.start, limit: PAGE }, this.context.signal);
       this.shown = answer.entries;
       this.next = answer.next;
-      aside.textContent = answer.lastConfirmed === "-1" ? "no entry is confirmed" : `last confirmed: ${count(answer.lastConfirmed)}`;
+      this.confirmed = answer.lastConfirmed;
+      const found = this.find ? `${answer.entries.length} found among ${count(answer.examined)}; ` : "";
+      aside.textContent = found + (answer.lastConfirmed === "-1" ? "no entry is confirmed" : `last confirmed: ${count(answer.lastConfirmed)}`);
+      await this.decoding.decode(this.shown);
       replace(body, this.tools(), this.list);
       this.draw();
     } catch (error) {
@@ -63,14 +76,66 @@ class Entries {
     }
   }
 
+  /** Goes on until the page is full, since the server looks at some thousand entries a time. */
+  async search() {
+    const found = [];
+    let examined = 0;
+    let next = String(this.start);
+    let answer;
+    do {
+      answer = await get("/entry_search", { ...this.id, start_entry_id: next, text: this.find, limit: PAGE - found.length }, this.context.signal);
+      found.push(...answer.entries);
+      examined += answer.examined;
+      next = answer.next;
+      if (next !== null) this.aside.textContent = `looked at ${count(examined)} entries, found ${found.length}…`;
+    } while (next !== null && found.length < PAGE);
+    return { ...answer, entries: found, examined };
+  }
+
+  /** Shows what is appended from now on, each second, until told to stop. */
+  async follow() {
+    this.following = !this.following;
+    replace(this.body, this.tools(), this.list);
+    let from = BigInt(this.confirmed) + 1n;
+    while (this.following && !this.context.signal.aborted) {
+      try {
+        const answer = await get("/entries", { ...this.id, start_entry_id: from, limit: 100 }, this.context.signal);
+        if (answer.entries.length) {
+          await this.decoding.decode(answer.entries);
+          from = BigInt(answer.entries.at(-1).id) + 1n;
+          this.shown = [...this.shown, ...answer.entries].slice(-FOLLOWED);
+          this.draw();
+          this.list.querySelector("tbody tr:last-child")?.scrollIntoView({ block: "nearest" });
+        }
+        this.aside.textContent = `following; last confirmed: ${count(answer.lastConfirmed)}`;
+      } catch (error) {
+        this.following = false;
+        this.context.failed(this.list, error);
+        return;
+      }
+      await new Promise((resolve) => setTimeout(resolve, FOLLOW_MS));
+    }
+  }
+
+  async redraw() {
+    await this.decoding.decode(this.opened ? [...this.shown, this.opened] : this.shown);
+    history.replaceState(null, "", this.href(this.start));
+    // The links to other pages are to keep what was chosen.
+    replace(this.body, this.tools(), this.list);
+    this.draw();
+  }
+
   tools() {
     const from = h("input", { inputmode: "numeric", pattern: "[0-9]*", value: String(this.start), "data-search": true });
+    const find = h("input", { placeholder: "text, or 0x…", value: this.find, class: "find" });
     const go = (event) => {
       event.preventDefault();
-      location.hash = this.href(BigInt(from.value.trim() || 0));
+      const wanted = this.href(BigInt(from.value.trim() || 0), { find: find.value });
+      if (location.hash === wanted) window.dispatchEvent(new HashChangeEvent("hashchange"));
+      else location.hash = wanted;
     };
-    const choice = (show, text) =>
-      h("button", { type: "button", "aria-pressed": String(this.show === show), "data-key": show, onclick: () => this.choose(show) }, text);
+    const choice = ([show, text]) =>
+      h("button", { type: "button", "aria-pressed": String(this.show === show), "data-key": show, onclick: () => this.decoding.choose(show) }, text);
     const page = (text, entry) =>
       entry === null ? h("span", { class: "button off", "aria-disabled": "true" }, text) : h("a", { class: "button", href: this.href(entry) }, text);
     const size = BigInt(PAGE);
@@ -79,32 +144,30 @@ class Entries {
       "form",
       { class: "filters tight", onsubmit: go },
       h("label", null, "From entry", from),
+      h("label", null, "Holding", find),
       h("button", { type: "submit" }, "Go"),
       page("Previous", before),
       page("Next", this.next === null ? null : BigInt(this.next)),
+      this.ledger.state === "CLOSED" || this.find
+        ? null
+        : h("button", { type: "button", "aria-pressed": String(this.following), "data-key": "follow", onclick: () => this.follow() }, this.following ? "Stop following" : "Follow"),
       h("span", { class: "grow" }),
-      h("span", { class: "switch", role: "group", "aria-label": "Show as" }, choice("text", "Text"), choice("hex", "Hex")),
+      h("span", { class: "switch", role: "group", "aria-label": "Show as" }, SHOWS.map(choice)),
+      this.decoding.tools(),
     );
-  }
-
-  choose(show) {
-    this.show = show;
-    history.replaceState(null, "", this.href(this.start));
-    // The links to other pages are to keep what was chosen.
-    replace(this.body, this.tools(), this.list);
-    this.draw();
   }
 
   draw() {
     const rows = this.shown.flatMap((entry) => (this.opened?.id === entry.id ? [this.row(entry), this.detail()] : [this.row(entry)]));
-    const columns = [{ text: "Entry", class: "number" }, { text: "Size", class: "number" }, "Digest", "Copies at", { text: this.show === "hex" ? "Payload in hex" : "Payload as text", class: "most" }];
-    replace(this.list, table("Entries", columns, rows, this.start > 0n ? "No confirmed entry from here on." : "No confirmed entry."));
+    const columns = [{ text: "Entry", class: "number" }, { text: "Size", class: "number" }, "Digest", "Copies at", { text: this.decoding.heading(), class: "most" }];
+    replace(this.list, table("Entries", columns, rows, this.find ? "No entry from here on holds that." : this.start > 0n ? "No confirmed entry from here on." : "No confirmed entry."));
   }
 
   row(entry) {
     const content = entry.payload === undefined ? null : fromBase64(entry.payload);
-    const preview = content === null ? entry.problem : this.show === "hex" ? asHex(content.subarray(0, PREVIEW / 3)) : asText(content).slice(0, PREVIEW);
-    const cut = content !== null && (this.show === "hex" ? entry.size > PREVIEW / 3 : asText(content).length > PREVIEW);
+    const whole = content === null ? entry.problem : this.decoding.line(entry, content, PREVIEW);
+    const preview = content === null ? whole : whole.slice(0, PREVIEW);
+    const cut = content !== null && (whole.length > PREVIEW || content.length < entry.size);
     const isOpen = this.opened?.id === entry.id;
     const open = () => (isOpen ? this.close() : this.open(entry.id));
     return h(
@@ -121,6 +184,7 @@ class Entries {
   async open(entryId) {
     try {
       this.opened = await get("/entry", { ...this.id, entry_id: entryId }, this.context.signal);
+      await this.decoding.decode([this.opened]);
       this.draw();
       this.markOpened();
       this.list.querySelector(".detail-row").scrollIntoView({ block: "nearest", behavior: "instant" });
@@ -132,6 +196,31 @@ class Entries {
 
   markOpened() {
     this.matrix.mark(this.opened?.id ?? null, this.opened?.bookies ?? []);
+  }
+
+  copyButton(content) {
+    const copy = async (event) => {
+      const { target } = event;
+      try {
+        await navigator.clipboard.writeText(this.decoding.whole(this.opened, content));
+        target.textContent = "Copied";
+      } catch {
+        target.textContent = "The browser forbids it";
+      }
+    };
+    return h("button", { class: "small", type: "button", onclick: copy }, "Copy");
+  }
+
+  saveButton(entry) {
+    const { ledgerId } = this.ledger;
+    const act = async () => {
+      try {
+        save(`ledger-${ledgerId}-entry-${entry.id}.bin`, "application/octet-stream", await download("/entry_payload", { ...this.id, entry_id: entry.id }));
+      } catch (error) {
+        this.context.failed(this.list, error);
+      }
+    };
+    return h("button", { class: "small", type: "button", onclick: act }, "Download");
   }
 
   close() {
@@ -153,13 +242,13 @@ class Entries {
       h("td", { colspan: 5 }, h(
         "section",
         { class: "detail", "aria-label": `Entry ${entry.id}` },
-        h("div", { class: "panel-head" }, h("h3", null, `Entry ${entry.id}`), h("button", { class: "small", onclick: () => this.close() }, "Close")),
+        h("div", { class: "panel-head" }, h("h3", null, `Entry ${entry.id}`), h("div", { class: "buttons" }, content === null ? null : [this.copyButton(content), this.saveButton(entry)], h("button", { class: "small", onclick: () => this.close() }, "Close"))),
         h("p", { class: "copies" }, "Copies: ", copies),
         content === null
           ? h("p", { class: "problem" }, "No bookie has a good copy of it.")
           : [
               h("p", { class: "note" }, `${count(entry.size)} bytes${cut}; the ledger has ${count(entry.ledgerLength)} bytes up to here; last add confirmed when it was written: ${entry.lastAddConfirmed}`),
-              h("pre", { tabindex: 0, "aria-label": "Payload" }, this.show === "hex" ? hexDump(content) : asText(content, true)),
+              h("pre", { tabindex: 0, "aria-label": "Payload" }, this.decoding.whole(entry, content)),
             ],
       )),
     );

@@ -10,7 +10,23 @@ import { ledgerChip, lossText, repairChip } from "./words.js";
 const FRAGMENTS_SHOWN = 100;
 
 export function ledgerView(root, context) {
-  load(root, context).catch((error) => context.failed(root, error));
+  load(root, context).catch((error) => {
+    if (error.name === "AbortError") return;
+    const id = h("input", { inputmode: "numeric", pattern: "[0-9]*", "aria-label": "Another ledger", placeholder: "another id", required: true });
+    const go = (event) => {
+      event.preventDefault();
+      location.hash = `#/ledger/${id.value.trim()}`;
+    };
+    replace(
+      root,
+      panel(
+        `Ledger ${context.rest[0] ?? ""}`,
+        null,
+        h("p", { class: "problem", role: "alert" }, error.message),
+        h("form", { class: "filters tight", onsubmit: go }, id, h("button", { type: "submit" }, "Go"), h("a", { class: "button", href: "#/ledgers" }, "All ledgers")),
+      ),
+    );
+  });
 }
 
 async function load(root, context) {
@@ -26,6 +42,9 @@ async function load(root, context) {
       ledgerChip(ledger.state),
       repair && !repair.problem ? repairChip({ ...repair, unrecoverable: repair.loss !== null }) : null,
       h("span", { class: "grow" }),
+      ledger.state !== "CLOSED" && context.cluster()?.server.features.includes("entries")
+        ? h("button", { onclick: () => recover(ledger, id, context) }, "Recover and close")
+        : null,
       h("button", { class: "danger", onclick: () => remove(ledger, id, context) }, "Delete"),
     ),
     repair ? repairPanel(repair) : "",
@@ -34,6 +53,14 @@ async function load(root, context) {
     entriesPanel(ledger, id, context, matrix),
   );
   context.onCluster((cluster) => matrix.tell(cluster.bookies));
+}
+
+async function recover(ledger, id, context) {
+  const text = "It is taken from its writer, if there still is one: every further append fails. Its end is found, made durable, and the ledger is closed.";
+  const sure = await confirm(`Recover ledger ${ledger.ledgerId}`, text, "Recover and close", { word: ledger.ledgerId, danger: true });
+  if (sure && (await carryOut(context.cluster()?.server.changes, "PUT", "/console/ledger/recover", id))) {
+    window.dispatchEvent(new HashChangeEvent("hashchange"));
+  }
 }
 
 async function remove(ledger, id, context) {

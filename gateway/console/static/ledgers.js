@@ -3,6 +3,7 @@
 
 import { get } from "./api.js";
 import { h, panel, replace, table } from "./dom.js";
+import { save } from "./files.js";
 import { ago, bytes, count, moment } from "./format.js";
 import { pager } from "./pager.js";
 import { link } from "./routes.js";
@@ -10,6 +11,30 @@ import { STATES, customMetadata, ledgerChip, ledgerHref, stateWord } from "./wor
 
 const PAGE = 50;
 const COLUMNS = ["Ledger", "State", { text: "Size", class: "number" }, { text: "Entries", class: "number" }, { text: "E / Qw / Qa", class: "number" }, { text: "Fragments", class: "number" }, "Created", "Custom metadata"];
+
+const DAY = 86_400_000;
+const SIZES = {
+  "": { text: "any" },
+  empty: { text: "empty", wanted: { max_length: 0 } },
+  small: { text: "under 1 MiB", wanted: { min_length: 1, max_length: 2 ** 20 - 1 } },
+  medium: { text: "1 MiB – 1 GiB", wanted: { min_length: 2 ** 20, max_length: 2 ** 30 - 1 } },
+  large: { text: "1 GiB or more", wanted: { min_length: 2 ** 30 } },
+};
+const AGES = {
+  "": { text: "at any time" },
+  hour: { text: "in the last hour", wanted: () => ({ created_after: Date.now() - DAY / 24 }) },
+  day: { text: "in the last day", wanted: () => ({ created_after: Date.now() - DAY }) },
+  week: { text: "in the last week", wanted: () => ({ created_after: Date.now() - 7 * DAY }) },
+  older: { text: "over a week ago", wanted: () => ({ created_before: Date.now() - 7 * DAY }) },
+  old: { text: "over 30 days ago", wanted: () => ({ created_before: Date.now() - 30 * DAY }) },
+};
+
+function csv(ledgers) {
+  const names = ["ledgerId", "state", "length", "lastEntryId", "ensembleSize", "writeQuorumSize", "ackQuorumSize", "created"];
+  // A quote, and what a spreadsheet would take for a formula, stand as text.
+  const cell = (value) => `"${String(value ?? "").replaceAll('"', '""').replace(/^[=+@-](?!\d)/, "'$&")}"`;
+  return [names, ...ledgers.map((ledger) => names.map((name) => ledger[name]))].map((row) => row.map(cell).join(",")).join("\r\n");
+}
 
 export function ledgersView(root, context) {
   const { query } = context;
@@ -32,9 +57,20 @@ function filters(query) {
     h("option", { value: "" }, "any"),
     STATES.filter((each) => each !== "DAMAGED").map((each) => h("option", { value: each, selected: query.get("state") === each }, stateWord(each))),
   );
+  const bookie = h("input", { name: "bookie", placeholder: "any", value: query.get("bookie") ?? "" });
+  const size = h(
+    "select",
+    { name: "size" },
+    Object.entries(SIZES).map(([name, { text }]) => h("option", { value: name, selected: (query.get("size") ?? "") === name }, text)),
+  );
+  const age = h(
+    "select",
+    { name: "age" },
+    Object.entries(AGES).map(([name, { text }]) => h("option", { value: name, selected: (query.get("age") ?? "") === name }, text)),
+  );
   const submit = (event) => {
     event.preventDefault();
-    const wanted = link("ledgers", { from: from.value.trim(), state: state.value, metadata: metadata.value.trim(), scope: scope.value.trim() });
+    const wanted = link("ledgers", { from: from.value.trim(), state: state.value, metadata: metadata.value.trim(), bookie: bookie.value.trim(), size: size.value, age: age.value, scope: scope.value.trim() });
     if (location.hash === wanted) window.dispatchEvent(new HashChangeEvent("hashchange"));
     else location.hash = wanted;
   };
@@ -44,6 +80,9 @@ function filters(query) {
     h("label", null, "From id", from),
     h("label", null, "State", state),
     h("label", null, "Custom metadata", metadata),
+    h("label", null, "On bookie", bookie),
+    h("label", null, "Size", size),
+    h("label", null, "Created", age),
     h("label", { class: "narrow" }, "Scope", scope),
     h("button", { type: "submit", class: "primary" }, "Search"),
     h("a", { class: "button", href: "#/ledgers" }, "Clear"),
@@ -53,8 +92,9 @@ function filters(query) {
 async function load(shown, status, context) {
   const { query } = context;
   const scope = query.get("scope");
-  const wanted = { state: query.get("state"), metadata: query.get("metadata"), ledger_scope_id: scope };
-  const isSearch = Boolean(wanted.state || wanted.metadata);
+  const conditions = { state: STATES.find((each) => each === query.get("state")?.toUpperCase()), metadata: query.get("metadata"), bookie: query.get("bookie"), ...SIZES[query.get("size") ?? ""]?.wanted, ...AGES[query.get("age") ?? ""]?.wanted?.() };
+  const wanted = { ...conditions, ledger_scope_id: scope };
+  const isSearch = Object.values(conditions).some((each) => each !== null && each !== undefined && each !== "");
   let after = query.get("after") ?? before(query.get("from"));
   const found = [];
   let examined = 0;
@@ -75,6 +115,7 @@ async function load(shown, status, context) {
   replace(status, isSearch ? `${found.length} found among ${count(examined)}${next !== null ? " so far" : ""}` : null);
   draw(shown, found, scope);
   shown.append(pager("ledgers", query, next, found.length));
+  if (found.length) shown.lastChild.append(h("button", { class: "small", onclick: () => save("ledgers.csv", "text/csv", csv(found)) }, "Save as CSV"));
 }
 
 /** The id before this one, behind which a page begins with it. */

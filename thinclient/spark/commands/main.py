@@ -10,6 +10,8 @@ import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import date, datetime
+from decimal import Decimal
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -305,6 +307,70 @@ def _milliseconds(text: str) -> int:
     return int(number) * _UNITS[unit]
 
 
+@app.command("sql")
+def sql_command(
+    query: Annotated[str, typer.Argument(help="A query of Spark's SQL over the tables entries, ledgers and bookies.")],
+    gateways: Gateways = None,
+    password: Password = "",
+    ledger_ids: LedgerIds = None,
+    option: SourceOption = None,
+    limit: Annotated[int, typer.Option(min=1, help="Print at most this many rows.")] = 1000,
+    master: Master = None,
+    conf: Conf = None,
+    as_json: AsJson = False,
+) -> None:
+    """Runs a query over the cluster's ledgers, entries and bookies, each a table of that name.
+
+    Comparisons of ids with numbers decide what is read. Each ledger is read with the password that its metadata has,
+    unless --password or --option passwords=… says otherwise.
+
+    JSON: {"rows": [{column: value}, …], "more": whether --limit cut rows off}.
+
+    \b
+    Example: bookgate spark sql "SELECT state, count(*) FROM ledgers GROUP BY state" -g grpc://bookie-1:4181
+    """
+    from bookgate.thinclient.spark.options.read_options import FROM_METADATA
+
+    options = _options(gateways, password, ledger_ids, option)
+    if not {"password", "passwords"} & {name.lower() for name in options}:
+        options["passwords"] = FROM_METADATA
+    with _session("sql", master, conf) as spark:
+        from bookgate.thinclient.spark.jobs.views import create_views
+
+        create_views(spark, options)
+        with _shown(spark, "query"):
+            rows = spark.sql(query).limit(limit + 1).collect()
+    shown = [_printable(row) for row in rows[:limit]]
+    if as_json:
+        print_json({"rows": shown, "more": len(rows) > limit})
+        return
+    if shown:
+        print_table(_table(shown))
+    if len(rows) > limit:
+        typer.echo(f"more than {limit:,} rows: --limit, or a condition, says which")
+
+
+def _printable(row: Row) -> dict[str, Any]:
+    """A row's values as JSON has them: bytes as text, what is no UTF-8 as U+FFFD; times in ISO 8601."""
+
+    def plain(value: Any) -> Any:
+        match value:
+            case bytes() | bytearray():
+                return bytes(value).decode(errors="replace")
+            case dict():
+                return {str(key): plain(each) for key, each in value.items()}
+            case list():
+                return [plain(each) for each in value]
+            case datetime():
+                return value.isoformat()
+            case Decimal() | date():
+                return str(value)
+            case _:
+                return value
+
+    return {name: plain(value) for name, value in row.asDict(recursive=True).items()}
+
+
 def _options(
     gateways: str | None, password: str, ledger_ids: str | None, more: Sequence[str] | None, table: str = "entries"
 ) -> dict[str, str]:
@@ -403,6 +469,8 @@ def _shown_value(value: Any) -> str:
     if isinstance(value, list):
         texts = [_shown_value(each) for each in value[:3]]
         return "; ".join(texts) + (" …" if len(value) > 3 else "")
+    if isinstance(value, dict) and "fault" not in value:
+        return ", ".join(f"{key}={_shown_value(each)}" for key, each in value.items())
     if isinstance(value, dict):  # a range of the audit
         return f"{value.get('fault')} {value.get('first_entry_id')}–{value.get('last_entry_id')}: {value.get('detail')}"
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)

@@ -20,6 +20,7 @@ from typing import TypeVar
 
 from bookgate.ledger.errors import IncorrectParameterException
 from bookgate.ledger.metadata import DigestType
+from bookgate.ledger.metadata_store import LedgerRecord
 from bookgate.runtime.settings import nearest_key, with_present_names
 from bookgate.thinclient.config import ClientConfig
 from bookgate.thinclient.spark.options import values
@@ -30,6 +31,9 @@ CONFIG_VARIABLE = "BOOKGATE_CONFIG"
 """Names a TOML file with the client's settings, as for the commands."""
 DEFAULT_MAX_BYTES_PER_PARTITION = 128 * 1024 * 1024
 DEFAULT_NUM_RETRIES = 3
+
+FROM_METADATA = "metadata"
+"""Value of option `passwords`: each ledger's own, as its metadata have it."""
 
 _CUSTOM_METADATA = "custommetadata."
 _CLIENT = "client."
@@ -67,6 +71,14 @@ class ReadMode(Enum):
     """The ledger is recovered and closed first; its writer loses it."""
 
 
+class PayloadAs(Enum):
+    """The type of the column `payload`."""
+
+    BINARY = "binary"
+    STRING = "string"
+    """UTF-8; what is none has U+FFFD in its place."""
+
+
 ClientSettings = tuple[tuple[str, str], ...]
 """Settings of the client (`ClientConfig`) with their values, in order of name."""
 DEFAULT_CLIENT_SETTINGS: ClientSettings = (("read_ahead_entries", "100"), ("read_timeout_seconds", "30.0"))
@@ -83,6 +95,10 @@ class Options:
     custom_metadata: Mapping[str, bytes] | None = None
     scope_id: int = 0
     password: bytes = b""
+    passwords: Mapping[int, bytes] | None = None
+    """Of these ledgers; `password` is that of the others."""
+    passwords_from_metadata: bool = False
+    """Each ledger is read with the password that its metadata has."""
     digest_type: DigestType | None = None
     starting_offsets: Mapping[int, int] | None = None
     ending_offsets: Mapping[int, int] | None = None
@@ -93,13 +109,22 @@ class Options:
     max_entries_per_partition: int | None = None
     max_bytes_per_partition: int = DEFAULT_MAX_BYTES_PER_PARTITION
     include_payload: bool = True
+    payload_as: PayloadAs = PayloadAs.BINARY
+    include_ledger_metadata: bool = False
     fail_on_data_loss: bool = True
-    pushdown: bool = False
+    pushdown: bool | None = None
+    """None: where Spark hands filters over."""
     num_retries: int = DEFAULT_NUM_RETRIES
     include_uncommitted: bool = False
     max_entries_per_trigger: int | None = None
     max_bytes_per_trigger: int | None = None
     client_settings: ClientSettings = DEFAULT_CLIENT_SETTINGS
+
+    def password_of(self, record: LedgerRecord) -> bytes:
+        """The password to open a ledger with."""
+        if self.passwords_from_metadata:
+            return record.metadata.password or b""
+        return (self.passwords or {}).get(record.ledger_id.ledger_id, self.password)
 
     def __repr__(self) -> str:
         return f"Options({self.table.value} through {self.gateways})"
@@ -117,6 +142,8 @@ def parse_options(raw: Mapping[str, str], environment: Mapping[str, str] | None 
         custom_metadata=_custom_metadata(given),
         scope_id=parsed(given, "scopeId", values.scope_id, 0),
         password=given.get("password", "").encode(),
+        passwords=_passwords(given),
+        passwords_from_metadata=given.get("passwords", "").strip().lower() == FROM_METADATA,
         digest_type=parsed(given, "digestType", values.digest_type, None),
         starting_offsets=_offsets(given, "startingOffsets", ("earliest", "latest")),
         ending_offsets=_offsets(given, "endingOffsets", ("latest",)),
@@ -127,8 +154,10 @@ def parse_options(raw: Mapping[str, str], environment: Mapping[str, str] | None 
         max_entries_per_partition=parsed(given, "maxEntriesPerPartition", values.positive, None),
         max_bytes_per_partition=parsed(given, "maxBytesPerPartition", values.size, DEFAULT_MAX_BYTES_PER_PARTITION),
         include_payload=parsed(given, "includePayload", values.boolean, True),
+        payload_as=_choice(given, "payloadAs", PayloadAs, PayloadAs.BINARY),
+        include_ledger_metadata=parsed(given, "includeLedgerMetadata", values.boolean, False),
         fail_on_data_loss=parsed(given, "failOnDataLoss", values.boolean, True),
-        pushdown=parsed(given, "pushdown", values.boolean, False),
+        pushdown=parsed(given, "pushdown", values.boolean, None),
         num_retries=parsed(given, "numRetries", values.not_negative, DEFAULT_NUM_RETRIES),
         include_uncommitted=parsed(given, "includeUncommitted", values.boolean, False),
         max_entries_per_trigger=parsed(given, "maxEntriesPerTrigger", values.positive, None),
@@ -147,6 +176,7 @@ NAMES = (
     "customMetadata.<key>",
     "scopeId",
     "password",
+    "passwords",
     "digestType",
     "startingOffsets",
     "endingOffsets",
@@ -156,6 +186,8 @@ NAMES = (
     "maxEntriesPerPartition",
     "maxBytesPerPartition",
     "includePayload",
+    "payloadAs",
+    "includeLedgerMetadata",
     "failOnDataLoss",
     "pushdown",
     "readTimeoutMs",
@@ -181,6 +213,9 @@ _ENTRIES_ONLY = (
     "maxEntriesPerPartition",
     "maxBytesPerPartition",
     "includePayload",
+    "payloadAs",
+    "includeLedgerMetadata",
+    "passwords",
     "readTimeoutMs",
     "numRetries",
     "prefetchEntries",
@@ -189,10 +224,12 @@ _ENTRIES_ONLY = (
 )
 _LEDGERS_ONLY = ("startingTimestamp", "pushdown", "failOnDataLoss")
 """For tables of which ledgers are selected, and not for `bookies`."""
+_ROWS = ("includePayload", "payloadAs", "includeLedgerMetadata")
+"""What says how rows look."""
 _NOT_OF_JOBS = {
     Table.COPIES: (
         "audit",
-        ("readMode", "digestType", "includePayload", "includeUncommitted", "pushdown", *OF_STREAMS),
+        ("readMode", "digestType", "passwords", *_ROWS, "includeUncommitted", "pushdown", *OF_STREAMS),
     ),
     Table.HELD_LEDGERS: ("orphans", ("scopeId", *_ENTRIES_ONLY, *_LEDGERS_ONLY)),
 }
@@ -320,6 +357,14 @@ def _offsets(given: Mapping[str, str], name: str, words: tuple[str, ...]) -> Map
             raise ValueError(f"it must be {' or '.join(words)}, or {error}") from None
 
     return parsed(given, name, parse, None)
+
+
+def _passwords(given: Mapping[str, str]) -> Mapping[int, bytes] | None:
+    if given.get("passwords", "").strip().lower() == FROM_METADATA:
+        if given.get("password"):
+            raise OptionError(f"options password and passwords: {FROM_METADATA!r} exclude each other")
+        return None
+    return parsed(given, "passwords", values.passwords, None)
 
 
 def _custom_metadata(given: Mapping[str, str]) -> dict[str, bytes] | None:

@@ -129,6 +129,17 @@ def offsets(text: str) -> dict[int, int]:
         raise ValueError('JSON such as {"<ledger id>": <entry id>}') from None
 
 
+def passwords(text: str) -> dict[int, bytes]:
+    """JSON, passwords by ledger id. What it raises does not repeat them."""
+    try:
+        given = json.loads(text)
+        if not all(isinstance(value, str) for value in given.values()):
+            raise TypeError
+        return {int(ledger_id): password.encode() for ledger_id, password in given.items()}
+    except (ValueError, AttributeError, TypeError):
+        raise ValueError('it must be metadata, or JSON such as {"<ledger id>": "<password>"}') from None
+
+
 def _entry_id(value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise ValueError("not an entry id")

@@ -23,6 +23,7 @@ from bookgate.ledger.bookie_info import BookieServiceInfo
 from bookgate.ledger.metadata_store import BookieSet
 from bookgate.thinclient.spark import arrow
 from bookgate.thinclient.spark.options.read_options import Options
+from bookgate.thinclient.spark.plain_errors import plain_errors
 from bookgate.thinclient.spark.reading.entries import readable_slices, selected_records
 from bookgate.thinclient.spark.reading.planning import PackedSlices, Slice, limits_of, packed, plan, unpacked
 from bookgate.thinclient.spark.reading.pushdown import EVERYTHING, Bounds
@@ -55,10 +56,12 @@ class EntriesPartition(InputPartition):
 class EntriesReader(DataSourceReader):
     """One row an entry."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, schema: pa.Schema = arrow.ENTRIES_SCHEMA) -> None:
         self._options = options
+        self._schema = schema
         self._bounds = EVERYTHING
 
+    @plain_errors
     def partitions(self) -> list[InputPartition]:
         """A list, as Spark insists. It may be empty; Spark then calls `read` with a partition of its own."""
         with clients.use(self._options.gateways, self._options.client_settings) as client, _no_collection():
@@ -67,17 +70,22 @@ class EntriesReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return counted("entries", self._read(partition))
 
+    @plain_errors
     def _read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, EntriesPartition):
             return
         losses = Losses()
-        batches = arrow.EntryBatches(self._options.include_payload)
+        batches = arrow.EntryBatches(self._options.include_payload, schema=self._schema)
+        ledgers = {piece.ledger_id: piece.shape for piece in partition.slices} if self._needs_ledgers() else {}
         with clients.use(self._options.gateways, self._options.client_settings) as client:
             client.seed_addresses(partition.bookies)
             for ledger_id, entries in task_entries(client, partition.slices, self._options, losses):
-                yield from batches.add(ledger_id, entries)
+                yield from batches.add(ledger_id, entries, ledgers.get(ledger_id))
         yield from batches.finish()
         losses.report()
+
+    def _needs_ledgers(self) -> bool:
+        return not set(arrow.LEDGER_COLUMNS).isdisjoint(self._schema.names)
 
 
 @contextmanager
@@ -110,13 +118,14 @@ def _of_task(task: list[Slice], infos: Mapping[str, BookieServiceInfo]) -> tuple
 class LedgersReader(DataSourceReader):
     """One row a ledger."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, schema: pa.Schema = arrow.LEDGERS_SCHEMA) -> None:
         self._options = options
         self._bounds = EVERYTHING
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return counted("ledgers", self._read())
 
+    @plain_errors
     def _read(self) -> Iterator[pa.RecordBatch]:
         with clients.use(self._options.gateways, self._options.client_settings) as client:
             for records in selected_records(client, self._options, self._bounds):
@@ -144,12 +153,13 @@ class FilteredLedgersReader(_Filtered, LedgersReader):
 class BookiesReader(DataSourceReader):
     """One row a bookie, registered now or known by its cookie."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, schema: pa.Schema = arrow.BOOKIES_SCHEMA) -> None:
         self._options = options
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return counted("bookies", self._read())
 
+    @plain_errors
     def _read(self) -> Iterator[pa.RecordBatch]:
         with clients.use(self._options.gateways, self._options.client_settings) as client:
             bookies = client.bookies(BookieSet.ALL)

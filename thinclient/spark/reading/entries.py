@@ -132,7 +132,8 @@ def readable_slices(client: BookKeeper, options: Options, bounds: Bounds = EVERY
     Raises UnauthorizedAccessException and DigestMatchException before any bookie is asked.
     """
     found, unfinished = list[Slice](), list[LedgerRecord]()
-    shapes, passwords = TemplateTable(), Passwords(client, options)
+    shapes = TemplateTable(with_ledger_columns=options.include_ledger_metadata)
+    passwords = Passwords(client, options)
     for page in _committed(client, options, bounds):
         for record in page:
             record = passwords.check(record)
@@ -173,23 +174,24 @@ class Passwords:
 
     def __init__(self, client: BookKeeper, options: Options) -> None:
         self._client = client
-        self._given = options.password
-        self._right: set[bytes | None] = set()
+        self._options = options
+        self._right: set[tuple[bytes | None, bytes]] = set()
 
     def check(self, record: LedgerRecord) -> LedgerRecord:
         """The record with its password, where that was withheld. Raises UnauthorizedAccessException."""
-        record = unlocked(record, self._given, self._client.config)
+        given = self._options.password_of(record)
+        record = unlocked(record, given, self._client.config)
         stored = record.metadata.password
-        if stored not in self._right:
-            self._client.open_record(record, password=self._given).close()
-            self._right.add(stored)
+        if (stored, given) not in self._right:
+            self._client.open_record(record, password=given).close()
+            self._right.add((stored, given))
         return record
 
 
 def readable_snapshot(client: BookKeeper, record: LedgerRecord, options: Options) -> LedgerRecord:
     """A ledger that is not closed, as far as it may be read now."""
     recover = options.read_mode is ReadMode.RECOVER
-    with client.open_ledger(record.ledger_id, password=options.password, recovery=recover) as handle:
+    with client.open_ledger(record.ledger_id, password=options.password_of(record), recovery=recover) as handle:
         last = handle.last_add_confirmed
         if handle.is_closed or last < 0:
             return readable_record(handle.record)

@@ -45,8 +45,9 @@ class Slice(NamedTuple):
     """Entries `first_entry_id` to `last_entry_id`, both included, of a ledger.
 
     There may be a million, so what ledgers have in common stands in one `shape` for all of them: metadata without
-    custom metadata and end. `end` and `length` are the ledger's last entry that may be read, and its payload bytes up
-    to there. `size` is the payload bytes expected in the slice.
+    end, and without custom metadata and time of creation unless rows have columns of them. `end` and `length` are the
+    ledger's last entry that may be read, and its payload bytes up to there. `size` is the payload bytes expected in the
+    slice.
     """
 
     ledger_id: LedgerId
@@ -113,18 +114,22 @@ def unpacked(travelled: PackedSlices) -> list[Slice]:
 class TemplateTable:
     """One metadata object for all ledgers that differ in nothing that a reader needs but id, version and end."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, with_ledger_columns: bool = False) -> None:
+        """`with_ledger_columns` keeps custom metadata, and the time of creation as `ctime_ms`."""
         self._known: dict[tuple[object, ...], LedgerMetadata] = {}
+        self._with_ledger_columns = with_ledger_columns
 
     def slice_of(self, record: LedgerRecord) -> Slice:
         """All of a closed record."""
         metadata = record.metadata
-        shape = self._shape(metadata)
+        shape = self._shape(metadata, record.creation_ms)
         last, length = metadata.last_entry_id, metadata.length
         return Slice(record.ledger_id, shape, record.version, last, length, 0, last, length)
 
-    def _shape(self, metadata: LedgerMetadata) -> LedgerMetadata:
-        key = (
+    def _shape(self, metadata: LedgerMetadata, created_ms: int | None) -> LedgerMetadata:
+        custom = metadata.custom_metadata if self._with_ledger_columns else {}
+        ctime_ms = created_ms if self._with_ledger_columns else None
+        key: tuple[object, ...] = (
             metadata.fragments,
             metadata.write_quorum_size,
             metadata.ack_quorum_size,
@@ -132,10 +137,14 @@ class TemplateTable:
             metadata.password,
             metadata.password_check,
             metadata.format_version,
+            ctime_ms,
+            tuple(custom.items()),
         )
         shape = self._known.get(key)
         if shape is None:
-            shape = replace(metadata, custom_metadata={}, ctime_ms=None, creator_token=0, last_entry_id=-1, length=0)
+            shape = replace(
+                metadata, custom_metadata=custom, ctime_ms=ctime_ms, creator_token=0, last_entry_id=-1, length=0
+            )
             self._known[key] = shape
         return shape
 

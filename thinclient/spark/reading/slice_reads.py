@@ -108,7 +108,7 @@ def task_entries(
 def _whole(client: BookKeeper, piece: Slice, options: Options) -> list[EntryColumns] | None:
     """All of a slice; None when it can't be had just so."""
     try:
-        with client.open_record(piece.record, password=options.password) as handle:
+        with client.open_record(piece.record, password=options.password_of(piece.record)) as handle:
             return list(handle.read_columns(piece.first_entry_id, piece.last_entry_id))
     except BKException:
         return None
@@ -187,8 +187,10 @@ def _newer(client: BookKeeper, piece: Slice, options: Options) -> Slice | None:
     record = client.read_record(piece.ledger_id)
     if record.version <= piece.version:
         return None
-    client.open_record(record, password=options.password).close()
-    fresh = TemplateTable().slice_of(readable_record(record, piece.end, piece.length))
+    client.open_record(record, password=options.password_of(record)).close()
+    fresh = TemplateTable(with_ledger_columns=options.include_ledger_metadata).slice_of(
+        readable_record(record, piece.end, piece.length)
+    )
     return fresh._replace(first_entry_id=piece.first_entry_id, last_entry_id=piece.last_entry_id, size=piece.size)
 
 
@@ -201,7 +203,7 @@ def _read(
     lost and for what is no longer theirs: so nothing is skipped before the gateway has said that there are no newer
     metadata, or no ledger.
     """
-    with client.open_record(piece.record, password=options.password) as handle:
+    with client.open_record(piece.record, password=options.password_of(piece.record)) as handle:
         ranges = [(progress.next, piece.last_entry_id)]
         has_asked = False
         while ranges:

@@ -165,7 +165,7 @@ class Available:
         last: dict[int, int] = {}
         left = list(records)
         for attempt in range(self._options.num_retries + 1):
-            outcomes = client.last_adds_confirmed(left, self._options.password) if left else []
+            outcomes = self._asked(client, left)
             failed = []
             for record, outcome in zip(left, outcomes, strict=True):
                 if isinstance(outcome, BKException):
@@ -182,6 +182,17 @@ class Available:
             left = [record for record, _ in failed]
             self._pause(FIRST_PAUSE_SECONDS * 2**attempt)
         return last
+
+    def _asked(self, client: BookKeeper, records: Sequence[LedgerRecord]) -> list[int | BKException]:
+        """Last adds confirmed, asked for with each password at once."""
+        by_password: dict[bytes, list[int]] = {}
+        for index, record in enumerate(records):
+            by_password.setdefault(self._options.password_of(record), []).append(index)
+        outcomes: dict[int, int | BKException] = {}
+        for password, indexes in by_password.items():
+            some = client.last_adds_confirmed([records[index] for index in indexes], password)
+            outcomes.update(zip(indexes, some, strict=True))
+        return [outcomes[index] for index in range(len(records))]
 
     def _sizes(self, client: BookKeeper, records: Sequence[LedgerRecord], last: Mapping[int, int]) -> dict[int, int]:
         """Estimates of payload bytes. An open ledger is measured again when it has twice the entries."""
@@ -206,7 +217,7 @@ class Available:
         return sizes
 
     def _measure(self, client: BookKeeper, record: LedgerRecord, last: int) -> int:
-        with client.open_record(readable_record(record, last), password=self._options.password) as handle:
+        with client.open_record(readable_record(record, last), password=self._options.password_of(record)) as handle:
             return length_at(handle.read(last, last))
 
     # Planning
@@ -218,7 +229,7 @@ class Available:
         records, gone = read_records(client, self._options.scope_id, unknown)
         known.update({record.ledger_id.ledger_id: record for record in records})
         self.lose([piece for piece in found if piece.ledger_id in set(gone)])
-        slices, shapes = [], TemplateTable()
+        slices, shapes = [], TemplateTable(with_ledger_columns=self._options.include_ledger_metadata)
         for piece in found:
             record = known[piece.ledger_id]
             made = None if record is None else self._slice(client, shapes, record, piece)
@@ -231,7 +242,7 @@ class Available:
         return record if record is not None and (piece.last is not None or record.metadata.is_closed) else None
 
     def _slice(self, client: BookKeeper, shapes: TemplateTable, record: LedgerRecord, piece: Range) -> Slice | None:
-        client.open_record(record, password=self._options.password)
+        client.open_record(record, password=self._options.password_of(record))
         entries, length = self._lengths.get(piece.ledger_id, (0, 0))
         if piece.last is not None:
             length = length * (piece.last + 1) // max(1, entries)

@@ -25,6 +25,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from bookgate.thinclient.spark.arrow import ENTRIES_SCHEMA
 from bookgate.thinclient.spark.offsets import (
     NOTHING,
     End,
@@ -39,6 +40,7 @@ from bookgate.thinclient.spark.offsets import (
     without,
 )
 from bookgate.thinclient.spark.options.read_options import OptionError, Options
+from bookgate.thinclient.spark.plain_errors import plain_errors
 from bookgate.thinclient.spark.reading.batch import EntriesReader, tasks_of
 from bookgate.thinclient.spark.streaming.admission import admit
 from bookgate.thinclient.spark.streaming.available import Available
@@ -48,9 +50,9 @@ from bookgate.thinclient.spark.worker_client import clients
 class EntriesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """One row an entry, as it is confirmed."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, schema: pa.Schema = ENTRIES_SCHEMA) -> None:
         self._options = options
-        self._entries = EntriesReader(options)
+        self._entries = EntriesReader(options, schema)
         self._available = Available(options)
         self._target: dict[int, End] | None = None
         self._ends: dict[int, End] = {}
@@ -61,6 +63,7 @@ class EntriesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Tasks need the options only."""
         return {"_options": self._options, "_entries": self._entries}
 
+    @plain_errors
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Where a query without a checkpoint begins."""
         if not self._options.start_at_latest:
@@ -77,11 +80,13 @@ class EntriesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMaxBytes(self._options.max_bytes_per_trigger)
         return ReadAllAvailable()
 
+    @plain_errors
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """From now on nothing is read but what is there now."""
         with clients.use(self._options.gateways, self._options.client_settings) as client:
             self._target, _ = self._available.look(client, NOTHING)
 
+    @plain_errors
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """The end of the next batch; `start` as it came when there is nothing to read."""
         began = StreamOffset.from_json(start)
@@ -110,6 +115,7 @@ class EntriesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             f"the source knows no limit such as {limit!r}: set maxEntriesPerTrigger or maxBytesPerTrigger"
         )
 
+    @plain_errors
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         """For the query's progress: where everything ends now, and how far behind that the stream is."""
         if self._planned is None:
@@ -118,6 +124,7 @@ class EntriesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         end = advance(self._planned, self._ends, admit(left, None, None))
         return {**end.to_json(), "metrics": behind_latest(self._planned, self._ends)}
 
+    @plain_errors
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The tasks between two offsets; after a restart those of a batch that was begun before."""
         found = ranges(StreamOffset.from_json(start), StreamOffset.from_json(end))

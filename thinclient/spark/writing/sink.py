@@ -31,6 +31,7 @@ from bookgate.ledger.errors import BKException, WriteException
 from bookgate.thinclient.spark.commit_protocol import Write, attempt_metadata
 from bookgate.thinclient.spark.options.read_options import OptionError
 from bookgate.thinclient.spark.options.write_options import WriteOptions
+from bookgate.thinclient.spark.plain_errors import plain_errors
 from bookgate.thinclient.spark.worker_client import clients
 from bookgate.thinclient.spark.writing.commit import Committer, Lookups, Written
 
@@ -124,14 +125,17 @@ class BatchSink(_Sink, DataSourceArrowWriter):
         self._start = str(uuid.uuid4())
         self._write = Write(options.write_id or self._start)
 
+    @plain_errors
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskMessage:
         """In a task."""
         return self._task(self._write, self._start, iterator)
 
+    @plain_errors
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """On the driver, when all tasks have succeeded."""
         self._commit(self._write, self._start, messages)
 
+    @plain_errors
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """On the driver, when the job or the commit failed."""
         self._abort(self._write, self._start)
@@ -140,6 +144,7 @@ class BatchSink(_Sink, DataSourceArrowWriter):
 class StreamSink(_Sink, DataSourceStreamArrowWriter):
     """`df.writeStream.format("bookkeeper")`."""
 
+    @plain_errors
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskMessage:
         """In a task."""
         context = TaskContext.get()
@@ -149,6 +154,7 @@ class StreamSink(_Sink, DataSourceStreamArrowWriter):
             raise WriteException(f"Spark does not say which query this task belongs to ({_QUERY_ID}, {_BATCH_ID})")
         return self._task(Write(query, int(batch)), properties.get(_JOB_GROUP) or query, iterator)
 
+    @plain_errors
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """On the driver, when all tasks have succeeded."""
         for message in messages:
@@ -156,6 +162,7 @@ class StreamSink(_Sink, DataSourceStreamArrowWriter):
                 self._commit(Write(message.write.query, batchId), message.start, messages)
                 return
 
+    @plain_errors
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """On the driver, when the batch failed. Without a message of a task it can't be told whose; see `Committer`."""
         for message in messages:

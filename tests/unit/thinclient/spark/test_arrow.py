@@ -23,6 +23,7 @@ from bookgate.thinclient.spark.arrow import (
     MAX_BATCH_BYTES,
     EntryBatches,
     bookies_batch,
+    entries_schema,
     ledgers_batch,
 )
 
@@ -67,11 +68,38 @@ def test_entries_of_several_ledgers_keep_values_and_order() -> None:
     assert len(batches) == 1
     assert batches[0].schema.equals(ENTRIES_SCHEMA)
     assert [tuple(row.values()) for row in rows(batches)] == [
-        (0, 7, 0, b"", 0, -1),
-        (0, 7, 1, b"\x00\xff", 10, 0),
-        (0, 7, 2, b"line", 20, 1),
-        (-3, -4, 5, b"x", 0, 4),
+        (0, 7, 0, b"", 0, 0, -1),
+        (0, 7, 1, b"\x00\xff", 2, 10, 0),
+        (0, 7, 2, b"line", 4, 20, 1),
+        (-3, -4, 5, b"x", 1, 0, 4),
     ]
+
+
+def test_some_columns_only_in_any_order_by_former_names_too() -> None:
+    schema = pa.schema([pa.field("length", pa.int64()), pa.field("size", pa.int32()), pa.field("entry_id", pa.int64())])
+    [batch] = gather(EntryBatches(schema=schema, max_bytes=1), (LEDGER, entries_of([b"abc", b""])))
+    assert batch.schema.equals(schema)
+    assert [tuple(row.values()) for row in rows([batch])] == [(0, 3, 0), (10, 0, 1)]
+
+
+def test_payloads_as_text_say_where_they_are_none() -> None:
+    batches = gather(
+        EntryBatches(schema=entries_schema(payload_as_text=True)), (LEDGER, entries_of([b"\xc3\xa4", b"a"]))
+    )
+    assert [row["payload"] for row in rows(batches)] == ["ä", "a"]
+    batches = gather(EntryBatches(schema=entries_schema(payload_as_text=True)), (LEDGER, entries_of([b"ok", b"a\xff"])))
+    assert [row["payload"] for row in rows(batches)] == ["ok", "a\ufffd"]
+
+
+def test_columns_of_the_ledger_stand_beside_each_of_its_entries() -> None:
+    schema = entries_schema(with_ledger_columns=True)
+    batches = EntryBatches(schema=schema)
+    first = LedgerMetadata.new(["b"], 1, 1, custom_metadata={"app": b"x"}, ctime_ms=1_000)
+    second = LedgerMetadata.new(["b"], 1, 1)
+    made = [*batches.add(LEDGER, entries_of([b"1", b"2"]), first), *batches.add(LEDGER, entries_of([b"3"], 2), second)]
+    got = rows([*made, *batches.finish()])
+    assert [row["custom_metadata"] for row in got] == [[("app", b"x")], [("app", b"x")], []]
+    assert [row["creation_time"] and row["creation_time"].timestamp() for row in got] == [1.0, 1.0, None]
 
 
 def test_batches_are_cut_at_the_entry_bound() -> None:

@@ -5,12 +5,23 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
+import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
 
 import pytest
 from pyspark.sql.datasource import DataSourceReader, InputPartition
-from pyspark.sql.types import StructType
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
 import pyspark_bookkeeper
 from bookgate.ledger.bookie_info import BookieServiceInfo
@@ -19,6 +30,7 @@ from bookgate.ledger.metadata import LedgerMetadata
 from bookgate.ledger.metadata_store import LedgerRecord
 from bookgate.thinclient.blocking.client import BookKeeper
 from bookgate.thinclient.spark.options.read_options import OptionError, Options
+from bookgate.thinclient.spark.plain_errors import plain_errors
 from bookgate.thinclient.spark.reading import batch as source
 from bookgate.thinclient.spark.reading.batch import EntriesPartition, EntriesReader
 from bookgate.thinclient.spark.reading.planning import TemplateTable
@@ -39,7 +51,7 @@ def test_source_and_reader_travel_and_hold_no_connection(table: str) -> None:
     copy = pickle.loads(pickle.dumps(made))
     assert copy.schema() == made.schema()
     reader = pickle.loads(pickle.dumps(made.reader(made.schema())))
-    assert set(vars(reader)) <= {"_options", "_bounds"}
+    assert set(vars(reader)) <= {"_options", "_bounds", "_schema"}
 
 
 @pytest.mark.parametrize("table", ["entries", "ledgers"])
@@ -74,8 +86,69 @@ def test_partitions_are_a_list_even_when_there_is_nothing(monkeypatch: pytest.Mo
 
 
 def test_a_schema_of_the_users_own_is_refused() -> None:
-    with pytest.raises(OptionError, match=r"columns of table 'entries' are fixed.*payload"):
-        BookKeeperDataSource(dict(GATEWAYS)).reader(StructType())
+    ledgers = BookKeeperDataSource({**GATEWAYS, "table": "ledgers"})
+    with pytest.raises(OptionError, match=r"columns of table 'ledgers' are fixed.*state"):
+        ledgers.reader(StructType())
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ("entry_id bigint, paylaod binary", "no column 'paylaod', did you mean payload"),
+        ("entry_id int", "'entry_id' of table 'entries' is bigint, not int"),
+        ("payload string", "payloadAs=string makes it text"),
+        ("creation_time timestamp", "includeLedgerMetadata=true adds it"),
+    ],
+)
+def test_columns_that_entries_do_not_have_are_refused_with_what_to_do(columns: str, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        BookKeeperDataSource(dict(GATEWAYS)).reader(_schema(columns))
+
+
+def test_the_former_name_of_a_column_is_taken_with_a_warning() -> None:
+    with pytest.warns(DeprecationWarning, match="'length' of table 'entries' is called 'ledger_length' now"):
+        reader = BookKeeperDataSource(dict(GATEWAYS)).reader(_schema("length bigint"))
+    assert vars(reader)["_schema"].names == ["length"]
+
+
+def _schema(columns: str) -> StructType:
+    """`name type, …` without a Spark session."""
+    kinds: dict[str, DataType] = {
+        "bigint": LongType(),
+        "int": IntegerType(),
+        "binary": BinaryType(),
+        "string": StringType(),
+        "timestamp": TimestampType(),
+    }
+    pairs = [each.split() for each in columns.split(", ")]
+    return StructType([StructField(name, kinds[kind]) for name, kind in pairs])
+
+
+def test_foreseen_errors_leave_without_frames_and_causes_and_faults_keep_them() -> None:
+    @plain_errors
+    def fails(error: Exception) -> None:
+        try:
+            raise KeyError("inner")
+        except KeyError:
+            raise error from None
+
+    @plain_errors
+    def yields(error: Exception) -> Iterator[int]:
+        yield 1
+        raise error
+
+    def consumes(error: Exception) -> None:
+        list(yields(error))
+
+    for call, own in ((fails, "fails"), (consumes, "yields")):
+        with pytest.raises(OptionError) as caught:
+            call(OptionError("the sentence"))
+        told = "".join(traceback.format_exception(caught.value))
+        assert f"in {own}" not in told
+        assert "inner" not in told
+        with pytest.raises(ZeroDivisionError) as bug:
+            call(ZeroDivisionError())
+        assert f"in {own}" in "".join(traceback.format_exception(bug.value))
 
 
 def test_importing_the_source_opens_no_channel_and_starts_no_thread() -> None:

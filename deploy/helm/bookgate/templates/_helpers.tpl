@@ -1,0 +1,34 @@
+{{- define "bookgate.name" -}}{{ .Release.Name | trunc 40 | trimSuffix "-" }}{{- end }}
+{{- define "bookgate.selector" -}}
+app.kubernetes.io/name: bookgate
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: bookie
+{{- end }}
+{{- define "bookgate.labels" -}}
+{{ include "bookgate.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- end }}
+{{- define "bookgate.image" -}}{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}{{- end }}
+{{- /* A whole number that went through JSON is a float; TOML wants it whole. */ -}}
+{{- define "bookgate.settings" -}}
+{{- $settings := merge (dict "metadata_uri" .Values.metadataUri "journal_directory" "/var/lib/bookgate/journal/data" "ledger_directory" "/var/lib/bookgate/ledgers/data") .Values.settings -}}
+{{- range $key, $value := $settings }}{{- if not (kindIs "map" $value) }}
+{{ $key }} = {{ include "bookgate.toml" $value }}
+{{- end }}{{- end }}
+{{- range $table, $values := $settings }}{{- if kindIs "map" $values }}
+
+[{{ $table }}]
+{{- range $key, $value := $values }}
+{{ $key }} = {{ include "bookgate.toml" $value }}
+{{- end }}{{- end }}{{- end }}
+{{- end }}
+{{- define "bookgate.toml" -}}
+{{- if and (kindIs "float64" .) (eq . (floor .)) }}{{ int64 . }}{{ else }}{{ toJson . }}{{ end -}}
+{{- end }}
+{{- define "bookgate.container" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities: {drop: ["ALL"]}
+{{- end }}
