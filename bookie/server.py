@@ -16,6 +16,7 @@ import contextlib
 import errno
 import logging
 import socket
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -41,6 +42,9 @@ from bookgate.bookie.mode.state_manager import StateManager
 from bookgate.bookie.mode.status_files import mark_clean, mark_dirty
 from bookgate.bookie.protocol.connection import BookieConnection
 from bookgate.bookie.protocol.connections import Connections
+from bookgate.bookie.protocol.entry_access import EntryAccess
+from bookgate.bookie.protocol.guarded_connection import GuardedConnection
+from bookgate.bookie.protocol.ledger_owners import LedgerOwners
 from bookgate.bookie.protocol.long_polls import LongPolls
 from bookgate.bookie.protocol.loop_bridge import LoopBridge
 from bookgate.bookie.protocol.read_scheduler import EntryReads
@@ -58,6 +62,7 @@ from bookgate.ledger.replication_control import is_default
 from bookgate.runtime.background import keep_running
 from bookgate.runtime.listening import backlog_for
 from bookgate.runtime.logs import add_to_every_line, log_event
+from bookgate.runtime.security.access_control import AccessControl
 from bookgate.runtime.version import own_version
 
 _log = logging.getLogger(__name__)
@@ -103,6 +108,8 @@ class BookieServer:
         self._connected: Callable[[], bool] = lambda: False
         self._mode = BookieMode(force_read_only=config.force_read_only, read_only_enabled=config.read_only_mode_enabled)
         self._addresses: dict[str, str | None] = {}
+        self._control: AccessControl | None = None
+        self._entry_access: EntryAccess | None = None
         self.auto_recovery: AutoRecovery | None = None
         """Where this bookie takes part in it."""
 
@@ -113,6 +120,11 @@ class BookieServer:
         `gateway` is None for a bookie that is itself a client of gateways, `http` where it is not served.
         """
         return self._addresses
+
+    @property
+    def access_counts(self) -> Counter[tuple[str, str, str]]:
+        """By door, kind of principal and outcome; empty without security."""
+        return Counter() if self._control is None else self._control.counts
 
     def request_stop(self) -> None:
         """Ends `run_until_stopped`."""
@@ -131,7 +143,7 @@ class BookieServer:
         config = self._config
         config.check_exposure()
         self._control = config.access_control()
-        self._security = config.security()
+        self._security = config.security(self._control)
         # Storage's threads need it before anything is served.
         self._loop = asyncio.get_running_loop()
         entry_listener = self._listen("port", config.port)
@@ -157,7 +169,7 @@ class BookieServer:
             self._metrics.register(gateway.metrics)
             self._gateway_metrics = gateway.metrics
 
-        await self._serve_entries(storage, entry_listener)
+        await self._serve_entries(storage, entry_listener, factory)
         self._collect_garbage(storage, factory)
         self._verify_limbo(storage, factory)
         if http_listener is not None:
@@ -261,7 +273,9 @@ class BookieServer:
         if self._dirty and self._failure is None and not storage.needs_journal:
             await _in_thread(lambda: mark_clean(self._doors.files, self._config.ledgers))
 
-    async def _serve_entries(self, storage: LedgerStorage, listener: socket.socket) -> None:
+    async def _serve_entries(
+        self, storage: LedgerStorage, listener: socket.socket, factory: LedgerManagerFactory
+    ) -> None:
         threads = self._doors.threads
         reader = threads.executor("reader")
         self._stack.callback(reader.shutdown)
@@ -279,6 +293,9 @@ class BookieServer:
             max_entry_gap=self._config.max_entry_gap,
             clock=threads.monotonic,
         )
+        if self._control is not None:
+            self.bridge.owners = LedgerOwners(factory.ledger_manager)
+            self._entry_access = EntryAccess(self._control, self.bridge.owners, threads.monotonic)
         self.bridge.serve(self._processor, storage.writer, self.long_polls)
         # A crowd at the door is taken in at once, and looked at only then.
         backlog = backlog_for(self._config.connection_limits().connections)
@@ -287,9 +304,9 @@ class BookieServer:
         self._stack.callback(server.close)
 
     def _connect(self) -> BookieConnection:
-        return BookieConnection(
-            self._processor, self.connections, self.statistics, self._config.max_frame_size_bytes, self._security
-        )
+        shared = self._processor, self.connections, self.statistics, self._config.max_frame_size_bytes, self._security
+        access = self._entry_access
+        return BookieConnection(*shared) if access is None else GuardedConnection(*shared, access)
 
     async def _serve_http(
         self, storage: LedgerStorage, listener: socket.socket, factory: LedgerManagerFactory, bookie_id: str

@@ -23,6 +23,7 @@ from bookgate.bookie.config.storage import StorageSettings
 from bookgate.bookie.disks.rules import DiskThresholds
 from bookgate.bookie.protocol.authentication import load_provider
 from bookgate.bookie.protocol.connections import ConnectionLimits
+from bookgate.bookie.protocol.principals import PrincipalProvider
 from bookgate.bookie.protocol.read_scheduler import MAX_BATCH_READ_SIZE
 from bookgate.bookie.protocol.security import Security
 from bookgate.gateway.config import GatewayConfig
@@ -153,12 +154,13 @@ class BookieConfig(
         """Who may what, for all ports; None without security. Raises IncorrectParameterException."""
         return AccessControl.from_settings(self, certificates=self.tls_client_ca is not None)
 
-    def security(self) -> Security:
+    def security(self, access: AccessControl | None = None) -> Security:
         """How the entry port is protected. Raises IncorrectParameterException for files or options of no use."""
+        provider = load_provider(self.auth_provider, self.auth_options) if self.auth_provider else None
         return Security(
             certificates=self._certificates(),
             tls_required=self.tls_required,
-            provider=load_provider(self.auth_provider, self.auth_options) if self.auth_provider else None,
+            provider=provider if access is None else PrincipalProvider(access, provider),
             handshake_seconds=self.handshake_timeout_seconds,
         )
 

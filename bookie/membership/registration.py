@@ -12,6 +12,7 @@ from dataclasses import replace
 from bookgate.bookie.config.bookie import BookieConfig
 from bookgate.bookie.disks import directories
 from bookgate.bookie.membership import cookie
+from bookgate.bookie.protocol.authentication import TOKEN
 from bookgate.bookie.system.files import REAL_FILE_SYSTEM, FileSystem
 from bookgate.ledger.bookie_info import (
     BOOKIE_RPC,
@@ -48,13 +49,20 @@ def service_info(config: BookieConfig, bookie_id: str, ports: Mapping[str, int])
     endpoints = [Endpoint(name, host, ports[kind], protocol) for name, kind, protocol in kinds if kind in ports]
     endpoints[0] = replace(
         endpoints[0],
-        auth=(config.auth_provider,) if config.auth_provider else (),
+        auth=_plugins(config),
         extensions=(TLS_EXTENSION,) if config.tls_cert else (),
     )
     if config.http_tls:
         endpoints[-1] = replace(endpoints[-1], extensions=(TLS_EXTENSION,))
     properties = {VERSION_PROPERTY: own_version(), FEATURES_PROPERTY: LEDGER_SCOPE}
     return BookieServiceInfo(bookie_id, tuple(endpoints), properties)
+
+
+def _plugins(config: BookieConfig) -> tuple[str, ...]:
+    """What clients have to authenticate with."""
+    if config.auth_provider:
+        return (config.auth_provider,)
+    return (TOKEN,) if config.authenticates_tokens else ()
 
 
 async def check_cookie(

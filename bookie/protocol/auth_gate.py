@@ -27,6 +27,7 @@ from bookgate.ledger.wire.messages import (
     Status,
     StatusResponse,
 )
+from bookgate.runtime.security.principal import ANONYMOUS, Principal
 
 _OPERATIONS: dict[type, Operation] = {
     messages.AddRequest: Operation.ADD_ENTRY,
@@ -127,19 +128,32 @@ class Gate:
         self.state = GATE.after(self.state, GateEvent.PROVED)
 
     def check(self, request: Request, *, binary: bool) -> Verdict:
-        """Decides on a request that arrived before the gate was open. `binary`: it came in v2's encoding."""
-        if self.is_open or (isinstance(request, messages.StartTlsRequest) and request.complete):
+        """Decides on a request before the gate was open, and on AUTH behind it. `binary`: it came in v2's encoding."""
+        if self.is_open and not self._may_be_somebody_else(request):
+            return Verdict(passes=True)
+        if isinstance(request, messages.StartTlsRequest) and request.complete:
             return Verdict(passes=True)
         if isinstance(request, AuthRequest):
             return self._authenticate(request, binary)
         if not binary:
-            return Verdict(answer=_unauthorised(request))
+            return Verdict(answer=unauthorised(request))
         if isinstance(request, messages.AddRequest | messages.ReadRequest):
             return Verdict(answer=error_response(request, Status.EUA))
         return Verdict(ends=f"{type(request).__name__} before authentication")
 
+    @property
+    def principal(self) -> Principal:
+        """Who is let in; `anonymous` where the provider names nobody."""
+        principal = getattr(self._session, "principal", ANONYMOUS)
+        return principal if isinstance(principal, Principal) else ANONYMOUS
+
+    def _may_be_somebody_else(self, request: Request) -> bool:
+        """Whether a connection that is let in already, by its certificate perhaps, shows a token where these count."""
+        names = isinstance(getattr(self._session, "principal", None), Principal)
+        return isinstance(request, AuthRequest) and names and request.plugin_name == self._plugin
+
     def _authenticate(self, request: AuthRequest, binary: bool) -> Verdict:
-        refused = None if binary else _unauthorised(request)
+        refused = None if binary else unauthorised(request)
         if self._session is None or self.state is GateState.AWAITING_TLS or request.plugin_name != self._plugin:
             ends = f"authentication by {request.plugin_name!r} is not possible here" if binary else None
             return Verdict(answer=refused, ends=ends)
@@ -152,7 +166,7 @@ class Gate:
         return Verdict(answer=AuthResponse(request.txn_id, Status.EOK, request.plugin_name, reply, request.priority))
 
 
-def _unauthorised(request: Request) -> Response:
+def unauthorised(request: Request) -> Response:
     """The request's own header with a status and nothing else."""
     operation = request.operation if isinstance(request, messages.InvalidRequest) else _OPERATIONS[type(request)]
     return StatusResponse(request.txn_id, operation, Status.EUA, getattr(request, "priority", 0))

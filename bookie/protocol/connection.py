@@ -63,6 +63,9 @@ _REQUEST_BYTES = 512
 """What a request under way takes, about: in a queue of reads, or as a long poll."""
 _V3_FIRST_BYTE = 0x0A
 
+Serve = Callable[[Client, Request], None]
+FastPath = Callable[[memoryview, bool], bool]
+
 _CAPACITY = "capacity in storage"
 _CLIENT = "the client to take its answers"
 """What a connection that reads nothing waits for."""
@@ -87,7 +90,7 @@ class BookieConnection(asyncio.BufferedProtocol):
         self._gate: Gate | None = None
         self._tls: TlsChannel | None = None
         self._tls_is_next = False
-        self._serve: Callable[[Client, Request], None] = self._behind_gate()
+        self._serve: Serve = self._behind_gate()
         self._handshake: asyncio.TimerHandle | None = None
         self._connections = connections
         self._statistics = statistics
@@ -172,7 +175,7 @@ class BookieConnection(asyncio.BufferedProtocol):
     def _take_packets(self, packets: list[memoryview]) -> None:
         serve, binary = self._serve, self._binary
         self.asked += len(packets)
-        shortcut = self._serve_fast if serve == self._processor.process else None
+        shortcut = self._fast_path(serve)
         for packet in packets:
             is_v3 = packet[0] == _V3_FIRST_BYTE and not binary
             if shortcut is not None and shortcut(packet, is_v3):
@@ -184,6 +187,10 @@ class BookieConnection(asyncio.BufferedProtocol):
                     return
             else:
                 self._take_binary(packet)
+
+    def _fast_path(self, serve: Serve) -> FastPath | None:
+        """The short way for common requests, where nothing stands in it."""
+        return self._serve_fast if serve == self._processor.process else None
 
     def _serve_fast(self, packet: memoryview, is_v3: bool) -> bool:
         """Serves a common add or read on the short way; False where the packet has to be decoded."""
@@ -210,7 +217,7 @@ class BookieConnection(asyncio.BufferedProtocol):
             client = self._binary[version] = BinaryClient(self, version)
         return client
 
-    def _behind_gate(self) -> Callable[[Client, Request], None]:
+    def _behind_gate(self) -> Serve:
         """What serves requests that no gate stops."""
         may_become_tls = self._security.certificates is not None and self._tls is None
         return self._serve_in_clear if may_become_tls else self._processor.process

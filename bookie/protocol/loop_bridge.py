@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from bookgate.bookie.protocol.connections import Connections
+from bookgate.bookie.protocol.ledger_owners import LedgerOwners
 from bookgate.bookie.protocol.long_polls import LongPolls
 from bookgate.bookie.protocol.request_processor import RequestProcessor
 from bookgate.bookie.storage.writer import EntryWriter
@@ -39,6 +40,8 @@ class LoopBridge:
         self._tell = asyncio.get_running_loop().call_soon_threadsafe
         self._connections = connections
         self._owner = owner
+        self.owners: LedgerOwners | None = None
+        """To be told of deletions, where a policy asks for owners."""
         self._served: tuple[RequestProcessor, EntryWriter, LongPolls] | None = None
 
     def serve(self, processor: RequestProcessor, writer: EntryWriter, long_polls: LongPolls) -> None:
@@ -75,6 +78,8 @@ class LoopBridge:
         self._tell(self._ledgers_deleted, list(ids))
 
     def _ledgers_deleted(self, ids: Sequence[int]) -> None:
+        if self.owners is not None:
+            self.owners.forget(ids)
         if self._served is not None:
             for ledger_id in ids:
                 self._served[2].wake(ledger_id)

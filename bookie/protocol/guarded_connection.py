@@ -1,0 +1,174 @@
+"""A connection to a bookie where principals count: each request passes the guard of its principal (`entry_access`).
+
+A request that waits for the owner of its ledger is parked, and those of the same ledger behind it; nothing more is read
+from the connection meanwhile, so what is parked is what came in one piece. A principal over its rate is not read from
+for a while, on this connection by as much as its requests were too many.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from bookgate.bookie.protocol.auth_gate import unauthorised
+from bookgate.bookie.protocol.completions import Client
+from bookgate.bookie.protocol.connection import BookieConnection, FastPath, Serve
+from bookgate.bookie.protocol.connections import Connections
+from bookgate.bookie.protocol.entry_access import Answer, EntryAccess, EntryGuard
+from bookgate.bookie.protocol.request_processor import RequestProcessor
+from bookgate.bookie.protocol.security import Security
+from bookgate.bookie.statistics import BookieStatistics
+from bookgate.ledger.errors import BKException
+from bookgate.ledger.wire import fast_add, fast_read
+from bookgate.ledger.wire.error_responses import error_response
+from bookgate.ledger.wire.messages import (
+    AddRequest,
+    AuthRequest,
+    BatchReadRequest,
+    ReadRequest,
+    Request,
+    StartTlsRequest,
+    Status,
+)
+from bookgate.ledger.wire.v2 import CURRENT_VERSION
+from bookgate.runtime.logs import log_event
+
+_log = logging.getLogger(__name__)
+
+_OWNER = "the owner of a ledger"
+_RATE = "its principal's rate"
+"""What a connection reads nothing for, beside storage and its client."""
+
+
+class GuardedConnection(BookieConnection):
+    """See the module."""
+
+    def __init__(
+        self,
+        processor: RequestProcessor,
+        connections: Connections,
+        statistics: BookieStatistics,
+        max_frame_size: int,
+        security: Security,
+        access: EntryAccess,
+    ) -> None:
+        self._access = access
+        self._guard: EntryGuard | None = None
+        self._parked: dict[int, list[tuple[Client, Request]]] = {}
+        self._lookups: set[asyncio.Task[None]] = set()
+        super().__init__(processor, connections, statistics, max_frame_size, security)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        for lookup in self._lookups:
+            lookup.cancel()
+        self._parked.clear()
+        super().connection_lost(error)
+
+    def buffer_updated(self, nbytes: int) -> None:
+        super().buffer_updated(nbytes)
+        self._charge()
+
+    def _charge(self) -> None:
+        if self._guard is not None and self._guard.adds:
+            seconds = self._guard.charge()
+            if seconds > 0 and self.is_open:
+                self._wait(_RATE)
+                asyncio.get_running_loop().call_later(seconds, self._go_on, _RATE)
+
+    def _behind_gate(self) -> Serve:
+        return self._serve_guarded
+
+    def _fast_path(self, serve: Serve) -> FastPath | None:
+        if self._guard is None or serve != self._serve_guarded:
+            return None
+        self._guard.refresh()
+        return self._serve_fast_guarded
+
+    def _serve_fast_guarded(self, packet: memoryview, is_v3: bool) -> bool:
+        guard = self._guard
+        assert guard is not None, "the path of those who are let in"
+        add = fast_add.read_v3(packet) if is_v3 else fast_add.read_v2(packet)
+        if add is not None:
+            if add.ledger_id not in guard.may_add:
+                return False
+            if not self._processor.add(self if is_v3 else self._binary_client(CURRENT_VERSION), add):
+                return False
+            guard.adds += 1
+            guard.add_bytes += len(packet)
+            return True
+        read = fast_read.read_v3(packet) if is_v3 else fast_read.read_v2(packet)
+        if read is None or read.ledger_id not in guard.may_read:
+            return False
+        return self._processor.reads.serve_now(self if is_v3 else self._binary_client(CURRENT_VERSION), read)
+
+    def _serve_guarded(self, client: Client, request: Request) -> None:
+        if isinstance(request, AuthRequest):
+            self._serve_at_gate(client, request)
+            return
+        if isinstance(request, StartTlsRequest):
+            self._processor.process(client, request)
+            return
+        self._served_in_clear = True
+        parked = self._parked.get(getattr(request, "ledger_id", -1))
+        if parked is not None:
+            parked.append((client, request))
+            return
+        answer = self._own_guard().check(request)
+        if answer is Answer.ALLOWED:
+            self._process(client, request)
+        elif answer is Answer.DENIED:
+            self._refuse(client, request)
+        else:
+            self._park(client, request)
+
+    def _process(self, client: Client, request: Request) -> None:
+        if isinstance(request, AddRequest):
+            guard = self._own_guard()
+            guard.adds += 1
+            guard.add_bytes += len(request.body)
+        self._processor.process(client, request)
+
+    def _own_guard(self) -> EntryGuard:
+        """Of whoever the connection is by now."""
+        assert self._gate is not None, "where principals count there is a gate"
+        principal = self._gate.principal
+        if self._guard is None or self._guard.principal != principal:
+            self._guard = self._access.guard(principal, self._peer)
+        return self._guard
+
+    def _refuse(self, client: Client, request: Request) -> None:
+        if client is self:
+            client.answer(unauthorised(request))
+        elif isinstance(request, AddRequest | ReadRequest | BatchReadRequest):
+            client.answer(error_response(request, Status.EUA))
+        else:
+            self.close()
+
+    def _park(self, client: Client, request: Request) -> None:
+        number: int = getattr(request, "ledger_id", -1)
+        self._parked[number] = [(client, request)]
+        self._wait(_OWNER)
+        lookup = asyncio.get_running_loop().create_task(self._learn(number))
+        self._lookups.add(lookup)
+        lookup.add_done_callback(self._lookups.discard)
+
+    async def _learn(self, number: int) -> None:
+        exists, failed = False, False
+        try:
+            exists = await self._access.owners.learn(number)
+        except BKException as error:
+            failed = True
+            log_event(_log, "owner_unknown", logging.WARNING, ledger=number, error=error)
+        for client, request in self._parked.pop(number, ()):
+            if failed:
+                client.answer(error_response(request, Status.EIO))
+            elif exists:
+                self._serve_guarded(client, request)
+            else:
+                self._own_guard().deny(request)
+                self._refuse(client, request)
+        self._charge()
+        if not self._parked:
+            self._go_on(_OWNER)
+        self._pump()
+        self.flush()

@@ -1,0 +1,262 @@
+"""The entry port with a policy: every operation by everybody who might ask, owners, rates, a policy that changes."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import itertools
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jwt
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from bookgate.bookie.config.bookie import load_config
+from bookgate.bookie.protocol.entry_access import OPERATIONS
+from bookgate.bookie.server import BookieServer
+from bookgate.gateway.config import GatewayConfig
+from bookgate.gateway.stores.drivers import create_factory
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.metadata import OWNER_KEY, LedgerMetadata
+from bookgate.ledger.wire import messages
+from bookgate.ledger.wire.messages import Request, Status
+from tests.integration.bookie.entry_client import KEY, EntryClient, add, fence, lac_packet, read
+from tests.integration.bookie.in_process import entry_address, running_bookie
+
+pytestmark = pytest.mark.asyncio
+
+POLICY = """
+[[bindings]]
+principals = ["token:admin"]
+role = "admin"
+[[bindings]]
+principals = ["token:reader", "jwt:reader"]
+role = "reader"
+[[bindings]]
+principals = ["token:owner", "token:stranger"]
+role = "writer"
+owned = true
+[[bindings]]
+principals = ["token:scoped"]
+role = "writer"
+scopes = ["7"]
+[[bindings]]
+principals = ["token:bookie-2"]
+role = "bookie"
+"""
+NAMES = ("admin", "reader", "owner", "stranger", "scoped", "bookie-2", "nobody")
+LEDGER = 5
+_txn_ids = itertools.count(1_000_000)
+_SIGNING = Ed25519PrivateKey.generate()
+
+
+def token_of(name: str) -> str:
+    return f"token-of-{name}"
+
+
+def keys_file(root: Path) -> Path:
+    import json
+
+    jwk = json.loads(jwt.algorithms.OKPAlgorithm.to_jwk(_SIGNING.public_key()))
+    file = root / "jwks.json"
+    file.write_text(json.dumps({"keys": [{**jwk, "kid": "k", "alg": "EdDSA", "use": "sig"}]}))
+    return file
+
+
+def signed(**claims: Any) -> str:
+    content = {"sub": "reader", "aud": "bookgate", "exp": int(time.time()) + 600, **claims}
+    return jwt.encode(content, _SIGNING, "EdDSA", headers={"kid": "k"})
+
+
+def settings(root: Path, policy: str = POLICY) -> dict[str, Any]:
+    tokens = root / "tokens"
+    tokens.write_text("".join(f"{name}:{hashlib.sha256(token_of(name).encode()).hexdigest()}\n" for name in NAMES))
+    (root / "policy.toml").write_text(policy)
+    return {
+        "security_tokens": tokens,
+        "security_policy": root / "policy.toml",
+        "security_jwt_keys": str(keys_file(root)),
+        "security_jwt_audience": "bookgate",
+    }
+
+
+async def create_owned(config_uri: str, number: int, owner: str) -> None:
+    factory = create_factory(config_uri, GatewayConfig.load(None, {"metadata_uri": config_uri}))
+    await factory.initialize()
+    metadata = replace(LedgerMetadata.new(["bookie"], 1, 1), custom_metadata={OWNER_KEY: owner.encode()})
+    await factory.ledger_manager.create(LedgerId(0, number), metadata)
+    await factory.close()
+
+
+@asynccontextmanager
+async def guarded(root: Path, policy: str = POLICY) -> AsyncIterator[BookieServer]:
+    async with running_bookie(root, **settings(root, policy)) as server:
+        uri = f"sqlite://{root}/metadata.db"
+        await create_owned(uri, LEDGER, "token:owner")
+        # What is read is there, whoever reads it.
+        assert await status(server, "admin", add(LEDGER, 0)) is Status.EOK
+        yield server
+
+
+async def status(server: BookieServer, token: str | None, *requests: Request) -> Status:
+    """What the last request of a fresh connection is told."""
+    return await asyncio.to_thread(_status, entry_address(server), token, requests)
+
+
+def _status(address: str, token: str | None, requests: tuple[Request, ...]) -> Status:
+    with EntryClient(address) as client:
+        if token is not None:
+            given = token_of(token) if token in NAMES else token
+            answer = client.ask(messages.AuthRequest(next(_txn_ids), "bookgate-token", given.encode()))
+            if answer.status != Status.EOK:
+                return Status(answer.status)
+        for request in requests:
+            answer = client.ask(request)
+        return Status(answer.status)
+
+
+def force(ledger: int) -> Request:
+    return messages.ForceLedgerRequest(next(_txn_ids), ledger)
+
+
+REQUESTS: dict[str, Callable[[int], Request]] = {
+    "add": lambda ledger: add(ledger, 0),
+    "recovery add": lambda ledger: add(ledger, 0, recovery=True),
+    "read": lambda ledger: read(ledger, 0),
+    "fence": lambda ledger: fence(ledger),
+    "read lac": lambda ledger: messages.ReadLacRequest(next(_txn_ids), ledger),
+    "write lac": lambda ledger: messages.WriteLacRequest(next(_txn_ids), ledger, 0, KEY, lac_packet(ledger, 0)),
+    "force": force,
+    "list entries": lambda ledger: messages.ListEntriesRequest(next(_txn_ids), ledger),
+    "info": lambda ledger: messages.GetBookieInfoRequest(next(_txn_ids), 1),
+}
+READS = {"read", "read lac", "list entries"}
+ADDS = {"add", "write lac", "force"}
+ALLOWED: dict[str | None, set[str]] = {
+    "admin": set(REQUESTS),
+    "reader": {*READS, "info"},
+    "owner": set(REQUESTS) - {"nothing"},
+    "stranger": {"info"},
+    "scoped": {"info"},
+    "bookie-2": {*READS, "info", "fence", "recovery add"},
+    "nobody": set(),
+    None: set(),
+}
+
+
+async def test_every_operation_is_allowed_to_those_of_the_policy_only(tmp_path: Path) -> None:
+    asked = {type(make(1)) for make in REQUESTS.values()}
+    assert asked == set(OPERATIONS) - {messages.BatchReadRequest}
+    async with guarded(tmp_path) as server:
+        for who, allowed in ALLOWED.items():
+            # The fence comes last: what follows it is refused for another reason.
+            for name in sorted(REQUESTS, key=lambda each: (each == "fence", each)):
+                if name == "fence" and who in ("admin", "owner"):
+                    continue
+                told = await status(server, who, REQUESTS[name](LEDGER))
+                assert (told is not Status.EUA) == (name in allowed), (who, name, told)
+        assert await status(server, "owner", fence(LEDGER)) is Status.EOK
+        # Who may not fence has not fenced; who may has: an add is told so, not that it is not authorised.
+        assert await status(server, "admin", add(LEDGER, 1)) is Status.EFENCED
+
+
+async def test_wrong_and_expired_credentials_are_not_let_in(tmp_path: Path) -> None:
+    async with guarded(tmp_path) as server:
+        assert await status(server, signed(), read(LEDGER, 0)) is Status.EOK
+        for bad in (
+            "no-such-token",
+            signed(exp=int(time.time()) - 60),
+            signed(aud="another"),
+            signed(nbf=int(time.time()) + 600),
+            signed()[:-8] + "AAAAAAAA",
+        ):
+            assert await status(server, bad, read(LEDGER, 0)) is Status.EUA
+        # The right token, without what it needs.
+        assert await status(server, signed(sub="somebody"), read(LEDGER, 0)) is Status.EUA
+
+
+async def test_a_denied_request_changes_nothing(tmp_path: Path) -> None:
+    async with guarded(tmp_path) as server:
+        for request in (add(LEDGER, 1), fence(LEDGER), add(77, 0), fence(77)):
+            assert await status(server, "stranger", request) is Status.EUA
+        assert await status(server, "owner", add(LEDGER, 1)) is Status.EOK
+        assert await status(server, "admin", read(77, 0)) is Status.ENOLEDGER
+
+
+async def test_requests_behind_one_that_waits_for_its_owner_keep_their_order(tmp_path: Path) -> None:
+    async with guarded(tmp_path) as server:
+
+        def ask() -> list[int]:
+            with EntryClient(entry_address(server)) as client:
+                client.ask(messages.AuthRequest(1, "bookgate-token", token_of("owner").encode()))
+                wanted = [add(LEDGER, number) for number in range(1, 20)]
+                client.send(*wanted)
+                return [client.receive().status for _ in wanted]
+
+        assert await asyncio.to_thread(ask) == [Status.EOK] * 19
+
+
+async def test_a_policy_that_changes_counts_for_connections_that_stand(tmp_path: Path) -> None:
+    async with guarded(tmp_path) as server:
+
+        def ask() -> None:
+            with EntryClient(entry_address(server)) as client:
+                client.ask(messages.AuthRequest(1, "bookgate-token", token_of("owner").encode()))
+                assert client.status(add(LEDGER, 1)) == Status.EOK
+                (tmp_path / "policy.toml").write_text('[[bindings]]\nprincipals = ["token:owner"]\nrole = "reader"\n')
+                entry, deadline = itertools.count(2), time.monotonic() + 20
+                while client.status(add(LEDGER, next(entry))) != Status.EUA:
+                    assert time.monotonic() < deadline
+                assert client.status(read(LEDGER, 1)) == Status.EOK
+                # One that can't be used leaves the one before.
+                (tmp_path / "policy.toml").write_text("[[bindings]\n")
+                until = time.monotonic() + 1.5
+                while time.monotonic() < until:
+                    assert client.status(read(LEDGER, 1)) == Status.EOK
+
+        await asyncio.to_thread(ask)
+
+
+LIMITED = POLICY + '[[limits]]\nprincipals = ["token:owner"]\nadds_per_second = 10\n'
+
+
+async def test_adds_over_the_rate_are_read_later_and_not_refused(tmp_path: Path) -> None:
+    async with guarded(tmp_path, LIMITED) as server:
+
+        def ask() -> float:
+            with EntryClient(entry_address(server)) as client:
+                client.ask(messages.AuthRequest(1, "bookgate-token", token_of("owner").encode()))
+                began = time.monotonic()
+                wanted = [add(LEDGER, number) for number in range(1, 31)]
+                client.send(*wanted)
+                assert [client.receive().status for _ in wanted] == [Status.EOK] * 30
+                assert client.status(add(LEDGER, 31)) == Status.EOK
+                return time.monotonic() - began
+
+        # 10 at once, and 20 more at 10 a second.
+        assert await asyncio.to_thread(ask) > 1.5
+        assert server.access_counts["entry", "token", "limited"] > 0
+
+
+async def test_without_authentication_this_machine_is_local(tmp_path: Path) -> None:
+    policy = '[[bindings]]\nprincipals = ["local"]\nrole = "reader"\n'
+    (tmp_path / "policy.toml").write_text(policy)
+    async with running_bookie(tmp_path, security_policy=tmp_path / "policy.toml") as server:
+        assert await status(server, None, add(1, 0)) is Status.EUA
+        assert await status(server, None, read(1, 0)) is Status.ENOLEDGER
+
+
+async def test_a_bookie_that_anybody_reaches_does_not_start(tmp_path: Path) -> None:
+    from bookgate.ledger.errors import IncorrectParameterException
+
+    base: dict[str, Any] = {"metadata_uri": f"sqlite://{tmp_path}/metadata.db", "host": "0.0.0.0"}
+    server = BookieServer(load_config(data_dir=tmp_path, **base))
+    with pytest.raises(IncorrectParameterException, match="insecure = true"):
+        await server.start()
+    await server.stop()
+    assert not (tmp_path / "metadata.db").exists()
