@@ -99,6 +99,11 @@ class EntryGuard:
             self._policy, self._generation = policy, generation
             self._forget()
 
+    @property
+    def has_rates(self) -> bool:
+        """Whether the policy bounds anybody's rate."""
+        return bool(self._shared.control.policy.limits)
+
     def _forget(self) -> None:
         self.may_add.clear()
         self.may_read.clear()

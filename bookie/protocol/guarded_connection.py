@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Set
 
 from bookgate.bookie.protocol.auth_gate import unauthorised
 from bookgate.bookie.protocol.completions import Client
@@ -35,6 +36,8 @@ from bookgate.runtime.logs import log_event
 
 _log = logging.getLogger(__name__)
 
+_LONGEST_READ = 64
+"""Bytes of a fast path's read; an add is longer, for its key and its packet's header."""
 _OWNER = "the owner of a ledger"
 _RATE = "its principal's rate"
 """What a connection reads nothing for, beside storage and its client."""
@@ -54,6 +57,9 @@ class GuardedConnection(BookieConnection):
     ) -> None:
         self._access = access
         self._guard: EntryGuard | None = None
+        self._may_add: Set[int] = frozenset()
+        """The guard's own sets: an add costs one look into one."""
+        self._may_read: Set[int] = frozenset()
         self._parked: dict[int, list[tuple[Client, Request]]] = {}
         self._lookups: set[asyncio.Task[None]] = set()
         super().__init__(processor, connections, statistics, max_frame_size, security)
@@ -82,22 +88,25 @@ class GuardedConnection(BookieConnection):
         if self._guard is None or serve != self._serve_guarded:
             return None
         self._guard.refresh()
-        return self._serve_fast_guarded
+        return self._serve_fast_counted if self._guard.has_rates else self._serve_fast_guarded
 
-    def _serve_fast_guarded(self, packet: memoryview, is_v3: bool) -> bool:
-        guard = self._guard
-        assert guard is not None, "the path of those who are let in"
-        add = fast_add.read_v3(packet) if is_v3 else fast_add.read_v2(packet)
-        if add is not None:
-            if add.ledger_id not in guard.may_add:
-                return False
-            if not self._processor.add(self if is_v3 else self._binary_client(CURRENT_VERSION), add):
-                return False
+    def _serve_fast_counted(self, packet: memoryview, is_v3: bool) -> bool:
+        guard = self._own_guard()
+        if not self._serve_fast_guarded(packet, is_v3):
+            return False
+        if len(packet) > _LONGEST_READ:
             guard.adds += 1
             guard.add_bytes += len(packet)
-            return True
+        return True
+
+    def _serve_fast_guarded(self, packet: memoryview, is_v3: bool) -> bool:
+        add = fast_add.read_v3(packet) if is_v3 else fast_add.read_v2(packet)
+        if add is not None:
+            if add.ledger_id not in self._may_add:
+                return False
+            return self._processor.add(self if is_v3 else self._binary_client(CURRENT_VERSION), add)
         read = fast_read.read_v3(packet) if is_v3 else fast_read.read_v2(packet)
-        if read is None or read.ledger_id not in guard.may_read:
+        if read is None or read.ledger_id not in self._may_read:
             return False
         return self._processor.reads.serve_now(self if is_v3 else self._binary_client(CURRENT_VERSION), read)
 
@@ -134,6 +143,7 @@ class GuardedConnection(BookieConnection):
         principal = self._gate.principal
         if self._guard is None or self._guard.principal != principal:
             self._guard = self._access.guard(principal, self._peer)
+            self._may_add, self._may_read = self._guard.may_add, self._guard.may_read
         return self._guard
 
     def _refuse(self, client: Client, request: Request) -> None:
