@@ -492,7 +492,7 @@ class BookKeeper:
         Args:
             bookies: Registrations, such as `bookies` returned elsewhere.
         """
-        self._context.pool.tell(bookies)
+        self._context.pool.seed_addresses(bookies)
 
     async def list_ledgers(
         self, scope_id: int = 0, start_after: int | None = None, end_before: int | None = None, page_size: int = 0

@@ -14,7 +14,7 @@ from tests.chaos.cluster import ChaosBookie, ChaosCluster
 from tests.history import events
 from tests.history.recorder import Recorder, save
 from tests.history.recording_client import RecordingClient
-from tests.history.verdict import Verdict, judge
+from tests.history.verdict import Verdict, check_history
 from tests.history.violations import InvariantViolated, NoProgress
 from tests.simulation.plan import FaultPlan, Limits, Plan, make_plan
 from tests.simulation.workload import Workload
@@ -80,7 +80,7 @@ class ChaosRound:
             violations.append(NoProgress("the cluster is not whole again though nothing ails it"))
         finally:
             await workload.close()
-        verdict = judge(recorder.history)
+        verdict = check_history(recorder.history)
         verdict.violations += violations
         return verdict
 

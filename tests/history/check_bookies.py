@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 from tests.history import events
 from tests.history.events import BookieAnswered, BookieHolds, Fault
+from tests.history.history_index import BookieHistory, HistoryIndex, ensemble_of
 from tests.history.rules_bookies import FENCE_ANSWERS, NEGATIVE
-from tests.history.story import BookieStory, Story, ensemble_of
 from tests.history.violations import (
     AcknowledgedBeforeSync,
     DamageAnsweredAsMissing,
@@ -25,7 +25,7 @@ from tests.history.violations import (
 )
 
 
-def _deleted(story: Story, ledger: str, position: int) -> bool:
+def _deleted(story: HistoryIndex, ledger: str, position: int) -> bool:
     return story.deleted_at.get(ledger, position) < position
 
 
@@ -66,7 +66,7 @@ class _Promises:
         self.life_began, self.lost_power = position, False
 
 
-def bookies_keep_what_they_acknowledged(story: Story) -> dict[str, int]:
+def bookies_keep_what_they_acknowledged(story: HistoryIndex) -> dict[str, int]:
     """S1, S2, S5, S6: whenever a bookie was looked at, after a start or at the end, it held what it had promised.
 
     Which of them is broken follows from what happened: a loss of power took what this life had acknowledged (S5); else
@@ -80,7 +80,7 @@ def bookies_keep_what_they_acknowledged(story: Story) -> dict[str, int]:
     return looked
 
 
-def _check_promises(story: Story, bookie: BookieStory, looked: dict[str, int]) -> None:
+def _check_promises(story: HistoryIndex, bookie: BookieHistory, looked: dict[str, int]) -> None:
     promises = _Promises()
     for position, event in bookie.events:
         match event:
@@ -101,7 +101,7 @@ def _check_promises(story: Story, bookie: BookieStory, looked: dict[str, int]) -
 
 
 def _compare(
-    story: Story, bookie: str, promises: _Promises, position: int, held: BookieHolds, looked: dict[str, int]
+    story: HistoryIndex, bookie: str, promises: _Promises, position: int, held: BookieHolds, looked: dict[str, int]
 ) -> None:
     stored = {each.ledger: (each.fenced, {entry_id for entry_id, _ in each.entries}) for each in held.ledgers}
     for ledger, fence in promises.fences.items():
@@ -129,23 +129,23 @@ def _lost_by(promises: _Promises, answered: int) -> type[InvariantViolated]:
     return ReplayLost
 
 
-def damage_is_not_answered_as_missing(story: Story) -> int:
+def damage_is_not_answered_as_missing(story: HistoryIndex) -> int:
     """S3: an entry that a bookie had acknowledged is never answered as missing, whatever became of its disk."""
     bookies = (bookie for bookie in story.bookies.values() if not _lost_a_file(bookie))
     return _nothing_promised_is_denied(story, bookies, DamageAnsweredAsMissing)
 
 
-def lost_files_are_not_answered_as_missing(story: Story) -> int:
+def lost_files_are_not_answered_as_missing(story: HistoryIndex) -> int:
     """S8: nor is one that was in a file of which a start found less than there had been."""
     bookies = (bookie for bookie in story.bookies.values() if _lost_a_file(bookie))
     return _nothing_promised_is_denied(story, bookies, DeniedWhatItLost)
 
 
-def _lost_a_file(bookie: BookieStory) -> bool:
+def _lost_a_file(bookie: BookieHistory) -> bool:
     return any(isinstance(event, Fault) and event.kind == events.DAMAGED_FILE for _, event in bookie.events)
 
 
-def _is_placed(story: Story, bookie: str, answer: BookieAnswered) -> bool:
+def _is_placed(story: HistoryIndex, bookie: str, answer: BookieAnswered) -> bool:
     """Whether the metadata place the entry at the bookie; once another one has its place it may let go of its copy."""
     ledger = story.ledgers.get(answer.ledger)
     seen = [each for each in ledger.metadata if each.at <= answer.at] if ledger is not None else []
@@ -154,7 +154,7 @@ def _is_placed(story: Story, bookie: str, answer: BookieAnswered) -> bool:
 
 
 def _nothing_promised_is_denied(
-    story: Story, bookies: Iterable[BookieStory], violation: type[InvariantViolated]
+    story: HistoryIndex, bookies: Iterable[BookieHistory], violation: type[InvariantViolated]
 ) -> int:
     looked = 0
     for bookie in bookies:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from tests.history import events
-from tests.history.story import LedgerStory, Story, ensemble_of
+from tests.history.history_index import HistoryIndex, LedgerHistory, ensemble_of
 from tests.history.violations import AcknowledgedEntryLost, OutOfOrder, TooFewCopies
 
 
-def acknowledged_entries_are_readable(story: Story) -> int:
+def acknowledged_entries_are_readable(story: HistoryIndex) -> int:
     """P1: in what was read at any time, in what reads failed once all was healed, and in what bookies hold."""
     looked = 0
     for ledger in story.ledgers.values():
@@ -17,7 +17,7 @@ def acknowledged_entries_are_readable(story: Story) -> int:
     return looked
 
 
-def _reads_agree(ledger: LedgerStory) -> int:
+def _reads_agree(ledger: LedgerHistory) -> int:
     looked = 0
     for read in ledger.reads:
         for entry_id, content in enumerate(read.contents, read.first):
@@ -35,7 +35,7 @@ def _reads_agree(ledger: LedgerStory) -> int:
     return looked
 
 
-def _readable_after_healing(story: Story, ledger: LedgerStory) -> int:
+def _readable_after_healing(story: HistoryIndex, ledger: LedgerHistory) -> int:
     if story.healed_at is None:
         return 0
     healed = story.history[story.healed_at].at
@@ -52,7 +52,7 @@ def _readable_after_healing(story: Story, ledger: LedgerStory) -> int:
     return len(ledger.read_failures)
 
 
-def _durable_copies_exist(story: Story, ledger: LedgerStory) -> int:
+def _durable_copies_exist(story: HistoryIndex, ledger: LedgerHistory) -> int:
     newest = ledger.newest
     if newest is None or not story.holdings:
         return 0
@@ -77,7 +77,7 @@ def _ensemble(seen: events.MetadataSeen, entry_id: int) -> str:
 
 
 def _copies(
-    story: Story, ledger: LedgerStory, seen: events.MetadataSeen, entry_id: int, content: str | None = None
+    story: HistoryIndex, ledger: LedgerHistory, seen: events.MetadataSeen, entry_id: int, content: str | None = None
 ) -> int:
     """Bookies that hold the entry; those whose data are lost, or that nobody looked at, may have held it."""
     copies = 0
@@ -91,7 +91,7 @@ def _copies(
     return copies
 
 
-def closed_ledgers_have_their_copies(story: Story) -> int:
+def closed_ledgers_have_their_copies(story: HistoryIndex) -> int:
     """P3."""
     if not story.holdings:
         return 0
@@ -111,10 +111,10 @@ def closed_ledgers_have_their_copies(story: Story) -> int:
     return looked
 
 
-def entries_keep_their_order(story: Story) -> int:
+def entries_keep_their_order(story: HistoryIndex) -> int:
     """P4: what is read, and what bookies hold, is what was appended, each once, in the order of the calls.
 
-    A torn copy (`Story.is_torn`) is not what was appended, and need not be: its digest tells.
+    A torn copy (`HistoryIndex.is_torn`) is not what was appended, and need not be: its digest tells.
     """
     looked = 0
     stored: dict[str, dict[int, set[str]]] = {}
@@ -141,7 +141,7 @@ def entries_keep_their_order(story: Story) -> int:
 class _Order:
     """The appends that stand at the ids of one ledger."""
 
-    def __init__(self, ledger: LedgerStory) -> None:
+    def __init__(self, ledger: LedgerHistory) -> None:
         self._ledger = ledger
         self._appends = {asked.content: asked for asked in ledger.asked.values()}
         self._found: dict[int, events.AppendAsked] = {}

@@ -6,11 +6,11 @@ from collections.abc import Collection
 
 from tests.history import events
 from tests.history.events import MetadataSeen
-from tests.history.story import LedgerStory, Story
+from tests.history.history_index import HistoryIndex, LedgerHistory
 from tests.history.violations import ClosedBelowLac, LedgersAliased, NoProgress
 
 
-def closed_ledgers_keep_what_was_confirmed(story: Story) -> int:
+def closed_ledgers_keep_what_was_confirmed(story: HistoryIndex) -> int:
     """P2: one closer among those who say that they closed, and no end below what a writer had confirmed."""
     looked = 0
     for ledger in story.ledgers.values():
@@ -31,12 +31,12 @@ def closed_ledgers_keep_what_was_confirmed(story: Story) -> int:
     return looked
 
 
-def _ends(ledger: LedgerStory) -> list[events.Closed | events.Recovered]:
+def _ends(ledger: LedgerHistory) -> list[events.Closed | events.Recovered]:
     """Where clients were told that the ledger ends."""
     return [*ledger.recovered, *ledger.closed]
 
 
-def all_goes_on_once_healed(story: Story) -> int:
+def all_goes_on_once_healed(story: HistoryIndex) -> int:
     """P12: after healing every ledger in reach has an end and is read whole, and what is appended is acknowledged.
 
     A bookie with a torn copy tells nobody whether there was an entry, so as to that ledger it is not in reach.
@@ -57,20 +57,20 @@ def all_goes_on_once_healed(story: Story) -> int:
     return looked
 
 
-def all_in_reach(story: Story, seen: MetadataSeen, without: Collection[str] = ()) -> bool:
+def all_in_reach(story: HistoryIndex, seen: MetadataSeen, without: Collection[str] = ()) -> bool:
     """Every write set of every fragment, whatever entries it has."""
     first_ids = (first + offset for first, _ in seen.fragments for offset in range(seen.sizes[0]))
     return all(story.in_reach(seen, entry_id, without) for entry_id in first_ids)
 
 
-def _begun_after(ledger: LedgerStory, failure: events.Event, healed: float) -> bool:
+def _begun_after(ledger: LedgerHistory, failure: events.Event, healed: float) -> bool:
     """What was begun in bad times may fail in good ones."""
     if isinstance(failure, events.RecoveryFailed):
         return any(asked.client == failure.client and asked.at > healed for asked in ledger.recoveries_asked)
     return all(created.at > healed for created in ledger.created)
 
 
-def _has_an_end(ledger: LedgerStory, healed: float) -> None:
+def _has_an_end(ledger: LedgerHistory, healed: float) -> None:
     ends = [end for end in _ends(ledger) if end.at > healed]
     if not ends:
         raise NoProgress(f"ledger {ledger.ledger} was not closed after all was healed", *ledger.failures[-3:])
@@ -85,7 +85,7 @@ def _has_an_end(ledger: LedgerStory, healed: float) -> None:
         )
 
 
-def ledgers_are_not_mixed_up(story: Story) -> int:
+def ledgers_are_not_mixed_up(story: HistoryIndex) -> int:
     """D1, and that an id is given once: a record carries the tag of the ledger that was created under its id."""
     looked = 0
     for ledger in story.ledgers.values():

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 
 from tests.history.events import Event, Fault
+from tests.history.history_index import HistoryIndex
 from tests.history.metadata_events import (
     GONE,
     ChangeAsked,
@@ -26,7 +27,6 @@ from tests.history.metadata_events import (
     WatchEnded,
     WatchTold,
 )
-from tests.history.story import Story
 from tests.history.violations import (
     BadListing,
     LostOutcomeMisjudged,
@@ -38,7 +38,7 @@ from tests.history.violations import (
 )
 
 
-def watch_answers_grow(story: Story) -> int:
+def watch_answers_grow(story: HistoryIndex) -> int:
     """M1, and that a removal is the last word (M2). Each subscription that a gateway reads may be answered anew."""
     looked = 0
     last: dict[tuple[object, ...], StreamTold | WatchTold] = {}
@@ -80,17 +80,17 @@ class _Watch:
     """A fault fell into its life."""
 
 
-def newest_is_delivered(story: Story) -> int:
+def newest_is_delivered(story: HistoryIndex) -> int:
     """M2: of watches in whose life nothing went wrong."""
     return _all_are_told(story, troubled=False)
 
 
-def resumed_watches_miss_nothing(story: Story) -> int:
+def resumed_watches_miss_nothing(story: HistoryIndex) -> int:
     """M3: of the others."""
     return _all_are_told(story, troubled=True)
 
 
-def _all_are_told(story: Story, troubled: bool) -> int:
+def _all_are_told(story: HistoryIndex, troubled: bool) -> int:
     looked = 0
     newest: dict[str, StoreChanged] = {}
     watches: dict[tuple[str, int], _Watch] = {}
@@ -132,7 +132,7 @@ def _is_told(watch: _Watch, newest: StoreChanged | None, quiet: Quiet) -> None:
     )
 
 
-def clients_never_read_backwards(story: Story) -> int:
+def clients_never_read_backwards(story: HistoryIndex) -> int:
     """M4: what is asked for once a state was seen is not older than the store was then, on whichever ledger."""
     looked = 0
     store = _Store()
@@ -205,7 +205,7 @@ class _Listing:
     pages: list[ListingPage] = field(default_factory=list)
 
 
-def listings_are_whole(story: Story) -> int:
+def listings_are_whole(story: HistoryIndex) -> int:
     """M5."""
     looked = 0
     store = _Store()
@@ -250,7 +250,7 @@ def _has_all(listing: _Listing, end: ListingEnded) -> None:
         raise BadListing(f"ledger {missing[0]} existed throughout and is missing", listing.asked, *listing.pages, end)
 
 
-def lost_outcomes_are_resolved(story: Story) -> int:
+def lost_outcomes_are_resolved(story: HistoryIndex) -> int:
     """M6."""
     looked = 0
     by_mark: dict[str, list[StoreChanged]] = defaultdict(list)
@@ -303,7 +303,7 @@ def _winner_problems(
         yield f"version {done.version} of ledger {done.ledger} has two makers"
 
 
-def store_watches_are_few(story: Story) -> int:
+def store_watches_are_few(story: HistoryIndex) -> int:
     """M7."""
     looked = 0
     for event in story.history:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from tests.history import check_bookies, check_entries, check_ledgers, check_metadata
 from tests.history.events import History
+from tests.history.history_index import HistoryIndex
 from tests.history.recorder import Recorder
 from tests.history.rules import Rule, Rules, Watch
 from tests.history.rules_bookies import FencesHold, ForeignDirectoriesAreRefused, NegativesStay, WrongKeysAreRefused
@@ -22,10 +23,9 @@ from tests.history.rules_ledgers import (
     RecoveriesAgree,
     RepairsReplaceMembersOnly,
 )
-from tests.history.story import Story
 from tests.history.violations import InvariantViolated
 
-Checker = Callable[[Story], int]
+Checker = Callable[[HistoryIndex], int]
 """Returns how many things it looked at. Raises InvariantViolated."""
 
 CHECKERS: dict[str, Checker] = {
@@ -95,7 +95,7 @@ class Verdict:
         return "\n\n".join(map(str, self.violations)) or "every invariant holds"
 
 
-def judge(history: History, rules: Rules | None = None) -> Verdict:
+def check_history(history: History, rules: Rules | None = None) -> Verdict:
     """Of a run that is over: every rule and every checker; each tells its first violation.
 
     `rules`: those that have heard every event already; without them the history is played to new ones.
@@ -105,14 +105,14 @@ def judge(history: History, rules: Rules | None = None) -> Verdict:
         for event in history:
             rules.take(event)
     verdict = Verdict([*rules.violations], rules.looked)
-    _ask_checkers(Story(history), verdict)
+    _ask_checkers(HistoryIndex(history), verdict)
     return verdict
 
 
 def judge_so_far(history: History) -> Verdict:
     """Of a run that goes on: what the checkers can say by now. Rules hear each event when it happens (`Watch`)."""
     verdict = Verdict()
-    _ask_checkers(Story(history, over=False), verdict)
+    _ask_checkers(HistoryIndex(history, over=False), verdict)
     return verdict
 
 
@@ -124,7 +124,7 @@ def watch(recorder: Recorder, fail: Callable[[InvariantViolated], None], first: 
     return watching
 
 
-def _ask_checkers(story: Story, verdict: Verdict) -> None:
+def _ask_checkers(story: HistoryIndex, verdict: Verdict) -> None:
     for invariant, checker in CHECKERS.items():
         try:
             verdict.looked[invariant] += checker(story)

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from tests.simulation.kinds import Kind, plan_of, run_one
+from tests.simulation.kinds import WorldKind, plan_of, run_one
 from tests.simulation.outcome import Outcome
 from tests.simulation.plan import Plan
 from tests.simulation.seeds import Summary, outcomes
@@ -34,13 +34,13 @@ def main(
     seed: Annotated[int | None, typer.Option(help="run this one only, with its transcript")] = None,
     keep: Annotated[str, typer.Option(help="parts of that seed's plan to keep, as a shrunk plan is printed")] = "",
     world: Annotated[
-        Kind,
+        WorldKind,
         typer.Option(
             help="small: short, with few writers, many a second; repair: small, with auto-recovery; "
             "peers: the same over ZooKeeper, beside BookKeeper's; "
             "metadata: gateways and ZooKeeper alone"
         ),
-    ] = Kind.LARGE,
+    ] = WorldKind.LARGE,
     jobs: Annotated[int, typer.Option(help="processes; 0: one a core")] = 0,
     shrinking: Annotated[bool, typer.Option("--shrink/--no-shrink", help="look for smaller plans that fail")] = True,
     quiet: Annotated[bool, typer.Option("--quiet", help="no transcript")] = False,
@@ -60,7 +60,7 @@ def main(
     raise typer.Exit(1 if summary.failed else 0)
 
 
-def _replay(seed: int, kind: Kind, keep: str, *, quiet: bool) -> int:
+def _replay(seed: int, kind: WorldKind, keep: str, *, quiet: bool) -> int:
     """With a readable transcript."""
     plan = plan_of(kind, seed)
     if keep:
@@ -81,7 +81,7 @@ def _say(line: str) -> None:
     sys.stdout.write(f"{line}\n")
 
 
-def _run_all(first: int, count: int, jobs: int, kind: Kind) -> Summary:
+def _run_all(first: int, count: int, jobs: int, kind: WorldKind) -> Summary:
     summary = Summary()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, TimeRemainingColumn(), console=_console, transient=True) as progress:
@@ -96,7 +96,7 @@ def _run_all(first: int, count: int, jobs: int, kind: Kind) -> Summary:
     return summary
 
 
-def _table(summary: Summary, kind: Kind, first: int, seconds: float) -> Table:
+def _table(summary: Summary, kind: WorldKind, first: int, seconds: float) -> Table:
     table = Table(box=None, show_header=False)
     hours = summary.simulated_seconds / 3600
     a_second = summary.operations / max(summary.core_seconds, 1e-9)
@@ -111,7 +111,7 @@ def _table(summary: Summary, kind: Kind, first: int, seconds: float) -> Table:
     return table
 
 
-def _show(outcome: Outcome, kind: Kind, *, shrinking: bool) -> None:
+def _show(outcome: Outcome, kind: WorldKind, *, shrinking: bool) -> None:
     _console.print(f"\nseed {outcome.seed}", style="red")
     _console.print(outcome.problem, markup=False, highlight=False)
     plan = outcome.plan if shrinking else None
@@ -120,9 +120,9 @@ def _show(outcome: Outcome, kind: Kind, *, shrinking: bool) -> None:
     _console.print(f"replay it with: {replay_command(kind, outcome.seed, plan)}", highlight=False)
 
 
-def replay_command(kind: Kind, seed: int, plan: Plan | None = None) -> str:
+def replay_command(kind: WorldKind, seed: int, plan: Plan | None = None) -> str:
     """What runs the seed again, or of its plan the parts that `plan` has left."""
-    world = "" if kind is Kind.LARGE else f" --world {kind}"
+    world = "" if kind is WorldKind.LARGE else f" --world {kind}"
     keep = f" --keep {keep_option(plan)}" if plan is not None else ""
     return f"python -m tests.simulation --seed {seed}{world}{keep}"
 

@@ -18,7 +18,7 @@ from tests.simulation.plan import Limits, Plan, make_plan
 from tests.simulation.run import LIMITS, PEERS_LIMITS, REPAIR_LIMITS, SMALL_LIMITS, run_seed
 
 
-class Kind(StrEnum):
+class WorldKind(StrEnum):
     """As the option `--world` has them."""
 
     LARGE = "large"
@@ -30,26 +30,26 @@ class Kind(StrEnum):
     @property
     def invariants(self) -> tuple[str, ...]:
         """Those that runs of this kind are put to."""
-        if self is Kind.METADATA:
+        if self is WorldKind.METADATA:
             return "P6", *(each for each in CHECKERS if each.startswith("M"))
-        return (*DATA_INVARIANTS, *PEER_INVARIANTS) if self is Kind.PEERS else DATA_INVARIANTS
+        return (*DATA_INVARIANTS, *PEER_INVARIANTS) if self is WorldKind.PEERS else DATA_INVARIANTS
 
 
-_LIMITS: dict[Kind, Limits] = {
-    Kind.LARGE: LIMITS,
-    Kind.SMALL: SMALL_LIMITS,
-    Kind.REPAIR: REPAIR_LIMITS,
-    Kind.PEERS: PEERS_LIMITS,
+_LIMITS: dict[WorldKind, Limits] = {
+    WorldKind.LARGE: LIMITS,
+    WorldKind.SMALL: SMALL_LIMITS,
+    WorldKind.REPAIR: REPAIR_LIMITS,
+    WorldKind.PEERS: PEERS_LIMITS,
 }
 
 
-def plan_of(kind: Kind, seed: int) -> Plan | None:
+def plan_of(kind: WorldKind, seed: int) -> Plan | None:
     """None for worlds without plans."""
     return make_plan(seed, _LIMITS[kind]) if kind in _LIMITS else None
 
 
 def run_one(
-    kind: Kind,
+    kind: WorldKind,
     seed: int,
     plan: Plan | None = None,
     *,
@@ -57,6 +57,6 @@ def run_one(
     on_line: Callable[[str], None] | None = None,
 ) -> Outcome:
     """A seed of a kind, with its plan or a smaller one."""
-    if kind is Kind.METADATA:
+    if kind is WorldKind.METADATA:
         return run_metadata_seed(seed, transcript=transcript, on_line=on_line)
     return run_seed(seed, plan, limits=_LIMITS[kind], transcript=transcript, on_line=on_line)

@@ -34,7 +34,7 @@ from tests.history.metadata_events import (
 )
 from tests.history.recorder import Recorder
 from tests.history.recording_client import metadata_seen
-from tests.history.verdict import Verdict, judge, watch
+from tests.history.verdict import Verdict, check_history, watch
 from tests.history.violations import NoProgress
 from tests.simulation.metadata_actors import MetadataClient, mark_of
 from tests.simulation.metadata_encounters import MetadataEncounters
@@ -171,7 +171,7 @@ def run_metadata_seed(
 
     def run() -> Verdict:
         world.run(_run(world, outcome, recorder, seconds))
-        return judge(recorder.history, watching.rules)
+        return check_history(recorder.history, watching.rules)
 
     outcome.conclude(run)
     outcome.transcript = world.transcript.text()

@@ -27,7 +27,7 @@ from tests.history.contents import BAD_DIGEST, text_of
 from tests.history.events import BookieAnswered, Event
 from tests.history.recorder import Recorder
 from tests.history.recording_client import PASSWORD, RecordingClient, metadata_seen
-from tests.history.verdict import Verdict, judge, watch
+from tests.history.verdict import Verdict, check_history, watch
 from tests.history.violations import AcknowledgedBeforeSync, FenceNotDurable
 from tests.simulation.faults import (
     CLOCK_SKEW,
@@ -173,7 +173,7 @@ class _Run:
     def run(self) -> Verdict:
         with copies_told(self._copies):
             self.world.run(self._main())
-        return judge(self.recorder.history, self.watch.rules)
+        return check_history(self.recorder.history, self.watch.rules)
 
     def disk_faults(self) -> Counter[str]:
         counts: Counter[str] = Counter()

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 
-from tests.simulation.kinds import Kind, run_one
+from tests.simulation.kinds import WorldKind, run_one
 from tests.simulation.outcome import Outcome
 
 _AHEAD = 4
@@ -52,7 +52,7 @@ def _begin_process() -> None:
     gc.freeze()
 
 
-def _run_one(kind: Kind, seed: int) -> Outcome:
+def _run_one(kind: WorldKind, seed: int) -> Outcome:
     """In a process of the pool: what is large stays there."""
     outcome = run_one(kind, seed)
     outcome.history, outcome.transcript = [], ""
@@ -62,7 +62,7 @@ def _run_one(kind: Kind, seed: int) -> Outcome:
     return outcome
 
 
-def outcomes(seeds: Iterable[int], jobs: int, kind: Kind = Kind.LARGE) -> Iterator[Outcome]:
+def outcomes(seeds: Iterable[int], jobs: int, kind: WorldKind = WorldKind.LARGE) -> Iterator[Outcome]:
     """As they come, with a bounded number handed out."""
     left, context = iter(seeds), multiprocessing.get_context("forkserver")
     with ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin_process) as pool:

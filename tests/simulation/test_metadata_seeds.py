@@ -15,7 +15,7 @@ from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import DigestType, LedgerMetadata
 from bookgate.ledger.metadata_codec import encode
 from bookgate.ledger.metadata_store import LedgerManager, LedgerRecord
-from tests.simulation.kinds import Kind
+from tests.simulation.kinds import WorldKind
 from tests.simulation.metadata_run import run_metadata_seed
 from tests.simulation.simulated_store import SimulatedStore
 from tests.simulation.world import World
@@ -37,7 +37,7 @@ def test_no_invariant_is_broken_and_each_is_put_to_the_test() -> None:
         assert not outcome.failed, outcome.problem
         assert outcome.faults
         looked += outcome.looked
-    assert set(Kind.METADATA.invariants) <= set(looked)
+    assert set(WorldKind.METADATA.invariants) <= set(looked)
 
 
 def test_the_same_seed_is_the_same_run() -> None:

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from tests.history.verdict import PEER_INVARIANTS
-from tests.simulation.kinds import Kind, run_one
+from tests.simulation.kinds import WorldKind, run_one
 
 SEEDS = (*range(1, 11), 12, 24, 29)
 
@@ -18,7 +18,7 @@ def test_what_peers_have_claimed_is_honoured(caplog: pytest.LogCaptureFixture) -
     looked: Counter[str] = Counter()
     faults: Counter[str] = Counter()
     for seed in SEEDS:
-        outcome = run_one(Kind.PEERS, seed)
+        outcome = run_one(WorldKind.PEERS, seed)
         assert not outcome.failed, outcome.problem
         looked += outcome.looked
         faults += outcome.faults

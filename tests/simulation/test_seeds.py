@@ -18,7 +18,7 @@ from bookgate.bookie.storage.ledger_state import LedgerState
 from bookgate.ledger.wire.messages import Status
 from tests.history import events
 from tests.simulation.__main__ import replay_command
-from tests.simulation.kinds import Kind
+from tests.simulation.kinds import WorldKind
 from tests.simulation.plan import FaultPlan, Limits, Plan, RatePlan, VisitPlan, WriterPlan, make_plan
 from tests.simulation.regressions import REGRESSIONS
 from tests.simulation.run import LIMITS, REPAIR_LIMITS, SMALL_LIMITS, run_seed
@@ -75,11 +75,11 @@ def test_repairs_keep_to_racks_and_budgets() -> None:
 
 
 def test_the_command_that_replays_a_seed_makes_the_same_plan() -> None:
-    assert replay_command(Kind.LARGE, 7) == "python -m tests.simulation --seed 7"
+    assert replay_command(WorldKind.LARGE, 7) == "python -m tests.simulation --seed 7"
     plan = make_plan(7, SMALL_LIMITS).keeping({"w0"})
     bursts = len(plan.writers[0].bursts)
     smaller = f"python -m tests.simulation --seed 7 --world small --keep w0:{bursts}"
-    assert replay_command(Kind.SMALL, 7, plan) == smaller
+    assert replay_command(WorldKind.SMALL, 7, plan) == smaller
 
 
 def test_the_same_seed_gives_the_same_transcript() -> None:

@@ -95,7 +95,7 @@ class BookiePool:
         self._scan_timer: asyncio.TimerHandle | None = None
         self._scan_due = 0.0
         self._closed = False
-        self._told: dict[str, Address] = {}
+        self._given: dict[str, Address] = {}
         self._seeded: set[str] = set()
         self.next_txn_id = itertools.count(1 + (self._rng.getrandbits(_SECRET_BITS) if secret_txn_ids else 0)).__next__
         """Unique among all requests of this client."""
@@ -178,14 +178,14 @@ class BookiePool:
         beside = partial(self._connection, V3, bookie_id, ledger_id)
         return V2Connection(bookie_id, self._address, self._settings, self._connector, self._rng, v3=beside)
 
-    def tell(self, bookies: Iterable[BookieServiceInfo]) -> None:
-        """Where bookies are, as somebody knows already: service discovery is asked only when one is not there."""
+    def seed_addresses(self, bookies: Iterable[BookieServiceInfo]) -> None:
+        """Uses these addresses first; service discovery is asked only if a bookie is not at its address."""
         for info in bookies:
             self._learn(info)
             endpoint = info.endpoint(BOOKIE_RPC)
             address = None if endpoint is None else Address(endpoint.host, endpoint.port)
-            if address is not None and self._told.get(info.bookie_id) != address:
-                self._told[info.bookie_id] = address
+            if address is not None and self._given.get(info.bookie_id) != address:
+                self._given[info.bookie_id] = address
                 self._seeded.discard(info.bookie_id)
 
     async def free_bytes(self, bookie_id: str) -> int:
@@ -268,7 +268,7 @@ class BookiePool:
         return address
 
     async def _address(self, bookie_id: str) -> Address:
-        told = self._told.get(bookie_id)
+        told = self._given.get(bookie_id)
         if told is None:
             return await self._looked_up(bookie_id)
         if bookie_id not in self._seeded:

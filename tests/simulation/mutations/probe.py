@@ -12,7 +12,7 @@ import sys
 import time
 from dataclasses import asdict, dataclass
 
-from tests.simulation.kinds import Kind, run_one
+from tests.simulation.kinds import WorldKind, run_one
 from tests.simulation.mutations.mutation import DATA
 
 
@@ -29,7 +29,7 @@ class Found:
 
 def probe(world: str, first: int, most: int, seconds: float) -> Found:
     """At most so many seeds, and no more of them after so many seconds."""
-    kind = Kind.LARGE if world == DATA else Kind(world)
+    kind = WorldKind.LARGE if world == DATA else WorldKind(world)
     found, began = Found(), time.monotonic()
     while found.seeds < most and found.invariant is None and time.monotonic() - began < seconds:
         outcome = run_one(kind, first + found.seeds)

@@ -11,7 +11,7 @@ from tests.history import events
 from tests.history.contents import BAD_DIGEST
 from tests.history.events import Event, Fault, History, LedgerCreated, ReadDone, Recovered
 from tests.history.recorder import Recorder
-from tests.history.verdict import CHECKERS, RULES, judge, judge_so_far, watch
+from tests.history.verdict import CHECKERS, RULES, check_history, judge_so_far, watch
 from tests.history.violations import InvariantViolated
 from tests.unit.history.good_history import BOOKIES, CONTENTS, answered, good_history, holds, metadata
 
@@ -128,7 +128,7 @@ BROKEN: dict[str, tuple[str, Change]] = {
 
 
 def test_a_good_history_is_accepted() -> None:
-    verdict = judge(good_history())
+    verdict = check_history(good_history())
     assert not verdict.violations, verdict
     assert all(verdict.looked[invariant] for invariant in ("P1", "P3", "P7", "P8", "P9", "S1", "S5", "S6", "S7", "P12"))
 
@@ -136,7 +136,7 @@ def test_a_good_history_is_accepted() -> None:
 def test_a_repair_may_replace_members_of_complete_fragments() -> None:
     repaired = metadata(3, "CLOSED", fragments=((0, MOVED),))
     history = with_last(events.LedgerRepaired(3.0, "7", 3), repaired)(good_history())
-    verdict = judge(history)
+    verdict = check_history(history)
     assert {"P6", "R7"}.isdisjoint(verdict.broken)
     assert verdict.looked["R7"] == 1
 
@@ -146,13 +146,13 @@ def test_who_was_replaced_may_deny_what_it_held() -> None:
     (left,), (stays, *_) = set(BOOKIES) - set(MOVED), sorted(set(BOOKIES) & set(MOVED))
     for bookie, broken in ((left, False), (stays, True)):
         denied = with_late_answer(bookie, 1, "read", "ENOENTRY", at=4.0)
-        assert ("S3" in judge(changes(moved, denied)(good_history())).broken) is broken
+        assert ("S3" in check_history(changes(moved, denied)(good_history())).broken) is broken
 
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_broken_invariant_is_found(name: str) -> None:
     invariant, change = BROKEN[name]
-    assert invariant in judge(change(good_history())).broken
+    assert invariant in check_history(change(good_history())).broken
 
 
 def test_every_invariant_has_a_history_that_breaks_it() -> None:
@@ -183,8 +183,8 @@ def test_a_rule_speaks_at_the_event_that_breaks_it(name: str) -> None:
     history = change(good_history())
     told = violations_while_it_grows(history)
     length = next(length for broken, length in told if broken == invariant)
-    assert invariant in judge(history[:length]).broken
-    assert invariant not in judge(history[: length - 1]).broken
+    assert invariant in check_history(history[:length]).broken
+    assert invariant not in check_history(history[: length - 1]).broken
 
 
 def test_what_only_a_stretch_shows_is_found_before_the_end() -> None:
@@ -198,21 +198,21 @@ def test_a_bookie_that_lost_a_file_may_have_lost_the_key() -> None:
     let_in = with_late_answer("b2", 9, "recovery-add", "EOK", wrong_key=True)
     for damaged, broken in (("b2", False), ("b1", True)):
         change = changes(with_last(Fault(3.0, events.DAMAGED_FILE, damaged, "7.idx remove")), let_in)
-        assert ("S7" in judge(change(good_history())).broken) is broken
+        assert ("S7" in check_history(change(good_history())).broken) is broken
 
 
 def test_a_deleted_ledger_is_promised_nothing() -> None:
     gone = [events.DeleteAsked(3.0, "d", "7"), events.LedgerCollected(3.0, "b1", "7")]
     history = [*good_history(), *gone, *(holds(bookie, fenced=False, entries=()) for bookie in BOOKIES)]
-    assert not judge(history).violations
+    assert not check_history(history).violations
 
 
 def test_what_a_writer_is_told_after_the_deletion_is_no_promise() -> None:
     history = good_history()
     late = replace(next(each for each in history if isinstance(each, events.AppendAcknowledged)), at=4.0, entry_id=5)
-    assert "P2" in judge([*history, late]).broken
-    assert "P2" not in judge([*history, events.DeleteAsked(3.0, "d", "7"), late]).broken
-    assert "P2" in judge([*history, late, events.DeleteAsked(5.0, "d", "7")]).broken
+    assert "P2" in check_history([*history, late]).broken
+    assert "P2" not in check_history([*history, events.DeleteAsked(3.0, "d", "7"), late]).broken
+    assert "P2" in check_history([*history, late, events.DeleteAsked(5.0, "d", "7")]).broken
 
 
 def test_unforced_entries_of_a_deferred_ledger_may_be_lost() -> None:
@@ -227,43 +227,43 @@ def test_unforced_entries_of_a_deferred_ledger_may_be_lost() -> None:
         changed = [event for event in changed if not isinstance(event, events.WriterLac)]
         return [*changed, events.Forced(3.0, "w", "7", lac), *(holds(b, entries=CONTENTS[:1]) for b in BOOKIES)]
 
-    assert "P1" in judge(deferred(good_history(), 1)).broken
-    assert "P1" not in judge(deferred(good_history(), 0)).broken
+    assert "P1" in check_history(deferred(good_history(), 1)).broken
+    assert "P1" not in check_history(deferred(good_history(), 0)).broken
 
 
 def test_a_lost_bookie_excuses_its_copies() -> None:
     damaged = [Fault(0.5, "corrupt", "b1"), holds("b1", entries=())]
-    assert not judge([*good_history(), *damaged]).violations
-    assert "P1" in judge([*good_history(), *damaged, holds("b2", entries=()), holds("b3", entries=())]).broken
+    assert not check_history([*good_history(), *damaged]).violations
+    assert "P1" in check_history([*good_history(), *damaged, holds("b2", entries=()), holds("b3", entries=())]).broken
 
 
 def test_a_recovery_that_began_in_bad_times_may_fail_in_good_ones() -> None:
     begun = events.RecoveryAsked(0.5, "h", "7")
-    assert "P12" not in judge([*good_history(), begun, FAILED_RECOVERY]).broken
+    assert "P12" not in check_history([*good_history(), begun, FAILED_RECOVERY]).broken
 
 
 def test_a_torn_copy_is_excused_only_where_nothing_was_promised() -> None:
     torn = f"{BAD_DIGEST}of entry 3"
     held = (*CONTENTS, torn)
     promised = [answered("b3", 3, "add", "EOK"), holds("b3", entries=held)]
-    assert "P4" not in judge([*good_history(), holds("b3", entries=held)]).broken
-    assert "P4" in judge([*good_history(), *promised]).broken
+    assert "P4" not in check_history([*good_history(), holds("b3", entries=held)]).broken
+    assert "P4" in check_history([*good_history(), *promised]).broken
 
 
 def test_nobody_can_go_on_where_an_ack_quorum_holds_torn_copies() -> None:
     held = (*CONTENTS, f"{BAD_DIGEST}of entry 3")
     failed = [*good_history(), events.RecoveryAsked(2.5, "h", "7"), FAILED_RECOVERY]
-    assert "P12" in judge([*failed, holds("b3", entries=held)]).broken
-    assert "P12" not in judge([*failed, holds("b3", entries=held), holds("b2", entries=held)]).broken
+    assert "P12" in check_history([*failed, holds("b3", entries=held)]).broken
+    assert "P12" not in check_history([*failed, holds("b3", entries=held), holds("b2", entries=held)]).broken
 
 
 def test_a_read_that_began_before_healing_may_fail_after_it() -> None:
-    verdict = judge([*good_history(), replace(LATE_FAILURE, asked_at=0.5)])
+    verdict = check_history([*good_history(), replace(LATE_FAILURE, asked_at=0.5)])
     assert not verdict.violations
 
 
 def test_a_violation_says_what_was_seen() -> None:
-    (violation,) = (v for v in judge([*good_history(), LATE_FAILURE]).violations if v.id == "P1")
+    (violation,) = (v for v in check_history([*good_history(), LATE_FAILURE]).violations if v.id == "P1")
     assert isinstance(violation, InvariantViolated)
     assert "P1 does not hold: an acknowledged entry is readable" in str(violation)
     assert "entries 0 to 1 can't be read" in str(violation)

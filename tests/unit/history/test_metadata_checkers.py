@@ -26,7 +26,7 @@ from tests.history.metadata_events import (
     WatchTold,
 )
 from tests.history.recorder import load, save
-from tests.history.verdict import CHECKERS, judge
+from tests.history.verdict import CHECKERS, check_history
 
 BEGIN: History = [
     ChangeAsked(0.0, "a", "m1", "create", "7"),
@@ -127,21 +127,21 @@ FINE: dict[str, list[Event]] = {
 
 
 def test_a_good_history_is_accepted() -> None:
-    verdict = judge(GOOD)
+    verdict = check_history(GOOD)
     assert not verdict.violations, verdict
     assert all(verdict.looked[invariant] for invariant in CHECKERS if invariant.startswith("M"))
 
 
 @pytest.mark.parametrize("name", FINE)
 def test_what_looks_odd_but_is_fine(name: str) -> None:
-    verdict = judge(FINE[name])
+    verdict = check_history(FINE[name])
     assert not verdict.violations, verdict
 
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_broken_invariant_is_found(name: str) -> None:
     invariant, history = BROKEN[name]
-    assert invariant in judge(history).broken
+    assert invariant in check_history(history).broken
 
 
 def test_every_invariant_has_a_history_that_breaks_it() -> None:

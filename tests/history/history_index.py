@@ -14,7 +14,7 @@ from tests.history.events import Event, History, MetadataSeen
 
 
 @dataclass
-class LedgerStory:
+class LedgerHistory:
     """One ledger. Lists are in the order of the history."""
 
     ledger: str
@@ -98,22 +98,22 @@ def ensemble_of(seen: MetadataSeen, entry_id: int) -> tuple[str, ...]:
 
 
 @dataclass
-class BookieStory:
+class BookieHistory:
     """One bookie's events with their positions in the history."""
 
     bookie: str
     events: list[tuple[int, Event]] = field(default_factory=list)
 
 
-class Story:
+class HistoryIndex:
     """Everything of a history that the checkers ask for."""
 
     def __init__(self, history: History, *, over: bool = True) -> None:
         self.history = history
         self.over = over
         """Whether the run has ended: only then must all be there that is to come."""
-        self.ledgers: dict[str, LedgerStory] = {}
-        self.bookies: dict[str, BookieStory] = {}
+        self.ledgers: dict[str, LedgerHistory] = {}
+        self.bookies: dict[str, BookieHistory] = {}
         self.lost_bookies: set[str] = set()
         """Bookies whose data were damaged or destroyed at some time."""
         self.healed_at: int | None = None
@@ -137,12 +137,12 @@ class Story:
             case _:
                 ledger = getattr(event, "ledger", None)
                 if isinstance(ledger, str):
-                    self.ledgers.setdefault(ledger, LedgerStory(ledger)).take(event)
+                    self.ledgers.setdefault(ledger, LedgerHistory(ledger)).take(event)
 
-    def _bookie(self, bookie: str) -> BookieStory:
-        return self.bookies.setdefault(bookie, BookieStory(bookie))
+    def _bookie(self, bookie: str) -> BookieHistory:
+        return self.bookies.setdefault(bookie, BookieHistory(bookie))
 
-    def kept_ledgers(self) -> Iterator[LedgerStory]:
+    def kept_ledgers(self) -> Iterator[LedgerHistory]:
         """Ledgers that were created and that nobody asked to delete."""
         return (ledger for ledger in self.ledgers.values() if ledger.created and not ledger.delete_asked)
 
