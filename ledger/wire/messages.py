@@ -68,8 +68,8 @@ FREE_DISK_SPACE = 2
 class AddRequest(NamedTuple):
     """Stores an entry packet. A recovery add is accepted on a fenced ledger.
 
-    Four files know its shape: `v3` and `v2` for every request, `fast_requests` and `fast_add` for common ones. A new field
-    needs `v3`; the fast path passes what it does not know on to it (tests/unit/ledger/wire/test_fast_add.py).
+    Four modules know its shape: `v3` and `v2` for every request, `fast_requests` and `fast_add` for common ones. A new
+    field needs `v3`; the fast path leaves what it does not know to it (tests/unit/ledger/wire/test_fast_add.py).
     """
 
     txn_id: int
