@@ -35,6 +35,7 @@ from bookgate.ledger.errors import (
     NoSuchLedgerExistsException,
     NoSuchLedgerExistsOnMetadataServerException,
     NotEnoughBookiesException,
+    PayloadCodecException,
     ProtocolVersionException,
     ReadException,
     SecurityException,
@@ -52,12 +53,14 @@ from bookgate.ledger.errors import (
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import DigestType, LedgerMetadata, LedgerState
 from bookgate.ledger.metadata_store import LedgerRecord
+from bookgate.ledger.payload_codec import Compression, Record
 from bookgate.thinclient.bookies.auth import ClientAuthProvider, ClientAuthSession, TokenAuthProvider
 from bookgate.thinclient.client import BookKeeper
 from bookgate.thinclient.config import ClientConfig
 from bookgate.thinclient.handles.advanced_write_handle import AdvancedWriteHandle
 from bookgate.thinclient.handles.ledger_options import LedgerOptions
 from bookgate.thinclient.handles.read_handle import ReadHandle
+from bookgate.thinclient.handles.record_writer import RecordPosition, RecordWriter
 from bookgate.thinclient.handles.write_handle import WriteHandle
 
 __all__ = [
@@ -70,6 +73,7 @@ __all__ = [
     "ClientAuthSession",
     "ClientClosedException",
     "ClientConfig",
+    "Compression",
     "ConnectionState",
     "DataUnknownException",
     "DigestMatchException",
@@ -100,9 +104,13 @@ __all__ = [
     "NoSuchLedgerExistsException",
     "NoSuchLedgerExistsOnMetadataServerException",
     "NotEnoughBookiesException",
+    "PayloadCodecException",
     "ProtocolVersionException",
     "ReadException",
     "ReadHandle",
+    "Record",
+    "RecordPosition",
+    "RecordWriter",
     "SecurityException",
     "StoreUnreachableException",
     "TimeoutException",

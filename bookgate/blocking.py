@@ -5,8 +5,17 @@ from bookgate.thinclient.blocking.client import (
     BookKeeper,
     LedgerManager,
     ReadHandle,
+    RecordWriter,
     ServiceDiscovery,
     WriteHandle,
 )
 
-__all__ = ["AdvancedWriteHandle", "BookKeeper", "LedgerManager", "ReadHandle", "ServiceDiscovery", "WriteHandle"]
+__all__ = [
+    "AdvancedWriteHandle",
+    "BookKeeper",
+    "LedgerManager",
+    "ReadHandle",
+    "RecordWriter",
+    "ServiceDiscovery",
+    "WriteHandle",
+]

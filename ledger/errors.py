@@ -54,6 +54,12 @@ class NoBookieAvailableException(BKException):
     code = -3
 
 
+class PayloadCodecException(BKException):
+    """The payload of an entry is not of the codec that its ledger's custom metadata name, or that is not known here."""
+
+    code = -999
+
+
 class DigestMatchException(BKException):
     """The digest or the ids of an entry do not match, or the given digest type is not the ledger's."""
 

@@ -35,6 +35,7 @@ from bookgate.ledger.metadata_store import (
     RegisteredBookie,
     ServiceDiscovery,
 )
+from bookgate.ledger.payload_codec import CODEC_KEY, Compression, codec_for
 from bookgate.runtime.unclosed import made_at, warn_unclosed
 from bookgate.thinclient.bookies.auth import ClientAuthProvider
 from bookgate.thinclient.bookies.connection import Connector, tcp_connector
@@ -52,6 +53,7 @@ from bookgate.thinclient.handles.metadata_cas import changed_custom_metadata, up
 from bookgate.thinclient.handles.metadata_changes import LedgerChanges
 from bookgate.thinclient.handles.opening_call import opens
 from bookgate.thinclient.handles.read_handle import ReadHandle
+from bookgate.thinclient.handles.record_writer import RecordWriter
 from bookgate.thinclient.handles.write_handle import WriteHandle
 from bookgate.thinclient.metadata_source import metadata_factory, metadata_uri
 from bookgate.thinclient.metrics import ClientMetrics
@@ -259,6 +261,36 @@ class BookKeeper:
             deferred_sync=options.deferred_sync,
             id_given=options.ledger_id is not None,
         )
+
+    @opens
+    async def create_record_ledger(
+        self,
+        options: LedgerOptions | None = None,
+        *,
+        compression: Compression = Compression.NONE,
+        linger_seconds: float = 0.005,
+        batch_bytes: int = 64 * 1024,
+    ) -> RecordWriter:
+        """Creates a ledger of small records, which are gathered into entries and compressed.
+
+        Its custom metadata name the codec (`bookgate.codec`), by which `ReadHandle.read_records` and other readers that
+        know it take entries apart.
+
+        Args:
+            options: Properties of the ledger; the default is `LedgerOptions()`.
+            compression: Of each batch: none, LZ4 (quick) or ZSTD (small). Needs the extra `bookgate[compression]`.
+            linger_seconds: How long the first record of a batch waits for others, in seconds.
+            batch_bytes: Bytes of records that fill a batch.
+
+        Raises:
+            IllegalOpException: The library of the compression is not installed.
+            IncorrectParameterException: The options contradict each other.
+            BKException: As `create_ledger`.
+        """
+        given = options or LedgerOptions()
+        custom = {**(given.custom_metadata or {}), CODEC_KEY: codec_for(compression).value.encode()}
+        handle = await self.create_ledger(options=given, custom_metadata=custom)
+        return RecordWriter(handle, linger_seconds=linger_seconds, batch_bytes=batch_bytes)
 
     async def _create(self, options: LedgerOptions) -> tuple[LedgerRecord, LedgerSecrets]:
         self._check_open()

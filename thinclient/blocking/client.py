@@ -20,11 +20,13 @@ from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.ledger_manager import CreateRequest, LedgerRecord
 from bookgate.ledger.metadata import LedgerMetadata
 from bookgate.ledger.metadata_store import BookieSet
+from bookgate.ledger.payload_codec import Compression, Record
 from bookgate.thinclient.blocking.facades import (
     AdvancedWriteHandleFacade,
     BookKeeperFacade,
     LedgerManagerFacade,
     ReadHandleFacade,
+    RecordWriterFacade,
     ServiceDiscoveryFacade,
     WriteHandleFacade,
 )
@@ -33,6 +35,7 @@ from bookgate.thinclient.config import ClientConfig
 from bookgate.thinclient.core.tailing import LastConfirmedAndEntry
 from bookgate.thinclient.handles.base_write_handle import Payload
 from bookgate.thinclient.handles.ledger_options import LedgerOptions, takes_ledger_options
+from bookgate.thinclient.handles.record_writer import RecordPosition
 from bookgate.thinclient.metrics import ClientMetrics
 
 
@@ -122,6 +125,39 @@ class WriteHandle(WriteHandleFacade):
             BKException: Another error has ended the ledger for this writer.
         """
         return self._run(self._asynchronous.append(payload))
+
+
+class RecordWriter(RecordWriterFacade):
+    """The one writer of a ledger of records. Use it as a context manager, or call `close`."""
+
+    @property
+    def ledger_id(self) -> LedgerId:
+        """The id of the ledger."""
+        return self._asynchronous.ledger_id
+
+    def append(self, record: bytes) -> RecordPosition:
+        """Appends a record. Concurrent calls share entries, in the order of the calls.
+
+        Args:
+            record: Its bytes; it may be empty.
+
+        Returns:
+            Where it lies, once its entry is acknowledged.
+
+        Raises:
+            IncorrectParameterException: It is no bytes, or larger than an entry may be.
+            LedgerClosedException: The writer was closed.
+            BKException: As `WriteHandle.append`.
+        """
+        return self._run(self._asynchronous.append(record))
+
+    def flush(self) -> None:
+        """Sends what has been gathered and waits until all records are acknowledged or have failed."""
+        self._run(self._asynchronous.flush())
+
+    def close(self) -> None:
+        """Waits for all records, then closes the ledger. Raises as `WriteHandle.close`."""
+        self._run(self._asynchronous.close())
 
 
 class AdvancedWriteHandle(AdvancedWriteHandleFacade):
@@ -343,6 +379,32 @@ class ReadHandle(ReadHandleFacade):
     ) -> Generator[list[Entry], None, None]:
         """Like `read_unconfirmed`, in lists of at most `max_entries`."""
         return iterate(self._thread, self._asynchronous.read_unconfirmed_batches(first, last, max_entries))
+
+    def read_records(self, first: int, last: int) -> Generator[Record, None, None]:
+        """Yields the records of the entries first … last in order. Raises as `read_records_batches`."""
+        return flat(self.read_records_batches(first, last))
+
+    def read_records_batches(
+        self, first: int, last: int, max_entries: int = 1000
+    ) -> Generator[list[Record], None, None]:
+        """Yields the records of the entries first … last in order, in the lists of `read_batches`.
+
+        In a ledger without a codec (`bookgate.codec` in its custom metadata) each entry is one record.
+
+        Raises:
+            PayloadCodecException: The codec is not known here, or an entry is not of it.
+            IllegalOpException: The library of its compression is not installed.
+            BKException: As `read_batches`.
+        """
+        return iterate(self._thread, self._asynchronous.read_records_batches(first, last, max_entries))
+
+    def tail_records(self, from_entry: int = 0) -> Generator[Record, None, None]:
+        """Yields records from those of `from_entry` on as they are confirmed. See `tail_batches`."""
+        return flat(self.tail_records_batches(from_entry))
+
+    def tail_records_batches(self, from_entry: int = 0, max_entries: int = 1000) -> Generator[list[Record], None, None]:
+        """Yields lists of records as they are confirmed. Raises as `tail_batches` and `read_records_batches`."""
+        return iterate(self._thread, self._asynchronous.tail_records_batches(from_entry, max_entries))
 
     def read_last_entry(self) -> Entry:
         """Reads the latest LAC, then the entry there.
@@ -582,6 +644,39 @@ class BookKeeper(BookKeeperFacade):
         Takes the arguments of `create_ledger` and raises the same exceptions.
         """
         return AdvancedWriteHandle(self._thread, self._run(self._asynchronous.create_advanced_ledger(options=options)))
+
+    def create_record_ledger(
+        self,
+        options: LedgerOptions | None = None,
+        *,
+        compression: Compression = Compression.NONE,
+        linger_seconds: float = 0.005,
+        batch_bytes: int = 64 * 1024,
+    ) -> RecordWriter:
+        """Creates a ledger of small records, which are gathered into entries and compressed.
+
+        Its custom metadata name the codec (`bookgate.codec`), by which `ReadHandle.read_records` and other readers that
+        know it take entries apart.
+
+        Args:
+            options: Properties of the ledger; the default is `LedgerOptions()`.
+            compression: Of each batch: none, LZ4 (quick) or ZSTD (small). Needs the extra `bookgate[compression]`.
+            linger_seconds: How long the first record of a batch waits for others, in seconds.
+            batch_bytes: Bytes of records that fill a batch.
+
+        Raises:
+            IllegalOpException: The library of the compression is not installed.
+            IncorrectParameterException: The options contradict each other.
+            BKException: As `create_ledger`.
+        """
+        return RecordWriter(
+            self._thread,
+            self._run(
+                self._asynchronous.create_record_ledger(
+                    options, compression=compression, linger_seconds=linger_seconds, batch_bytes=batch_bytes
+                )
+            ),
+        )
 
     def open_ledger(
         self, ledger_id: int | LedgerId | UUID, password: bytes = b"", recovery: bool = False, *, scope_id: int = 0

@@ -27,11 +27,12 @@ from bookgate.thinclient.gateways.tokens import Provider
 from bookgate.thinclient.handles.advanced_write_handle import AdvancedWriteHandle
 from bookgate.thinclient.handles.base_write_handle import BaseWriteHandle, Payload
 from bookgate.thinclient.handles.read_handle import ReadHandle
+from bookgate.thinclient.handles.record_writer import RecordPosition, RecordWriter
 from bookgate.thinclient.handles.write_handle import WriteHandle
 
 T = TypeVar("T")
 Asynchronous = TypeVar("Asynchronous")
-AnyHandle = TypeVar("AnyHandle", bound=BaseWriteHandle | ReadHandle)
+AnyHandle = TypeVar("AnyHandle", bound=BaseWriteHandle | ReadHandle | RecordWriter)
 
 _APPEND_BATCH = 1000
 
@@ -109,6 +110,19 @@ class WriteHandleFacade(_HandleFacade[WriteHandle]):
         if batch:
             last = self._run(self._asynchronous.append_all(batch))
         return last
+
+
+class RecordWriterFacade(_HandleFacade[RecordWriter]):
+    """Appends with futures that another thread can wait for."""
+
+    @property
+    def handle(self) -> WriteHandle:
+        """The asynchronous writer of the ledger's entries; its properties may be read here."""
+        return self._asynchronous.handle
+
+    def append_future(self, record: bytes) -> Future[RecordPosition]:
+        """Starts an append; records that one thread starts keep their order. The future returns the position."""
+        return self._thread.start(self._asynchronous.append(record))
 
 
 class AdvancedWriteHandleFacade(_HandleFacade[AdvancedWriteHandle]):

@@ -44,6 +44,7 @@ _HANDLES = "bookgate.thinclient.handles"
 _BASE = (f"{_HANDLES}.base_write_handle", "BaseWriteHandle")
 _SOURCES = (
     Source("WriteHandle", (_BASE, (f"{_HANDLES}.write_handle", "WriteHandle"))),
+    Source("RecordWriter", ((f"{_HANDLES}.record_writer", "RecordWriter"),)),
     Source("AdvancedWriteHandle", (_BASE, (f"{_HANDLES}.advanced_write_handle", "AdvancedWriteHandle"))),
     Source("ReadHandle", ((f"{_HANDLES}.read_handle", "ReadHandle"),)),
     Source("ServiceDiscovery", (("bookgate.ledger.bookie_registry", "ServiceDiscovery"),)),

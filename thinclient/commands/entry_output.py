@@ -6,13 +6,14 @@ import base64
 import enum
 import json
 import sys
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 from typing import Annotated, Any
 
 import typer
 
 from bookgate.ledger.entry import Entry
+from bookgate.ledger.payload_codec import Codec, records_of
 from bookgate.runtime.command_line.output import OutputForm, chosen_form
 from bookgate.runtime.command_line.tables import separated
 
@@ -35,11 +36,29 @@ Format = Annotated[
 EntriesAsJson = Annotated[bool, typer.Option("--json", help="The same as --format json.")]
 
 
-async def print_batches(source: AsyncGenerator[list[Entry], None], form: EntryFormat) -> None:
+Encoded = Annotated[
+    bool,
+    typer.Option("--encoded", help="Print entries as they are stored, also those of a ledger of records."),
+]
+
+
+async def print_batches(
+    source: AsyncGenerator[list[Entry], None], form: EntryFormat, codec: Codec = Codec.PLAIN
+) -> None:
+    """Prints the entries, or of a codec the records in them."""
     async with aclosing(source) as batches:
         async for batch in batches:
-            sys.stdout.buffer.write(b"".join(_rendered(entry, form) for entry in batch))
+            sys.stdout.buffer.write(b"".join(_lines(batch, form, codec)))
             sys.stdout.buffer.flush()
+
+
+def _lines(batch: list[Entry], form: EntryFormat, codec: Codec) -> Iterator[bytes]:
+    for entry in batch:
+        if codec is Codec.PLAIN:
+            yield _rendered(entry.payload, form, entry)
+            continue
+        for record in records_of(codec, [entry]):
+            yield _rendered(record.payload, form, entry, record.number)
 
 
 def form_of(entry_format: EntryFormat, as_json: bool) -> EntryFormat:
@@ -48,28 +67,36 @@ def form_of(entry_format: EntryFormat, as_json: bool) -> EntryFormat:
     return EntryFormat.TSV if chosen_form() in (OutputForm.TSV, OutputForm.TABLE) else entry_format
 
 
-def _rendered(entry: Entry, entry_format: EntryFormat) -> bytes:
+def _rendered(payload: bytes, entry_format: EntryFormat, entry: Entry, record: int | None = None) -> bytes:
     if entry_format is EntryFormat.RAW:
-        return entry.payload
+        return payload
     if entry_format is EntryFormat.TEXT:
-        return entry.payload + b"\n"
-    described = _described(entry)
+        return payload + b"\n"
+    described = _described(payload, entry, record)
     if entry_format is EntryFormat.TSV:
-        names = ("entry_id", "size", "ledger_length", "encoding", "payload")
+        names = (
+            "entry_id",
+            *(["record"] if record is not None else []),
+            "size",
+            "ledger_length",
+            "encoding",
+            "payload",
+        )
         return separated([str(described[name]) for name in names]).encode()
     return json.dumps(described, ensure_ascii=False).encode() + b"\n"
 
 
-def _described(entry: Entry) -> dict[str, Any]:
-    """An entry for a program, with the former names of its fields."""
+def _described(payload: bytes, entry: Entry, record: int | None) -> dict[str, Any]:
+    """An entry or a record for a program, with the former names of its fields."""
     described: dict[str, Any] = {
         "entry_id": entry.entry_id,
-        "size": entry.size,
+        **({} if record is None else {"record": record}),
+        "size": len(payload),
         "ledger_length": entry.ledger_length,
         "length": entry.ledger_length,
     }
     try:
-        return {**described, "payload": entry.payload.decode(), "encoding": "text"}
+        return {**described, "payload": payload.decode(), "encoding": "text"}
     except UnicodeDecodeError:
-        encoded = base64.b64encode(entry.payload).decode()
+        encoded = base64.b64encode(payload).decode()
         return {**described, "payload": encoded, "encoding": "base64", "payload_base64": encoded}

@@ -15,6 +15,7 @@ import typer
 
 from bookgate.ledger.metadata import DigestType
 from bookgate.ledger.metadata_store import LedgerRecord
+from bookgate.ledger.payload_codec import Codec, codec_of
 from bookgate.runtime.command_line.groups import new_group
 from bookgate.runtime.command_line.output import (
     WRONG_USAGE,
@@ -36,7 +37,14 @@ from bookgate.thinclient.commands.client_options import (
     in_daemon_thread,
     with_client,
 )
-from bookgate.thinclient.commands.entry_output import EntriesAsJson, EntryFormat, form_of, print_batches
+from bookgate.thinclient.commands.entry_output import (
+    Encoded,
+    EntriesAsJson,
+    EntryFormat,
+    Format,
+    form_of,
+    print_batches,
+)
 from bookgate.thinclient.commands.ledger_naming import (
     LedgerName,
     ScopeId,
@@ -160,23 +168,19 @@ def read(
     last: Annotated[int | None, typer.Option("--to", min=0, help="Last entry; else all that are confirmed.")] = None,
     recover: Annotated[bool, typer.Option("--recover", help="Take an open ledger over and close it.")] = False,
     bookie: Annotated[str | None, typer.Option("--bookie", "-b", help="Read from this bookie alone.")] = None,
-    entry_format: Annotated[
-        EntryFormat,
-        typer.Option(
-            "--format", help="text: a line an entry; raw: payloads only; json: an object a line; tsv: a row each."
-        ),
-    ] = EntryFormat.TEXT,
+    entry_format: Format = EntryFormat.TEXT,
+    encoded: Encoded = False,
     password: Password = "",
     gateways: Gateways = None,
     as_json: EntriesAsJson = False,
 ) -> None:
-    """Prints the entries of a ledger.
+    """Prints the entries of a ledger, or the records in them where it has a codec (`bookgate.codec`).
 
     With --bookie only what that bookie holds is read, from it alone: what another would give does not count.
 
     JSON, an object a line: {"entry_id", "size", "ledger_length", "payload", "encoding": "text"}. The payload is base64
-    where it is no text, and "encoding" says so. "ledger_length" counts the ledger's bytes up to this entry. The former
-    names "length" and "payload_base64" are there as well.
+    where it is no text, and "encoding" says so; a record in an entry has its number as "record". "ledger_length" counts
+    the ledger's bytes up to this entry. The former names "length" and "payload_base64" are there as well.
 
     \b
     Example: bookgate ledger read 7 --from 10 --to 19
@@ -194,10 +198,11 @@ def read(
                 fail(f"there is no entry {asked} to read: ledger {ledger_id} is {_state(reader)}, and {until}")
             end = confirmed if last is None else last
             if bookie is None:
-                await print_batches(reader.read_batches(first, end), chosen)
+                await print_batches(reader.read_batches(first, end), chosen, _codec(reader.record, encoded))
                 return
             record = reader.record
-        await print_batches(batches_of_bookie(bookkeeper, record, password.encode(), bookie, first, end), chosen)
+        from_one = batches_of_bookie(bookkeeper, record, password.encode(), bookie, first, end)
+        await print_batches(from_one, chosen, _codec(record, encoded))
 
     try:
         with_client(context, gateways, work)
@@ -213,12 +218,8 @@ def tail(
     first: Annotated[int, typer.Option("--from", min=0, help="First entry.")] = 0,
     new: Annotated[bool, typer.Option("--new", help="Only entries after those that are confirmed now.")] = False,
     poll: Annotated[bool, typer.Option("--poll", help="Ask at intervals instead of long polls.")] = False,
-    entry_format: Annotated[
-        EntryFormat,
-        typer.Option(
-            "--format", help="text: a line an entry; raw: payloads only; json: an object a line; tsv: a row each."
-        ),
-    ] = EntryFormat.TEXT,
+    entry_format: Format = EntryFormat.TEXT,
+    encoded: Encoded = False,
     password: Password = "",
     gateways: Gateways = None,
     as_json: EntriesAsJson = False,
@@ -235,7 +236,8 @@ def tail(
     async def work(bookkeeper: BookKeeper) -> None:
         async with await bookkeeper.open_ledger(ledger_id, password.encode()) as reader:
             start = reader.last_add_confirmed + 1 if new else first
-            await print_batches(reader.tail_batches(start, long_poll=not poll), chosen)
+            codec = _codec(reader.record, encoded)
+            await print_batches(reader.tail_batches(start, long_poll=not poll), chosen, codec)
 
     try:
         with_client(context, gateways, work)
@@ -359,6 +361,10 @@ async def _entries(source: int, progressed: Callable[[int], None] = lambda done:
         rest = bytearray(lines[-1])
     if rest:
         yield bytes(rest)
+
+
+def _codec(record: LedgerRecord, encoded: bool) -> Codec:
+    return Codec.PLAIN if encoded else codec_of(record.metadata.custom_metadata)
 
 
 def _state(reader: ReadHandle) -> str:

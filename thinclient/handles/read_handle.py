@@ -17,6 +17,7 @@ from bookgate.ledger.errors import IncorrectParameterException, NoSuchEntryExcep
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import LedgerMetadata
 from bookgate.ledger.metadata_store import LedgerRecord
+from bookgate.ledger.payload_codec import Codec, Record, codec_of, records_of
 from bookgate.thinclient.core.tailing import LastConfirmedAndEntry
 from bookgate.thinclient.handles.ledger_view import LedgerView
 from bookgate.thinclient.handles.tail import Tail
@@ -193,6 +194,47 @@ class ReadHandle:
     ) -> AsyncGenerator[list[Entry], None]:
         """Like `read_unconfirmed`, in lists of at most `max_entries`."""
         return self._view.batches_of(first, last, max_entries, self._check_range)
+
+    async def read_records(self, first: int, last: int) -> AsyncGenerator[Record, None]:
+        """Yields the records of the entries first … last in order. Raises as `read_records_batches`."""
+        async with aclosing(self.read_records_batches(first, last)) as batches:
+            async for batch in batches:
+                for record in batch:
+                    yield record
+
+    async def read_records_batches(
+        self, first: int, last: int, max_entries: int = 1000
+    ) -> AsyncGenerator[list[Record], None]:
+        """Yields the records of the entries first … last in order, in the lists of `read_batches`.
+
+        In a ledger without a codec (`bookgate.codec` in its custom metadata) each entry is one record.
+
+        Raises:
+            PayloadCodecException: The codec is not known here, or an entry is not of it.
+            IllegalOpException: The library of its compression is not installed.
+            BKException: As `read_batches`.
+        """
+        async with aclosing(self.read_batches(first, last, max_entries)) as batches:
+            async for batch in batches:
+                yield records_of(self._codec(), batch)
+
+    async def tail_records(self, from_entry: int = 0) -> AsyncGenerator[Record, None]:
+        """Yields records from those of `from_entry` on as they are confirmed. See `tail_batches`."""
+        async with aclosing(self.tail_records_batches(from_entry)) as batches:
+            async for batch in batches:
+                for record in batch:
+                    yield record
+
+    async def tail_records_batches(
+        self, from_entry: int = 0, max_entries: int = 1000
+    ) -> AsyncGenerator[list[Record], None]:
+        """Yields lists of records as they are confirmed. Raises as `tail_batches` and `read_records_batches`."""
+        async with aclosing(self.tail_batches(from_entry, max_entries)) as batches:
+            async for batch in batches:
+                yield records_of(self._codec(), batch)
+
+    def _codec(self) -> Codec:
+        return codec_of(self.metadata.custom_metadata)
 
     async def read_last_entry(self) -> Entry:
         """Reads the latest LAC, then the entry there.
