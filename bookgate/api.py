@@ -54,6 +54,7 @@ from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import DigestType, LedgerMetadata, LedgerState
 from bookgate.ledger.metadata_store import LedgerRecord
 from bookgate.ledger.payload_codec import Compression, Record
+from bookgate.thinclient.administration.admin import Admin, BookieSpace, RecoveryStatus, Replicas, UnderReplicated
 from bookgate.thinclient.bookies.auth import ClientAuthProvider, ClientAuthSession, TokenAuthProvider
 from bookgate.thinclient.client import BookKeeper
 from bookgate.thinclient.config import ClientConfig
@@ -65,10 +66,12 @@ from bookgate.thinclient.handles.write_handle import WriteHandle
 
 __all__ = [
     "AddEntryQuorumTimeoutException",
+    "Admin",
     "AdvancedWriteHandle",
     "BKException",
     "BookKeeper",
     "BookieHandleNotAvailableException",
+    "BookieSpace",
     "ClientAuthProvider",
     "ClientAuthSession",
     "ClientClosedException",
@@ -111,12 +114,15 @@ __all__ = [
     "Record",
     "RecordPosition",
     "RecordWriter",
+    "RecoveryStatus",
+    "Replicas",
     "SecurityException",
     "StoreUnreachableException",
     "TimeoutException",
     "TokenAuthProvider",
     "TooManyRequestsException",
     "UnauthorizedAccessException",
+    "UnderReplicated",
     "UnexpectedConditionException",
     "UnknownOutcomeException",
     "WriteException",

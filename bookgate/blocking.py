@@ -1,5 +1,6 @@
 """The client without asyncio: the names of `bookgate`, each call returning when it is done."""
 
+from bookgate.thinclient.administration.blocking import Admin
 from bookgate.thinclient.blocking.client import (
     AdvancedWriteHandle,
     BookKeeper,
@@ -11,6 +12,7 @@ from bookgate.thinclient.blocking.client import (
 )
 
 __all__ = [
+    "Admin",
     "AdvancedWriteHandle",
     "BookKeeper",
     "LedgerManager",

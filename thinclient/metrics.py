@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bookgate.runtime import background
@@ -84,6 +84,8 @@ class ClientMetrics:
         self.counters = dict.fromkeys(_COUNTERS, 0)
         self.gauges: dict[str, Callable[[], float]] = {}
         """Read when asked for."""
+        self.spans: list[Callable[[str], AbstractContextManager[None]]] = []
+        """Entered around each operation that is timed as a whole, with its name."""
         self.add_entry = self.operations["ADD_ENTRY"]
         self.read_entry = self.operations["READ_ENTRY"]
 
@@ -97,7 +99,13 @@ class ClientMetrics:
         stats = self.operations[name]
         began = time.perf_counter()
         try:
-            yield
+            if self.spans:
+                with ExitStack() as entered:
+                    for span in self.spans:
+                        entered.enter_context(span(name))
+                    yield
+            else:
+                yield
         except BaseException:
             stats.failure(time.perf_counter() - began)
             raise

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from bookgate.blocking import Admin
 from bookgate.bookie.membership.cookie import Cookie
 from bookgate.bookie.standalone.cluster import StandaloneCluster
 from bookgate.ledger import metadata_codec
@@ -125,6 +126,31 @@ def test_the_cluster_is_described_by_gateways_and_by_its_store(
     settings = tmp_path / "gateway.toml"
     settings.write_text(f'metadata_uri = "{standalone_cluster.metadata_uri}"\n')
     assert run("cluster", "info", "--config", settings) == by_gateways
+
+
+def test_the_operators_client_does_what_the_commands_do(
+    run: Run, written: int, standalone_cluster: StandaloneCluster
+) -> None:
+    with Admin.connect(standalone_cluster.gateway_uri) as admin:
+        names = [bookie.bookie_id for bookie in admin.bookies()]
+        assert names == [process.bookie_id for process in standalone_cluster.processes]
+        assert 0 < admin.bookie_space(names[0]).free <= admin.bookie_space(names[0]).total
+        assert admin.bookie_state(names[0])["running"] is True
+        assert admin.gc_status(names[0])[0]["majorCompactionCounter"] >= 0
+        admin.trigger_gc(names[0])
+        replicas = admin.replicas(written)
+        assert sorted(each.bookie_id for each in replicas) == sorted(names)
+        assert all((each.missing, each.error, each.last_entry_id) == ((), None, 9) for each in replicas)
+        status = admin.recovery_status()
+        assert (status.enabled, status.survey.marked) == (True, 0)
+        assert admin.enable_recovery() is False
+        assert [ledger for page in admin.under_replicated() for ledger in page] == []
+        assert admin.begin_draining(names[0]) is True
+        assert any(each.ledger_id == written for each in admin.draining(names[0]).left)
+        assert admin.end_draining(names[0]) is True
+        admin.set_read_only(names[0], True)
+        assert admin.bookie_state(names[0])["readOnly"] is True
+        admin.set_read_only(names[0], False)
 
 
 def test_metadata_goes_to_a_file_and_back(run: Run, written: int, tmp_path: Path) -> None:

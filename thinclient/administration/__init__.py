@@ -1,0 +1,1 @@
+"""What an operator's program does with a cluster: bookies, garbage collection, auto-recovery, replicas."""

@@ -1,0 +1,324 @@
+"""An operator's client: bookies, their garbage collection, auto-recovery, and where the replicas of ledgers are.
+
+It does what the commands of `bookgate bookie`, `gc` and `autorecovery` do, for programs. What concerns one bookie goes
+over its HTTP admin, whose address its registration tells.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+from bookgate.ledger import replication_control as control
+from bookgate.ledger.entry_availability import decode_runs
+from bookgate.ledger.errors import BKException, IllegalOpException, NoSuchLedgerExistsException
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.metadata_store import BookieSet, LedgerManagerFactory, RegisteredBookie
+from bookgate.ledger.replication_survey import Survey, survey
+from bookgate.ledger.wire.messages import (
+    FREE_DISK_SPACE,
+    TOTAL_DISK_CAPACITY,
+    GetBookieInfoRequest,
+    GetBookieInfoResponse,
+    ListEntriesRequest,
+    ListEntriesResponse,
+    Operation,
+    Status,
+)
+from bookgate.thinclient.bookies.connection import tcp_connector
+from bookgate.thinclient.bookies.pool import BookiePool
+from bookgate.thinclient.config import ClientConfig
+from bookgate.thinclient.core.copy_check import held_ranges
+from bookgate.thinclient.handles.context import ledger_id_of, status_error
+from bookgate.thinclient.handles.opening_call import opens
+from bookgate.thinclient.metadata_source import metadata_factory
+from bookgate.thinclient.tools.admin_client import AdminHttp, admin_url
+from bookgate.thinclient.tools.draining import Look, look, wait_until_empty
+
+_GC = "/api/v1/bookie/gc"
+
+
+@dataclass(frozen=True, slots=True)
+class BookieSpace:
+    """Bytes on the disks of a bookie's ledger directories."""
+
+    total: int
+    free: int
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryStatus:
+    """Auto-recovery at a moment."""
+
+    enabled: bool
+    auditor: str | None
+    """Bookie id of the auditor in office."""
+    lost_bookie_delay_seconds: int | None
+    """How long a bookie may be away before its ledgers are marked; None: as the auditor's settings say."""
+    survey: Survey
+
+
+@dataclass(frozen=True, slots=True)
+class UnderReplicated:
+    """A ledger that is marked for repair."""
+
+    ledger_id: LedgerId
+    missing_replicas: tuple[str, ...]
+    """Bookies whose copies are missing; none where it is only misplaced, or damaged."""
+    marked_ms: int | None
+    """Since when, in milliseconds since 1970."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replicas:
+    """What one bookie of a ledger's fragment holds of it."""
+
+    bookie_id: str
+    first_entry_id: int
+    last_entry_id: int
+    missing: tuple[tuple[int, int], ...]
+    """Runs of entries (first, last) that it should hold and has not."""
+    error: BKException | None = None
+    """Why it could not be asked; `missing` is empty then."""
+
+
+class Admin:
+    """An operator's client of one cluster. It belongs to the event loop it was created on; close it, or use it as an
+    async context manager.
+    """
+
+    def __init__(self, factory: LedgerManagerFactory, config: ClientConfig, http_token: str | None = None) -> None:
+        """Called by `connect`."""
+        self._factory = factory
+        # Only protocol v3 can ask a bookie about itself, whatever the client speaks otherwise.
+        self._config = config.model_copy(update={"wire_protocol": "v3"})
+        self._token = http_token
+        self._pool = BookiePool.of(self._config, factory.service_discovery, tcp_connector, random.SystemRandom())
+        self._closed = False
+
+    @classmethod
+    @opens
+    async def connect(
+        cls, gateways: str | None = None, config: ClientConfig | None = None, http_token: str | None = None
+    ) -> Self:
+        """Connects to a cluster.
+
+        Args:
+            gateways: As for `BookKeeper.connect`.
+            config: The client's configuration; None uses the defaults.
+            http_token: The token of the bookies' HTTP admin, for changes.
+
+        Raises:
+            MetaStoreException: No gateway responds, or the store is unreachable.
+            IncorrectParameterException: The address is invalid.
+        """
+        config = config or ClientConfig()
+        factory = metadata_factory(gateways, config)
+        try:
+            await factory.initialize()
+            return cls(factory, config, http_token)
+        except BaseException:
+            await factory.close()
+            raise
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Closes all connections."""
+        if not self._closed:
+            self._closed = True
+            await self._pool.close_and_wait()
+            await self._factory.close()
+
+    # Bookies
+
+    async def bookies(self) -> Sequence[RegisteredBookie]:
+        """All bookies of the cluster, ordered by id, also those known by their cookie only."""
+        return await self._factory.service_discovery.bookies(BookieSet.ALL)
+
+    async def bookie_space(self, bookie_id: str) -> BookieSpace:
+        """Asks a bookie for the room on its disks. Raises BKException."""
+        request = GetBookieInfoRequest(self._pool.next_txn_id(), FREE_DISK_SPACE | TOTAL_DISK_CAPACITY)
+        timeout = self._config.read_timeout_seconds
+        answer = await self._pool.request(bookie_id, Operation.GET_BOOKIE_INFO, request, timeout)
+        if not isinstance(answer, GetBookieInfoResponse) or answer.status != Status.EOK:
+            raise IllegalOpException(f"bookie {bookie_id} refuses to tell its space (status {answer.status})")
+        return BookieSpace(answer.total_disk_capacity or 0, answer.free_disk_space or 0)
+
+    async def bookie_state(self, bookie_id: str) -> dict[str, Any]:
+        """Whether a bookie runs, is read-only or shuts down, as `/api/v1/bookie/state` tells it."""
+        return dict(await self._get(bookie_id, "/api/v1/bookie/state"))
+
+    async def set_read_only(self, bookie_id: str, read_only: bool) -> None:
+        """Makes a bookie read-only, or writable again. Raises AdminRefusedException."""
+        await self._put(bookie_id, "/api/v1/bookie/state/readonly", {"readOnly": read_only})
+
+    # Garbage collection
+
+    async def gc_status(self, bookie_id: str) -> list[dict[str, Any]]:
+        """What garbage collection does and did, an object a storage directory (`/api/v1/bookie/gc_details`)."""
+        return list(await self._get(bookie_id, "/api/v1/bookie/gc_details"))
+
+    async def trigger_gc(self, bookie_id: str, *, major: bool = False, minor: bool = False) -> None:
+        """Collects garbage now; with `major` or `minor` that compaction runs whether it is due or not."""
+        await self._put(bookie_id, _GC, {"forceMajor": major, "forceMinor": minor} if major or minor else None)
+
+    # Auto-recovery
+
+    async def recovery_status(self) -> RecoveryStatus:
+        """Whether auto-recovery is enabled, who is auditor, and how much is marked: one listing of all marks."""
+        store = self._factory.replication_metadata
+        return RecoveryStatus(
+            await store.is_enabled(), await store.auditor(), await store.lost_bookie_delay(), await survey(store)
+        )
+
+    async def enable_recovery(self, enabled: bool = True) -> bool:
+        """Switches auto-recovery on or off for the whole cluster. Returns False where it was so already."""
+        return await control.switch(self._factory.replication_metadata, enabled)
+
+    async def set_lost_bookie_delay(self, seconds: int) -> None:
+        """Sets how long a bookie may be away before its ledgers are marked."""
+        await self._factory.replication_metadata.set_lost_bookie_delay(seconds)
+
+    async def trigger_audit(self) -> str:
+        """Makes the auditor look for lost bookies now. Returns its bookie id; raises IllegalOpException for none."""
+        return await control.order_audit(self._factory.replication_metadata)
+
+    async def under_replicated(
+        self, missing: str | None = None, not_missing: str | None = None
+    ) -> AsyncGenerator[list[UnderReplicated], None]:
+        """Lists the ledgers that are marked for repair.
+
+        Args:
+            missing: Only those that lack the copies of this bookie.
+            not_missing: Only those that do not.
+
+        Yields:
+            Pages of ledgers, which may be empty.
+        """
+        async for page in control.marks_of(self._factory.replication_metadata, missing, not_missing):
+            yield [
+                UnderReplicated(
+                    LedgerId.unscoped(mark.value.ledger_id), tuple(mark.value.replicas), mark.value.ctime_ms
+                )
+                for mark in page
+            ]
+
+    async def begin_draining(self, bookie_id: str) -> bool:
+        """Has auto-recovery move all ledgers from a bookie to others. Returns False where that was asked for before."""
+        return await control.begin_draining(self._factory, bookie_id, int(time.time() * 1000))
+
+    async def end_draining(self, bookie_id: str) -> bool:
+        """Takes `begin_draining` back. Returns False where it was not asked for."""
+        return await control.end_draining(self._factory.replication_metadata, bookie_id)
+
+    async def draining(self, bookie_id: str) -> Look:
+        """Which ledgers name a bookie, and what keeps them there: one listing of all ledgers."""
+        return await look(self._factory, bookie_id)
+
+    async def decommission(self, bookie_id: str) -> int:
+        """Takes a stopped bookie out of the cluster: waits until no ledger names it, then removes its cookie.
+
+        Returns:
+            How many ledgers were moved meanwhile.
+
+        Raises:
+            IllegalOpException: It is registered, nobody works on it, or what is left has no copies to be moved.
+        """
+        await control.require_unregistered(self._factory, bookie_id, "it is decommissioned")
+        await control.begin_draining(self._factory, bookie_id, int(time.time() * 1000))
+        moved = await wait_until_empty(self._factory, bookie_id, lambda _look, _estimate: None)
+        await control.remove_emptied(self._factory, bookie_id)
+        return moved
+
+    # Replicas
+
+    async def replicas(self, ledger_id: int | LedgerId) -> list[Replicas]:
+        """Asks the bookies of a ledger which entries they hold, and compares with what they should.
+
+        Args:
+            ledger_id: The ledger. Of one that is not closed only the complete fragments are looked at.
+
+        Returns:
+            One object for each bookie of each fragment, in order.
+
+        Raises:
+            NoSuchLedgerExistsOnMetadataServerException: There is no such ledger.
+        """
+        record = await self._factory.ledger_manager.read(ledger_id_of(ledger_id))
+        metadata = record.metadata
+        bookies = sorted(metadata.bookies)
+        held = await asyncio.gather(*(self._held(record.ledger_id, each) for each in bookies))
+        by_bookie = dict(zip(bookies, held, strict=True))
+        ends = [*(each.first_entry_id - 1 for each in metadata.fragments[1:]), metadata.last_entry_id]
+        found = []
+        for fragment, end in zip(metadata.complete_fragments, ends, strict=False):
+            for index, bookie_id in enumerate(fragment.ensemble):
+                runs = by_bookie[bookie_id]
+                wanted = held_ranges(
+                    metadata.ensemble_size, metadata.write_quorum_size, index, fragment.first_entry_id, end
+                )
+                missing = () if isinstance(runs, BKException) else tuple(_without(wanted, runs))
+                error = runs if isinstance(runs, BKException) else None
+                found.append(Replicas(bookie_id, fragment.first_entry_id, end, missing, error))
+        return found
+
+    async def _held(self, ledger_id: LedgerId, bookie_id: str) -> list[tuple[int, int]] | BKException:
+        """Runs (first, last) in ascending order; none for a bookie that does not know the ledger."""
+        request = ListEntriesRequest(self._pool.next_txn_id(), ledger_id.number)
+        try:
+            answer = await self._pool.request(
+                bookie_id, Operation.GET_LIST_OF_ENTRIES_OF_LEDGER, request, self._config.read_timeout_seconds
+            )
+            if answer.status == Status.ENOLEDGER:
+                return []
+            if not isinstance(answer, ListEntriesResponse) or answer.status != Status.EOK:
+                return status_error(answer.status, bookie_id, ledger_id, "the list of entries")
+            return sorted((first, first + count - 1) for first, count in decode_runs(answer.availability or b""))
+        except NoSuchLedgerExistsException:
+            return []
+        except (BKException, ValueError) as error:
+            return error if isinstance(error, BKException) else IllegalOpException(f"bookie {bookie_id}: {error}")
+
+    # HTTP
+
+    async def _http(self, bookie_id: str) -> AdminHttp:
+        url = await admin_url(self._factory.service_discovery, bookie_id)
+        return AdminHttp(url, self._token, self._config.bookie_tls_ca or self._config.tls_ca)
+
+    async def _get(self, bookie_id: str, path: str) -> Any:
+        admin = await self._http(bookie_id)
+        return await asyncio.to_thread(admin.get, path)
+
+    async def _put(self, bookie_id: str, path: str, body: dict[str, Any] | None) -> Any:
+        admin = await self._http(bookie_id)
+        return await asyncio.to_thread(admin.put, path, body)
+
+
+def _without(wanted: Any, held: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The runs of `wanted` that no run of `held` covers; both ascending, ends included."""
+    missing = []
+    for first, last in wanted:
+        at = first
+        for start, end in held:
+            if end < at:
+                continue
+            if start > last:
+                break
+            if start > at:
+                missing.append((at, start - 1))
+            at = end + 1
+        if at <= last:
+            missing.append((at, last))
+    return missing
