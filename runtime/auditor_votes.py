@@ -1,4 +1,4 @@
-"""One vote for auditor, over any store: its state, and who is told of it. The rules of the election are the store's."""
+"""One vote for auditor, for any store: its state, and its listener. The rules of the election belong to the store."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Who is told of changed ledgers, over any store.
+"""Listeners to changes of ledgers, for any store.
 
-States of the feed: lost ⇄ running. The store says `began` once it hears of every change, and `lost` when it may miss
-one. A listener that comes while the feed runs is told so soon, and of no change before that.
+States of the feed: lost ⇄ running. The store reports `began` once it is notified of every change, and `lost` when it
+may miss one. A listener added while the feed runs is told so soon, and of no change before that.
 
-Not its job: how a store hears of changes.
+Not its job: how a store is notified of changes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The bookie's settings: one definition of every key.
 
-From a TOML file, the environment (`BOOKGATE_BOOKIE_…`) and options, in rising order. Sizes are in the unit that the key
-names. Where BookKeeper has the same setting, the description gives its name.
+Sources are a TOML file, the environment (`BOOKGATE_BOOKIE_…`) and options, in rising order of precedence. Sizes are in
+the unit that the key names. Where BookKeeper has the same setting, the description gives its name.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""How a bookie's descriptors are shared out, so that no port's clients leave storage without.
+"""Divides a bookie's file descriptors, so that no listener's clients leave storage without any.
 
 Storage gets what it asks for, up to half; a fixed part is for the process itself (listeners, the metadata store, the
-loop, connections between their acceptance and the look at how many there are). The rest is for the ports.
+event loop, connections accepted but not yet counted). The rest is for the listeners.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""HTTP of a bookie: the admin's paths, and the bookie's half of the console."""
+"""The bookie's HTTP interface: the admin paths, and the bookie's half of the console."""

@@ -1,6 +1,6 @@
-"""HTTP admin of a bookie: the paths and bodies of BookKeeper's own (docs/admin.md#paths), in one table.
+"""HTTP admin of a bookie, with the paths and bodies of BookKeeper's own (docs/admin.md#paths), in one table.
 
-How requests are checked and refused, and what any process has, is in `bookgate.gateway.http`; the rooms beside have the
+Validation, errors and the routes of every process are in `bookgate.gateway.http`; the neighbouring modules have the
 rest.
 """
 

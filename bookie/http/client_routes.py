@@ -1,7 +1,8 @@
-"""What the bookie answers as a client of its own cluster: entries of a ledger, every bookie's space, its own sanity.
+"""Routes for which the bookie is a client of its own cluster: entries of a ledger, the space of every bookie, its own
+sanity test.
 
-The client is made when it is first needed. Its settings are the thin client's (TLS to bookies, authentication), from
-the environment (`BOOKGATE_…`); its metadata is the bookie's own.
+The client is created on first use. Its settings are the thin client's (TLS to bookies, authentication), from the
+environment (`BOOKGATE_…`); its metadata is the bookie's own.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Garbage collection over HTTP: ask for a run, see what it does, suspend and resume compaction.
+"""Garbage collection over HTTP: start a run, show its progress, suspend and resume compaction.
 
-Bodies are BookKeeper's (docs/admin.md#paths), with its habit of truth values as strings in some of them.
+Bodies are BookKeeper's (docs/admin.md#paths), some of which have booleans as strings.
 """
 
 from __future__ import annotations

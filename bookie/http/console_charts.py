@@ -1,4 +1,4 @@
-"""What the console draws of a bookie: its requests, their latencies, its journals and its write cache."""
+"""The console's charts of a bookie: requests, latencies, journals and write cache."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Garbage collection for the console: what runs, how far it is, what it freed, and how the entry logs are used."""
+"""Garbage collection for the console: the current run, its progress, what it freed, and the usage of entry logs."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Entries for the console: a page of them as a client reads them, and one entry with each of its copies.
 
-A client takes the first good copy and says nothing of the others. So a page tells whether an entry can be read, and one
-entry tells what every bookie of its write set answers: whether the copy is there, whether its digest is right, and
-whether it is the same as the others.
+A client uses the first good copy and says nothing about the others. A page therefore shows whether an entry can be
+read, and a single entry shows the response of every bookie of its write set: whether the copy exists, whether its
+digest is right, and whether it equals the others.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Other bookies for the console: what each did in the last ten minutes, one of them in full, its read-only switch.
+"""Other bookies for the console: the last ten minutes of each, one of them in full, its read-only switch.
 
-A browser may ask the server of its page only, so this server asks the others over HTTP, with the token of whoever asks
-it: the other server has the last word.
+A browser may contact the server of its page only, so this server asks the others over HTTP, with the token of its
+caller: the other server decides.
 
-Not its job: what a bookie tells of itself (`console_charts`, `state_routes`).
+Not its job: what a bookie reports about itself (`console_charts`, `state_routes`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""State of the bookie over HTTP: its mode, whether it is ready, its disks; and the operator's read-only switch."""
+"""The bookie's state over HTTP: its mode, its readiness, its disks; and the operator's read-only switch."""
 
 from __future__ import annotations
 

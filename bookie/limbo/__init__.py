@@ -1,1 +1,1 @@
-"""Ledgers of which a bookie may have lost something are verified here before they count as whole again."""
+"""Verifies ledgers of which a bookie may have lost something, before they count as complete again."""

@@ -1,14 +1,14 @@
-"""Verifies ledgers in limbo, and lets go of those of which it is certain that the bookie holds all it has to.
+"""Verifies ledgers in limbo, and releases those of which the bookie certainly holds everything that it should.
 
 A ledger leaves limbo when its metadata are gone, or when it is closed and this bookie holds every entry that the
-ensembles place on it: from then on "no such entry" is true. An open ledger may end anywhere, so it stays until somebody
-has closed it, and a closed one that lacks entries here until these were replicated, to here or elsewhere.
+ensembles place on it: from then on "no such entry" is true. An open ledger may end anywhere, so it stays until someone
+has closed it; a closed one that lacks entries here stays until these were replicated, to here or elsewhere.
 
-Who leaves is answered "no such ledger" from then on, so the same rules hold as for deletions: only the metadata of the
-bookie's own cluster count, and gone is what two passes a full period apart have missed. A store that is a wrong one or
-an older one for a while does not make proof of loss forgotten (S8).
+A released ledger is answered with "no such ledger" from then on, so the rules for deletions apply: only the metadata of
+the bookie's own cluster count, and gone means missing in two passes a full period apart. A store that is temporarily
+the wrong or an older one does not make proof of loss forgotten (S8).
 
-Runs on the event loop, from time to time. Not its job: who enters (`limbo`), copying what is missing.
+Runs on the event loop, periodically. Not its job: which ledgers enter (`limbo`), copying what is missing.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A whole cluster on one machine: bookies as child processes, each with its gateway, around one metadata store.
 
-Every child is the public command `bookgate bookie --json`; what it prints once it serves tells the addresses. Bookies
-are named `bookie-1`, `bookie-2`, … and not by their address, so a cluster comes back from its data directory on
-whatever ports are free. Children end with their parent, however that ends: they watch their standard input.
+Every child is the public command `bookgate bookie --json`, which prints its addresses once it serves. Bookies are named
+`bookie-1`, `bookie-2`, … and not by their addresses, so a cluster can be restarted from its data directory on any free
+ports. Children end with their parent, however that ends, because they watch their standard input.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Proof that a bookie has lost data that it acknowledged: what a start says then, and what it is told to do.
+"""Proof that a bookie has lost data that it acknowledged: the error of a start, and what the operator may decide.
 
-A bookie that goes on regardless would answer "no such entry" for what it lost, and a recovery would believe it and end
-the ledger there, although other bookies have the rest (S8). So such a start is refused; whoever has no better copy
-accepts the loss, which puts every ledger in limbo (`limbo`).
+A bookie that went on regardless would answer "no such entry" for what it lost, and a recovery would believe it and end
+the ledger there, although other bookies have the rest (S8). Such a start is therefore refused; an operator without a
+better copy accepts the loss, which puts every ledger in limbo (`limbo`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The one door to the disk: every byte that storage reads or writes passes `FileSystem`.
+"""The bookie's interface to the disk: every byte that storage reads or writes passes through `FileSystem`.
 
-The real one calls the operating system; a test or a simulator passes a subclass that fails, tears, forgets or records.
-Calls are those of POSIX with two habits added: writes are whole or raise, and every error names its file.
+The real one calls the operating system; tests and the simulator pass a subclass that fails, tears, forgets or records.
+Calls are those of POSIX with two additions: writes are complete or raise, and every error names its file.
 
 Not its job: formats, caching, deciding when to sync.
 """

@@ -1,10 +1,9 @@
-"""The one door to threads: what the bookie's blocking parts run on, wait on, and tell the time by.
+"""The bookie's interface to threads: what its blocking parts run on, wait on, and tell the time by.
 
-The real one hands out Python's own objects, so that passing here costs nothing once something was made. A simulator
-passes a subclass whose threads take turns under its scheduler, and whose clocks are virtual.
-
-Locks that are held for a few operations only, without a file operation or a wait inside, need not come from here:
-whoever runs threads in turns never switches there.
+The real one returns Python's own objects, so that it costs nothing once something was created. A simulator passes a
+subclass whose threads take turns under its scheduler, and whose clocks are virtual. Locks that are held for a few
+operations only, without a file operation or a wait inside, need not come from here: a scheduler of turns never switches
+there.
 """
 
 from __future__ import annotations

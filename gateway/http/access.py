@@ -1,14 +1,14 @@
-"""Who may use HTTP for what.
+"""Access control of HTTP.
 
-With principals (docs/protocol/security.md) each route asks the policy for its action. The caller is whom a bearer
-token, the session of a browser, or a client certificate names.
+With principals (docs/protocol/security.md) each route asks the policy for its action. The caller is identified by a
+bearer token, a browser session, or a client certificate.
 
-Without them there may be one token for all: whatever changes something, writes to ledgers or shows what is in them
-needs it as `Authorization: Bearer …`, or a session that began with it. Without any, changes are taken on a loopback
-address only. Everything else is open, as BookKeeper's is.
+Without principals there may be one token for all: operations that change something, write to ledgers or show their
+contents need it as `Authorization: Bearer …`, or a session that began with it. Without any token, changes are accepted
+on a loopback address only. Everything else is open, as in BookKeeper.
 
-What a browser is made to do for a page of somebody else is refused everywhere: requests under a name that is not the
-server's (`host_names`), requests of another origin, and changes by a session that lack its CSRF token.
+Requests that another site's page makes a browser send are always rejected: requests under a name that is not the
+server's (`host_names`), requests of another origin, and changes by a session without its CSRF token.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
-"""HTTP admin as one table: from it come the routes, the checks of what is asked, and the OpenAPI document.
+"""HTTP admin as one table, from which come the routes, the validation of requests, and the OpenAPI document.
 
-An operation says its path, verb, query, body, answer, and what it needs (`Need`). Whatever a request lacks or has too
-much is refused before its handler runs: an unknown path with 404, a wrong verb with 405 and `Allow`, a parameter or a
-body that is not as declared with 400. Handlers raise: HttpError for a status of their choice, BKException for
-what metadata and bookies refuse (`status_of`). Every refusal is `{"error": "what, where, what to do"}`.
+An operation declares its path, verb, query, body, response, and its required permission (`Need`). Invalid requests are
+rejected before the handler runs: an unknown path with 404, a wrong verb with 405 and `Allow`, an undeclared or
+malformed parameter or body with 400. Handlers raise HttpError for a status of their choice, and BKException for what
+metadata and bookies reject (`status_of`). Every rejection is `{"error": "what, where, what to do"}`.
 
-Paths and shapes of answers are BookKeeper's (docs/admin.md#paths); statuses are HTTP's where BookKeeper says 404 to a
-wrong verb or a missing parameter. Not its job: who may do what (`access`), what is answered (the rooms beside).
+Paths and shapes of responses are BookKeeper's (docs/admin.md#paths); statuses are HTTP's where BookKeeper responds with
+404 to a wrong verb or a missing parameter. Not its job: permissions (`access`), the contents of responses (the
+neighbouring rooms).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Who makes a request over HTTP, and what they may see and do: the same policy as at the other doors.
+"""The caller of an HTTP request and its permissions, under the same policy as all other listeners.
 
-Without security everybody may everything that `access` lets through. A handler of ledgers asks for each ledger
-(`check_ledger`), or lists those only that may be seen (`visible_ranges`).
+Without security every caller may do everything that `access` allows. A handler of ledgers asks for each ledger
+(`check_ledger`), or lists only the visible ones (`visible_ranges`).
 """
 
 from __future__ import annotations

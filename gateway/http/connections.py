@@ -1,10 +1,10 @@
-"""Connections of HTTP: how many there may be, and how long one may take to say what it wants.
+"""Connections of HTTP: their number, and the time in which a request must arrive.
 
-A connection has `REQUEST_SECONDS` from its beginning (the handshake of TLS included), or from the first byte behind an
-answer, until its request is whole. Where one is too many the oldest goes, first among those that wait for nothing. With
-certificates each connection begins with those that the files hold by then.
+A connection has `REQUEST_SECONDS` from its beginning (TLS handshake included), or from the first byte after a response,
+until its request is complete. If there are too many, the oldest is closed, beginning with those that wait for nothing.
+With certificates each connection begins with those currently in the files.
 
-A request finds its connection in its state, as `connection`, and may give it away, to be answered elsewhere.
+A request finds its connection in its state, as `connection`, and may hand it over to be answered elsewhere.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a handler of HTTP admin raises to refuse a request."""
+"""The exceptions with which a handler of HTTP admin rejects a request."""
 
 from __future__ import annotations
 

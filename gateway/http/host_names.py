@@ -1,8 +1,8 @@
-"""Names under which HTTP may be asked: the `Host` header of a request must be one of them. Pure.
+"""Host names accepted by HTTP: a request's `Host` header must be one of them. Pure.
 
-A page in a browser can have its own name pointed at this server's address, and is then of the same origin as what the
-server answers (DNS rebinding). Under a name that is not the server's it gets nothing. Addresses are always taken: no
-page can have one as its name. A name is also taken by its beginning, as resolvers with search lists do:
+A page in a browser can have its own name point to this server's address, and then shares the origin of the server's
+responses (DNS rebinding). Under a name that is not the server's it receives nothing. Addresses are always accepted,
+because no page can have one as its name. A name is also accepted by its beginning, as resolvers with search lists do:
 `bookie-0.bookie` for `bookie-0.bookie.bookgate.svc`.
 """
 

@@ -1,4 +1,4 @@
-"""Serves an ASGI application beside whatever else lives on this event loop."""
+"""Serves an ASGI application on the current event loop, together with whatever else runs there."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Sessions of browsers: a person gives a token once, and the browser holds a cookie instead of it.
+"""Browser sessions: a person enters a token once, and the browser holds a cookie instead.
 
-A session is as good as its token, no longer: the token is checked anew with each request. Whatever changes something by
-a session must also show the session's CSRF token, which a page of another origin can't read. A session ends when it is
-not used for `IDLE_SECONDS`, after `LONGEST_SECONDS`, and with the process.
+A session is valid no longer than its token, which is checked with each request. Changes by a session must also present
+the session's CSRF token, which a page of another origin can't read. A session ends when it was not used for
+`IDLE_SECONDS`, after `LONGEST_SECONDS`, and with the process.
 
-Not its job: cookies and headers (`access`), what the token may do.
+Not its job: cookies and headers (`access`), the token's permissions.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Who may change things over HTTP: the token's settings, the same for gateway and bookie."""
+"""Settings of the token for changes over HTTP, the same for gateway and bookie."""
 
 from __future__ import annotations
 

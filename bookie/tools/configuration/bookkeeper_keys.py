@@ -1,7 +1,7 @@
-"""What each key of Apache BookKeeper's properties files is here: another key, or nothing, and why.
+"""The equivalent of each key of Apache BookKeeper's properties files: another key, or none, with the reason.
 
-Covers the keys that matter (docs/reference/configuration.md). Conversions take the text of the properties file and give
-the value for TOML: most of BookKeeper's times are milliseconds where ours are seconds, most of its sizes bytes where
+Covers the keys that matter (docs/reference/configuration.md). Conversions take the text of the properties file and
+return the TOML value: most of BookKeeper's times are milliseconds where ours are seconds, most of its sizes bytes where
 ours are MiB.
 """
 

@@ -1,4 +1,4 @@
-"""A properties file of Apache BookKeeper as TOML: what is known is converted, and nothing goes without a word."""
+"""Converts a properties file of Apache BookKeeper to TOML: known keys are converted, every other one is reported."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A TOML file of settings without former names: the lines of renamed settings change, all others stay as they are.
+"""Removes former names from a TOML file of settings: lines with renamed settings change, all others stay as they are.
 
-Lines are taken as text, since a parser would lose comments. So the outcome is read again and compared with what it is
-to say; what is not written a key a line (inline tables, keys in quotes) is left to the operator.
+The file is changed as text, because a parser would lose comments. The result is therefore parsed and compared with what
+it should be; anything that is not one key per line (inline tables, quoted keys) is left to the operator.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Every setting of the three parts, and where a value came from.
+"""Every setting of the three parts, and the source of its value.
 
-The definitions are the settings classes themselves; this module only reads them. Not its job: gathering what is set
+The definitions are the settings classes themselves; this module only reads them. Not its job: collecting the values
 (`runtime.settings_loader`), rules (`check`) and printing (`cli`, `reference`).
 """
 

@@ -1,1 +1,1 @@
-"""`bookgate doctor`: looks at a whole deployment through its gateways and says what to change."""
+"""`bookgate doctor`: examines a whole deployment through its gateways and says what to change."""

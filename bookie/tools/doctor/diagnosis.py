@@ -1,7 +1,7 @@
-"""What follows from what was seen: findings, each with a way out. Pure.
+"""The findings that follow from the observations, each with a remedy. Pure.
 
-An error is what loses service or data, or soon will; the command then ends with exit code 1. A warning is what an
-operator should know. What could not be looked at is a warning as well: nothing is taken for healthy unseen.
+An error is a loss of service or data, now or soon; the command then ends with exit code 1. A warning is something an
+operator should know. Anything that could not be examined is a warning as well: nothing is assumed to be healthy.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the doctor says: findings, each with a way out."""
+"""The doctor's findings, each with a remedy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the doctor saw: plain values, None where it could not look."""
+"""The doctor's observations: plain values, None where it could not look."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What follows for lost bookies, and for auto-recovery, which copies again what they held. Pure.
+"""Findings about lost bookies, and about auto-recovery, which restores the copies that they held. Pure.
 
-What to do about a lost bookie depends on whether auto-recovery works: where it does, one that is gone for good is left
-to it, and otherwise nobody makes the copies again.
+What to do about a lost bookie depends on whether auto-recovery works: if so, a bookie that is gone for good is left to
+it; otherwise nobody restores the copies.
 """
 
 from __future__ import annotations

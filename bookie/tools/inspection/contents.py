@@ -1,8 +1,8 @@
-"""What stands in a bookie's files, as plain rows for a printer or a program.
+"""The contents of a bookie's files, as plain rows for a printer or a program.
 
-Each reader goes through its file once, in bounded memory, hands out what it finds, and has its findings ready when it
-is through: where the data ends and why, what disagrees. A file that is damaged is reported up to the damage; looking at
-files never raises for what is in them.
+Each reader goes through its file once, in bounded memory, yields what it finds, and has its findings ready at the end:
+where the data ends and why, and what disagrees. A damaged file is reported up to the damage; reading never raises for
+the contents of a file.
 """
 
 from __future__ import annotations

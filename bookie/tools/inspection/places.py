@@ -1,7 +1,7 @@
-"""Finds the files to look at from whatever path a person gives: a file, `current`, its parent, or a data directory.
+"""Finds the files to examine from any path that a person gives: a file, `current`, its parent, or a data directory.
 
-A person may not know, or care, which of a bookie's directories hold what; and directories of Apache BookKeeper's bookie
-are laid out the same way.
+The user need not know which of a bookie's directories hold what; directories of Apache BookKeeper's bookie have the
+same layout.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""The routes that every process has."""
+"""The routes of every process."""

@@ -1,8 +1,8 @@
-"""Auto-recovery over HTTP: marks, the switch, the auditor, the delay, and bookies that are to be emptied.
+"""Auto-recovery over HTTP: marks, the switch, the auditor, the delay, and bookies to be emptied.
 
-Paths, parameters and bodies are BookKeeper's, and so are the answers that are text. What takes long is only begun here:
+Paths, parameters and bodies are BookKeeper's, and so are textual responses. Long operations are only started here:
 BookKeeper's server copies a bookie's ledgers itself, in the background, until it is restarted; here a record in the
-metadata says that the bookie is to be emptied, and the auditor and the workers see to it.
+metadata says that the bookie is to be emptied, and the auditor and the workers do the rest.
 
 Not its job: the rules (`ledger.replication_control`).
 """

@@ -1,4 +1,4 @@
-"""The cluster over HTTP: its bookies, counted and listed."""
+"""The cluster over HTTP: number and list of its bookies."""
 
 from __future__ import annotations
 

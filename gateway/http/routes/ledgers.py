@@ -1,9 +1,9 @@
 """Ledgers over HTTP, as the metadata store knows them: list, metadata, delete.
 
-A listing is never held whole. Ids alone are streamed as the store gives them, unless a page is asked for; with metadata
-there are always pages, which are read and sent part by part. The next page is told in a `Link` header (rel="next"),
-which begins behind the last id, so that ledgers that come and go between two pages move nothing. A ledger's password is
-never shown.
+A listing is never held completely. Ids alone are streamed as the store returns them, unless a page is requested; with
+metadata there are always pages, which are read and sent part by part. The next page is given in a `Link` header
+(rel="next") and begins after the last id, so that ledgers created or deleted between two pages shift nothing. A
+ledger's password is never shown.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What any process tells of itself over HTTP: that it lives, its metrics, its settings."""
+"""What every process reports over HTTP: that it is alive, its metrics, its settings."""
 
 from __future__ import annotations
 

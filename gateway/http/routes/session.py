@@ -1,4 +1,4 @@
-"""The console's session: logging in with a token, who one is, logging out (`bookgate.gateway.http.sessions`)."""
+"""The console's session: login with a token, the current user, logout (`bookgate.gateway.http.sessions`)."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Locks and votes of auto-recovery in the embedded store: leases in place of ZooKeeper's ephemeral nodes.
+"""Locks and votes of auto-recovery in the embedded store: leases instead of ZooKeeper's ephemeral nodes.
 
 A claim is a row that belongs to an owner (one object of this class) and ends at a wall-clock time unless the owner
-renews it, which it does three times a lease. Transitions: absent → held (claim) → held (renew) → absent (give up), or
-ended by time, which counts as absent for everyone. An ended claim is never renewed: its owner has lost it, and is told.
-A claim of a process that has died on this machine counts as ended at once. A claim whose making was not heard of is not
-renewed, and so ends. Each claim has a number, higher than those of all claims before it.
+renews it, which it does three times per lease. Transitions: absent → held (claim) → held (renew) → absent (give up), or
+expired, which counts as absent for everyone. An expired claim is never renewed: its owner has lost it, and is notified.
+A claim of a process that has died on this machine counts as expired at once. A claim whose creation was not confirmed
+is not renewed, and so expires. Each claim has a number above those of all earlier claims.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Making, describing, emptying and removing a cluster in an SQLite file.
+"""Creating, describing, emptying and removing a cluster in an SQLite file.
 
-A file that is there is never made anew, one that is not there never by looking at it. Format is one transaction, which
-gateways with the file open see as "anything may have changed". Nuke first makes SQLite leave WAL mode, which it does
-only when nobody else has the file open: so no gateway goes on with a file that is deleted.
+An existing file is never created anew, and reading never creates one. Format is one transaction, which gateways with
+the file open see as "anything may have changed". Nuke first makes SQLite leave WAL mode, which succeeds only if no
+other process has the file open, so that no gateway continues with a deleted file.
 """
 
 from __future__ import annotations

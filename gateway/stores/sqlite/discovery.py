@@ -1,7 +1,7 @@
-"""Which bookies there are, from the leases and cookies of the embedded store.
+"""Service discovery from the leases and cookies of the embedded store.
 
-A lease that has ended makes no change in the file, so whoever watches also looks again when the next lease would end.
-One that ends later than a lease can was renewed before the clock was put back; it counts while its process lives.
+The end of a lease changes nothing in the file, so listeners also cause a read when the next lease would end. A lease
+that ends later than possible was renewed before the clock was set back; it counts as long as its process lives.
 """
 
 from __future__ import annotations

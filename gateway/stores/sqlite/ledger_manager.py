@@ -1,4 +1,4 @@
-"""Ledger metadata in SQLite, with the outcomes and versions that ZooKeeper would give."""
+"""Ledger metadata in SQLite, with the outcomes and versions of ZooKeeper."""
 
 from __future__ import annotations
 

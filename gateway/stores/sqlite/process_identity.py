@@ -1,7 +1,7 @@
-"""Who a process is, so that another process of the machine can see that it is gone.
+"""Identifies a process, so that another process of the machine can see that it has ended.
 
-The identity is boot id, process-id namespace, process id and start time, all from /proc. Where there is no /proc it is
-empty, and nothing is concluded from it.
+The identity is boot id, process-id namespace, process id and start time, all from /proc. Without /proc it is empty, and
+nothing is concluded from it.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Bookies in the embedded store: leases in place of ZooKeeper's ephemeral nodes.
+"""Registrations of bookies in the embedded store: leases instead of ZooKeeper's ephemeral nodes.
 
-A registration belongs to an owner (one object of this class) and ends at a wall-clock time unless the owner renews it,
-which it does three times a lease. Ended means gone, for everyone, without anyone deleting the row. Transitions of a
-row: absent → held (register) → held (renew, move between the lists) → absent (unregister, close); held → ended (by
-time) → held by another owner. A row held by an owner whose process has died on this machine may be taken over at once,
-so that a bookie is back quickly after kill -9. A row held by a living owner refuses others; a caller waits for the
-lease's end once, since it may be its own previous life. A bookie that registers through gateways moves between
-them: the row of the same life of a bookie is taken over at once, in one transaction, so discovery never lacks it. What
-is left of it at the former gateway is not renewed: whether its row is the next gateway's or gone, the bookie decides.
+A registration belongs to an owner (one object of this class) and expires at a wall-clock time unless the owner renews
+it, which it does three times per lease. Expired means gone, for everyone, without anyone deleting the row. Transitions
+of a row: absent → held (register) → held (renew, move between the lists) → absent (unregister, close); held → expired →
+held by another owner. A row of an owner whose process has died on this machine may be taken over at once, so that a
+bookie is back quickly after kill -9. A row of a living owner rejects others; a caller waits once for the lease's end,
+since the row may be from its own previous life. A bookie that registers through gateways moves between them: the row of
+the same life of a bookie is taken over at once, in one transaction, so discovery never misses it. Its remains at the
+former gateway are not renewed: whether its row belongs to the next gateway or is gone, the bookie decides.
 """
 
 from __future__ import annotations

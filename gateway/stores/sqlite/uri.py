@@ -1,4 +1,4 @@
-"""`sqlite:///absolute/path`, taken apart. No I/O here."""
+"""Parses `sqlite:///absolute/path`. No I/O."""
 
 from __future__ import annotations
 
