@@ -13,6 +13,8 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
+from bookgate.gateway.http.access import PASSED_ON_HEADER, passed_on_header
+from bookgate.gateway.http.caller import ANYBODY
 from bookgate.gateway.http.server import AdminServer
 from bookgate.gateway.process.handed_over import HandedOver, HandOver
 from bookgate.gateway.process.passed_on import PassedOn
@@ -83,7 +85,11 @@ async def two(*, takes: bool = True) -> AsyncIterator[Two]:
             stack.callback(both.taken.close)
         stack.callback(both.hand_over.close)
         passed_on = PassedOn("127.0.0.1", port, "secret", both.hand_over, lambda: True)
-        routes = [Route("/list", passed_on.answer), Route("/here", both.here)]
+
+        async def listing(request: Request) -> Response:
+            return await passed_on.answer(request, ANYBODY)
+
+        routes = [Route("/list", listing), Route("/here", both.here)]
         _, both.port = await stack.enter_async_context(serving(Starlette(routes=routes)))
         yield both
 
@@ -101,6 +107,7 @@ async def test_the_other_answers_on_the_clients_own_connection_and_ends_it(more:
         (asked,) = both.asked
         assert str(asked.url.query) == "limit=3"
         assert asked.headers["authorization"] == "Bearer secret"
+        assert asked.headers[PASSED_ON_HEADER] == passed_on_header(ANYBODY)
         assert b"here" in await both.ask(HERE + b"Connection: close\r\n\r\n")
 
 
