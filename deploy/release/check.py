@@ -53,7 +53,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as clean:
         source = Path(clean) / "source"
         _export(source)
-        run([tools, "-m", "build", "--outdir", OUT, source])
+        run([tools, "-m", "build", "--outdir", OUT, source], stdout=subprocess.DEVNULL)
     [wheel], [sdist] = OUT.glob("*.whl"), OUT.glob("*.tar.gz")
     run([tools, "-m", "twine", "check", "--strict", wheel, sdist])
     step("looks into them")
@@ -140,7 +140,7 @@ def _quick_start(python: Path) -> None:
     readme = (ROOT / "README.md").read_text()
     blocks = re.findall(r"^```(\w+)\n(.*?)^```", readme, re.MULTILINE | re.DOTALL)
     [ten_lines] = [code for language, code in blocks if language == "python" and code.startswith("import asyncio")]
-    [commands] = [code for language, code in blocks if language == "sh" and code.startswith("bookgate standalone")]
+    [commands] = [code for language, code in blocks if language == "sh" and "standalone --data-dir" in code]
     with tempfile.TemporaryDirectory() as scratch:
         ports = ["--bookie-port", "0", "--gateway-port", "0", "--http-port", "0"]
         cluster = subprocess.Popen(

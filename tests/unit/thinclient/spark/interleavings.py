@@ -24,6 +24,7 @@ from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import LedgerMetadata
 from bookgate.ledger.metadata_store import LedgerRecord
 from bookgate.thinclient.blocking.client import BookKeeper
+from bookgate.thinclient.config import ClientConfig
 from bookgate.thinclient.spark.commit_protocol import (
     CLAIMED_KEY,
     COMMITTED_KEY,
@@ -110,6 +111,7 @@ class Client:
         self.answers: tuple[object, ...] = ()
         self.is_disturbed = True
         self.ledger_manager = self
+        self.config = ClientConfig()
 
     def _step(self, call: Callable[[], Any]) -> Any:
         if self.is_disturbed:

@@ -29,6 +29,7 @@ from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import DigestType, LedgerMetadata
 from bookgate.ledger.metadata_store import LedgerRecord
 from bookgate.thinclient.blocking.client import BookKeeper
+from bookgate.thinclient.config import ClientConfig
 from bookgate.thinclient.spark.commit_protocol import Write, attempt_metadata, with_mark
 from bookgate.thinclient.spark.options.read_options import Options, ReadMode
 from bookgate.thinclient.spark.options.values import LedgerRange
@@ -92,6 +93,7 @@ class FakeClient:
         self.open_handles = 0
         self.closed = False
         self.ledger_manager = self
+        self.config = ClientConfig()
         self.bulk_reads: list[list[int]] = []
         self.unreadable: set[int] = set()
         self.no_gateway = False
