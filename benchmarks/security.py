@@ -35,9 +35,9 @@ from bookgate.runtime.security.policy import Policy, parse_policy
 from bookgate.runtime.security.principal import Kind, Principal
 from bookgate.runtime.security.static_tokens import new_token
 
-_CALLS = 1000 if QUICK else 5000
+_CALLS = 320 if QUICK else 4800
 _DECISIONS = 100_000
-_CALM_CALLS = 300 if QUICK else 1000
+_CALM_CALLS = 200 if QUICK else 1000
 _CALM_PAUSE_SECONDS = 0.01
 _FLOODING_CALLS = 200
 _METADATA = to_format(LedgerMetadata.new(["127.0.0.1:3181"], 1, 1))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -88,6 +88,8 @@ class GatewayMetrics(GatewayNumbers):
         self._methods: dict[str, MethodCounts] = {}
         self._store: dict[str, Latencies] = {}
         self._readings: list[Reading] = []
+        self.access_counts: Mapping[tuple[str, str, str], int] = {}
+        """By door, kind of principal and outcome; of a gateway without security nothing."""
 
     def method(self, name: str) -> MethodCounts:
         """The counts of a method, by its short name."""
@@ -125,6 +127,14 @@ class GatewayMetrics(GatewayNumbers):
         for task, count in background.RESTARTS.items():
             failures.add_metric([task], count)
         yield failures
+        access = CounterMetricFamily(
+            f"{PREFIX}access",
+            "what was asked for, by door, kind of principal and outcome: allowed, denied, unauthenticated, limited",
+            labels=["door", "principal", "outcome"],
+        )
+        for labels, count in list(self.access_counts.items()):
+            access.add_metric(labels, count)
+        yield access
         for reading in self._readings:
             family = CounterMetricFamily if reading.counts else GaugeMetricFamily
             yield family(PREFIX + reading.name, reading.text, value=reading.read())

@@ -132,7 +132,6 @@ class GatewayServer:
         self._factory = factory
         self._host = host
         self._port = port
-        self._interceptors = (*interceptors, *([] if access is None else [self._guard(access)]))
         self._access = access
         self._make_server = make_server
         self._bookmark_seconds = bookmark_seconds
@@ -146,6 +145,8 @@ class GatewayServer:
         self._tasks: list[asyncio.Task[None]] = []
         self.metrics = GatewayMetrics()
         """A collector, for the registry that the process shows; filled by `start`."""
+        self._turns: Turns | None = None
+        self._interceptors = (*interceptors, *([] if access is None else [self._guard(access)]))
 
     @property
     def address(self) -> str:
@@ -154,6 +155,7 @@ class GatewayServer:
 
     def _guard(self, access: AccessControl) -> AccessInterceptor:
         self._turns = Turns()
+        self.metrics.access_counts = access.counts
         return AccessInterceptor(access, PrincipalLimits(), self._turns)
 
     async def start(self) -> int:
@@ -239,7 +241,7 @@ class GatewayServer:
             ) from error
 
     def _show_metrics(self, calls: CallInterceptor) -> None:
-        hub, cache, factory = self.watches.hub, self._cache, self._factory
+        hub, cache, factory, turns = self.watches.hub, self._cache, self._factory, self._turns
         self.metrics.show(
             Reading("streams", "streaming calls under way", lambda: calls.stream_count),
             Reading("watch_streams", "Watch streams", lambda: self.watches.stream_count),
@@ -258,6 +260,9 @@ class GatewayServer:
                 "clients of the store made anew since the thread of the last had ended",
                 lambda: factory.client_restarts,
                 True,
+            ),
+            Reading(
+                "calls_waiting", "calls that wait for their principal's turn", lambda: turns.waiting if turns else 0
             ),
             Reading("store_calls", "calls to the store under way", lambda: self._budget.under_way),
             Reading("cache_ledgers", "ledgers in the cache", lambda: len(cache)),

@@ -133,6 +133,7 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
             await _unauthenticated(context)
         except OverLimitException as error:
             await abort_with(context, method, error)
+        self._access.counts[DOOR, principal.kind, "allowed"] += 1
         return who
 
     def _authenticate(self, peer: str, context: Context) -> Principal:
@@ -198,7 +199,7 @@ def _certificate(context: Context) -> CertificateNames | None:
     subject = _texts(found, "x509_subject")
     if not subject and "x509_pem_cert" not in found:
         return None
-    return CertificateNames(next(iter(subject), ""), _texts(found, "x509_uri"), _texts(found, "x509_dns"))
+    return CertificateNames(next(iter(subject), ""), _texts(found, "peer_uri"), _texts(found, "peer_dns"))
 
 
 def _texts(found: Mapping[str, Any], name: str) -> tuple[str, ...]:

@@ -112,6 +112,7 @@ class Caller:
             peer=self.peer,
             request_token=request_token,
             seconds=seconds,
+            counted=False,
         )
 
     def most(self, limit: str) -> int | None:

@@ -15,8 +15,9 @@ from bookgate.gateway.services.ledger_access import (
     with_stored_password,
 )
 from bookgate.gateway.services.metadata_cache import MetadataCache
-from bookgate.ledger.errors import MetadataVersionException
+from bookgate.ledger.errors import MetadataVersionException, NoSuchLedgerExistsOnMetadataServerException
 from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.ledger_manager import LedgerRecord
 from bookgate.ledger.metadata import LedgerMetadata
 from bookgate.ledger.metadata_codec import from_format
 from bookgate.ledger.metadata_store import LedgerManagerFactory
@@ -71,7 +72,7 @@ class CheckedChanges:
             await manager.remove(ledger_id, version)
             return
         while True:
-            record = await manager.read(ledger_id)
+            record = await self._read(ledger_id)
             who.require_ledger(Action.LEDGER_DELETE, ledger_id, owner_of_metadata(record.metadata))
             try:
                 # This version, whose owner is known: by the next one it may be another's ledger.
@@ -86,12 +87,23 @@ class CheckedChanges:
         known = self._cache.peek(ledger_id)
         if known is not None and known.version == expected_version:
             return from_format(known.response().metadata, known.format_version), known.version
-        record = await self._factory.ledger_manager.read(ledger_id)
-        if record.version < expected_version:
-            # Perhaps a replica of the store that lags.
-            await self._factory.catch_up(None)
-            record = await self._factory.ledger_manager.read(ledger_id)
+        record = await self._read(ledger_id, expected_version)
         return record.metadata, record.version
+
+    async def _read(self, ledger_id: LedgerId, least_version: int = 0) -> LedgerRecord:
+        """The ledger, at this version or a later one if there is any: a replica of the store may lag.
+
+        Raises NoSuchLedgerExistsOnMetadataServerException.
+        """
+        manager = self._factory.ledger_manager
+        try:
+            record = await manager.read(ledger_id)
+        except NoSuchLedgerExistsOnMetadataServerException:
+            record = None
+        if record is not None and record.version >= least_version:
+            return record
+        await self._factory.catch_up(None)
+        return await manager.read(ledger_id)
 
 
 def _require_one(who: Caller, ledger_id: LedgerId, stored: LedgerMetadata) -> None:

@@ -148,9 +148,14 @@ class AccessControl:
         peer: str,
         request_token: bytes = b"",
         seconds: float | None = None,
+        counted: bool = True,
     ) -> None:
-        """Records what was allowed and how it ended, `outcome` being the call's code."""
-        self.counts[door, principal.kind, "allowed"] += 1
+        """Records what was allowed and how it ended, `outcome` being the call's code.
+
+        `counted`: False where the door counts its calls itself.
+        """
+        if counted:
+            self.counts[door, principal.kind, "allowed"] += 1
         if self.audit.wants(action, allowed=True):
             self.audit.record(
                 principal=principal,

@@ -202,6 +202,8 @@ class JwtVerifier:
     def _claims(self, token: str) -> Mapping[str, Any]:
         if len(token) > _MOST_BYTES:
             raise TokenRefused(f"it is longer than {_MOST_BYTES} bytes")
+        if not token.isascii():
+            raise TokenRefused("it is no JSON Web Token")
         try:
             header = jwt.get_unverified_header(token)
         except jwt.PyJWTError as error:

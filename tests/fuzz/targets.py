@@ -28,7 +28,7 @@ from bookgate.bookie.mode import status_files
 from bookgate.bookie.system.files import FileSystem, StorageCorruptException
 from bookgate.ledger.digest import digest_for
 from bookgate.ledger.entry import decode_entry, decode_header, encode_entry
-from bookgate.ledger.errors import BKException
+from bookgate.ledger.errors import BKException, IncorrectParameterException
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import DigestType
 from bookgate.ledger.wire import v2
@@ -37,6 +37,12 @@ from bookgate.ledger.wire.frames import FrameDecoder, FrameError
 from bookgate.ledger.wire.messages import InvalidRequest, Status
 from bookgate.ledger.wire.v3 import ProtocolError, decode_request, decode_response, encode_response
 from bookgate.protos.bookkeeper.proto.db_ledger_storage_pb2 import LedgerData
+from bookgate.runtime.security.actions import Action
+from bookgate.runtime.security.decision import Resource, decide
+from bookgate.runtime.security.jwt import JwtRules, JwtVerifier, Keys, TokenRefused, parse_keys
+from bookgate.runtime.security.policy import PolicyError, parse_policy
+from bookgate.runtime.security.principal import Kind, Principal
+from bookgate.runtime.security.static_tokens import parse_tokens
 from tests.conformance.golden import rows
 from tests.unit.bookie.storage.storage_support import KEY, lac_packet, packet
 
@@ -238,7 +244,60 @@ def _entry(data: bytes) -> None:
     decode_entry(_DIGEST, data, 1, 0)
 
 
+_POLICY = b"""
+[roles.etl]
+actions = ["ledger.read", "discovery.*"]
+[[bindings]]
+principals = ["jwt:spark-*", "group:g", "tls:CN=etl"]
+role = "etl"
+scopes = ["0", "0x7"]
+[[limits]]
+principals = ["*"]
+calls_per_second = 10.5
+[[quotas]]
+scope = "7"
+ledgers = 3
+"""
+_KEY_SET = (
+    b'{"keys": [{"kty": "OKP", "crv": "Ed25519", "kid": "k","x": "11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"}]}'
+)
+_TOKEN = b"eyJhbGciOiJFZERTQSIsImtpZCI6ImsifQ.eyJzdWIiOiJzcGFyayIsImV4cCI6OTk5OTk5OTk5OX0." + b"A" * 86
+"""Signed by nobody: it is read as far as a token can be without being taken."""
+
+
+def _policy(data: bytes) -> object:
+    policy = parse_policy(data.decode("utf-8", "replace"))
+    return decide(policy, Principal(Kind.JWT, "spark-1"), Action.LEDGER_READ, Resource(0))
+
+
+class _Keys:
+    def current(self) -> Keys:
+        return parse_keys(_KEY_SET.decode())
+
+    def missing(self) -> None:
+        pass
+
+
+def _bearer(data: bytes) -> None:
+    """Never taken."""
+    try:
+        JwtVerifier(_Keys(), JwtRules()).principal(data.decode("utf-8", "surrogateescape"))
+    except TokenRefused:
+        return
+    raise AssertionError("a token without a signature was taken")
+
+
 TARGETS: dict[str, Target] = {
+    "policy": Target([_POLICY], _policy, (PolicyError,)),
+    "static tokens": Target(
+        [b"spark:" + b"0a" * 32 + b"\n# people\netl:" + b"f0" * 32 + b"\n"],
+        lambda data: parse_tokens(data.decode("utf-8", "replace")),
+        (IncorrectParameterException,),
+    ),
+    "key set": Target(
+        [_KEY_SET], lambda data: parse_keys(data.decode("utf-8", "replace")), (IncorrectParameterException,)
+    ),
+    "JSON Web Token": Target([_TOKEN], _bearer, ()),
     "frames": Target(_streams(), _frames, (FrameError,)),
     "v3 request": Target(
         [*_golden("v3.jsonl", "request"), *(f[4:] for f in _captured("c2b"))], _v3_request, (ProtocolError,)

@@ -29,6 +29,7 @@ from tests.history.metadata_events import (
 )
 from tests.history.violations import (
     BadListing,
+    DeniedCallChanged,
     LostOutcomeMisjudged,
     NewestNotDelivered,
     ReadBackwards,
@@ -36,6 +37,22 @@ from tests.history.violations import (
     StoreWatchesLeft,
     WatchWentBack,
 )
+
+INTRUDER = "intruder"
+"""Name of the client whose changes the policy denies, in worlds that have one."""
+
+
+def denied_calls_change_nothing(story: Story) -> int:
+    """A1: nothing that the intruder has asked for was done, as the store and the intruder itself saw it."""
+    looked = 0
+    for event in story.history:
+        if isinstance(event, StoreChanged) and event.mark.startswith(INTRUDER):
+            raise DeniedCallChanged(f"ledger {event.ledger} has a change of {event.mark}", event)
+        if isinstance(event, ChangeEnded) and event.client == INTRUDER:
+            looked += 1
+            if event.outcome == "done":
+                raise DeniedCallChanged(f"{event.kind} of ledger {event.ledger} was done for {INTRUDER}", event)
+    return looked
 
 
 def watch_answers_grow(story: HistoryIndex) -> int:

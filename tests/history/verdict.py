@@ -43,6 +43,7 @@ CHECKERS: dict[str, Checker] = {
     "M5": check_metadata.listings_are_whole,
     "M6": check_metadata.lost_outcomes_are_resolved,
     "M7": check_metadata.store_watches_are_few,
+    "A1": check_metadata.denied_calls_change_nothing,
     "D1": check_ledgers.ledgers_are_not_mixed_up,
 }
 

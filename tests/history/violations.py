@@ -285,6 +285,11 @@ class ClaimOutlived(InvariantViolated):
     sentence = "locks, votes and watches of an expired session or lease have no effect after its end"
 
 
+class DeniedCallChanged(InvariantViolated):
+    id = "A1"
+    sentence = "a call that the policy denies changes nothing"
+
+
 class PeerIgnored(InvariantViolated):
     id = "R18"
     sentence = "Bookgate honours the marks, locks and votes of BookKeeper's auditors, workers and collectors"

@@ -84,7 +84,8 @@ class MetadataClient:
         if record is None and (record := await self.read(ledger)) is None:
             return False
         mark = f"{self.name}/{next(self._numbers)}"
-        metadata = replace(self._next(record.metadata), custom_metadata={MARK: mark.encode()})
+        kept = {key: value for key, value in record.metadata.custom_metadata.items() if key.startswith("bookgate.")}
+        metadata = replace(self._next(record.metadata), custom_metadata={**kept, MARK: mark.encode()})
         done = await self._change(
             mark, "write", ledger, self._manager.write(record.ledger_id, metadata, record.version)
         )

@@ -36,6 +36,7 @@ from tests.history.recorder import Recorder
 from tests.history.recording_client import metadata_seen
 from tests.history.verdict import Verdict, check_history, watch
 from tests.history.violations import NoProgress
+from tests.simulation.intruder import INTRUDER, Intruder, guarded
 from tests.simulation.metadata_actors import MetadataClient, mark_of
 from tests.simulation.metadata_encounters import MetadataEncounters
 from tests.simulation.outcome import Outcome
@@ -90,25 +91,32 @@ class StoreRecorder:
         self._recorder.add(StreamTold(self._recorder.now, gateway, number, str(response.ledger_id), version))
 
 
-async def _run(world: World, outcome: Outcome, recorder: Recorder, seconds: float) -> None:
+async def _run(world: World, outcome: Outcome, recorder: Recorder, seconds: float, *, intruder: bool) -> None:
     rng = world.random("plan")
     store = SimulatedStore(world, gateways=rng.choice((1, 2, 2, 3)))
     store_recorder = StoreRecorder(recorder, store.ensemble)
     store.on_change.append(store_recorder.changed)
     store.observers.append(store_recorder.observed)
+    if intruder:
+        store.access = guarded()
     await store.start()
     ledgers: dict[int, None] = {}
     names = [f"client-{number}" for number in range(1, 1 + rng.choice((2, 3, 4)))]
-    processes = {name: world.new_process(name, name) for name in names}
+    processes = {name: world.new_process(name, name) for name in [*names, *([INTRUDER] if intruder else [])]}
     clients = {}
 
-    async def connect(name: str) -> MetadataClient:
-        factory = store.factory("grpc://gateways")
+    async def connect(name: str, kind: type[MetadataClient] = MetadataClient) -> MetadataClient:
+        factory = store.factory_of(name) if intruder else store.factory("grpc://gateways")
         await factory.initialize()
-        return MetadataClient(name, factory, recorder, world.random(name), ledgers)
+        return kind(name, factory, recorder, world.random(name), ledgers)
 
     for name in names:
         clients[name] = await world.on(processes[name], connect(name))
+    denied = None
+    if intruder:
+        clients[INTRUDER] = await world.on(processes[INTRUDER], connect(INTRUDER, Intruder))
+        tries = clients[INTRUDER].work(world.now + seconds, _PAUSE_SECONDS)
+        denied = world.loop.create_task(world.on(processes[INTRUDER], tries))
     faults = StoreFaults(world, store, recorder, names)
     until = world.now + seconds
     work = [
@@ -119,7 +127,7 @@ async def _run(world: World, outcome: Outcome, recorder: Recorder, seconds: floa
     await faults.heal()
     recorder.add(events.Healed(recorder.now))
     outcome.faults = faults.counts
-    await _within(world, "calls under way", asyncio.gather(*work, encounters))
+    await _within(world, "calls under way", asyncio.gather(*work, encounters, *filter(None, [denied])))
     for name in names:
         await _within(world, f"calls of {name}", world.on(processes[name], _gets_through(clients[name], recorder)))
     calm = [world.on(processes[name], clients[name].work(world.now + _CALM_SECONDS, _PAUSE_SECONDS)) for name in names]
@@ -128,7 +136,7 @@ async def _run(world: World, outcome: Outcome, recorder: Recorder, seconds: floa
     recorder.add(Quiet(recorder.now))
     for gateway in store.gateways:
         recorder.add(GatewayWatches(recorder.now, gateway.name, gateway.watched, gateway.wanted))
-    for name in names:
+    for name in clients:
         await world.on(processes[name], clients[name].unwatch_all())
     await asyncio.sleep(_GONE_SECONDS)
     for gateway in store.gateways:
@@ -159,10 +167,14 @@ def run_metadata_seed(
     seed: int,
     *,
     seconds: float = 20.0,
+    intruder: bool = False,
     transcript: bool = False,
     on_line: Callable[[str], None] | None = None,
 ) -> Outcome:
-    """Runs a seed, with so many seconds of faults; with `transcript` every line is kept and told to `on_line`."""
+    """Runs a seed, with so many seconds of faults; with `transcript` every line is kept and told to `on_line`.
+
+    `intruder`: the gateways have a policy, and one more client, whose changes it denies.
+    """
     world = World(seed, transcript=transcript)
     world.transcript.on_line = on_line
     recorder = Recorder(world.loop.time)
@@ -170,7 +182,7 @@ def run_metadata_seed(
     watching = watch(recorder, world.fail, world.random("watch").randrange(50, 400))
 
     def run() -> Verdict:
-        world.run(_run(world, outcome, recorder, seconds))
+        world.run(_run(world, outcome, recorder, seconds, intruder=intruder))
         return check_history(recorder.history, watching.rules)
 
     outcome.conclude(run)

@@ -24,7 +24,9 @@ from bookgate.ledger.errors import BKException
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata_codec import decode
 from bookgate.ledger.metadata_store import LedgerManagerFactory, LedgerRecord
+from bookgate.runtime.security.access_control import AccessControl
 from bookgate.thinclient.gateways.ledger_manager import RpcLedgerManagerFactory
+from bookgate.thinclient.gateways.tokens import TokenSource
 from tests.history.violations import NoProgress
 from tests.simulation.grpc_channel import open_simulated
 from tests.simulation.grpc_server import SimulatedGrpcServer
@@ -97,6 +99,7 @@ class SimulatedGateway:
             lease_seconds=4.0,
             limits=Limits(cache_idle_seconds=4.0),
             make_server=make_server,
+            access=self._store.access,
         )
 
     def _observe(self, method: str, peer: str, number: int, sent: bool, message: bytes) -> None:
@@ -162,6 +165,8 @@ class SimulatedStore:
         """Told of every message of every gateway: gateway, method, stream, whether it is sent, the message."""
         self._processes: dict[str, Process] = {}
         self._clients = 0
+        self.access: AccessControl | None = None
+        """Of gateways that start from now on."""
         self.gateway_uri = "grpc://" + ",".join(f"{gateway.name}:{GATEWAY_PORT}" for gateway in self.gateways)
 
     async def start(self) -> None:
@@ -235,6 +240,15 @@ class SimulatedStore:
         self._clients += 1
         rng = self.world.random(f"metadata of client {self._clients}")
         return RpcLedgerManagerFactory(self.gateway_uri, CALL_SECONDS, rng, connector=open_simulated)
+
+    def factory_of(self, principal: str) -> RpcLedgerManagerFactory:
+        """The same for a client whose token is the principal's name."""
+        factory = self.factory(self.gateway_uri)
+        assert isinstance(factory, RpcLedgerManagerFactory)
+        # The simulated network has no TLS, without which a client sends no token to another machine.
+        for gateway in factory.gateways._gateways:
+            gateway.tokens = TokenSource(principal)
+        return factory
 
     def _handlers(self, process: Process) -> Callable[[], SimulatedKazooHandler]:
         threads = SimulatedThreads(self.world.loop, process)

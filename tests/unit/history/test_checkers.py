@@ -8,8 +8,10 @@ from dataclasses import replace
 import pytest
 
 from tests.history import events
+from tests.history.check_metadata import INTRUDER
 from tests.history.contents import BAD_DIGEST
 from tests.history.events import Event, Fault, History, LedgerCreated, ReadDone, Recovered
+from tests.history.metadata_events import ChangeEnded, StoreChanged
 from tests.history.recorder import Recorder
 from tests.history.verdict import CHECKERS, RULES, check_history, judge_so_far, watch
 from tests.history.violations import InvariantViolated
@@ -69,6 +71,8 @@ LATE_FAILURE = events.ReadFailed(3.0, "h", "7", 0, 1, "ReadException")
 FAILED_RECOVERY = events.RecoveryFailed(3.0, "h", "7", "LedgerRecoveryException")
 
 BROKEN: dict[str, tuple[str, Change]] = {
+    "a denied change in the store": ("A1", with_last(StoreChanged(3.0, "7", 4, 99, f"{INTRUDER}/1"))),
+    "a denied removal that was done": ("A1", with_last(ChangeEnded(3.0, INTRUDER, "m", "remove", "done", "7", -1))),
     "another content is read": ("P1", replaced(ReadDone, 0, contents=OTHER)),
     "a read fails after healing": ("P1", with_last(LATE_FAILURE)),
     "too few copies of an acknowledged entry": ("P1", MISSING_ON_TWO),

@@ -20,6 +20,16 @@ MUTATIONS = (
         METADATA,
     ),
     Mutation(
+        "denials-are-only-told",
+        "gateway",
+        ("A1",),
+        "what the policy denies of single ledgers is written into the audit trail, and done",
+        "gateway/services/caller.py",
+        '        raise AccessDeniedException(f"{self.principal} may not do {action} to {resource}: {decision.rule}")\n',
+        "",
+        tests=("tests/simulation/test_intruder.py", "tests/integration/gateway/test_access.py"),
+    ),
+    Mutation(
         "any-cluster-is-believed",
         "bookie",
         ("S2",),
