@@ -42,7 +42,7 @@ INTRUDER = "intruder"
 """Name of the client whose changes the policy denies, in worlds that have one."""
 
 
-def denied_calls_change_nothing(story: Story) -> int:
+def denied_calls_change_nothing(story: HistoryIndex) -> int:
     """A1: nothing that the intruder has asked for was done, as the store and the intruder itself saw it."""
     looked = 0
     for event in story.history:
