@@ -86,7 +86,7 @@ def _told(settings: type[BaseSettings], error: Mapping[str, Any], given: Mapping
         hint = f"give --{option}, {variable} or the key in the configuration file"
         yield Problem(key, f"it must be set and is not; {hint}")
         return
-    message = str(error["msg"]).removeprefix("Value error, ")
+    message = str(error["msg"]).removeprefix("Value error, ").replace("Input should be", "it should be")
     top = str(error["loc"][0])
     # What was given may be a secret, also where a rule of ours refused it, which says enough.
     masked = top in secret_keys(settings) or error["type"] == "value_error"

@@ -295,10 +295,12 @@ def load_noun(name: str, targets: Sequence[str], install: str) -> Any:
     command line). Raises ModuleNotFoundError if none of them is installed.
     """
     loaded, missing = [], []
+    first_is_there = True
     for target in targets:
         try:
             loaded.append(load_command(target))
         except ModuleNotFoundError as error:
+            first_is_there = first_is_there and target != targets[0]
             missing.append(error)
     if not loaded:
         raise missing[0]
@@ -306,6 +308,10 @@ def load_noun(name: str, targets: Sequence[str], install: str) -> Any:
     first.name = name
     for other in loaded[1:]:
         _merge(first, other)
+    if missing and isinstance(first, Group) and not first_is_there:
+        # What runs where no command is named is the first one's, which then says what it needs.
+        first.default_command = "start"
+        first.no_args_is_help = False
     if missing:
         _say_what_is_missing(first, f"needs {missing[0].name}, which is not installed; run: {install}")
     return first

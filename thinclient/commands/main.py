@@ -41,6 +41,7 @@ SUMMARIES: dict[str, tuple[str, str | None]] = {
     "gateway": ("Metadata gateways. Without a command: start one.", None),
     "gc": ("Garbage collection and compaction of a bookie, over its HTTP admin.", None),
     "ledger": ("Ledgers: create, write, read, list, recover, delete; their metadata.", None),
+    "policy": ("The policy, which says who may do what.", None),
     "run": (
         "Ingests text into a cluster of three bookies, counts it with Spark, and compares with a plain read of the "
         "files.",
@@ -51,6 +52,7 @@ SUMMARIES: dict[str, tuple[str, str | None]] = {
         "Jobs on Spark over the ledgers of a cluster: export, audit, usage, orphans; leftovers of its sink.",
         None,
     ),
+    "token": ("Static tokens, by which programs show who they are.", None),
     "standalone": (
         "Runs a whole cluster on this machine until Ctrl-C: bookies, each with a metadata gateway and HTTP admin.",
         None,
