@@ -118,7 +118,7 @@ def test_secrets_are_masked_wherever_they_stand(tmp_path: Path, monkeypatch: pyt
 def test_every_secret_is_known_by_its_type(part: Part) -> None:
     for key, field in part.fields.items():
         assert is_secret(key) == (
-            "SecretStr" in str(field.annotation) or key in ("auth_token", "auth_options", "passwords")
+            "SecretStr" in str(field.annotation) or key in ("auth_token", "auth_options", "passwords", "token")
         ), key
         if is_secret(key):
             assert "hidden" not in str(effective(part, {key: Given("hidden", "file")}))
