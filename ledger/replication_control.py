@@ -133,6 +133,20 @@ async def foreign_auditor(store: ReplicationMetadata) -> str | None:
     return None if auditor is None or auditor in await store.records(RecordKind.CANDIDATE) else auditor
 
 
+async def draining_obstacle(factory: LedgerManagerFactory, bookie_id: str) -> str | None:
+    """Why nothing is moved from a bookie that is to be emptied, and what to do; None: nothing is in the way."""
+    problem, auditor = await obstacle(factory.replication_metadata), await foreign_auditor(factory.replication_metadata)
+    if problem is not None or auditor is None:
+        return problem
+    found = await find_bookie(factory, bookie_id)
+    if found is None or not found.registered:
+        return None  # it is lost, for any auditor
+    return (
+        f"the auditor, {auditor}, is none of Bookgate's, or of an older version: it does not know of bookies that are "
+        f"to be emptied; `bookgate bookie recover {bookie_id}` moves their ledgers from where it is run"
+    )
+
+
 # --- bookies that are to be emptied -----------------------------------------------------------------------------
 
 

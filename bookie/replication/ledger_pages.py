@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 
 from bookgate.ledger.errors import MetadataFormatException, NoSuchLedgerExistsOnMetadataServerException
 from bookgate.ledger.ledger_id import LedgerId
@@ -41,3 +41,12 @@ async def read_page(
         elif not isinstance(record, NoSuchLedgerExistsOnMetadataServerException):
             raise record
     return page
+
+
+async def all_pages(
+    manager: LedgerManager, unreadable: Callable[[LedgerId, MetadataFormatException], None]
+) -> AsyncIterator[list[LedgerRecord]]:
+    """Lists all ledgers of scope 0 in order, in such pages. Raises what `read_page` raises."""
+    async for run in manager.ledger_ranges(0):
+        for start in range(0, len(run), READ_AT_ONCE):
+            yield await read_page(manager, run[start : start + READ_AT_ONCE], unreadable)

@@ -28,9 +28,10 @@ def drain(
     """Has auto-recovery move all ledgers from a bookie to others, while it runs. Shows how many are left.
 
     The bookie serves on, and its copies are moved as those of a lost bookie are. Make it read-only first, so that it
-    gets no new ones. The auditor takes notice within a minute. Run it again to see how far it is; broken off, --wait
+    gets no new ones. The auditor takes notice at once. Run it again to see how far it is; broken off, --wait
     ends nothing. Exit code 1 when --wait can't come to an end, as when auto-recovery is disabled. An auditor of
-    BookKeeper's does not know of it: there, stop the bookie and decommission it. Ledgers of scopes take no part.
+    BookKeeper's does not know of it, and --wait ends with that: `bookgate bookie recover` moves the ledgers there.
+    Ledgers of scopes take no part.
 
     JSON: {"bookie_id", "draining": whether it is to be emptied, "changed", "ledgers_left", "still_written": of these
     such as are open there, "problems": [what is in the way]}; the numbers are null with --undo.

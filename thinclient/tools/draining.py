@@ -21,7 +21,13 @@ from bookgate.ledger.errors import (
 )
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata_store import LedgerManager, LedgerManagerFactory, LedgerRecord
-from bookgate.ledger.replication_control import draining_since, ledgers_naming, lost_bookies_of, obstacle, time_of
+from bookgate.ledger.replication_control import (
+    draining_obstacle,
+    draining_since,
+    ledgers_naming,
+    lost_bookies_of,
+    time_of,
+)
 from bookgate.ledger.replication_store import RecordKind
 
 _READ_AT_ONCE = 500
@@ -150,7 +156,7 @@ async def _judged(factory: LedgerManagerFactory, bookie_id: str, records: Sequen
         tuple(record.ledger_id for record in records),
         sum(_is_written_at(record, bookie_id) for record in records),
         tuple(record.ledger_id for record in records if str(record.ledger_id.ledger_id) in given_up),
-        await obstacle(store),
+        await draining_obstacle(factory, bookie_id),
     )
 
 

@@ -34,7 +34,7 @@ from bookgate.bookie.replication.attendance import Attendance
 from bookgate.bookie.replication.audits.audit_rules import HELD_BACK, HeldBack, Roll, Verdict, call_the_roll
 from bookgate.bookie.replication.audits.index_keeper import IndexKeeper, IndexOptions, IndexStatistics, Named
 from bookgate.bookie.replication.copies.bookies import all_of
-from bookgate.bookie.replication.ledger_pages import READ_AT_ONCE, read_page, see_all_ledgers
+from bookgate.bookie.replication.ledger_pages import READ_AT_ONCE, all_pages, see_all_ledgers
 from bookgate.ledger.errors import BKException, MetadataFormatException
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata_store import BookieSet, LedgerManagerFactory, LedgerRecord, Membership
@@ -78,6 +78,8 @@ class AuditorOptions:
     """After so long lost bookies are audited again."""
     count_seconds: float = 60.0
     """From the end of a count of the marks to the next one, at least."""
+    names_seconds: float = 600.0
+    """After so long in office without an index all ledgers are listed for the bookies that they name."""
     index: IndexOptions = field(default_factory=IndexOptions)
 
 
@@ -168,6 +170,9 @@ class Auditor:
         """Lost bookies, and such as are to be emptied, whose ledgers are all marked."""
         self._attendance = Attendance()
         """In this term of office."""
+        self._listed_names: Collection[str] = ()
+        """Bookies that ledgers named when all were listed for that, where there is no index."""
+        self._list_names_at = 0.0
         self._ordered = False
         """Somebody has ordered an audit."""
         self._delay: int | None = None
@@ -268,6 +273,7 @@ class Auditor:
             return
         self._audited.clear()
         self._attendance = Attendance()
+        self._listed_names, self._list_names_at = (), self._now() + self._options.names_seconds
         await self._metadata.set_lost_bookie_delay(self._options.lost_bookie_delay_seconds, only_if_absent=True)
         unwatch = await self._factory.service_discovery.watch_bookies(BookieSet.ALL, self._on_bookies)
         self._counting = keep_running("count of marks", self._count_marks)
@@ -302,6 +308,8 @@ class Auditor:
         """Returns after how many seconds to call the roll again."""
         ordered, self._ordered = self._ordered, False
         try:
+            if self._index.named is None and self._now() >= self._list_names_at:
+                await self._list_names()
             verdict = await self._call_the_roll(ordered=ordered)
             wanted = (*verdict.lost, *verdict.draining)
             for bookie_id in [each for each in self._audited if each not in wanted]:
@@ -317,6 +325,8 @@ class Auditor:
             self._ordered = self._ordered or ordered
             raise
         pauses = [audited.again_at - self._now() for audited in self._audited.values()]
+        if self._index.named is None:
+            pauses.append(self._list_names_at - self._now())
         if verdict.next_in_ms is not None:
             pauses.append(verdict.next_in_ms / 1000)
         return max(_LEAST_PAUSE_SECONDS, min([self._options.roll_call_seconds, *pauses]))
@@ -333,6 +343,15 @@ class Auditor:
             pause = min(pause, self._options.audit_interval_seconds)
             self._audited[bookie_id] = _Audited(self._now() + pause, pause)
 
+    async def _list_names(self) -> None:
+        """A bookie whose cookie is gone is known by ledgers alone. Raises BKException unless all were looked at."""
+        await see_all_ledgers(self._factory, self._membership)
+        names = set[str]()
+        async for page in all_pages(self._factory.ledger_manager, lambda _ledger_id, _error: None):
+            self._check_office()
+            names.update(*(record.metadata.bookies for record in page))
+        self._listed_names, self._list_names_at = names, self._now() + self._options.audit_interval_seconds
+
     async def _call_the_roll(self, *, ordered: bool) -> Verdict:
         metadata = self._metadata
         bookies = await self._factory.service_discovery.bookies(BookieSet.ALL)
@@ -341,7 +360,8 @@ class Auditor:
         delay = await metadata.lost_bookie_delay()
         now = self._now()
         self._attendance.hear(bookies, now)
-        known = {*(each.bookie_id for each in bookies), *self._index.bookies}
+        listed = self._listed_names if self._index.named is None else ()
+        known = {*(each.bookie_id for each in bookies), *self._index.bookies, *listed}
         away = {bookie_id: self._attendance.away_seconds(bookie_id, now) for bookie_id in known}
         roll = Roll(
             known=known,
@@ -423,11 +443,8 @@ class Auditor:
 
     async def _listed(self, wanted: frozenset[str]) -> AsyncIterator[_Part]:
         """By all ledgers that marks can name. Those whose metadata can't be read are said, and left out."""
-        manager = self._factory.ledger_manager
-        async for run in manager.ledger_ranges(0):
-            for start in range(0, len(run), READ_AT_ONCE):
-                page = await read_page(manager, run[start : start + READ_AT_ONCE], self._not_audited)
-                yield _Part(len(page), _naming(page, wanted))
+        async for page in all_pages(self._factory.ledger_manager, self._not_audited):
+            yield _Part(len(page), _naming(page, wanted))
 
     async def _in_parts(self, named: Named) -> AsyncIterator[_Part]:
         """The same by the index."""

@@ -32,7 +32,7 @@ from bookgate.bookie.replication.copies.bookies import all_of
 from bookgate.bookie.replication.copies.corrupt_copies import decode_corrupt
 from bookgate.bookie.replication.copies.fragments import complete_fragments
 from bookgate.bookie.replication.copies.verdicts import copies_left
-from bookgate.bookie.replication.ledger_pages import READ_AT_ONCE, read_page
+from bookgate.bookie.replication.ledger_pages import all_pages
 from bookgate.bookie.replication.repairs.circumstances import KnownCircumstances
 from bookgate.bookie.replication.repairs.grace import Graces
 from bookgate.bookie.replication.repairs.marks import unmark
@@ -159,9 +159,8 @@ async def _pages(
     if order.ledgers:
         yield [await manager.read(LedgerId.unscoped(number)) for number in order.ledgers]
         return
-    async for run in manager.ledger_ranges(0):
-        for start in range(0, len(run), READ_AT_ONCE):
-            yield await read_page(manager, run[start : start + READ_AT_ONCE], damaged)
+    async for page in all_pages(manager, damaged):
+        yield page
 
 
 def _planned(record: LedgerRecord, sources: frozenset[str]) -> Planned:

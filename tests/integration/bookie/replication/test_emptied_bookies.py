@@ -10,9 +10,12 @@ import pytest
 from bookgate.bookie.replication.checks.emptied import EmptiedBookies
 from bookgate.gateway.stores.drivers import create_factory
 from bookgate.ledger import replication_control as control
+from bookgate.ledger.errors import IllegalOpException
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import LedgerMetadata
 from bookgate.ledger.metadata_store import LedgerManagerFactory
+from bookgate.ledger.replication_store import RecordKind
+from bookgate.thinclient.tools.draining import look, wait_until_empty
 from tests.integration.bookie.replication.healing import Store, until
 from tests.integration.bookie.replication.test_auditor_metrics import register
 
@@ -67,10 +70,37 @@ async def test_the_cookie_goes_last(store: Store, looks: list[int]) -> None:
             await until(lambda: gone(factory, "named"))
             await factory.registration_manager.unregister_bookie("running")
             await until(lambda: gone(factory, "running"))
+            await until(lambda: only_not_wanted(factory))
         assert not await gone(factory, "not-wanted")
-        assert list(await control.draining_bookies(factory.replication_metadata)) == ["not-wanted"]
     finally:
         await factory.close()
+
+
+async def test_beside_an_auditor_of_another_kind_nobody_waits_in_vain(store: Store) -> None:
+    """BookKeeper's hears of bookies that are lost, not of such as are to be emptied."""
+    factory = create_factory(store.uri)
+    await factory.initialize()
+    try:
+        await register(factory, "full", "other")
+        await factory.ledger_manager.create(LedgerId(0, 5), LedgerMetadata.new(["full", "other"], 2, 1))
+        vote = await factory.replication_metadata.stand_for_auditor("java", lambda _state: None)
+        await control.begin_draining(factory, "full", 5)
+        with pytest.raises(IllegalOpException, match=r"java, is none of Bookgate's.*bookie recover full"):
+            await wait_until_empty(factory, "full", lambda _look, _estimate: None)
+        await control.note_candidate(factory.replication_metadata, "java")
+        assert (await look(factory, "full")).problem is None
+        await factory.replication_metadata.remove_record(RecordKind.CANDIDATE, "java")
+        assert (await look(factory, "full")).problem is not None
+        await factory.registration_manager.unregister_bookie("full")
+        assert (await look(factory, "full")).problem is None
+        await vote.withdraw()
+    finally:
+        await factory.close()
+
+
+async def only_not_wanted(factory: LedgerManagerFactory) -> bool:
+    """The record goes after the cookie."""
+    return list(await control.draining_bookies(factory.replication_metadata)) == ["not-wanted"]
 
 
 async def gone(factory: LedgerManagerFactory, bookie_id: str) -> bool:

@@ -208,6 +208,23 @@ async def test_a_bookie_that_only_ledgers_know_is_missed_and_lost(
         assert await marked(clients) == dict.fromkeys(range(5, 8), (LOST,))
 
 
+async def test_without_an_index_such_a_bookie_is_known_by_a_listing(
+    here: LedgerManagerFactory, clients: LedgerManagerFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await clients.registration_manager.remove_cookie(LOST, 0)
+    await written(clients, range(5), ON_LOST)
+    monkeypatch.setattr(here.replication_metadata, "watch_ledgers", lambda _listener: None)
+    auditor = Auditor(here, "here", AuditorOptions(lost_bookie_delay_seconds=NEVER, names_seconds=0.1))
+    await auditor.start()
+    try:
+        await until(lambda: auditor.statistics.roll and auditor.statistics.roll.missed)
+        await clients.replication_metadata.set_lost_bookie_delay(0)
+        await until(lambda: auditor.statistics.audits)
+        assert await marked(clients) == dict.fromkeys(range(5), (LOST,))
+    finally:
+        await auditor.stop()
+
+
 async def test_a_bookie_that_is_to_be_emptied_is_audited_at_once(
     here: LedgerManagerFactory, clients: LedgerManagerFactory
 ) -> None:
