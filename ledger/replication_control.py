@@ -290,12 +290,16 @@ async def end_draining(store: ReplicationMetadata, bookie_id: str) -> bool:
 
 
 async def ledgers_naming(manager: LedgerManager, bookie_id: str) -> AsyncGenerator[list[LedgerRecord], None]:
-    """Lists all ledgers of which any ensemble names the bookie, in pages that may be empty.
+    """Lists all ledgers, of every scope, of which any ensemble names the bookie, in pages that may be empty.
 
     Raises BKException: The listing can't be completed, or a ledger not be read.
     """
     async for page in manager.ledger_records():
         yield [record for record in page if bookie_id in record.metadata.bookies]
+    async for run in manager.scopes():
+        for scope_id in run:
+            async for page in manager.ledger_records(scope_id):
+                yield [record for record in page if bookie_id in record.metadata.bookies]
 
 
 async def require_known(factory: LedgerManagerFactory, bookie_id: str) -> None:

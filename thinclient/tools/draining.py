@@ -49,7 +49,7 @@ class Look:
     """Of these, such as may still be written there: they are moved once the writer goes on elsewhere, or closes."""
     unrecoverable: tuple[LedgerId, ...]
     """Of these, such as were tried since the bookie is away or to be emptied, and can't be moved: entries have no copy
-    left."""
+    left. Ledgers with a scope are among them: nobody moves those."""
     problem: str | None
     """Why nothing is moved at all, if so, and what to do."""
 
@@ -137,6 +137,13 @@ async def wait_until_empty(
 
 
 def _stuck(bookie_id: str, ledgers: Sequence[LedgerId]) -> str:
+    scoped = [ledger_id for ledger_id in ledgers if ledger_id.scope_id]
+    if scoped:
+        return (
+            f"{len(scoped)} ledgers of bookie {bookie_id} have a scope, and auto-recovery moves none such: "
+            f"{', '.join(map(str, scoped[:10]))}{', …' if len(scoped) > 10 else ''}; copy what you need of them, and "
+            "delete them"
+        )
     some = ", ".join(str(ledger_id) for ledger_id in ledgers[:10]) + (", …" if len(ledgers) > 10 else "")
     return (
         f"{len(ledgers)} ledgers can't leave bookie {bookie_id}, since entries of them have no copy left: {some}; "
@@ -155,7 +162,11 @@ async def _judged(factory: LedgerManagerFactory, bookie_id: str, records: Sequen
     return Look(
         tuple(record.ledger_id for record in records),
         sum(_is_written_at(record, bookie_id) for record in records),
-        tuple(record.ledger_id for record in records if str(record.ledger_id.ledger_id) in given_up),
+        tuple(
+            record.ledger_id
+            for record in records
+            if record.ledger_id.scope_id or str(record.ledger_id.ledger_id) in given_up
+        ),
         await draining_obstacle(factory, bookie_id),
     )
 

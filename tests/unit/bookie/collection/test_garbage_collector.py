@@ -18,7 +18,7 @@ from bookgate.bookie.collection.rules import CompactionKind, CompactionPolicy, C
 from bookgate.bookie.disks.rules import DirectoryUsage, DiskEvent, DiskEventKind
 from bookgate.ledger.bookie_info import BookieServiceInfo, Lease
 from bookgate.ledger.errors import BKException, MetaStoreException, NoSuchLedgerExistsOnMetadataServerException
-from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.ledger_id import LedgerId, halves_of, scope_of
 from bookgate.ledger.metadata import Fragment, LedgerMetadata, LedgerState
 from bookgate.ledger.metadata_store import (
     LedgerManager,
@@ -67,9 +67,9 @@ class Ledgers(LedgerManager):
     async def read(self, ledger_id: LedgerId) -> LedgerRecord:
         if self.read_error is not None:
             raise self.read_error
-        if ledger_id.ledger_id not in self.records:
+        if ledger_id.number not in self.records:
             raise NoSuchLedgerExistsOnMetadataServerException(f"there is no ledger {ledger_id}")
-        return LedgerRecord(ledger_id, self.records[ledger_id.ledger_id], 0)
+        return LedgerRecord(ledger_id, self.records[ledger_id.number], 0)
 
     async def write(self, ledger_id: LedgerId, metadata: LedgerMetadata, expected_version: int) -> LedgerRecord:
         raise NotImplementedError
@@ -80,10 +80,15 @@ class Ledgers(LedgerManager):
     async def ledger_ranges(
         self, scope_id: int = 0, start_after: int | None = None, end_before: int | None = None
     ) -> AsyncIterator[Sequence[int]]:
-        assert scope_id == 0
         self.listings += 1
         after, pages = -1, 0
-        while page := sorted(number for number in self.records if number > after and number not in self.hidden)[:PAGE]:
+        if scope_id:
+            numbers = [number for number in self.records if scope_of(number) == scope_id and number not in self.hidden]
+            if numbers:
+                yield [halves_of(number)[1] for number in sorted(numbers)]
+            return
+        unscoped = [number for number in self.records if scope_of(number) == 0]
+        while page := sorted(number for number in unscoped if number > after and number not in self.hidden)[:PAGE]:
             if pages == self.end_silently_after:
                 return
             yield page
@@ -517,3 +522,29 @@ async def test_a_ledger_made_anew_after_its_metadata_were_read_keeps_its_entries
     await fixture.collector().collect(NOW)
     assert fixture.held == [0, 1, 2, 3, 5, 6, 7, 8, 9]
     assert fixture.bookie.storage.reader.read_entry(fixture.bookie.ledger(3), 20)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("listed_from", [1, 100], ids=["listed", "asked for one by one"])
+async def test_scopes_are_collected_by_themselves(
+    fixture: Fixture, monkeypatch: pytest.MonkeyPatch, listed_from: int
+) -> None:
+    """One id in four scopes; what is gone in one stays in the others."""
+    monkeypatch.setattr("bookgate.bookie.collection.ledger_collector._LISTED_FROM", listed_from)
+    collector = fixture.collector()
+    scoped = [LedgerId(scope, 3).number for scope in (1, 2, -1)]
+    for number in scoped:
+        fixture.bookie.add(number, *range(3))
+        fixture.ledgers.records[number] = metadata()
+    before = fixture.bookie.storage.ledger_ids().tolist()
+    await collector.collect(NOW)
+    assert fixture.bookie.storage.scoped_ledgers() == sorted(scoped)
+    del fixture.ledgers.records[scoped[1]]
+    await collector.collect(NOW)
+    assert fixture.bookie.storage.scoped_ledgers() == [scoped[0], scoped[2]]
+    assert fixture.bookie.storage.ledger_ids().tolist() == before
+    fixture.ledgers.read_error = MetaStoreException("away")
+    fixture.ledgers.records.clear()
+    fixture.ledgers.after_page = None
+    await collector.collect(NOW)
+    assert fixture.bookie.storage.scoped_ledgers() == [scoped[0], scoped[2]]
