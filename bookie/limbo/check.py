@@ -25,7 +25,7 @@ from bookgate.bookie.limbo.placed_entries import placed_entries
 from bookgate.bookie.storage.storage import LedgerStorage
 from bookgate.bookie.system.files import StorageCorruptException
 from bookgate.ledger.errors import BKException, NoSuchLedgerExistsOnMetadataServerException
-from bookgate.ledger.ledger_id import LedgerId, ledger_name
+from bookgate.ledger.ledger_id import LedgerId, ledger_name, number_of
 from bookgate.ledger.metadata import LedgerMetadata
 from bookgate.ledger.metadata_store import LedgerManagerFactory, LedgerRecord, Membership
 from bookgate.runtime.logs import log_bug, log_event
@@ -39,14 +39,18 @@ InThread = Callable[[Callable[[], Any]], Awaitable[Any]]
 
 
 async def all_ledgers(metadata: LedgerManagerFactory, membership: Membership) -> list[int]:
-    """Lists the ledgers of scope 0 in the metadata of the bookie's own cluster.
+    """Lists the numbers of all ledgers, of every scope, in the metadata of the bookie's own cluster.
 
     Raises:
         WrongClusterException: The store is that of another cluster, or lacks the bookie's cookie.
         BKException: The store can't be read.
     """
     await metadata.catch_up(None)
-    listed = [number async for ids in metadata.ledger_manager.ledger_ranges() for number in ids]
+    manager = metadata.ledger_manager
+    listed = [number async for ids in manager.ledger_ranges() for number in ids]
+    async for scopes in manager.scopes():
+        for scope_id in scopes:
+            listed += [number_of(scope_id, each) async for ids in manager.ledger_ranges(scope_id) for each in ids]
     await metadata.registration_manager.verify(membership)
     return listed
 

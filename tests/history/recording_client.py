@@ -47,7 +47,7 @@ def metadata_seen(at: float, client: str, record: LedgerRecord) -> MetadataSeen:
     return MetadataSeen(
         at,
         client,
-        str(record.ledger_id),
+        str(record.ledger_id.number),
         record.version,
         metadata.state.name,
         (metadata.ensemble_size, metadata.write_quorum_size, metadata.ack_quorum_size),
@@ -70,7 +70,12 @@ class RecordingClient:
         self._created = 0
 
     async def create(
-        self, sizes: tuple[int, int, int], *, advanced: bool = False, deferred_sync: bool = False
+        self,
+        sizes: tuple[int, int, int],
+        *,
+        advanced: bool = False,
+        deferred_sync: bool = False,
+        ledger_id: LedgerId | None = None,
     ) -> RecordingWriter | None:
         """None when it failed; a ledger nobody knows of may be left then."""
         self._created += 1
@@ -78,11 +83,15 @@ class RecordingClient:
         make = self.client.create_advanced_ledger if advanced else self.client.create_ledger
         try:
             handle = await make(
-                *sizes, password=PASSWORD, custom_metadata={_TAG: tag.encode()}, deferred_sync=deferred_sync
+                *sizes,
+                password=PASSWORD,
+                custom_metadata={_TAG: tag.encode()},
+                ledger_id=ledger_id,
+                deferred_sync=deferred_sync,
             )
         except BKException:
             return None
-        ledger = str(handle.ledger_id)
+        ledger = str(handle.ledger_id.number)
         self.recorder.add(
             events.LedgerCreated(self.recorder.now, self.name, ledger, sizes, tag, advanced, deferred_sync)
         )
@@ -95,7 +104,7 @@ class RecordingClient:
     async def look(self, ledger: str) -> LedgerRecord | None:
         """The ledger's record; None when it can't be had or is gone."""
         try:
-            record = await self.client.read_record(LedgerId.unscoped(int(ledger)))
+            record = await self.client.read_record(LedgerId.of_number(int(ledger)))
         except NoSuchLedgerExistsOnMetadataServerException:
             self.recorder.add(events.MetadataRemoved(self.recorder.now, self.name, ledger))
             return None
@@ -108,7 +117,7 @@ class RecordingClient:
         recorder = self.recorder
         recorder.add(events.RecoveryAsked(recorder.now, self.name, ledger))
         try:
-            handle = await self.client.open_ledger(int(ledger), PASSWORD, recovery=True)
+            handle = await self.client.open_ledger(LedgerId.of_number(int(ledger)), PASSWORD, recovery=True)
         except BKException as error:
             recorder.add(events.RecoveryFailed(recorder.now, self.name, ledger, _text(error)))
             return None
@@ -120,7 +129,7 @@ class RecordingClient:
     async def open(self, ledger: str) -> RecordingReader | None:
         """To read, without recovery."""
         try:
-            handle = await self.client.open_ledger(int(ledger), PASSWORD)
+            handle = await self.client.open_ledger(LedgerId.of_number(int(ledger)), PASSWORD)
         except BKException:
             return None
         self.saw(handle.record)
@@ -147,7 +156,7 @@ class RecordingClient:
     async def delete(self, ledger: str) -> None:
         self.recorder.add(events.DeleteAsked(self.recorder.now, self.name, ledger))
         try:
-            await self.client.delete_ledger(int(ledger))
+            await self.client.delete_ledger(LedgerId.of_number(int(ledger)))
         except BKException:
             return
 

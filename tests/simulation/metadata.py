@@ -24,6 +24,7 @@ from bookgate.ledger.errors import (
     MetaStoreException,
     NoSuchLedgerExistsOnMetadataServerException,
 )
+from bookgate.ledger.id_set import unsigned
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import LedgerMetadata
 from bookgate.ledger.metadata_store import (
@@ -299,21 +300,30 @@ class _Ledgers(LedgerManager):
     async def ledger_ranges(
         self, scope_id: int = 0, start_after: int | None = None, end_before: int | None = None
     ) -> AsyncIterator[Sequence[int]]:
-        after = -1 if start_after is None else start_after
+        after = -1 if start_after is None else unsigned(start_after)
+        before = 1 << 64 if end_before is None else unsigned(end_before)
         while True:
             await self._store.request()
             ids = sorted(
-                ledger_id.ledger_id
-                for ledger_id in self._store.seen.ledgers
-                if ledger_id.scope_id == scope_id
-                and ledger_id.ledger_id > after
-                and (end_before is None or ledger_id.ledger_id < end_before)
+                (
+                    ledger_id.ledger_id
+                    for ledger_id in self._store.seen.ledgers
+                    if ledger_id.scope_id == scope_id and after < unsigned(ledger_id.ledger_id) < before
+                ),
+                key=unsigned,
             )[:10]
             await self._store.answer()
             if not ids:
                 return
             yield ids
-            after = ids[-1]
+            after = unsigned(ids[-1])
+
+    async def scopes(self, start_after: int = 0) -> AsyncIterator[Sequence[int]]:
+        await self._store.request()
+        found = {ledger_id.scope_id for ledger_id in self._store.seen.ledgers if ledger_id.scope_id}
+        await self._store.answer()
+        if above := sorted((each for each in found if unsigned(each) > unsigned(start_after)), key=unsigned):
+            yield above
 
     async def register_listener(self, ledger_id: LedgerId, listener: LedgerMetadataListener) -> None:
         process = CURRENT.get()

@@ -13,6 +13,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from bookgate.ledger.ledger_id import LedgerId
+
 SIZES = ((3, 3, 2), (3, 3, 2), (3, 2, 2), (4, 3, 2), (2, 2, 2), (3, 3, 3), (5, 3, 2), (3, 2, 1), (1, 1, 1))
 """Ensemble size, write quorum, ack quorum; the usual ones more often."""
 
@@ -61,6 +63,8 @@ class WriterPlan:
     """close; leave: the ledger stays open; crash: the client is gone after half the bursts, without a word."""
     advanced: bool = False
     deferred_sync: bool = False
+    ledger_id: LedgerId | None = None
+    """One with a scope; the lower half is an id that ledgers without a scope get, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,8 +239,13 @@ class Plan:
         return "\n  ".join([*lines, *map(str, parts)])
 
 
+_SCOPED = 0.6
+"""Of the worlds that may have scopes; a third of all, about."""
+_SCOPES = (0, 1, -1, 1 << 40, 7, -(1 << 63))
+
+
 def make_plan(seed: int, limits: Limits) -> Plan:
-    return _with_auto_recovery(_with_damage(_make_plan(seed, limits), limits), limits)
+    return _with_scopes(_with_auto_recovery(_with_damage(_make_plan(seed, limits), limits), limits))
 
 
 def _with_auto_recovery(plan: Plan, limits: Limits) -> Plan:
@@ -272,6 +281,18 @@ def _with_auto_recovery(plan: Plan, limits: Limits) -> Plan:
         faults.append(FaultPlan("f-away", at, "kill", rng.randrange(plan.bookies), lasts))
     faults.sort(key=lambda fault: fault.at)
     return replace(plan, faults=tuple(faults), auto_recovery=settings)
+
+
+def _with_scopes(plan: Plan) -> Plan:
+    """From a stream of its own. Two of three writers of such a world have a ledger with a scope."""
+    rng = random.Random(f"scopes {plan.seed}")
+    if plan.gateways or plan.auto_recovery is not None or rng.random() >= _SCOPED:
+        return plan
+    writers = tuple(
+        replace(writer, ledger_id=LedgerId(scope, number)) if (scope := rng.choice(_SCOPES)) else writer
+        for number, writer in enumerate(plan.writers, 1)
+    )
+    return replace(plan, writers=writers)
 
 
 def _with_damage(plan: Plan, limits: Limits) -> Plan:

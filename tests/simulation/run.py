@@ -18,7 +18,6 @@ from typing import Any
 from bookgate.ledger.digest import digest_for
 from bookgate.ledger.entry import Entry, decode_entry
 from bookgate.ledger.errors import DigestMatchException
-from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import DigestType
 from bookgate.ledger.metadata_store import LedgerRecord
 from tests.faults.memory_disk import nothing_survives
@@ -304,7 +303,7 @@ class _Run:
         if after is not None:
             self.recorder.add(metadata_seen(now, events.STORE, after))
         elif before is not None:
-            self.recorder.add(events.MetadataRemoved(now, events.STORE, str(before.ledger_id)))
+            self.recorder.add(events.MetadataRemoved(now, events.STORE, str(before.ledger_id.number)))
 
     def _watch_bookies(self) -> None:
         """Every connection that a bookie takes is observed."""
@@ -429,7 +428,7 @@ def _stored_ledger(number: int, state: StoredLedgerState) -> events.RawLedgerRec
 def _contents(number: int, state: StoredLedgerState) -> Iterator[tuple[int, str]]:
     for entry_id, packet in sorted(state.entries.items()):
         try:
-            entry = decode_entry(_DIGEST, packet, LedgerId.unscoped(number).ledger_id, entry_id)
+            entry = decode_entry(_DIGEST, packet, number, entry_id)
         except DigestMatchException as error:
             yield entry_id, f"{BAD_DIGEST}{error}"
         else:

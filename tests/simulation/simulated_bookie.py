@@ -256,8 +256,8 @@ def read_stored(
     """See SimulatedBookie.stored."""
     storage = _opened(disk, config, survival)
     found: dict[int, StoredLedgerState] = {}
-    for number in storage.ledger_ids() if only is None else only[:1]:
-        ledger = storage.ledgers.get(LedgerId.unscoped(number))
+    for number in (*storage.ledger_ids(), *storage.scoped_ledgers()) if only is None else only[:1]:
+        ledger = storage.ledgers.get(LedgerId.of_number(number))
         if ledger is None:
             continue
         ids = [first + index for first, count in storage.reader.entry_ids(ledger) for index in range(count)]
@@ -280,7 +280,7 @@ def _opened(disk: Disk, config: BookieConfig, survival: Survival) -> LedgerStora
 
 def _answer(storage: LedgerStorage, number: int, entry_id: int) -> Status:
     try:
-        ledger = storage.ledgers.get(LedgerId.unscoped(number))
+        ledger = storage.ledgers.get(LedgerId.of_number(number))
         if ledger is None:
             return Status.EUNKNOWNLEDGERSTATE if storage.is_in_limbo(number) else Status.ENOLEDGER
         storage.reader.read_entry(ledger, entry_id)

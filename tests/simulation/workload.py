@@ -141,7 +141,9 @@ class Workload:
             await self._crash(client)
 
     async def _write_ledger(self, plan: WriterPlan, client: RecordingClient) -> None:
-        writer = await client.create(plan.sizes, advanced=plan.advanced, deferred_sync=plan.deferred_sync)
+        writer = await client.create(
+            plan.sizes, advanced=plan.advanced, deferred_sync=plan.deferred_sync, ledger_id=plan.ledger_id
+        )
         if writer is None:
             return
         self._ledgers[plan.name] = writer.ledger

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
-from tests.simulation.mutations.planted import bookie, claims, client, gateway, leases, repair, spark, sqlite, storage
+from tests.simulation.mutations.planted import (
+    bookie,
+    claims,
+    client,
+    gateway,
+    leases,
+    repair,
+    scopes,
+    spark,
+    sqlite,
+    storage,
+)
 
 MUTATIONS = (
     *client.MUTATIONS,
     *bookie.MUTATIONS,
     *storage.MUTATIONS,
+    *scopes.MUTATIONS,
     *gateway.MUTATIONS,
     *leases.MUTATIONS,
     *repair.MUTATIONS,
