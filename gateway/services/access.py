@@ -85,12 +85,15 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
             who = await self._enter(method, action, request, context)
             began = time.perf_counter()
             try:
-                async with self._turns.of(who.principal):
-                    response = inner(request, context)
-                    if asyncio.iscoroutine(response):
-                        response = await response
+                await self._turns.enter(who.principal)
             except OverLimitException as error:
                 await abort_with(context, short, error)
+            try:
+                response = inner(request, context)
+                if asyncio.iscoroutine(response):
+                    response = await response
+            finally:
+                self._turns.leave()
             if action is not None and not action.is_of_ledgers:
                 self._write_down(who, short, action, request, response, time.perf_counter() - began)
             return response

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 from bookgate.gateway.services.caller import OverLimitException
 from bookgate.runtime.security.principal import Principal
@@ -36,17 +34,16 @@ class Turns:
         """Calls that wait for their turn."""
         return len(self._queue)
 
-    @asynccontextmanager
-    async def of(self, principal: Principal) -> AsyncIterator[None]:
-        """One call, from its turn to its end. Raises OverLimitException."""
+    async def enter(self, principal: Principal) -> None:
+        """Returns when it is this call's turn; `leave` follows. Raises OverLimitException."""
         if self._free > 0:
             self._free -= 1
         else:
             await self._wait(principal)
-        try:
-            yield
-        finally:
-            self._pass_on()
+
+    def leave(self) -> None:
+        """A call has ended: the next one begins."""
+        self._pass_on()
 
     async def _wait(self, principal: Principal) -> None:
         if self._waiting[principal] >= self._most_waiting:

@@ -94,8 +94,6 @@ class Limits:
     add_bytes_per_second: float | None = None
     streams: int | None = None
     subscriptions: int | None = None
-    ledgers: int | None = None
-    """That one owner may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +102,6 @@ class Policy:
 
     bindings: tuple[Binding, ...] = ()
     limits: tuple[Limits, ...] = ()
-    scope_quotas: Mapping[int, int] = field(default_factory=dict)
-    """Ledgers that a scope (unsigned) may hold."""
     worked_out: dict[Principal, Any] = field(default_factory=dict, compare=False, repr=False)
     """What `decision` has worked out of single principals."""
 
@@ -191,16 +187,15 @@ class _Reader:
         self._problems: list[str] = []
 
     def policy(self) -> Policy:
-        self._only(self._content, ("roles", "bindings", "limits", "quotas"), "the policy")
+        self._only(self._content, ("roles", "bindings", "limits"), "the policy")
         roles = self._roles(self._content.get("roles", {}))
         bindings = [
             self._binding(number, table, roles) for number, table in enumerate(self._tables("bindings"), start=1)
         ]
         limits = [self._limits(number, table) for number, table in enumerate(self._tables("limits"), start=1)]
-        quotas = dict(self._quota(number, table) for number, table in enumerate(self._tables("quotas"), start=1))
         if self._problems:
             raise PolicyError(self._problems)
-        return Policy(tuple(bindings), tuple(limits), MappingProxyType(quotas))
+        return Policy(tuple(bindings), tuple(limits))
 
     def _tables(self, key: str) -> list[Mapping[str, Any]]:
         value = self._content.get(key, [])
@@ -314,13 +309,6 @@ class _Reader:
             self._problems.append(f"{where}: {key} is {value}; it must be above 0{', or 0 for none' if whole else ''}")
             return None
         return value
-
-    def _quota(self, number: int, table: Mapping[str, Any]) -> tuple[int, int]:
-        where = f"quota {number}"
-        self._only(table, ("scope", "ledgers"), where)
-        scope = self._scope(table.get("scope"), where)
-        ledgers = self._rate(table.get("ledgers"), "ledgers", where)
-        return scope or 0, int(ledgers or 0)
 
 
 def _fitting_actions(pattern: str) -> set[Action]:

@@ -254,9 +254,6 @@ scopes = ["0", "0x7"]
 [[limits]]
 principals = ["*"]
 calls_per_second = 10.5
-[[quotas]]
-scope = "7"
-ledgers = 3
 """
 _KEY_SET = (
     b'{"keys": [{"kty": "OKP", "crv": "Ed25519", "kid": "k","x": "11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"}]}'
