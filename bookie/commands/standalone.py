@@ -40,6 +40,14 @@ def standalone(
     restart: Annotated[
         bool, typer.Option("--restart", help="Start a bookie again that has ended before the cluster.")
     ] = False,
+    secure: Annotated[
+        Path | None,
+        typer.Option(
+            "--secure",
+            metavar="DIR",
+            help="With TLS, tokens and a policy from this directory, as `bookgate security init` makes it.",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Runs a whole cluster on this machine until Ctrl-C: bookies, each with a metadata gateway and HTTP admin.
@@ -51,6 +59,8 @@ def standalone(
     """
     # So that a package that is missing is told here, and not by each of the bookies.
     import_module("bookgate.bookie.server")
+    if secure is not None:
+        _make_secure(secure, bookies)
     cluster = StandaloneCluster(
         data_dir,
         bookies,
@@ -59,6 +69,7 @@ def standalone(
         gateway_port=gateway_port,
         http_port=http_port,
         bookie_options=("--set=auto_recovery=true",),
+        secure=secure,
     )
     for option, first in (("--bookie-port", bookie_port), ("--gateway-port", gateway_port), ("--http-port", http_port)):
         _check_ports(option, first, bookies)
@@ -74,13 +85,24 @@ def standalone(
     except (ClusterException, OSError) as error:
         fail(str(error))
     try:
-        _announce(cluster, as_json)
+        _announce(cluster, as_json, secure)
         _watch(cluster, stop, restart)
     finally:
         cluster.stop()
 
 
-def _announce(cluster: StandaloneCluster, as_json: bool) -> None:
+def _make_secure(directory: Path, bookies: int) -> None:
+    try:
+        from bookgate.bookie.tools.trial_security.files import make
+    except ImportError as error:
+        fail(f"certificates are made by the package {error.name}; install bookgate[security]")
+    try:
+        make(directory, [f"bookie-{index + 1}" for index in range(bookies)], ())
+    except (OSError, ValueError) as error:
+        fail(f"{directory} can't be used: {error}")
+
+
+def _announce(cluster: StandaloneCluster, as_json: bool, secure: Path | None = None) -> None:
     if as_json:
         addresses = {"gateways": cluster.gateways, "bookies": cluster.bookies, "http": cluster.http}
         print_json({**addresses, "metadata_uri": cluster.metadata_uri})
@@ -88,7 +110,10 @@ def _announce(cluster: StandaloneCluster, as_json: bool) -> None:
     print(f"The cluster serves; its data is in {cluster.data_dir}. Stop it with Ctrl-C.")
     print(f"  clients    {cluster.gateway_uri}")
     print(f"  bookies    {', '.join(cluster.bookies)}")
-    print(f"  HTTP       {', '.join(f'http://{address}/' for address in cluster.http)}")
+    web = "https" if secure else "http"
+    print(f"  HTTP       {', '.join(f'{web}://{address}/' for address in cluster.http)}")
+    if secure:
+        print(f"  settings   {secure / 'client.toml'} for clients; tokens beside it, operator.token for the console")
     print(f"  metadata   {cluster.metadata_uri}", flush=True)
     bookies = len(cluster.bookies)
     if bookies < _DEFAULT_ENSEMBLE:

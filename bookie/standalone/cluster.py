@@ -30,6 +30,11 @@ START_TIMEOUT_SECONDS = 60.0
 STOP_TIMEOUT_SECONDS = 30.0
 
 
+def bookie_settings(directory: Path, bookie_id: str) -> Path:
+    """The settings that `bookgate security init` has made for a bookie."""
+    return directory.absolute() / "bookies" / f"{bookie_id}.toml"
+
+
 class ClusterException(Exception):
     """A bookie of the cluster did not start; the message has its own words."""
 
@@ -172,8 +177,11 @@ class StandaloneCluster:
         gateway_port: int = 0,
         http_port: int = 0,
         bookie_options: tuple[str, ...] = (),
+        secure: Path | None = None,
     ) -> None:
+        """`secure`: a directory that `bookgate security init` has made."""
         self.data_dir = data_dir.absolute()
+        self._secure = secure is not None
         self.metadata_uri = metadata_uri or f"sqlite://{self.data_dir}/metadata.sqlite"
         ports = {"--port": bookie_port, "--gateway-port": gateway_port, "--http-port": http_port}
         self.processes = [
@@ -188,6 +196,7 @@ class StandaloneCluster:
                     f"--data-dir={self.data_dir / f'bookie-{index + 1}'}",
                     f"--host={host}",
                     *(f"{option}={port + index if port else 0}" for option, port in ports.items()),
+                    *([f"--config={bookie_settings(secure, f'bookie-{index + 1}')}"] if secure else []),
                     *bookie_options,
                 ],
             )
@@ -212,7 +221,7 @@ class StandaloneCluster:
     @property
     def gateway_uri(self) -> str:
         """What a client connects to."""
-        return "grpc://" + ",".join(self.gateways)
+        return f"{'grpcs' if self._secure else 'grpc'}://" + ",".join(self.gateways)
 
     def _addresses(self, kind: str) -> list[str]:
         return [process.addresses[kind] for process in self.processes]

@@ -1,0 +1,1 @@
+"""What `bookgate security init` makes: an authority, certificates, tokens, a policy and settings for a trial."""

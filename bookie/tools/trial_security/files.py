@@ -1,0 +1,141 @@
+"""A directory with everything that a secured cluster needs, for a trial: see docs/security.md#in-ten-minutes.
+
+Files with secrets are for their owner alone from their first byte on. What is there stays: a second run makes what is
+missing, such as the certificate of another bookie, with the same authority.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+
+from bookgate.bookie.tools.trial_security.certificates import Authority
+from bookgate.runtime.security.static_tokens import new_token
+
+TOKENS = ("operator", "writer", "reader", "prometheus")
+
+_POLICY = """\
+# Who may do what: docs/security.md#policy. Servers read this file anew when it changes; check it with
+# `bookgate policy check`.
+
+# Everything, the console included.
+[[bindings]]
+principals = ["token:operator"]
+role = "admin"
+
+# Ledgers of its own: creates, writes, reads, deletes them.
+[[bindings]]
+principals = ["token:writer"]
+role = "writer"
+owned = true
+[[bindings]]
+principals = ["token:writer"]
+role = "finder"
+
+# Reads all ledgers.
+[[bindings]]
+principals = ["token:reader"]
+role = "reader"
+
+# Metrics, and nothing else that HTTP does not show with them.
+[[bindings]]
+principals = ["token:prometheus"]
+role = "scraper"
+
+# Each bookie by its certificate: registers under its own name, and repairs what others have lost.
+[[bindings]]
+principals = ["tls:CN=bookie-*"]
+role = "bookie"
+bookies = ["{name}"]
+# Its own test (GET /api/v1/bookie/sanity) adds entries.
+[[bindings]]
+principals = ["tls:CN=bookie-*"]
+role = "tester"
+
+[roles.finder]
+actions = ["discovery.read"]
+[roles.scraper]
+actions = ["http.read"]
+[roles.tester]
+actions = ["entry.add"]
+"""
+
+_BOOKIE = """\
+# Security of {name}; the rest of its settings are its own.
+tls_cert = "{directory}/bookies/{name}.crt"
+tls_key = "{directory}/bookies/{name}.key"
+tls_client_ca = "{directory}/ca.crt"
+tls_required = true
+http_tls = true
+security_tokens = "{directory}/tokens"
+security_policy = "{directory}/policy.toml"
+
+[gateway]
+tls_cert = "{directory}/bookies/{name}.crt"
+tls_key = "{directory}/bookies/{name}.key"
+
+# As a client of the other bookies, for auto-recovery and the console.
+[client]
+bookie_tls = "start-tls"
+bookie_tls_ca = "{directory}/ca.crt"
+bookie_tls_cert = "{directory}/bookies/{name}.crt"
+bookie_tls_key = "{directory}/bookies/{name}.key"
+"""
+
+_CLIENT = """\
+# A client of the cluster: BOOKGATE_TOKEN_FILE names another token.
+tls_ca = "{directory}/ca.crt"
+bookie_tls = "start-tls"
+bookie_tls_ca = "{directory}/ca.crt"
+token_file = "{directory}/writer.token"
+auth_provider = "bookgate-token"
+"""
+
+
+def make(directory: Path, bookies: Sequence[str], hosts: Sequence[str]) -> list[Path]:
+    """Makes what is missing; the files that were made. `hosts`: of bookies elsewhere.
+
+    Raises OSError, ValueError for an authority of somebody else.
+    """
+    directory = directory.absolute()
+    folder = directory / "bookies"
+    folder.mkdir(0o700, parents=True, exist_ok=True)
+    made: list[Path] = []
+
+    def write(path: Path, content: bytes, mode: int = 0o600) -> None:
+        if not path.exists():
+            with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+                file.write(content)
+            made.append(path)
+
+    authority = _authority(directory)
+    write(directory / "ca.key", authority.key)
+    write(directory / "ca.crt", authority.certificate, 0o644)
+    every_host = list(dict.fromkeys(("localhost", "127.0.0.1", "::1", socket.gethostname(), *hosts)))
+    for name in bookies:
+        if not (folder / f"{name}.crt").exists():
+            certificate, key = authority.issue(name, [*every_host, *([name] if _is_host(name) else [])])
+            write(folder / f"{name}.key", key)
+            write(folder / f"{name}.crt", certificate, 0o644)
+        write(folder / f"{name}.toml", _BOOKIE.format(directory=directory, name=name).encode(), 0o644)
+    if not (directory / "tokens").exists():
+        tokens = {name: new_token(name) for name in TOKENS}
+        for name, (token, _) in tokens.items():
+            write(directory / f"{name}.token", token.encode() + b"\n")
+        write(directory / "tokens", "".join(f"{line}\n" for _, line in tokens.values()).encode())
+    write(directory / "policy.toml", _POLICY.encode(), 0o644)
+    write(directory / "client.toml", _CLIENT.format(directory=directory).encode(), 0o644)
+    return made
+
+
+def _authority(directory: Path) -> Authority:
+    certificate, key = directory / "ca.crt", directory / "ca.key"
+    if certificate.exists() and key.exists():
+        return Authority(certificate.read_bytes(), key.read_bytes())
+    return Authority()
+
+
+def _is_host(name: str) -> bool:
+    return name.replace("-", "").replace(".", "").isalnum()
