@@ -11,6 +11,7 @@ from bookgate.bookie.tools.configuration.check import part_of, problems_of
 from bookgate.bookie.tools.doctor.diagnosis import judge
 from bookgate.bookie.tools.doctor.findings import Finding, Level
 from bookgate.bookie.tools.doctor.probe import look
+from bookgate.bookie.tools.doctor.secret_files import readable_secrets
 from bookgate.ledger.errors import IncorrectParameterException
 from bookgate.runtime.command_line.groups import new_group
 from bookgate.runtime.command_line.output import AsJson, fail, print_json, print_table
@@ -31,7 +32,8 @@ def doctor(
     ensemble_size: Annotated[int, typer.Option("--ensemble", min=1, help="Bookies that a new ledger needs.")] = 3,
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds for each step; a few times that in all.")] = 5.0,
     files: Annotated[
-        list[Path] | None, typer.Option("--file", help="Configuration file to check as well; repeatable.")
+        list[Path] | None,
+        typer.Option("--file", help="Configuration file to check as well, and the secrets it names; repeatable."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -50,6 +52,7 @@ def doctor(
         fail("name the gateways to look at: --gateways grpc://host:4181,host:4181 or BOOKGATE_GATEWAYS")
     problems = {str(file): _problems(file) for file in files or []}
     findings = judge(run_async(look(config, timeout, problems)), ensemble_size)
+    findings += [finding for file in files or [] for finding in readable_secrets(file)]
     _print(findings, as_json)
     if any(finding.level is Level.ERROR for finding in findings):
         raise typer.Exit(1)

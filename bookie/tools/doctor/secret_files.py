@@ -1,0 +1,51 @@
+"""Files with secrets, as a configuration file names them, that others than their owner and its group can read."""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from bookgate.bookie.tools.doctor.findings import Finding, warning
+from bookgate.ledger.errors import IncorrectParameterException
+from bookgate.runtime.settings_loader import read_file
+
+_KEYS = (
+    *("tls_key", "bookie_tls_key", "zookeeper_tls_key", "http_token_file", "token_file", "auth_token_file"),
+    *("security_tokens", "audit_file"),
+)
+_SECRETS_IN_CLEAR = ("http_token", "token", "auth_token", "zookeeper_auth", "passwords")
+
+
+def readable_secrets(file: Path) -> Iterator[Finding]:
+    """Warnings for what a configuration file names, and for itself where it holds a secret."""
+    try:
+        content = read_file(file)
+    except IncorrectParameterException:
+        return  # that is a finding already
+    named = {path for key, path in _values(content) if key in _KEYS and isinstance(path, str)}
+    # The option of the provider bookgate-token.
+    options = content.get("auth_options")
+    if isinstance(options, Mapping) and isinstance(options.get("file"), str):
+        named.add(options["file"])
+    if any(key in _SECRETS_IN_CLEAR for key, _ in _values(content)):
+        named.add(str(file))
+    for path in sorted(named):
+        if _others_read(Path(path)):
+            what = "it holds a secret, and every user of this machine can read it"
+            yield warning(f"file {path}", what, f"chmod o= {path}")
+
+
+def _values(table: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for key, value in table.items():
+        yield key, value
+        if isinstance(value, Mapping):
+            yield from _values(value)
+
+
+def _others_read(path: Path) -> bool:
+    try:
+        return bool(path.stat().st_mode & stat.S_IROTH)
+    except OSError:
+        return False
