@@ -43,7 +43,7 @@ def cluster(secure: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 def client(cluster: StandaloneCluster, secure: Path, name: str) -> BookKeeper:
     settings: dict[str, Any] = {"bookie_tls": "start-tls", "auth_provider": "bookgate-token"}
-    files = {"tls_ca": secure / "ca.crt", "token_file": secure / f"{name}.token"}
+    files: dict[str, Any] = {"tls_ca": secure / "ca.crt", "token_file": secure / f"{name}.token"}
     return BookKeeper.connect(config=ClientConfig(gateways=cluster.gateway_uri, **settings, **files))
 
 
@@ -176,15 +176,15 @@ def test_the_console_logs_in_and_shows_what_the_token_may_see(
 
 def test_a_lost_bookie_is_repaired_by_bookies_that_authenticate(cluster: StandaloneCluster, secure: Path) -> None:
     with client(cluster, secure, "writer") as bookkeeper, bookkeeper.create_ledger(2, 2, 2) as made:
-        for number in range(100):
-            made.append(f"entry {number}".encode())
+        for entry_id in range(100):
+            made.append(f"entry {entry_id}".encode())
         number, ensemble = made.ledger_id, set(made.metadata.fragments[0].ensemble)
     lost = next(process for process in cluster.processes[1:] if process.bookie_id in ensemble)
     lost.kill()
     with http(cluster, secure, token_of(secure, "operator")) as asked:
         deadline = time.monotonic() + 90
         while True:
-            shown = asked.get(f"/api/v1/ledger/metadata?ledger_id={number}").json()[str(number)]
+            shown = asked.get(f"/api/v1/ledger/metadata?ledger_id={number.ledger_id}").json()[str(number.ledger_id)]
             if not any(each["id"] == lost.bookie_id for each in shown["allEnsembles"]["0"]):
                 break
             assert time.monotonic() < deadline, shown
