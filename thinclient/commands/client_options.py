@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -51,7 +50,6 @@ LedgerNumber = Annotated[int, typer.Argument(metavar="ID", min=0, help="The ledg
 
 def client_config(context: typer.Context, gateways: str | None) -> ClientConfig:
     """The settings of a command's client. Raises IncorrectParameterException."""
-    _silence_grpc()
     options = context.obj if isinstance(context.obj, ClientOptions) else ClientOptions()
     tls = options.tls
     limit = time_limit(context)
@@ -113,11 +111,6 @@ def with_pool(
             await pool.close_and_wait()
 
     return with_metadata(context, gateways, with_factory)
-
-
-def _silence_grpc() -> None:
-    """A command tells what is wrong with a connection itself; gRPC's C core would write to standard error besides."""
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 
 def run_async(coroutine: Coroutine[Any, Any, T]) -> T:

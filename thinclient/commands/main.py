@@ -10,6 +10,7 @@ what the commands say.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from importlib.metadata import entry_points, version
 from importlib.util import find_spec
@@ -157,4 +158,6 @@ def print_version() -> None:
 
 def main() -> None:
     """The command's entry point."""
+    # What is wrong with a connection is told in words of ours, and logs have one form. Read when gRPC is loaded.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     app(prog_name="bookgate")

@@ -1,9 +1,12 @@
 """The command: what it mounts, and what it says when something is missing or wrong."""
 
 import asyncio
+import contextlib
 import os
+import socket
 import subprocess
 import sys
+import threading
 import tomllib
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -108,6 +111,32 @@ def test_errors_are_one_line_with_the_exit_code_of_their_kind(arguments: list[st
     assert done.stderr.startswith("error: ")
     assert done.stderr.count("\n") == 1
     assert message in done.stderr
+
+
+def test_tls_at_a_clear_port_is_one_line_and_grpc_says_nothing() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    accepted, _ = server.accept()
+                    with accepted:
+                        accepted.recv(100)
+                        accepted.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+        threading.Thread(target=answer, daemon=True).start()
+        address = f"grpcs://127.0.0.1:{server.getsockname()[1]}"
+        done = subprocess.run(
+            [sys.executable, "-m", "bookgate", "ledger", "list", "-g", address],
+            cwd=ROOT,
+            env={"PATH": "", "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert "it speaks no TLS: write grpc:// for it" in done.stderr
 
 
 @pytest.mark.asyncio
