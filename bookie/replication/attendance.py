@@ -1,7 +1,7 @@
-"""Which bookies are registered, and for how long the others have been away, as one process has seen it.
+"""Which bookies are registered, and how long the others have been away, as one process has seen it.
 
-Times are seconds of this process's own clock: what it has not seen itself it does not count, so a bookie that was away
-before this process began to look has been away since then only. Pure.
+Times are in seconds of this process's own clock: only what it has seen itself counts, so a bookie that was away before
+this process began to look has been away since then only. Pure.
 """
 
 from __future__ import annotations

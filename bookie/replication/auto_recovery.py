@@ -1,7 +1,7 @@
 """Auto-recovery in one process: a candidate for auditor, the auditor's checks and scrub, and a worker, over one store.
 
-A bookie runs it beside its own work (`auto_recovery`), and `bookgate autorecovery start` runs it alone. Neither part's
-failure touches the other, or the bookie. Source: docs/protocol/auto-recovery.md#auto-recovery.
+A bookie runs it besides its own work (`auto_recovery`), and `bookgate autorecovery start` runs it alone. A failure of
+one part does not affect the other, or the bookie. Source: docs/protocol/auto-recovery.md#auto-recovery.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Auto-recovery that nobody has asked for gives way to another: while a process that is not Bookgate's is the auditor.
+"""Auto-recovery that is on by default gives way while a process that is not Bookgate's is the auditor.
 
-States: *unknown*, before the store was asked who the auditor is; *giving way* to an auditor; *taking part*. Changes are
-told to `on_change`; what the store does not tell changes nothing. Source: docs/protocol/auto-recovery.md#by-default.
-
-Not its job: what follows from it (`auto_recovery`).
+States: *unknown*, before the store has said which process is the auditor; *giving way* to an auditor; *taking part*.
+Changes are reported to `on_change`; silence of the store changes nothing. Source:
+docs/protocol/auto-recovery.md#by-default. Not its job: the consequences (`auto_recovery`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The metadata of many ledgers, read for an auditor: deleted ones are left out, and damaged ones told."""
+"""Reads the metadata of many ledgers for an auditor: deleted ones are left out, damaged ones reported."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""How Prometheus sees auto-recovery, of the process that it runs in. Names: docs/reference/metrics.md.
+"""Auto-recovery's metrics of the process in which it runs. Names: docs/reference/metrics.md.
 
-What is so of the whole cluster is shown by the auditor in office alone; elsewhere those metrics have no sample, so that
-a sum or a maximum over all processes is the auditor's word.
+Metrics about the whole cluster are exposed by the auditor in office alone; elsewhere they have no sample, so that a sum
+or a maximum over all processes is the auditor's value.
 """
 
 from __future__ import annotations

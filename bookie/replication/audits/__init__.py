@@ -1,1 +1,1 @@
-"""Who is lost, and which ledgers that touches: the auditor, its rules and its index."""
+"""Lost bookies and the ledgers concerned: the auditor, its rules and its index."""

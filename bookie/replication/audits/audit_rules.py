@@ -1,18 +1,18 @@
 """Which bookies are lost, and when their ledgers are to be marked. Pure; times are milliseconds since 1970.
 
-A bookie that belongs to the cluster, as its cookie or a ledger says, and is not registered is *missed*, from the moment
-that an auditor first noted in the store; so an auditor that takes over goes on with the same time (R13). One that has
-been missed for the delay, by the note or as this auditor has seen itself, is *lost*: a note by a clock that was ahead
-keeps nobody waiting. One that is registered, writable or not, is neither; one that is to be emptied is lost no earlier
-than any other, but its ledgers are marked too.
+A bookie that belongs to the cluster, according to its cookie or a ledger, and is not registered is *missed*, from the
+moment that an auditor first recorded in the store; an auditor that takes over thus continues with the same time (R13).
+One that has been missed for the delay, according to the record or to what this auditor has seen itself, is *lost*: a
+record by a clock that was ahead delays nothing. A registered bookie, writable or not, is neither; one that is to be
+emptied is lost no earlier than any other, but its ledgers are marked too.
 
 When more than half of the bookies, and at least two, are missed at once, it is more likely that something else is
-wrong, such as the network or the store: that is a *storm*. Nothing is held lost in a storm until somebody orders an
-audit. Bookies whose loss is *settled* are no part of it, however many they have become over time. What is settled only
-the auditor knows; so it keeps in the store that it holds back, and why (`HeldBack`), for whoever else asks.
-Source: docs/protocol/auto-recovery.md#lost-bookies.
+wrong, such as the network or the store: that is a *storm*. During a storm no bookie is considered lost until an
+operator orders an audit. Bookies whose loss is *settled* do not count, however many they have become over time. Only
+the auditor knows which losses are settled; it therefore records in the store that it holds back, and why (`HeldBack`),
+for others that ask.
 
-Not its job: finding the ledgers and marking them (`auditor`).
+Source: docs/protocol/auto-recovery.md#lost-bookies. Not its job: finding the ledgers and marking them (`auditor`).
 """
 
 from __future__ import annotations

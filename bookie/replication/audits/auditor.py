@@ -1,22 +1,22 @@
 """The auditor: the one process of a cluster that marks the ledgers of lost bookies.
 
-States: *candidate*, while another's vote is older; *auditor*, until the vote is lost; then a candidate again with a new
-vote. An auditor calls the roll (`audit_rules`) when bookies come or go, when the delay is written, when the switch is
-turned on, when the next bookie would be lost, and now and then. It notes in the store who is missed since when, and
-audits the bookies that are lost or to be emptied: a mark for each ledger that names one of them. Which do, its index
-tells (`index_keeper`), or while there is none a listing of all ledgers in order. An audit is over when all ledgers were
-looked at and every mark is stored; until then it is tried again. A ledger whose metadata are damaged can't be looked
-at, and is said. While a bookie is lost it is audited again after a
-minute, then after twice as long each time: a client that has not heard of it may put it into new ensembles. One that is
-to be emptied is, again and again, since a ledger that is written there can't be moved at first.
+States: *candidate*, while another process's vote is older; *auditor*, until the vote is lost; then candidate again with
+a new vote. An auditor calls the roll (`audit_rules`) when bookies come or go, when the delay is written, when the
+switch is turned on, when the next bookie would be lost, and periodically. It records in the store which bookies are
+missed since when, and audits those that are lost or to be emptied: a mark for each ledger that names one of them. Its
+index provides these ledgers (`index_keeper`), or, without an index, a listing of all ledgers in order. An audit is over
+when all ledgers were examined and every mark is stored; until then it is repeated. A ledger with damaged metadata can't
+be examined, and is reported. While a bookie is lost it is audited again after a minute, then after twice as long each
+time: a client that has not noticed may put it into new ensembles. A bookie to be emptied is audited again and again,
+since a ledger that is being written there can't be moved at first.
 
 An auditor whose vote is lost marks nothing more (R12), nor does one while auto-recovery is disabled (R11); what was due
-goes on when it is enabled. Errors of the store are a pause (AR29). Source: docs/protocol/auto-recovery.md#auditor.
+continues when it is enabled. Errors of the store cause a pause (AR29). Source: docs/protocol/auto-recovery.md#auditor.
 
-Beside that an auditor counts the marks, for those who watch the cluster: the next time a minute after a count, or ten
-times as long as that took, so that no more than about a tenth of the time goes into it.
+The auditor also counts the marks, for monitoring: the next time a minute after a count, or ten times as long as that
+took, so that it spends no more than about a tenth of its time on it.
 
-Not its job: repairs (`worker`), whether bookies that live hold their entries (`replica_check`), the rules of the
+Not its job: repairs (`worker`), whether registered bookies hold their entries (`replica_check`), the rules of the
 election (the store's).
 """
 

@@ -1,14 +1,13 @@
-"""Keeps the index of an auditor in office (`ledger_index`) as the store is.
+"""Keeps the index of an auditor in office (`ledger_index`) in line with the store.
 
-States, as the feed tells: *without an index*, before the feed has begun and while it is lost; *reading all ledgers* for
-the first time, in order; *complete*. From then on what the feed tells of is read anew, in batches, some seconds later,
-so that a ledger that changes several times is read once; and before the index answers a question, what had changed by
-then was told and read. Without a complete index there is no answer: whoever asks lists all ledgers.
+States, following the feed: *without an index*, before the feed has begun and while it is lost; *reading all ledgers*
+for the first time, in order; *complete*. From then on changed ledgers are read again, in batches, some seconds later,
+so that a ledger that changes several times is read once; and before the index answers a question, all earlier changes
+have been reported and read. Without a complete index there is no answer: the caller lists all ledgers.
 
-Now and then all ledgers are read slowly beside that. Where the index says something else than the store, although the
-feed told nothing, the feed has a fault: that is said, counted, and mended.
-
-Source: docs/protocol/auto-recovery.md#index. Not its job: what an audit does with the answer (`auditor`).
+From time to time all ledgers are read slowly in addition. If the index differs from the store although the feed
+reported nothing, the feed has a fault: that is logged, counted, and corrected. Source:
+docs/protocol/auto-recovery.md#index. Not its job: what an audit does with the answer (`auditor`).
 """
 
 from __future__ import annotations

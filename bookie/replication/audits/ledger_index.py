@@ -1,14 +1,14 @@
 """Which ledgers name which bookies: the index of an auditor in office, in memory. Pure.
 
-An index belongs to one life of the store's feed: it is made when the feed has begun, and thrown away when the feed is
-lost. *Growing* while all ledgers are listed and read in order, it is *complete* after that. From the beginning ledgers
-that the feed tells of are *due*, to be read anew; what is read takes the place of all that was known of a ledger. So
-whatever the order, once nothing is due, the index says what the store said when the feed was last asked to catch up.
+An index belongs to one life of the store's feed: it is created when the feed has begun, and dropped when the feed is
+lost. It is *growing* while all ledgers are listed and read in order, and *complete* afterwards. From the beginning,
+ledgers reported by the feed are *due* to be read again; what is read replaces everything known of a ledger. So whatever
+the order, once nothing is due, the index equals the store as of the last time that the feed was asked to catch up.
 Source: docs/protocol/auto-recovery.md#index.
 
-Each ledger has a *slot*, a small number that is used again when the ledger is gone, and each bookie a bitmap of slots.
-So a ledger of three copies takes some 150 bytes, whatever its id; bitmaps of ids would take five hundred where they are
-far apart. A ledger whose metadata can't be read names nobody that is known; it is kept by itself, with the reason.
+Each ledger has a *slot*, a small number that is reused when the ledger is gone, and each bookie a bitmap of slots. A
+ledger of three copies thus takes some 150 bytes, whatever its id; bitmaps of ids would take five hundred for distant
+ids. A ledger whose metadata can't be read names no known bookie; it is kept separately, with the reason.
 
 Not its job: reading the store, and when (`index_keeper`).
 """

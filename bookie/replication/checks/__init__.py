@@ -1,1 +1,1 @@
-"""What an auditor has looked at now and then: replicas, digests, placement."""
+"""The auditor's periodic checks: replicas, digests, placement."""

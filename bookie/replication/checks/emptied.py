@@ -1,10 +1,10 @@
-"""Deletes the cookies of bookies that were to be emptied and are, where that was asked for over HTTP.
+"""Deletes the cookies of bookies that were to be emptied and are empty, if that was requested over HTTP.
 
-A cookie goes only when a listing that began after the bookie was stopped finds no ledger that names it, and it is not
-registered (AR30). Until then it is looked at again and again; the record that the bookie is to be emptied goes with the
+A cookie is deleted only when a listing that began after the bookie was stopped finds no ledger that names it, and it is
+not registered (AR30). Until then the check is repeated; the record that the bookie is to be emptied is deleted with the
 cookie. Source: docs/protocol/auto-recovery.md#auditor.
 
-Not its job: having bookies emptied (`auditor`, `worker`), waiting for it (`bookgate bookie decommission`).
+Not its job: emptying bookies (`auditor`, `worker`), waiting for it (`bookgate bookie decommission`).
 """
 
 from __future__ import annotations

@@ -1,14 +1,12 @@
-"""What the auditor's periodic checks of all ledgers have in common: when one is due, and that it misses none.
+"""The common part of the auditor's periodic checks of all ledgers: when one is due, and that it misses none.
 
 States: *waiting* until the check is due, by the time that the store keeps; *checking*. A check lists all ledgers and
-looks at each in order. A ledger at which it could not look is looked at again in the next pass. A check is complete
-when none is left, and only then the store is told when it ended. One that is not complete after the last pass, or was
-interrupted, is begun again later, by whoever is the auditor then. Ledgers with damaged metadata are said, and left
-out, as by an audit.
+examines each in order. A ledger that could not be examined is examined again in the next pass. A check is complete when
+none is left, and only then the store records its end. One that is not complete after the last pass, or was interrupted,
+is repeated later, by the auditor of that time. Ledgers with damaged metadata are reported and left out, as by an audit.
 
-Invariants: R11 and R12, nothing is asked or marked when off. Source: docs/protocol/auto-recovery.md#replica-check.
-
-Not its job: what is looked for (`replica_check`, `placement_check`).
+Invariants: R11 and R12, nothing is asked or marked when off. Source: docs/protocol/auto-recovery.md#replica-check. Not
+its job: what is checked (`replica_check`, `placement_check`).
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""A task of the auditor in office that goes on beside its audits: allowed with the office, cancelled without it.
+"""A task that the auditor in office runs besides its audits: allowed with the office, cancelled without it.
 
-A task takes turns (`_turn`). A turn says in how many seconds the next one is due, ten minutes at most, or that it was
-not complete: then, and where the store failed, the next one follows after a pause, twice as long each time. Nothing
-that a turn does may count on its end (R12). Source: docs/protocol/auto-recovery.md#auditor.
+A task takes turns (`_turn`). A turn returns in how many seconds the next one is due, ten minutes at most, or that it
+was not complete: then, and after a failure of the store, the next one follows after a pause, twice as long each time.
+Nothing that a turn does may rely on reaching its end (R12). Source: docs/protocol/auto-recovery.md#auditor.
 
-Not its job: who is in office (`auditor`).
+Not its job: which process is in office (`auditor`).
 """
 
 from __future__ import annotations

@@ -1,13 +1,12 @@
-"""The auditor's periodic check of placement: whether ledgers lie as well as the placement policy could have them now.
+"""The auditor's periodic check of placement: whether ledgers are placed as well as the placement policy now allows.
 
-A complete fragment is *misplaced* if its ensemble does not adhere to the policy, all its bookies are registered, and an
-ensemble that pleases the policy strictly more can be had from the bookies that take writes now. A ledger with such a
-fragment is marked without any bookie, as BookKeeper's auditors do, and a worker moves it (`repair`). One whose bookies
-are missed is the audit's business first; one for which nothing better is to be had is left as it is.
+A complete fragment is *misplaced* if its ensemble does not adhere to the policy, all its bookies are registered, and
+the bookies that are writable now allow an ensemble that the policy strictly prefers. A ledger with such a fragment is
+marked without any bookie, as BookKeeper's auditors do, and a worker moves it (`repair`). A ledger whose bookies are
+missed is left to the audit first; one for which there is nothing better stays as it is.
 
-Source: docs/protocol/auto-recovery.md#placement-check.
-
-Not its job: when, and in which order (`ledger_check`), which ensemble is better (the placement policy).
+Source: docs/protocol/auto-recovery.md#placement-check. Not its job: when, and in which order (`ledger_check`), which
+ensemble is better (the placement policy).
 """
 
 from __future__ import annotations

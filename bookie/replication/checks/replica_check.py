@@ -1,14 +1,12 @@
-"""The auditor's periodic check of replicas: whether the bookies that live hold what the metadata say.
+"""The auditor's periodic check of replicas: whether registered bookies hold what the metadata say.
 
-Of each ledger it looks (`look`) at the complete fragments, at the bookies that are registered. A ledger is marked for
-those that lack entries which they are due to hold, and the worker does the rest. What is not registered is the audit's
-business. A ledger of which a registered bookie gave no answer is looked at again.
+For each ledger it examines (`look`) the complete fragments, on the registered bookies. A ledger is marked for those
+that lack entries which they should hold, and the worker does the rest. Unregistered bookies are left to the audit. A
+ledger of which a registered bookie did not respond is examined again.
 
-Invariants: R10, a lack is the word of a bookie, given twice. Requests to bookies are paced. Source:
-docs/protocol/auto-recovery.md#replica-check.
-
-Not its job: when, and in which order (`ledger_check`), lost bookies (`auditor`), repairs (`worker`), the bytes of
-entries (`scrub`).
+Invariants: R10, only a bookie's own word, given twice, makes an entry missing. Requests to bookies are paced. Source:
+docs/protocol/auto-recovery.md#replica-check. Not its job: when, and in which order (`ledger_check`), lost bookies
+(`auditor`), repairs (`worker`), the bytes of entries (`scrub`).
 """
 
 from __future__ import annotations

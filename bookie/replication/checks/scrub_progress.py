@@ -1,9 +1,8 @@
-"""How far a scrub has come: what the store keeps of it, so that a new auditor goes on where the former one stopped.
+"""The progress of a scrub, as kept in the store, so that a new auditor continues where the former one stopped.
 
-A pass goes through the ledgers by their ids, and through the entries of each. It may leave a ledger out, for a bookie
-does not answer, and then goes on; what it left out is part of its progress. A pass is complete when it is past the last
-ledger and has left out none, and only then its end is told. Pure. Source: docs/protocol/auto-recovery.md#scrub.
-
+A pass goes through the ledgers by their ids, and through the entries of each. It may skip a ledger because a bookie
+does not respond, and then continues; skipped ledgers are part of its progress. A pass is complete when it is past the
+last ledger and has skipped none, and only then its end is recorded. Pure. Source: docs/protocol/auto-recovery.md#scrub.
 Not its job: reading (`scrub`).
 """
 

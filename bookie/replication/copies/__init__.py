@@ -1,1 +1,1 @@
-"""The copies of a ledger: what is due where, what bookies say of it, how copies are made and at which rate."""
+"""The copies of a ledger: where entries should be, what bookies say they hold, how and how fast they are copied."""

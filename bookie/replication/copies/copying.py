@@ -1,8 +1,8 @@
-"""Copies entries of one ledger to a bookie: reads them as any reader would, and stores them as they were written.
+"""Copies entries of one ledger to a bookie: reads them like any reader, and stores them as they were written.
 
-Entries are read in pieces, some side by side, each piece with few enough entries to hold about 256 KiB. An entry
-that was read has a digest that matches; what is stored is the same packet byte for byte, so its last add confirmed is
-that of its writer (R1). Source: docs/protocol/auto-recovery.md#copying.
+Entries are read in pieces, several concurrently, each with few enough entries to hold about 256 KiB. An entry that was
+read has a matching digest; the same packet is stored byte for byte, so its last add confirmed is its writer's (R1).
+Source: docs/protocol/auto-recovery.md#copying.
 
 Not its job: which entries, whether the metadata may name the bookie afterwards (`repair`).
 """

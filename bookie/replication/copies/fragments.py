@@ -1,10 +1,9 @@
-"""Fragments of a ledger as auto-recovery sees them: which entries each place of an ensemble is due to hold.
+"""Fragments of a ledger as auto-recovery sees them: which entries each place of an ensemble should hold.
 
-A fragment is *complete* when its last entry is known for good: every fragment of a closed ledger, and of any other
-ledger all but the last, which its writer may still extend. Only complete fragments are repaired (R7). In a closed
-ledger each id up to the last entry exists, also where a fragment has a single entry.
-
-Source: docs/protocol/auto-recovery.md#fragments, docs/protocol/client-protocol.md#quorums.
+A fragment is *complete* when its last entry is final: every fragment of a closed ledger, and of any other ledger all
+but the last, which its writer may still extend. Only complete fragments are repaired (R7). In a closed ledger each id
+up to the last entry exists, even if a fragment has a single entry. Source: docs/protocol/auto-recovery.md#fragments,
+docs/protocol/client-protocol.md#quorums.
 
 Not its job: which bookies hold what (`verdicts`).
 """

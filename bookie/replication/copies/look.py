@@ -1,9 +1,8 @@
-"""A look at the copies of one ledger: every bookie of it is asked what it holds, twice where the answer shows a lack.
+"""Examines the copies of one ledger: asks each of its bookies what it holds, twice if the answer shows a lack.
 
-A bookie that lacks an entry that it is due to hold has to say so in two answers two seconds apart; what it holds, and
-what is unknown, needs one. Source: docs/protocol/auto-recovery.md#verdicts.
-
-Not its job: what follows from it (`verdicts`).
+A bookie that lacks an entry that it should hold has to say so in two responses two seconds apart; one response suffices
+for what it holds, and for what is unknown. Source: docs/protocol/auto-recovery.md#verdicts. Not its job: the
+consequences (`verdicts`).
 """
 
 from __future__ import annotations

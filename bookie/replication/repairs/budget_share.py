@@ -1,10 +1,8 @@
-"""A worker's share of the limits that hold for all workers together: its locks, of all locks.
+"""A worker's share of the limits for all workers together: its locks, in proportion to all locks.
 
-Before it copies, the worker counts all locks and reads the limit of the whole cluster, which the store keeps, unless it
-has done so in the last two seconds. When the store can't be asked the share stays as it is. Source:
-docs/protocol/auto-recovery.md#budget (R15).
-
-Not its job: what follows from the share (`budget`).
+Before it copies, the worker counts all locks and reads the cluster's limit from the store, unless it has done so in the
+last two seconds. If the store does not respond the share stays as it is. Source: docs/protocol/auto-recovery.md#budget
+(R15). Not its job: applying the share (`budget`).
 """
 
 from __future__ import annotations

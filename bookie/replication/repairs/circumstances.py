@@ -1,9 +1,9 @@
-"""What holds for all ledgers at a moment, and repairs have to know: who is missed since when, who is to be emptied.
+"""What repairs need to know of the whole cluster at a moment: which bookies are missed since when, and which are to be
+emptied.
 
-It is read once for all repairs that begin within a second. Whoever knows that it may have changed forgets it: a mark
-that was made because of a change must be repaired by what holds since. Source: docs/protocol/auto-recovery.md#worker.
-
-Not its job: what follows from it (`worker`).
+It is read once for all repairs that begin within a second. A caller that knows that it may have changed calls `forget`:
+a mark made because of a change must be repaired with the situation since then. Source:
+docs/protocol/auto-recovery.md#worker. Not its job: the consequences (`worker`).
 """
 
 from __future__ import annotations

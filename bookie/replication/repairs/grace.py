@@ -1,8 +1,8 @@
-"""The grace of ledgers that are still written: how long a writer has to replace a bookie that is lost (R6). Pure.
+"""The grace period of open ledgers: how long a writer has to replace a lost bookie (R6). Pure.
 
-It is over when a bookie where the ledger is written has been away, and the ledger's metadata have been at one version,
-for all of it, as this process has seen itself: from its first look on, by a clock that nobody sets. A writer that lives
-replaces the bookie with its next add, which moves the metadata. Source: docs/protocol/auto-recovery.md#worker.
+It is over when a bookie where the ledger is being written has been away, and the ledger's metadata have been at one
+version, for the whole period, as this process has seen itself: from its first look on, by a monotonic clock. A living
+writer replaces the bookie with its next add, which changes the metadata. Source: docs/protocol/auto-recovery.md#worker.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The end of a mark: it goes when its ledger was found whole, and what is kept of the ledger with it.
+"""The end of a mark: it is deleted when its ledger was found complete, together with what is recorded of the ledger.
 
 Source: docs/protocol/auto-recovery.md#worker.
 """

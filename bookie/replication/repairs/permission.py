@@ -1,4 +1,4 @@
-"""The permission to go on with the repair of a ledger: it ends with the ledger's lock, or when the work is to end.
+"""The permission to continue the repair of a ledger: it ends with the ledger's lock, or when the work is to end.
 
 Source: docs/protocol/auto-recovery.md#locks.
 """

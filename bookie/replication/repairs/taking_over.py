@@ -1,10 +1,8 @@
-"""Takes a ledger from its writer: the recovery of one that has lost bookies where it is written, under its lock.
+"""Takes a ledger from its writer: the recovery, under its lock, of an open ledger with lost bookies.
 
-The first step, which every writer notices, is written by the version at which the ledger was judged, in the
-transaction that checks the lock: a writer that has replaced the bookie since, or a lock that is gone, ends it (R6).
-Source: docs/protocol/auto-recovery.md#worker.
-
-Not its job: whether the ledger may be taken (`worker`, `by_hand`).
+The first step, which every writer notices, is written at the version at which the ledger was judged, in the transaction
+that checks the lock: a writer that has replaced the bookie since, or a lost lock, ends it (R6). Source:
+docs/protocol/auto-recovery.md#worker. Not its job: whether the ledger may be taken (`worker`, `by_hand`).
 """
 
 from __future__ import annotations

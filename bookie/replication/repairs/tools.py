@@ -1,4 +1,4 @@
-"""What a worker works with, made of the metadata and a client's settings."""
+"""What a worker works with, created from the metadata and a client's settings."""
 
 from __future__ import annotations
 
