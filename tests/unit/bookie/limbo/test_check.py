@@ -52,6 +52,7 @@ class Store:
     def __init__(self, ledgers: dict[int, LedgerMetadata | BKException]) -> None:
         self.ledgers = ledgers
         self.instance_id = "own"
+        self.scope_ids: list[int] = []
         self.ledger_manager = self.registration_manager = self
 
     async def verify(self, membership: Membership) -> None:
@@ -69,10 +70,14 @@ class Store:
             for each, known in found
         ]
 
-    async def ledger_ranges(self) -> AsyncIterator[Sequence[int]]:
-        ids = sorted(self.ledgers)
+    async def ledger_ranges(self, scope_id: int = 0) -> AsyncIterator[Sequence[int]]:
+        ids = sorted(self.ledgers) if scope_id == 0 else [3]
         yield ids[:2]
         yield ids[2:]
+
+    async def scopes(self) -> AsyncIterator[Sequence[int]]:
+        for scope in self.scope_ids:
+            yield [scope]
 
 
 async def at_once(work: Callable[[], Any]) -> Any:
@@ -95,6 +100,12 @@ class Checked:
 
 def listed(store: Store) -> list[int]:
     return asyncio.run(all_ledgers(cast(LedgerManagerFactory, store), MEMBERSHIP))
+
+
+def test_a_loss_concerns_the_ledgers_of_every_scope() -> None:
+    store = Store({1: BKException(), 2: BKException()})
+    store.scope_ids = [1, -1]
+    assert listed(store) == [1, 2, LedgerId(1, 3).number, LedgerId(-1, 3).number]
 
 
 def test_what_leaves_and_what_stays(tmp_path: Path) -> None:
