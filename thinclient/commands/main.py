@@ -49,6 +49,7 @@ SUMMARIES: dict[str, tuple[str, str | None]] = {
         "pyspark",
     ),
     "scope": ("Scopes: which there are, what is in them, removing all ledgers of one.", None),
+    "security": ("Certificates, tokens and a policy, to begin with.", None),
     "spark": (
         "Jobs on Spark over the ledgers of a cluster: export, audit, usage, orphans; leftovers of its sink.",
         None,
