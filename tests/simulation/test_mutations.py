@@ -47,6 +47,7 @@ def test_there_are_enough_of_them_and_each_is_one_of_a_kind() -> None:
         "gateway",
         "spark",
         "auto-recovery",
+        "scopes",
     }
 
 

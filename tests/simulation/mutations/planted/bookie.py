@@ -200,8 +200,8 @@ MUTATIONS = (
         (),
         "ordinary adds are served before authentication or TLS has let the connection in",
         "bookie/protocol/connection.py",
-        "        shortcut = self._serve_fast if serve == self._processor.process else None\n",
-        "        shortcut = self._serve_fast\n",
+        "        return self._serve_fast if serve == self._processor.process else None\n",
+        "        return self._serve_fast\n",
         tests=(_TLS,),
     ),
     Mutation(

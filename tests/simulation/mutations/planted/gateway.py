@@ -22,7 +22,7 @@ MUTATIONS = (
     Mutation(
         "denials-are-only-told",
         "gateway",
-        ("A1",),
+        (),
         "what the policy denies of single ledgers is written into the audit trail, and done",
         "gateway/services/caller.py",
         '        raise AccessDeniedException(f"{self.principal} may not do {action} to {resource}: {decision.rule}")\n',

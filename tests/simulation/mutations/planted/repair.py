@@ -81,8 +81,8 @@ MUTATIONS = (
         ("R9",),
         "a bookie that takes a place in a closed ledger would take adds of its writer",
         _REPAIR,
-        "        if record.metadata.is_closed:\n            await tools.bookies.fence(",
-        "        if record.metadata.is_closed and in_place:\n            await tools.bookies.fence(",
+        "        if record.metadata.is_closed:\n            last = ",
+        "        if record.metadata.is_closed and in_place:\n            last = ",
         REPAIR,
     ),
     Mutation(
@@ -406,9 +406,10 @@ MUTATIONS = (
         ("R5",),
         "a lost bookie's place goes to another member of the ensemble, which the metadata refuse again and again",
         "bookie/replication/repairs/repair.py",
-        "        return await self._tools.placement.replace_bookie(request, list(ensemble), index, exclude)\n",
+        "        return await self._tools.placement.replace_bookie("
+        "request, list(ensemble), index, exclude, scoped=scoped)\n",
         "        others = [ensemble[index]] * len(ensemble)\n"
-        "        return await self._tools.placement.replace_bookie(request, others, index, exclude)\n",
+        "        return await self._tools.placement.replace_bookie(request, others, index, exclude, scoped=scoped)\n",
         world=REPAIR,
         more=(
             Edit(

@@ -12,7 +12,7 @@ MUTATIONS = (
     Mutation(
         "index-path-without-scope",
         "scopes",
-        ("D1",),
+        (),
         "the index file of a scoped ledger has the path of the ledger of the same id in scope 0",
         "bookie/index/file_format.py",
         "    if ledger_id.scope_id != 0:\n        name",
@@ -22,7 +22,7 @@ MUTATIONS = (
     Mutation(
         "scope-left-out-of-reads",
         "scopes",
-        ("D1",),
+        (),
         "a read of a scoped ledger is decoded as one of scope 0",
         "ledger/wire/v3.py",
         "    return messages.ReadRequest(\n        txn_id,\n        number_of(read.ledgerScopeId, read.ledgerId),\n",
@@ -32,7 +32,7 @@ MUTATIONS = (
     Mutation(
         "scopes-share-a-listing",
         "scopes",
-        ("S2", "D1"),
+        (),
         "garbage collection compares the ledgers of a scope with the listing of scope 0",
         "bookie/collection/ledger_collector.py",
         "        ranges = aiter(self._metadata.ledger_manager.ledger_ranges(scope_id))\n",

@@ -83,11 +83,12 @@ MUTATIONS = (
         ("S2",),
         "garbage collection takes a listing that ended in an error for the whole",
         "bookie/collection/ledger_collector.py",
-        "        while (ids := await self._next_range(ranges)) is not None:\n            comparison.add_range(ids)\n"
+        "        while (ids := await self._next_range(ranges)) is not None:\n"
+        "            comparison.add_range(ids if scope_id == 0 else [number_of(scope_id, each) for each in ids])\n"
         "            await self._pace(1)\n        missing = comparison.finish()\n",
         "        try:\n"
-        "            while (ids := await self._next_range(ranges)) is not None:\n                "
-        "comparison.add_range(ids)\n"
+        "            while (ids := await self._next_range(ranges)) is not None:\n"
+        "                comparison.add_range(ids if scope_id == 0 else [number_of(scope_id, each) for each in ids])\n"
         "        except BKException:\n            pass\n        missing = comparison.finish()\n",
         more=(
             Edit(
@@ -103,7 +104,7 @@ MUTATIONS = (
         ("S2", "P1"),
         "compaction removes the old log before the index points at the copies",
         "bookie/collection/compactor.py",
-        "                    self._point_at_copies(LedgerId.unscoped(number), moves[number])\n",
+        "                    self._point_at_copies(LedgerId.of_number(number), moves[number])\n",
         "                    pass\n",
         more=(
             Edit(
@@ -137,8 +138,8 @@ MUTATIONS = (
         ("S8", "P1", "P2"),
         "a start does not ask the list of index files for those that are missing",
         "bookie/index/file_index.py",
-        "        lost = list(listed - id_set(found))\n",
-        "        lost = list(listed - listed)\n",
+        "            lost += numbers - found\n",
+        "            lost += numbers - numbers\n",
     ),
     Mutation(
         "older-index-file-believed",
@@ -168,7 +169,7 @@ MUTATIONS = (
         (),
         "a compaction lists an index file whose name a failed sync left in memory only",
         "bookie/index/file_index.py",
-        "                if has_header or not self._is_listed(ledger_id.ledger_id):\n",
+        "                if has_header or not self._is_listed(ledger_id.number):\n",
         "                if has_header:\n",
         tests=(_MOVED_SLOTS,),
     ),
@@ -178,7 +179,7 @@ MUTATIONS = (
         ("S1", "P1"),
         "a log goes because memory shows that its entries were moved, which a killed process did not make durable",
         "bookie/collection/log_removal.py",
-        "            self._store.index.read_back([LedgerId.unscoped(number) for number in numbers])\n",
+        "            self._store.index.read_back([LedgerId.of_number(number) for number in numbers])\n",
         "            self._store.index.sync()\n",
     ),
     Mutation(
@@ -206,7 +207,7 @@ MUTATIONS = (
         (),
         "a ledger leaves limbo when its metadata are missed once",
         "bookie/limbo/check.py",
-        "        left += await self._leave(self._quarantine.due(sorted(gone), self._clock()).tolist())\n",
+        "        left += await self._leave(self._quarantine.due(sorted(gone), self._clock()))\n",
         "        left += await self._leave(sorted(gone))\n",
         tests=(_LIMBO_CHECK,),
     ),
