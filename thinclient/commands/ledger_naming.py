@@ -57,12 +57,14 @@ def parse_ledger(name: str | None, scope: str | None = None, qualified_name: str
         raise IncorrectParameterException("name one ledger: by its ID, or with --ledger-qualified-name")
     text = qualified_name if name is None else name
     scope_id = parse_scope(scope)
+    is_number = name is not None and _NUMBER.fullmatch(name) is not None
     try:
-        if name is not None and _NUMBER.fullmatch(name):
-            return LedgerId(scope_id, int(name))
+        if is_number:
+            return LedgerId(scope_id, int(text or ""))
         found = LedgerId.parse(text or "")
     except ValueError as error:
-        raise IncorrectParameterException(str(error)) from error
+        hint = "" if name is None or is_number else "; an id alone is a number"
+        raise IncorrectParameterException(f"{error}{hint}") from error
     if scope is not None and scope_id != found.scope_id:
         raise IncorrectParameterException(f"ledger {found} is in scope {found.scope_id}, not in scope {scope_id}")
     return found

@@ -16,6 +16,7 @@ import pytest
 from bookgate.bookie.standalone.cluster import BookieProcess, ClusterException, StandaloneCluster
 from bookgate.ledger.wire import messages
 from bookgate.ledger.wire.messages import Status
+from bookgate.runtime.command_line.output import FAILED, WRONG_USAGE
 from tests.integration.bookie.entry_client import KEY, WRONG_KEY, EntryClient, add, fence, lac_packet, packet, read
 from tests.integration.cluster import restart
 from tests.stores import made
@@ -141,8 +142,8 @@ def free_ports(*, but: str = "") -> list[str]:
     return [f"--{name}=0" for name in ("port", "gateway-port", "http-port") if name != but]
 
 
-def assert_refused(result: subprocess.CompletedProcess[str], *words: str) -> None:
-    assert result.returncode == 1
+def assert_refused(result: subprocess.CompletedProcess[str], *words: str, code: int = FAILED) -> None:
+    assert result.returncode == code
     assert result.stdout == ""
     assert "Traceback" not in result.stderr
     last = result.stderr.strip().splitlines()[-1]
@@ -230,21 +231,21 @@ def test_a_metadata_store_that_is_down_is_named(tmp_path: Path) -> None:
 
 
 def test_a_metadata_uri_that_is_none_is_named(tmp_path: Path) -> None:
-    assert_refused(run_bookie("--metadata-uri=nosuch://x", f"--data-dir={tmp_path}/b"), "nosuch")
+    assert_refused(run_bookie("--metadata-uri=nosuch://x", f"--data-dir={tmp_path}/b"), "nosuch", code=WRONG_USAGE)
 
 
 def test_settings_that_are_missing_are_named() -> None:
-    assert_refused(run_bookie(), "metadata_uri")
-    assert_refused(run_bookie("--metadata-uri=sqlite:///x"), "data_dir")
+    assert_refused(run_bookie(), "metadata_uri", code=WRONG_USAGE)
+    assert_refused(run_bookie("--metadata-uri=sqlite:///x"), "data_dir", code=WRONG_USAGE)
 
 
 def test_settings_come_from_a_file_and_options_win(tmp_path: Path) -> None:
     file = tmp_path / "bookie.toml"
     file.write_text(f'metadata_uri = "nosuch://x"\ndata_dir = "{tmp_path}/b"\nport = 0\n')
-    assert_refused(run_bookie(f"--config={file}"), "nosuch")
-    assert_refused(run_bookie(f"--config={file}", "--metadata-uri=none://x"), "'none'")
+    assert_refused(run_bookie(f"--config={file}"), "nosuch", code=WRONG_USAGE)
+    assert_refused(run_bookie(f"--config={file}", "--metadata-uri=none://x"), "'none'", code=WRONG_USAGE)
     file.write_text("port = 70000\nshoe_size = 44\n")
-    assert_refused(run_bookie(f"--config={file}"), "port", "shoe_size")
+    assert_refused(run_bookie(f"--config={file}"), "port", "shoe_size", code=WRONG_USAGE)
 
 
 def test_a_journal_that_is_corrupt_stops_the_start_and_names_the_file(own_bookie: BookieProcess) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from bookgate.gateway.server import GatewayServer
 from bookgate.gateway.stores.drivers import create_factory
@@ -39,11 +39,16 @@ async def uri(request: pytest.FixtureRequest, store: LedgerManagerFactory, metad
     await server.stop(0)
 
 
-async def run(uri: str, *arguments: str) -> str:
-    """What a command prints."""
+async def ran(uri: str, *arguments: str) -> Result:
+    """A command that succeeded."""
     result = await asyncio.to_thread(CliRunner().invoke, main.app, [*arguments, "--gateways", uri])
     assert result.exit_code == 0, result.output + str(result.exception)
-    return result.stdout
+    return result
+
+
+async def run(uri: str, *arguments: str) -> str:
+    """What a command prints."""
+    return (await ran(uri, *arguments)).stdout
 
 
 async def answer(uri: str, *arguments: str) -> Any:
@@ -72,9 +77,12 @@ async def test_marks(uri: str, store: LedgerManagerFactory) -> None:
     assert await answer(uri, "ledger", "under-replicated") == [first, second]
     assert await answer(uri, "ledger", "under-replicated", "--missing", "a:1") == [first]
     assert await answer(uri, "ledger", "under-replicated", "--not-missing", "a:1") == [second]
-    shown = await run(uri, "ledger", "under-replicated")
-    for text in ("a:1, b:1", "2023-11-14 22:13:20+00:00", "worker7", "unrecoverable", "at c:1", "at d:1", "2 ledgers"):
-        assert text in shown
+    shown = await ran(uri, "ledger", "under-replicated")
+    for text in ("a:1, b:1", "2023-11-14T22:13:20Z", "worker7", "unrecoverable", "at c:1", "at d:1"):
+        assert text in shown.stdout
+    # The output is no terminal: what is no row does not stand among the rows.
+    assert "2 ledgers" not in shown.stdout
+    assert shown.stderr == "2 ledgers\n"
 
 
 async def test_switch_and_delay(uri: str, store: LedgerManagerFactory) -> None:
@@ -115,14 +123,14 @@ async def test_status(uri: str, store: LedgerManagerFactory) -> None:
         "enabled": True,
         "auditor": "b:1",
         "under_replicated_ledgers": 5,
-        "oldest_mark": "2023-11-14 22:13:20+00:00",
+        "oldest_mark": "2023-11-14T22:13:20Z",
         "locked_ledgers": 1,
         "unrecoverable_ledgers": 1,
         "corrupt_ledgers": 2,
         "missed_bookies": ["a:1", "gone:1"],
         "draining_bookies": ["gone:1", "leaving:1"],
         "lost_bookie_delay_seconds": None,
-        "ledgers_checked": "2023-11-14 22:13:20+00:00",
+        "ledgers_checked": "2023-11-14T22:13:20Z",
         "placement_checked": None,
         "replicas_checked": None,
     }

@@ -17,7 +17,6 @@ from kazoo.client import KazooClient
 from typer.testing import CliRunner, Result
 
 from bookgate.bookie.standalone.local_zookeeper import LocalZooKeeper
-from bookgate.gateway.commands.cluster import app
 from bookgate.gateway.stores.drivers import create_factory
 from bookgate.gateway.stores.zookeeper.uri import parse_zookeeper
 from bookgate.ledger.bookie_info import BookieServiceInfo
@@ -25,6 +24,8 @@ from bookgate.ledger.errors import MetaStoreException
 from bookgate.ledger.metadata_store import CreateRequest, LedgerManagerFactory
 from bookgate.ledger.replication_control import is_default
 from bookgate.ledger.replication_store import RecordKind
+from bookgate.runtime.command_line.output import FAILED, WRONG_USAGE
+from bookgate.thinclient.commands import main
 from tests.integration.gateway.conftest import all_ids, some_metadata, unscoped
 from tests.stores import made
 
@@ -32,7 +33,7 @@ BOOKIE = BookieServiceInfo.legacy("h:1")
 
 
 def run(*arguments: str) -> Result:
-    return CliRunner().invoke(app, list(arguments))
+    return CliRunner().invoke(main.app, ["cluster", *arguments])
 
 
 def done(*arguments: str) -> Any:
@@ -41,9 +42,9 @@ def done(*arguments: str) -> Any:
     return json.loads(result.stdout)
 
 
-def refused(hint: str, *arguments: str) -> None:
+def refused(hint: str, *arguments: str, code: int = FAILED) -> None:
     result = run(*arguments)
-    assert result.exit_code == 1
+    assert result.exit_code == code, result.output
     assert result.stdout == ""
     assert result.stderr.startswith("error: ")
     assert result.stderr.count("\n") == 1
@@ -137,7 +138,8 @@ def test_info_counts(metadata_uri: str) -> None:
     found = with_store(metadata_uri, look)
     assert found["ledgers"] == 25
     assert (found["writable_bookies"], found["read_only_bookies"], found["known_bookies"]) == (1, 1, 1)
-    assert "instance id" in run("info", "--metadata-uri", metadata_uri).stdout
+    assert "instance id" in run("info", "--metadata-uri", metadata_uri, "--output", "table").stdout
+    assert "instance_id\t" in run("info", "--metadata-uri", metadata_uri).stdout
 
 
 @pytest.mark.parametrize("command", ["format", "nuke"])
@@ -241,9 +243,9 @@ def test_question_on_a_terminal(tmp_path: Path, answer: str, there: bool) -> Non
 
 
 def test_wrong_settings_are_one_line(tmp_path: Path) -> None:
-    refused("--metadata-uri", "info")
-    refused("etcd", "info", "--metadata-uri", "etcd://h/x")
+    refused("--metadata-uri", "info", code=WRONG_USAGE)
+    refused("etcd", "info", "--metadata-uri", "etcd://h/x", code=WRONG_USAGE)
     refused("/no/such", "init", "--metadata-uri", "sqlite:///no/such/m.db")
     put = tmp_path / "gateway.toml"
     put.write_text('zookeeper_tls_cert = "c.pem"\n')
-    refused("zookeeper_tls_key", "info", "--metadata-uri", "zk://h/l", "--config", str(put))
+    refused("zookeeper_tls_key", "info", "--metadata-uri", "zk://h/l", "--config", str(put), code=WRONG_USAGE)

@@ -67,6 +67,7 @@ def test_what_destroys_asks() -> None:
         "ledger delete",
         "ledger metadata restore",
         "ledger replace-bookie",
+        "scope delete",
         "spark leftovers",
     }
 
@@ -94,7 +95,13 @@ def test_two_packages_with_the_same_command_are_told() -> None:
 def test_wrong_usage_is_one_line_and_exit_code_2() -> None:
     result = CliRunner().invoke(app, ["ledger", "read", "seven"])
     assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr.startswith("error: Invalid value for 'ID'")
+    assert result.stderr.startswith("error: 'seven' is no qualified ledger name: give 32 hexadecimal digits")
+    assert result.stderr.endswith("; an id alone is a number\n")
+    assert result.stderr.count("\n") == 1
+    result = CliRunner().invoke(app, ["ledger", "read", "7", "--from", "seven"])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith("error: Invalid value for '--from'")
+    assert result.stderr.count("\n") == 1
     assert result.stderr.endswith("see `bookgate ledger read --help`\n")
     result = CliRunner().invoke(app, ["bookie", "list", "--reed-only", "--json"])
     assert (result.exit_code, result.stdout) == (2, "")
