@@ -212,12 +212,21 @@ def test_managers_of_zookeeper(empty_zookeeper_uri: str, zookeeper: LocalZooKeep
     client.create(f"{root}/underreplication/ledgers/0000/urL1", b"", makepath=True)
     client.create(f"{root}/underreplication/LAYOUT", b"x")
     other = "flat" if manager != "flat" else "hierarchical"
-    refused(f"zk+{manager}://", "info", "--metadata-uri", zookeeper_uri.replace("hierarchical", other))
+    refused(
+        f"zk+{manager}://", "info", "--metadata-uri", zookeeper_uri.replace("hierarchical", other), code=WRONG_USAGE
+    )
     done("format", "--metadata-uri", uri, "--yes")
     assert sorted(client.get_children(root)) == ["INSTANCEID", "LAYOUT", "available", "underreplication"]
     assert sorted(client.get_children(f"{root}/underreplication")) == ["LAYOUT", "bookgate"]
     assert client.get_children(f"{root}/underreplication/bookgate") == ["settings"]
-    refused(f"zk+{manager}://", "format", "--metadata-uri", zookeeper_uri.replace("hierarchical", other), "--yes")
+    refused(
+        f"zk+{manager}://",
+        "format",
+        "--metadata-uri",
+        zookeeper_uri.replace("hierarchical", other),
+        "--yes",
+        code=WRONG_USAGE,
+    )
     # What a nuke that was broken off has left is removed as well.
     client.delete(f"{root}/LAYOUT")
     assert done("nuke", "--metadata-uri", uri, "--yes") == {"removed": None}
