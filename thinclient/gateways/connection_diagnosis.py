@@ -54,7 +54,7 @@ async def _look(host: str, port: int, tls: TlsFiles | None) -> NoConnection:
     except socket.gaierror as error:
         return NoConnection(f"the host {host} has no address ({error.strerror or error})", True)
     except ssl.SSLCertVerificationError as error:
-        return NoConnection(f"its certificate is not accepted: {error.verify_message}", True)
+        return NoConnection(f"its certificate is not accepted: {error.verify_message} (tls_ca)", True)
     except ssl.SSLError as error:
         return NoConnection(_no_tls(error), True)
     except ConnectionRefusedError:
@@ -107,6 +107,10 @@ def _told(first: bytes | None, with_tls: bool) -> NoConnection:
     if len(first) > 3 and first[3] == _SETTINGS:
         return NoConnection("it speaks HTTP/2 but gave gRPC no connection")
     if not first:
-        hint = "it may ask for a client's certificate (tls_cert)" if with_tls else "it is no gateway, or it speaks TLS"
+        hint = (
+            "it may ask for a client's certificate (tls_cert)"
+            if with_tls
+            else "it is no gateway, or it speaks TLS (grpcs://)"
+        )
         return NoConnection(f"it closed the connection at once: {hint}", True)
     return NoConnection("it speaks another protocol: no gateway is at this port", True)

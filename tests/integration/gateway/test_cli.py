@@ -43,20 +43,21 @@ def test_serves_until_told_to_stop(metadata_uri: str, how: signal.Signals) -> No
 
 
 @pytest.mark.parametrize(
-    ("arguments", "hint"),
+    ("arguments", "hint", "code"),
     [
-        ([], "--metadata-uri"),
-        (["--metadata-uri", "etcd://h/x"], "etcd"),
-        (["--metadata-uri", "sqlite:///no/such/dir/m.db"], "/no/such/dir"),
-        (["--metadata-uri", "zk://127.0.0.1:1/ledgers"], "127.0.0.1:1"),
-        (["--metadata-uri", "sqlite:///tmp/m.db", "--port", "70000"], "port"),
-        (["--config", "/no/such/file.toml"], "/no/such/file.toml"),
+        ([], "--metadata-uri", 2),
+        (["--metadata-uri", "etcd://h/x"], "etcd", 2),
+        (["--metadata-uri", "sqlite:///no/such/dir/m.db"], "/no/such/dir", 1),
+        (["--metadata-uri", "zk://127.0.0.1:1/ledgers"], "127.0.0.1:1", 1),
+        (["--metadata-uri", "sqlite:///tmp/m.db", "--port", "70000"], "port", 2),
+        (["--config", "/no/such/file.toml"], "/no/such/file.toml", 2),
     ],
     ids=["no-store", "scheme", "directory", "store-down", "port", "config"],
 )
-def test_errors_are_one_line(arguments: list[str], hint: str) -> None:
+def test_errors_are_one_line(arguments: list[str], hint: str, code: int) -> None:
+    """Wrong usage, settings and addresses included, is 2; what could not be done is 1."""
     result = run(*arguments)
-    assert result.returncode == 1
+    assert result.returncode == code
     assert result.stdout == ""
     assert result.stderr.startswith("error: ")
     assert hint in result.stderr
@@ -73,7 +74,7 @@ def test_port_in_use(tmp_path: Path) -> None:
 
 def test_options_win_over_environment_over_file(tmp_path: Path) -> None:
     file = tmp_path / "gateway.toml"
-    file.write_text('metadata_uri = "from-file"\nhost = "from-file"\nport = 70000\n')
+    file.write_text('metadata_uri = "from-file"\nhost = "127.0.0.2"\nport = 70000\n')
     result = run("--config", str(file), BOOKGATE_GATEWAY_METADATA_URI="environment://x", BOOKGATE_GATEWAY_PORT="1")
     assert "'environment'" in result.stderr
     result = run("--config", str(file), "--metadata-uri", "option://x", "--port", "1")

@@ -236,8 +236,8 @@ def test_the_command(standalone_cluster: StandaloneCluster) -> None:
     assert read() == text + b"\n"
     assert read("--format", "raw") == text.replace(b"\n", b"")
     lines = [json.loads(line) for line in read("--json", "--from", "2", "--to", "3").splitlines()]
-    size = len("zwei ä".encode())
-    expected = {"entry_id": 2, "size": size, "ledger_length": 3 + size, "payload": "zwei ä", "encoding": "text"}
+    of_entry = len("zwei ä".encode())
+    expected = {"entry_id": 2, "size": of_entry, "ledger_length": 3 + of_entry, "payload": "zwei ä", "encoding": "text"}
     assert lines[0].items() >= expected.items()
     assert lines[1]["payload_base64"] == "/yBubyB0ZXh0"
 
