@@ -330,7 +330,7 @@ def command(spark: SparkSession, cluster: StandaloneCluster, monkeypatch: pytest
         selected = ("-g", cluster.gateway_uri, "--ledger-ids", ",".join(map(str, ledgers)))
         ended = CliRunner().invoke(main.app, ["audit", *selected, *more])
         assert ended.exit_code == 1, ended.stderr
-        return ended.stdout
+        return ended.stdout if "--json" in more else ended.output
 
     return run_it
 

@@ -180,7 +180,7 @@ def _amounts(marking: Marking, as_json: bool) -> dict[str, Any]:
 def _tell_what_is_in_the_way(marking: Marking, as_json: bool) -> None:
     """Of repairs, for people; and, as a failure, of the marks themselves."""
     if marking.obstacle is not None and not as_json:
-        typer.echo(f"nothing is repaired now: {marking.obstacle}")
+        print_note(f"nothing is repaired now: {marking.obstacle}")
     if marking.failure is not None:
         fail(f"marking did not come to its end: {marking.failure}; run it again")
 
