@@ -27,6 +27,7 @@ PAGES_OUTSIDE = {
     "README.md": "index.md",
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
+    "SECURITY.md": "security-policy.md",
     "benchmarks/RESULTS.md": "benchmarks.md",
     "tests/simulation/MUTATIONS.md": "mutations.md",
     "tests/simulation/TRACK_RECORD.md": "track-record.md",
