@@ -56,7 +56,10 @@ class Cluster:
     async def fence(self, *_arguments: Any, **_options: Any) -> None:
         return
 
-    async def replace_bookie(self, _request: Any, ensemble: Sequence[str], _index: int, _exclude: Any) -> str:
+    async def replace_bookie(
+        self, _request: Any, ensemble: Sequence[str], _index: int, _exclude: Any, *, scoped: bool
+    ) -> str:
+        assert not scoped
         fragment = next(each for each in self.metadata.fragments if tuple(each.ensemble) == tuple(ensemble))
         self.asked.append(fragment.first_entry_id)
         if fragment.first_entry_id in self.broken:
