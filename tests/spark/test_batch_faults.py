@@ -83,15 +83,17 @@ def test_filters_are_pushed_where_spark_hands_them_over(tables: Tables, client: 
     on = Tables(session, tables.gateways)
     kept = on.load(ledgerIds=ledger_id, maxEntriesPerPartition=100, pushdown=False).where("entry_id < 10")
     assert (kept.count(), kept.rdd.getNumPartitions()) == (10, 10)
-    pushed = on.load(ledgerIds=ledger_id, maxEntriesPerPartition=100).where("entry_id < 10")
+    pushed = on.load(ledgerIds=ledger_id, maxEntriesPerPartition=100, pushdown=True).where("entry_id < 10")
     assert (pushed.count(), pushed.rdd.getNumPartitions()) == (10, 1)
-    frame = on.load(maxEntriesPerPartition=100)
+    frame = on.load(maxEntriesPerPartition=100, pushdown=True)
     few = frame.where(f"ledger_id = {ledger_id} AND entry_id BETWEEN 5 AND 8 AND ledger_length > 600")
     assert sorted(row.entry_id for row in few.collect()) == [6, 7, 8]
     assert few.rdd.getNumPartitions() == 1
     assert frame.where(f"ledger_id IN ({ledger_id}) AND entry_id >= 700").rdd.getNumPartitions() == 3
     assert frame.where("ledger_id = -5 OR ledger_id = -6").count() == 0
-    ids = [row.ledger_id for row in on.load(table="ledgers").where(f"ledger_id >= {ledger_id}").collect()]
+    ids = [
+        row.ledger_id for row in on.load(table="ledgers", pushdown=True).where(f"ledger_id >= {ledger_id}").collect()
+    ]
     assert ids[0] == ledger_id
 
 

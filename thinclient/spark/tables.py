@@ -5,7 +5,6 @@ The tables of jobs (`Table.is_for_jobs`) are loaded on first use: the workers of
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -29,22 +28,8 @@ class TableKind:
 
     def reader(self, options: Options, schema: pa.Schema) -> DataSourceReader:
         """Made of checked options and the columns that are wanted."""
-        takes_filters = spark_hands_over_filters() if options.pushdown is None else options.pushdown
+        takes_filters = bool(options.pushdown)
         return self.filtered(options, schema) if takes_filters and self.filtered else self.plain(options, schema)
-
-
-_PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
-
-
-def spark_hands_over_filters() -> bool:
-    """Whether this process is the one that Spark asks what a source makes of a query's filters.
-
-    A reader can't see Spark's setting, and one that takes filters is refused where it is off
-    (`spark.sql.python.filterPushdown.enabled`). But where it is on Spark asks in a worker of its own kind, and a reader
-    that is made there is the one that is read with.
-    """
-    program = getattr(sys.modules["__main__"], "__spec__", None)
-    return _PUSHDOWN_WORKER in sys.modules or getattr(program, "name", None) == _PUSHDOWN_WORKER
 
 
 def _entries_schema(options: Options) -> pa.Schema:
