@@ -12,12 +12,13 @@ from pathlib import Path
 
 import pytest
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from bookgate.bookie.standalone.cluster import StandaloneCluster
 from bookgate.bookie.standalone.local_zookeeper import LocalZooKeeper
 from bookgate.ledger.metadata import LedgerMetadata
 from bookgate.thinclient.blocking.client import BookKeeper
+from bookgate.thinclient.spark.jobs.views import query_views
 from tests.spark.conftest import PASSWORD, Tables
 from tests.spark.planted import Copy, plant, sound
 from tests.spark.sessions import ROOT, environment
@@ -85,16 +86,45 @@ def test_filters_are_pushed_where_spark_hands_them_over(tables: Tables, client: 
     assert (kept.count(), kept.rdd.getNumPartitions()) == (10, 10)
     pushed = on.load(ledgerIds=ledger_id, maxEntriesPerPartition=100, pushdown=True).where("entry_id < 10")
     assert (pushed.count(), pushed.rdd.getNumPartitions()) == (10, 1)
-    frame = on.load(maxEntriesPerPartition=100, pushdown=True)
-    few = frame.where(f"ledger_id = {ledger_id} AND entry_id BETWEEN 5 AND 8 AND ledger_length > 600")
-    assert sorted(row.entry_id for row in few.collect()) == [6, 7, 8]
-    assert few.rdd.getNumPartitions() == 1
-    assert frame.where(f"ledger_id IN ({ledger_id}) AND entry_id >= 700").rdd.getNumPartitions() == 3
-    assert frame.where("ledger_id = -5 OR ledger_id = -6").count() == 0
+
+    def few(where: str) -> DataFrame:
+        return on.load(maxEntriesPerPartition=100, pushdown=True).where(where)
+
+    middle = few(f"ledger_id = {ledger_id} AND entry_id BETWEEN 5 AND 8 AND ledger_length > 600")
+    assert sorted(row.entry_id for row in middle.collect()) == [6, 7, 8]
+    assert middle.rdd.getNumPartitions() == 1
+    assert few(f"ledger_id IN ({ledger_id}) AND entry_id >= 700").rdd.getNumPartitions() == 3
+    of_spark = on.load(ledgerIds=ledger_id, pushdown=True).where("ledger_id = -5 OR entry_id = 6")
+    assert [row.entry_id for row in of_spark.collect()] == [6]
     ids = [
         row.ledger_id for row in on.load(table="ledgers", pushdown=True).where(f"ledger_id >= {ledger_id}").collect()
     ]
     assert ids[0] == ledger_id
+
+
+def test_queries_of_views_push_filters_where_no_table_is_read_twice(
+    tables: Tables, client: BookKeeper, holed: int
+) -> None:
+    ledger_id, other = write(client, 10), write(client, 10)
+    session = tables.spark.newSession()
+    password = PASSWORD.decode()
+    everything = {"gateways": tables.gateways, "password": password}
+
+    def count(query: str, **options: str) -> int:
+        row = query_views(session, f"SELECT count(*) AS n FROM {query}", {**everything, **options}).first()
+        assert row is not None
+        return int(row.n)
+
+    # Nothing of the ledger with holes is read.
+    assert count(f"entries WHERE ledger_id = {ledger_id}") == 10
+    assert count(f"entries e JOIN ledgers l USING (ledger_id) WHERE ledger_id = {ledger_id} AND entry_id > 3") == 6
+    two = {"ledgerIds": f"{ledger_id},{other}"}
+    joined = "entries a JOIN entries b ON a.entry_id = b.entry_id"
+    assert count(f"{joined} WHERE a.ledger_id = {ledger_id} AND b.ledger_id = {other} AND b.entry_id < 4", **two) == 4
+    within = f"(SELECT max(entry_id) FROM entries WHERE ledger_id = {other} AND entry_id < 6)"
+    assert count(f"entries WHERE ledger_id = {ledger_id} AND entry_id = {within}", **two) == 1
+    with pytest.raises(PySparkException, match=f"of ledger {holed} can't be read"):
+        count(f"entries WHERE ledger_id = {holed}")
 
 
 # Selection by time

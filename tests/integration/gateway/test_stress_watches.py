@@ -117,7 +117,7 @@ class TestExpiries:
         """F14: every watched ledger read again at once has starved heartbeats until that session expired too."""
         count = size(1_000, 5_000)
         uri = made(own_zookeeper.metadata_uri())
-        async with gateway_here(uri, session_timeout_seconds=2.0) as (factory, server):
+        async with gateway_here(uri, session_timeout_seconds=6.0) as (factory, server):
             created = []
             for start in range(0, count, 250):
                 creates = (factory.ledger_manager.create(unscoped(start + n), some_metadata()) for n in range(250))

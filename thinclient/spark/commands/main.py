@@ -321,8 +321,8 @@ def sql_command(
 ) -> None:
     """Runs a query over the cluster's ledgers, entries and bookies, each a table of that name.
 
-    Comparisons of ids with numbers decide what is read. Each ledger is read with the password that its metadata has,
-    unless --password or --option passwords=… says otherwise.
+    Comparisons of ids with numbers decide what is read, where the query reads no table twice. Each ledger is read with
+    the password that its metadata has, unless --password or --option passwords=… says otherwise.
 
     JSON: {"rows": [{column: value}, …], "more": whether --limit cut rows off}.
 
@@ -335,11 +335,10 @@ def sql_command(
     if not {"password", "passwords"} & {name.lower() for name in options}:
         options["passwords"] = FROM_METADATA
     with _session("sql", master, conf) as spark:
-        from bookgate.thinclient.spark.jobs.views import create_views
+        from bookgate.thinclient.spark.jobs.views import query_views
 
-        create_views(spark, options)
         with _shown(spark, "query"):
-            rows = spark.sql(query).limit(limit + 1).collect()
+            rows = query_views(spark, query, options).limit(limit + 1).collect()
     shown = [_printable(row) for row in rows[:limit]]
     if as_json:
         print_json({"rows": shown, "more": len(rows) > limit})
@@ -413,11 +412,13 @@ def _session(job: str, master: str | None, conf: Sequence[str] | None) -> Iterat
     chosen = master or (None if submitted else "local[*]")
     try:
         with spark_session(f"bookgate spark {job}", chosen, None, settings) as spark:
-            yield spark
+            try:
+                yield spark
+            except job_errors() as error:
+                # Spark words its errors in the JVM, which is gone with the session.
+                fail(reason(error))
     except (SparkUnavailable, ExportException, OutputException, OptionError) as error:
         fail(str(error))
-    except job_errors() as error:
-        fail(reason(error))
 
 
 @contextmanager

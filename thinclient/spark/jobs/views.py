@@ -1,16 +1,18 @@
 """The source's tables by name in SQL: temporary views `entries`, `ledgers` and `bookies` of a session.
 
-Spark's Python sources have no catalog of their own. A view costs nothing until it is queried, and filters on ids reach
-the source: the session's setting for that is switched on.
+Spark's Python sources have no catalog of their own. A view costs nothing until it is queried. `query_views` runs one
+query over new views, and hands its filters on ids to the source where that is safe: Spark keeps one set of filters a
+table, so never where the query reads a table twice.
 
 Source: docs/spark.md#sql.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from bookgate.thinclient.spark.options.read_options import Table, ledger_options, parse_options
 
@@ -27,7 +29,6 @@ def create_views(spark: SparkSession, options: Mapping[str, str]) -> list[str]:
         OptionError: An option can't be used.
     """
     checked = parse_options(options)
-    spark.conf.set(FILTERS_TO_SOURCES, True)
     of_bookies = {name: value for name, value in options.items() if name.lower().startswith(("gateways", "client."))}
     given = {
         Table.ENTRIES: {"includeLedgerMetadata": "true", **options},
@@ -38,3 +39,39 @@ def create_views(spark: SparkSession, options: Mapping[str, str]) -> list[str]:
         frame = spark.read.format("bookkeeper").options(**of_table).option("table", table.value).load()
         frame.createOrReplaceTempView(table.value)
     return [table.value for table in given]
+
+
+def query_views(spark: SparkSession, query: str, options: Mapping[str, str]) -> DataFrame:
+    """A query over new views, to be evaluated once.
+
+    Args:
+        options: Of table `entries`. With `pushdown` in them, that decides whether filters reach the source.
+
+    Raises:
+        OptionError: An option can't be used.
+    """
+    create_views(spark, options)
+    found = spark.sql(query)
+    if any(name.lower() == "pushdown" for name in options):
+        return found
+    read = list(_tables_read(spark, found))
+    if not read or len(read) != len(set(read)):
+        return found
+    spark.conf.set(FILTERS_TO_SOURCES, True)
+    create_views(spark, {**options, "pushdown": "true"})
+    return spark.sql(query)
+
+
+def _tables_read(spark: SparkSession, frame: DataFrame) -> Iterator[int]:
+    """Identities of the sources' tables that a query reads, one for each time."""
+    jvm: Any = spark._jvm
+    optimized = frame._jdf.queryExecution().optimizedPlan()
+    for plan in (optimized, *_items(optimized.subqueriesAll())):
+        for leaf in _items(plan.collectLeaves()):
+            if leaf.nodeName() == "DataSourceV2ScanRelation":
+                yield jvm.System.identityHashCode(leaf.relation().table())
+
+
+def _items(seq: Any) -> list[Any]:
+    """What a sequence of Scala's holds."""
+    return [seq.apply(n) for n in range(seq.size())]

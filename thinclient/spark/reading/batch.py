@@ -133,7 +133,11 @@ class LedgersReader(DataSourceReader):
 
 
 class _Filtered(DataSourceReader):
-    """With the option `pushdown`: a class that has `pushFilters`, upon which Spark insists on its own switch."""
+    """With the option `pushdown`: a class that has `pushFilters`, upon which Spark insists on its own switch.
+
+    Spark keeps what it planned with the filters that it pushed last, a frame: what the frame is asked later without
+    a filter, or elsewhere in the same query, is read through them too. No reader can see that it happens.
+    """
 
     _bounds: Bounds
 
