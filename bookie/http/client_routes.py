@@ -24,7 +24,7 @@ from bookgate.gateway.http.caller import Caller
 from bookgate.gateway.http.errors import HttpError
 from bookgate.gateway.http.routes.ledgers import NO_LEDGER, STORE_AWAY, LedgerQuery
 from bookgate.ledger.entry import Entry
-from bookgate.ledger.errors import BKException, IncorrectParameterException
+from bookgate.ledger.errors import BKException, IncorrectParameterException, UnauthorizedAccessException
 from bookgate.ledger.metadata_store import BookieSet, LedgerManagerFactory, LedgerRecord
 from bookgate.ledger.wire.messages import (
     FREE_DISK_SPACE,
@@ -128,7 +128,7 @@ class OwnClient:
         client = self._bookkeeper()
         record = await client.read_record(query.name())
         caller.check_ledger(Action.ENTRY_READ, record)
-        return client.open_record(record, record.metadata.password or b"")
+        return client.open_record(record, password_of(record))
 
     async def recover(self, query: LedgerQuery, caller: Caller) -> LedgerRecord:
         """Takes the ledger from its writer, if it is not closed, and closes it, for somebody who may.
@@ -138,7 +138,7 @@ class OwnClient:
         client = self._bookkeeper()
         record = await client.read_record(query.name())
         caller.check_ledger(Action.LEDGER_RECOVER, record)
-        async with await client.open_ledger(record.ledger_id, record.metadata.password or b"", recovery=True) as handle:
+        async with await client.open_ledger(record.ledger_id, password_of(record), recovery=True) as handle:
             return handle.record
 
     async def spaces(self) -> dict[str, tuple[int, int] | None]:
@@ -169,6 +169,18 @@ class OwnClient:
         """Writes a ledger of some entries to this bookie, reads it back and deletes it; one test at a time."""
         async with self._testing:
             return await is_sane(self._bookkeeper(), self._bookie_id)
+
+
+def password_of(record: LedgerRecord) -> bytes:
+    """The ledger's password. Raises HttpError where this bookie's own gateway withholds it."""
+    try:
+        return record.metadata.known_password() or b""
+    except UnauthorizedAccessException:
+        raise HttpError(
+            503,
+            f"the gateway that this bookie uses withholds the password of ledger {record.ledger_id}: give the bookie's "
+            "principal the action ledger.secret, as the role bookie has it",
+        ) from None
 
 
 def client_routes(own: OwnClient, is_read_only: Callable[[], bool]) -> list[Route]:

@@ -23,6 +23,7 @@ from bookgate.ledger.errors import BKException, NoSuchLedgerExistsException, NoS
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata_store import LedgerRecord
 from bookgate.thinclient.core.copy_check import held_ranges
+from bookgate.thinclient.spark.jobs.copies import password_for
 from bookgate.thinclient.spark.options.read_options import Options, Table, parse_options
 from bookgate.thinclient.spark.worker_client import clients
 from bookgate.thinclient.tools.single_replica import record_on
@@ -89,16 +90,17 @@ def _verdict(options: Options, kind: str, bookie_id: str, ledger_id: int) -> str
             record = client.read_record(LedgerId(0, ledger_id))
         except NoSuchLedgerExistsOnMetadataServerException:
             return "deleted, or never created" if kind == UNKNOWN_TO_METADATA else None
-        return None if kind == UNKNOWN_TO_METADATA else _ask_bookie(client, record, bookie_id)
+        return None if kind == UNKNOWN_TO_METADATA else _ask_bookie(client, record, bookie_id, options)
 
 
-def _ask_bookie(client: BookKeeper, record: LedgerRecord, bookie_id: str) -> str | None:
+def _ask_bookie(client: BookKeeper, record: LedgerRecord, bookie_id: str, options: Options) -> str | None:
     """None when the bookie knows the ledger, or can't be asked; what it holds of it is the audit's."""
     entry_id = _first_held(record, bookie_id)
     if entry_id is None:
         return None
     try:
-        with client.open_record(record_on(record, bookie_id), password=record.metadata.password or b"") as handle:
+        password = password_for(record, options.password)
+        with client.open_record(record_on(record, bookie_id), password=password) as handle:
             for _ in handle.read_columns(entry_id, entry_id):
                 pass
     except NoSuchLedgerExistsException:

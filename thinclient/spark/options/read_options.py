@@ -123,7 +123,7 @@ class Options:
     def password_of(self, record: LedgerRecord) -> bytes:
         """The password to open a ledger with."""
         if self.passwords_from_metadata:
-            return record.metadata.password or b""
+            return record.metadata.known_password() or b""
         return (self.passwords or {}).get(record.ledger_id.ledger_id, self.password)
 
     def __repr__(self) -> str:
