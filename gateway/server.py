@@ -29,6 +29,7 @@ from bookgate.gateway.services.freshness import RevisionBarrier
 from bookgate.gateway.services.instance import Instance
 from bookgate.gateway.services.interceptor import CallInterceptor
 from bookgate.gateway.services.ledger_metadata import MetadataService
+from bookgate.gateway.services.ledger_quotas import LedgerQuotas
 from bookgate.gateway.services.metadata_cache import MetadataCache
 from bookgate.gateway.services.registration import DEFAULT_LEASE_SECONDS, RegistrationService
 from bookgate.gateway.services.replication import ReplicationService
@@ -182,6 +183,8 @@ class GatewayServer:
             keep_running("health of the gateway", self._monitor),
             keep_running("upkeep of the cache", self._cache.run),
         ]
+        if self._quotas is not None:
+            self._tasks.append(keep_running("counts of ledgers for quotas", self._quotas.run))
         log_event(_LOG, "gateway", state="serving", address=self.address, tls=self._tls is not None)
         return self._port
 
@@ -217,8 +220,9 @@ class GatewayServer:
             self._factory, self._budget, self._cache.changed_here, self._lease_seconds, limits.metadata_bytes
         )
         self._health = health_aio.HealthServicer()
+        self._quotas = None if self._access is None else LedgerQuotas(self._factory, self._budget, self._access)
         metadata = MetadataService(
-            self._factory, self.watches, self._cache, freshness, self._budget, limits, self._instance
+            self._factory, self.watches, self._cache, freshness, self._budget, limits, self._instance, self._quotas
         )
         add_LedgerMetadataServiceServicer_to_server(metadata, server)
         add_ServiceDiscoveryServicer_to_server(self._discovery, server)

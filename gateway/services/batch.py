@@ -47,16 +47,22 @@ class BatchReader:
         if not request.batched_answers:
             async with aclosing(self._answers(request)) as answers:  # type: ignore[type-var]
                 async for answer in answers:
-                    yield _alone(answer)
+                    encoded = _alone(answer)
+                    yield encoded
+                    await _pay(encoded)
             return
         message = _Message()
         async with aclosing(self._answers(request)) as answers:  # type: ignore[type-var]
             async for answer in answers:
                 message.add(answer)
                 if message.full:
-                    yield message.take()
+                    encoded = message.take()
+                    yield encoded
+                    await _pay(encoded)
         if message.items:
-            yield message.take()
+            encoded = message.take()
+            yield encoded
+            await _pay(encoded)
 
     async def _answers(self, request: BatchReadRequest) -> AsyncIterator[_Answer]:
         """Yields what the caller may see."""
@@ -68,6 +74,7 @@ class BatchReader:
             return
         view = ScopeView(who, request.ledger_scope_id, Action.LEDGER_READ)
         who.take("listed_ids_per_second", 0)
+        who.take("metadata_bytes_per_second", 0)
         async with aclosing(self._found(request)) as answers:  # type: ignore[type-var]
             async for answer in answers:
                 yield _as_seen(answer, who, view)
@@ -100,6 +107,11 @@ class BatchReader:
             raise
         except BKException as error:
             return _failed(ledger_id.scope_id, ledger_id.ledger_id, error, await self._factory.revision())
+
+
+async def _pay(encoded: bytes) -> None:
+    if (who := caller()) is not None:
+        await who.pay("metadata_bytes_per_second", len(encoded))
 
 
 def _as_seen(answer: _Answer, who: Caller, view: ScopeView) -> _Answer:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from contextvars import ContextVar
+from typing import NoReturn
 
 from bookgate.ledger.errors import TooManyRequestsException, UnauthorizedAccessException
 from bookgate.ledger.ledger_id import LedgerId
@@ -36,6 +37,10 @@ class OverLimitException(TooManyRequestsException):
     def __init__(self, message: str, retry_after_seconds: float) -> None:
         super().__init__(message)
         self.retry_after_seconds = retry_after_seconds
+
+
+class QuotaReachedException(OverLimitException):
+    """The caller, or the scope, has as many ledgers as it may have; nothing was created."""
 
 
 class Caller:
@@ -126,14 +131,39 @@ class Caller:
         """Takes from one of the caller's rates. Raises OverLimitException."""
         wait = self._limits.take(self._access.policy, self.principal, rate, _now(), amount)
         if wait > 0:
-            self._access.counts[DOOR, self.principal.kind, "limited"] += 1
+            self._count_limited()
             raise OverLimitException(f"{self.principal} is over its limit of {rate}; try again in {wait:.3g} s", wait)
 
     async def pay(self, rate: str, amount: float) -> None:
         """Takes what a stream has sent, and waits until it is paid."""
         wait = self._limits.charge(self._access.policy, self.principal, rate, _now(), amount)
         if wait > 0:
+            self._count_limited()
             await asyncio.sleep(wait)
+
+    @property
+    def has_limits(self) -> bool:
+        """Whether the policy bounds anybody's rates."""
+        return bool(self._access.policy.limits)
+
+    def owe(self, rate: str, amount: float) -> None:
+        """Takes what a unary call has sent. The caller's next `take` waits for it."""
+        self._limits.charge(self._access.policy, self.principal, rate, _now(), amount)
+
+    def quotas(self, scope_id: int) -> tuple[int | None, int | None]:
+        """How many ledgers the caller may own, and how many a scope may have; None: any number."""
+        policy = self._access.policy
+        limits = policy.limits_of(self.principal) if self.principal.is_authenticated else None
+        quota = policy.quota_of(scope_id)
+        return None if limits is None else limits.ledgers, None if quota is None else quota.ledgers
+
+    def quota_reached(self, scope_id: int, rule: str, retry_after_seconds: float) -> NoReturn:
+        """Raises QuotaReachedException, and writes it down."""
+        self._access.quota_reached(self.principal, Resource(scope_id), rule, door=DOOR, peer=self.peer)
+        raise QuotaReachedException(f"{rule}; delete some before more can be created", retry_after_seconds)
+
+    def _count_limited(self) -> None:
+        self._access.counts[DOOR, self.principal.kind, "limited"] += 1
 
 
 def ledger_resource(ledger_id: LedgerId | None, owner: str | None, scope_id: int = 0) -> Resource:

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, aclosing, nullcontext
 from dataclasses import replace
 
 import grpc
@@ -30,6 +30,7 @@ from bookgate.gateway.services.ledger_access import (
     to_be_owned,
     withhold,
 )
+from bookgate.gateway.services.ledger_quotas import LedgerQuotas
 from bookgate.gateway.services.messages import (
     bad_bookie_ids,
     failure,
@@ -94,7 +95,9 @@ class MetadataService(LedgerMetadataServiceServicer):
         budget: StoreBudget,
         limits: Limits,
         instance: Instance,
+        quotas: LedgerQuotas | None = None,
     ) -> None:
+        """`quotas`: where principals count."""
         self._factory = factory
         self._watches = watches
         self._cache = cache
@@ -102,6 +105,7 @@ class MetadataService(LedgerMetadataServiceServicer):
         self._budget = budget
         self._limits = limits
         self._instance = instance
+        self._quotas = quotas
         self._tokens = RequestDeduplicator()
         self._changes = CheckedChanges(factory, cache)
         self._reader = BatchReader(factory, cache, budget)
@@ -166,6 +170,7 @@ class MetadataService(LedgerMetadataServiceServicer):
         try:
             if (who := caller()) is not None:
                 who.take("listed_ids_per_second", 0)
+                who.take("metadata_bytes_per_second", 0)
             await self._freshness.wait_for(request.min_revision)
             async with aclosing(self._listing.iterate(request)) as responses:  # type: ignore[type-var]
                 async for response in responses:
@@ -208,7 +213,12 @@ class MetadataService(LedgerMetadataServiceServicer):
         try:
             try:
                 await self._freshness.wait_for(request.min_revision)
-                return await operation(request)
+                if (who := caller()) is None or not who.has_limits:
+                    return await operation(request)
+                who.take("metadata_bytes_per_second", 0)
+                response = await operation(request)
+                who.owe("metadata_bytes_per_second", _size(response))
+                return response
             except (MetaStoreException, TooManyRequestsException, AccessDeniedException):
                 raise
             except BKException as error:
@@ -264,10 +274,21 @@ class MetadataService(LedgerMetadataServiceServicer):
     async def _create(self, requests: Sequence[LedgerMetadataRequest]) -> list[LedgerMetadataResponse]:
         began = time.perf_counter()
         wanted = self._to_create(requests[0])
-        async with self._budget.call("create"):
-            record = await self._factory.ledger_manager.create(wanted.ledger_id, wanted.metadata)
+        with self._room([requests[0].ledger_scope_id]):
+            async with self._budget.call("create"):
+                record = await self._factory.ledger_manager.create(wanted.ledger_id, wanted.metadata)
+            self._was_created(record.ledger_id)
         _write_down(Action.LEDGER_CREATE, record.ledger_id, requests[0], began)
         return [await self._success(record)]
+
+    def _room(self, scopes: Iterable[int]) -> AbstractContextManager[None]:
+        """Places for new ledgers, where there are quotas. Raises QuotaReachedException, OverLimitException."""
+        who = caller()
+        return nullcontext() if who is None or self._quotas is None else self._quotas.room(who, scopes)
+
+    def _was_created(self, ledger_id: LedgerId) -> None:
+        if self._quotas is not None and (who := caller()) is not None:
+            self._quotas.created(ledger_id, str(who.principal) if who.principal.is_authenticated else None)
 
     def _to_create(self, request: LedgerMetadataRequest) -> CreateRequest:
         """Converts a create request. Raises IncorrectParameterException."""
@@ -358,6 +379,8 @@ class MetadataService(LedgerMetadataServiceServicer):
                 await self._changes.remove(ledger_id, version)
             finally:
                 self._cache.changed_here(ledger_id)
+        if self._quotas is not None:
+            self._quotas.removed(ledger_id)
         _write_down(Action.LEDGER_DELETE, ledger_id, request, began)
         return LedgerMetadataResponse(
             code=StatusCode.SUCCESS,
@@ -372,7 +395,12 @@ class MetadataService(LedgerMetadataServiceServicer):
         await self._freshness.wait_for(max((request.min_revision for request in requests), default=0))
 
         async def create(new: Sequence[LedgerMetadataRequest]) -> list[LedgerMetadataResponse | BKException]:
-            return await create_each(self._factory, self._budget, new, self._to_create)
+            with self._room(request.ledger_scope_id for request in new):
+                created = await create_each(self._factory, self._budget, new, self._to_create)
+                for each in created:
+                    if not isinstance(each, BKException):
+                        self._was_created(LedgerId(each.ledger_scope_id, each.ledger_id))
+                return created
 
         await self._check_instance(requests, context)
         if (who := caller()) is not None:
@@ -389,6 +417,10 @@ class MetadataService(LedgerMetadataServiceServicer):
         ]
         _write_down_batch(requests, responses, began)
         return BatchCreateResponse(code=StatusCode.SUCCESS, responses=responses)
+
+
+def _size(response: Response) -> int:
+    return len(response) if isinstance(response, bytes) else response.ByteSize()
 
 
 def _by_caller(method: str) -> str:

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 import grpc
 
-from bookgate.gateway.services.caller import AccessDeniedException, OverLimitException
+from bookgate.gateway.services.caller import AccessDeniedException, OverLimitException, QuotaReachedException
 from bookgate.ledger.errors import (
     BKException,
     MetaStoreException,
@@ -22,7 +22,7 @@ from bookgate.ledger.errors import (
     TooManyRequestsException,
     WrongClusterException,
 )
-from bookgate.ledger.wire.gateway_headers import NOT_DONE, RETRY_AFTER_MS
+from bookgate.ledger.wire.gateway_headers import NOT_DONE, QUOTA, RETRY_AFTER_MS
 from bookgate.runtime.logs import log_bug
 
 _LOG = logging.getLogger(__name__)
@@ -55,7 +55,8 @@ async def abort_with(context: Context, method: str, error: Exception) -> NoRetur
         log_bug(_LOG, "call_failed", error, method=method)
     if isinstance(error, OverLimitException):
         wait = (RETRY_AFTER_MS, str(max(int(error.retry_after_seconds * 1000), 1)))
-        await abort_not_applied(context, code, details, (wait,))
+        reached = ((QUOTA, "1"),) if isinstance(error, QuotaReachedException) else ()
+        await abort_not_applied(context, code, details, (wait, *reached))
     if isinstance(error, (StoreUnreachableException, WrongClusterException, AccessDeniedException)):
         await abort_not_applied(context, code, details)
     await context.abort(code, details)

@@ -178,6 +178,9 @@ class WatchService:
         try:
             async for response in self._responses(stream):
                 yield response
+                if stream.caller is not None and isinstance(response, bytes):
+                    # What changes meanwhile is told once, as it is then.
+                    await stream.caller.pay("metadata_bytes_per_second", len(response))
             if stream.error is not None:
                 raise stream.error
             await context.abort(grpc.StatusCode.UNAVAILABLE, "this gateway is stopping; subscribe at another one")

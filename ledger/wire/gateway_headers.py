@@ -8,6 +8,9 @@ NOT_DONE = "bookgate-not-done"
 RETRY_AFTER_MS = "retry-after-ms"
 """Trailing metadata of a call that was over a limit: milliseconds after which it is worth another try there."""
 
+QUOTA = "bookgate-quota"
+"""Trailing metadata of a create that a quota refused: waiting does not help until ledgers are deleted."""
+
 INSTANCE = "bookgate-instance"
 """Trailing metadata that carries the id of the gateway process. A client sends it as request metadata to address one
 process.

@@ -39,7 +39,7 @@ class AccessControl:
         self._policy = policy
         self.audit = audit or AuditTrail()
         self.counts: Counter[tuple[str, str, str]] = Counter()
-        """By door, kind of principal and outcome: `allowed`, `denied`, `unauthenticated`, `limited`."""
+        """By door, kind of principal and outcome: `allowed`, `denied`, `unauthenticated`, `limited`, `quota`."""
 
     @classmethod
     def from_settings(cls, settings: SecuritySettings, *, certificates: bool = False) -> AccessControl | None:
@@ -135,6 +135,19 @@ class AccessControl:
             outcome="denied",
             rule=decision.rule,
             request_token=request_token,
+        )
+
+    def quota_reached(self, principal: Principal, resource: Resource, rule: str, *, door: str, peer: str) -> None:
+        """Records a ledger that was not created, since there are as many as the policy allows."""
+        self.counts[door, principal.kind, "quota"] += 1
+        self.audit.record(
+            principal=principal,
+            peer=peer,
+            door=door,
+            action=Action.LEDGER_CREATE,
+            resource=str(resource),
+            outcome="quota",
+            rule=rule,
         )
 
     def done(

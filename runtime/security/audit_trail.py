@@ -84,7 +84,7 @@ class AuditTrail:
             fields["request_token"] = request_token.hex()[:_TOKEN_CHARACTERS]
         if seconds is not None:
             fields["milliseconds"] = round(seconds * 1000, 3)
-        level = logging.WARNING if outcome in ("denied", "unauthenticated") else logging.INFO
+        level = logging.WARNING if outcome in ("denied", "unauthenticated", "quota") else logging.INFO
         log_event(self._logger, "audit", level, **fields)
 
     def close(self) -> None:

@@ -13,6 +13,11 @@
     [[limits]]                             # docs/protocol/security.md#limits
     principals = ["*"]
     calls_per_second = 1000
+    ledgers = 100000                       # that it owns at a time
+
+    [[quotas]]
+    scopes = ["0x5f00000000000001"]        # each of them; default: every scope
+    ledgers = 5000
 
 Nothing denies: what no binding allows is denied (docs/protocol/security.md#policy). `*` in principals and bookies
 stands for any characters, in actions for the rest of the name; the built-in roles are `BUILT_IN_ROLES`.
@@ -94,6 +99,17 @@ class Limits:
     add_bytes_per_second: float | None = None
     streams: int | None = None
     subscriptions: int | None = None
+    ledgers: int | None = None
+    """Owned at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """What each of the scopes may have, whoever creates it."""
+
+    ledgers: int
+    scopes: frozenset[int] | None = None
+    """Unsigned; None: every scope."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +118,23 @@ class Policy:
 
     bindings: tuple[Binding, ...] = ()
     limits: tuple[Limits, ...] = ()
+    quotas: tuple[Quota, ...] = ()
     worked_out: dict[Principal, Any] = field(default_factory=dict, compare=False, repr=False)
     """What `decision` has worked out of single principals."""
 
     def limits_of(self, principal: Principal) -> Limits | None:
         """The first entry that is for this principal."""
         return next((each for each in self.limits if matches(each.principals, principal)), None)
+
+    def quota_of(self, scope_id: int) -> Quota | None:
+        """The first quota that is for this scope."""
+        scope = unsigned_scope(scope_id)
+        return next((each for each in self.quotas if each.scopes is None or scope in each.scopes), None)
+
+    @property
+    def bounds_owners(self) -> bool:
+        """Whether there is a quota on what principals own."""
+        return any(each.ledgers is not None for each in self.limits)
 
 
 def matches(patterns: Iterable[str], principal: Principal) -> bool:
@@ -187,15 +214,16 @@ class _Reader:
         self._problems: list[str] = []
 
     def policy(self) -> Policy:
-        self._only(self._content, ("roles", "bindings", "limits"), "the policy")
+        self._only(self._content, ("roles", "bindings", "limits", "quotas"), "the policy")
         roles = self._roles(self._content.get("roles", {}))
         bindings = [
             self._binding(number, table, roles) for number, table in enumerate(self._tables("bindings"), start=1)
         ]
         limits = [self._limits(number, table) for number, table in enumerate(self._tables("limits"), start=1)]
+        quotas = [self._quota(number, table) for number, table in enumerate(self._tables("quotas"), start=1)]
         if self._problems:
             raise PolicyError(self._problems)
-        return Policy(tuple(bindings), tuple(limits))
+        return Policy(tuple(bindings), tuple(limits), tuple(quotas))
 
     def _tables(self, key: str) -> list[Mapping[str, Any]]:
         value = self._content.get(key, [])
@@ -299,6 +327,12 @@ class _Reader:
         self._only(table, ("principals", *rates), where)
         values = {key: self._rate(table[key], key, where) for key in rates if key in table}
         return Limits(self._principals(table, where), **values)  # type: ignore[arg-type]
+
+    def _quota(self, number: int, table: Mapping[str, Any]) -> Quota:
+        where = f"quotas {number}"
+        self._only(table, ("scopes", "ledgers"), where)
+        most = self._rate(table.get("ledgers"), "ledgers", where)
+        return Quota(int(most or 0), self._scopes(table, where))
 
     def _rate(self, value: object, key: str, where: str) -> float | None:
         whole = not key.endswith("_per_second")

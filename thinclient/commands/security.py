@@ -106,7 +106,8 @@ def check(file: Annotated[Path, typer.Argument(help="The policy file.")], as_jso
         for problem in problems:
             print(problem)
         if not problems:
-            print(f"{file} is valid: {len(policy.bindings)} bindings, {len(policy.limits)} limits")
+            counts = (len(policy.bindings), len(policy.limits), len(policy.quotas))
+            print("{} is valid: {} bindings, {} limits, {} quotas".format(file, *counts))
     if problems:
         raise typer.Exit(1)
 

@@ -5,8 +5,14 @@ from __future__ import annotations
 import grpc
 from grpc.aio import AioRpcError
 
-from bookgate.ledger.errors import BKException, MetaStoreException, UnauthorizedAccessException, UnknownOutcomeException
-from bookgate.ledger.wire.gateway_headers import NOT_DONE, RETRY_AFTER_MS
+from bookgate.ledger.errors import (
+    BKException,
+    MetaStoreException,
+    TooManyRequestsException,
+    UnauthorizedAccessException,
+    UnknownOutcomeException,
+)
+from bookgate.ledger.wire.gateway_headers import NOT_DONE, QUOTA, RETRY_AFTER_MS
 from bookgate.thinclient.gateways.gateway import Gateway
 
 REFUSED = grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -50,6 +56,9 @@ def surely_not_done(error: AioRpcError) -> bool:
 def check_transient(gateway: Gateway, what: str, error: AioRpcError, *, changes: bool = False) -> str:
     """Describes the failure if a retry may help. Raises the typed error otherwise."""
     reason = f"{error.code().name}: {error.details() or 'no details'}"
+    if error.code() is REFUSED and any(key == QUOTA for key, _ in error.trailing_metadata() or ()):
+        # Only the creation has to wait: other calls of this client go on.
+        raise TooManyRequestsException(f"gateway {gateway.address} could not {what}: {reason}") from error
     if error.code() is REFUSED and (wait := _retry_after(error)) is not None:
         gateway.rest(wait)
     if error.code() in _TRANSIENT:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -38,6 +38,12 @@ principals = ["token:team-a"]
 calls_per_second = 5
 creates_per_second = 4
 subscriptions = 2
+[[limits]]
+principals = ["token:team-b"]
+ledgers = 2
+[[limits]]
+principals = ["token:reader"]
+metadata_bytes_per_second = 2000
 """
 
 
@@ -173,6 +179,46 @@ async def test_a_limit_that_can_not_be_waited_for_is_told(gateway: Guarded) -> N
         assert "RESOURCE_EXHAUSTED" in str(caught.value)
     finally:
         await factory.close()
+
+
+async def test_a_quota_is_told_at_once_and_deleting_makes_room(gateway: Guarded) -> None:
+    factory = client(gateway, "team-b", timeout=30)
+    try:
+        made = await factory.ledger_manager.create(None, METADATA)
+        await factory.ledger_manager.create_many([CreateRequest(None, METADATA)])
+        began = time.monotonic()
+        with pytest.raises(TooManyRequestsException, match="token:team-b has 2 ledgers, and its quota is 2"):
+            await factory.ledger_manager.create(None, METADATA)
+        (outcome,) = await factory.ledger_manager.create_many([CreateRequest(None, METADATA)])
+        assert isinstance(outcome, TooManyRequestsException)
+        assert time.monotonic() - began < 15, "nothing is waited for"
+        assert await factory.ledger_manager.read(made.ledger_id) == made
+        await factory.ledger_manager.remove(made.ledger_id)
+        await factory.ledger_manager.create(None, METADATA)
+        told = [(row["action"], row["rule"]) for row in gateway.audit() if row["outcome"] == "quota"]
+        assert told == [("ledger.create", "token:team-b has 2 ledgers, and its quota is 2")] * 2
+    finally:
+        await factory.close()
+
+
+async def test_metadata_are_paid_for_whatever_call_sends_them(gateway: Guarded) -> None:
+    big = LedgerMetadata.new(["b-1"], 1, 1, custom_metadata={"what": bytes(1500)})
+    made = await gateway.factory.ledger_manager.create(None, big)
+    asked: list[Callable[[RpcLedgerManagerFactory], Awaitable[object]]] = [
+        lambda factory: factory.ledger_manager.read(made.ledger_id),
+        lambda factory: factory.ledger_manager.read_many([made.ledger_id]),
+    ]
+    for ask in asked:
+        factory = client(gateway, "reader", timeout=30)
+        try:
+            began = time.monotonic()
+            for _ in range(4):
+                await ask(factory)
+            # 6 kB, of which the first second's worth goes at once and the last is waited for by the next only.
+            assert time.monotonic() - began > 1
+        finally:
+            await factory.close()
+    assert gateway.access.counts["grpc", "token", "limited"] > 0
 
 
 async def test_a_batch_over_the_rate_creates_nothing(gateway: Guarded) -> None:
