@@ -16,8 +16,7 @@ import contextlib
 import errno
 import logging
 import socket
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -63,6 +62,7 @@ from bookgate.runtime.background import keep_running
 from bookgate.runtime.listening import backlog_for
 from bookgate.runtime.logs import add_to_every_line, log_event
 from bookgate.runtime.security.access_control import AccessControl
+from bookgate.runtime.security.access_counts import AccessKey
 from bookgate.runtime.version import own_version
 
 _log = logging.getLogger(__name__)
@@ -121,10 +121,9 @@ class BookieServer:
         """
         return self._addresses
 
-    @property
-    def access_counts(self) -> Counter[tuple[str, str, str]]:
-        """By door, kind of principal and outcome; empty without security."""
-        return Counter() if self._control is None else self._control.counts
+    def access_counts(self) -> Mapping[AccessKey, int] | None:
+        """What was asked for at the entry port and over HTTP; None without security."""
+        return None if self._control is None else self._control.counts
 
     def request_stop(self) -> None:
         """Ends `run_until_stopped`."""
@@ -320,6 +319,7 @@ class BookieServer:
             lambda: self.long_polls.parked,
             lambda: monitor.usages,
             lambda: len(monitor.writable_directories()),
+            self.access_counts,
         )
         self._metrics.register(BookieCollector(sources))
         state = StateView(self._mode, self._state.set_by_operator, storage.usage, lambda: self._state.registered)

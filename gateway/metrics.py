@@ -15,8 +15,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from bookgate.runtime import background
+from bookgate.runtime.security.access_counts import LABELS, TEXT, AccessKey, access_samples
 
 PREFIX = "bookgate_gateway_"
+_DOORS = ("grpc", "http")
 _FINE = ("SUCCESS", "CANCELLED")
 """Outcomes of calls that went as they should: a stream that is watched ends by its client's wish."""
 _BOUNDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
@@ -88,8 +90,8 @@ class GatewayMetrics(GatewayNumbers):
         self._methods: dict[str, MethodCounts] = {}
         self._store: dict[str, Latencies] = {}
         self._readings: list[Reading] = []
-        self.access_counts: Mapping[tuple[str, str, str], int] = {}
-        """By door, kind of principal and outcome; of a gateway without security nothing."""
+        self.access_counts: Mapping[AccessKey, int] | None = None
+        """None: a gateway without security."""
 
     def method(self, name: str) -> MethodCounts:
         """The counts of a method, by its short name."""
@@ -127,12 +129,8 @@ class GatewayMetrics(GatewayNumbers):
         for task, count in background.RESTARTS.items():
             failures.add_metric([task], count)
         yield failures
-        access = CounterMetricFamily(
-            f"{PREFIX}access",
-            "what was asked for, by door, kind of principal and outcome: allowed, denied, unauthenticated, limited",
-            labels=["door", "principal", "outcome"],
-        )
-        for labels, count in list(self.access_counts.items()):
+        access = CounterMetricFamily(f"{PREFIX}access", TEXT, labels=LABELS)
+        for labels, count in access_samples(self.access_counts, _DOORS):
             access.add_metric(labels, count)
         yield access
         for reading in self._readings:

@@ -21,9 +21,11 @@ from bookgate.bookie.metrics.exposition import counter, counters, gauge
 from bookgate.bookie.statistics import BookieStatistics, JournalStatistics, StorageStatistics
 from bookgate.runtime import background
 from bookgate.runtime.latency import QUANTILES, LatencyHistogram, OpStats
+from bookgate.runtime.security.access_counts import LABELS, TEXT, AccessKey, access_samples
 
 _SERVER = "bookkeeper_server_"
 _JOURNAL = "bookie_journal_"
+_DOORS = ("entry", "http")
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,8 @@ class Sources:
     disks: Callable[[], Mapping[Path, DirectoryUsage]]
     """Usage of the ledger directories, as measured last."""
     writable_directories: Callable[[], int]
+    access: Callable[[], Mapping[AccessKey, int] | None]
+    """What was asked for at the entry port and over HTTP; None without security."""
 
 
 class BookieCollector(Collector):
@@ -65,6 +69,8 @@ class BookieCollector(Collector):
         )
         yield from _of_requests(sources.requests, sources.parked_long_polls())
         yield from _of_connections(sources.requests)
+        access = access_samples(sources.access(), _DOORS)
+        yield counters("bookie_ACCESS", TEXT, [(dict(zip(LABELS, key, strict=True)), count) for key, count in access])
         storage = sources.storage()
         yield from _of_journals(storage)
         yield from _of_write_cache(storage, sources.requests)

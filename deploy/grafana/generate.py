@@ -9,11 +9,35 @@ import json
 import sys
 from pathlib import Path
 
-from panels import Dashboard, chart, histogram_p99, number, p99, rate, render, value
+from panels import Dashboard, Panel, chart, histogram_p99, number, p99, rate, render, value
 
 FOLDER = Path(__file__).parent / "dashboards"
 EACH = "{{instance}}"
 _GC_RUNS = 'changes(bookie_gc_THREAD_RUNTIME_count{instance=~"$instance"}[1h])'
+
+
+def _access(metric: str) -> tuple[str, tuple[Panel, ...]]:
+    """The row of what principals asked for."""
+    refused = rate(metric, "instance, door, outcome", ', outcome!="allowed"')
+    return (
+        "Access",
+        (
+            chart(
+                "Refused",
+                "ops",
+                (refused, f"{EACH} {{{{door}}}} {{{{outcome}}}}"),
+                text="Denied by the policy, not authenticated, over a rate or a quota. The audit trail says who.",
+                width=12,
+            ),
+            chart(
+                "By kind of principal",
+                "ops",
+                (rate(metric, "instance, door, principal"), f"{EACH} {{{{door}}}} {{{{principal}}}}"),
+                width=12,
+            ),
+        ),
+    )
+
 
 BOOKIE = Dashboard(
     "bookgate-bookie",
@@ -133,6 +157,7 @@ BOOKIE = Dashboard(
                 ),
             ),
         ),
+        _access("bookie_ACCESS"),
         (
             "Process",
             (
@@ -226,6 +251,7 @@ GATEWAY = Dashboard(
                 chart("Dropped from the cache", "ops", (rate("bookgate_gateway_cache_evictions_total"), EACH)),
             ),
         ),
+        _access("bookgate_gateway_access_total"),
     ),
 )
 

@@ -26,12 +26,13 @@ from starlette.responses import Response
 from bookgate.gateway.http.caller import ANYBODY, DOOR, Caller
 from bookgate.gateway.http.errors import HttpError
 from bookgate.gateway.http.host_names import is_known_name
+from bookgate.gateway.http.login_attempts import LoginAttempts, of_address
 from bookgate.gateway.http.sessions import LONGEST_SECONDS, Session, Sessions
 from bookgate.ledger.errors import IncorrectParameterException
 from bookgate.runtime.security.access_control import AccessControl
 from bookgate.runtime.security.actions import Action
 from bookgate.runtime.security.authenticators import NotAuthenticatedException, bearer_of, is_loopback
-from bookgate.runtime.security.principal import Kind, Principal, names_of_certificate
+from bookgate.runtime.security.principal import ANONYMOUS, Kind, Principal, names_of_certificate
 
 CSRF_HEADER = "x-csrf-token"
 PASSED_ON_HEADER = "bookgate-principal"
@@ -75,6 +76,7 @@ class Access:
         control: AccessControl | None = None,
         passed_on: bool = False,
         sessions: Sessions | None = None,
+        attempts: LoginAttempts | None = None,
     ) -> None:
         """`names`: the server's own. `passed_on`: the one token is a bookie's, which says who asks."""
         self._token = token.encode() if token else None
@@ -83,6 +85,7 @@ class Access:
         self._control = control
         self._passed_on = passed_on
         self._sessions = sessions or Sessions()
+        self._attempts = attempts or LoginAttempts()
 
     @property
     def has_token(self) -> bool:
@@ -151,16 +154,39 @@ class Access:
     # --- sessions ---
 
     def log_in(self, request: Request, bearer: str) -> tuple[str, str, Session]:
-        """Begins a session: who it is, what the cookie says, the session. Raises HttpError."""
+        """Begins a session: who it is, what the cookie says, the session.
+
+        Raises HttpError: 401 for a wrong token, 429 with Retry-After after too many of them or too many logins.
+        """
         if is_for_another_page(request.headers):
             raise HttpError(403, "a page of another origin can't log in here")
-        if self._control is not None:
-            name = str(self._principal(self._control, request, bearer))
-        elif self._token is not None and self._is_token(bearer):
-            name = "token:http_token"
-        else:
-            raise HttpError(401, "that is not a token of this server", _CHALLENGE)
+        address = of_address(_peer(request))
+        self._check_attempts(address, "too many wrong tokens came from this address")
+        try:
+            name = self._name_of(request, bearer)
+        except HttpError:
+            self._attempts.spend(address)
+            raise
+        self._check_attempts(name, f"{name} has logged in too often")
+        self._attempts.spend(name)
         return name, *self._sessions.begin(bearer)
+
+    def _name_of(self, request: Request, bearer: str) -> str:
+        """Whose token it is. Raises HttpError."""
+        if self._control is not None:
+            return str(self._principal(self._control, request, bearer))
+        if self._token is not None and self._is_token(bearer):
+            return "token:http_token"
+        raise HttpError(401, "that is not a token of this server", _CHALLENGE)
+
+    def _check_attempts(self, who: str, problem: str) -> None:
+        """Raises HttpError."""
+        wait = self._attempts.seconds_to_wait(who)
+        if wait <= 0:
+            return
+        if self._control is not None:
+            self._control.counts[DOOR, ANONYMOUS.kind, "limited"] += 1
+        raise HttpError(429, f"{problem}; try again in {wait} s", {"Retry-After": str(wait)})
 
     def logged_in(self, request: Request) -> tuple[str, Session] | None:
         """Who has the request's session, if there is one and its token still counts."""
@@ -201,6 +227,7 @@ class Access:
             caller.reach(asked.action, _scope(request))
         else:
             caller.check(asked.action)
+        control.counts[DOOR, caller.principal.kind, "allowed"] += 1
         return caller
 
     def _principal(self, control: AccessControl, request: Request, bearer: str | None) -> Principal:

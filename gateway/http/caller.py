@@ -70,7 +70,16 @@ class Caller:
     def changed(self, action: Action, resource: str, status: int, seconds: float) -> None:
         """Records what was allowed and how it ended."""
         if self.control is not None:
-            self.control.done(self.principal, action, resource, str(status), door=DOOR, peer=self.peer, seconds=seconds)
+            self.control.done(
+                self.principal,
+                action,
+                resource,
+                str(status),
+                door=DOOR,
+                peer=self.peer,
+                seconds=seconds,
+                counted=False,
+            )
 
     def _refused(self, action: Action, resource: Resource, decision: Decision) -> HttpError:
         assert self.control is not None, "nobody is refused otherwise"

@@ -42,7 +42,11 @@ def session_routes(access: Access) -> list[Route]:
         drop_cookie(response, call.request)
         return response
 
-    refused = {401: "the token is not known here", **_ELSEWHERE}
+    refused = {
+        401: "the token is not known here",
+        429: "too many wrong tokens from this address, or logins of this principal; Retry-After says when",
+        **_ELSEWHERE,
+    }
     return [
         Operation(
             "POST",

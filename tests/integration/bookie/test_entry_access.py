@@ -240,7 +240,7 @@ async def test_adds_over_the_rate_are_read_later_and_not_refused(tmp_path: Path)
 
         # 10 at once, and 20 more at 10 a second.
         assert await asyncio.to_thread(ask) > 1.5
-        assert server.access_counts["entry", "token", "limited"] > 0
+        assert (server.access_counts() or {})["entry", "token", "limited"] > 0
 
 
 async def test_without_authentication_this_machine_is_local(tmp_path: Path) -> None:
