@@ -201,7 +201,9 @@ def test_no_secret_is_told(cluster: StandaloneCluster, secure: Path, ledger: Led
         told = [asked.get(path).text for path in ("/metrics", "/api/v1/config/server_config", "/openapi.json")]
         told.append(asked.get(f"/api/v1/ledger/metadata?ledger_id={ledger}").text)
         told.append(asked.get("/api/v1/ledger/list?print_metadata=true&decode_meta=false").text)
-    denied = re.search(r'^bookie_ACCESS\{door="http",outcome="denied",principal="token"\} (\S+)$', told[0], re.MULTILINE)
+    denied = re.search(
+        r'^bookie_ACCESS\{door="http",outcome="denied",principal="token"\} (\S+)$', told[0], re.MULTILINE
+    )
     assert denied is not None
     assert float(denied[1]) > 0
     logs = [process.log.read_text() for process in cluster.processes]
