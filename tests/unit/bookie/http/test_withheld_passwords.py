@@ -38,7 +38,7 @@ async def test_the_route_says_whose_permission_is_missing(what: str) -> None:
     own = OwnClient(factory, "bookie-1", ClientConfig)
     try:
         with pytest.raises(HttpError, match=r"ledger 7: give the bookie's principal the action ledger\.secret") as told:
-            await getattr(own, what)(LedgerQuery(ledger_id=7), ANYBODY)
+            await getattr(own, what)(LedgerQuery(ledger_id=7, ledger_scope_id=0), ANYBODY)
         assert told.value.status == 503
     finally:
         await own.close()
