@@ -6,6 +6,8 @@ METADATA ?= embedded
 PYTEST_ARGS ?=
 # More than cores: tests wait for processes most of the time.
 TEST_WORKERS ?= 4
+# Tests start a thousand processes: without compiled files each would compile three hundred modules first.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help run test docs release-check lock test-dependencies test-stress test-crash test-recovery test-spark test-deploy chaos simulate mutations fuzz lint format protos blocking reference bench env env-dev java prometheus chromium clean
 

@@ -45,6 +45,8 @@ LOW, HIGH = 0, 1
 _BLOCK = 1000
 WRITE = Write("q", 3)
 BEFORE = Write("q", 2)
+CONFIG = ClientConfig()
+"""One for all runs: making it, from environment and files, takes longer than a run."""
 
 Actor = Callable[["Client"], None]
 
@@ -111,7 +113,7 @@ class Client:
         self.answers: tuple[object, ...] = ()
         self.is_disturbed = True
         self.ledger_manager = self
-        self.config = ClientConfig()
+        self.config = CONFIG
 
     def _step(self, call: Callable[[], Any]) -> Any:
         if self.is_disturbed:
