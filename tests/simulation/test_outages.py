@@ -41,7 +41,7 @@ async def ask_for_ever(client: BookKeeper, ledger_id: LedgerId) -> None:
     while True:
         with contextlib.suppress(BKException):
             await client.read_record(ledger_id)
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0.05)
 
 
 async def follow(client: BookKeeper, ledger_id: LedgerId) -> list[bytes]:
