@@ -8,8 +8,8 @@ is the one table says (`runtime.security.actions`): a read that fences is `entry
 The audit trail gets a line for the first of each kind on a connection and ledger. Rates of adds are charged to the
 principal, over all its connections.
 
-Source: docs/protocol/security.md#actions, docs/protocol/security.md#limits. Not its job: waiting for an owner that
-is not known, and for a rate (`guarded_connection`).
+Invariant: A3. Source: docs/protocol/security.md#actions, docs/protocol/security.md#limits. Not its job: waiting for an
+owner that is not known, and for a rate (`guarded_connection`).
 """
 
 from __future__ import annotations

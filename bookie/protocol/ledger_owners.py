@@ -27,6 +27,8 @@ class LedgerOwners:
     def __init__(self, manager: LedgerManager) -> None:
         self._manager = manager
         self._known: OrderedDict[int, str | None] = OrderedDict()
+        self._reading: dict[object, set[int]] = {}
+        """For each read under way what was deleted since it began."""
         self.generation = 0
         """Changes when something that was known is not any more."""
 
@@ -41,21 +43,35 @@ class LedgerOwners:
         """Whether the ledger is known now. Raises BKException where the metadata can't be read."""
         for pause in (*_LOOK_AGAIN_SECONDS, None):
             try:
-                record = await self._manager.read(LedgerId.of_number(number))
+                owner = await self._read(number)
             except NoSuchLedgerExistsOnMetadataServerException:
                 if pause is None:
                     return False
                 await asyncio.sleep(pause)
                 continue
-            owner = record.metadata.custom_metadata.get(OWNER_KEY)
             self._known[number] = None if owner is None else owner.decode("utf-8", "replace")
             if len(self._known) > _MOST:
                 self._known.popitem(last=False)
             return True
         return False
 
+    async def _read(self, number: int) -> bytes | None:
+        """The owner, read again where the ledger was deleted meanwhile: what was read may be of the one before."""
+        while True:
+            reading = object()
+            deleted = self._reading[reading] = set()
+            try:
+                record = await self._manager.read(LedgerId.of_number(number))
+            finally:
+                del self._reading[reading]
+            if number not in deleted:
+                return record.metadata.custom_metadata.get(OWNER_KEY)
+
     def forget(self, numbers: Iterable[int]) -> None:
         """These were deleted: whoever has such an id later is another ledger."""
+        numbers = list(numbers)
+        for deleted in self._reading.values():
+            deleted.update(numbers)
         found = [number for number in numbers if number in self._known]
         for number in found:
             del self._known[number]

@@ -275,8 +275,12 @@ class MetadataService(LedgerMetadataServiceServicer):
         began = time.perf_counter()
         wanted = self._to_create(requests[0])
         with self._room([requests[0].ledger_scope_id]):
-            async with self._budget.call("create"):
-                record = await self._factory.ledger_manager.create(wanted.ledger_id, wanted.metadata)
+            try:
+                async with self._budget.call("create"):
+                    record = await self._factory.ledger_manager.create(wanted.ledger_id, wanted.metadata)
+            except UnknownOutcomeException:
+                self._may_be_created(requests[0])
+                raise
             self._was_created(record.ledger_id)
         _write_down(Action.LEDGER_CREATE, record.ledger_id, requests[0], began)
         return [await self._success(record)]
@@ -289,6 +293,10 @@ class MetadataService(LedgerMetadataServiceServicer):
     def _was_created(self, ledger_id: LedgerId) -> None:
         if self._quotas is not None and (who := caller()) is not None:
             self._quotas.created(ledger_id, str(who.principal) if who.principal.is_authenticated else None)
+
+    def _may_be_created(self, request: LedgerMetadataRequest) -> None:
+        if self._quotas is not None and (who := caller()) is not None:
+            self._quotas.in_doubt(who, request.ledger_scope_id)
 
     def _to_create(self, request: LedgerMetadataRequest) -> CreateRequest:
         """Converts a create request. Raises IncorrectParameterException."""
@@ -397,8 +405,10 @@ class MetadataService(LedgerMetadataServiceServicer):
         async def create(new: Sequence[LedgerMetadataRequest]) -> list[LedgerMetadataResponse | BKException]:
             with self._room(request.ledger_scope_id for request in new):
                 created = await create_each(self._factory, self._budget, new, self._to_create)
-                for each in created:
-                    if not isinstance(each, BKException):
+                for request, each in zip(new, created, strict=True):
+                    if isinstance(each, UnknownOutcomeException):
+                        self._may_be_created(request)
+                    elif not isinstance(each, BKException):
                         self._was_created(LedgerId(each.ledger_scope_id, each.ledger_id))
                 return created
 

@@ -6,8 +6,8 @@ same principal at once, it may be exceeded by what the others create between two
 so a count reads the metadata of ledgers that the last one did not see, and those only where owners have quotas.
 
 A creation reserves its place before it goes to the store (`room`), so that creations under way together do not exceed
-what is left. Until the first count is done a creation under a quota is refused, with the time after which it is worth
-another try.
+what is left; one whose outcome is unknown keeps it until a count has looked (`in_doubt`). Until the first count is done
+a creation under a quota is refused, with the time after which it is worth another try.
 
 Invariant: A2. Source: docs/protocol/security.md#quotas. Not its job: rates (`runtime.security.rate_limits`).
 """
@@ -97,6 +97,8 @@ class LedgerQuotas:
         self._under_way_in: Counter[int] = Counter()
         self._changes: list[tuple[LedgerId, str | None, bool]] = []
         """Since the present count began: ledger, owner, whether it is there now."""
+        self._doubts: list[tuple[str, int]] = []
+        """Owner and scope of what may have been created; each has its place."""
         self._counting = False
         self._has_counted = self._has_owners = False
         self._wanted = asyncio.Event()
@@ -111,14 +113,27 @@ class LedgerQuotas:
         """
         wanted, owner = Counter(scopes), str(who.principal)
         self._check(who, wanted)
-        self._under_way_of[owner] += wanted.total()
-        self._under_way_in.update(wanted)
+        for scope_id, count in wanted.items():
+            self._reserve(owner, scope_id, count)
         try:
             yield
         finally:
-            self._under_way_of[owner] -= wanted.total()
-            self._under_way_in.subtract(wanted)
-            self._under_way_of, self._under_way_in = +self._under_way_of, +self._under_way_in
+            for scope_id, count in wanted.items():
+                self._reserve(owner, scope_id, -count)
+
+    def in_doubt(self, who: Caller, scope_id: int) -> None:
+        """Takes in a creation whose outcome is unknown: it has its place until the next count is done."""
+        self._doubts.append((str(who.principal), scope_id))
+        self._reserve(str(who.principal), scope_id, 1)
+        self._wanted.set()
+
+    def _reserve(self, owner: str, scope_id: int, count: int) -> None:
+        for reserved, key in ((self._under_way_of, owner), (self._under_way_in, scope_id)):
+            left = reserved[key] + count  # type: ignore[index]
+            if left:
+                reserved[key] = left  # type: ignore[index]
+            else:
+                del reserved[key]
 
     def _check(self, who: Caller, wanted: Counter[int]) -> None:
         for scope_id, count in wanted.items():
@@ -201,6 +216,7 @@ class LedgerQuotas:
             self._forget()
             return
         owners = self._access.policy.bounds_owners
+        doubts = len(self._doubts)
         self._counting, self._changes = True, []
         try:
             found = {scope_id: await self._count_scope(scope_id, owners) async for scope_id in self._listed_scopes()}
@@ -210,10 +226,18 @@ class LedgerQuotas:
             for ledger_id, owner, there in self._changes:
                 self._apply(ledger_id, owner, there=there)
             self._has_counted, self._has_owners = True, owners
+            self._settle(doubts)
         finally:
             self._counting, self._changes = False, []
 
+    def _settle(self, count: int) -> None:
+        """What was in doubt when the count began is counted, if it is there."""
+        for owner, scope_id in self._doubts[:count]:
+            self._reserve(owner, scope_id, -1)
+        del self._doubts[:count]
+
     def _forget(self) -> None:
+        self._settle(len(self._doubts))
         self._scopes, self._owned = {}, Counter()
         self._has_counted = self._has_owners = False
 

@@ -1,7 +1,8 @@
 """The kinds of worlds that seeds are run in; a seed names another run in each of them.
 
 `large` and `small` have clients, bookies, disks and (some) gateways, and a plan that can be shrunk. `metadata` has
-ZooKeeper servers, gateways and clients that change, read, watch and list ledger records. `repair` are small worlds in
+ZooKeeper servers, gateways and clients that change, read, watch and list ledger records; in those of `access` the
+gateways have a policy, and one more client asks for what it denies. `repair` are small worlds in
 which bookies are lost or to be emptied, and the others repair what they held. In those of `peers` they do so over
 gateways and ZooKeeper, where a process of BookKeeper's marks and locks ledgers too.
 """
@@ -24,6 +25,7 @@ class WorldKind(StrEnum):
     LARGE = "large"
     SMALL = "small"
     METADATA = "metadata"
+    ACCESS = "access"
     REPAIR = "repair"
     PEERS = "peers"
 
@@ -32,6 +34,8 @@ class WorldKind(StrEnum):
         """Those that runs of this kind are put to."""
         if self is WorldKind.METADATA:
             return "P6", *(each for each in CHECKERS if each.startswith("M"))
+        if self is WorldKind.ACCESS:
+            return "P6", *(each for each in CHECKERS if each.startswith(("M", "A")))
         return (*DATA_INVARIANTS, *PEER_INVARIANTS) if self is WorldKind.PEERS else DATA_INVARIANTS
 
 
@@ -57,6 +61,7 @@ def run_one(
     on_line: Callable[[str], None] | None = None,
 ) -> Outcome:
     """A seed of a kind, with its plan or a smaller one."""
-    if kind is WorldKind.METADATA:
-        return run_metadata_seed(seed, transcript=transcript, on_line=on_line)
+    if kind in (WorldKind.METADATA, WorldKind.ACCESS):
+        intruder = kind is WorldKind.ACCESS
+        return run_metadata_seed(seed, intruder=intruder, transcript=transcript, on_line=on_line)
     return run_seed(seed, plan, limits=_LIMITS[kind], transcript=transcript, on_line=on_line)

@@ -184,7 +184,7 @@ class GatewayChannel:
         self._credentials = None if parsed.tls is None else parsed.tls.credentials()
         self._connector = connector
         self._tls = parsed.tls
-        self._tokens = tokens
+        self._tokens = tokens if parsed.token_file is None else TokenSource(file=parsed.token_file)
         for address in parsed.addresses:
             if not self._may_be_asked(address):
                 raise IncorrectParameterException(

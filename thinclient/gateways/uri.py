@@ -1,7 +1,8 @@
 """Addresses of gateways: `grpc://host:port,host:port`, or `grpcs://…` for TLS.
 
 The URI may contain the files of a TLS client, `grpcs://host:4181?ca=/path&cert=/path&key=/path`, for places that accept
-only a metadata URI. Files in the URI take precedence over the client's settings (`tls_ca`, `tls_cert`, `tls_key`).
+only a metadata URI, and so may a token's: `?token_file=/path`. Files in the URI take precedence over the client's
+settings (`tls_ca`, `tls_cert`, `tls_key`, `token_file`).
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ from bookgate.ledger.errors import IncorrectParameterException
 
 if TYPE_CHECKING:
     import grpc
+
+
+_FILES = ("ca", "cert", "key", "token_file")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +52,11 @@ def _read(path: Path | None) -> bytes | None:
 
 @dataclass(frozen=True, slots=True)
 class GatewayUri:
-    """Addresses as `host:port`, in the given order, and the TLS files; None for plain text."""
+    """Addresses as `host:port`, in the given order, the TLS files (None for plain text), and the token's file."""
 
     addresses: tuple[str, ...]
     tls: TlsFiles | None
+    token_file: Path | None = None
 
 
 def is_gateway_uri(uri: str) -> bool:
@@ -80,21 +85,18 @@ def parse_gateways(uri: str, tls: TlsFiles = TlsFiles()) -> GatewayUri:
         host, _, port = address.rpartition(":")
         if not host or not port.isdigit() or not 0 < int(port) < 65536:
             raise IncorrectParameterException(f"gateway address {address!r} is not host:port")
-    files = _tls_files(uri, query, tls)
-    if scheme == "grpc" and query:
+    files = _files(uri, query)
+    token_file = files.pop("token_file", None)
+    if scheme == "grpc" and files:
         raise IncorrectParameterException(f"gateway address {uri!r}: TLS files need the scheme grpcs://")
-    return GatewayUri(tuple(dict.fromkeys(addresses)), files if scheme == "grpcs" else None)
+    secured = TlsFiles(files.get("ca", tls.ca), files.get("cert", tls.cert), files.get("key", tls.key))
+    return GatewayUri(tuple(dict.fromkeys(addresses)), secured if scheme == "grpcs" else None, token_file)
 
 
-def _tls_files(uri: str, query: str, tls: TlsFiles) -> TlsFiles:
+def _files(uri: str, query: str) -> dict[str, Path]:
     named = dict(parse_qsl(query, keep_blank_values=True))
-    unknown = [f"{key}={value}" for key, value in named.items() if key not in ("ca", "cert", "key") or not value]
+    unknown = [f"{key}={value}" for key, value in named.items() if key not in _FILES or not value]
     if unknown:
-        raise IncorrectParameterException(
-            f"gateway address {uri!r}: {', '.join(unknown)} is not one of ca=FILE, cert=FILE, key=FILE"
-        )
-
-    def chosen(key: str, setting: Path | None) -> Path | None:
-        return Path(named[key]) if key in named else setting
-
-    return TlsFiles(chosen("ca", tls.ca), chosen("cert", tls.cert), chosen("key", tls.key))
+        known = ", ".join(f"{key}=FILE" for key in _FILES)
+        raise IncorrectParameterException(f"gateway address {uri!r}: {', '.join(unknown)} is not one of {known}")
+    return {key: Path(value) for key, value in named.items()}

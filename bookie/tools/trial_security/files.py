@@ -44,14 +44,15 @@ role = "reader"
 principals = ["token:prometheus"]
 role = "scraper"
 
-# Each bookie by its certificate: registers under its own name, and repairs what others have lost.
+# Each bookie by its certificate, or by its token at gateways: registers under its own name, and repairs what others
+# have lost.
 [[bindings]]
-principals = ["tls:CN=bookie-*"]
+principals = ["tls:CN=bookie-*", "token:bookie-*"]
 role = "bookie"
 bookies = ["{name}"]
 # Its own test (GET /api/v1/bookie/sanity) adds entries.
 [[bindings]]
-principals = ["tls:CN=bookie-*"]
+principals = ["tls:CN=bookie-*", "token:bookie-*"]
 role = "tester"
 
 [roles.finder]
@@ -63,7 +64,8 @@ actions = ["entry.add"]
 """
 
 _BOOKIE = """\
-# Security of {name}; the rest of its settings are its own.
+# Security of {name}; the rest of its settings are its own. Where it is a client of gateways elsewhere:
+# metadata_uri = "grpcs://HOST:4181?ca={directory}/ca.crt&token_file={directory}/bookies/{name}.token"
 tls_cert = "{directory}/bookies/{name}.crt"
 tls_key = "{directory}/bookies/{name}.key"
 tls_client_ca = "{directory}/ca.crt"
@@ -121,10 +123,13 @@ def make(directory: Path, bookies: Sequence[str], hosts: Sequence[str]) -> list[
             write(folder / f"{name}.crt", certificate, 0o644)
         write(folder / f"{name}.toml", _BOOKIE.format(directory=directory, name=name).encode(), 0o644)
     if not (directory / "tokens").exists():
-        tokens = {name: new_token(name) for name in TOKENS}
-        for name, (token, _) in tokens.items():
-            write(directory / f"{name}.token", token.encode() + b"\n")
-        write(directory / "tokens", "".join(f"{line}\n" for _, line in tokens.values()).encode())
+        write(directory / "tokens", b"")
+    for path in [*(directory / f"{name}.token" for name in TOKENS), *(folder / f"{name}.token" for name in bookies)]:
+        if not path.exists():
+            token, line = new_token(path.stem)
+            write(path, token.encode() + b"\n")
+            with open(directory / "tokens", "a", encoding="utf-8") as known:
+                known.write(line + "\n")
     write(directory / "policy.toml", _POLICY.encode(), 0o644)
     write(directory / "client.toml", _CLIENT.format(directory=directory).encode(), 0o644)
     return made

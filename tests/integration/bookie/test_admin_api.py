@@ -17,6 +17,9 @@ from prometheus_client import CollectorRegistry
 
 from bookgate import BookKeeper
 from bookgate.bookie.server import BookieServer
+from bookgate.bookie.tools.doctor.diagnosis import judge
+from bookgate.bookie.tools.doctor.findings import Level
+from bookgate.bookie.tools.doctor.probe import look
 from bookgate.gateway.config import GatewayConfig
 from bookgate.gateway.console.cluster_routes import Server
 from bookgate.gateway.console.console import Console
@@ -26,6 +29,7 @@ from bookgate.gateway.stores.drivers import create_factory
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import LedgerMetadata
 from bookgate.runtime.security.actions import HTTP_ACTIONS
+from bookgate.thinclient.config import ClientConfig
 from tests.integration.bookie.in_process import running_bookie
 from tests.stores import made
 
@@ -329,7 +333,14 @@ async def test_without_a_token_changes_are_taken_on_loopback_only(tmp_path: Path
         assert (await http.put(f"{API}/bookie/gc", headers={"Host": "localhost:1"})).status_code == 200
     open_root = tmp_path / "open"
     open_root.mkdir()
-    async with served(open_root, host="0.0.0.0", advertised_address="127.0.0.1", insecure=True) as (_bookie, http):
+    async with served(open_root, host="0.0.0.0", advertised_address="127.0.0.1", insecure=True) as (bookie, http):
+        # What was said once is told all the time, by the console and by the doctor.
+        [told] = [
+            p for p in (await http.get("/api/v1/console/cluster")).json()["problems"] if p["subject"] == "security"
+        ]
+        assert "nobody is authenticated at: entry, gateway, http (insecure = true)" in told["text"]
+        seen = judge(await look(ClientConfig(gateways=f"grpc://{bookie.addresses['gateway']}"), 10.0))
+        assert [each.level for each in seen if "insecure = true" in each.what] == [Level.WARNING]
         refused = await http.put(f"{API}/bookie/gc")
         assert (refused.status_code, "http_token" in error(refused)) == (403, True)
         assert (await http.get(f"{API}/bookie/state")).status_code == 200

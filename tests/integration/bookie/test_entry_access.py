@@ -25,7 +25,7 @@ from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import OWNER_KEY, LedgerMetadata
 from bookgate.ledger.wire import messages
 from bookgate.ledger.wire.messages import Request, Status
-from tests.integration.bookie.entry_client import KEY, EntryClient, add, fence, lac_packet, read
+from tests.integration.bookie.entry_client import KEY, BinaryEntryClient, EntryClient, add, fence, lac_packet, read
 from tests.integration.bookie.in_process import entry_address, running_bookie
 
 pytestmark = pytest.mark.asyncio
@@ -162,6 +162,40 @@ async def test_every_operation_is_allowed_to_those_of_the_policy_only(tmp_path: 
                 assert (told is not Status.EUA) == (name in allowed), (who, name, told)
         assert await status(server, "owner", fence(LEDGER)) is Status.EOK
         # Who may not fence has not fenced; who may has: an add is told so, not that it is not authorised.
+        assert await status(server, "admin", add(LEDGER, 1)) is Status.EFENCED
+
+
+READS_OF_V2: dict[str, Callable[[], Request]] = {
+    "add": lambda: add(LEDGER, 0),
+    "recovery add": lambda: add(LEDGER, 0, recovery=True),
+    "read": lambda: read(LEDGER, 0),
+    "batch read": lambda: messages.BatchReadRequest(next(_txn_ids), LEDGER, 0, 10, 1 << 20),
+    "fencing batch read": lambda: messages.BatchReadRequest(next(_txn_ids), LEDGER, 0, 1, 1 << 20, True, KEY),
+}
+ALLOWED_OF_V2: dict[str, set[str]] = {
+    "reader": {"read", "batch read"},
+    "stranger": set(),
+    "bookie-2": {"recovery add", "read", "batch read", "fencing batch read"},
+    "admin": set(READS_OF_V2),
+}
+
+
+async def test_the_binary_protocol_and_batch_reads_are_under_the_same_policy(tmp_path: Path) -> None:
+    async with guarded(tmp_path) as server:
+
+        def ask(who: str) -> set[str]:
+            allowed = set()
+            for name, make in READS_OF_V2.items():
+                with BinaryEntryClient(entry_address(server)) as client:
+                    token = messages.AuthRequest(0, "bookgate-token", token_of(who).encode())
+                    assert client.ask(token).status == Status.EOK
+                    if client.ask(make()).status != Status.EUA:
+                        allowed.add(name)
+            return allowed
+
+        for who, allowed in ALLOWED_OF_V2.items():
+            assert await asyncio.to_thread(ask, who) == allowed, who
+        # Those who may not fence had not: the first who might has.
         assert await status(server, "admin", add(LEDGER, 1)) is Status.EFENCED
 
 

@@ -2,10 +2,10 @@
 
 A mutation is text in one file that is replaced by other text; the text must stand there exactly once, so that the table
 can't rot. `world` says which simulation has the code in it: `data` (clients, bookies, disks; `run.run_seed`), `repair`
-(the same with auto-recovery), `peers` (the same over gateways and ZooKeeper, beside BookKeeper's) or `metadata`
-(gateways, ZooKeeper, watchers; `metadata_run.run_seed`). `expected` are the invariants that it should break; another
-one may be the first to notice. What no simulation has in it (Spark, SQLite, TLS), and what few seeds meet, names the
-`tests` that are to notice instead: unit tests, or a plan of `regressions`.
+(the same with auto-recovery), `peers` (the same over gateways and ZooKeeper, beside BookKeeper's), `metadata`
+(gateways, ZooKeeper, watchers; `metadata_run.run_seed`) or `access` (the same under a policy). `expected` are the
+invariants that it should break; another one may be the first to notice. What no simulation has in it (Spark, SQLite,
+TLS), and what few seeds meet, names the `tests` that are to notice instead: unit tests, or a plan of `regressions`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 DATA = "data"
 METADATA = "metadata"
+ACCESS = "access"
 REPAIR = "repair"
 PEERS = "peers"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.simulation.mutations.mutation import METADATA, Edit, Mutation
+from tests.simulation.mutations.mutation import ACCESS, METADATA, Edit, Mutation
 
 MUTATIONS = (
     # The gateway
@@ -22,12 +22,62 @@ MUTATIONS = (
     Mutation(
         "denials-are-only-told",
         "gateway",
-        (),
+        ("A1",),
         "what the policy denies of single ledgers is written into the audit trail, and done",
         "gateway/services/caller.py",
         '        raise AccessDeniedException(f"{self.principal} may not do {action} to {resource}: {decision.rule}")\n',
         "",
-        tests=("tests/simulation/test_intruder.py", "tests/integration/gateway/test_access.py"),
+        ACCESS,
+    ),
+    Mutation(
+        "writes-ask-nobody",
+        "gateway",
+        ("A1",),
+        "a write is not asked whether its ledger is the caller's",
+        "gateway/services/checked_changes.py",
+        "        who.require_ledger(action, ledger_id, owner_of_metadata(stored), request.request_token)\n",
+        "",
+        ACCESS,
+    ),
+    Mutation(
+        "removals-reach-everything",
+        "gateway",
+        ("A1",),
+        "who may delete its own ledgers may delete all of the scope",
+        "gateway/services/checked_changes.py",
+        "        whole = who.require_some(Action.LEDGER_DELETE, ledger_id.scope_id) is Reach.ALL\n",
+        "        whole = who.reach(Action.LEDGER_DELETE, ledger_id.scope_id) is not None\n",
+        ACCESS,
+    ),
+    Mutation(
+        "quota-without-what-is-under-way",
+        "gateway",
+        (),
+        "creations under way at once do not count for a quota (A2)",
+        "gateway/services/ledger_quotas.py",
+        "        return self._owned[owner] + self._under_way_of[owner]\n",
+        "        return self._owned[owner]\n",
+        tests=("tests/unit/gateway/services/test_ledger_quotas.py",),
+    ),
+    Mutation(
+        "decisions-outlive-their-policy",
+        "bookie",
+        (),
+        "a connection to the entry port goes by the policy that it began with (A3)",
+        "bookie/protocol/entry_access.py",
+        "        if policy is not self._policy or generation != self._generation:\n",
+        "        if self._policy is None or generation != self._generation:\n",
+        tests=("tests/unit/bookie/protocol/test_entry_access.py",),
+    ),
+    Mutation(
+        "owners-outlive-their-ledger",
+        "bookie",
+        (),
+        "a bookie goes by the owner of a ledger that was deleted, though another has its id (A3)",
+        "bookie/protocol/ledger_owners.py",
+        "            del self._known[number]\n",
+        "            pass\n",
+        tests=("tests/unit/bookie/protocol/test_entry_access.py",),
     ),
     Mutation(
         "any-cluster-is-believed",

@@ -127,6 +127,22 @@ async def test_what_is_being_created_counts() -> None:
     gateway.create(A, count=2)
 
 
+async def test_what_may_have_been_created_counts_until_a_count_has_looked() -> None:
+    gateway = _Gateway()
+    await gateway.quotas.count()
+    who = Caller(gateway.access, PrincipalLimits(), A, "peer")
+    for number in (1, 2):
+        with gateway.quotas.room(who, [0]):
+            gateway.quotas.in_doubt(who, 0)
+        gateway.store.ledgers[0][number] = "token:a"
+    with pytest.raises(QuotaReachedException):
+        gateway.create(A)
+    await gateway.quotas.count()
+    assert gateway.quotas.owned_by("token:a") == 2
+    gateway.remove(0, 1)
+    gateway.create(A)
+
+
 async def test_before_the_first_count_it_is_to_be_tried_again() -> None:
     gateway = _Gateway()
     with pytest.raises(OverLimitException, match="are being counted") as told:

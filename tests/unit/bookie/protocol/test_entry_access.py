@@ -1,0 +1,107 @@
+"""What a connection remembers of decisions: until the policy is another one, or a ledger's owner may be."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from bookgate.bookie.protocol.entry_access import Answer, EntryAccess
+from bookgate.bookie.protocol.ledger_owners import LedgerOwners
+from bookgate.ledger.errors import NoSuchLedgerExistsOnMetadataServerException
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.metadata import OWNER_KEY, LedgerMetadata
+from bookgate.ledger.metadata_store import LedgerRecord
+from bookgate.ledger.wire.messages import AddRequest, ReadRequest
+from bookgate.runtime.security.access_control import AccessControl
+from bookgate.runtime.security.authenticators import Authenticators
+from bookgate.runtime.security.policy import parse_policy
+from bookgate.runtime.security.principal import Kind, Principal
+
+pytestmark = pytest.mark.asyncio
+
+OWNED = parse_policy("""
+[[bindings]]
+principals = ["token:*"]
+role = "writer"
+owned = true
+""")
+A, B = Principal(Kind.TOKEN, "a"), Principal(Kind.TOKEN, "b")
+ADD = AddRequest(1, 7, 0, b"key", b"body", False)
+READ = ReadRequest(2, 7, 0)
+
+
+class _Ledgers:
+    """Owners by id."""
+
+    def __init__(self) -> None:
+        self.owners = {7: "token:a"}
+        self.asked = 0
+        self.go_on = asyncio.Event()
+        self.go_on.set()
+
+    async def read(self, ledger_id: LedgerId) -> LedgerRecord:
+        self.asked += 1
+        owner = self.owners.get(ledger_id.ledger_id)
+        await self.go_on.wait()
+        if owner is None:
+            raise NoSuchLedgerExistsOnMetadataServerException("none")
+        custom = {OWNER_KEY: owner.encode()}
+        return LedgerRecord(ledger_id, LedgerMetadata.new(["b"], 1, 1, custom_metadata=custom), 0)
+
+
+def entry_access(ledgers: _Ledgers, control: AccessControl) -> EntryAccess:
+    return EntryAccess(control, LedgerOwners(cast(Any, ledgers)), lambda: 0.0)
+
+
+async def test_an_owner_is_learnt_once_and_forgotten_with_its_ledger() -> None:
+    ledgers = _Ledgers()
+    access = entry_access(ledgers, AccessControl(Authenticators(), OWNED))
+    first, second = access.guard(A, "peer"), access.guard(B, "peer")
+    assert first.check(ADD) is Answer.OWNER_UNKNOWN
+    assert await access.owners.learn(7)
+    assert (first.check(ADD), second.check(ADD)) == (Answer.ALLOWED, Answer.DENIED)
+    assert 7 in first.may_add
+    assert ledgers.asked == 1
+    # Deleted, and made again by somebody else under the same id.
+    ledgers.owners[7] = "token:b"
+    access.owners.forget([7, 8])
+    first.refresh()
+    assert 7 not in first.may_add
+    assert first.check(ADD) is Answer.OWNER_UNKNOWN
+    assert await access.owners.learn(7)
+    second.refresh()
+    assert (first.check(ADD), second.check(ADD)) == (Answer.DENIED, Answer.ALLOWED)
+
+
+async def test_what_is_deleted_while_its_owner_is_asked_for_is_asked_for_again() -> None:
+    ledgers = _Ledgers()
+    access = entry_access(ledgers, AccessControl(Authenticators(), OWNED))
+    ledgers.go_on.clear()
+    learning = asyncio.create_task(access.owners.learn(7))
+    await asyncio.sleep(0)
+    ledgers.owners[7] = "token:b"
+    access.owners.forget([7])
+    ledgers.go_on.set()
+    assert await learning
+    assert access.owners.owner(7) == "token:b"
+
+
+async def test_another_policy_forgets_what_was_decided() -> None:
+    policy = SimpleNamespace(value=OWNED, problem=None)
+    control = AccessControl(Authenticators(), cast(Any, policy))
+    access = entry_access(_Ledgers(), control)
+    await access.owners.learn(7)
+    guard = access.guard(A, "peer")
+    assert (guard.check(ADD), guard.check(READ)) == (Answer.ALLOWED, Answer.ALLOWED)
+    policy.value = parse_policy("""
+[[bindings]]
+principals = ["token:a"]
+role = "reader"
+""")
+    guard.refresh()
+    assert not guard.may_add
+    assert (guard.check(ADD), guard.check(READ)) == (Answer.DENIED, Answer.ALLOWED)
+    assert control.counts["entry", "token", "denied"] == 1
