@@ -62,7 +62,8 @@ def start(master: str, more: Mapping[str, str] | None = None) -> SparkSession:
     return made
 
 
-_CONNECTS_TOO_LATE = "waiting for the Python worker to connect back"
+_CONNECTS_TOO_LATE = "connect back"
+"""Spark words it as `waiting for the Python worker to …`, or `Python worker failed to …`."""
 _BEGINNING = ("Initializing", "Getting offsets")
 """What a query says of itself until its source has a worker."""
 
