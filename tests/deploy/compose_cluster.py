@@ -24,6 +24,7 @@ from bookgate.bookie.standalone.local_zookeeper import _class_path, _find_java
 from tests.deploy.prometheus_server import DEPLOY, ROOT, tool
 
 FOLDER = DEPLOY / "compose"
+SECURE = "/etc/bookgate/secure"
 COMPOSE: dict[str, Any] = yaml.safe_load((FOLDER / "compose.yaml").read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 
@@ -45,7 +46,12 @@ class ComposeCluster:
             for name in SERVICES
             if name.startswith("bookie")
         }
-        return "grpc://" + ",".join(f"{self.addresses[name]}:{port}" for name, port in ports.items())
+        return "grpcs://" + ",".join(f"{self.addresses[name]}:{port}" for name, port in ports.items())
+
+    @property
+    def secure(self) -> Path:
+        """Certificates, tokens and policy."""
+        return self._root / "volumes" / "secure"
 
     def names(self, kind: str) -> list[str]:
         return [name for name in SERVICES if name.startswith(kind)]
@@ -128,12 +134,18 @@ class ComposeCluster:
         if name.startswith("zookeeper"):
             return self._zookeeper(name)
         arguments = [self._argument(name, argument) for argument in SERVICES[name]["command"]]
+        if name == "security-init":
+            # The containers are known by their names, the processes here by their addresses.
+            arguments += [f"--host={address}" for address in self.addresses.values()]
         if name == "prometheus":
             return [tool("prometheus"), *arguments, f"--web.listen-address={self.addresses[name]}:9090"]
         return [sys.executable, "-m", "bookgate", *arguments]
 
     def _argument(self, name: str, argument: str) -> str:
         option, _, value = argument.rpartition("=")
+        if option == "--bookie":
+            # An id, as those of the environment.
+            return argument
         if not value.startswith("/"):
             return self._here(argument)
         path = str(self._path(name, value))
@@ -164,7 +176,8 @@ class ComposeCluster:
         return copied
 
     def _here(self, text: str) -> str:
-        """Names of services as addresses, where they end or a port follows."""
+        """Names of services as addresses, where they end or a port follows; what `security-init` made, where it is."""
+        text = text.replace(SECURE, str(self.secure))
         names = "|".join(map(re.escape, self.addresses))
         return re.sub(rf"\b({names})(?=[:/;]|$)", lambda found: self.addresses[found[1]], text)
 

@@ -6,8 +6,10 @@ import os
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
+import tomllib
 import urllib.request
 import zipfile
 from collections.abc import Iterator
@@ -18,6 +20,7 @@ from typer.testing import CliRunner
 
 from bookgate.bookie.commands.config import app as config_app
 from bookgate.thinclient.blocking.client import BookKeeper
+from bookgate.thinclient.config import ClientConfig
 from tests.deploy.compose_cluster import COMPOSE, FOLDER, SERVICES, ComposeCluster
 from tests.deploy.prometheus_server import ROOT, Prometheus
 
@@ -37,6 +40,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ComposeCluster
         running.start(*zookeepers)
         for name in zookeepers:
             running.wait_until(name, lambda name=name: "Mode: " in srvr(running.addresses[name]))
+        assert running.run("security-init") == 0
         assert running.run("cluster-init") == 0
         bookies = running.names("bookie")
         running.start(*bookies, "prometheus")
@@ -52,12 +56,20 @@ def srvr(address: str) -> str:
 
 
 def get(cluster: ComposeCluster, name: str, path: str) -> str:
-    with urllib.request.urlopen(f"http://{cluster.addresses[name]}:8080{path}", timeout=10) as response:
+    trusted = ssl.create_default_context(cafile=str(cluster.secure / "ca.crt"))
+    url = f"https://{cluster.addresses[name]}:8080{path}"
+    with urllib.request.urlopen(url, timeout=10, context=trusted) as response:
         return str(response.read().decode()).strip()
 
 
+def client_of(cluster: ComposeCluster) -> BookKeeper:
+    """As the service `client` is one: by the settings that `security-init` made."""
+    settings = tomllib.loads((cluster.secure / "client.toml").read_text())
+    return BookKeeper.connect(config=ClientConfig(gateways=cluster.gateway_uri, **settings))
+
+
 def write_and_read(cluster: ComposeCluster, *, bookies: int) -> None:
-    with BookKeeper.connect(cluster.gateway_uri) as client:
+    with client_of(cluster) as client:
         assert len(client.bookies()) == 3
         with client.create_ledger(ensemble_size=bookies, write_quorum_size=2, ack_quorum_size=2) as ledger:
             ledger.append_all([b"one", b"two"])
@@ -95,7 +107,7 @@ def test_zookeeper_is_restarted_server_by_server(cluster: ComposeCluster) -> Non
     if "bookie-3" not in cluster.running():
         cluster.start("bookie-3")
         cluster.wait_until("bookie-3", lambda: get(cluster, "bookie-3", "/api/v1/bookie/is_ready") == "OK")
-    with BookKeeper.connect(cluster.gateway_uri) as client, client.create_ledger() as ledger:
+    with client_of(cluster) as client, client.create_ledger() as ledger:
         for name in cluster.names("zookeeper"):
             cluster.end(name)
             ledger.append_all([b"while a server is away"] * 100)
@@ -105,7 +117,10 @@ def test_zookeeper_is_restarted_server_by_server(cluster: ComposeCluster) -> Non
         assert len(client.bookies()) == 3
 
 
-def test_the_bookies_settings_are_sound() -> None:
+def test_the_bookies_settings_are_sound(monkeypatch: pytest.MonkeyPatch) -> None:
+    for key, value in SERVICES["bookie-1"]["environment"].items():
+        monkeypatch.setenv(key, value)
+    assert "insecure" not in (FOLDER / "bookie.toml").read_text()
     result = CliRunner().invoke(config_app, ["check", str(FOLDER / "bookie.toml")])
     assert result.exit_code == 0, result.output
 

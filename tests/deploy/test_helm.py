@@ -82,7 +82,17 @@ def test_its_settings_are_the_kustomizations_and_a_bookie_takes_them(tmp_path: P
     expected = tomllib.loads((DEPLOY / "kubernetes" / "bookies" / "bookie.toml").read_text())
     assert settings == {**expected, "metadata_uri": URI}
     (tmp_path / "bookie.toml").write_text(text)
-    assert load_config(tmp_path / "bookie.toml").write_cache_mb == 128
+    assert load_config(tmp_path / "bookie.toml", tls_cert="c", tls_key="k").write_cache_mb == 128
+
+
+def test_security_is_there_unless_it_is_said_otherwise() -> None:
+    opened = {"security": {"enabled": False}, "settings": {"insecure": True}}
+    text = yaml.dump(rendered(**opened))
+    assert "bookgate-secure" not in text
+    assert "HTTPS" not in text
+    assert tomllib.loads(one("ConfigMap", **opened)["data"]["bookie.toml"])["insecure"] is True
+    named = yaml.dump(one("StatefulSet", security={"secretName": "mine"}))
+    assert "secretName: mine" in named
 
 
 def test_a_change_of_settings_rolls_the_pods() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import shutil
 import subprocess
 import urllib.request
@@ -13,13 +15,18 @@ import grpc
 import kubernetes_validate
 import pytest
 import yaml
+from cryptography import x509
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from typer.testing import CliRunner
 
 from bookgate.bookie.commands.config import app as config_app
-from bookgate.bookie.config.bookie import load_config
+from bookgate.bookie.config.bookie import BookieConfig, load_config
 from bookgate.bookie.standalone.cluster import StandaloneCluster
 from bookgate.gateway.config import GatewayConfig
+from bookgate.runtime.security.actions import Action
+from bookgate.runtime.security.decision import Resource, decide
+from bookgate.runtime.security.policy import parse_policy
+from bookgate.runtime.security.principal import Kind, Principal
 from bookgate.thinclient.commands.main import app as bookgate
 from tests.deploy.prometheus_server import DEPLOY
 from tests.deploy.test_metrics_reference import gateway_alone
@@ -126,7 +133,7 @@ def test_the_cluster_is_made_once_where_the_bookies_look_for_it(version: str) ->
     kubernetes_validate.validate(job, version, strict=True)
     assert "ttlSecondsAfterFinished" not in job["spec"], "or applying it again would run it again"
     [only] = job["spec"]["template"]["spec"]["containers"]
-    settings = load_config(FOLDER / "bookies" / "bookie.toml", data_dir=Path("/d"))
+    settings = bookie_settings()
     assert only["args"][:2] == ["cluster", "init"]
     assert only["args"][-1] == f"--metadata-uri={settings.metadata_uri}"
     assert CliRunner().invoke(bookgate, [*only["args"], "--help"]).exit_code == 0
@@ -147,7 +154,7 @@ def test_ports_are_those_of_the_software() -> None:
         "http": settings.http_port,
     }
     ports = {port["name"]: port["containerPort"] for port in container("sidecar", "gateway")["ports"]}
-    environment = {each["name"]: each["value"] for each in container("sidecar", "gateway")["env"]}
+    environment = {each["name"]: each.get("value") for each in container("sidecar", "gateway")["env"]}
     assert ports["gateway"] == GatewayConfig.model_fields["port"].default
     assert str(ports["gateway-http"]) == environment["BOOKGATE_GATEWAY_HTTP_PORT"]
 
@@ -179,13 +186,59 @@ def test_the_settings_lie_where_the_volumes_are() -> None:
     claims = {each["metadata"]["name"] for each in one("bookies", "StatefulSet")["spec"]["volumeClaimTemplates"]}
     volumes = {each["name"] for each in pod("bookies")["spec"]["volumes"]}
     assert set(mounts) == claims | volumes
-    settings = load_config(FOLDER / "bookies" / "bookie.toml")
+    settings = bookie_settings()
     [ledgers] = settings.ledgers
     [journal] = settings.journals
     # Below the mount: a fresh file system has a lost+found of its own.
     assert journal.parent == Path(mounts["journal"])
     assert ledgers.parent == Path(mounts["ledgers"])
     assert f"{mounts['settings']}/bookie.toml" in container("bookies", "bookie")["args"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "bookies", "name"), [("bookies", "bookie", "bookie"), ("sidecar", "java-bookie", "gateway")]
+)
+def test_what_security_init_makes_is_what_the_pods_are_secured_by(
+    kind: str, bookies: str, name: str, tmp_path: Path
+) -> None:
+    """By the commands that the kustomization tells; all certificates are good at the names that clients use."""
+    [command] = re.findall(r"#   (bookgate security init .*?)\n#   kubectl", kustomization(kind), re.DOTALL)
+    arguments = shlex.split(command.replace("\\\n#", "").replace(" secure ", f" {tmp_path} "))[1:]
+    assert CliRunner().invoke(bookgate, arguments).exit_code == 0
+    [copied] = re.findall(r"(kubectl create secret .*?)\n(?!#     )", kustomization(kind), re.DOTALL)
+    sources = [tmp_path / each for each in re.findall(r"--from-file=secure/(\S+)", copied)]
+    secret = {file.name for each in sources for file in (each.iterdir() if each.is_dir() else [each])}
+    text = yaml.dump(container(kind, name)["env"]) + (bookies_toml() if kind == "bookies" else "")
+    named = set(re.findall(r"/etc/bookgate-secure/([^\s\"]+)", text.replace("$(POD_NAME)", f"{bookies}-0")))
+    assert {"tokens", "policy.toml", f"{bookies}-0.crt", f"{bookies}-0.key"} <= named <= secret
+    assert "ca.key" not in secret
+    certificate = x509.load_pem_x509_certificate((tmp_path / "bookies" / f"{bookies}-0.crt").read_bytes())
+    hosts = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    namespace = one("bookies", "Namespace")["metadata"]["name"] if kind == "bookies" else "bookkeeper"
+    assert {f"*.{bookies}.{namespace}.svc", "bookgate-gateway"} <= set(hosts.get_values_for_type(x509.DNSName))
+    policy = parse_policy((tmp_path / "policy.toml").read_text())
+    principal = Principal(Kind.TOKEN, f"{bookies}-0")
+    assert decide(policy, principal, Action.BOOKIE_REGISTER, Resource(bookie_id=f"{bookies}-0"))
+    assert not decide(policy, principal, Action.BOOKIE_REGISTER, Resource(bookie_id=f"{bookies}-1"))
+
+
+def kustomization(kind: str) -> str:
+    return (FOLDER / kind / "kustomization.yaml").read_text()
+
+
+def bookies_toml() -> str:
+    return (FOLDER / "bookies" / "bookie.toml").read_text()
+
+
+def bookie_settings() -> BookieConfig:
+    """With what the pod's environment says."""
+    return load_config(FOLDER / "bookies" / "bookie.toml", tls_cert="c", tls_key="k", data_dir=Path("/d"))
+
+
+@pytest.mark.parametrize(("kind", "name"), OURS)
+def test_nothing_is_left_open(kind: str, name: str) -> None:
+    assert "insecure" not in yaml.dump(manifests(kind)).lower() + bookies_toml()
+    assert container(kind, name)["livenessProbe"]["httpGet"]["scheme"] == "HTTPS"
 
 
 @pytest.mark.parametrize(("kind", "name"), OURS)
@@ -209,9 +262,8 @@ def test_probes_of_a_bookie_are_answered(standalone_cluster: StandaloneCluster) 
 
 def test_probes_of_a_gateway_are_answered(standalone_cluster: StandaloneCluster) -> None:
     gateway = container("sidecar", "gateway")
-    assert gateway["readinessProbe"]["grpc"]["port"] == GatewayConfig.model_fields["port"].default
     with gateway_alone(standalone_cluster.metadata_uri) as addresses:
-        for kind in ("startupProbe", "livenessProbe"):
+        for kind in ("startupProbe", "livenessProbe", "readinessProbe"):
             path = gateway[kind]["httpGet"]["path"]
             with urllib.request.urlopen(f"http://{addresses['http'][0]}{path}", timeout=10) as response:
                 assert response.status == 200

@@ -183,9 +183,15 @@ def test_what_selectors_are_in_an_expression() -> None:
     assert selectors("time() - process_start > 90 and changes(up[1h]) == 0") == {"process_start", "up"}
 
 
-def test_promtool_takes_configuration_and_rules() -> None:
+@pytest.mark.parametrize(
+    "what",
+    # The configuration's files of TLS and of the token are the cluster's.
+    [("config", "--syntax-only", "prometheus.yml"), ("rules", *(str(file) for file in RULES))],
+    ids=["configuration", "rules"],
+)
+def test_promtool_takes_configuration_and_rules(what: tuple[str, ...]) -> None:
     checked = subprocess.run(
-        [tool("promtool"), "check", "config", "prometheus.yml"],
+        [tool("promtool"), "check", *what],
         cwd=DEPLOY / "prometheus",
         capture_output=True,
         text=True,

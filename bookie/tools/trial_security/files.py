@@ -47,12 +47,12 @@ role = "scraper"
 # Each bookie by its certificate, or by its token at gateways: registers under its own name, and repairs what others
 # have lost.
 [[bindings]]
-principals = ["tls:CN=bookie-*", "token:bookie-*"]
+principals = [{bookies}]
 role = "bookie"
-bookies = ["{name}"]
+bookies = ["{{name}}"]
 # Its own test (GET /api/v1/bookie/sanity) adds entries.
 [[bindings]]
-principals = ["tls:CN=bookie-*", "token:bookie-*"]
+principals = [{bookies}]
 role = "tester"
 
 [roles.finder]
@@ -130,9 +130,15 @@ def make(directory: Path, bookies: Sequence[str], hosts: Sequence[str]) -> list[
             write(path, token.encode() + b"\n")
             with open(directory / "tokens", "a", encoding="utf-8") as known:
                 known.write(line + "\n")
-    write(directory / "policy.toml", _POLICY.encode(), 0o644)
+    write(directory / "policy.toml", _POLICY.format(bookies=_principals(bookies)).encode(), 0o644)
     write(directory / "client.toml", _CLIENT.format(directory=directory).encode(), 0o644)
     return made
+
+
+def _principals(bookies: Sequence[str]) -> str:
+    """Those of bookies, for the policy: also of bookies that come later, where their ids are as usual."""
+    patterns = ["*bookie-*", *(name for name in bookies if "bookie-" not in name)]
+    return ", ".join(f'"{kind}{pattern}"' for pattern in patterns for kind in ("tls:CN=", "token:"))
 
 
 def _authority(directory: Path) -> Authority:
