@@ -32,12 +32,12 @@ MUTATIONS = (
     Mutation(
         "writes-ask-nobody",
         "gateway",
-        ("A1",),
-        "a write is not asked whether its ledger is the caller's",
+        (),
+        "a write is not asked whether its ledger is the caller's (A1)",
         "gateway/services/checked_changes.py",
         "        who.require_ledger(action, ledger_id, owner_of_metadata(stored), request.request_token)\n",
         "",
-        ACCESS,
+        tests=("tests/integration/gateway/test_access.py",),
     ),
     Mutation(
         "removals-reach-everything",
