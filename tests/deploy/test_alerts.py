@@ -150,6 +150,18 @@ ILL: dict[str, tuple[Series, str]] = {
         {'bookgate_spark_tasks_total{instance="e:1", table="entries", outcome="failed", worker="9"}': "0x5 2x1500"},
         "10m",
     ),
+    "AuthenticationFailures": (
+        {f'bookie_ACCESS{{{_BOOKIE}, door="http", principal="-", outcome="unauthenticated"}}': "0+10x1500"},
+        "10m",
+    ),
+    "Denied": (
+        {f'bookgate_gateway_access_total{{{_GATEWAY}, door="gateway", principal="b", outcome="denied"}}': "0+5x1500"},
+        "20m",
+    ),
+    "QuotaReached": (
+        {f'bookgate_gateway_access_total{{{_GATEWAY}, door="gateway", principal="b", outcome="quota"}}': "0x5 1x1500"},
+        "10m",
+    ),
 }
 
 
