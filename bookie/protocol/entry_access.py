@@ -90,6 +90,8 @@ class EntryGuard:
         self.adds = 0
         """Since they were charged the last time."""
         self.add_bytes = 0
+        self.has_rates = False
+        """Whether the policy bounds the principal's rate of adds."""
         self.refresh()
 
     def refresh(self) -> None:
@@ -97,12 +99,9 @@ class EntryGuard:
         policy, generation = self._shared.control.policy, self._shared.owners.generation
         if policy is not self._policy or generation != self._generation:
             self._policy, self._generation = policy, generation
+            limits = policy.limits_of(self.principal)
+            self.has_rates = limits is not None and not (limits.adds_per_second is limits.add_bytes_per_second is None)
             self._forget()
-
-    @property
-    def has_rates(self) -> bool:
-        """Whether the policy bounds anybody's rate."""
-        return bool(self._shared.control.policy.limits)
 
     def _forget(self) -> None:
         self.may_add.clear()

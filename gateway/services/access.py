@@ -80,6 +80,7 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
 
     def _unary(self, method: str, action: Action | None, inner: Any) -> Any:
         short = method.rpartition("/")[2]
+        is_decided_here = action is not None and not action.is_of_ledgers
 
         async def call(request: Any, context: Context) -> Any:
             who = await self._enter(method, action, request, context)
@@ -94,7 +95,7 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
                     response = await response
             finally:
                 self._turns.leave()
-            if action is not None and not action.is_of_ledgers:
+            if is_decided_here and action is not None:
                 self._write_down(who, short, action, request, response, time.perf_counter() - began)
             return response
 
@@ -145,8 +146,9 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
             if key == "authorization":
                 bearer = bearer_of(value if isinstance(value, str) else value.decode("latin-1")) or ""
         certificate = None if bearer is not None else _certificate(context)
+        shown = bearer is not None or certificate is not None
         return self._access.authenticate(
-            door=DOOR, peer=peer, bearer=bearer, certificate=certificate, loopback=_is_local(peer)
+            door=DOOR, peer=peer, bearer=bearer, certificate=certificate, loopback=not shown and _is_local(peer)
         )
 
     def _authorise(self, who: Caller, method: str, action: Action | None, request: Any) -> None:

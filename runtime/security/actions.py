@@ -44,12 +44,12 @@ class Action(StrEnum):
     @property
     def is_of_ledgers(self) -> bool:
         """Whether scopes and ownership limit it."""
-        return self.value.startswith(("ledger.", "entry."))
+        return self in _OF_LEDGERS
 
     @property
     def is_of_bookies(self) -> bool:
         """Whether bookie ids limit it."""
-        return self.value.startswith(("bookie.", "cookie."))
+        return self in _OF_BOOKIES
 
     @property
     def is_reading(self) -> bool:
@@ -57,6 +57,8 @@ class Action(StrEnum):
         return self in _READING
 
 
+_OF_LEDGERS = frozenset(action for action in Action if action.startswith(("ledger.", "entry.")))
+_OF_BOOKIES = frozenset(action for action in Action if action.startswith(("bookie.", "cookie.")))
 _READING = frozenset(
     (
         Action.LEDGER_READ,

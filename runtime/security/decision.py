@@ -18,11 +18,8 @@ from enum import Enum, auto
 
 from bookgate.ledger.errors import IncorrectParameterException
 from bookgate.runtime.security.actions import Action
-from bookgate.runtime.security.policy import Binding, Policy, parse_scope, unsigned_scope
+from bookgate.runtime.security.policy import MOST_PRINCIPALS, Binding, Policy, parse_scope, unsigned_scope
 from bookgate.runtime.security.principal import Principal
-
-_MOST_PRINCIPALS = 4096
-"""Worked out and kept at a time; one that comes back later is worked out anew."""
 
 NO_BINDING = "no binding allows it"
 
@@ -152,7 +149,7 @@ def _rules_of(policy: Policy, principal: Principal) -> dict[Action, _Rules]:
         if binding.has(principal):
             for action in binding.actions:
                 rules.setdefault(action, _Rules()).add(binding)
-    if len(policy.worked_out) >= _MOST_PRINCIPALS:
+    if len(policy.worked_out) >= MOST_PRINCIPALS:
         policy.worked_out.clear()
     policy.worked_out[principal] = rules
     return rules

@@ -56,6 +56,9 @@ BUILT_IN_ROLES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 
 _MASK_64 = (1 << 64) - 1
 
+MOST_PRINCIPALS = 4096
+"""Worked out and kept at a time; one that comes back later is worked out anew."""
+
 
 @dataclass(frozen=True, slots=True)
 class Binding:
@@ -121,10 +124,18 @@ class Policy:
     quotas: tuple[Quota, ...] = ()
     worked_out: dict[Principal, Any] = field(default_factory=dict, compare=False, repr=False)
     """What `decision` has worked out of single principals."""
+    limits_worked_out: dict[Principal, Limits | None] = field(default_factory=dict, compare=False, repr=False)
 
     def limits_of(self, principal: Principal) -> Limits | None:
         """The first entry that is for this principal."""
-        return next((each for each in self.limits if matches(each.principals, principal)), None)
+        if not self.limits:
+            return None
+        known = self.limits_worked_out
+        if principal not in known:
+            if len(known) >= MOST_PRINCIPALS:
+                known.clear()
+            known[principal] = next((each for each in self.limits if matches(each.principals, principal)), None)
+        return known[principal]
 
     def quota_of(self, scope_id: int) -> Quota | None:
         """The first quota that is for this scope."""

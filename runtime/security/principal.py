@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -37,9 +37,23 @@ class Principal:
     kind: Kind
     name: str = ""
     groups: frozenset[str] = frozenset()
+    _text: str = field(default="", init=False, repr=False, compare=False)
+    _hash: int = field(default=0, init=False, repr=False, compare=False)
+    """Both are asked for several times a call."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_text", f"{self.kind}:{self.name}" if self.name else str(self.kind))
+        object.__setattr__(self, "_hash", hash((self._text, self.groups)))
 
     def __str__(self) -> str:
-        return f"{self.kind}:{self.name}" if self.name else str(self.kind)
+        return self._text
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __reduce__(self) -> tuple[type[Principal], tuple[Kind, str, frozenset[str]]]:
+        # Another process hashes otherwise.
+        return Principal, (self.kind, self.name, self.groups)
 
     @property
     def is_authenticated(self) -> bool:
