@@ -26,19 +26,9 @@ _AT_ONCE = (
     "tests/integration/",
 )
 """What takes long begins first, so that no process has much left when the others are done."""
-_SPARK_GROUPS = 2
-"""Each process that runs Spark's tests starts a JVM and a cluster of its own for all of them."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """One group a file, which one process runs (`--dist loadgroup`), and two groups for all files of Spark's."""
-    spark_files = sorted({item.path for item in items if "tests/spark/" in item.nodeid})
-    for item in items:
-        if item.path in spark_files:
-            group = f"spark {spark_files.index(item.path) % _SPARK_GROUPS}"
-        else:
-            group = item.nodeid.partition("::")[0]
-        item.add_marker(pytest.mark.xdist_group(group))
     ranks = {item: next((n for n, at in enumerate(_AT_ONCE) if item.nodeid.startswith(at)), 9) for item in items}
     items.sort(key=ranks.__getitem__)
 
