@@ -306,7 +306,13 @@ def commands_in(block: str) -> Iterator[list[str]]:
 
 def known_options(command: Any, words: list[str], where: str) -> None:
     context = typer.Context(command)
-    while hasattr(command, "get_command") and words and not words[0].startswith("-"):
+    while hasattr(command, "get_command") and words:
+        if words[0].startswith("-"):
+            # The client's settings stand before the noun, each with a value.
+            if words[0] not in {option for parameter in command.params for option in parameter.opts}:
+                break
+            words = words[2:]
+            continue
         found = command.get_command(context, words[0])
         assert found is not None, f"{where}: there is no {words[0]}"
         command, words = found, words[1:]
