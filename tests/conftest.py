@@ -19,13 +19,17 @@ settings.load_profile("bookgate")
 
 
 _AT_ONCE = (
+    "tests/simulation/",
     "tests/spark/",
     "tests/integration/bookie/replication/",
-    "tests/simulation/",
     "tests/deploy/",
     "tests/integration/",
 )
-"""What takes long begins first, so that no process has much left when the others are done."""
+"""What takes long begins first, so that no process has much left when the others are done.
+
+Worlds begin before clients and clusters that whole runs share are at work in the same process: what these log, and
+which of their background tasks are begun anew, would be the worlds' too.
+"""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

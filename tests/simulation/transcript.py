@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import threading
 from collections.abc import Callable
 
 LOGGED = ("bookgate.bookie", "bookgate.gateway", "bookgate.thinclient")
@@ -17,8 +18,12 @@ class LogLines(logging.Handler):
         self._transcript = transcript
         self._who = who
         self._before: dict[str, tuple[int, bool]] = {}
+        self._thread = threading.get_ident()
+        """Worlds have one; a real client of this process, which another test left at work, has its own."""
 
     def emit(self, record: logging.LogRecord) -> None:
+        if record.thread != self._thread:
+            return
         self._transcript.note(self._who(), f"[{record.levelname.lower()}] {record.getMessage()}")
 
     def __enter__(self) -> None:
