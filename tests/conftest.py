@@ -19,10 +19,10 @@ settings.load_profile("bookgate")
 
 
 _AT_ONCE = (
-    "tests/deploy/",
     "tests/simulation/",
     "tests/spark/",
     "tests/integration/bookie/replication/",
+    "tests/deploy/",
     "tests/integration/",
 )
 """What takes long begins first, so that no process has much left when the others are done.
