@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from bookgate.bookie.http.client_routes import EntryNumber, OwnClient
+from bookgate.bookie.http.client_routes import EntryNumber, OwnClient, password_of
 from bookgate.gateway.console.paths import CONSOLE
 from bookgate.gateway.http.access import Need
 from bookgate.gateway.http.api import WHOLE, Call, NoBody, Route, get
@@ -78,7 +78,7 @@ def console_entry_routes(own: OwnClient) -> list[Route]:
             if query.ledger_scope_id != 0:
                 raise HttpError(400, "entries of ledgers of a scope can't be asked for at a single bookie")
             bookies = _bookies_of(metadata, entry_id)
-            digest = LedgerSecrets.of(metadata, metadata.known_password() or b"", own.config()).digest
+            digest = LedgerSecrets.of(metadata, password_of(handle.record), own.config()).digest
             answers = await asyncio.gather(*(_copy(own, name, query, digest) for name in bookies))
         good = next((answer for answer in answers if isinstance(answer, Entry)), None)
         copies = [_copy_shown(name, answer, good) for name, answer in zip(bookies, answers, strict=True)]

@@ -80,7 +80,6 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
 
     def _unary(self, method: str, action: Action | None, inner: Any) -> Any:
         short = method.rpartition("/")[2]
-        is_decided_here = action is not None and not action.is_of_ledgers
 
         async def call(request: Any, context: Context) -> Any:
             who = await self._enter(method, action, request, context)
@@ -95,7 +94,7 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
                     response = await response
             finally:
                 self._turns.leave()
-            if is_decided_here and action is not None:
+            if action is not None and not action.is_of_ledgers:
                 self._write_down(who, short, action, request, response, time.perf_counter() - began)
             return response
 
