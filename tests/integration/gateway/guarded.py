@@ -67,6 +67,10 @@ NAMES = (
 KEY = ec.generate_private_key(ec.SECP256R1())
 
 
+_WRITE_FAILED = "Internal error from Core"
+"""What gRPC's client says by itself where the server ends a stream while the client writes: not the server's answer."""
+
+
 class Guarded:
     """One gateway with security on a store of its own."""
 
@@ -182,6 +186,8 @@ async def outcome(
     try:
         answer = await call(channel, method, request, metadata)
     except grpc.aio.AioRpcError as error:
+        if method.client_streaming and error.details() == _WRITE_FAILED:
+            return await outcome(channel, method, request, metadata)
         return error.code().name
     inner = getattr(answer, "responses", None)
     return StatusCode.Name((inner[0] if inner else answer).code)
