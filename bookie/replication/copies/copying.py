@@ -36,10 +36,19 @@ _GROUP_COST = 128 * 1024
 
 @dataclass(slots=True)
 class Copied:
-    """What was done so far."""
+    """What was done so far, by one repair or by all of a process."""
 
     entries: int = 0
     bytes: int = 0
+    of_all: Copied | None = None
+    """What these are counted with."""
+
+    def add(self, entries: int, size: int) -> None:
+        """Counts what was stored; `size` in bytes."""
+        self.entries += entries
+        self.bytes += size
+        if self.of_all is not None:
+            self.of_all.add(entries, size)
 
 
 class Copier:
@@ -113,9 +122,7 @@ class Copier:
             raise
         if self._loop.time() - sent_at > SLOW_ANSWER_SECONDS:
             self._budget.overloaded(target, self._loop.time())
-        # Not in one statement with the await: others count meanwhile.
-        self._copied.entries += len(group)
-        self._copied.bytes += stored
+        self._copied.add(len(group), stored)
 
 
 def groups_of(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:

@@ -1,7 +1,9 @@
 """The ledgers that marks name: how many copies each has left, which were deleted since.
 
 How many copies are left is read once for a mark as long as no bookie comes or goes, so that marks by the hundred
-thousand can be listed again and again while they are worked through. Source: docs/protocol/auto-recovery.md#order.
+thousand can be listed again and again while they are worked through. A bookie that a mark names counts as one without
+its copies, whether it is there or not: a check of replicas and a scrub name bookies that are. Only one that is to be
+emptied has them still. Source: docs/protocol/auto-recovery.md#order.
 
 Not its job: their order (`repair_queue`), what the bookies really hold (`repair`).
 """
@@ -27,36 +29,37 @@ class MarkedLedgers:
 
     def __init__(self, ledgers: LedgerManager) -> None:
         self._ledgers = ledgers
-        self._left: dict[int, tuple[int, int]] = {}
-        """By ledger the version of its mark, and how many copies it has left."""
+        self._known: dict[int, Candidate] = {}
+        """By ledger, as its mark and its metadata were when they were read."""
 
     def forget(self) -> None:
         """Bookies have come or gone."""
-        self._left.clear()
+        self._known.clear()
 
     def keep_only(self, marked: Collection[int]) -> None:
         """Forgets every ledger that is not marked any more."""
-        for ledger_id in self._left.keys() - marked:
-            del self._left[ledger_id]
+        for ledger_id in self._known.keys() - marked:
+            del self._known[ledger_id]
 
-    async def candidates(self, marks: Sequence[Mark], present: Collection[str]) -> list[Candidate]:
-        """In the order of the marks, each with the copies that it has left, by its mark and who is registered alone.
+    async def candidates(self, marks: Sequence[Mark], emptied: Collection[str]) -> list[Candidate]:
+        """In the order of the marks, each with the copies that it has left, by its mark alone.
 
-        Raises BKException.
+        Args:
+            marks: Of ledgers that are due.
+            emptied: Bookies that are registered and to be emptied.
+
+        Raises:
+            BKException: The store did not answer.
         """
-        unknown = [mark for mark in marks if self._left.get(mark.value.ledger_id, (None, 0))[0] != mark.version]
+        unknown = [mark for mark in marks if not self._knows(mark)]
         async for mark, record in self._read(unknown):
-            left = 0
-            if isinstance(record, LedgerRecord):
-                left = copies_left(record.metadata, {*mark.value.replicas}.difference(present))
-            elif isinstance(record, NoSuchLedgerExistsOnMetadataServerException):
-                left = _NOTHING_TO_LOSE
-            self._left[mark.value.ledger_id] = mark.version, left
-        return [
-            Candidate(mark.value.ledger_id, mark.version, self._left[mark.value.ledger_id][1])
-            for mark in marks
-            if mark.value.ledger_id in self._left  # else it was forgotten meanwhile, and all are listed again
-        ]
+            self._known[mark.value.ledger_id] = _candidate(mark, record, emptied)
+        # One that was forgotten meanwhile is left out: all are listed again then.
+        return [self._known[mark.value.ledger_id] for mark in marks if mark.value.ledger_id in self._known]
+
+    def _knows(self, mark: Mark) -> bool:
+        known = self._known.get(mark.value.ledger_id)
+        return known is not None and known.mark_version == mark.version
 
     async def deleted(self, marks: Sequence[Mark]) -> list[Mark]:
         """Those whose ledger is there no more. Raises BKException."""
@@ -71,3 +74,14 @@ class MarkedLedgers:
             records = await self._ledgers.read_many([LedgerId.unscoped(mark.value.ledger_id) for mark in some])
             for mark, record in zip(some, records, strict=True):
                 yield mark, record
+
+
+def _candidate(mark: Mark, record: LedgerRecord | BKException, emptied: Collection[str]) -> Candidate:
+    """What can't be read comes first: nobody knows what it has left."""
+    ledger_id = mark.value.ledger_id
+    if isinstance(record, NoSuchLedgerExistsOnMetadataServerException):
+        return Candidate(ledger_id, mark.version, _NOTHING_TO_LOSE)
+    if isinstance(record, BKException):
+        return Candidate(ledger_id, mark.version, 0)
+    left = copies_left(record.metadata, {*mark.value.replicas}.difference(emptied))
+    return Candidate(ledger_id, mark.version, left, left < record.metadata.ack_quorum_size)

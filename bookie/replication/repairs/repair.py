@@ -125,6 +125,7 @@ class LedgerRepair:
         self._permission = permission
         self._targets = targets
         self._suspects = suspects or {}
+        self._copied = Copied(of_all=tools.copied)
         self._refused: set[str] = set()
         """Bookies that take no copies of this ledger."""
         self._sources: tuple[str, ...] = ()
@@ -205,7 +206,7 @@ class LedgerRepair:
         self, fragment: CompleteFragment, repairs: Sequence[PlaceRepair], avoid: Collection[str]
     ) -> None:
         began = asyncio.get_running_loop().time()
-        entries = self._tools.copied.entries
+        before = replace(self._copied)
         replacements: dict[int, tuple[str, str]] = {}
         ensemble = list(fragment.ensemble)
         for repair in repairs:
@@ -223,8 +224,9 @@ class LedgerRepair:
             first_entry=fragment.first_entry_id,
             last_entry=fragment.last_entry_id,
             refilled=[each.bookie_id for each in repairs if each.index not in replacements],
-            replaced=[f"{before} by {after}" for before, after in replacements.values()],
-            entries=self._tools.copied.entries - entries,
+            replaced=[f"{old} by {new}" for old, new in replacements.values()],
+            entries=self._copied.entries - before.entries,
+            bytes=self._copied.bytes - before.bytes,
             seconds=round(asyncio.get_running_loop().time() - began, 3),
         )
 
@@ -275,7 +277,7 @@ class LedgerRepair:
             await tools.bookies.fence(target, number, self._secrets, behind=last, in_limbo=in_place)
         missing = due - (await self._holding(target, due)).entries
         if missing:
-            copier = Copier(tools.bookies, tools.budget, tools.copied)
+            copier = Copier(tools.bookies, tools.budget, self._copied)
             async with tools.client.open_record(record, self._password) as handle:
                 await copier.copy(
                     handle, self._secrets, missing, self._sources, target, self._proceed, last_copies=last_copies

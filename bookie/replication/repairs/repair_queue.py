@@ -1,8 +1,9 @@
 """Which marked ledger a worker takes next, and when again one that could not be repaired. Pure.
 
-The ledgers with the fewest copies left come first, the newest of them first, since old ones are more likely to expire;
-one that has waited for long goes up a class. A ledger that failed, for whatever reason, waits twice as long each time;
-one that is unrecoverable waits until something has changed: its mark, or a bookie that came back.
+The ledgers with the fewest copies left come first; of equals those with fewer than an acknowledgement took, then the
+newest, since old ones are more likely to expire. One that has waited for long goes as one with a copy less. A ledger
+that failed, for whatever reason, waits twice as long each time; one that is unrecoverable waits until something has
+changed: its mark, or a bookie that came back.
 
 Source: docs/protocol/auto-recovery.md#order.
 """
@@ -25,6 +26,8 @@ class Candidate:
     mark_version: int
     copies_left: int
     """Of its worst entry."""
+    below_ack_quorum: bool = False
+    """Fewer than an acknowledgement took."""
 
 
 @dataclass(slots=True)
@@ -68,11 +71,16 @@ class RepairQueue:
     def order(self, candidates: Iterable[Candidate], now: float) -> list[Candidate]:
         """The next ones first."""
 
-        def urgency(each: Candidate) -> tuple[int, int]:
+        def urgency(each: Candidate) -> tuple[int, bool, int]:
             aged = int((now - self._first_seen.get(each.ledger_id, now)) / _AGEING_SECONDS)
-            return each.copies_left - aged, -each.ledger_id
+            return each.copies_left - aged, not each.below_ack_quorum, -each.ledger_id
 
         return sorted(candidates, key=urgency)
+
+    def failures(self, ledger_id: int) -> int:
+        """How often a ledger has failed since it last went well."""
+        waiting = self._waiting.get(ledger_id)
+        return 0 if waiting is None else waiting.failures
 
     def next_due(self) -> float | None:
         """When the first of those that wait for a time may be tried again."""

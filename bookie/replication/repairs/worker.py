@@ -256,7 +256,8 @@ class ReplicationWorker:
         self._graces.keep_only(marked)
         for ledger_id in self._targets.keys() - marked:
             del self._targets[ledger_id]
-        candidates = self._queue.order(await self._ledgers.candidates(due, self._attendance.present), self._now())
+        emptied = (await self._circumstances.now()).draining.intersection(self._attendance.present)
+        candidates = self._queue.order(await self._ledgers.candidates(due, emptied), self._now())
         again_at = self._now() + max(_LISTED_AGAIN_SECONDS, _LISTED_AGAIN_SHARE * (self._now() - began))
         for candidate in candidates:
             while len(self._working) >= self._options.tasks:
@@ -304,8 +305,16 @@ class ReplicationWorker:
     def _failed(self, ledger_id: int, mark_version: int, reason: str) -> None:
         self.statistics.ledgers_failed += 1
         pause = self._queue.failed(ledger_id, mark_version, self._now())
+        times = self._queue.failures(ledger_id)
         log_event(
-            _log, "ledger_repair", logging.WARNING, state="postponed", ledger=ledger_id, seconds=pause, reason=reason
+            _log,
+            "ledger_repair",
+            logging.WARNING,
+            state="postponed",
+            ledger=ledger_id,
+            times=times,
+            seconds=pause,
+            reason=reason,
         )
 
     async def _lock_and_repair(self, ledger_id: int, mark_version: int) -> None:

@@ -22,7 +22,7 @@ from bookgate.ledger.replication_store import Mark
 
 pytestmark = pytest.mark.asyncio
 
-PRESENT = ("b2", "b3")
+EMPTIED = ("b2",)
 LOST, WHOLE, DELETED, DAMAGED = 1, 2, 3, 4
 
 
@@ -53,7 +53,7 @@ MARKS = [mark(LOST, "b1"), mark(WHOLE, "b2"), mark(DELETED, "b1"), mark(DAMAGED,
 
 async def test_what_is_deleted_comes_last_and_what_can_not_be_read_first() -> None:
     ledgers = MarkedLedgers(cast("LedgerManager", Ledgers()))
-    found = RepairQueue().order(await ledgers.candidates(MARKS, PRESENT), 0.0)
+    found = RepairQueue().order(await ledgers.candidates(MARKS, EMPTIED), 0.0)
     assert [each.ledger_id for each in found] == [DAMAGED, LOST, WHOLE, DELETED]
     assert await ledgers.deleted(MARKS) == [MARKS[2]]
 
@@ -61,16 +61,27 @@ async def test_what_is_deleted_comes_last_and_what_can_not_be_read_first() -> No
 async def test_a_ledger_is_read_once_while_its_mark_and_the_bookies_stay() -> None:
     store = Ledgers()
     ledgers = MarkedLedgers(cast("LedgerManager", store))
-    first = await ledgers.candidates(MARKS, PRESENT)
-    assert await ledgers.candidates(MARKS, PRESENT) == first
+    first = await ledgers.candidates(MARKS, EMPTIED)
+    assert await ledgers.candidates(MARKS, EMPTIED) == first
     assert len(store.read) == len(MARKS)
-    again = await ledgers.candidates([mark(LOST, "b1", "b2", version=1), *MARKS[1:]], ("b3",))
+    again = await ledgers.candidates([mark(LOST, "b1", "b2", version=1), *MARKS[1:]], ())
     assert store.read[len(MARKS) :] == [LOST]
     assert again[0].copies_left == 1
     ledgers.forget()
-    found = await ledgers.candidates(MARKS, ("b3",))
+    found = await ledgers.candidates(MARKS, ())
     assert store.read[len(MARKS) + 1 :] == [LOST, WHOLE, DELETED, DAMAGED]
     assert found[1].copies_left == 2
     ledgers.keep_only({LOST})
-    await ledgers.candidates(MARKS, ("b3",))
+    await ledgers.candidates(MARKS, ())
     assert len(store.read) == 3 * len(MARKS)
+
+
+async def test_a_bookie_that_lacks_its_copies_counts_as_gone_although_it_is_there() -> None:
+    """As a check of replicas and a scrub mark them; the ledger with one good copy comes before its newer neighbour."""
+    ledgers = MarkedLedgers(cast("LedgerManager", Ledgers()))
+    marks = [mark(10, "b2", "b3"), mark(20, "b1")]
+    found = RepairQueue().order(await ledgers.candidates(marks, ()), 0.0)
+    assert [(each.ledger_id, each.copies_left, each.below_ack_quorum) for each in found] == [
+        (10, 1, True),
+        (20, 2, False),
+    ]

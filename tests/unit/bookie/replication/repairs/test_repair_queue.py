@@ -19,6 +19,11 @@ def test_the_fewest_copies_first_then_the_newest() -> None:
     assert [each.ledger_id for each in queue.order(candidates, 0.0)] == [3, 2, 4, 1]
 
 
+def test_of_equals_those_below_their_ack_quorum_come_first() -> None:
+    candidates = [Candidate(9, 0, 2), Candidate(1, 0, 2, below_ack_quorum=True), Candidate(2, 0, 1)]
+    assert [each.ledger_id for each in RepairQueue().order(candidates, 0.0)] == [2, 1, 9]
+
+
 def test_what_has_waited_for_long_goes_up() -> None:
     queue = RepairQueue()
     assert queue.is_due(1, 0, 0.0)
