@@ -78,6 +78,8 @@ async def test_what_was_not_closed_is_told_with_the_line_that_made_it() -> None:
             async with client.create_ledger() as ledger:
                 await ledger.append(b"one")
 
+        # What other tests left behind in this process, worlds that were cut off above all, is collected before.
+        gc.collect()
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always", ResourceWarning)
             await remember()
