@@ -1,4 +1,4 @@
-"""What security costs a gateway, and what one principal that floods costs another. `make bench-security`
+"""What security costs a gateway and a bookie, and what one principal that floods costs another. `make bench-security`
 
 CPU a call is the gateway process's, from /proc, in pairs: a gateway with a policy and static tokens beside one without
 any security, the same calls to both in turn. The calm principal's calls come one after the other, a hundred a second;
@@ -25,6 +25,7 @@ import grpc
 
 from benchmarks.harness import PAIRS, QUICK, Row, compare, figures, report
 from benchmarks.process_cpu import cpu_microseconds
+from benchmarks.security_entry import entry_rows
 from bookgate.ledger.metadata import LedgerMetadata
 from bookgate.ledger.metadata_codec import to_format
 from bookgate.protos.bookkeeper.gateway.v1 import ledger_metadata_service_pb2 as lm
@@ -206,7 +207,7 @@ def main() -> None:
         )
         stack.callback(secured.stop)
         stack.callback(plain.stop)
-        rows = [*_unary_calls(secured, plain), _decisions(), *_floods(secured)]
+        rows = [*_unary_calls(secured, plain), *entry_rows(Path(scratch)), _decisions(), *_floods(secured)]
     report("security", rows)
 
 

@@ -1,157 +1,79 @@
-"""What a policy costs an add: CPU of the bookie's event loop an add, without security and with, in pairs.
+"""What a policy costs a bookie an add: CPU of the process and adds a second, beside a bookie without any security.
 
-Requests are given to a connection as a socket would; measured is the work from the bytes to the journal's queue, which
-is where a policy is asked. What follows (syncing, answering) is the same for both, and not counted: the share of a
-whole add is smaller.
-
-    python -m benchmarks.security_entry [--pairs N]
+Both are whole bookies that sync their journals, loaded in turn over a socket with the same frames. Runs are short and
+many, so that what else the machine does disturbs both of a pair alike. Part of `make bench-security`.
 """
 
 from __future__ import annotations
 
-import argparse
-import asyncio
-import hashlib
-import itertools
-import statistics
-import tempfile
-import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from statistics import quantiles
 
-from bookgate.bookie.config.bookie import load_config
-from bookgate.bookie.protocol.connection import BookieConnection
-from bookgate.bookie.server import BookieServer
-from bookgate.gateway.stores.drivers import ensure_cluster
-from bookgate.ledger.digest import digest_for, ledger_master_key
-from bookgate.ledger.entry import encode_entry
-from bookgate.ledger.metadata import DigestType
-from bookgate.ledger.wire.messages import AddRequest, AuthRequest
+from benchmarks.entry_load import encoded_adds, requests_per_second
+from benchmarks.harness import QUICK, Row, figures
+from benchmarks.process_cpu import cpu_microseconds
+from bookgate.bookie.standalone.cluster import StandaloneCluster
+from bookgate.ledger.wire.messages import AuthRequest
 from bookgate.ledger.wire.v3 import encode_request
+from bookgate.runtime.security.static_tokens import new_token
 
-_ADDS = 2_000
-"""Of a slice: so short that what disturbs one does not disturb its pair."""
-_BATCH = 50
-_POLICY = '[[bindings]]\nprincipals = ["token:writer"]\nrole = "writer"\n' + "".join(
-    f'[[bindings]]\nprincipals = ["token:other-{number}"]\nrole = "reader"\n' for number in range(1000)
-)
-_KEY = ledger_master_key(b"")
-_DIGEST = digest_for(DigestType.CRC32C, b"")
-
-
-class _Transport(asyncio.Transport):
-    """Takes answers and forgets them."""
-
-    def write(self, data: Any) -> None:
-        pass
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        pass
-
-    def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return ("127.0.0.1", 1) if name == "peername" else default
-
-    def get_write_buffer_size(self) -> int:
-        return 0
-
-    def pause_reading(self) -> None:
-        pass
-
-    def resume_reading(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
+_ADDS, _OUTSTANDING = 10_000, 1000
+_PAIRS = 5 if QUICK else 40
+_SIZES = (100, 1024)
+"""Payloads in bytes."""
+_OTHERS = "".join(f'[[bindings]]\nprincipals = ["token:other-{number}"]\nrole = "reader"\n' for number in range(1000))
+_POLICY = f'[[bindings]]\nprincipals = ["token:load"]\nrole = "writer"\n{_OTHERS}'
 
 
 class _Bookie:
-    """A bookie, with or without a policy, and one connection that adds to it."""
+    """One bookie process."""
 
-    def __init__(self, root: Path, guarded: bool) -> None:
-        root.mkdir()
-        self.uri = f"sqlite://{root}/metadata.db"
-        values: dict[str, Any] = {"metadata_uri": self.uri, "data_dir": root, "host": "127.0.0.1", "bookie_id": "b"}
+    def __init__(self, stack: ExitStack, directory: Path, *, guarded: bool) -> None:
+        self._before: list[bytes] = []
+        options: tuple[str, ...] = ()
         if guarded:
-            (root / "tokens").write_text(f"writer:{hashlib.sha256(b'secret').hexdigest()}\n")
-            (root / "policy.toml").write_text(_POLICY)
-            values |= {"security_tokens": root / "tokens", "security_policy": root / "policy.toml"}
-        config = load_config(**values, port=0, gateway_port=0, http_port=0, journal_sync_data=False)
-        self._server = BookieServer(config)
-        self._guarded = guarded
-        self._ledger_ids = itertools.count(1)
-
-    async def start(self) -> None:
-        await ensure_cluster(self.uri)
-        await self._server.start()
-        self._connection: BookieConnection = self._server._connect()
-        self._connection.connection_made(_Transport())
-        if self._guarded:
-            self._feed(encode_request(AuthRequest(1, "bookgate-token", b"secret")))
-
-    async def stop(self) -> None:
-        self._connection.connection_lost(None)
-        await self._server.stop()
-
-    def _feed(self, data: bytes) -> None:
-        view = self._connection.get_buffer(len(data))
-        while data:
-            count = min(len(view), len(data))
-            view[:count] = data[:count]
-            self._connection.buffer_updated(count)
-            data, view = data[count:], self._connection.get_buffer(-1)
-
-    async def seconds_an_add(self) -> float:
-        """CPU of this thread, the loop's, while adds are taken in."""
-        ledger_id = next(self._ledger_ids)
-        frames = [
-            encode_request(
-                AddRequest(
-                    entry, ledger_id, entry, _KEY, encode_entry(_DIGEST, ledger_id, entry, entry - 1, 100, b"x" * 100)
-                )
+            directory.mkdir()
+            token, line = new_token("load")
+            (directory / "tokens").write_text(f"{line}\n")
+            (directory / "policy.toml").write_text(_POLICY)
+            options = (
+                f"--set=security_tokens={directory}/tokens",
+                f"--set=security_policy={directory}/policy.toml",
             )
-            for entry in range(_ADDS)
-        ]
-        batches = [b"".join(frames[start : start + _BATCH]) for start in range(0, _ADDS, _BATCH)]
-        before, taken = self._server.statistics.adds, 0.0
-        for batch in batches:
-            began = time.thread_time()
-            self._feed(batch)
-            taken += time.thread_time() - began
-            await asyncio.sleep(0)
-        while self._server.statistics.adds - before < _ADDS:  # noqa: ASYNC110 - nobody tells
-            await asyncio.sleep(0.001)
-        return taken / _ADDS
+            self._before = [encode_request(AuthRequest(0, "bookgate-token", token.encode()))]
+        self._cluster = stack.enter_context(StandaloneCluster(directory, bookies=1, bookie_options=options))
+
+    def run(self, frames: Sequence[bytes]) -> tuple[float, float]:
+        """Adds a second, and CPU microseconds an add."""
+        [running] = self._cluster.processes
+        assert running.process is not None
+        port = int(self._cluster.bookies[0].rpartition(":")[2])
+        before = cpu_microseconds(running.process.pid)
+        rate, _ = requests_per_second(port, [*self._before, *frames], _OUTSTANDING)
+        return rate, (cpu_microseconds(running.process.pid) - before) / len(frames)
 
 
-async def _measure(root: Path, pairs: int) -> None:
-    plain, guarded = _Bookie(root / "plain", False), _Bookie(root / "guarded", True)
-    await plain.start()
-    await guarded.start()
-    ratios: list[float] = []
-    each: dict[_Bookie, list[float]] = {plain: [], guarded: []}
-    for number in range(pairs):
-        # Whoever is first has the colder caches.
-        order = (plain, guarded) if number % 2 else (guarded, plain)
-        taken = {bookie: await bookie.seconds_an_add() for bookie in order}
-        ratios.append(taken[guarded] / taken[plain])
-        each[plain].append(taken[plain])
-        each[guarded].append(taken[guarded])
-    low, middle, high = (value - 1 for value in statistics.quantiles(ratios, n=4))
-    print(f"{pairs} pairs: {middle:+.1%} (quartiles {low:+.1%} to {high:+.1%}), median of the pairs' ratios")
-    for name, bookie in (("without security", plain), ("with a policy", guarded)):
-        taken_by = [seconds * 1e6 for seconds in each[bookie]]
-        print(f"  {name}: {min(taken_by):.2f} µs an add at best, {statistics.median(taken_by):.2f} in the middle")
-    await plain.stop()
-    await guarded.stop()
+def entry_rows(directory: Path) -> Iterator[Row]:
+    """Rates and CPU of adds with a policy, beside those without security."""
+    with ExitStack() as stack:
+        guarded, plain = (_Bookie(stack, directory / name, guarded=name == "guarded") for name in ("guarded", "plain"))
+        for size in _SIZES:
+            yield from _pairs(guarded, plain, size)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pairs", type=int, default=100)
-    arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as root:
-        asyncio.run(_measure(Path(root), arguments.pairs))
-
-
-if __name__ == "__main__":
-    main()
+def _pairs(guarded: _Bookie, plain: _Bookie, size: int) -> Iterator[Row]:
+    found: dict[_Bookie, list[tuple[float, float]]] = {guarded: [], plain: []}
+    for number in range(_PAIRS + 1):
+        frames = encoded_adds(size, _ADDS)
+        # Whoever is second finds the machine as the first has left it.
+        for bookie in (guarded, plain) if number % 2 else (plain, guarded):
+            run = bookie.run(frames)
+            if number:  # the first is the warm-up
+                found[bookie].append(run)
+    for place, what, unit, up in ((0, "adds", "adds/s", True), (1, "bookie's CPU an add", "µs", False)):
+        ours, peer = ([run[place] for run in found[bookie]] for bookie in (guarded, plain))
+        low, middle, high = quantiles((a / b for a, b in zip(ours, peer, strict=True)), n=4)
+        print(f"{what} of {size} B, {_PAIRS} pairs: {middle:.3f} (quartiles {low:.3f} to {high:.3f})")
+        yield figures(f"{what}, {size} B, {_OUTSTANDING} outstanding", unit, ours, peer, "without security", up=up)
