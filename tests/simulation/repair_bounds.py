@@ -3,19 +3,21 @@
 Placement: after a write under a lock no fragment that it changed lacks more racks than before, by the racks that
 bookies are in. A worker that had no choice has counted it.
 
-Budget: what a process has read and stored, from its first copy on, is no more than its rates grant for that time. Each
-copy is told when it is sent; it has been read, and is stored, and costs both times what docs/protocol says of small
-entries. The bound of one bookie, which workers share, is not looked at: shares are settled within seconds, and worlds
-last no longer.
+Budget: what a process has read and stored, since it first asked its budget, is no more than its rates grant for that
+time. Each copy is told when it is sent; it has been read, and is stored, and costs both times what docs/protocol says
+of small entries. The first copy that is sent is not always the first that asked: a last copy may wait for less. The
+bound of one bookie, which workers share, is not looked at: shares are settled within seconds, and worlds last no
+longer.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from bookgate.bookie.replication.copies.bookies import Bookies
+from bookgate.bookie.replication.copies.budget import WorkerBudget
 from bookgate.ledger.entry import Entry
 from bookgate.ledger.metadata import LedgerMetadata
 from bookgate.thinclient.handles.context import LedgerSecrets
@@ -42,7 +44,7 @@ class RepairBounds:
         self._moved: Counter[Process] = Counter()
         """Bytes that processes have read and stored."""
         self._since: dict[Process, float] = {}
-        """When they sent their first copy, and how long the budget had let that one wait."""
+        """When they first asked their budgets."""
         self.looked: Counter[str] = Counter()
 
     def repaired(self, before: LedgerMetadata, after: LedgerMetadata, number: int) -> None:
@@ -78,6 +80,10 @@ class RepairBounds:
         recovery = None if bookie.server is None else bookie.server.auto_recovery
         return 0 if recovery is None else recovery.placement_compromises
 
+    def asked(self, process: Process) -> None:
+        """R15, when a process asks its budget."""
+        self._since.setdefault(process, self._world.now)
+
     def copies(self, process: Process, entries: Sequence[Entry]) -> None:
         """R15, when a process is about to send copies."""
         if not self._plan.budget:
@@ -85,7 +91,7 @@ class RepairBounds:
         rate = (self._plan.budget + self._plan.last_copies) * _MIB
         moved = 2 * sum(max(len(entry.payload), _SMALL_ENTRY_BYTES) for entry in entries)
         self._moved[process] += moved
-        since = self._since.setdefault(process, self._world.now - moved / rate)
+        since = self._since[process]
         granted = rate * (self._world.now - since + _BURST_SECONDS)
         self.looked["R15"] += 1
         if self._moved[process] > granted + 1:
@@ -102,8 +108,28 @@ def copies_told(hear: Hear) -> Iterator[None]:
         hear(CURRENT.get(), entries)
         return await send(self, bookie_id, entries, secrets)
 
-    setattr(Bookies, "add_copies", told)  # noqa: B010 (a method)
+    with _replaced(Bookies, "add_copies", told):
+        yield
+
+
+@contextmanager
+def budgets_told(hear: Callable[[Process], None]) -> Iterator[None]:
+    """Who asks its budget for a copy is told before."""
+    take = WorkerBudget.take
+
+    def told(self: WorkerBudget, sizes: Mapping[str, float], now: float, *, last_copies: bool = False) -> float:
+        hear(CURRENT.get())
+        return take(self, sizes, now, last_copies=last_copies)
+
+    with _replaced(WorkerBudget, "take", told):
+        yield
+
+
+@contextmanager
+def _replaced(owner: type, name: str, method: Callable[..., object]) -> Iterator[None]:
+    before = getattr(owner, name)
+    setattr(owner, name, method)
     try:
         yield
     finally:
-        setattr(Bookies, "add_copies", send)  # noqa: B010
+        setattr(owner, name, before)

@@ -46,7 +46,7 @@ from tests.simulation.network import NetworkSettings
 from tests.simulation.observer import Observed
 from tests.simulation.outcome import Outcome
 from tests.simulation.plan import STORE_FAULTS, VISITS, AutoRecoveryPlan, FaultPlan, Limits, Plan, make_plan
-from tests.simulation.repair_bounds import RepairBounds, copies_told
+from tests.simulation.repair_bounds import RepairBounds, budgets_told, copies_told
 from tests.simulation.repairs import RepairWatch
 from tests.simulation.simulated_bookie import SimulatedBookie, StoredLedgerState
 from tests.simulation.simulated_store import SimulatedStore
@@ -170,7 +170,7 @@ class _Run:
         self._watch_bookies()
 
     def run(self) -> Verdict:
-        with copies_told(self._copies):
+        with copies_told(self._copies), budgets_told(self._asked):
             self.world.run(self._main())
         return check_history(self.recorder.history, self.watch.rules)
 
@@ -269,6 +269,10 @@ class _Run:
     def _copies(self, process: Process, entries: Sequence[Entry]) -> None:
         if isinstance(self._repairs, RepairWatch):
             self._repairs.bounds.copies(process, entries)
+
+    def _asked(self, process: Process) -> None:
+        if isinstance(self._repairs, RepairWatch):
+            self._repairs.bounds.asked(process)
 
     # Clients
 
