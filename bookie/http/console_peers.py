@@ -1,7 +1,8 @@
 """Other bookies for the console: the last ten minutes of each, one of them in full, its read-only switch.
 
 A browser may contact the server of its page only, so this server asks the others over HTTP, with the token of its
-caller: the other server decides.
+caller: the other server decides. The token goes over TLS only, or to this machine; where it can't go, a question is
+asked without it, and a change is refused.
 
 Not its job: what a bookie reports about itself (`console_charts`, `state_routes`).
 """
@@ -12,6 +13,7 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -114,11 +116,15 @@ class Peers:
     def _admin(self, bookie: RegisteredBookie, token: str | None) -> AdminHttp:
         endpoint = bookie.info.endpoint(HTTP)
         assert endpoint is not None, "those without are not found"
-        return AdminHttp(endpoint_url(endpoint), token, self._config().tls_ca)
+        config = self._config()
+        return AdminHttp(endpoint_url(endpoint), token, config.bookie_tls_ca or config.tls_ca)
 
     async def _ask(self, bookie: RegisteredBookie, path: str, token: str | None) -> Any:
+        admin = self._admin(bookie, token)
+        if not admin.may_carry_token:
+            admin = replace(admin, token=None)
         try:
-            return await self._in_thread(self._admin(bookie, token).get, path)
+            return await self._in_thread(admin.get, path)
         except (BKException, TimeoutError):
             return None
 

@@ -1,4 +1,8 @@
-"""The HTTP admin of a bookie, asked by commands: its address, the token, and refusals as errors of one line."""
+"""The HTTP admin of a bookie, asked by commands: its address, the token, and refusals as errors of one line.
+
+A token is sent over TLS only, or to this machine. A redirection is not followed: it would carry the token to an address
+that nobody named.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +13,12 @@ import urllib.error
 import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from bookgate.ledger.bookie_info import HTTP, TLS_EXTENSION, Endpoint
 from bookgate.ledger.errors import BKException, IncorrectParameterException
 from bookgate.ledger.metadata_store import ServiceDiscovery
+from bookgate.runtime.security.authenticators import is_loopback
 
 _TIMEOUT = 60.0
 """Seconds; a sanity test or the first look at many files takes its time."""
@@ -34,6 +39,11 @@ class AdminHttp:
     token: str | None = None
     authorities: Path | None = None
 
+    @property
+    def may_carry_token(self) -> bool:
+        """Whether nobody on the way can read a token that is sent there."""
+        return _keeps_secrets(urllib.request.Request(self.url))
+
     def get(self, path: str) -> Any:
         """The answer, from JSON. Raises AdminRefusedException."""
         return self._ask("GET", path, None)
@@ -48,6 +58,11 @@ class AdminHttp:
         if data is not None:
             request.add_header("Content-Type", "application/json")
         if self.token:
+            if not _keeps_secrets(request):
+                raise AdminRefusedException(
+                    f"a token is sent over TLS only: {self.url} is plain HTTP to another machine; set http_tls there "
+                    "and write https://, or leave the token out"
+                )
             request.add_header("Authorization", f"Bearer {self.token}")
         try:
             with self._opener().open(request, timeout=_TIMEOUT) as answer:
@@ -68,11 +83,27 @@ class AdminHttp:
 
     def _opener(self) -> urllib.request.OpenerDirector:
         # A proxy of the environment is for the world outside, not for bookies.
-        handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
+        handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({}), _NoRedirection()]
         if self.url.startswith("https:"):
             context = ssl.create_default_context(cafile=self.authorities and str(self.authorities))
             handlers.append(urllib.request.HTTPSHandler(context=context))
         return urllib.request.build_opener(*handlers)
+
+
+class _NoRedirection(urllib.request.HTTPRedirectHandler):
+    """See the module."""
+
+    def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> NoReturn:
+        fp.close()
+        raise AdminRefusedException(
+            f"what listens at {req.host} answers {code}: it sends to another address, which is not followed; name the "
+            "HTTP admin itself with --http"
+        )
+
+
+def _keeps_secrets(request: urllib.request.Request) -> bool:
+    host, _, port = request.host.rpartition(":")
+    return request.type == "https" or is_loopback(host if port.isdecimal() else request.host)
 
 
 def _words(error: urllib.error.HTTPError) -> str:
