@@ -98,8 +98,8 @@ ANYBODY = Caller()
 async def visible_ranges(
     manager: LedgerManager, caller: Caller, scope_id: int, start_after: int | None
 ) -> AsyncIterator[Sequence[int]]:
-    """The ids of a scope's ledgers that the caller may list, in runs. Raises HttpError, MetaStoreException."""
-    owned_only = caller.reach(Action.LEDGER_LIST, scope_id) is Reach.OWNED
+    """The ids of a scope's ledgers that the caller may list and read, in runs. Raises HttpError, MetaStoreException."""
+    owned_only = Reach.OWNED in [caller.reach(action, scope_id) for action in (Action.LEDGER_LIST, Action.LEDGER_READ)]
     async with aclosing(manager.ledger_ranges(scope_id, start_after)) as runs:  # type: ignore[type-var]
         async for ids in runs:
             if not owned_only:

@@ -21,7 +21,6 @@ from bookgate.bookie.standalone.cluster import BookieProcess, ClusterException, 
 from bookgate.bookie.tools.trial_security.files import TOKENS, make
 from bookgate.ledger.errors import BKException, IncorrectParameterException, UnauthorizedAccessException
 from bookgate.ledger.ledger_id import LedgerId
-from bookgate.runtime.security.actions import HTTP_ACTIONS, Action
 from bookgate.thinclient.blocking.client import BookKeeper
 from bookgate.thinclient.commands.main import app
 from bookgate.thinclient.config import ClientConfig
@@ -110,17 +109,6 @@ def test_who_may_what_with_a_client(
         bookkeeper.create_ledger(3, 2, 2)
 
 
-_NOT_HERE = {("GET", "/ready")}
-_LEDGER_OF = {Action.LEDGER_READ, Action.LEDGER_DELETE, Action.ENTRY_READ}
-_ALLOWED: dict[str, set[Action]] = {
-    "operator": set(Action),
-    "prometheus": {Action.HTTP_READ},
-    "reader": {Action.LEDGER_LIST, Action.LEDGER_READ, Action.ENTRY_READ, Action.DISCOVERY_READ},
-    "writer": {Action.LEDGER_LIST, Action.DISCOVERY_READ},
-}
-"""Of a ledger that is not theirs."""
-
-
 @pytest.mark.parametrize("which", [0, -1], ids=["hosted", "a process of its own"])
 def test_each_gateway_keeps_to_the_policy(
     cluster: StandaloneCluster, secure: Path, operators: LedgerId, which: int
@@ -170,32 +158,6 @@ def test_a_bookie_registers_at_gateways_under_its_own_name_only(
         for process in (own, anothers):
             process.terminate()
             process.wait()
-
-
-@pytest.mark.parametrize("who", [*_ALLOWED, "nobody", "a wrong token"])
-def test_every_route_is_for_those_of_the_policy_only(
-    cluster: StandaloneCluster, secure: Path, operators: LedgerId, who: str
-) -> None:
-    token = {"nobody": None, "a wrong token": "wrong"}.get(who) if who not in _ALLOWED else token_of(secure, who)
-    with http(cluster, secure, token) as asked:
-        for (verb, path), action in HTTP_ACTIONS.items():
-            # What would change something is asked without what it needs: who may not is told so before.
-            if (verb, path) in _NOT_HERE or action is None or path.endswith("/sanity"):
-                continue
-            query: dict[str, Any] = {"unknown": "1"} if verb != "GET" and action not in _LEDGER_OF else {}
-            if action in _LEDGER_OF:
-                query = {"ledger_id": str(operators), **({"entry_id": 0} if path.endswith("/entry") else {})}
-            if action is Action.LEDGER_DELETE:
-                query["ledger_id"] = 10**12
-            status = asked.request(verb, path, params=query).status_code
-            if who == "writer" and status in (400, 404):
-                # The writer has its own ledgers, and which one is meant is known once the request is whole.
-                assert action.is_of_ledgers
-                continue
-            expected = action in _ALLOWED.get(who, set())
-            assert (status not in (401, 403)) == expected, (who, verb, path, status)
-            if not expected:
-                assert status == (403 if who in _ALLOWED else 401)
 
 
 def test_listings_show_what_may_be_listed(
