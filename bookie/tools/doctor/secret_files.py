@@ -1,20 +1,27 @@
-"""Files with secrets, as a configuration file names them, that others than their owner and its group can read."""
+"""Files with secrets, as a configuration file names them, that every user of the machine can read.
+
+What a group can read is not told of: that is how an administrator gives a file to the user that a service runs as
+(`root:bookgate`, mode 640), and how Kubernetes mounts secrets. Who is in the group is for whoever has made it to say.
+"""
 
 from __future__ import annotations
 
 import stat
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from bookgate.bookie.tools.doctor.findings import Finding, warning
 from bookgate.ledger.errors import IncorrectParameterException
 from bookgate.runtime.settings_loader import read_file
+from bookgate.thinclient.gateways.uri import is_gateway_uri, parse_gateways
 
 _KEYS = (
     *("tls_key", "bookie_tls_key", "zookeeper_tls_key", "http_token_file", "token_file", "auth_token_file"),
     *("security_tokens", "audit_file"),
 )
+_URIS = ("metadata_uri", "gateways")
 _SECRETS_IN_CLEAR = ("http_token", "token", "auth_token", "zookeeper_auth", "passwords")
 
 
@@ -25,6 +32,7 @@ def readable_secrets(file: Path) -> Iterator[Finding]:
     except IncorrectParameterException:
         return  # that is a finding already
     named = {path for key, path in _values(content) if key in _KEYS and isinstance(path, str)}
+    named.update(path for key, uri in _values(content) if key in _URIS for path in _named_by(uri))
     # The option of the provider bookgate-token.
     options = content.get("auth_options")
     if isinstance(options, Mapping) and isinstance(options.get("file"), str):
@@ -35,6 +43,16 @@ def readable_secrets(file: Path) -> Iterator[Finding]:
         if _others_read(Path(path)):
             what = "it holds a secret, and every user of this machine can read it"
             yield warning(f"file {path}", what, f"chmod o= {path}")
+
+
+def _named_by(uri: object) -> Iterator[str]:
+    """Files with secrets that the address of gateways names."""
+    if not isinstance(uri, str) or not is_gateway_uri(uri):
+        return
+    with suppress(IncorrectParameterException):  # that is a finding already
+        gateways = parse_gateways(uri)
+        files = (gateways.token_file, gateways.tls and gateways.tls.key)
+        yield from (str(path) for path in files if path is not None)
 
 
 def _values(table: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
