@@ -183,6 +183,8 @@ class GatewayServer:
             keep_running("health of the gateway", self._monitor),
             keep_running("upkeep of the cache", self._cache.run),
         ]
+        if self._access is not None:
+            self._tasks.append(keep_running("policy of watches", self.watches.follow_policy))
         if self._quotas is not None:
             self._tasks.append(keep_running("counts of ledgers for quotas", self._quotas.run))
         log_event(_LOG, "gateway", state="serving", address=self.address, tls=self._tls is not None)

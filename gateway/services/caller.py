@@ -21,6 +21,7 @@ from bookgate.ledger.ledger_id import LedgerId
 from bookgate.runtime.security.access_control import AccessControl
 from bookgate.runtime.security.actions import Action
 from bookgate.runtime.security.decision import CLUSTER, NO_BINDING, Decision, Reach, Resource
+from bookgate.runtime.security.policy import Policy
 from bookgate.runtime.security.principal import Principal
 from bookgate.runtime.security.rate_limits import PrincipalLimits
 
@@ -53,6 +54,11 @@ class Caller:
         self._limits = limits
         self.principal = principal
         self.peer = peer
+
+    @property
+    def policy(self) -> Policy:
+        """By which is decided now; another object where it has changed."""
+        return self._access.policy
 
     def reach(self, action: Action, scope_id: int) -> Reach:
         """For which ledgers of a scope the caller may do it."""

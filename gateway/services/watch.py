@@ -17,18 +17,25 @@ import asyncio
 import logging
 from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
 
 import grpc
 
 from bookgate.gateway.limits import Limits
 from bookgate.gateway.services.caller import AccessDeniedException, Caller, caller
-from bookgate.gateway.services.encoded_responses import EncodedLedger, encode_ledger
+from bookgate.gateway.services.encoded_responses import encode_ledger
 from bookgate.gateway.services.freshness import RevisionBarrier
-from bookgate.gateway.services.ledger_access import ScopeView
-from bookgate.gateway.services.messages import failure, ledger_id_of, required_ledger_id
+from bookgate.gateway.services.messages import failure, required_ledger_id
 from bookgate.gateway.services.status import Context, abort_with
-from bookgate.gateway.services.watch_hub import DAMAGED, Answer, LedgerState, TooManySubscriptions, WatchHub
+from bookgate.gateway.services.watch_answers import (
+    DamagedLedger,
+    WatchResponse,
+    answer_message,
+    named,
+    refusal,
+    require_watch,
+    view_of_scope,
+)
+from bookgate.gateway.services.watch_hub import LedgerState, TooManySubscriptions, WatchHub
 from bookgate.gateway.stores.ledger_listeners import LedgerFollower
 from bookgate.ledger.errors import (
     BKException,
@@ -38,7 +45,6 @@ from bookgate.ledger.errors import (
 )
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata_store import LedgerManagerFactory, LedgerMetadataListener, LedgerRecord
-from bookgate.protos.bookkeeper.common.v1.status_pb2 import StatusCode
 from bookgate.protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2 import (
     LedgerMetadataRequest,
     LedgerMetadataResponse,
@@ -46,7 +52,6 @@ from bookgate.protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2 import (
     WatchEvent,
 )
 from bookgate.runtime.logs import log_event
-from bookgate.runtime.security.actions import Action
 from bookgate.runtime.security.principal import Principal
 
 _LOG = logging.getLogger(__name__)
@@ -54,10 +59,9 @@ _LOG = logging.getLogger(__name__)
 BOOKMARK_SECONDS = 10.0
 _ANSWERS_A_TURN = 256
 _DIRECT_LIMIT = 1000
-_FORGOTTEN_A_TURN = 200
-
-WatchResponse = LedgerMetadataResponse | bytes
-"""A message, or one already encoded."""
+_LEDGERS_A_TURN = 200
+_POLICY_SECONDS = 1.0
+"""After so long at most a changed policy counts for what is subscribed already."""
 
 
 class _Stream:
@@ -65,6 +69,8 @@ class _Stream:
 
     def __init__(self) -> None:
         self.caller = caller()
+        self.policy = None if self.caller is None else self.caller.policy
+        """By which all its subscriptions were looked at."""
         self.wake = asyncio.Event()
         self.direct: deque[LedgerMetadataResponse] = deque()
         self.taken = asyncio.Event()
@@ -89,17 +95,6 @@ class _Stream:
             event, self.store_event = self.store_event, None
             return event
         return self.direct.popleft() if self.direct else None
-
-
-@dataclass(frozen=True, slots=True)
-class _DamagedLedger:
-    """A ledger whose metadata can't be parsed."""
-
-    ledger_id: LedgerId
-    error: MetadataFormatException
-    version: int = DAMAGED
-    incarnation: int | None = None
-    owner: str | None = None
 
 
 class _Listener(LedgerFollower):
@@ -248,16 +243,16 @@ class WatchService:
             else:
                 await self._subscribe(stream, request)
         except TooManySubscriptions as error:
-            stream.say(_refusal(request, str(error)))
+            stream.say(refusal(request, str(error)))
         except MetaStoreException:
             raise
         except BKException as error:
-            stream.say(failure(error, _named(request)))
+            stream.say(failure(error, named(request)))
 
     async def _subscribe(self, stream: _Stream, request: LedgerMetadataRequest) -> None:
         ledger_id = required_ledger_id(request)
         if stream.caller is not None:
-            _view(stream.caller, ledger_id)
+            view_of_scope(stream.caller, ledger_id)
             self._check_room(stream.caller)
         version = request.expected_version if request.HasField("expected_version") else None
         if request.min_revision:
@@ -292,6 +287,35 @@ class WatchService:
             return
         self._on_state(ledger_id, record)
 
+    # --- the policy ---------------------------------------------------------------------------------------------
+
+    async def follow_policy(self) -> None:
+        """Ends, while it runs, subscriptions that the policy denies since it changed: there may be no event to deny."""
+        while True:
+            await asyncio.sleep(_POLICY_SECONDS)
+            for stream in [each for each in self._streams if each.caller and each.caller.policy is not each.policy]:
+                await self._look_again(stream)
+
+    async def _look_again(self, stream: _Stream) -> None:
+        who = stream.caller
+        assert who is not None, "streams of nobody are under no policy"
+        policy = who.policy
+        for number, ledger_id in enumerate(self.hub.subscribed(stream), 1):
+            await _give_way(number)
+            if len(stream.direct) >= _DIRECT_LIMIT:
+                return  # the rest when the client has taken some
+            record = self.hub.record(ledger_id)
+            # One whose state is not known yet is looked at when it is.
+            if record is None or not self.hub.is_subscribed(stream, ledger_id):
+                continue
+            try:
+                require_watch(who, record)
+            except AccessDeniedException as error:
+                stream.say(failure(error, ledger_id))
+                self.hub.unsubscribe(stream, ledger_id)
+                await self._stop_following(ledger_id)
+        stream.policy = policy
+
     # --- store listeners ----------------------------------------------------------------------------------------
 
     async def follow(self, ledger_id: LedgerId) -> None:
@@ -312,13 +336,14 @@ class WatchService:
 
     async def _forget(self, stream: _Stream) -> None:
         for number, ledger_id in enumerate(self.hub.close_stream(stream), 1):
-            if number % _FORGOTTEN_A_TURN == 0:
-                # Other tasks must not wait for the whole loop.
-                await asyncio.sleep(0)
-            try:
-                await self.follow(ledger_id)
-            except BKException as error:
-                log_event(_LOG, "listener_not_removed", logging.WARNING, ledger=ledger_id, error=error)
+            await _give_way(number)
+            await self._stop_following(ledger_id)
+
+    async def _stop_following(self, ledger_id: LedgerId) -> None:
+        try:
+            await self.follow(ledger_id)
+        except BKException as error:
+            log_event(_LOG, "listener_not_removed", logging.WARNING, ledger=ledger_id, error=error)
 
     def _on_state(self, ledger_id: LedgerId, record: LedgerRecord | None) -> None:
         if record is None:
@@ -327,7 +352,7 @@ class WatchService:
         self._tell(ledger_id, None if record is None else encode_ledger(record))
 
     def _on_damaged(self, ledger_id: LedgerId, error: MetadataFormatException) -> None:
-        self._tell(ledger_id, _DamagedLedger(ledger_id, error))
+        self._tell(ledger_id, DamagedLedger(ledger_id, error))
 
     def _tell(self, ledger_id: LedgerId, state: LedgerState | None) -> None:
         self._states_told += 1
@@ -374,7 +399,7 @@ class WatchService:
             answer = self.hub.take(stream)
             if answer is None:
                 return
-            response, shown = _answer_message(answer, revision, stream.caller)
+            response, shown = answer_message(answer, revision, stream.caller)
             yield response
             stream.taken.set()
             if not shown:
@@ -386,6 +411,12 @@ class WatchService:
                 await self.follow(answer.ledger_id)
 
 
+async def _give_way(number: int) -> None:
+    """Other tasks must not wait for a whole loop, whose turn this is."""
+    if number % _LEDGERS_A_TURN == 0:
+        await asyncio.sleep(0)
+
+
 async def _woken(wake: asyncio.Event, timeout_seconds: float) -> bool:
     try:
         async with asyncio.timeout(timeout_seconds):
@@ -393,49 +424,3 @@ async def _woken(wake: asyncio.Event, timeout_seconds: float) -> bool:
     except TimeoutError:
         return False
     return True
-
-
-def _view(who: Caller, ledger_id: LedgerId) -> ScopeView:
-    """What the caller may watch. Raises AccessDeniedException where that is nothing in the ledger's scope."""
-    return ScopeView(who, ledger_id.scope_id, Action.LEDGER_WATCH, Action.LEDGER_READ)
-
-
-def _answer_message(answer: Answer, revision: int, who: Caller | None) -> tuple[WatchResponse, bool]:
-    """The response, and whether the caller may see this ledger; a subscription that it may not have is over."""
-    record = answer.record
-    if record is None:
-        missing = NoSuchLedgerExistsOnMetadataServerException(f"there is no ledger {answer.ledger_id}")
-        response = failure(missing, answer.ledger_id, revision)
-        response.event = WatchEvent.REMOVED
-        return response, True
-    assert isinstance(record, (EncodedLedger, _DamagedLedger))
-    view = None
-    if who is not None:
-        try:
-            view = _view(who, answer.ledger_id)
-            if not view.shows(record.owner):
-                who.require_ledger(Action.LEDGER_WATCH, answer.ledger_id, record.owner)
-        except AccessDeniedException as error:
-            return failure(error, answer.ledger_id, revision), False
-    if isinstance(record, _DamagedLedger):
-        return failure(record.error, answer.ledger_id, revision), True
-    if view is not None and not view.shows_password(record.owner):
-        record = record.without_password()
-    return record.answer(revision), True
-
-
-def _refusal(request: LedgerMetadataRequest, message: str) -> LedgerMetadataResponse:
-    """The response to a subscription beyond the stream's limit."""
-    return LedgerMetadataResponse(
-        code=StatusCode.UNEXPECTED,
-        ledger_id=request.ledger_id,
-        ledger_scope_id=request.ledger_scope_id,
-        message=f"RESOURCE_EXHAUSTED: {message}",
-    )
-
-
-def _named(request: LedgerMetadataRequest) -> LedgerId | None:
-    try:
-        return ledger_id_of(request)
-    except BKException:
-        return None

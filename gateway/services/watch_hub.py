@@ -114,8 +114,13 @@ class WatchHub:
 
     def version(self, ledger_id: LedgerId) -> int | None:
         """The version of the latest known state, or None."""
+        record = self.record(ledger_id)
+        return None if record is None else record.version
+
+    def record(self, ledger_id: LedgerId) -> LedgerState | None:
+        """The latest known state, or None."""
         ledger = self._ledgers.get(ledger_id)
-        return None if ledger is None or ledger.record is None else ledger.record.version
+        return None if ledger is None else ledger.record
 
     @property
     def ledger_count(self) -> int:
@@ -126,6 +131,15 @@ class WatchHub:
     def subscription_count(self) -> int:
         """Number of subscriptions of all streams."""
         return self._subscriptions
+
+    def subscribed(self, stream_id: StreamId) -> list[LedgerId]:
+        """The ledgers that one stream has subscriptions for."""
+        stream = self._streams.get(stream_id)
+        return [] if stream is None else list(stream.subscriptions)
+
+    def is_subscribed(self, stream_id: StreamId, ledger_id: LedgerId) -> bool:
+        stream = self._streams.get(stream_id)
+        return stream is not None and ledger_id in stream.subscriptions
 
     def subscriptions_of(self, stream_id: StreamId) -> int:
         """Number of subscriptions of one stream."""

@@ -53,6 +53,18 @@ def test_subscription_without_a_version_is_answered_with_the_present_state(hub: 
     assert taken(hub, "s1") == []
 
 
+def test_what_a_stream_is_subscribed_to_and_its_states(hub: WatchHub) -> None:
+    hub.subscribe("s1", LEDGERS[0], None)
+    hub.subscribe("s1", LEDGERS[1], None)
+    hub.state(LEDGERS[0], record(LEDGERS[0], 4))
+    assert hub.subscribed("s1") == LEDGERS[:2]
+    assert [hub.record(each) for each in LEDGERS] == [record(LEDGERS[0], 4), None, None]
+    assert [hub.is_subscribed(stream, LEDGERS[0]) for stream in ("s1", "s2", "gone")] == [True, False, False]
+    hub.unsubscribe("s1", LEDGERS[0])
+    assert (hub.subscribed("s1"), hub.is_subscribed("s1", LEDGERS[0])) == (LEDGERS[1:2], False)
+    assert hub.subscribed("gone") == []
+
+
 def test_subscription_with_the_stored_version_waits_for_the_next_change(hub: WatchHub) -> None:
     hub.subscribe("s1", LEDGERS[0], 4)
     assert hub.state(LEDGERS[0], record(LEDGERS[0], 4)) == []
