@@ -16,7 +16,7 @@ import contextlib
 import errno
 import logging
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -62,7 +62,6 @@ from bookgate.runtime.background import keep_running
 from bookgate.runtime.listening import backlog_for
 from bookgate.runtime.logs import add_to_every_line, log_event
 from bookgate.runtime.security.access_control import AccessControl
-from bookgate.runtime.security.access_counts import AccessKey
 from bookgate.runtime.version import own_version
 
 _log = logging.getLogger(__name__)
@@ -120,10 +119,6 @@ class BookieServer:
         `gateway` is None for a bookie that is itself a client of gateways, `http` where it is not served.
         """
         return self._addresses
-
-    def access_counts(self) -> Mapping[AccessKey, int] | None:
-        """What was asked for at the entry port and over HTTP; None without security."""
-        return None if self._control is None else self._control.counts
 
     def request_stop(self) -> None:
         """Ends `run_until_stopped`."""
@@ -319,7 +314,7 @@ class BookieServer:
             lambda: self.long_polls.parked,
             lambda: monitor.usages,
             lambda: len(monitor.writable_directories()),
-            self.access_counts,
+            self._control,
         )
         self._metrics.register(BookieCollector(sources))
         state = StateView(self._mode, self._state.set_by_operator, storage.usage, lambda: self._state.registered)

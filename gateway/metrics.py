@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from bookgate.runtime import background
-from bookgate.runtime.security.access_counts import LABELS, TEXT, AccessKey, access_samples
+from bookgate.runtime.security import refused_files
+from bookgate.runtime.security.access_control import AccessControl
+from bookgate.runtime.security.access_counts import LABELS, TEXT, access_samples
 
 PREFIX = "bookgate_gateway_"
 _DOORS = ("grpc", "http")
@@ -90,7 +92,7 @@ class GatewayMetrics(GatewayNumbers):
         self._methods: dict[str, MethodCounts] = {}
         self._store: dict[str, Latencies] = {}
         self._readings: list[Reading] = []
-        self.access_counts: Mapping[AccessKey, int] | None = None
+        self.access: AccessControl | None = None
         """None: a gateway without security."""
 
     def method(self, name: str) -> MethodCounts:
@@ -130,12 +132,19 @@ class GatewayMetrics(GatewayNumbers):
             failures.add_metric([task], count)
         yield failures
         access = CounterMetricFamily(f"{PREFIX}access", TEXT, labels=LABELS)
-        for labels, count in access_samples(self.access_counts, _DOORS):
+        for labels, count in access_samples(None if self.access is None else self.access.counts, _DOORS):
             access.add_metric(labels, count)
         yield access
+        yield self._refused_files()
         for reading in self._readings:
             family = CounterMetricFamily if reading.counts else GaugeMetricFamily
             yield family(PREFIX + reading.name, reading.text, value=reading.read())
+
+    def _refused_files(self) -> Metric:
+        family = GaugeMetricFamily(f"{PREFIX}access_file_refused", refused_files.TEXT, labels=refused_files.LABELS)
+        for kind, refused in refused_files.refused_samples(self.access.refused_files if self.access else {}):
+            family.add_metric([kind], refused)
+        return family
 
     def _collect_methods(self) -> Iterator[Metric]:
         requests = CounterMetricFamily(f"{PREFIX}requests", "calls answered, by outcome", labels=["method", "code"])

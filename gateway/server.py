@@ -156,7 +156,7 @@ class GatewayServer:
 
     def _guard(self, access: AccessControl) -> AccessInterceptor:
         self._turns = Turns()
-        self.metrics.access_counts = access.counts
+        self.metrics.access = access
         return AccessInterceptor(access, PrincipalLimits(), self._turns)
 
     async def start(self) -> int:

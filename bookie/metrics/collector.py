@@ -21,7 +21,9 @@ from bookgate.bookie.metrics.exposition import counter, counters, gauge
 from bookgate.bookie.statistics import BookieStatistics, JournalStatistics, StorageStatistics
 from bookgate.runtime import background
 from bookgate.runtime.latency import QUANTILES, LatencyHistogram, OpStats
-from bookgate.runtime.security.access_counts import LABELS, TEXT, AccessKey, access_samples
+from bookgate.runtime.security import refused_files
+from bookgate.runtime.security.access_control import AccessControl
+from bookgate.runtime.security.access_counts import LABELS, TEXT, access_samples
 
 _SERVER = "bookkeeper_server_"
 _JOURNAL = "bookie_journal_"
@@ -40,8 +42,8 @@ class Sources:
     disks: Callable[[], Mapping[Path, DirectoryUsage]]
     """Usage of the ledger directories, as measured last."""
     writable_directories: Callable[[], int]
-    access: Callable[[], Mapping[AccessKey, int] | None]
-    """What was asked for at the entry port and over HTTP; None without security."""
+    access: AccessControl | None
+    """What is asked at the entry port and over HTTP; None without security."""
 
 
 class BookieCollector(Collector):
@@ -69,8 +71,10 @@ class BookieCollector(Collector):
         )
         yield from _of_requests(sources.requests, sources.parked_long_polls())
         yield from _of_connections(sources.requests)
-        access = access_samples(sources.access(), _DOORS)
+        control = sources.access
+        access = access_samples(None if control is None else control.counts, _DOORS)
         yield counters("bookie_ACCESS", TEXT, [(dict(zip(LABELS, key, strict=True)), count) for key, count in access])
+        yield _of_refused_files(control.refused_files if control else {})
         storage = sources.storage()
         yield from _of_journals(storage)
         yield from _of_write_cache(storage, sources.requests)
@@ -106,6 +110,13 @@ def _of_requests(requests: BookieStatistics, parked: int) -> Iterator[Metric]:
     yield _summary(_SERVER + "WRITE_LAC", "explicit LACs, until durable", requests.write_lac_latency)
     yield _summary(_SERVER + "FORCE_LEDGER", "forces", requests.force_latency)
     yield _summary(_SERVER + "GET_BOOKIE_INFO", "questions for the disks' space", requests.info_latency)
+
+
+def _of_refused_files(refused: refused_files.RefusedFiles) -> Metric:
+    gauges = GaugeMetricFamily("bookie_ACCESS_FILE_REFUSED", refused_files.TEXT, labels=refused_files.LABELS)
+    for kind, value in refused_files.refused_samples(refused):
+        gauges.add_metric([kind], value)
+    return gauges
 
 
 def _of_connections(requests: BookieStatistics) -> Iterator[Metric]:

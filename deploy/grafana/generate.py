@@ -16,7 +16,7 @@ EACH = "{{instance}}"
 _GC_RUNS = 'changes(bookie_gc_THREAD_RUNTIME_count{instance=~"$instance"}[1h])'
 
 
-def _access(metric: str) -> tuple[str, tuple[Panel, ...]]:
+def _access(metric: str, refused_files: str) -> tuple[str, tuple[Panel, ...]]:
     """The row of what principals asked for."""
     refused = rate(metric, "instance, door, outcome", ', outcome!="allowed"')
     return (
@@ -27,13 +27,17 @@ def _access(metric: str) -> tuple[str, tuple[Panel, ...]]:
                 "ops",
                 (refused, f"{EACH} {{{{door}}}} {{{{outcome}}}}"),
                 text="Denied by the policy, not authenticated, over a rate or a quota. The audit trail says who.",
-                width=12,
             ),
             chart(
                 "By kind of principal",
                 "ops",
                 (rate(metric, "instance, door, principal"), f"{EACH} {{{{door}}}} {{{{principal}}}}"),
-                width=12,
+            ),
+            chart(
+                "Files that can't be used",
+                "none",
+                (value(refused_files, "instance, file", how="max"), f"{EACH} {{{{file}}}}"),
+                text="1: a policy, token file or key set can't be used as it is now; what was read before is in force.",
             ),
         ),
     )
@@ -157,7 +161,7 @@ BOOKIE = Dashboard(
                 ),
             ),
         ),
-        _access("bookie_ACCESS"),
+        _access("bookie_ACCESS", "bookie_ACCESS_FILE_REFUSED"),
         (
             "Process",
             (
@@ -251,7 +255,7 @@ GATEWAY = Dashboard(
                 chart("Dropped from the cache", "ops", (rate("bookgate_gateway_cache_evictions_total"), EACH)),
             ),
         ),
-        _access("bookgate_gateway_access_total"),
+        _access("bookgate_gateway_access_total", "bookgate_gateway_access_file_refused"),
     ),
 )
 

@@ -13,7 +13,14 @@ from typing import Any
 
 from bookgate.gateway.console.auto_recovery import Absences, absences
 from bookgate.gateway.console.paths import CONSOLE
-from bookgate.gateway.console.problems import Problem, Spaces, bookie_problems, insecure_problem, store_problem
+from bookgate.gateway.console.problems import (
+    Problem,
+    Spaces,
+    bookie_problems,
+    insecure_problem,
+    refused_file_problems,
+    store_problem,
+)
 from bookgate.gateway.console.stale_while_refresh import Recent
 from bookgate.gateway.http.access import Access
 from bookgate.gateway.http.api import Call, NoBody, NoQuery, Route, get
@@ -76,6 +83,7 @@ class ClusterView:
         problems: list[Problem] = [store_problem(error)] if error else found
         if self._server.open_doors:
             problems.append(insecure_problem(self._server.open_doors))
+        problems += refused_file_problems(self._access.refused_files)
         return {
             "server": self._server_shown(),
             "store": self._store_shown(error),

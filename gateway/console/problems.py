@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from bookgate.ledger.bookie_info import version_of
 from bookgate.ledger.metadata_store import RegisteredBookie
 from bookgate.runtime.security.exposure import insecure_text
+from bookgate.runtime.security.refused_files import FileKind, RefusedFiles
 
 _NEARLY_FULL = 0.90
 _FULL = 0.95
@@ -58,6 +59,20 @@ def insecure_problem(open_doors: Sequence[str]) -> Problem:
         insecure_text(open_doors),
         "authenticate: docs/security.md; `bookgate security init` makes what is needed to begin with",
     )
+
+
+def refused_file_problems(refused: RefusedFiles) -> list[Problem]:
+    """A policy, token file or key set changed and can't be used: who may what is as before."""
+    return [
+        Problem(
+            Severity.WARNING,
+            "security",
+            f"{reason}; this server goes by what it read before",
+            "correct the file: it counts within seconds, without a restart"
+            + ("; `bookgate policy check FILE` tells all that is wrong with it" if kind is FileKind.POLICY else ""),
+        )
+        for kind, reason in refused.items()
+    ]
 
 
 def bookie_problems(bookies: Sequence[RegisteredBookie], spaces: Spaces) -> list[Problem]:

@@ -33,6 +33,7 @@ from bookgate.runtime.security.access_control import AccessControl
 from bookgate.runtime.security.actions import Action
 from bookgate.runtime.security.authenticators import NotAuthenticatedException, bearer_of, is_loopback
 from bookgate.runtime.security.principal import ANONYMOUS, Kind, Principal, names_of_certificate
+from bookgate.runtime.security.refused_files import RefusedFiles
 
 CSRF_HEADER = "x-csrf-token"
 PASSED_ON_HEADER = "bookgate-principal"
@@ -86,6 +87,11 @@ class Access:
         self._passed_on = passed_on
         self._sessions = sessions or Sessions()
         self._attempts = attempts or LoginAttempts()
+
+    @property
+    def refused_files(self) -> RefusedFiles:
+        """Of policy, tokens and keys what can't be used as it is now: what was read before is in force."""
+        return {} if self._control is None else self._control.refused_files
 
     @property
     def has_token(self) -> bool:

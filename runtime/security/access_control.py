@@ -22,6 +22,7 @@ from bookgate.runtime.security.decision import CLUSTER, Decision, Reach, Resourc
 from bookgate.runtime.security.policy import Policy
 from bookgate.runtime.security.policy_file import PolicyFile
 from bookgate.runtime.security.principal import ANONYMOUS, CertificateNames, Principal
+from bookgate.runtime.security.refused_files import FileKind, RefusedFiles
 from bookgate.runtime.security.settings import SecuritySettings
 
 _ANY = Decision(True, "no policy: whoever is authenticated may do all")
@@ -66,9 +67,12 @@ class AccessControl:
         return self._policy is not None
 
     @property
-    def policy_problem(self) -> str | None:
-        """Why the policy file as it is now was refused; None: it counts."""
-        return self._policy.problem if isinstance(self._policy, PolicyFile) else None
+    def refused_files(self) -> RefusedFiles:
+        """Of policy, tokens and keys what can't be used as it is now: what was read before is in force."""
+        refused = dict(self._authenticators.refused_files)
+        if isinstance(self._policy, PolicyFile) and (problem := self._policy.problem) is not None:
+            refused[FileKind.POLICY] = problem
+        return refused
 
     def authenticate(
         self,

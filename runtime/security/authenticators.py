@@ -29,6 +29,7 @@ from bookgate.runtime.security.principal import (
     parse_mapping_rules,
     principal_of_certificate,
 )
+from bookgate.runtime.security.refused_files import FileKind, RefusedFiles
 from bookgate.runtime.security.settings import SecuritySettings
 from bookgate.runtime.security.static_tokens import StaticTokens
 
@@ -69,6 +70,12 @@ class Authenticators:
         rules = parse_mapping_rules(settings.security_principal_rules)
         return cls(tokens, _jwts(settings), rules, certificates=certificates)
 
+    @property
+    def refused_files(self) -> RefusedFiles:
+        """Of its files those that can't be used as they are now."""
+        sources = {FileKind.TOKENS: self._tokens, FileKind.KEYS: self._jwts}
+        return {kind: each.problem for kind, each in sources.items() if each is not None and each.problem is not None}
+
     def authenticate(
         self, *, bearer: str | None = None, certificate: CertificateNames | None = None, loopback: bool = False
     ) -> Principal:
@@ -106,6 +113,8 @@ def _jwts(settings: SecuritySettings) -> JwtVerifier | None:
     from bookgate.runtime.security.jwt import FileKeys, JwtRules, JwtVerifier, UrlKeys
 
     where = settings.security_jwt_keys
+    assert settings.security_jwt_issuer is not None, "set wherever keys are"
+    assert settings.security_jwt_audience is not None, "set wherever keys are"
     source = UrlKeys(where) if "://" in where else FileKeys(Path(where))
     rules = JwtRules(
         settings.security_jwt_issuer,

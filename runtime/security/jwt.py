@@ -93,6 +93,10 @@ class KeySource(Protocol):
     def missing(self) -> None:
         """A token named a key that is not known: there may be new ones."""
 
+    @property
+    def problem(self) -> str | None:
+        """Why the keys as they are now were refused, or can't be had; None: they count."""
+
 
 class FileKeys:
     """Keys of a file. Raises IncorrectParameterException when it can't be used at first."""
@@ -105,6 +109,10 @@ class FileKeys:
 
     def missing(self) -> None:
         self._file.refresh()
+
+    @property
+    def problem(self) -> str | None:
+        return self._file.problem
 
 
 def fetch(url: str) -> str:
@@ -140,6 +148,7 @@ class UrlKeys:
         self._clock = clock
         self._lock = threading.Lock()
         self._fetching = False
+        self._problem: str | None = None
         self._asked = clock()
         try:
             self._keys = parse_keys(get(url))
@@ -156,6 +165,11 @@ class UrlKeys:
     def missing(self) -> None:
         self._fetch_soon()
 
+    @property
+    def problem(self) -> str | None:
+        self.current()
+        return self._problem
+
     def _fetch_soon(self) -> None:
         with self._lock:
             now = self._clock()
@@ -168,7 +182,9 @@ class UrlKeys:
         try:
             self._keys = parse_keys(self._get(self._url))
             self._fetched = self._clock()
+            self._problem = None
         except (OSError, ValueError, IncorrectParameterException) as error:
+            self._problem = f"key set {self._url} can't be used: {error}"
             log_event(_LOG, "key_set", logging.ERROR, state="kept-old", url=self._url, reason=error)
         finally:
             self._fetching = False
@@ -176,10 +192,10 @@ class UrlKeys:
 
 @dataclass(frozen=True, slots=True)
 class JwtRules:
-    """What a token must say. `audience` and `issuer` are demanded where they are set."""
+    """What a token must say."""
 
-    issuer: str | None = None
-    audience: str | None = None
+    issuer: str
+    audience: str
     name_claim: str = "sub"
     groups_claim: str = "groups"
 
@@ -190,6 +206,11 @@ class JwtVerifier:
     def __init__(self, source: KeySource, rules: JwtRules) -> None:
         self._source = source
         self._rules = rules
+
+    @property
+    def problem(self) -> str | None:
+        """Why the key set as it is now was refused, or can't be had; None: it counts."""
+        return self._source.problem
 
     def principal(self, token: str) -> Principal:
         """The bearer. Raises TokenRefused."""
@@ -241,10 +262,7 @@ class JwtVerifier:
             audience=rules.audience,
             issuer=rules.issuer,
             leeway=LEEWAY_SECONDS,
-            options={
-                "require": ["exp", *(["iss"] if rules.issuer else []), *(["aud"] if rules.audience else [])],
-                "verify_aud": rules.audience is not None,
-            },
+            options={"require": ["exp", "iss", "aud"]},
         )
         return claims
 

@@ -11,7 +11,11 @@ from bookgate.ledger.errors import IncorrectParameterException
 from bookgate.runtime.security.principal import parse_mapping_rules
 from bookgate.runtime.settings import ConsistentSettings
 
-_JWT_KEYS = ("security_jwt_issuer", "security_jwt_audience")
+_JWT_KEYS = {
+    "security_jwt_issuer": "a token that another signs with the same keys would do here",
+    "security_jwt_audience": "a token that was made for another service would do here",
+}
+"""What goes with the keys, and what would be without."""
 
 
 class SecuritySettings(ConsistentSettings):
@@ -54,14 +58,11 @@ class SecuritySettings(ConsistentSettings):
             parse_mapping_rules(self.security_principal_rules)
         except IncorrectParameterException as error:
             yield f"security_principal_rules: {error}"
-        if self.security_jwt_keys is None:
-            for key in _JWT_KEYS:
-                if getattr(self, key) is not None:
-                    yield f"{key} has no effect without security_jwt_keys; set that too"
-        elif self.security_jwt_audience is None:
-            yield (
-                "security_jwt_keys needs security_jwt_audience: a token that was made for another service would do here"
-            )
+        for key, reason in _JWT_KEYS.items():
+            if self.security_jwt_keys is None and getattr(self, key) is not None:
+                yield f"{key} has no effect without security_jwt_keys; set that too"
+            elif self.security_jwt_keys is not None and getattr(self, key) is None:
+                yield f"security_jwt_keys needs {key}: {reason}"
         if (keys := self.security_jwt_keys) and "://" in keys and not keys.lower().startswith("https://"):
             yield "security_jwt_keys is neither a file nor an https:// URL"
 

@@ -31,6 +31,11 @@ class StaticTokens:
     def __init__(self, path: Path) -> None:
         self._file = WatchedFile(path, parse_tokens, "token file")
 
+    @property
+    def problem(self) -> str | None:
+        """Why the file as it is now was refused; None: it counts."""
+        return self._file.problem
+
     def principal(self, token: str) -> Principal | None:
         """Whose token it is; None: nobody's."""
         digest = _hash(token)

@@ -42,14 +42,18 @@ class WatchedFile(Generic[T]):
     @property
     def value(self) -> T:
         """As the file has it, or had it when it was last of use."""
-        if self._clock() >= self._next_look:
-            self.refresh()
+        self._look()
         return self._value
 
     @property
     def problem(self) -> str | None:
         """What is wrong with the file as it is; None: nothing."""
+        self._look()
         return self._refused
+
+    def _look(self) -> None:
+        if self._clock() >= self._next_look:
+            self.refresh()
 
     def refresh(self) -> bool:
         """Looks now; whether there is a new value."""

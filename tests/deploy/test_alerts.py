@@ -158,6 +158,7 @@ ILL: dict[str, tuple[Series, str]] = {
         {f'bookgate_gateway_access_total{{{_GATEWAY}, door="gateway", principal="b", outcome="denied"}}': "0+5x1500"},
         "20m",
     ),
+    "AccessFileRefused": ({f'bookie_ACCESS_FILE_REFUSED{{{_BOOKIE}, file="policy"}}': "0x5 1x1500"}, "9m"),
     "QuotaReached": (
         {f'bookgate_gateway_access_total{{{_GATEWAY}, door="gateway", principal="b", outcome="quota"}}': "0x5 1x1500"},
         "10m",

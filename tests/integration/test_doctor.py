@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import time
 import urllib.request
 from pathlib import Path
 
 import grpc
+import httpx
 import pytest
 import trustme
 from typer.testing import CliRunner
@@ -26,6 +28,7 @@ from bookgate.gateway.server import GatewayServer
 from bookgate.gateway.stores.drivers import create_factory, ensure_cluster
 from bookgate.ledger.bookie_info import BOOKIE_RPC, HTTP, BookieServiceInfo, Endpoint
 from bookgate.ledger.replication_store import RecordKind
+from bookgate.runtime.security.static_tokens import new_token
 from bookgate.thinclient.config import ClientConfig
 from tests.integration.bookie.in_process import running_bookie
 from tests.stores import made
@@ -225,6 +228,55 @@ async def test_tls_where_it_is_announced(tmp_path: Path) -> None:
     [failed] = [each for each in wrong if each.level is not Level.OK]
     assert failed.level is Level.ERROR
     assert "certificate is not accepted" in failed.what
+
+
+@pytest.mark.asyncio
+async def test_a_bookie_that_authenticates_and_files_that_it_can_not_use(tmp_path: Path) -> None:
+    tokens, policy = tmp_path / "tokens", tmp_path / "policy.toml"
+    (token, line), (readers, readers_line) = new_token("operator"), new_token("reader")
+    tokens.write_text(f"{line}\n{readers_line}\n")
+    rules = "".join(
+        f'[[bindings]]\nprincipals = ["token:{each}"]\nrole = "{each}"\n' for each in ("operator", "reader")
+    )
+    policy.write_text(rules)
+    async with running_bookie(tmp_path, security_tokens=tokens, security_policy=policy) as server:
+        provider = {"auth_provider": "bookgate-token"}
+
+        async def found(shown: str) -> list[str]:
+            findings = await findings_of(server, token=shown, **provider)
+            return [each.what for each in findings if each.level is not Level.OK]
+
+        assert await found(token) == []
+        assert "its HTTP admin does not tell this caller its state, settings and metrics" in await found(readers)
+        assert any("UNAUTHENTICATED" in each.what for each in await findings_of(server))
+
+        policy.write_text("[[bindings]]\n")
+        tokens.write_text("rubbish\n")
+        async with asyncio.timeout(30):
+            while await found(token) != [
+                "it can't use its security_policy and security_tokens as they are now, and goes by what it read before"
+            ]:
+                pass
+
+        async def of_the_console() -> list[str]:
+            problems = (await asked.get("/api/v1/console/cluster")).json()["problems"]
+            return [each["text"] for each in problems if each["subject"] == "security"]
+
+        http = f"http://{server.addresses['http']}"
+        async with httpx.AsyncClient(base_url=http, headers={"Authorization": f"Bearer {token}"}) as asked:
+            [of_tokens, of_policy] = await of_the_console()
+            assert "tokens: line 1" in of_tokens
+            assert "policy.toml: binding 1" in of_policy
+            metrics = (await asked.get("/metrics")).text
+            for name in ("bookie_ACCESS_FILE_REFUSED", "bookgate_gateway_access_file_refused"):
+                for file, value in (("policy", "1"), ("tokens", "1"), ("keys", "0")):
+                    assert re.search(rf'^{name}\{{file="{file}"\}} {value}(\.0)?$', metrics, re.M), (name, file)
+            policy.write_text(rules)
+            tokens.write_text(f"{line}\n")
+            async with asyncio.timeout(30):
+                while await found(token):
+                    pass
+            assert await of_the_console() == []
 
 
 @pytest.mark.asyncio

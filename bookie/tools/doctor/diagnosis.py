@@ -21,6 +21,7 @@ MOST_CLOCK_DIFFERENCE = 5.0
 FEWEST_FILES = 16_384
 _FULL, _NEARLY_FULL = 0.95, 0.90
 _MOST_FILES_OPEN = 0.9
+_FILES = {"policy": "security_policy", "tokens": "security_tokens", "keys": "security_jwt_keys"}
 
 
 def judge(seen: Deployment, ensemble_size: int = 3) -> list[Finding]:
@@ -194,6 +195,20 @@ def _http(subject: str, view: BookieView) -> Iterator[Finding]:
             subject,
             "its settings say insecure = true: other machines may reach it, and it need not know anybody",
             "authenticate, and take insecure out: docs/security.md",
+        )
+    if view.http.turned_down:
+        yield warning(
+            subject,
+            "its HTTP admin does not tell this caller its state, settings and metrics",
+            "name a token that may do http.read: token_file (BOOKGATE_TOKEN_FILE), which goes over TLS only",
+        )
+    if view.http.refused_files:
+        files = " and ".join(_FILES.get(each, each) for each in view.http.refused_files)
+        yield warning(
+            subject,
+            f"it can't use its {files} as they are now, and goes by what it read before",
+            "correct the file, which needs no restart: event security_file or key_set in its log says what is wrong, "
+            "`bookgate policy check FILE` all that is wrong with a policy",
         )
     if view.http.running is False:
         yield error(subject, "it says that it is not running", "see its log, and restart it")

@@ -21,12 +21,19 @@ class Answer:
     body: bytes
 
 
-async def get(host: str, port: int, path: str, context: ssl.SSLContext | None = None) -> Answer:
-    """With `context`, over TLS. Raises OSError or ValueError; the caller bounds the time."""
+async def get(
+    host: str, port: int, path: str, context: ssl.SSLContext | None = None, token: str | None = None
+) -> Answer:
+    """With `context`, over TLS; with `token`, as its bearer.
+
+    Raises OSError or ValueError; the caller bounds the time.
+    """
     reader, writer = await asyncio.open_connection(host, port, ssl=context)
     try:
         shown_host = f"[{host}]" if ":" in host else host
-        writer.write(f"GET {path} HTTP/1.1\r\nHost: {shown_host}:{port}\r\nConnection: close\r\n\r\n".encode("ascii"))
+        shown = "" if token is None else f"Authorization: Bearer {token}\r\n"
+        head = f"GET {path} HTTP/1.1\r\nHost: {shown_host}:{port}\r\n{shown}Connection: close\r\n\r\n"
+        writer.write(head.encode("ascii"))
         await writer.drain()
         content = bytearray()
         while len(content) < _MOST_BYTES and (piece := await reader.read(65536)):

@@ -37,6 +37,10 @@ class HttpView:
     open_files: int | None = None
     insecure: bool | None = None
     """Whether its settings let other machines in without authentication."""
+    refused_files: tuple[str, ...] = ()
+    """Of policy, tokens and keys those that changed and can't be used."""
+    turned_down: bool = False
+    """Whether it does not tell its state and metrics to this caller."""
 
 
 @dataclass(frozen=True, slots=True)

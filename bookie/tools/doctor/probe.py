@@ -40,22 +40,33 @@ from bookgate.thinclient.config import ClientConfig, TlsMode
 from bookgate.thinclient.gateways.discovery import bookies_of
 from bookgate.thinclient.gateways.gateway import Gateway
 from bookgate.thinclient.gateways.ledger_manager import RpcLedgerManagerFactory
+from bookgate.thinclient.gateways.tokens import TokenSource, may_carry_tokens
 from bookgate.thinclient.gateways.uri import TlsFiles, parse_gateways
 
 _MAX_FILES = re.compile(rb"^process_max_fds (\S+)", re.MULTILINE)
 _OPEN_FILES = re.compile(rb"^process_open_fds (\S+)", re.MULTILINE)
+_REFUSED_FILES = re.compile(
+    rb'^(?:bookie_ACCESS_FILE_REFUSED|bookgate_gateway_access_file_refused)\{file="(\w+)"\} 1(?:\.0)?$', re.MULTILINE
+)
+_TURNED_DOWN = (401, 403)
 
 
 async def look(
     config: ClientConfig, timeout: float, file_problems: Mapping[str, tuple[str, ...]] | None = None
 ) -> Deployment:
-    """Everything. Raises IncorrectParameterException for a URI or TLS files of no use."""
+    """Everything. Raises IncorrectParameterException for a URI or TLS files of no use, UnauthorizedAccessException for
+    a token file.
+    """
     uri = parse_gateways(config.gateways, config.tls)
     credentials = uri.tls.credentials() if uri.tls else None
+    shown = _Shown(config.tokens if uri.token_file is None else TokenSource(file=uri.token_file))
     gateways: list[Gateway] = []
 
     async def look_at(addresses: Sequence[str], listed: bool) -> list[GatewayView]:
-        made = [Gateway(address, credentials, tls=uri.tls) for address in addresses]
+        made = [
+            Gateway(address, credentials, tls=uri.tls, tokens=shown.to(address, tls=uri.tls is not None))
+            for address in addresses
+        ]
         gateways.extend(made)
         return list(await asyncio.gather(*(_look_at_gateway(gateway, listed, timeout) for gateway in made)))
 
@@ -70,13 +81,26 @@ async def look(
         recovery = None
         if asked is not None:
             seen, recovery = await asyncio.gather(
-                _look_at_bookies(present, asked, config, timeout),
-                _look_at_recovery(asked.address, uri.tls, config, timeout),
+                _look_at_bookies(present, asked, config, timeout, shown),
+                _look_at_recovery(asked, uri.tls, config, timeout),
             )
     finally:
         await asyncio.gather(*(gateway.close() for gateway in gateways))
     absent = tuple(bookie.bookie_id for bookie in bookies if bookie not in present)
     return Deployment(tuple(views), tuple(seen), absent, dict(file_problems or {}), own_version(), recovery)
+
+
+class _Shown:
+    """The token that the user has, and to whom it is shown: over TLS, or to this machine."""
+
+    def __init__(self, tokens: TokenSource | None) -> None:
+        """Raises UnauthorizedAccessException for a file that can't be read."""
+        self._tokens = tokens
+        if tokens is not None:
+            tokens.current()
+
+    def to(self, address: str, *, tls: bool) -> TokenSource | None:
+        return self._tokens if may_carry_tokens(address, tls=tls) else None
 
 
 def _learnt(views: Sequence[GatewayView]) -> list[str]:
@@ -116,9 +140,12 @@ async def _look_at_gateway(gateway: Gateway, listed: bool, timeout: float) -> Ga
     )
 
 
-async def _look_at_recovery(address: str, tls: TlsFiles | None, config: ClientConfig, timeout: float) -> RecoveryView:
-    uri = f"{'grpcs' if tls else 'grpc'}://{address}"
-    factory = RpcLedgerManagerFactory(uri, timeout, tls=tls or TlsFiles(), retries=config.retries)
+async def _look_at_recovery(
+    gateway: Gateway, tls: TlsFiles | None, config: ClientConfig, timeout: float
+) -> RecoveryView:
+    uri = f"{'grpcs' if tls else 'grpc'}://{gateway.address}"
+    files, tokens = tls or TlsFiles(), gateway.tokens
+    factory = RpcLedgerManagerFactory(uri, timeout, tls=files, retries=config.retries, tokens=tokens)
     metadata = factory.replication_metadata
     try:
         state, counted = await asyncio.gather(_in_time(_office(metadata), timeout), _in_time(survey(metadata), timeout))
@@ -158,7 +185,7 @@ class _Known(ServiceDiscovery):
 
 
 async def _look_at_bookies(
-    bookies: Sequence[RegisteredBookie], gateway: Gateway, config: ClientConfig, timeout: float
+    bookies: Sequence[RegisteredBookie], gateway: Gateway, config: ClientConfig, timeout: float, shown: _Shown
 ) -> list[BookieView]:
     # Only protocol v3 can ask for space, whatever the client speaks otherwise.
     changes: dict[str, Any] = {
@@ -174,7 +201,7 @@ async def _look_at_bookies(
         for mode in {config.bookie_tls, TlsMode.START_TLS}
     }
     try:
-        views = [_look_at_bookie(bookie, gateway, pools, config, timeout) for bookie in bookies]
+        views = [_look_at_bookie(bookie, gateway, pools, config, timeout, shown) for bookie in bookies]
         return list(await asyncio.gather(*views))
     finally:
         await asyncio.gather(*(pool.close_and_wait() for pool in pools.values()))
@@ -186,12 +213,13 @@ async def _look_at_bookie(
     pools: Mapping[TlsMode, BookiePool],
     config: ClientConfig,
     timeout: float,
+    shown: _Shown,
 ) -> BookieView:
     space, tls, cookie, http = await asyncio.gather(
         _in_time(_space(pools[config.bookie_tls], bookie.bookie_id, timeout), timeout),
         _tls(bookie, pools[TlsMode.START_TLS], config, timeout),
         _in_time(_cookie(gateway, bookie.bookie_id, timeout), timeout),
-        _in_time(_http(bookie, config), timeout),
+        _in_time(_http(bookie, config, shown), timeout),
     )
     total, free = space if isinstance(space, tuple) else (None, None)
     return BookieView(
@@ -250,16 +278,18 @@ async def _cookie(gateway: Gateway, bookie_id: str, timeout: float) -> bytes | N
     return answer.cookie if answer.HasField("cookie") else None
 
 
-async def _http(bookie: RegisteredBookie, config: ClientConfig) -> HttpView | None:
+async def _http(bookie: RegisteredBookie, config: ClientConfig, shown: _Shown) -> HttpView | None:
     endpoint = bookie.info.endpoint(HTTP)
     if endpoint is None:
         return None
     context = _http_context(config) if TLS_EXTENSION in endpoint.extensions else None
+    tokens = shown.to(endpoint.address, tls=context is not None)
+    token = None if tokens is None else tokens.current()
     before = time.time()
-    answer = await get(endpoint.host, endpoint.port, "/api/v1/bookie/state", context)
+    answer = await get(endpoint.host, endpoint.port, "/api/v1/bookie/state", context, token)
     after = time.time()
-    metrics = await get(endpoint.host, endpoint.port, "/metrics", context)
-    settings = await get(endpoint.host, endpoint.port, "/api/v1/config/server_config", context)
+    metrics = await get(endpoint.host, endpoint.port, "/metrics", context, token)
+    settings = await get(endpoint.host, endpoint.port, "/api/v1/config/server_config", context, token)
     state = json.loads(answer.body) if answer.status == 200 else {}
     said = json.loads(settings.body) if settings.status == 200 else {}
     date = answer.headers.get("Date")
@@ -273,6 +303,8 @@ async def _http(bookie: RegisteredBookie, config: ClientConfig) -> HttpView | No
         _gauge(_MAX_FILES, metrics.body),
         _gauge(_OPEN_FILES, metrics.body),
         said.get("insecure") if isinstance(said, dict) else None,
+        tuple(sorted({name.decode() for name in _REFUSED_FILES.findall(metrics.body)})),
+        any(each.status in _TURNED_DOWN for each in (answer, metrics, settings)),
     )
 
 

@@ -88,6 +88,7 @@ class Guarded:
             "security_policy": self.policy_file,
             "security_tokens": self.token_file,
             "security_jwt_keys": str(keys),
+            "security_jwt_issuer": "idp",
             "security_jwt_audience": "bookgate",
             "audit_file": directory / "audit.log",
         }
@@ -131,7 +132,7 @@ async def guarded_gateway(directory: Path, policy: str = POLICY) -> AsyncIterato
 
 
 def signed(**changes: Any) -> str:
-    claims = {"sub": "admin", "aud": "bookgate", "exp": int(time.time()) + 60} | changes
+    claims = {"sub": "admin", "iss": "idp", "aud": "bookgate", "exp": int(time.time()) + 60} | changes
     return jwt.encode({key: value for key, value in claims.items() if value is not None}, KEY, "ES256")
 
 

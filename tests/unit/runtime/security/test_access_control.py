@@ -7,8 +7,11 @@ import logging
 import os
 import stat
 from pathlib import Path
+from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from jwt.algorithms import ECAlgorithm
 from typer.testing import CliRunner
 
 from bookgate.ledger.errors import IncorrectParameterException
@@ -19,6 +22,7 @@ from bookgate.runtime.security.authenticators import NotAuthenticatedException
 from bookgate.runtime.security.decision import Resource
 from bookgate.runtime.security.policy_file import PolicyFile
 from bookgate.runtime.security.principal import ANONYMOUS, LOCAL, Kind, Principal
+from bookgate.runtime.security.refused_files import FileKind, refused_samples
 from bookgate.runtime.security.settings import SecuritySettings
 from bookgate.runtime.security.static_tokens import StaticTokens, new_token
 from bookgate.thinclient.commands.main import app
@@ -58,15 +62,43 @@ def test_a_policy_changes_under_way_and_a_broken_one_changes_nothing(
         file.refresh()
         file.refresh()
     assert access.decide(SPARK, Action.LEDGER_CREATE, Resource(0))
-    assert access.policy_problem
+    assert list(access.refused_files) == ["policy"]
+    assert "policy.toml" in access.refused_files[FileKind.POLICY]
     assert caplog.text.count("kept-old") == 1
     path.unlink()
     file.refresh()
     assert access.decide(SPARK, Action.LEDGER_CREATE, Resource(0))
     path.write_text(READERS)
     file.refresh()
-    assert access.policy_problem is None
+    assert not access.refused_files
     assert not access.decide(SPARK, Action.LEDGER_CREATE, Resource(0))
+
+
+def test_each_file_that_can_not_be_used_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Else files are looked at once a second.
+    monkeypatch.setattr("bookgate.runtime.security.watched_file._LOOK_SECONDS", 0.0)
+    files = {kind: tmp_path / kind for kind in FileKind}
+    key = ECAlgorithm.to_jwk(ec.generate_private_key(ec.SECP256R1()).public_key(), as_dict=True)
+    good = {FileKind.POLICY: READERS, FileKind.TOKENS: new_token("a")[1], FileKind.KEYS: json.dumps({"keys": [key]})}
+    for kind, content in good.items():
+        files[kind].write_text(content)
+    access = AccessControl.from_settings(
+        SecuritySettings(
+            security_policy=files[FileKind.POLICY],
+            security_tokens=files[FileKind.TOKENS],
+            security_jwt_keys=str(files[FileKind.KEYS]),
+            security_jwt_audience="x",
+            security_jwt_issuer="y",
+        )
+    )
+    assert access is not None
+    assert access.refused_files == {}
+    for kind in FileKind:
+        files[kind].write_text("rubbish\n")
+        assert list(access.refused_files) == [kind]
+        assert refused_samples(access.refused_files) == [(each, int(each is kind)) for each in FileKind]
+        files[kind].write_text(good[kind])
+        assert access.refused_files == {}
 
 
 def test_the_trail_has_changes_and_denials_and_no_token(tmp_path: Path) -> None:
@@ -122,12 +154,19 @@ def test_the_audit_file_begins_anew(tmp_path: Path) -> None:
 def test_settings_that_contradict_each_other() -> None:
     for wrong in (
         {"security_jwt_issuer": "x"},
-        {"security_jwt_keys": "keys.json"},
-        {"security_jwt_keys": "http://idp", "security_jwt_audience": "x"},
+        {"security_jwt_keys": "http://idp", "security_jwt_audience": "x", "security_jwt_issuer": "x"},
         {"security_principal_rules": ["x"]},
     ):
         with pytest.raises(ValueError, match="security_"):
             SecuritySettings(**wrong)
+    for missing in ("security_jwt_issuer", "security_jwt_audience"):
+        given: dict[str, Any] = {
+            "security_jwt_keys": "keys.json",
+            "security_jwt_issuer": "x",
+            "security_jwt_audience": "x",
+        }
+        with pytest.raises(ValueError, match=f"security_jwt_keys needs {missing}: a token that"):
+            SecuritySettings(**{key: value for key, value in given.items() if key != missing})
 
 
 def test_commands_make_tokens_and_explain_policies(tmp_path: Path) -> None:
@@ -155,7 +194,7 @@ def test_a_file_that_can_not_be_used_is_an_error_at_the_start(tmp_path: Path) ->
     for wrong in (
         {"security_policy": tmp_path / "none"},
         {"security_tokens": tmp_path / "none"},
-        {"security_jwt_keys": str(tmp_path / "none"), "security_jwt_audience": "x"},
+        {"security_jwt_keys": str(tmp_path / "none"), "security_jwt_audience": "x", "security_jwt_issuer": "x"},
     ):
         with pytest.raises(IncorrectParameterException, match="none can't be read"):
             AccessControl.from_settings(SecuritySettings(**wrong))

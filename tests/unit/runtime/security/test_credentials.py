@@ -123,12 +123,19 @@ def test_key_sets_of_a_url_are_fetched_anew_and_outlive_failures() -> None:
 
     keys = UrlKeys("https://idp/keys", get, lambda: now[0])
     assert "ec" in keys.current()
+    assert keys.problem is None
     now[0] = 301.0
     keys.current()
     _wait_for(lambda: len(asked) == 2 and not keys._fetching)
     assert "ec" in keys.current()
     keys.missing()
     assert len(asked) == 2, "a token with a key that is not known makes no storm"
+    assert keys.problem == "key set https://idp/keys can't be used: down"
+    answers.append(key_set())
+    now[0] = 312.0
+    keys.missing()
+    _wait_for(lambda: len(asked) == 3 and not keys._fetching)
+    assert keys.problem is None
     now[0] = 25 * 3600.0
     assert not keys.current()
 
@@ -169,7 +176,10 @@ def test_static_tokens_are_read_anew_and_a_broken_file_changes_nothing(tmp_path:
     path.write_text("rubbish\n")
     tokens._file.refresh()
     assert tokens.principal(new) is not None
-    assert tokens._file.problem is not None
+    assert "token file" in str(tokens.problem)
+    path.write_text(f"{line}\n")
+    tokens._file.refresh()
+    assert tokens.problem is None
 
 
 def test_token_files_name_the_line_not_its_content() -> None:
