@@ -53,6 +53,21 @@ class ClusterInfo:
     features: tuple[str, ...] = ()
 
 
+_STORES = {
+    "SqliteLedgerManagerFactory": "embedded (SQLite)",
+    "FlatLedgerManagerFactory": "ZooKeeper (flat)",
+    "HierarchicalLedgerManagerFactory": "ZooKeeper (hierarchical)",
+    "LongHierarchicalLedgerManagerFactory": "ZooKeeper (long hierarchical)",
+    "LongLongHierarchicalLedgerManagerFactory": "ZooKeeper (long-long hierarchical)",
+}
+
+
+def store_in_words(ledger_manager: str) -> str:
+    """The metadata store for people, by its factory's class name; that name where it is not known."""
+    name = ledger_manager.rpartition(".")[2]
+    return _STORES.get(name, name)
+
+
 BookiesListener = Callable[[Sequence[RegisteredBookie]], None]
 """Called on the event loop with a complete set of bookies, ordered by id."""
 

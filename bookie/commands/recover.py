@@ -25,7 +25,7 @@ from bookgate.ledger.errors import IllegalOpException
 from bookgate.ledger.metadata_store import LedgerManagerFactory
 from bookgate.runtime.command_line.output import AsJson, fail, print_json, print_result, print_table
 from bookgate.runtime.command_line.tables import Table
-from bookgate.thinclient.commands.client_options import Gateways, client_config, with_metadata
+from bookgate.thinclient.commands.client_options import Gateways, client_config, complete_bookie, with_metadata
 from bookgate.thinclient.commands.draining import duration
 from bookgate.thinclient.config import ClientConfig
 from bookgate.thinclient.tools.draining import Progress
@@ -49,7 +49,10 @@ Rate = Annotated[float, typer.Option(min=0, help="MiB a second that are read and
 
 def recover(
     context: typer.Context,
-    bookies: Annotated[list[str] | None, typer.Argument(metavar="BOOKIE", help="Ids.", show_default=False)] = None,
+    bookies: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="BOOKIE", help="Ids.", show_default=False, autocompletion=complete_bookie),
+    ] = None,
     ledgers: Annotated[
         list[int] | None, typer.Option("--ledger", "-l", min=0, help="Only this ledger; may be given several times.")
     ] = None,

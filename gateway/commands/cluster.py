@@ -19,6 +19,7 @@ import typer
 from bookgate.gateway.config import GatewayConfig
 from bookgate.gateway.stores.cluster_admin import ClusterAdmin, ClusterSummary
 from bookgate.gateway.stores.drivers import create_admin, create_factory
+from bookgate.ledger.bookie_registry import store_in_words
 from bookgate.ledger.errors import BKException, IllegalOpException, LedgerExistException
 from bookgate.ledger.replication_control import make_default
 from bookgate.runtime.command_line.groups import new_group
@@ -174,7 +175,7 @@ def with_admin(metadata_uri: str | None, config: Path | None, work: Callable[[Cl
 
 def print_summary(summary: ClusterSummary, as_json: bool) -> None:
     """Prints what a cluster is and has."""
-    print_result(asdict(summary), as_json)
+    print_result({"metadata_store": store_in_words(summary.ledger_manager), **asdict(summary)}, as_json)
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ from bookgate.gateway.http.api import Call, NoBody, NoQuery, Route, get
 from bookgate.gateway.http.routes.process import masked_uri
 from bookgate.gateway.metrics import GatewayNumbers
 from bookgate.ledger.bookie_info import HTTP, TLS_EXTENSION, version_of
+from bookgate.ledger.bookie_registry import store_in_words
 from bookgate.ledger.errors import BKException
 from bookgate.ledger.metadata_store import BookieSet, ClusterInfo, LedgerManagerFactory, RegisteredBookie
 
@@ -127,7 +128,7 @@ class ClusterView:
             "connectionsLost": factory.connection_epoch,
             "error": error,
             "instanceId": info and info.instance_id,
-            "ledgerManager": info and info.ledger_manager,
+            "metadataStore": info and store_in_words(info.ledger_manager),
             "features": list(info.features) if info else [],
         }
 

@@ -226,6 +226,7 @@ def test_a_bookie_is_made_read_only_and_writable_again(run: Run, standalone_clus
         assert [each["bookie_id"] for each in run("bookie", "list", "--read-only")] == ["bookie-3"]
         status = run("cluster", "status")
         assert (status["writable_bookies"], status["read_only_bookies"], status["total_bookies"]) == (2, 1, 3)
+        assert status["metadata_store"] == "embedded (SQLite)"
     finally:
         assert run("bookie", "read-only", "off", "bookie-3") == {"readOnly": False}
     assert "name one bookie" in run("bookie", "state", fails=1)["error"]

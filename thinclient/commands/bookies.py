@@ -25,7 +25,14 @@ from bookgate.runtime.command_line.output import AsJson, print_json, print_resul
 from bookgate.runtime.command_line.tables import Table
 from bookgate.thinclient.bookies.pool import BookiePool
 from bookgate.thinclient.client import BookKeeper
-from bookgate.thinclient.commands.client_options import BookieId, Gateways, client_config, with_client, with_pool
+from bookgate.thinclient.commands.client_options import (
+    BookieId,
+    Gateways,
+    client_config,
+    complete_bookie,
+    with_client,
+    with_pool,
+)
 from bookgate.thinclient.commands.draining import decommission, drain
 from bookgate.thinclient.commands.http_options import BookieName, HttpAddress, Token, TokenFile, admin_of
 from bookgate.thinclient.tools.sanity import is_sane
@@ -113,7 +120,12 @@ def info(
     context: typer.Context,
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="BOOKIE", help="Ids; default: all registered.", show_default=False),
+        typer.Argument(
+            metavar="BOOKIE",
+            help="Ids; default: all registered.",
+            show_default=False,
+            autocompletion=complete_bookie,
+        ),
     ] = None,
     gateways: Gateways = None,
     as_json: AsJson = False,

@@ -11,6 +11,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
+from bookgate.ledger.errors import BKException
 from bookgate.ledger.metadata_store import BookieSet, LedgerManagerFactory, RegisteredBookie
 from bookgate.runtime.command_line.groups import time_limit
 from bookgate.thinclient.bookies.connection import tcp_connector
@@ -21,7 +22,8 @@ from bookgate.thinclient.config import ClientConfig, load_config
 from bookgate.thinclient.metadata_source import metadata_factory
 
 T = TypeVar("T")
-
+_COMPLETION_SECONDS = 2.0
+"""Whoever presses Tab waits for it."""
 
 Gateways = Annotated[
     str | None,
@@ -44,7 +46,26 @@ AckQuorumSize = Annotated[
     int | None,
     typer.Option(min=1, help="Bookies that must have stored an entry. Default: 2, or 1 for a write quorum of 1."),
 ]
-BookieId = Annotated[str, typer.Argument(metavar="BOOKIE", help="The bookie's id.", show_default=False)]
+
+
+def complete_bookie(context: typer.Context, incomplete: str) -> list[str]:
+    """Ids of bookies for the shell's completion; none where no gateway tells them in time."""
+
+    async def registered(factory: LedgerManagerFactory) -> list[str]:
+        async with asyncio.timeout(_COMPLETION_SECONDS):
+            return [each.bookie_id for each in await factory.service_discovery.bookies(BookieSet.ALL)]
+
+    try:
+        found = with_metadata(context, context.params.get("gateways"), registered)
+    except (BKException, TimeoutError):
+        return []
+    return sorted(each for each in found if each.startswith(incomplete))
+
+
+BookieId = Annotated[
+    str,
+    typer.Argument(metavar="BOOKIE", help="The bookie's id.", show_default=False, autocompletion=complete_bookie),
+]
 LedgerNumber = Annotated[int, typer.Argument(metavar="ID", min=0, help="The ledger's id.", show_default=False)]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from bookgate.ledger.bookie_info import GATEWAY_GRPC
+from bookgate.ledger.bookie_registry import store_in_words
 from bookgate.ledger.metadata_store import BookieSet, LedgerManagerFactory
 from bookgate.runtime.command_line.groups import new_group
 from bookgate.runtime.command_line.output import AsJson, print_json, print_result, print_table
@@ -42,7 +43,7 @@ def instance_id(context: typer.Context, gateways: Gateways = None, as_json: AsJs
 def status(context: typer.Context, gateways: Gateways = None, as_json: AsJson = False) -> None:
     """Counts the cluster's bookies: known by their cookies, writable, read-only, not registered.
 
-    JSON: {"instance_id", "ledger_manager", "total_bookies", "writable_bookies", "read_only_bookies",
+    JSON: {"instance_id", "metadata_store", "ledger_manager", "total_bookies", "writable_bookies", "read_only_bookies",
     "unavailable_bookies"}.
 
     \b
@@ -54,6 +55,7 @@ def status(context: typer.Context, gateways: Gateways = None, as_json: AsJson = 
         info, found = await discovery.cluster_info(), await discovery.bookies(BookieSet.ALL)
         return {
             "instance_id": info.instance_id,
+            "metadata_store": store_in_words(info.ledger_manager),
             "ledger_manager": info.ledger_manager,
             "total_bookies": len(found),
             "writable_bookies": sum(bookie.writable for bookie in found),

@@ -8,11 +8,17 @@ from typing import Annotated
 import typer
 
 from bookgate.runtime.command_line.output import fail
-from bookgate.thinclient.commands.client_options import client_config, with_metadata
+from bookgate.thinclient.commands.client_options import client_config, complete_bookie, with_metadata
 from bookgate.thinclient.tools.admin_client import AdminHttp, admin_url, read_token
 
 BookieName = Annotated[
-    str | None, typer.Argument(metavar="BOOKIE", help="The bookie's id; or use --http.", show_default=False)
+    str | None,
+    typer.Argument(
+        metavar="BOOKIE",
+        help="The bookie's id; or use --http.",
+        show_default=False,
+        autocompletion=complete_bookie,
+    ),
 ]
 HttpAddress = Annotated[
     str | None,

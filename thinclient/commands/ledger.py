@@ -34,6 +34,7 @@ from bookgate.thinclient.commands.client_options import (
     Gateways,
     Password,
     WriteQuorumSize,
+    complete_bookie,
     in_daemon_thread,
     with_client,
 )
@@ -167,7 +168,10 @@ def read(
     first: Annotated[int, typer.Option("--from", min=0, help="First entry.")] = 0,
     last: Annotated[int | None, typer.Option("--to", min=0, help="Last entry; else all that are confirmed.")] = None,
     recover: Annotated[bool, typer.Option("--recover", help="Take an open ledger over and close it.")] = False,
-    bookie: Annotated[str | None, typer.Option("--bookie", "-b", help="Read from this bookie alone.")] = None,
+    bookie: Annotated[
+        str | None,
+        typer.Option("--bookie", "-b", help="Read from this bookie alone.", autocompletion=complete_bookie),
+    ] = None,
     entry_format: Format = EntryFormat.TEXT,
     encoded: Encoded = False,
     password: Password = "",

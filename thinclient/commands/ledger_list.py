@@ -14,7 +14,7 @@ from bookgate.ledger.metadata import LedgerState
 from bookgate.runtime.command_line.groups import new_group
 from bookgate.runtime.command_line.output import AsJson, Listing
 from bookgate.thinclient.client import BookKeeper
-from bookgate.thinclient.commands.client_options import Gateways, with_client
+from bookgate.thinclient.commands.client_options import Gateways, complete_bookie, with_client
 from bookgate.thinclient.commands.ledger_naming import ScopeId, parse_scope
 from bookgate.thinclient.commands.ledger_output import COLUMNS, bytes_of, describe, milliseconds_of, wanted_pairs_of
 
@@ -44,7 +44,13 @@ def list_ledgers(
     ledger_scope_id: ScopeId = None,
     state: Annotated[States | None, typer.Option(help="Only those in this state.")] = None,
     bookie: Annotated[
-        str | None, typer.Option("--bookie", "-b", help="Only those with entries on this bookie, as metadata tells.")
+        str | None,
+        typer.Option(
+            "--bookie",
+            "-b",
+            help="Only those with entries on this bookie, as metadata tells.",
+            autocompletion=complete_bookie,
+        ),
     ] = None,
     created_after: Annotated[
         str | None, typer.Option(metavar="TIME", help="Only younger ones: 7d (s, m, h, d, w ago) or 2026-11-24T10:30.")

@@ -123,12 +123,6 @@ function endpoint(bookie, protocol) {
   return found.map((each) => [each.address, [...each.extensions, ...each.auth].map((word) => chip(word, "plain"))]);
 }
 
-/** The class that a cluster's layout names, in a word. */
-function keptIn(manager) {
-  const name = manager?.split(".").pop() ?? "–";
-  return { SqliteLedgerManagerFactory: "SQLite (embedded)", HierarchicalLedgerManagerFactory: "ZooKeeper, hierarchical", FlatLedgerManagerFactory: "ZooKeeper, flat", LongHierarchicalLedgerManagerFactory: "ZooKeeper, long hierarchical" }[name] ?? name;
-}
-
 function gatewayPanel(cluster) {
   const hosted = cluster.bookies.flatMap((bookie) =>
     bookie.state === "unavailable"
@@ -163,7 +157,7 @@ function storePanel({ store, stale, server }) {
     facts([
       ["Address", h("code", null, store.uri)],
       ["Cluster", store.instanceId ? h("code", null, store.instanceId) : "–"],
-      ["Kept in", keptIn(store.ledgerManager)],
+      ["Kept in", store.metadataStore ?? "–"],
       ["Connections lost", count(store.connectionsLost)],
       store.features.length ? ["Features", store.features.join(", ")] : null,
       store.error ? ["Problem", h("span", { class: "bad" }, store.error)] : null,

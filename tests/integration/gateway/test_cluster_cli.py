@@ -163,6 +163,7 @@ def test_format_leaves_an_empty_cluster_of_another_identity(metadata_uri: str) -
     after = done("format", "--metadata-uri", metadata_uri, "--yes")
     assert after["instance_id"] != before["instance_id"]
     assert after["ledger_manager"] == before["ledger_manager"]
+    assert after["metadata_store"].startswith(("ZooKeeper (", "embedded (SQLite)"))
     assert (after["ledgers"], after["known_bookies"]) == (0, 0)
 
     async def use_it(factory: LedgerManagerFactory) -> list[int]:
