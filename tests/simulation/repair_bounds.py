@@ -68,6 +68,18 @@ class RepairBounds:
                     PlacementWorse(f"{seen}; {process.name} has counted {self._counted(process)} of these")
                 )
 
+    def mends(self, before: LedgerMetadata, after: LedgerMetadata, first_entry_id: int) -> bool:
+        """Whether a fragment lacks fewer racks after a write: a check of placement may move what is misplaced."""
+        if not self._plan.racks:
+            return False
+        lacked, lacks = (
+            self._lacking(each.ensemble, metadata.write_quorum_size)
+            for metadata in (before, after)
+            for each in metadata.fragments
+            if each.first_entry_id == first_entry_id
+        )
+        return lacks < lacked
+
     def _lacking(self, ensemble: Sequence[str], window: int) -> int:
         """How many racks too few all write sets have together."""
         racks = [int(bookie_id.rpartition(":")[0].rpartition("-")[2]) % self._plan.racks for bookie_id in ensemble]

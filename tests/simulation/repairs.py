@@ -106,7 +106,8 @@ class RepairWatch:
         self._keeps_copies(before, metadata)
         self.bounds.repaired(before.metadata, metadata, before.ledger_id.ledger_id)
         for place in new_members(before.metadata, metadata):
-            self._is_worth_a_repair(before, place)
+            if not self.bounds.mends(before.metadata, metadata, place.first_entry_id):
+                self._is_worth_a_repair(before, place)
             bookie = self._bookie(place.bookie_id)
             if bookie is not None and place.bookie_id not in self._damaged:
                 self._look_at_copies(before, metadata, place, bookie)
