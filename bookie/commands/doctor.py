@@ -10,6 +10,7 @@ import typer
 from bookgate.bookie.tools.configuration.check import part_of, problems_of
 from bookgate.bookie.tools.doctor.diagnosis import judge
 from bookgate.bookie.tools.doctor.findings import Finding, Level
+from bookgate.bookie.tools.doctor.missing_policy import missing_policy
 from bookgate.bookie.tools.doctor.probe import look
 from bookgate.bookie.tools.doctor.secret_files import readable_secrets
 from bookgate.ledger.errors import IncorrectParameterException
@@ -52,7 +53,7 @@ def doctor(
         fail("name the gateways to look at: --gateways grpc://host:4181,host:4181 or BOOKGATE_GATEWAYS")
     problems = {str(file): _problems(file) for file in files or []}
     findings = judge(run_async(look(config, timeout, problems)), ensemble_size)
-    findings += [finding for file in files or [] for finding in readable_secrets(file)]
+    findings += [finding for file in files or [] for finding in (*readable_secrets(file), *missing_policy(file))]
     _print(findings, as_json)
     if any(finding.level is Level.ERROR for finding in findings):
         raise typer.Exit(1)

@@ -7,12 +7,20 @@ import json
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from bookgate.bookie.commands.config import app as config_app
+from bookgate.bookie.config.bookie import BookieConfig, load_config
+from bookgate.bookie.tools.trial_security.files import make
+from bookgate.gateway.config import GatewayConfig
+from bookgate.runtime.security.access_control import AccessControl
+from bookgate.runtime.security.actions import Action
+from bookgate.runtime.security.decision import Resource
+from bookgate.runtime.security.principal import CertificateNames, Kind, Principal
 from bookgate.thinclient.blocking.client import BookKeeper
 from bookgate.thinclient.commands.main import app as bookgate
 from tests.deploy.prometheus_server import DEPLOY, ROOT
@@ -103,6 +111,54 @@ def test_the_example_configuration_is_accepted(example: Path, monkeypatch: pytes
     monkeypatch.setenv("BOOKGATE_GATEWAY_ZOOKEEPER_AUTH", "bookgate:secret")
     result = CliRunner().invoke(config_app, ["check", str(example)])
     assert result.exit_code == 0, result.output
+
+
+def settings_of_examples(tmp_path: Path) -> tuple[BookieConfig, GatewayConfig]:
+    """The examples with the set that they name, made at another place."""
+    hosts = ["bookie-1.example.net"]
+    make(tmp_path / "secure", ["bookie-1", "bookie-2"], hosts)
+    for example in EXAMPLES:
+        text = example.read_text().replace("/etc/bookgate/secure", str(tmp_path / "secure"))
+        (tmp_path / example.name).write_text(text.replace("/var/log/bookgate", str(tmp_path)))
+    return load_config(tmp_path / "bookie.toml"), GatewayConfig.load(tmp_path / "gateway.toml", {})
+
+
+def test_the_examples_use_what_security_init_makes(tmp_path: Path) -> None:
+    """Each file that they name is there, and who may do what is the same at every door."""
+    bookie, gateway = settings_of_examples(tmp_path)
+    hosted = bookie.hosted_gateway()
+    for files in (bookie.tls_cert, bookie.tls_key, bookie.tls_client_ca, gateway.tls_cert, gateway.tls_key):
+        assert Path(str(files)).is_file()
+    assert bookie.http_contexts() is not None
+    assert gateway.http_contexts() is not None
+    mine = CertificateNames("CN=bookie-1,O=Example")
+    for each in (bookie, hosted, gateway):
+        access = AccessControl.from_settings(each)
+        assert access is not None
+        assert access.has_policy
+        assert access.authenticate(door="grpc", peer="p", bearer=token(tmp_path, "reader")).name == "reader"
+        for who in (access.authenticate(door="grpc", peer="p"), Principal(Kind.TLS, "CN=anybody")):
+            for action in Action:
+                assert not access.decide(who, action, Resource(0)), (who, action)
+        access.close()
+    access = AccessControl.from_settings(bookie)
+    assert access is not None
+    known = access.authenticate(door="entry", peer="p", certificate=mine)
+    assert str(known) == "tls:CN=bookie-1"
+    assert access.decide(known, Action.BOOKIE_REGISTER, Resource(bookie_id="bookie-1"))
+    assert not access.decide(known, Action.BOOKIE_REGISTER, Resource(bookie_id="bookie-2"))
+    access.close()
+
+
+def token(folder: Path, name: str) -> str:
+    return (folder / "secure" / f"{name}.token").read_text().strip()
+
+
+def test_the_units_let_the_examples_write_their_audit_trail() -> None:
+    for example in EXAMPLES:
+        audit = Path(tomllib.loads(example.read_text())["audit_file"])
+        unit = DEPLOY / "systemd" / f"bookgate-{example.stem}.service"
+        assert audit.parent == Path("/var/log") / value(unit, "LogsDirectory")
 
 
 def test_the_examples_hold_no_secret() -> None:

@@ -243,10 +243,13 @@ def test_moving_from_java_bookies(cluster: Cluster) -> None:
 @run_at_length
 def test_security(cluster: Cluster) -> None:
     cluster.steps("Security")
-    folder = cluster.hosts.home("bookie-1") / "etc/bookgate"
-    for file in (folder / "http-token.new", folder / "tokens"):
-        assert len(file.read_text().strip()) == 64
-        assert file.stat().st_mode & 0o777 == 0o640
+    folder = cluster.hosts.home("bookie-1") / "etc/bookgate/secure"
+    files = [each for each in folder.rglob("*") if each.is_file()]
+    assert {str(each.relative_to(folder)) for each in files} == {
+        *("ca.crt", "tokens", "policy.toml"),
+        *(f"bookies/bookie-1.{kind}" for kind in ("crt", "key", "token", "toml")),
+    }
+    assert {each.stat().st_mode & 0o777 for each in files} == {0o640}
 
 
 def test_every_block_of_the_steps_is_run() -> None:
