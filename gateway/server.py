@@ -23,7 +23,7 @@ from grpc_reflection.v1alpha import reflection
 
 from bookgate.gateway.limits import Limits
 from bookgate.gateway.metrics import GatewayMetrics, Reading
-from bookgate.gateway.services.access import AccessInterceptor
+from bookgate.gateway.services.access import Guard
 from bookgate.gateway.services.discovery import DiscoveryService
 from bookgate.gateway.services.freshness import RevisionBarrier
 from bookgate.gateway.services.instance import Instance
@@ -123,7 +123,7 @@ class GatewayServer:
         interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
         make_server: Callable[..., grpc.aio.Server] = grpc.aio.server,
     ) -> None:
-        """`factory` is initialised already. Port 0 lets the kernel choose. `interceptors` see every call.
+        """`factory` is initialised already. Port 0 lets the kernel choose. `interceptors` see every call first.
 
         `access`: who may do what; None: everybody everything. It belongs to the caller.
 
@@ -146,18 +146,16 @@ class GatewayServer:
         self._tasks: list[asyncio.Task[None]] = []
         self.metrics = GatewayMetrics()
         """A collector, for the registry that the process shows; filled by `start`."""
-        self._turns: Turns | None = None
-        self._interceptors = (*interceptors, *([] if access is None else [self._guard(access)]))
+        self._guard: Guard | None = None
+        if access is not None:
+            self._guard = Guard(access, PrincipalLimits(), Turns())
+            self.metrics.access = access
+        self._interceptors = tuple(interceptors)
 
     @property
     def address(self) -> str:
         """`host:port` as bound, an IPv6 host in brackets."""
         return address_of(self._host, self._port)
-
-    def _guard(self, access: AccessControl) -> AccessInterceptor:
-        self._turns = Turns()
-        self.metrics.access = access
-        return AccessInterceptor(access, PrincipalLimits(), self._turns)
 
     async def start(self) -> int:
         """Serves; returns the port.
@@ -165,14 +163,14 @@ class GatewayServer:
         Raises OSError (EADDRINUSE and the like) naming the address, IncorrectParameterException for TLS files.
         """
         credentials = ServerCertificates(self._tls).credentials() if self._tls else None
-        calls = CallInterceptor(self.metrics, self._limits, self._instance)
+        calls = CallInterceptor(self.metrics, self._limits, self._instance, self._guard)
         options = (
             *OPTIONS,
             ("grpc.max_receive_message_length", self._limits.request_bytes),
             ("grpc.max_allowed_incoming_connections", self._limits.connections),
             ("grpc.so_reuseport", int(self._share_port)),
         )
-        server = self._make_server(interceptors=[calls, *self._interceptors], options=options)
+        server = self._make_server(interceptors=[*self._interceptors, calls], options=options)
         self._add_services(server)
         self._port = await self._bind(server, credentials)
         self._show_metrics(calls)
@@ -247,7 +245,7 @@ class GatewayServer:
             ) from error
 
     def _show_metrics(self, calls: CallInterceptor) -> None:
-        hub, cache, factory, turns = self.watches.hub, self._cache, self._factory, self._turns
+        hub, cache, factory, guard = self.watches.hub, self._cache, self._factory, self._guard
         self.metrics.show(
             Reading("streams", "streaming calls under way", lambda: calls.stream_count),
             Reading("watch_streams", "Watch streams", lambda: self.watches.stream_count),
@@ -268,7 +266,9 @@ class GatewayServer:
                 True,
             ),
             Reading(
-                "calls_waiting", "calls that wait for their principal's turn", lambda: turns.waiting if turns else 0
+                "calls_waiting",
+                "calls that wait for their principal's turn",
+                lambda: 0 if guard is None else guard.turns.waiting,
             ),
             Reading("store_calls", "calls to the store under way", lambda: self._budget.under_way),
             Reading("cache_ledgers", "ledgers in the cache", lambda: len(cache)),

@@ -27,6 +27,9 @@ from bookgate.runtime.security.rate_limits import PrincipalLimits
 
 DOOR = "grpc"
 
+_NOTHING_DONE = ("PERMISSION_DENIED", "RESOURCE_EXHAUSTED")
+"""A denial and a quota have lines of their own; a flood over a limit is to have none."""
+
 
 class AccessDeniedException(UnauthorizedAccessException):
     """The caller may not do this; nothing was done."""
@@ -47,13 +50,15 @@ class QuotaReachedException(OverLimitException):
 class Caller:
     """See the module. One per RPC."""
 
-    __slots__ = ("_access", "_limits", "peer", "principal")
+    __slots__ = ("_access", "_limits", "peer", "principal", "subject")
 
     def __init__(self, access: AccessControl, limits: PrincipalLimits, principal: Principal, peer: str) -> None:
         self._access = access
         self._limits = limits
         self.principal = principal
         self.peer = peer
+        self.subject = ""
+        """What the call is about, for the audit trail, where only the service learns it."""
 
     @property
     def policy(self) -> Policy:
@@ -66,7 +71,8 @@ class Caller:
 
     def may(self, action: Action, scope_id: int, owner: str | None) -> bool:
         """Whether the caller may do it to a ledger. Tells nobody."""
-        return self._access.decide(self.principal, action, Resource(scope_id, owner)).allowed
+        found = self._access.reach(self.principal, action, scope_id)
+        return found is Reach.ALL or (found is Reach.OWNED and owner == str(self.principal))
 
     def may_administer(self) -> bool:
         return self._access.decide(self.principal, Action.CLUSTER_ADMIN, CLUSTER).allowed
@@ -79,8 +85,10 @@ class Caller:
 
     def require_anywhere(self, *actions: Action) -> None:
         """Raises AccessDeniedException where the caller may do none of these to anything."""
-        if not any(self._access.may_somewhere(self.principal, action) for action in actions):
-            self.deny(actions[0], CLUSTER, Decision(False, NO_BINDING))
+        for action in actions:
+            if self._access.may_somewhere(self.principal, action):
+                return
+        self.deny(actions[0], CLUSTER, Decision(False, NO_BINDING))
 
     def require_anywhere_in(self, scope_id: int, *actions: Action) -> None:
         """Raises AccessDeniedException where the caller may do none of these to any ledger of the scope."""
@@ -113,7 +121,9 @@ class Caller:
     def done(
         self, action: Action, resource: Resource, outcome: str, seconds: float, request_token: bytes = b""
     ) -> None:
-        """Writes down what was done."""
+        """Writes down how what was allowed has ended; not where nothing was done for a limit or a denial."""
+        if outcome in _NOTHING_DONE:
+            return
         self._access.done(
             self.principal,
             action,
@@ -135,6 +145,8 @@ class Caller:
 
     def take(self, rate: str, amount: float = 1.0) -> None:
         """Takes from one of the caller's rates. Raises OverLimitException."""
+        if not self.has_limits:
+            return
         wait = self._limits.take(self._access.policy, self.principal, rate, _now(), amount)
         if wait > 0:
             self._count_limited()
@@ -149,8 +161,8 @@ class Caller:
 
     @property
     def has_limits(self) -> bool:
-        """Whether the policy bounds anybody's rates."""
-        return bool(self._access.policy.limits)
+        """Whether the policy bounds any of the caller's rates."""
+        return self._access.policy.limits_of(self.principal) is not None
 
     def owe(self, rate: str, amount: float) -> None:
         """Takes what a unary call has sent. The caller's next `take` waits for it."""

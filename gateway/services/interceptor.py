@@ -1,65 +1,101 @@
-"""Runs around every call of a gateway, whatever its method: metrics, stream limits, encoded responses.
+"""Runs around every call of a gateway, whatever its method: guard, metrics, stream limits, encoded responses.
 
-The response to a unary call names the gateway process that sent it (`instance`).
+Where the gateway has security the guard decides first (`access`), in one step without a coroutine of its own where
+nothing has to wait. The response to a unary call names the gateway process that sent it (`instance`).
 
 A handler may return a message, or one already encoded (`bytes`), which is sent unchanged. The number of streams is
-limited per client and in total, since each occupies memory while it is open. A client is one connection (address and
-port), so several clients on one machine count separately. A call over a limit is rejected with RESOURCE_EXHAUSTED
-before the handler runs.
+limited per client, per principal and in total, since each occupies memory while it is open. A client is one connection
+(address and port), so several clients on one machine count separately. A call over a limit is rejected with
+RESOURCE_EXHAUSTED before the handler runs.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import aclosing, asynccontextmanager
+from collections import Counter
+from collections.abc import Awaitable, Callable, Hashable, Iterator
+from contextlib import aclosing, contextmanager
+from types import TracebackType
 from typing import Any
 
 import grpc
 
 from bookgate.gateway.limits import Limits
 from bookgate.gateway.metrics import GatewayMetrics, MethodCounts
+from bookgate.gateway.services.access import Gate, Guard
+from bookgate.gateway.services.caller import Caller, OverLimitException
 from bookgate.gateway.services.instance import Instance
-from bookgate.gateway.services.status import Context
+from bookgate.gateway.services.status import SUCCESS, Context, abort_with, outcome_of
 from bookgate.protos.bookkeeper.common.v1.status_pb2 import StatusCode
 
 Handler = Any
-_SUCCESS = StatusCode.Name(StatusCode.SUCCESS)
+_STREAM_RETRY_SECONDS = 1.0
 
 
 class _Call:
-    """Records the outcome of one call for the metrics."""
+    """Records the outcome of one call for the metrics, and for the guard that let it in."""
 
-    __slots__ = ("code",)
+    __slots__ = ("_began", "_context", "_counts", "_gate", "_request", "code")
 
-    def __init__(self) -> None:
-        self.code = _SUCCESS
+    def __init__(self, counts: MethodCounts, context: Context) -> None:
+        self._counts = counts
+        self._context = context
+        self._gate: Gate | None = None
+        self._request: Any = None
+        self.code = SUCCESS
+
+    def let_in(self, gate: Gate, request: Any) -> None:
+        """The guard is told when the call ends."""
+        self._gate, self._request = gate, request
+
+    def __enter__(self) -> _Call:
+        self._counts.in_flight += 1
+        self._began = time.perf_counter()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self.code = "CANCELLED" if isinstance(error, asyncio.CancelledError) else _status_of(self._context)
+        took = time.perf_counter() - self._began
+        self._counts.in_flight -= 1
+        self._counts.done(self.code, took)
+        if self._gate is not None:
+            self._gate.leave(self._request, self.code if error is None else outcome_of(error, self.code), took)
 
 
 class CallInterceptor(grpc.aio.ServerInterceptor):
-    """The interceptor; see the module. One per gateway."""
+    """The interceptor; see the module. One per gateway, and the last: behind it are the handlers, always the same."""
 
-    def __init__(self, metrics: GatewayMetrics, limits: Limits, instance: Instance) -> None:
+    def __init__(self, metrics: GatewayMetrics, limits: Limits, instance: Instance, guard: Guard | None = None) -> None:
+        """`guard`: where the gateway has security."""
         self._metrics = metrics
         self._limits = limits
         self._instance = instance
-        self._streams: dict[str, int] = {}
-        self._wrapped: dict[str, tuple[Handler, Handler]] = {}
+        self._guard = guard
+        self._streams: Counter[Hashable] = Counter()
+        """By client, and by principal where one is known."""
+        self._wrapped: dict[str, Handler] = {}
         self.stream_count = 0
 
     async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any) -> Any:
+        if self._guard is not None:
+            self._guard.saw(handler_call_details.invocation_metadata or ())
+        method = handler_call_details.method
+        known = self._wrapped.get(method)
+        if known is not None:
+            return known
         handler = await continuation(handler_call_details)
         if handler is None:
             return None
-        method = handler_call_details.method
-        known = self._wrapped.get(method)
-        if known is None or known[0] is not handler:
-            known = self._wrapped[method] = (handler, self._wrap(method.rpartition("/")[2], handler))
-        return known[1]
+        wrapped = self._wrapped[method] = self._wrap(method, handler)
+        return wrapped
 
     def _wrap(self, method: str, handler: Handler) -> Handler:
-        counts = self._metrics.method(method)
+        counts = self._metrics.method(method.rpartition("/")[2])
+        gate = None if self._guard is None else self._guard.gate(method)
         serializer = _serializer(handler.response_serializer)
         if handler.response_streaming:
             inner = handler.stream_stream if handler.request_streaming else handler.unary_stream
@@ -68,17 +104,21 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                 if handler.request_streaming
                 else grpc.unary_stream_rpc_method_handler
             )
-            return make(self._streaming(counts, inner), handler.request_deserializer, serializer)
-        if handler.request_streaming:
-            return handler
+            stream = self._streaming(counts, gate, inner, unary_request=not handler.request_streaming)
+            return make(stream, handler.request_deserializer, serializer)
+        assert not handler.request_streaming, "no RPC of a gateway has this form"
         return grpc.unary_unary_rpc_method_handler(
-            self._unary(counts, handler.unary_unary), handler.request_deserializer, serializer
+            self._unary(counts, gate, handler.unary_unary), handler.request_deserializer, serializer
         )
 
-    def _unary(self, counts: MethodCounts, inner: Any) -> Any:
+    def _unary(self, counts: MethodCounts, gate: Gate | None, inner: Any) -> Any:
         async def call(request: Any, context: Context) -> Any:
-            async with _counted(counts, context) as outcome:
+            with _Call(counts, context) as outcome:
                 self._instance.tell(context)
+                if gate is not None:
+                    if (waiting := gate.enter(request, context)) is not None:
+                        await waiting
+                    outcome.let_in(gate, request)
                 response = inner(request, context)
                 if asyncio.iscoroutine(response):
                     response = await response
@@ -87,38 +127,45 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
 
         return call
 
-    def _streaming(self, counts: MethodCounts, inner: Any) -> Any:
+    def _streaming(self, counts: MethodCounts, gate: Gate | None, inner: Any, *, unary_request: bool) -> Any:
         async def call(request: Any, context: Context) -> None:
-            async with _counted(counts, context) as outcome, self._stream(context):
-                responses = inner(request, context)
-                if not hasattr(responses, "__aiter__"):
-                    await responses
-                    return
-                async with aclosing(responses):
-                    async for response in responses:
-                        outcome.code = _code_of(response)
-                        await context.write(response)
+            with _Call(counts, context) as outcome:
+                who = None
+                if gate is not None:
+                    who = await gate.enter_stream(request if unary_request else None, context)
+                if (problem := self._over_limit(context.peer(), who)) is not None:
+                    await abort_with(context, "stream", OverLimitException(problem, _STREAM_RETRY_SECONDS))
+                with self._stream(context.peer(), who):
+                    responses = inner(request, context)
+                    if not hasattr(responses, "__aiter__"):
+                        await responses
+                        return
+                    async with aclosing(responses):
+                        async for response in responses:
+                            outcome.code = _code_of(response)
+                            await context.write(response)
 
         return call
 
-    @asynccontextmanager
-    async def _stream(self, context: Context) -> AsyncIterator[None]:
-        client = context.peer()
-        problem = self._over_limit(client)
-        if problem:
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, problem)
-        self._streams[client] = self._streams.get(client, 0) + 1
+    @contextmanager
+    def _stream(self, client: str, who: Caller | None) -> Iterator[None]:
+        keys: list[Hashable] = [client] if who is None else [client, who.principal]
+        self._streams.update(keys)
         self.stream_count += 1
         try:
             yield
         finally:
             self.stream_count -= 1
-            self._streams[client] -= 1
-            if not self._streams[client]:
-                del self._streams[client]
+            self._streams.subtract(keys)
+            for key in keys:
+                if not self._streams[key]:
+                    del self._streams[key]
 
-    def _over_limit(self, client: str) -> str | None:
-        if self._streams.get(client, 0) >= self._limits.streams_a_client:
+    def _over_limit(self, client: str, who: Caller | None) -> str | None:
+        most = None if who is None else who.most("streams")
+        if who is not None and most is not None and self._streams[who.principal] >= most:
+            return f"{who.principal} has {most} streams here, its limit"
+        if self._streams[client] >= self._limits.streams_a_client:
             return (
                 f"{self._limits.streams_a_client} streaming calls of this client are under way, its limit; "
                 "one Watch stream carries all watches of a client"
@@ -128,24 +175,6 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         return None
 
 
-@asynccontextmanager
-async def _counted(counts: MethodCounts, context: Context) -> AsyncIterator[_Call]:
-    outcome = _Call()
-    counts.in_flight += 1
-    began = time.perf_counter()
-    try:
-        yield outcome
-    except asyncio.CancelledError:
-        outcome.code = "CANCELLED"
-        raise
-    except BaseException:
-        outcome.code = _status_of(context)
-        raise
-    finally:
-        counts.in_flight -= 1
-        counts.done(outcome.code, time.perf_counter() - began)
-
-
 def _status_of(context: Context) -> str:
     code = context.code()
     return code.name if isinstance(code, grpc.StatusCode) and code is not grpc.StatusCode.OK else "UNKNOWN"
@@ -153,9 +182,9 @@ def _status_of(context: Context) -> str:
 
 def _code_of(response: object) -> str:
     if isinstance(response, bytes):
-        return _SUCCESS
+        return SUCCESS
     code = getattr(response, "code", 0)
-    return StatusCode.Name(code) if code else _SUCCESS
+    return StatusCode.Name(code) if code else SUCCESS
 
 
 def _serializer(inner: Callable[[Any], bytes] | None) -> Callable[[Any], bytes] | None:

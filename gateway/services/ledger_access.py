@@ -49,8 +49,8 @@ def owner_of_metadata(metadata: LedgerMetadata) -> str | None:
     return owner_in(metadata.custom_metadata.get(OWNER_KEY))
 
 
-def to_be_owned(metadata: LedgerMetadata, who: Caller) -> LedgerMetadata:
-    """Metadata of a ledger that the caller creates. Raises IncorrectParameterException for a key of the gateway's."""
+def owned_custom_metadata(metadata: LedgerMetadata, who: Caller) -> dict[str, bytes]:
+    """Those of a ledger that the caller creates. Raises IncorrectParameterException for a key of the gateway's."""
     custom = {key: value for key, value in metadata.custom_metadata.items() if key != OWNER_KEY}
     named = metadata.custom_metadata.get(OWNER_KEY)
     mine = str(who.principal).encode()
@@ -62,7 +62,7 @@ def to_be_owned(metadata: LedgerMetadata, who: Caller) -> LedgerMetadata:
         )
     if who.principal.is_authenticated:
         custom[OWNER_KEY] = mine
-    return replace(metadata, custom_metadata=custom)
+    return custom
 
 
 def to_be_written(metadata: LedgerMetadata, stored: LedgerMetadata) -> LedgerMetadata:

@@ -10,27 +10,24 @@ methods.
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, aclosing, nullcontext
 from dataclasses import replace
+from typing import Any
 
 import grpc
 
 from bookgate.gateway.limits import Limits
 from bookgate.gateway.services.batch import BatchReader, create_each, not_created, over_batch
-from bookgate.gateway.services.caller import AccessDeniedException, Caller, caller, ledger_resource
+from bookgate.gateway.services.caller import AccessDeniedException, caller, ledger_resource
 from bookgate.gateway.services.checked_changes import CheckedChanges
 from bookgate.gateway.services.freshness import RevisionBarrier
 from bookgate.gateway.services.instance import Instance
 from bookgate.gateway.services.iterate import Listing
-from bookgate.gateway.services.ledger_access import (
-    owner_of_metadata,
-    to_be_owned,
-    withhold,
-)
+from bookgate.gateway.services.ledger_access import owned_custom_metadata, owner_of_metadata, withhold
 from bookgate.gateway.services.ledger_quotas import LedgerQuotas
+from bookgate.gateway.services.ledger_trail import LedgerChange
 from bookgate.gateway.services.messages import (
     bad_bookie_ids,
     failure,
@@ -242,17 +239,17 @@ class MetadataService(LedgerMetadataServiceServicer):
 
     async def _read(self, request: LedgerMetadataRequest) -> bytes:
         ledger_id = required_ledger_id(request)
-        if (who := caller()) is not None:
-            who.require_some(Action.LEDGER_READ, ledger_id.scope_id)
+        who = caller()
+        reach = None if who is None else who.require_some(Action.LEDGER_READ, ledger_id.scope_id)
         found = self._cache.get(ledger_id)
         if found is None:
             async with self._budget.call("read"):
                 found = await self._cache.fetch(ledger_id)
-        who = caller()
         if who is None:
             return found.ledger.answer(found.revision)
         owner = found.ledger.owner
-        who.require_ledger(Action.LEDGER_READ, ledger_id, owner)
+        if reach is not Reach.ALL:
+            who.require_ledger(Action.LEDGER_READ, ledger_id, owner)
         if who.may(Action.LEDGER_SECRET, ledger_id.scope_id, owner):
             return found.ledger.answer(found.revision)
         return found.ledger.without_password().answer(found.revision)
@@ -272,20 +269,21 @@ class MetadataService(LedgerMetadataServiceServicer):
             )
 
     async def _create(self, requests: Sequence[LedgerMetadataRequest]) -> list[LedgerMetadataResponse]:
-        began = time.perf_counter()
-        wanted = self._to_create(requests[0])
-        with self._room([requests[0].ledger_scope_id]):
-            try:
-                async with self._budget.call("create"):
-                    record = await self._factory.ledger_manager.create(wanted.ledger_id, wanted.metadata)
-            except UnknownOutcomeException:
-                self._may_be_created(requests[0])
-                raise
-            self._was_created(record.ledger_id)
-        _write_down(Action.LEDGER_CREATE, record.ledger_id, requests[0], began)
+        (request,) = requests
+        with LedgerChange(Action.LEDGER_CREATE, request) as change:
+            wanted = self._to_create(request)
+            with self._room([request.ledger_scope_id]):
+                try:
+                    async with self._budget.call("create"):
+                        record = await self._factory.ledger_manager.create(wanted.ledger_id, wanted.metadata)
+                except UnknownOutcomeException:
+                    self._may_be_created(request)
+                    raise
+                self._was_created(record.ledger_id)
+            change.ledger_id = record.ledger_id
         return [await self._success(record)]
 
-    def _room(self, scopes: Iterable[int]) -> AbstractContextManager[None]:
+    def _room(self, scopes: Sequence[int]) -> AbstractContextManager[None]:
         """Places for new ledgers, where there are quotas. Raises QuotaReachedException, OverLimitException."""
         who = caller()
         return nullcontext() if who is None or self._quotas is None else self._quotas.room(who, scopes)
@@ -299,29 +297,22 @@ class MetadataService(LedgerMetadataServiceServicer):
             self._quotas.in_doubt(who, request.ledger_scope_id)
 
     def _to_create(self, request: LedgerMetadataRequest) -> CreateRequest:
-        """Converts a create request. Raises IncorrectParameterException."""
+        """Converts a create request. Raises AccessDeniedException, IncorrectParameterException."""
         ledger_id = ledger_id_of(request)
         metadata = metadata_to_create(request, self._limits.metadata_bytes)
+        changes: dict[str, Any] = {}
         if (who := caller()) is not None:
-            metadata = self._may_create(who, ledger_id, metadata, request)
+            resource = ledger_resource(ledger_id, str(who.principal), request.ledger_scope_id)
+            who.require(Action.LEDGER_CREATE, resource, request.request_token)
+            changes["custom_metadata"] = owned_custom_metadata(metadata, who)
         for bookie_id in sorted(bad_bookie_ids(metadata)):
             check_bookie_id(bookie_id)
         if ledger_id is None and not metadata.creator_token:
             # Lets the manager retry by itself when a response of the store is lost.
-            metadata = replace(metadata, creator_token=(uuid.uuid4().int >> 65) or 1)
-        return CreateRequest(ledger_id, metadata)
-
-    @staticmethod
-    def _may_create(
-        who: Caller, ledger_id: LedgerId | None, metadata: LedgerMetadata, request: LedgerMetadataRequest
-    ) -> LedgerMetadata:
-        """The metadata with their owner. Raises AccessDeniedException, IncorrectParameterException."""
-        resource = ledger_resource(ledger_id, str(who.principal), request.ledger_scope_id)
-        who.require(Action.LEDGER_CREATE, resource, request.request_token)
-        return to_be_owned(metadata, who)
+            changes["creator_token"] = (uuid.uuid4().int >> 65) or 1
+        return CreateRequest(ledger_id, replace(metadata, **changes) if changes else metadata)
 
     async def _write(self, requests: Sequence[LedgerMetadataRequest]) -> list[LedgerMetadataResponse]:
-        began = time.perf_counter()
         (request,) = requests
         ledger_id = required_ledger_id(request)
         if not request.HasField("expected_version"):
@@ -329,19 +320,23 @@ class MetadataService(LedgerMetadataServiceServicer):
         metadata = metadata_of(request, self._limits.metadata_bytes)
         async with self._budget.call("write"):
             try:
-                metadata, action = await self._changes.to_write(ledger_id, request, metadata)
+                with LedgerChange(Action.LEDGER_WRITE, request) as change:
+                    record = await self._replace(ledger_id, request, metadata, change)
             except MetadataVersionException as error:
                 return [await self._conflict(ledger_id, error)]
-            metadata = await self._in_stored_format(ledger_id, metadata)
-            await self._check_bookie_ids(ledger_id, metadata)
-            try:
-                record = await self._factory.ledger_manager.write(ledger_id, metadata, request.expected_version)
-            except MetadataVersionException as error:
-                return [await self._conflict(ledger_id, error)]
-            finally:
-                self._cache.changed_here(ledger_id)
-        _write_down(action, ledger_id, request, began)
         return [await self._success(record)]
+
+    async def _replace(
+        self, ledger_id: LedgerId, request: LedgerMetadataRequest, metadata: LedgerMetadata, change: LedgerChange
+    ) -> LedgerRecord:
+        """Raises MetadataVersionException."""
+        metadata, change.action = await self._changes.to_write(ledger_id, request, metadata)
+        metadata = await self._in_stored_format(ledger_id, metadata)
+        await self._check_bookie_ids(ledger_id, metadata)
+        try:
+            return await self._factory.ledger_manager.write(ledger_id, metadata, request.expected_version)
+        finally:
+            self._cache.changed_here(ledger_id)
 
     async def _in_stored_format(self, ledger_id: LedgerId, metadata: LedgerMetadata) -> LedgerMetadata:
         """Metadata in the ledger's own format version, which rewrites keep and the client does not know."""
@@ -381,15 +376,14 @@ class MetadataService(LedgerMetadataServiceServicer):
     async def _remove(self, request: LedgerMetadataRequest) -> LedgerMetadataResponse:
         ledger_id = required_ledger_id(request)
         version = request.expected_version if request.HasField("expected_version") else None
-        began = time.perf_counter()
         async with self._budget.call("remove"):
-            try:
-                await self._changes.remove(ledger_id, version)
-            finally:
-                self._cache.changed_here(ledger_id)
+            with LedgerChange(Action.LEDGER_DELETE, request):
+                try:
+                    await self._changes.remove(ledger_id, version)
+                finally:
+                    self._cache.changed_here(ledger_id)
         if self._quotas is not None:
             self._quotas.removed(ledger_id)
-        _write_down(Action.LEDGER_DELETE, ledger_id, request, began)
         return LedgerMetadataResponse(
             code=StatusCode.SUCCESS,
             ledger_id=ledger_id.ledger_id,
@@ -402,21 +396,10 @@ class MetadataService(LedgerMetadataServiceServicer):
     async def _batch_create(self, requests: Sequence[LedgerMetadataRequest], context: Context) -> BatchCreateResponse:
         await self._freshness.wait_for(max((request.min_revision for request in requests), default=0))
 
-        async def create(new: Sequence[LedgerMetadataRequest]) -> list[LedgerMetadataResponse | BKException]:
-            with self._room(request.ledger_scope_id for request in new):
-                created = await create_each(self._factory, self._budget, new, self._to_create)
-                for request, each in zip(new, created, strict=True):
-                    if isinstance(each, UnknownOutcomeException):
-                        self._may_be_created(request)
-                    elif not isinstance(each, BKException):
-                        self._was_created(LedgerId(each.ledger_scope_id, each.ledger_id))
-                return created
-
         await self._check_instance(requests, context)
         if (who := caller()) is not None:
             who.take("creates_per_second", len(requests))
-        began = time.perf_counter()
-        outcomes = await self._tokens.run_once_each(_by_caller("Create"), requests, create)
+        outcomes = await self._tokens.run_once_each(_by_caller("Create"), requests, self._create_many)
         if (error := _of_all(outcomes)) is not None:
             raise error
         # Some ledgers were created, and the caller must learn which; the others report an unknown outcome.
@@ -425,8 +408,32 @@ class MetadataService(LedgerMetadataServiceServicer):
             not_created(request, outcome, revision) if isinstance(outcome, BKException) else outcome
             for request, outcome in zip(requests, outcomes, strict=True)
         ]
-        _write_down_batch(requests, responses, began)
+        _withhold_passwords(responses)
         return BatchCreateResponse(code=StatusCode.SUCCESS, responses=responses)
+
+    async def _create_many(
+        self, requests: Sequence[LedgerMetadataRequest]
+    ) -> Sequence[LedgerMetadataResponse | BKException]:
+        changes = [LedgerChange(Action.LEDGER_CREATE, request) for request in requests]
+        try:
+            with self._room([request.ledger_scope_id for request in requests]):
+                outcomes = await create_each(self._factory, self._budget, requests, self._to_create)
+                for request, outcome in zip(requests, outcomes, strict=True):
+                    if isinstance(outcome, UnknownOutcomeException):
+                        self._may_be_created(request)
+                    elif not isinstance(outcome, BKException):
+                        self._was_created(LedgerId(outcome.ledger_scope_id, outcome.ledger_id))
+        except BaseException as error:
+            for change in changes:
+                change.ended(error)
+            raise
+        for change, outcome in zip(changes, outcomes, strict=True):
+            if isinstance(outcome, BKException):
+                change.ended(outcome)
+            else:
+                change.ledger_id = LedgerId(outcome.ledger_scope_id, outcome.ledger_id)
+                change.ended()
+        return outcomes
 
 
 def _size(response: Response) -> int:
@@ -439,27 +446,16 @@ def _by_caller(method: str) -> str:
     return method if who is None else f"{method} {who.principal}"
 
 
-def _write_down(action: Action, ledger_id: LedgerId, request: LedgerMetadataRequest, began: float) -> None:
-    who = caller()
-    if who is not None:
-        took = time.perf_counter() - began
-        who.done(action, ledger_resource(ledger_id, None), "SUCCESS", took, request.request_token)
-
-
-def _write_down_batch(
-    requests: Sequence[LedgerMetadataRequest], responses: Sequence[LedgerMetadataResponse], began: float
-) -> None:
-    """One line for each ledger, and the password only where its creator may have it."""
+def _withhold_passwords(responses: Iterable[LedgerMetadataResponse]) -> None:
+    """A creator gets them only where it may have them."""
     who = caller()
     if who is None:
         return
-    took = time.perf_counter() - began
-    for request, response in zip(requests, responses, strict=True):
-        if response.code == StatusCode.SUCCESS:
-            ledger_id = LedgerId(response.ledger_scope_id, response.ledger_id)
-            who.done(Action.LEDGER_CREATE, ledger_resource(ledger_id, None), "SUCCESS", took, request.request_token)
-            if not who.may(Action.LEDGER_SECRET, ledger_id.scope_id, str(who.principal)):
-                withhold(response)
+    for response in responses:
+        if response.code == StatusCode.SUCCESS and not who.may(
+            Action.LEDGER_SECRET, response.ledger_scope_id, str(who.principal)
+        ):
+            withhold(response)
 
 
 def _of_all(outcomes: Sequence[LedgerMetadataResponse | BKException]) -> BKException | None:

@@ -17,8 +17,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import AbstractContextManager, aclosing, contextmanager, nullcontext
 
 from pyroaring import BitMap64
 
@@ -42,6 +42,8 @@ _REST = 10
 _RETRY_SECONDS = 1.0
 _READ_AT_ONCE = 1000
 _SLICE = 32
+_NO_QUOTAS = (None, None)
+"""Of an owner and of a scope."""
 
 _MASK_64 = (1 << 64) - 1
 
@@ -105,13 +107,19 @@ class LedgerQuotas:
 
     # --- creations and deletions ---
 
-    @contextmanager
-    def room(self, who: Caller, scopes: Iterable[int]) -> Iterator[None]:
-        """Reserves places for ledgers that are about to be created in these scopes.
+    def room(self, who: Caller, scopes: Sequence[int]) -> AbstractContextManager[None]:
+        """Reserves places for ledgers that are about to be created in these scopes; where there is no quota, none.
 
         Raises QuotaReachedException, OverLimitException while the ledgers are being counted.
         """
-        wanted, owner = Counter(scopes), str(who.principal)
+        for scope_id in scopes:
+            if who.quotas(scope_id) != _NO_QUOTAS:
+                return self._reserved(who, Counter(scopes))
+        return nullcontext()
+
+    @contextmanager
+    def _reserved(self, who: Caller, wanted: Counter[int]) -> Iterator[None]:
+        owner = str(who.principal)
         self._check(who, wanted)
         for scope_id, count in wanted.items():
             self._reserve(owner, scope_id, count)
@@ -138,7 +146,7 @@ class LedgerQuotas:
     def _check(self, who: Caller, wanted: Counter[int]) -> None:
         for scope_id, count in wanted.items():
             of_owner, of_scope = who.quotas(scope_id)
-            if of_owner is None and of_scope is None:
+            if (of_owner, of_scope) == _NO_QUOTAS:
                 continue
             if not self._has_counted or (of_owner is not None and not self._has_owners):
                 self._wanted.set()

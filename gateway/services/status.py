@@ -9,23 +9,29 @@ finding out what happened.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import Any, NoReturn
 
 import grpc
 
 from bookgate.gateway.services.caller import AccessDeniedException, OverLimitException, QuotaReachedException
+from bookgate.gateway.services.messages import status_code
 from bookgate.ledger.errors import (
     BKException,
     MetaStoreException,
     StoreUnreachableException,
     TooManyRequestsException,
+    UnknownOutcomeException,
     WrongClusterException,
 )
 from bookgate.ledger.wire.gateway_headers import NOT_DONE, QUOTA, RETRY_AFTER_MS
+from bookgate.protos.bookkeeper.common.v1.status_pb2 import StatusCode
 from bookgate.runtime.logs import log_bug
 
 _LOG = logging.getLogger(__name__)
+
+SUCCESS = StatusCode.Name(StatusCode.SUCCESS)
 
 _NOT_DONE = ((NOT_DONE, "1"),)
 """Trailing metadata of a call that certainly changed nothing."""
@@ -33,7 +39,7 @@ _NOT_DONE = ((NOT_DONE, "1"),)
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
-def grpc_status(error: Exception) -> tuple[grpc.StatusCode, str]:
+def grpc_status(error: BaseException) -> tuple[grpc.StatusCode, str]:
     """The gRPC status of an exception that no response code expresses."""
     if isinstance(error, AccessDeniedException):
         return grpc.StatusCode.PERMISSION_DENIED, str(error)
@@ -46,10 +52,34 @@ def grpc_status(error: Exception) -> tuple[grpc.StatusCode, str]:
     return grpc.StatusCode.INTERNAL, "the gateway failed on this request; its log says why"
 
 
+def outcome_of(error: BaseException, status: str = "UNKNOWN") -> str:
+    """How a call ended that raised this, as the audit trail has it; `status` where the exception does not say."""
+    if isinstance(error, grpc.aio.AbortError) and error.__cause__ is not None:
+        error = error.__cause__
+    if isinstance(error, asyncio.CancelledError):
+        # The store may carry it out all the same.
+        return "CANCELLED"
+    if isinstance(error, UnknownOutcomeException):
+        return "UNKNOWN_OUTCOME"
+    if isinstance(error, grpc.aio.AbortError):
+        return status
+    if isinstance(error, BKException) and not isinstance(error, (MetaStoreException, TooManyRequestsException)):
+        return StatusCode.Name(status_code(error))
+    return grpc_status(error)[0].name
+
+
 async def abort_with(context: Context, method: str, error: Exception) -> NoReturn:
     """Aborts the RPC with the exception's status; logs an unexpected exception with its traceback."""
     if isinstance(error, (grpc.aio.AbortError, grpc.RpcError)):
         raise error
+    try:
+        await _abort(context, method, error)
+    except grpc.aio.AbortError as abort:
+        # The status says less than the exception (`outcome_of`).
+        raise abort from error
+
+
+async def _abort(context: Context, method: str, error: Exception) -> NoReturn:
     code, details = grpc_status(error)
     if not isinstance(error, BKException):
         log_bug(_LOG, "call_failed", error, method=method)

@@ -34,18 +34,19 @@ class Turns:
         """Calls that wait for their turn."""
         return len(self._queue)
 
-    async def enter(self, principal: Principal) -> None:
-        """Returns when it is this call's turn; `leave` follows. Raises OverLimitException."""
-        if self._free > 0:
-            self._free -= 1
-        else:
-            await self._wait(principal)
+    def enter_at_once(self) -> bool:
+        """Whether the call begins now; `leave` follows then. Otherwise `wait` is for it."""
+        if self._free <= 0:
+            return False
+        self._free -= 1
+        return True
 
     def leave(self) -> None:
         """A call has ended: the next one begins."""
         self._pass_on()
 
-    async def _wait(self, principal: Principal) -> None:
+    async def wait(self, principal: Principal) -> None:
+        """Returns when it is this call's turn; `leave` follows. Raises OverLimitException."""
         if self._waiting[principal] >= self._most_waiting:
             raise OverLimitException(f"{self._most_waiting} calls of {principal} wait here, its limit", _RETRY_SECONDS)
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from bookgate.runtime.security.jwt import JwtVerifier
 
 _SCHEME = "bearer "
-_MOST_REMEMBERED = 1024
 
 
 class NotAuthenticatedException(Exception):

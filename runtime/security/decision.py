@@ -69,7 +69,7 @@ class Decision:
 class _Rules:
     """One principal's rules for one action. Of several that say the same the first counts."""
 
-    __slots__ = ("bookies", "every_scope", "owned_every_scope", "owned_scopes", "scopes")
+    __slots__ = ("_allowed", "bookies", "every_scope", "owned_every_scope", "owned_scopes", "scopes")
 
     def __init__(self) -> None:
         self.every_scope: Binding | None = None
@@ -77,6 +77,7 @@ class _Rules:
         self.owned_every_scope: Binding | None = None
         self.owned_scopes: dict[int, Binding] = {}
         self.bookies: list[Binding] = []
+        self._allowed: dict[int, Decision] = {}
 
     def add(self, binding: Binding) -> None:
         self.bookies.append(binding)
@@ -95,16 +96,27 @@ class _Rules:
     def of_own_ledger(self, scope: int) -> Binding | None:
         return _first(self.owned_every_scope, self.owned_scopes.get(scope))
 
+    def allowed(self, binding: Binding) -> Decision:
+        """That this binding allows it; made once."""
+        found = self._allowed.get(binding.number)
+        if found is None:
+            found = self._allowed[binding.number] = Decision(True, str(binding))
+        return found
 
-def _first(*bindings: Binding | None) -> Binding | None:
-    return min((each for each in bindings if each is not None), key=lambda each: each.number, default=None)
+
+def _first(one: Binding | None, other: Binding | None) -> Binding | None:
+    if one is None or other is None:
+        return one or other
+    return one if one.number <= other.number else other
 
 
 def decide(policy: Policy, principal: Principal, action: Action, resource: Resource = CLUSTER) -> Decision:
     """Whether the principal may do it."""
     rules = _rules_of(policy, principal).get(action)
-    binding = None if rules is None else _deciding(rules, principal, action, resource)
-    return _DENIED if binding is None else Decision(True, str(binding))
+    if rules is None:
+        return _DENIED
+    binding = _deciding(rules, principal, action, resource)
+    return _DENIED if binding is None else rules.allowed(binding)
 
 
 def reach(policy: Policy, principal: Principal, action: Action, scope_id: int) -> Reach:

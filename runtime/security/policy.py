@@ -106,6 +106,9 @@ class Limits:
     """Owned at a time."""
 
 
+_NOT_WORKED_OUT = Limits(())
+
+
 @dataclass(frozen=True, slots=True)
 class Quota:
     """What each of the scopes may have, whoever creates it."""
@@ -131,11 +134,13 @@ class Policy:
         if not self.limits:
             return None
         known = self.limits_worked_out
-        if principal not in known:
+        found = known.get(principal, _NOT_WORKED_OUT)
+        if found is _NOT_WORKED_OUT:
             if len(known) >= MOST_PRINCIPALS:
                 known.clear()
-            known[principal] = next((each for each in self.limits if matches(each.principals, principal)), None)
-        return known[principal]
+            found = next((each for each in self.limits if matches(each.principals, principal)), None)
+            known[principal] = found
+        return found
 
     def quota_of(self, scope_id: int) -> Quota | None:
         """The first quota that is for this scope."""

@@ -5,7 +5,7 @@ that can't be used is logged once for each state of it, and the tokens known bef
 so that a new token stands beside the old for a while. `#` begins a comment.
 
 A token is looked up by its hash and the hash compared in constant time: whoever measures learns about hashes that he
-can't choose, nothing about tokens.
+can't choose, nothing about tokens. One that was found is remembered while the file is the same: every call shows it.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ class StaticTokens:
 
     def __init__(self, path: Path) -> None:
         self._file = WatchedFile(path, parse_tokens, "token file")
+        self._found: tuple[object, dict[str, Principal]] = (None, {})
+        """By token, and the content of the file that they were found in."""
 
     @property
     def problem(self) -> str | None:
@@ -38,9 +40,18 @@ class StaticTokens:
 
     def principal(self, token: str) -> Principal | None:
         """Whose token it is; None: nobody's."""
-        digest = _hash(token)
-        known, principal = self._file.value.get(digest, _NOBODY)
-        return principal if hmac.compare_digest(digest, known) else None
+        tokens, (searched, found) = self._file.value, self._found
+        if tokens is not searched:
+            found = {}
+            self._found = (tokens, found)
+        principal = found.get(token)
+        if principal is None:
+            digest = _hash(token)
+            known, principal = tokens.get(digest, _NOBODY)
+            if principal is None or not hmac.compare_digest(digest, known):
+                return None
+            found[token] = principal
+        return principal
 
 
 def parse_tokens(text: str) -> dict[bytes, tuple[bytes, Principal | None]]:

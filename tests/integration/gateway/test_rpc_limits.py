@@ -76,7 +76,10 @@ async def test_streams_of_one_client_are_bounded_and_others_are_not_disturbed(tm
         for watch in watches:
             await watch.write(pb.LedgerMetadataRequest(ledger_id=ledger_id))
             assert (await watch.read()).code == StatusCode.SUCCESS
-        assert await status_of(one.Watch().read()) is grpc.StatusCode.RESOURCE_EXHAUSTED
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await one.Watch().read()
+        assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert dict(refused.value.trailing_metadata() or ()) == {"retry-after-ms": "1000", "bookgate-not-done": "1"}
         assert await status_of(one.BatchRead(pb.BatchReadRequest()).read()) is grpc.StatusCode.RESOURCE_EXHAUSTED
         # Calls without a stream go on, and so do the streams of others.
         assert (await one.Read(pb.LedgerMetadataRequest(ledger_id=ledger_id))).code == StatusCode.SUCCESS
