@@ -1,15 +1,33 @@
-"""One bookie's leased registration at this gateway, and the responses for its stream. The rules are in the service."""
+"""One bookie's leased registration at this gateway, the responses for its stream, and its lines in the audit trail.
+
+The rules are in the service.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
+from enum import StrEnum
 
+from bookgate.gateway.services.caller import Caller, caller
 from bookgate.ledger.bookie_info import BookieServiceInfo, Lease
 from bookgate.protos.bookkeeper.gateway.v1 import registration_service_pb2 as pb
+from bookgate.runtime.security.actions import Action
+from bookgate.runtime.security.decision import Resource
 
 _MOST_ANSWERS = 100
 """Maximum number of responses waiting for the bookie; further requests are read only when fewer are waiting."""
+
+
+class Outcome(StrEnum):
+    """What the audit trail has of a registration: nobody waits for a code at its end."""
+
+    REGISTERED = "REGISTERED"
+    """The store has it, or has its changed endpoints or mode."""
+    REFUSED = "HELD_BY_ANOTHER"
+    UNREGISTERED = "UNREGISTERED"
+    LOST = "LOST"
+    """Nothing was heard of the bookie for a lease."""
 
 
 class Answers:
@@ -55,7 +73,14 @@ class LeasedRegistration:
     timer: asyncio.TimerHandle | None = None
     gone: asyncio.Event = field(default_factory=asyncio.Event)
     """Set once the registration holds nothing any more: dropped, replaced or rejected."""
+    who: Caller | None = field(default_factory=caller)
+    """Whose stream opened it, where the gateway knows."""
 
     @property
     def registered(self) -> bool:
         return self.done == self.wanted[0]
+
+    def write_down(self, outcome: str, seconds: float = 0.0) -> None:
+        """Writes a line into the audit trail. `seconds`: how long the store took."""
+        if self.who is not None:
+            self.who.done(Action.BOOKIE_REGISTER, Resource(bookie_id=self.bookie_id), outcome, seconds)

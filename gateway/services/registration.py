@@ -22,14 +22,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import time
 from collections.abc import AsyncIterator, Awaitable
 
 import grpc
 
 from bookgate.gateway.services.caller import AccessDeniedException, caller
-from bookgate.gateway.services.leased_registration import Answers, LeasedRegistration
+from bookgate.gateway.services.leased_registration import Answers, LeasedRegistration, Outcome
 from bookgate.gateway.services.messages import status_code
-from bookgate.gateway.services.status import Context, abort_with
+from bookgate.gateway.services.status import Context, abort_with, outcome_of
 from bookgate.ledger.bookie_info import BookieServiceInfo, Endpoint, Lease, check_bookie_id, same_life
 from bookgate.ledger.errors import (
     BKException,
@@ -166,6 +167,7 @@ class RegistrationService(RegistrationServiceServicer):
                     elif not self._take(registration, request):
                         return
                 except (IncorrectParameterException, AccessDeniedException) as error:
+                    _write_down_refusal(request, registration, error)
                     answers.put(
                         pb.RegisterResponse(code=status_code(error), sequence=request.sequence, message=str(error))
                     )
@@ -233,11 +235,11 @@ class RegistrationService(RegistrationServiceServicer):
             while not registration.registered and not registration.over:
                 await self._put(registration)
         except LedgerExistException as error:
-            self._refuse(registration, str(error))
+            self._refuse(registration, str(error), Outcome.REFUSED)
         except BKException as error:
             # Not retried: the store has rejected it permanently.
             _log(registration, "failed", logging.ERROR, reason=error)
-            self._refuse(registration, str(error))
+            self._refuse(registration, str(error), outcome_of(error))
         finally:
             registration.worker = None
 
@@ -283,6 +285,7 @@ class RegistrationService(RegistrationServiceServicer):
 
     async def _put(self, registration: LeasedRegistration) -> None:
         sequence, info, read_only = registration.wanted
+        began = time.perf_counter()
         try:
             await self._factory.registration_manager.register_bookie(info, read_only=read_only)
         except MetaStoreException as error:
@@ -290,11 +293,13 @@ class RegistrationService(RegistrationServiceServicer):
             await asyncio.sleep(_RETRY_SECONDS)
             return
         registration.done = sequence
+        registration.write_down(Outcome.REGISTERED, time.perf_counter() - began)
         _log(registration, "registered", mode="read-only" if read_only else "writable")
         self._answer(registration, sequence, _REGISTERED)
 
-    def _refuse(self, registration: LeasedRegistration, reason: str) -> None:
+    def _refuse(self, registration: LeasedRegistration, reason: str, outcome: str) -> None:
         _log(registration, "refused", logging.WARNING, reason=reason)
+        registration.write_down(outcome)
         registration.refusal = reason
         registration.over = True
         if self._held.get(registration.bookie_id) is registration:
@@ -324,15 +329,17 @@ class RegistrationService(RegistrationServiceServicer):
         if registration.over:
             return
         _log(registration, "over", logging.WARNING, silent_seconds=self._lease_seconds)
-        self._start(self._drop(registration))
+        self._start(self._drop(registration, Outcome.LOST))
 
     async def _unregister(self, registration: LeasedRegistration, sequence: int) -> None:
-        await self._drop(registration)
+        await self._drop(registration, Outcome.UNREGISTERED)
         self._answer(registration, sequence, _UNREGISTERED)
         registration.answers.put(None)
 
-    async def _drop(self, registration: LeasedRegistration) -> None:
-        """Removes the registration from the store, retrying until that succeeds."""
+    async def _drop(self, registration: LeasedRegistration, outcome: Outcome | None = None) -> None:
+        """Removes the registration from the store, retrying until that succeeds. `outcome` None: it is written down
+        already.
+        """
         registration.over = True
         if self._held.get(registration.bookie_id) is not registration:
             # It still waits for the bookie id and must not get it any more.
@@ -340,6 +347,7 @@ class RegistrationService(RegistrationServiceServicer):
         while self._held.get(registration.bookie_id) is registration:
             if registration.worker is not None:
                 await asyncio.gather(registration.worker, return_exceptions=True)
+            began = time.perf_counter()
             try:
                 await self._factory.registration_manager.unregister_bookie(registration.bookie_id, registration.lease)
             except BKException as error:
@@ -347,6 +355,8 @@ class RegistrationService(RegistrationServiceServicer):
                 await asyncio.sleep(_RETRY_SECONDS)
                 continue
             _log(registration, "dropped")
+            if outcome is not None:
+                registration.write_down(outcome, time.perf_counter() - began)
             self._forget(registration)
 
     def _start(self, work: Awaitable[None]) -> asyncio.Task[None]:
@@ -388,6 +398,15 @@ def _of_caller(info: BookieServiceInfo) -> BookieServiceInfo:
     _may_register(info.bookie_id)
     who = caller()
     return info.with_principal(str(who.principal) if who is not None and who.principal.is_authenticated else None)
+
+
+def _write_down_refusal(
+    request: pb.RegisterRequest, registration: LeasedRegistration | None, error: BKException
+) -> None:
+    who = caller()
+    if who is not None:
+        bookie_id = request.bookie.bookie_id if registration is None else registration.bookie_id
+        who.done(Action.BOOKIE_REGISTER, Resource(bookie_id=bookie_id), outcome_of(error), 0.0)
 
 
 def _principal_of(registration: LeasedRegistration) -> str | None:

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import grpc
 
-from bookgate.gateway.services.caller import caller
+from bookgate.gateway.services.caller import caller, ledger_resource
 from bookgate.gateway.services.ledger_access import to_be_written
 from bookgate.gateway.services.ledger_feed import LedgerFeedStream
 from bookgate.gateway.services.messages import bad_bookie_ids, status_code
@@ -189,9 +189,9 @@ class ReplicationService(ReplicationServiceServicer):
             if request.resume:
                 return None
             session = self._sessions.open(self._store, request.session_id)
-            session.principal = _principal()
-        elif session.principal != _principal():
+        elif not session.is_of(who := caller()):
             # Whose session id was stolen keeps what the session holds.
+            session.write_down(StatusCode.Name(StatusCode.SESSION_UNKNOWN), who)
             return None
         session.attend(responses.tell)
         return session
@@ -234,10 +234,12 @@ class ReplicationService(ReplicationServiceServicer):
             except MetadataFormatException as error:
                 raise IncorrectParameterException(str(error)) from error
             ledger_id = LedgerId.unscoped(session.locked_ledger(request.token))
+            if (who := caller()) is not None:
+                who.subject = str(ledger_resource(ledger_id, None))
             stored = (await self._factory.ledger_manager.read(ledger_id)).metadata
             for bookie_id in sorted(bad_bookie_ids(metadata) - stored.bookies):
                 check_bookie_id(bookie_id)
-            if caller() is not None:
+            if who is not None:
                 metadata = to_be_written(metadata, stored)
             metadata = replace(metadata, format_version=stored.format_version)
             try:
@@ -250,7 +252,7 @@ class ReplicationService(ReplicationServiceServicer):
 
     def _session(self, session_id: str) -> ReplicationSession:
         session = self._sessions.find(session_id)
-        if session is None or session.over or session.principal != _principal():
+        if session is None or session.over or not session.is_of(caller()):
             raise _SessionUnknownException("the session is over, and what it held")
         return session
 
@@ -389,11 +391,6 @@ class ReplicationService(ReplicationServiceServicer):
             return response(code=_code(error), message=str(error))
         except Exception as error:
             return await abort_with(context, method, error)
-
-
-def _principal() -> str | None:
-    who = caller()
-    return None if who is None else str(who.principal)
 
 
 async def _claim(session: ReplicationSession, request: pb.ClaimRequest) -> pb.ClaimResponse:

@@ -21,6 +21,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
 
+from bookgate.gateway.services.caller import Caller, caller
 from bookgate.ledger.errors import BKException, IncorrectParameterException, LockLostException
 from bookgate.ledger.metadata import LedgerMetadata
 from bookgate.ledger.metadata_store import LedgerRecord
@@ -34,6 +35,8 @@ from bookgate.ledger.replication_store import (
 )
 from bookgate.runtime.background import keep_running
 from bookgate.runtime.logs import log_event
+from bookgate.runtime.security.actions import Action
+from bookgate.runtime.security.decision import Resource
 
 _LOG = logging.getLogger(__name__)
 
@@ -61,7 +64,7 @@ class ReplicationSession:
         self.digest = digest
         self.expires = expires
         self.over = False
-        self.principal: str | None = None
+        self._who = caller()
         """Who opened it, where the gateway knows."""
         self._store = store
         self._locks: dict[int, LedgerLock] = {}
@@ -72,6 +75,15 @@ class ReplicationSession:
         self._tell: Tell | None = None
         self._latest: dict[object, ReplicationEvent | VoteEvent] = {}
         self._end_watch = store.watch(self._on_event)
+
+    def is_of(self, who: Caller | None) -> bool:
+        """Whether this caller may act as its owner."""
+        return _name(self._who) == _name(who)
+
+    def write_down(self, outcome: str, who: Caller | None = None) -> None:
+        """Writes a line into the audit trail. `who`: another than who opened it."""
+        if (whose := who or self._who) is not None:
+            whose.done(Action.REPLICATION_WORK, Resource(name=f"session:{self.digest[:_DIGITS_LOGGED]}"), outcome, 0.0)
 
     def attend(self, tell: Tell) -> None:
         """A stream of the owner has begun: it is told what it may have missed, and what follows."""
@@ -221,6 +233,7 @@ class ReplicationSessions:
             self._sessions[digest] = session
             self._set_timer(session)
             log_event(_LOG, "replication_lease", state="opened", lease=digest[:_DIGITS_LOGGED])
+            session.write_down("OPENED")
         return session
 
     def find(self, session_id: str) -> ReplicationSession | None:
@@ -234,6 +247,7 @@ class ReplicationSessions:
     async def end(self, session: ReplicationSession) -> None:
         """Ends a session at its owner's wish; returns when it holds nothing any more."""
         if self._sessions.get(session.digest) is session:
+            session.write_down("ENDED")
             await asyncio.shield(self._end(session))
 
     async def close(self) -> None:
@@ -258,6 +272,7 @@ class ReplicationSessions:
             self._set_timer(session)
             return
         log_event(_LOG, "replication_lease", logging.WARNING, state="over", lease=session.digest[:_DIGITS_LOGGED])
+        session.write_down("LOST")
         self._end(session)
 
     def _end(self, session: ReplicationSession) -> asyncio.Task[None]:
@@ -271,3 +286,7 @@ class ReplicationSessions:
 
 def _digest(session_id: str) -> str:
     return hashlib.sha256(session_id.encode()).hexdigest()
+
+
+def _name(who: Caller | None) -> str | None:
+    return None if who is None else str(who.principal)

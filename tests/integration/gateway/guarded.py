@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from jwt.algorithms import ECAlgorithm
 
 from bookgate.gateway.config import GatewayConfig
 from bookgate.gateway.server import GatewayServer
+from bookgate.gateway.services.registration import DEFAULT_LEASE_SECONDS
 from bookgate.gateway.stores.drivers import create_factory
 from bookgate.ledger.metadata_store import LedgerManagerFactory
 from bookgate.protos.bookkeeper.common.v1.status_pb2 import StatusCode
@@ -72,11 +73,20 @@ _WRITE_FAILED = "Internal error from Core"
 
 
 class Guarded:
-    """One gateway with security on a store of its own."""
+    """One gateway with security."""
 
-    def __init__(self, directory: Path, factory: LedgerManagerFactory, policy: str) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        factory: LedgerManagerFactory,
+        policy: str,
+        *,
+        tokens: Mapping[str, tuple[str, str]] | None = None,
+        lease_seconds: float = DEFAULT_LEASE_SECONDS,
+    ) -> None:
+        """`tokens`: those of another gateway, which this one takes too."""
         self.factory = factory
-        self.tokens = {name: new_token(name) for name in NAMES}
+        self.tokens = tokens or {name: new_token(name) for name in NAMES}
         self.policy_file = directory / "policy.toml"
         self.policy_file.write_text(policy)
         self.token_file = directory / "tokens"
@@ -97,7 +107,7 @@ class Guarded:
         assert access is not None
         self.access: AccessControl = access
         self.audit_file = directory / "audit.log"
-        self.server = GatewayServer(factory, access=access, bookmark_seconds=0.2)
+        self.server = GatewayServer(factory, access=access, bookmark_seconds=0.2, lease_seconds=lease_seconds)
         self.port = 0
 
     def token(self, name: str) -> str:
@@ -118,17 +128,35 @@ class Guarded:
 
 
 @asynccontextmanager
-async def guarded_gateway(directory: Path, policy: str = POLICY) -> AsyncIterator[Guarded]:
-    factory = create_factory(made(f"sqlite://{directory}/metadata.db"))
-    await factory.initialize()
-    guarded = Guarded(directory, factory, policy)
-    guarded.port = await guarded.server.start()
-    try:
+async def guarded_gateway(
+    directory: Path, policy: str = POLICY, *, lease_seconds: float = DEFAULT_LEASE_SECONDS
+) -> AsyncIterator[Guarded]:
+    """One on a store of its own."""
+    async with guarded_gateways(directory, policy, 1, lease_seconds=lease_seconds) as (guarded,):
         yield guarded
-    finally:
-        await guarded.server.stop(0)
-        await factory.close()
-        guarded.access.close()
+
+
+@asynccontextmanager
+async def guarded_gateways(
+    directory: Path, policy: str = POLICY, count: int = 2, *, lease_seconds: float = DEFAULT_LEASE_SECONDS
+) -> AsyncIterator[list[Guarded]]:
+    """Several on one store, with the same tokens and policies."""
+    uri = made(f"sqlite://{directory}/metadata.db")
+    gateways: list[Guarded] = []
+    async with AsyncExitStack() as stack:
+        for number in range(count):
+            factory = create_factory(uri)
+            stack.push_async_callback(factory.close)
+            await factory.initialize()
+            home = directory / f"gateway-{number}"
+            home.mkdir()
+            tokens = gateways[0].tokens if gateways else None
+            guarded = Guarded(home, factory, policy, tokens=tokens, lease_seconds=lease_seconds)
+            stack.callback(guarded.access.close)
+            stack.push_async_callback(guarded.server.stop, 0)
+            guarded.port = await guarded.server.start()
+            gateways.append(guarded)
+        yield gateways
 
 
 def signed(**changes: Any) -> str:
