@@ -13,7 +13,7 @@ Not its job: what auditor and workers do (`bookie.replication`), how it is asked
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -35,6 +35,8 @@ from bookgate.ledger.metadata_store import (
 from bookgate.ledger.replication_store import ANY_VERSION, Mark, RecordKind, ReplicationMetadata
 
 _CLUSTER_RATE = "replication_bytes_per_second"
+_DELETE_COOKIE, _FORCE = "delete_cookie", "force"
+"""What the record of a bookie that is to be emptied may ask for."""
 
 # --- marks, the switch, audits ----------------------------------------------------------------------------------
 
@@ -166,6 +168,14 @@ def lost_bookies_of(record: bytes) -> Sequence[str]:
         return []
 
 
+def given_up_with(record: bytes) -> Mapping[str, int]:
+    """With which bookies an unrecoverable ledger was given up, and when in milliseconds since 1970, by its record."""
+    try:
+        return {str(bookie_id): int(time_ms) for bookie_id, time_ms in json.loads(record)["given_up_with"].items()}
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return {}
+
+
 @dataclass(frozen=True, slots=True)
 class Loss:
     """Why a ledger can't be repaired, as far as its record tells."""
@@ -179,15 +189,13 @@ class Loss:
     lost_bookies: Sequence[str]
     time_ms: int
     """When it was found, in milliseconds since 1970; 0: unknown."""
+    given_up_with: Sequence[str] = ()
+    """Bookies that were decommissioned although they may have had copies."""
 
 
 def loss_of(record: bytes) -> Loss:
     """What the record of an unrecoverable ledger tells; nothing where it can't be read."""
-    try:
-        told: Any = json.loads(record)
-    except ValueError:
-        told = None
-    known = told if isinstance(told, dict) else {}
+    known = _object_in(record)
     entries, first = known.get("entries"), known.get("first_entries")
     return Loss(
         entries if isinstance(entries, int) else 0,
@@ -195,7 +203,16 @@ def loss_of(record: bytes) -> Loss:
         known.get("end_is_lost") is True,
         lost_bookies_of(record),
         time_of(record),
+        sorted(given_up_with(record)),
     )
+
+
+def _object_in(record: bytes) -> dict[str, Any]:
+    try:
+        told = json.loads(record)
+    except ValueError:
+        return {}
+    return told if isinstance(told, dict) else {}
 
 
 def corrupt_copies_of(record: bytes) -> dict[str, list[tuple[int, int]]]:
@@ -221,7 +238,7 @@ async def find_bookie(factory: LedgerManagerFactory, bookie_id: str) -> Register
 
 
 async def begin_draining(
-    factory: LedgerManagerFactory, bookie_id: str, now_ms: int, *, delete_cookie: bool = False
+    factory: LedgerManagerFactory, bookie_id: str, now_ms: int, *, delete_cookie: bool = False, force: bool = False
 ) -> bool:
     """Has a bookie emptied, whether it runs or not: the auditor takes notice of the record by itself.
 
@@ -230,6 +247,8 @@ async def begin_draining(
         bookie_id: The bookie.
         now_ms: The time, in milliseconds since 1970.
         delete_cookie: The auditor is to delete the cookie once the bookie is empty and stopped.
+        force: Ledgers that can't leave it, since entries have no copy left, are no obstacle to that: see
+            `remove_emptied`.
 
     Returns:
         False if that had been asked for already.
@@ -241,13 +260,14 @@ async def begin_draining(
     """
     store = factory.replication_metadata
     await require_known(factory, bookie_id)
-    wanted = {"time_ms": now_ms, **({"delete_cookie": True} if delete_cookie else {})}
+    flags = {flag for flag, wanted in ((_DELETE_COOKIE, delete_cookie), (_FORCE, force)) if wanted}
     while True:
         found = await store.read_record(RecordKind.DRAINING_BOOKIE, bookie_id)
-        if found is not None and (not delete_cookie or _wants_no_cookie(found.value)):
+        before = set() if found is None else _flags_of(found.value)
+        if found is not None and flags <= before:
             return False
-        if found is not None:
-            wanted["time_ms"] = time_of(found.value)
+        time_ms = now_ms if found is None else time_of(found.value)
+        wanted = {"time_ms": time_ms, **dict.fromkeys(sorted(flags | before), True)}
         try:
             version = None if found is None else found.version
             await store.write_record(RecordKind.DRAINING_BOOKIE, bookie_id, json.dumps(wanted).encode(), version)
@@ -256,17 +276,30 @@ async def begin_draining(
         return True
 
 
-def _wants_no_cookie(record: bytes) -> bool:
-    try:
-        return json.loads(record)["delete_cookie"] is True
-    except (ValueError, TypeError, KeyError):
-        return False
+def _flags_of(record: bytes) -> set[str]:
+    told = _object_in(record)
+    return {flag for flag in (_DELETE_COOKIE, _FORCE) if told.get(flag) is True}
 
 
-async def cookies_to_delete(store: ReplicationMetadata) -> list[str]:
-    """Bookies whose cookies the auditor is to delete once they are empty and stopped."""
+async def cookies_to_delete(store: ReplicationMetadata) -> dict[str, bool]:
+    """Bookies whose cookies the auditor is to delete once they are empty and stopped.
+
+    True for those of which ledgers that can't be moved are given up (`begin_draining` with `force`).
+    """
     records = await store.records(RecordKind.DRAINING_BOOKIE)
-    return [bookie_id for bookie_id, record in records.items() if _wants_no_cookie(record.value)]
+    flags = {bookie_id: _flags_of(record.value) for bookie_id, record in records.items()}
+    return {bookie_id: _FORCE in told for bookie_id, told in flags.items() if _DELETE_COOKIE in told}
+
+
+async def unrecoverable_at(store: ReplicationMetadata, bookie_id: str) -> set[int]:
+    """Ledgers that were tried since the bookie is away or to be emptied, and have entries of which no copy is left."""
+    since_ms = await draining_since(store, bookie_id)
+    return {
+        int(key)
+        for key, reason in (await store.records(RecordKind.UNRECOVERABLE_LEDGER)).items()
+        if key.isdigit()
+        and (bookie_id in lost_bookies_of(reason.value) or (since_ms is not None and time_of(reason.value) >= since_ms))
+    }
 
 
 async def draining_since(store: ReplicationMetadata, bookie_id: str) -> int | None:
@@ -326,8 +359,16 @@ async def require_unregistered(factory: LedgerManagerFactory, bookie_id: str, pu
         raise IllegalOpException(f"bookie {bookie_id} is registered ({mode}): stop it before {purpose}")
 
 
-async def remove_emptied(factory: LedgerManagerFactory, bookie_id: str) -> bool:
+async def remove_emptied(
+    factory: LedgerManagerFactory, bookie_id: str, given_up: Collection[int] = (), now_ms: int = 0
+) -> bool:
     """Removes the cookie of a bookie that no ledger names any more, then the record that it is to be emptied.
+
+    Args:
+        factory: The metadata.
+        bookie_id: The bookie.
+        given_up: Unrecoverable ledgers that name it and stay as they are: their records tell that from now on.
+        now_ms: The time, in milliseconds since 1970.
 
     Returns:
         Whether it had a cookie.
@@ -337,9 +378,25 @@ async def remove_emptied(factory: LedgerManagerFactory, bookie_id: str) -> bool:
         MetadataVersionException: Its cookie was written just now.
     """
     await require_unregistered(factory, bookie_id, "its cookie goes")
+    await _give_up(factory.replication_metadata, bookie_id, given_up, now_ms)
     manager = factory.registration_manager
     cookie = await manager.read_cookie(bookie_id)
     if cookie is not None:
         await manager.remove_cookie(bookie_id, cookie.version)
     await end_draining(factory.replication_metadata, bookie_id)
     return cookie is not None
+
+
+async def _give_up(store: ReplicationMetadata, bookie_id: str, ledgers: Iterable[int], now_ms: int) -> None:
+    for ledger_id in ledgers:
+        while True:
+            found = await store.read_record(RecordKind.UNRECOVERABLE_LEDGER, str(ledger_id))
+            if found is None:
+                break  # it was healed or deleted meanwhile
+            told = {**_object_in(found.value), "given_up_with": {**given_up_with(found.value), bookie_id: now_ms}}
+            content = json.dumps(told, sort_keys=True).encode()
+            try:
+                await store.write_record(RecordKind.UNRECOVERABLE_LEDGER, str(ledger_id), content, found.version)
+            except MetadataVersionException:
+                continue
+            break

@@ -222,5 +222,6 @@ def _loss_shown(ledger_id: int, loss: control.Loss) -> dict[str, Any]:
         "firstEntries": [str(entry) for entry in loss.first_entries],
         "endIsLost": loss.end_is_lost,
         "lostBookies": list(loss.lost_bookies),
+        "givenUpWith": list(loss.given_up_with),
         "since": loss.time_ms or None,
     }

@@ -238,9 +238,9 @@ class Admin:
         """
         await control.require_unregistered(self._factory, bookie_id, "it is decommissioned")
         await control.begin_draining(self._factory, bookie_id, int(time.time() * 1000))
-        moved = await wait_until_empty(self._factory, bookie_id, lambda _look, _estimate: None)
+        emptied = await wait_until_empty(self._factory, bookie_id, lambda _look, _estimate: None)
         await control.remove_emptied(self._factory, bookie_id)
-        return moved
+        return emptied.moved
 
     # Replicas
 

@@ -12,7 +12,7 @@ from bookgate.ledger import replication_control as control
 from bookgate.ledger.metadata_store import LedgerManagerFactory
 from bookgate.runtime.command_line.output import AsJson, fail, print_result
 from bookgate.thinclient.commands.client_options import BookieId, Gateways, with_metadata
-from bookgate.thinclient.tools.draining import Estimate, Look, look, wait_until_empty
+from bookgate.thinclient.tools.draining import Emptied, Estimate, Look, look, wait_until_empty
 
 
 def drain(
@@ -65,28 +65,47 @@ def drain(
     _print(bookie, as_json, draining=True, changed=changed, found=found, problems=problems)
 
 
-def decommission(context: typer.Context, bookie: BookieId, gateways: Gateways = None, as_json: AsJson = False) -> None:
+def decommission(
+    context: typer.Context,
+    bookie: BookieId,
+    force: Annotated[
+        bool, typer.Option("--force", help="Give up ledgers that can't be moved, since entries have no copy left.")
+    ] = False,
+    gateways: Gateways = None,
+    as_json: AsJson = False,
+) -> None:
     """Takes a stopped bookie out of the cluster: waits until no ledger names it, then removes its cookie.
 
     Refused while the bookie is registered, writable or read-only. Ledgers of which only this bookie has entries can't
-    be moved any more; `bookgate bookie drain` before it is stopped moves them. Broken off, it may be run again. Ledgers
-    of scopes take no part.
+    be moved any more; `bookgate bookie drain` before it is stopped moves them. With --force these are given up: the
+    cookie goes when nothing else is left, the ledgers still name the bookie, and what is recorded of each tells that it
+    was given up. Broken off, it may be run again. Ledgers of scopes take no part.
 
-    JSON: {"bookie_id", "ledgers_moved": while it waited, "cookie_removed": false where it had none}.
+    JSON: {"bookie_id", "ledgers_moved": while it waited, "ledgers_given_up": [ledger ids], "cookie_removed": false
+    where it had none}.
 
     \b
     Example: bookgate bookie decommission bookie-5
     """
 
-    async def work(factory: LedgerManagerFactory) -> tuple[int, bool]:
+    async def work(factory: LedgerManagerFactory) -> tuple[Emptied, bool]:
         await control.require_unregistered(factory, bookie, "it is decommissioned")
         await control.begin_draining(factory, bookie, int(time.time() * 1000))
         _warn(await _problems(factory, bookie))
-        moved = await wait_until_empty(factory, bookie, _Teller(bookie))
-        return moved, await control.remove_emptied(factory, bookie)
+        emptied = await wait_until_empty(factory, bookie, _Teller(bookie), give_up=force)
+        given_up = [ledger_id.ledger_id for ledger_id in emptied.given_up]
+        return emptied, await control.remove_emptied(factory, bookie, given_up, int(time.time() * 1000))
 
-    moved, removed = with_metadata(context, gateways, work)
-    print_result({"bookie_id": bookie, "ledgers_moved": moved, "cookie_removed": removed}, as_json)
+    emptied, removed = with_metadata(context, gateways, work)
+    print_result(
+        {
+            "bookie_id": bookie,
+            "ledgers_moved": emptied.moved,
+            "ledgers_given_up": [ledger_id.ledger_id for ledger_id in emptied.given_up],
+            "cookie_removed": removed,
+        },
+        as_json,
+    )
 
 
 async def _problems(factory: LedgerManagerFactory, bookie: str) -> list[str]:

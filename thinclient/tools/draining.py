@@ -21,14 +21,7 @@ from bookgate.ledger.errors import (
 )
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata_store import LedgerManager, LedgerManagerFactory, LedgerRecord
-from bookgate.ledger.replication_control import (
-    draining_obstacle,
-    draining_since,
-    ledgers_naming,
-    lost_bookies_of,
-    time_of,
-)
-from bookgate.ledger.replication_store import RecordKind
+from bookgate.ledger.replication_control import draining_obstacle, ledgers_naming, unrecoverable_at
 
 _READ_AT_ONCE = 500
 _SHORTEST_PAUSE_SECONDS = 1.0
@@ -69,6 +62,16 @@ class Estimate:
     seconds_left: float | None
 
 
+@dataclass(frozen=True, slots=True)
+class Emptied:
+    """How a wait has ended."""
+
+    moved: int
+    """Ledgers that have left the bookie meanwhile."""
+    given_up: tuple[LedgerId, ...] = ()
+    """Ledgers that can't leave it, since entries of them have no copy left."""
+
+
 class Progress:
     """Makes estimates of what is left, look by look. Pure; times are seconds of any one clock."""
 
@@ -100,17 +103,18 @@ async def look(factory: LedgerManagerFactory, bookie_id: str) -> Look:
 
 
 async def wait_until_empty(
-    factory: LedgerManagerFactory, bookie_id: str, tell: Callable[[Look, Estimate], None]
-) -> int:
+    factory: LedgerManagerFactory, bookie_id: str, tell: Callable[[Look, Estimate], None], *, give_up: bool = False
+) -> Emptied:
     """Waits until no ledger names the bookie.
 
     Args:
         factory: The metadata.
         bookie_id: The bookie.
         tell: Told of each look.
+        give_up: Unrecoverable ledgers may stay, not those of a scope: these may have all their copies.
 
     Returns:
-        How many ledgers have left the bookie meanwhile.
+        What has left the bookie and what has not.
 
     Raises:
         IllegalOpException: It can't end: nobody works on it, or what is left has no copies to be moved.
@@ -124,7 +128,12 @@ async def wait_until_empty(
         estimate = progress.take(len(found.left), clock())
         tell(found, estimate)
         if found.is_stuck:
-            raise IllegalOpException(_stuck(bookie_id, found.unrecoverable))
+            if not give_up or any(ledger_id.scope_id for ledger_id in found.left):
+                raise IllegalOpException(_stuck(bookie_id, found.unrecoverable))
+            found = await look(factory, bookie_id)
+            if found.is_stuck:
+                return Emptied(estimate.total - len(found.left), found.left)
+            continue
         began = clock()
         records = await _naming_still(factory.ledger_manager, bookie_id, found.left)
         found = await _judged(factory, bookie_id, records)
@@ -133,7 +142,7 @@ async def wait_until_empty(
             await asyncio.sleep(min(max(pause, _SHORTEST_PAUSE_SECONDS), _LONGEST_PAUSE_SECONDS))
         else:
             found = await look(factory, bookie_id)
-    return estimate.total
+    return Emptied(estimate.total)
 
 
 def _stuck(bookie_id: str, ledgers: Sequence[LedgerId]) -> str:
@@ -147,25 +156,20 @@ def _stuck(bookie_id: str, ledgers: Sequence[LedgerId]) -> str:
     some = ", ".join(str(ledger_id) for ledger_id in ledgers[:10]) + (", …" if len(ledgers) > 10 else "")
     return (
         f"{len(ledgers)} ledgers can't leave bookie {bookie_id}, since entries of them have no copy left: {some}; "
-        "bring bookies that hold copies back, or delete the ledgers"
+        "bring bookies that hold copies back, delete the ledgers, or give them up once the bookie is stopped: "
+        f"`bookgate bookie decommission {bookie_id} --force`"
     )
 
 
 async def _judged(factory: LedgerManagerFactory, bookie_id: str, records: Sequence[LedgerRecord]) -> Look:
-    store = factory.replication_metadata
-    since_ms = await draining_since(store, bookie_id)
-    given_up = {
-        key
-        for key, reason in (await store.records(RecordKind.UNRECOVERABLE_LEDGER)).items()
-        if bookie_id in lost_bookies_of(reason.value) or (since_ms is not None and time_of(reason.value) >= since_ms)
-    }
+    unrecoverable = await unrecoverable_at(factory.replication_metadata, bookie_id)
     return Look(
         tuple(record.ledger_id for record in records),
         sum(_is_written_at(record, bookie_id) for record in records),
         tuple(
             record.ledger_id
             for record in records
-            if record.ledger_id.scope_id or str(record.ledger_id.ledger_id) in given_up
+            if record.ledger_id.scope_id or record.ledger_id.ledger_id in unrecoverable
         ),
         await draining_obstacle(factory, bookie_id),
     )

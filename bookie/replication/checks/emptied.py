@@ -1,7 +1,8 @@
 """Deletes the cookies of bookies that were to be emptied and are empty, if that was requested over HTTP.
 
 A cookie is deleted only when a listing that began after the bookie was stopped finds no ledger that names it, and it is
-not registered (AR30). Until then the check is repeated; the record that the bookie is to be emptied is deleted with the
+not registered (AR30); if that was requested with force, ledgers that can't leave it, because entries have no copy left,
+are given up (AR40). Until then the check is repeated; the record that the bookie is to be emptied is deleted with the
 cookie. Source: docs/protocol/auto-recovery.md#auditor.
 
 Not its job: emptying bookies (`auditor`, `worker`), waiting for it (`bookgate bookie decommission`).
@@ -10,13 +11,14 @@ Not its job: emptying bookies (`auditor`, `worker`), waiting for it (`bookgate b
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 from bookgate.bookie.replication.checks.office_task import OfficeTask, loop_time
 from bookgate.bookie.replication.copies.bookies import Bookies
 from bookgate.bookie.replication.ledger_pages import see_all_ledgers
 from bookgate.ledger import replication_control as control
 from bookgate.ledger.metadata_store import LedgerManagerFactory, Membership
+from bookgate.runtime.clock import now_ms
 from bookgate.runtime.logs import log_event
 
 _log = logging.getLogger(__name__)
@@ -47,22 +49,35 @@ class EmptiedBookies(OfficeTask):
         began = loop_time()
         wanted = await control.cookies_to_delete(self._metadata)
         present = await self._present() if wanted else {}
-        stopped = [bookie_id for bookie_id in wanted if bookie_id not in present]
+        stopped = {bookie_id: force for bookie_id, force in wanted.items() if bookie_id not in present}
         if stopped:
             await self._delete_cookies(stopped)
         return max(self._look_seconds, _PAUSE_SHARE * (loop_time() - began))
 
-    async def _delete_cookies(self, stopped: Sequence[str]) -> None:
-        """Of those that no ledger names. Raises BKException where a ledger can't be looked at."""
+    async def _delete_cookies(self, stopped: Mapping[str, bool]) -> None:
+        """Of those that no ledger names but such as are given up. Raises BKException where one can't be looked at."""
         await see_all_ledgers(self._factory, self._membership)
-        left = set(stopped)
+        given_up = {
+            bookie_id: await control.unrecoverable_at(self._metadata, bookie_id)
+            for bookie_id, force in stopped.items()
+            if force
+        }
+        staying: dict[str, list[int]] = {bookie_id: [] for bookie_id in stopped}
         async for page in self._factory.ledger_manager.ledger_records():
-            left.difference_update(*(record.metadata.bookies for record in page))
-            if not left:
+            for record in page:
+                number = record.ledger_id.ledger_id
+                for bookie_id in record.metadata.bookies & staying.keys():
+                    if number in given_up.get(bookie_id, ()):
+                        staying[bookie_id].append(number)
+                    else:
+                        del staying[bookie_id]
+            if not staying:
                 return
-        for bookie_id in sorted(left):
-            had_cookie = await control.remove_emptied(self._factory, bookie_id)
-            log_event(_log, "emptied_bookie_removed", emptied=bookie_id, had_cookie=had_cookie)
+        for bookie_id, ledgers in sorted(staying.items()):
+            had_cookie = await control.remove_emptied(self._factory, bookie_id, ledgers, now_ms())
+            log_event(
+                _log, "emptied_bookie_removed", emptied=bookie_id, had_cookie=had_cookie, ledgers_given_up=ledgers
+            )
 
     def _out_of_office(self) -> None:
         return

@@ -1,15 +1,20 @@
-"""The end of a mark: it is deleted when its ledger was found complete, together with what is recorded of the ledger.
+"""The end of a mark: it is deleted when its ledger was found complete, together with what is recorded of the ledger;
+or it stays, with the record that the ledger is unrecoverable.
 
 Source: docs/protocol/auto-recovery.md#worker.
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from contextlib import suppress
 
 from bookgate.ledger.errors import MetadataVersionException
 from bookgate.ledger.metadata_store import Versioned
+from bookgate.ledger.replication_control import given_up_with
 from bookgate.ledger.replication_store import Mark, RecordKind, ReplicationMetadata
+from bookgate.runtime.clock import now_ms
 
 
 async def unmark(metadata: ReplicationMetadata, mark: Mark, corrupt: Versioned[bytes] | None) -> bool:
@@ -30,3 +35,16 @@ async def unmark(metadata: ReplicationMetadata, mark: Mark, corrupt: Versioned[b
             await metadata.remove_record(RecordKind.CORRUPT_LEDGER, key, corrupt.version)
     await metadata.remove_record(RecordKind.UNRECOVERABLE_LEDGER, key)
     return removed
+
+
+async def note_unrecoverable(metadata: ReplicationMetadata, ledger_id: int, reason: Mapping[str, object]) -> None:
+    """Writes the record of an unrecoverable ledger, which still tells with which bookies an operator gave it up.
+
+    Raises MetadataVersionException where an operator does that just now.
+    """
+    former = await metadata.read_record(RecordKind.UNRECOVERABLE_LEDGER, str(ledger_id))
+    told = {} if former is None else given_up_with(former.value)
+    given_up = {"given_up_with": told} if told else {}
+    content = json.dumps({**reason, **given_up, "time_ms": now_ms()}, sort_keys=True).encode()
+    version = None if former is None else former.version
+    await metadata.write_record(RecordKind.UNRECOVERABLE_LEDGER, str(ledger_id), content, version)

@@ -20,7 +20,6 @@ Not its job: marking (`auditor`).
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import random
 import socket
@@ -34,7 +33,7 @@ from bookgate.bookie.replication.copies.verdicts import Findings
 from bookgate.bookie.replication.repairs.circumstances import Circumstances, KnownCircumstances
 from bookgate.bookie.replication.repairs.grace import Graces
 from bookgate.bookie.replication.repairs.marked_ledgers import MarkedLedgers
-from bookgate.bookie.replication.repairs.marks import unmark
+from bookgate.bookie.replication.repairs.marks import note_unrecoverable, unmark
 from bookgate.bookie.replication.repairs.permission import Permission, Permissions
 from bookgate.bookie.replication.repairs.repair import LedgerRepair, Outcome, RepairStoppedException, RepairTools
 from bookgate.bookie.replication.repairs.repair_queue import Candidate, RepairQueue
@@ -52,7 +51,6 @@ from bookgate.ledger.metadata_store import (
     Versioned,
 )
 from bookgate.ledger.replication_store import (
-    ANY_VERSION,
     LedgerLock,
     LockLost,
     Mark,
@@ -450,7 +448,6 @@ class ReplicationWorker:
             "end_is_lost": outcome.findings.end_is_lost,
             "lost_bookies": gone,
         }
-        content = json.dumps({**reason, "time_ms": now_ms()}, sort_keys=True).encode()
-        await self._metadata.write_record(RecordKind.UNRECOVERABLE_LEDGER, str(ledger_id), content, ANY_VERSION)
+        await note_unrecoverable(self._metadata, ledger_id, reason)
         self._queue.unrecoverable(ledger_id, mark.version, gone)
         log_event(_log, "ledger_repair", logging.ERROR, state="unrecoverable", ledger=ledger_id, **reason)

@@ -80,6 +80,7 @@ function repairPanel({ missing, damaged, corruptAt, since, loss, problem }) {
       corruptAt.length ? ["Corrupt copies at", h("span", { class: "bad" }, corruptAt.join(", "))] : null,
       loss ? ["Unrecoverable", h("span", { class: "bad" }, lossText(loss))] : null,
       loss?.lostBookies.length ? ["Bookies that would help", loss.lostBookies.join(", ")] : null,
+      loss?.givenUpWith.length ? ["Given up with", loss.givenUpWith.join(", ")] : null,
     ]),
   );
 }

@@ -12,9 +12,9 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, StringConstraints
+from pydantic import BeforeValidator, Field, StringConstraints, model_validator
 from starlette.responses import Response
 
 from bookgate.gateway.http.api import TEXT, Body, Boolean, Call, NoBody, Query, Route, change, get
@@ -68,6 +68,15 @@ class DecommissionBody(Body):
     delete_cookie: Literal[False, True, "false", "true"] = Field(
         False, description="delete its cookie once it is empty"
     )
+    force: bool = Field(
+        False, strict=True, description="also if ledgers stay that have lost entries for good; not BookKeeper's"
+    )
+
+    @model_validator(mode="after")
+    def _force_what(self) -> Self:
+        if self.force and self.delete_cookie in (False, "false"):
+            raise ValueError("force is for the deletion of the cookie: it goes with delete_cookie")
+        return self
 
 
 def auto_recovery_routes(factory: LedgerManagerFactory) -> list[Route]:
@@ -175,10 +184,10 @@ def _auditor_routes(factory: LedgerManagerFactory) -> list[Route]:
 
 
 def _draining_routes(factory: LedgerManagerFactory) -> list[Route]:
-    async def begun(bookie_ids: Sequence[str], *, delete_cookie: bool) -> str:
+    async def begun(bookie_ids: Sequence[str], *, delete_cookie: bool, force: bool = False) -> str:
         began_ms = now_ms()
         for bookie_id in dict.fromkeys(bookie_ids):
-            await control.begin_draining(factory, bookie_id, began_ms, delete_cookie=delete_cookie)
+            await control.begin_draining(factory, bookie_id, began_ms, delete_cookie=delete_cookie, force=force)
         names = ", ".join(dict.fromkeys(bookie_ids))
         problem = await control.obstacle(factory.replication_metadata)
         return (
@@ -197,7 +206,8 @@ def _draining_routes(factory: LedgerManagerFactory) -> list[Route]:
 
     async def decommission(call: Call[Query, DecommissionBody]) -> str:
         await control.require_unregistered(factory, call.body.bookie_src, "it is decommissioned")
-        return await begun([call.body.bookie_src], delete_cookie=call.body.delete_cookie in (True, "true"))
+        body = call.body
+        return await begun([body.bookie_src], delete_cookie=body.delete_cookie in (True, "true"), force=body.force)
 
     text = {"answer": None, "media_type": TEXT}
     unknown = {404: "there is no such bookie", **NO_PLACE}

@@ -214,15 +214,15 @@ async def test_bookies_are_emptied_by_a_record_that_the_auditor_finds(served: Se
     status, problem = await served.refused("PUT", path, json={"bookie_src": ["b:1"], "delete_cookie": "yes"})
     assert (status, "delete_cookie" in problem) == (400, True)
     assert await served.draining() == {"a:1", "forgotten:1"}
-    assert await control.cookies_to_delete(served.store) == []
+    assert await control.cookies_to_delete(served.store) == {}
     # Asked for later, too; the time at which it was asked for first stays.
     answer = await served.put(path, {"bookie_src": ["a:1"], "delete_cookie": True})
     assert "Cookies go when no ledger names their bookies" in answer
-    assert await control.cookies_to_delete(served.store) == ["a:1"]
+    assert await control.cookies_to_delete(served.store) == {"a:1": False}
     assert since is not None
     assert await control.draining_since(served.store, "a:1") == control.time_of(since.value)
     await served.put(path, {"bookie_src": ["a:1"]})
-    assert await control.cookies_to_delete(served.store) == ["a:1"]
+    assert await control.cookies_to_delete(served.store) == {"a:1": False}
 
 
 async def test_a_bookie_is_decommissioned_only_once_it_is_stopped(served: Served) -> None:
@@ -238,11 +238,15 @@ async def test_a_bookie_is_decommissioned_only_once_it_is_stopped(served: Served
     assert (await served.put(path, body)).startswith("Success: to be emptied: a:1.")
     assert await served.draining() == {"a:1"}
     assert (await served.refused("PUT", path, json={"bookie_src": "unknown:1"}))[0] == 404
-    assert await control.cookies_to_delete(served.store) == []
+    assert await control.cookies_to_delete(served.store) == {}
     assert "Cookies go when" in await served.put(path, {**body, "delete_cookie": "true"})
-    assert await control.cookies_to_delete(served.store) == ["a:1"]
+    assert await control.cookies_to_delete(served.store) == {"a:1": False}
     for wrong in ({}, {"bookie_src": ["a:1"]}, {**body, "delete_cookie": "yes"}, {"bookie_src": "readonly"}):
         assert (await served.refused("PUT", path, json=wrong))[0] == 400
+    status, problem = await served.refused("PUT", path, json={**body, "force": True})
+    assert (status, "it goes with delete_cookie" in problem) == (400, True)
+    await served.put(path, {**body, "delete_cookie": "true", "force": True})
+    assert await control.cookies_to_delete(served.store) == {"a:1": True}
 
 
 async def test_the_console_is_told_what_stands_in_the_way_and_who_is_away(served: Served) -> None:

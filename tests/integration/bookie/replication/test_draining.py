@@ -16,10 +16,11 @@ from bookgate import ClientConfig
 from bookgate.bookie.replication.audits.auditor import AuditorOptions
 from bookgate.bookie.replication.auto_recovery import AutoRecovery, AutoRecoveryOptions
 from bookgate.bookie.replication.copies.budget import Limits
+from bookgate.bookie.replication.repairs.marks import note_unrecoverable
 from bookgate.bookie.replication.repairs.worker import WorkerOptions
 from bookgate.bookie.standalone.local_zookeeper import LocalZooKeeper
 from bookgate.ledger.metadata_store import BookieSet, LedgerManagerFactory
-from bookgate.ledger.replication_control import find_bookie
+from bookgate.ledger.replication_control import find_bookie, given_up_with, loss_of
 from bookgate.ledger.replication_store import RecordKind
 from tests.integration.bookie.replication.test_auto_recovery import members, metadata_of, until_auditor
 from tests.integration.bookie.replication.test_worker import check, written
@@ -117,7 +118,7 @@ async def test_a_bookie_is_drained_while_it_serves_and_then_decommissioned(clust
             assert await draining(factory) == {leaving}
             await asyncio.to_thread(cluster.kill, leaving)
             await until_unregistered(factory, leaving)
-            expected = {"bookie_id": leaving, "ledgers_moved": 0, "cookie_removed": True}
+            expected = {"bookie_id": leaving, "ledgers_moved": 0, "ledgers_given_up": [], "cookie_removed": True}
             assert await answer(cluster, "decommission", leaving) == expected
         assert await find_bookie(factory, leaving) is None
         assert await draining(factory) == set()
@@ -161,7 +162,7 @@ async def test_without_anybody_to_do_it_only_an_empty_bookie_is_decommissioned(s
         assert "disabled; `bookgate autorecovery enable`" in await refusal(small, "decommission", gone)
         assert await find_bookie(factory, gone) is not None
         assert await draining(factory) == {gone}
-        expected = {"bookie_id": empty, "ledgers_moved": 0, "cookie_removed": True}
+        expected = {"bookie_id": empty, "ledgers_moved": 0, "ledgers_given_up": [], "cookie_removed": True}
         assert await answer(small, "decommission", empty) == expected
 
 
@@ -188,24 +189,38 @@ async def test_a_drain_is_undone_and_unknown_bookies_are_refused(small: ForkedCl
         assert await draining(factory) == set()
 
 
-async def test_what_has_no_copy_left_ends_the_wait_and_keeps_the_cookie(small: ForkedCluster) -> None:
+async def test_what_has_no_copy_left_keeps_the_cookie_until_it_is_given_up(small: ForkedCluster) -> None:
     async with metadata_of(small) as factory, await small.client() as client:
         ledger = await written(client, 5, 1, 1, 1)
         (gone,) = ledger.metadata.bookies
         await asyncio.to_thread(small.kill, gone)
         await until_unregistered(factory, gone)
+        store, kind, key = factory.replication_metadata, RecordKind.UNRECOVERABLE_LEDGER, str(ledger.ledger_id)
         async with recovering(factory):
             async with asyncio.timeout(60):
                 # Found out before anybody asks.
-                while not await factory.replication_metadata.records(  # noqa: ASYNC110 - a store has no event for it
-                    RecordKind.UNRECOVERABLE_LEDGER
-                ):
+                while not await store.records(kind):  # noqa: ASYNC110 - a store has no event for it
                     await asyncio.sleep(0.05)
             problem = await refusal(small, "decommission", gone)
-        assert f"1 ledgers can't leave bookie {gone}" in problem
-        assert str(ledger.ledger_id) in problem
-        assert await factory.registration_manager.read_cookie(gone) is not None
+            assert f"1 ledgers can't leave bookie {gone}" in problem
+            assert key in problem
+            assert f"`bookgate bookie decommission {gone} --force`" in problem
+            assert await factory.registration_manager.read_cookie(gone) is not None
+            number = ledger.ledger_id.ledger_id
+            expected = {"bookie_id": gone, "ledgers_moved": 0, "ledgers_given_up": [number], "cookie_removed": True}
+            assert await answer(small, "decommission", gone, "--force") == expected
+        assert await factory.registration_manager.read_cookie(gone) is None
+        assert await draining(factory) == set()
         assert gone in await members(factory, ledger.ledger_id)
+        record = await store.read_record(kind, key)
+        assert record is not None
+        since = given_up_with(record.value)[gone]
+        assert loss_of(record.value).entries == 5
+        # Found unrecoverable once more, it is given up still.
+        await note_unrecoverable(store, number, {"entries": 5})
+        record = await store.read_record(kind, key)
+        assert record is not None
+        assert given_up_with(record.value) == {gone: since}
 
 
 async def test_a_ledger_that_is_written_on_the_bookie_leaves_it_once_it_is_closed(small: ForkedCluster) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import AsyncIterator
 
 import pytest
@@ -72,6 +73,39 @@ async def test_the_cookie_goes_last(store: Store, looks: list[int]) -> None:
             await until(lambda: gone(factory, "running"))
             await until(lambda: only_not_wanted(factory))
         assert not await gone(factory, "not-wanted")
+    finally:
+        await factory.close()
+
+
+async def test_with_force_the_cookie_goes_although_ledgers_without_their_entries_stay(
+    store: Store, looks: list[int]
+) -> None:
+    factory = create_factory(store.uri)
+    await factory.initialize()
+    manager, kept = factory.ledger_manager, factory.replication_metadata
+    try:
+        await register(factory, "gone", "waiting")
+        for number, names in ((5, ["gone", "waiting"]), (6, ["other", "waiting"])):
+            await manager.create(LedgerId(0, number), LedgerMetadata.new(names, 2, 1))
+        for name in ("gone", "waiting"):
+            await factory.registration_manager.unregister_bookie(name)
+        loss = {"entries": 3, "lost_bookies": ["gone", "waiting"], "time_ms": 1}
+        await kept.write_record(RecordKind.UNRECOVERABLE_LEDGER, "5", json.dumps(loss).encode(), None)
+        await control.begin_draining(factory, "gone", 5, delete_cookie=True)
+        await control.begin_draining(factory, "waiting", 5, delete_cookie=True, force=True)
+        async with removing(factory):
+            await until(lambda: more_than(looks, 2))
+            assert not await gone(factory, "gone")
+            await control.begin_draining(factory, "gone", 5, delete_cookie=True, force=True)
+            await until(lambda: gone(factory, "gone"))
+            seen = len(looks)
+            await until(lambda: more_than(looks, seen + 2))
+            # Ledger 6 can be moved.
+            assert not await gone(factory, "waiting")
+        record = await kept.read_record(RecordKind.UNRECOVERABLE_LEDGER, "5")
+        assert record is not None
+        assert list(control.given_up_with(record.value)) == ["gone"]
+        assert control.loss_of(record.value).entries == 3
     finally:
         await factory.close()
 

@@ -334,6 +334,7 @@ async def test_marks_are_shown_a_page_at_a_time_and_counted_altogether(tmp_path:
                 "firstEntries": ["4", "5", "6"],
                 "endIsLost": False,
                 "lostBookies": ["b1:1"],
+                "givenUpWith": [],
                 "since": 7000,
             }
         ]
