@@ -19,27 +19,15 @@ from bookgate.ledger.transitions import Transitions
 from bookgate.ledger.wire import messages
 from bookgate.ledger.wire.error_responses import error_response
 from bookgate.ledger.wire.messages import (
+    OPERATIONS,
     AuthRequest,
     AuthResponse,
-    Operation,
     Request,
     Response,
     Status,
     StatusResponse,
 )
 from bookgate.runtime.security.principal import ANONYMOUS, Principal
-
-_OPERATIONS: dict[type, Operation] = {
-    messages.AddRequest: Operation.ADD_ENTRY,
-    messages.ReadRequest: Operation.READ_ENTRY,
-    messages.ReadLacRequest: Operation.READ_LAC,
-    messages.WriteLacRequest: Operation.WRITE_LAC,
-    messages.ForceLedgerRequest: Operation.FORCE_LEDGER,
-    messages.GetBookieInfoRequest: Operation.GET_BOOKIE_INFO,
-    messages.ListEntriesRequest: Operation.GET_LIST_OF_ENTRIES_OF_LEDGER,
-    messages.AuthRequest: Operation.AUTH,
-    messages.StartTlsRequest: Operation.START_TLS,
-}
 
 
 class GateState(enum.Enum):
@@ -168,5 +156,5 @@ class Gate:
 
 def unauthorised(request: Request) -> Response:
     """The request's own header with a status and nothing else."""
-    operation = request.operation if isinstance(request, messages.InvalidRequest) else _OPERATIONS[type(request)]
+    operation = request.operation if isinstance(request, messages.InvalidRequest) else OPERATIONS[type(request)]
     return StatusResponse(request.txn_id, operation, Status.EUA, getattr(request, "priority", 0))

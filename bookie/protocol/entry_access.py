@@ -21,7 +21,7 @@ from bookgate.bookie.protocol.ledger_owners import LedgerOwners
 from bookgate.bookie.protocol.principals import DOOR
 from bookgate.ledger.ledger_id import ledger_name, scope_of
 from bookgate.ledger.wire import messages
-from bookgate.ledger.wire.messages import AddRequest, BatchReadRequest, Operation, ReadRequest, Request
+from bookgate.ledger.wire.messages import OPERATIONS, AddRequest, BatchReadRequest, ReadRequest, Request
 from bookgate.runtime.security.access_control import AccessControl
 from bookgate.runtime.security.actions import ENTRY_ACTIONS, Action
 from bookgate.runtime.security.decision import NO_BINDING, Decision, Reach, Resource
@@ -30,16 +30,12 @@ from bookgate.runtime.security.rate_limits import PrincipalLimits
 
 _MOST_DECIDED = 100_000
 
-OPERATIONS: dict[type, Operation] = {
-    AddRequest: Operation.ADD_ENTRY,
-    ReadRequest: Operation.READ_ENTRY,
-    BatchReadRequest: Operation.BATCH_READ_ENTRY,
-    messages.ReadLacRequest: Operation.READ_LAC,
-    messages.WriteLacRequest: Operation.WRITE_LAC,
-    messages.ForceLedgerRequest: Operation.FORCE_LEDGER,
-    messages.GetBookieInfoRequest: Operation.GET_BOOKIE_INFO,
-    messages.ListEntriesRequest: Operation.GET_LIST_OF_ENTRIES_OF_LEDGER,
-}
+ASK_NOBODY: frozenset[type] = frozenset((messages.InvalidRequest,))
+"""Requests that reach no operation: they are told what is wrong with them, and nothing is done."""
+
+
+class NoActionError(LookupError):
+    """A request of which the table of actions says nothing: nobody may, until it does."""
 
 
 class Answer(enum.Enum):
@@ -51,13 +47,17 @@ class Answer(enum.Enum):
 
 
 def action_of(request: Request) -> Action | None:
-    """What a request does; None: something that nobody is asked for."""
+    """What a request does; None: something that nobody is asked for. Raises NoActionError."""
     if isinstance(request, AddRequest) and request.recovery:
         return Action.LEDGER_RECOVER
     if isinstance(request, ReadRequest | BatchReadRequest) and request.fence:
         return Action.ENTRY_FENCE
     operation = OPERATIONS.get(type(request))
-    return None if operation is None else ENTRY_ACTIONS[operation]
+    if operation is not None and operation in ENTRY_ACTIONS:
+        return ENTRY_ACTIONS[operation]
+    if type(request) in ASK_NOBODY:
+        return None
+    raise NoActionError(f"{type(request).__name__} has no action")
 
 
 class EntryAccess:
@@ -110,7 +110,11 @@ class EntryGuard:
 
     def check(self, request: Request) -> Answer:
         """Whether the principal may."""
-        action = action_of(request)
+        try:
+            action = action_of(request)
+        except NoActionError as error:
+            self._deny_unlisted(request, error)
+            return Answer.DENIED
         if action is None:
             return Answer.ALLOWED
         number = getattr(request, "ledger_id", 0) if action.is_of_ledgers else 0
@@ -137,6 +141,11 @@ class EntryGuard:
         action = action_of(request)
         assert action is not None, "what nobody is asked for waits for nothing"
         self._tell(action, getattr(request, "ledger_id", 0), allowed=False)
+
+    def _deny_unlisted(self, request: Request, error: NoActionError) -> None:
+        decision = Decision(False, str(error))
+        name = type(request).__name__
+        self._shared.control.denied(self.principal, name, Resource(), decision, door=DOOR, peer=self._peer)
 
     def _keep(self, action: Action, number: int, allowed: bool) -> None:
         if len(self._decided) >= _MOST_DECIDED:

@@ -23,6 +23,7 @@ from bookgate.ledger.errors import BKException
 from bookgate.ledger.wire import fast_add, fast_read
 from bookgate.ledger.wire.error_responses import error_response
 from bookgate.ledger.wire.messages import (
+    OPERATIONS,
     AddRequest,
     AuthRequest,
     BatchReadRequest,
@@ -147,7 +148,7 @@ class GuardedConnection(BookieConnection):
         return self._guard
 
     def _refuse(self, client: Client, request: Request) -> None:
-        if client is self:
+        if client is self and type(request) in OPERATIONS:
             client.answer(unauthorised(request))
         elif isinstance(request, AddRequest | ReadRequest | BatchReadRequest):
             client.answer(error_response(request, Status.EUA))

@@ -12,6 +12,7 @@ They are named tuples because tens of thousands are created per second.
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from typing import NamedTuple
 
 
@@ -196,6 +197,20 @@ Request = (
     | StartTlsRequest
     | InvalidRequest
 )
+
+OPERATIONS: Mapping[type, Operation] = {
+    AddRequest: Operation.ADD_ENTRY,
+    ReadRequest: Operation.READ_ENTRY,
+    BatchReadRequest: Operation.BATCH_READ_ENTRY,
+    ReadLacRequest: Operation.READ_LAC,
+    WriteLacRequest: Operation.WRITE_LAC,
+    ForceLedgerRequest: Operation.FORCE_LEDGER,
+    GetBookieInfoRequest: Operation.GET_BOOKIE_INFO,
+    ListEntriesRequest: Operation.GET_LIST_OF_ENTRIES_OF_LEDGER,
+    AuthRequest: Operation.AUTH,
+    StartTlsRequest: Operation.START_TLS,
+}
+"""Of each class of requests but InvalidRequest, which says its own."""
 
 
 class AddResponse(NamedTuple):

@@ -120,7 +120,7 @@ class AccessControl:
     def denied(
         self,
         principal: Principal,
-        action: Action,
+        action: Action | str,
         resource: Resource,
         decision: Decision,
         *,
@@ -128,7 +128,7 @@ class AccessControl:
         peer: str,
         request_token: bytes = b"",
     ) -> None:
-        """Records a denial."""
+        """Records a denial. `action`: a word for what is none, and so allowed to nobody."""
         self.counts[door, principal.kind, "denied"] += 1
         self.audit.record(
             principal=principal,

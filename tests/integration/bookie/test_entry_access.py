@@ -10,21 +10,21 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from bookgate.bookie.config.bookie import load_config
-from bookgate.bookie.protocol.entry_access import OPERATIONS
 from bookgate.bookie.server import BookieServer
 from bookgate.gateway.config import GatewayConfig
 from bookgate.gateway.stores.drivers import create_factory
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import OWNER_KEY, LedgerMetadata
 from bookgate.ledger.wire import messages
-from bookgate.ledger.wire.messages import Request, Status
+from bookgate.ledger.wire.messages import OPERATIONS, Request, Status
+from bookgate.ledger.wire.v3 import decode_request
 from tests.integration.bookie.entry_client import KEY, BinaryEntryClient, EntryClient, add, fence, lac_packet, read
 from tests.integration.bookie.in_process import entry_address, running_bookie
 
@@ -158,7 +158,7 @@ ALLOWED: dict[int, dict[str | None, set[str]]] = {
 
 async def test_every_operation_is_allowed_to_those_of_the_policy_only(tmp_path: Path) -> None:
     asked = {type(make(1)) for make in REQUESTS.values()}
-    assert asked == set(OPERATIONS) - {messages.BatchReadRequest}
+    assert asked == set(OPERATIONS) - {messages.BatchReadRequest, messages.AuthRequest, messages.StartTlsRequest}
     async with guarded(tmp_path) as server:
         for ledger, by_whom in ALLOWED.items():
             for who, allowed in by_whom.items():
@@ -204,6 +204,28 @@ async def test_the_binary_protocol_and_batch_reads_are_under_the_same_policy(tmp
             assert await asyncio.to_thread(ask, who) == allowed, who
         # Those who may not fence had not: the first who might has.
         assert await status(server, "admin", add(LEDGER, 1)) is Status.EFENCED
+
+
+async def test_a_request_without_an_action_ends_its_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As one would be that a later protocol has, and the table of actions not."""
+
+    class Novelty(NamedTuple):
+        txn_id: int
+        ledger_id: int
+
+    def decode_newer(packet: memoryview) -> Any:
+        request = decode_request(packet)
+        return Novelty(*request[:2]) if isinstance(request, messages.ForceLedgerRequest) else request
+
+    monkeypatch.setattr("bookgate.bookie.protocol.connection.decode_request", decode_newer)
+    async with guarded(tmp_path) as server:
+        assert await status(server, "admin", read(LEDGER, 0)) is Status.EOK
+        with pytest.raises(ConnectionError):
+            await status(server, "admin", force(LEDGER))
+    assert "action=Novelty" in caplog.text
+    assert "outcome=denied" in caplog.text
 
 
 async def test_wrong_and_expired_credentials_are_not_let_in(tmp_path: Path) -> None:

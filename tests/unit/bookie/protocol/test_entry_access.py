@@ -4,23 +4,31 @@ from __future__ import annotations
 
 import asyncio
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, NamedTuple, cast, get_args
 
 import pytest
 
-from bookgate.bookie.protocol.entry_access import Answer, EntryAccess
+from bookgate.bookie.protocol.entry_access import ASK_NOBODY, Answer, EntryAccess
 from bookgate.bookie.protocol.ledger_owners import LedgerOwners
 from bookgate.ledger.errors import NoSuchLedgerExistsOnMetadataServerException
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import OWNER_KEY, LedgerMetadata
 from bookgate.ledger.metadata_store import LedgerRecord
-from bookgate.ledger.wire.messages import AddRequest, ReadRequest
+from bookgate.ledger.wire.messages import (
+    OPERATIONS,
+    AddRequest,
+    InvalidRequest,
+    Operation,
+    ReadRequest,
+    Request,
+    Status,
+)
+from bookgate.protos.bookkeeper.proto.bookkeeper_protocol_pb2 import OperationType
 from bookgate.runtime.security.access_control import AccessControl
+from bookgate.runtime.security.actions import ENTRY_ACTIONS
 from bookgate.runtime.security.authenticators import Authenticators
 from bookgate.runtime.security.policy import parse_policy
 from bookgate.runtime.security.principal import Kind, Principal
-
-pytestmark = pytest.mark.asyncio
 
 OWNED = parse_policy("""
 [[bindings]]
@@ -56,6 +64,7 @@ def entry_access(ledgers: _Ledgers, control: AccessControl) -> EntryAccess:
     return EntryAccess(control, LedgerOwners(cast(Any, ledgers)), lambda: 0.0)
 
 
+@pytest.mark.asyncio
 async def test_an_owner_is_learnt_once_and_forgotten_with_its_ledger() -> None:
     ledgers = _Ledgers()
     access = entry_access(ledgers, AccessControl(Authenticators(), OWNED))
@@ -76,6 +85,7 @@ async def test_an_owner_is_learnt_once_and_forgotten_with_its_ledger() -> None:
     assert (first.check(ADD), second.check(ADD)) == (Answer.DENIED, Answer.ALLOWED)
 
 
+@pytest.mark.asyncio
 async def test_what_is_deleted_while_its_owner_is_asked_for_is_asked_for_again() -> None:
     ledgers = _Ledgers()
     access = entry_access(ledgers, AccessControl(Authenticators(), OWNED))
@@ -89,6 +99,7 @@ async def test_what_is_deleted_while_its_owner_is_asked_for_is_asked_for_again()
     assert access.owners.owner(7) == "token:b"
 
 
+@pytest.mark.asyncio
 async def test_another_policy_forgets_what_was_decided() -> None:
     policy = SimpleNamespace(value=OWNED, problem=None)
     control = AccessControl(Authenticators(), cast(Any, policy))
@@ -105,3 +116,30 @@ role = "reader"
     assert not guard.may_add
     assert (guard.check(ADD), guard.check(READ)) == (Answer.DENIED, Answer.ALLOWED)
     assert control.counts["entry", "token", "denied"] == 1
+
+
+def test_every_operation_and_every_request_of_the_wire_has_an_action() -> None:
+    assert {each.value for each in Operation} == set(OperationType.values())
+    assert set(ENTRY_ACTIONS) == set(Operation)
+    assert set(get_args(Request)) == {*OPERATIONS, *ASK_NOBODY}
+    assert not ASK_NOBODY & set(OPERATIONS)
+    # BookKeeper names these and has no messages for them.
+    unused = {Operation.RANGE_READ_ENTRY, Operation.RANGE_ADD_ENTRY}
+    assert sorted(OPERATIONS.values()) == sorted(set(Operation) - unused)
+
+
+class _Novelty(NamedTuple):
+    """A request that the table of actions does not have."""
+
+    txn_id: int
+    ledger_id: int
+
+
+def test_a_request_without_an_action_is_denied_whoever_asks(caplog: pytest.LogCaptureFixture) -> None:
+    everything = parse_policy('[[bindings]]\nprincipals = ["*"]\nrole = "admin"\n')
+    control = AccessControl(Authenticators(), everything)
+    guard = entry_access(_Ledgers(), control).guard(A, "peer")
+    assert guard.check(InvalidRequest(1, 99, Status.EBADREQ)) is Answer.ALLOWED
+    assert guard.check(cast(Any, _Novelty(1, 7))) is Answer.DENIED
+    assert control.counts["entry", "token", "denied"] == 1
+    assert "action=_Novelty" in caplog.text
