@@ -288,7 +288,8 @@ class BookieServer:
             clock=threads.monotonic,
         )
         if self._control is not None:
-            self.bridge.owners = LedgerOwners(factory.ledger_manager)
+            verify = partial(factory.registration_manager.verify, self._membership)
+            self.bridge.owners = LedgerOwners(factory.ledger_manager, verify)
             self._entry_access = EntryAccess(self._control, self.bridge.owners, threads.monotonic)
         self.bridge.serve(self._processor, storage.writer, self.long_polls)
         # A crowd at the door is taken in at once, and looked at only then.

@@ -1,7 +1,9 @@
 """Who owns ledgers, as the metadata say, for a policy that asks: learnt once, forgotten when a ledger is deleted.
 
 A bookie hears of a ledger from its writer, perhaps before the store that it reads has the ledger's metadata: what is
-not there is looked for again a few times, and not remembered. Only principals whose bindings say `owned` make it ask.
+not there is looked for again a few times, and not remembered. Nor does it count where the store is not that of the
+bookie's cluster: a writer whose new ledger is refused as nobody's deletes it. Only principals whose bindings say
+`owned` make it ask.
 
 Belongs to the event loop. Not its job: the decision (`entry_access`).
 """
@@ -10,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 
 from bookgate.ledger.errors import NoSuchLedgerExistsOnMetadataServerException
 from bookgate.ledger.ledger_id import LedgerId
@@ -24,8 +26,10 @@ _LOOK_AGAIN_SECONDS = (0.05, 0.2, 0.5, 1.0)
 class LedgerOwners:
     """See the module. Ledgers are named by their numbers."""
 
-    def __init__(self, manager: LedgerManager) -> None:
+    def __init__(self, manager: LedgerManager, verify: Callable[[], Awaitable[None]]) -> None:
+        """`verify` raises BKException unless the store is that of the bookie's cluster."""
         self._manager = manager
+        self._verify = verify
         self._known: OrderedDict[int, str | None] = OrderedDict()
         self._reading: dict[object, set[int]] = {}
         """For each read under way what was deleted since it began."""
@@ -46,6 +50,7 @@ class LedgerOwners:
                 owner = await self._read(number)
             except NoSuchLedgerExistsOnMetadataServerException:
                 if pause is None:
+                    await self._verify()
                     return False
                 await asyncio.sleep(pause)
                 continue

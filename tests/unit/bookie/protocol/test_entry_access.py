@@ -10,7 +10,7 @@ import pytest
 
 from bookgate.bookie.protocol.entry_access import ASK_NOBODY, Answer, EntryAccess
 from bookgate.bookie.protocol.ledger_owners import LedgerOwners
-from bookgate.ledger.errors import NoSuchLedgerExistsOnMetadataServerException
+from bookgate.ledger.errors import NoSuchLedgerExistsOnMetadataServerException, WrongClusterException
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import OWNER_KEY, LedgerMetadata
 from bookgate.ledger.metadata_store import LedgerRecord
@@ -49,6 +49,11 @@ class _Ledgers:
         self.asked = 0
         self.go_on = asyncio.Event()
         self.go_on.set()
+        self.is_of_another_cluster = False
+
+    async def verify(self) -> None:
+        if self.is_of_another_cluster:
+            raise WrongClusterException("another cluster's")
 
     async def read(self, ledger_id: LedgerId) -> LedgerRecord:
         self.asked += 1
@@ -61,7 +66,7 @@ class _Ledgers:
 
 
 def entry_access(ledgers: _Ledgers, control: AccessControl) -> EntryAccess:
-    return EntryAccess(control, LedgerOwners(cast(Any, ledgers)), lambda: 0.0)
+    return EntryAccess(control, LedgerOwners(cast(Any, ledgers), ledgers.verify), lambda: 0.0)
 
 
 @pytest.mark.asyncio
@@ -97,6 +102,15 @@ async def test_what_is_deleted_while_its_owner_is_asked_for_is_asked_for_again()
     ledgers.go_on.set()
     assert await learning
     assert access.owners.owner(7) == "token:b"
+
+
+async def test_what_another_clusters_store_lacks_is_not_nobodys(virtual_time: None) -> None:
+    ledgers = _Ledgers()
+    owners = entry_access(ledgers, AccessControl(Authenticators(), OWNED)).owners
+    assert not await owners.learn(8)
+    ledgers.is_of_another_cluster = True
+    with pytest.raises(WrongClusterException):
+        await owners.learn(8)
 
 
 @pytest.mark.asyncio
