@@ -39,7 +39,7 @@ chaos: env-dev java ## real processes under kills, stops, cuts and full disks, e
 mutations: env-dev ## plants some 140 bugs in copies of the sources; the simulation or the tests named must notice each (writes MUTATIONS.md)
 	$(BIN)/python -m tests.simulation.mutations
 
-simulate: env-dev ## the whole protocol in simulated worlds, from seeds, on all cores (SEEDS=200), or one replayed (SEED=x); WORLD=large|small|repair|peers|metadata
+simulate: env-dev ## the whole protocol in simulated worlds, from seeds, on all cores (SEEDS=200), or one replayed (SEED=x); WORLD=large|small|repair|peers|metadata|access
 	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),200)) $(if $(WORLD),--world $(WORLD)) $(SIMULATE_ARGS)
 
 test-deploy: env-dev java prometheus ## all of deploy/ and the steps of the operations page, on real processes (some minutes)

@@ -234,6 +234,32 @@ class BookieAnswered(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class StrangerAnswered(Event):
+    """The same to somebody of `rules_access.STRANGERS`. `tells`: it has something of the ledger beside the status."""
+
+    bookie: str
+    client: str
+    ledger: str
+    operation: str
+    status: str
+    tells: bool
+    arrived_after: int
+
+
+@dataclass(frozen=True, slots=True)
+class FenceAsked(Event):
+    """Somebody who may has asked a bookie for the first time for what fences a ledger, where strangers ask too."""
+
+    bookie: str
+    ledger: str
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyReplaced(Event):
+    """Bookies have learnt of another policy."""
+
+
+@dataclass(frozen=True, slots=True)
 class BookieStarted(Event):
     """A bookie serves (again)."""
 

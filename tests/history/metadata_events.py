@@ -136,6 +136,14 @@ class GatewayWatches(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class QuotaSet(Event):
+    """The policy lets a client have so many ledgers at a time, and one gateway creates."""
+
+    client: str
+    ledgers: int
+
+
+@dataclass(frozen=True, slots=True)
 class Quiet(Event):
     """Nothing was changed for so long that everyone must have heard of everything."""
 

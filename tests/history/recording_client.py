@@ -15,7 +15,11 @@ from typing import Any
 from bookgate import BookKeeper
 from bookgate.ledger.digest import digest_for, ledger_master_key
 from bookgate.ledger.entry import Entry, encode_entry
-from bookgate.ledger.errors import BKException, NoSuchLedgerExistsOnMetadataServerException
+from bookgate.ledger.errors import (
+    BKException,
+    LedgerIdTakenException,
+    NoSuchLedgerExistsOnMetadataServerException,
+)
 from bookgate.ledger.ledger_id import NO_ENTRY, LedgerId
 from bookgate.ledger.metadata import DigestType
 from bookgate.ledger.metadata_store import LedgerRecord
@@ -221,6 +225,9 @@ class RecordingWriter:
         self.ended = True
         now = self._recorder.now
         self._recorder.add(events.AppendFailed(now, self._owner.name, self.ledger, number, _text(error)))
+        if isinstance(error, LedgerIdTakenException):
+            # The client has deleted it: nothing was in it.
+            self._recorder.add(events.DeleteAsked(now, self._owner.name, self.ledger))
 
     def show_lac(self) -> None:
         lac = self.handle.last_add_confirmed

@@ -11,6 +11,7 @@ from tests.history.events import History
 from tests.history.history_index import HistoryIndex
 from tests.history.recorder import Recorder
 from tests.history.rules import Rule, Rules, Watch
+from tests.history.rules_access import PoliciesCountAtOnce, QuotasHold, StrangersAreRefused
 from tests.history.rules_bookies import FencesHold, ForeignDirectoriesAreRefused, NegativesStay, WrongKeysAreRefused
 from tests.history.rules_entries import (
     AcknowledgementsAreContiguous,
@@ -48,6 +49,10 @@ CHECKERS: dict[str, Checker] = {
 }
 
 RULES: tuple[type[Rule], ...] = (
+    # First: what a stranger did would break others too.
+    StrangersAreRefused,
+    PoliciesCountAtOnce,
+    QuotasHold,
     FragmentsAreValid,
     MetadataMovesForward,
     FencesHold,
@@ -72,6 +77,8 @@ REPAIR_INVARIANTS = ("R1", "R2", "R3", "R4", "R5", "R6", "R7", "R8", "R9", "R10"
 is named goes, shows on ZooKeeper's tree (R17, R16)."""
 PEER_INVARIANTS = ("R12", "R16", "R17", "R18")
 """What shows on ZooKeeper's tree: who holds locks and votes there, and what others do meanwhile."""
+ENTRY_INVARIANTS = ("A3", "A4")
+"""What bookies are put to in worlds under a policy."""
 DATA_INVARIANTS = (
     *(f"P{number}" for number in range(1, 13)),
     *(f"S{number}" for number in range(1, 9)),

@@ -290,6 +290,24 @@ class DeniedCallChanged(InvariantViolated):
     sentence = "a call that the policy denies changes nothing"
 
 
+class QuotaExceeded(InvariantViolated):
+    id = "A2"
+    sentence = "where one gateway creates, no owner has more ledgers than its quota"
+
+
+class PolicyOutlived(InvariantViolated):
+    id = "A3"
+    sentence = "a bookie decides by the policy that counts when the request is read"
+
+
+class StrangerServed(InvariantViolated):
+    id = "A4"
+    sentence = (
+        "whom the policy allows nothing is told EUA by bookies and nothing else, and nothing that it sends is stored, "
+        "fences a ledger or is told to others"
+    )
+
+
 class PeerIgnored(InvariantViolated):
     id = "R18"
     sentence = "Bookgate honours the marks, locks and votes of BookKeeper's auditors, workers and collectors"

@@ -2,9 +2,9 @@
 
 `large` and `small` have clients, bookies, disks and (some) gateways, and a plan that can be shrunk. `metadata` has
 ZooKeeper servers, gateways and clients that change, read, watch and list ledger records; in those of `access` the
-gateways have a policy, and one more client asks for what it denies. `repair` are small worlds in
-which bookies are lost or to be emptied, and the others repair what they held. In those of `peers` they do so over
-gateways and ZooKeeper, where a process of BookKeeper's marks and locks ledgers too.
+gateways have a policy, and two more clients ask for what it denies, and for more than it gives. `repair` are small
+worlds in which bookies are lost or to be emptied, and the others repair what they held. In those of `peers` they do so
+over gateways and ZooKeeper, where a process of BookKeeper's marks and locks ledgers too.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import StrEnum
 
-from tests.history.verdict import CHECKERS, DATA_INVARIANTS, PEER_INVARIANTS
+from tests.history.verdict import CHECKERS, DATA_INVARIANTS, ENTRY_INVARIANTS, PEER_INVARIANTS
 from tests.simulation.metadata_run import run_metadata_seed
 from tests.simulation.outcome import Outcome
 from tests.simulation.plan import Limits, Plan, make_plan
@@ -35,8 +35,8 @@ class WorldKind(StrEnum):
         if self is WorldKind.METADATA:
             return "P6", *(each for each in CHECKERS if each.startswith("M"))
         if self is WorldKind.ACCESS:
-            return "P6", *(each for each in CHECKERS if each.startswith(("M", "A")))
-        return (*DATA_INVARIANTS, *PEER_INVARIANTS) if self is WorldKind.PEERS else DATA_INVARIANTS
+            return "P6", *(each for each in CHECKERS if each.startswith("M")), "A1", "A2"
+        return (*DATA_INVARIANTS, *(PEER_INVARIANTS if self is WorldKind.PEERS else ENTRY_INVARIANTS))
 
 
 _LIMITS: dict[WorldKind, Limits] = {

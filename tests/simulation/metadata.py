@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from bookgate.gateway.config import GatewayConfig
@@ -26,7 +26,7 @@ from bookgate.ledger.errors import (
 )
 from bookgate.ledger.id_set import unsigned
 from bookgate.ledger.ledger_id import LedgerId
-from bookgate.ledger.metadata import LedgerMetadata
+from bookgate.ledger.metadata import OWNER_KEY, LedgerMetadata
 from bookgate.ledger.metadata_store import (
     BookieSet,
     BookiesListener,
@@ -103,6 +103,8 @@ class MemoryMetadata:
         self.failing = 0.0
         """Share of requests, and of answers, that are lost."""
         self.on_change: list[Callable[[LedgerRecord | None, LedgerRecord | None], None]] = []
+        self.names_owners = False
+        """Whether ledgers have their owner in their metadata, as gateways with a policy put it there: the host."""
         self.on_read: list[Callable[[LedgerId], None]] = []
         self.replication = ReplicationState(self, session_seconds)
         network.host(HOST)
@@ -263,6 +265,9 @@ class _Ledgers(LedgerManager):
             ledger_id = LedgerId.unscoped(store.next_ledger_id)
         if ledger_id in store.ledgers:
             raise LedgerExistException(f"ledger {ledger_id} exists")
+        if store.names_owners:
+            owner = f"token:{CURRENT.get().host}".encode()
+            metadata = replace(metadata, custom_metadata={**metadata.custom_metadata, OWNER_KEY: owner})
         record = store.ledgers[ledger_id] = LedgerRecord(ledger_id, metadata, 0)
         store.changed(ledger_id, None, record)
         await store.answer()

@@ -26,6 +26,7 @@ from tests.history.metadata_events import (
     GatewayWatches,
     ListingAsked,
     Quiet,
+    QuotaSet,
     RecordAsked,
     StoreChanged,
     StreamAsked,
@@ -36,7 +37,7 @@ from tests.history.recorder import Recorder
 from tests.history.recording_client import metadata_seen
 from tests.history.verdict import Verdict, check_history, watch
 from tests.history.violations import NoProgress
-from tests.simulation.intruder import INTRUDER, Intruder, guarded
+from tests.simulation.intruder import HOARDER, INTRUDER, QUOTA, Hoarder, Intruder, guarded
 from tests.simulation.metadata_actors import MetadataClient, mark_of
 from tests.simulation.metadata_encounters import MetadataEncounters
 from tests.simulation.outcome import Outcome
@@ -102,7 +103,8 @@ async def _run(world: World, outcome: Outcome, recorder: Recorder, seconds: floa
     await store.start()
     ledgers: dict[int, None] = {}
     names = [f"client-{number}" for number in range(1, 1 + rng.choice((2, 3, 4)))]
-    processes = {name: world.new_process(name, name) for name in [*names, *([INTRUDER] if intruder else [])]}
+    guests: dict[str, type[MetadataClient]] = {INTRUDER: Intruder, HOARDER: Hoarder} if intruder else {}
+    processes = {name: world.new_process(name, name) for name in [*names, *guests]}
     clients = {}
 
     async def connect(name: str, kind: type[MetadataClient] = MetadataClient) -> MetadataClient:
@@ -112,11 +114,15 @@ async def _run(world: World, outcome: Outcome, recorder: Recorder, seconds: floa
 
     for name in names:
         clients[name] = await world.on(processes[name], connect(name))
-    denied = None
-    if intruder:
-        clients[INTRUDER] = await world.on(processes[INTRUDER], connect(INTRUDER, Intruder))
-        tries = clients[INTRUDER].work(world.now + seconds, _PAUSE_SECONDS)
-        denied = world.loop.create_task(world.on(processes[INTRUDER], tries))
+    guests_work = []
+    for name, kind in guests.items():
+        guest = await world.on(processes[name], connect(name, kind))
+        tries = world.on(processes[name], guest.work(world.now + seconds, _PAUSE_SECONDS))
+        guests_work.append(world.loop.create_task(tries))
+        if name == INTRUDER:  # the other one may not see what all work on
+            clients[name] = guest
+    if intruder and len(store.gateways) == 1:
+        recorder.add(QuotaSet(recorder.now, HOARDER, QUOTA))
     faults = StoreFaults(world, store, recorder, names)
     until = world.now + seconds
     work = [
@@ -127,7 +133,7 @@ async def _run(world: World, outcome: Outcome, recorder: Recorder, seconds: floa
     await faults.heal()
     recorder.add(events.Healed(recorder.now))
     outcome.faults = faults.counts
-    await _within(world, "calls under way", asyncio.gather(*work, encounters, *filter(None, [denied])))
+    await _within(world, "calls under way", asyncio.gather(*work, encounters, *guests_work))
     for name in names:
         await _within(world, f"calls of {name}", world.on(processes[name], _gets_through(clients[name], recorder)))
     calm = [world.on(processes[name], clients[name].work(world.now + _CALM_SECONDS, _PAUSE_SECONDS)) for name in names]
@@ -173,7 +179,8 @@ def run_metadata_seed(
 ) -> Outcome:
     """Runs a seed, with so many seconds of faults; with `transcript` every line is kept and told to `on_line`.
 
-    `intruder`: the gateways have a policy, and one more client, whose changes it denies.
+    `intruder`: the gateways have a policy, and there are two more clients: one whose changes it denies, and one that
+    may have a few ledgers.
     """
     world = World(seed, transcript=transcript)
     world.transcript.on_line = on_line

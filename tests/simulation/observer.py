@@ -15,13 +15,19 @@ from bookgate.ledger.digest import ledger_master_key
 from bookgate.ledger.wire import messages, v2, v3
 from bookgate.ledger.wire.frames import LENGTH_SIZE
 from bookgate.ledger.wire.messages import DEFERRED_SYNC, Request, Response, Status
-from tests.history.events import BookieAnswered
+from tests.history.events import BookieAnswered, FenceAsked, StrangerAnswered
 from tests.history.recorder import Recorder
 from tests.history.recording_client import PASSWORD
+from tests.history.rules_access import STRANGERS
 
 KEY = ledger_master_key(PASSWORD)
 """Of every ledger of a history."""
 
+FENCING = ("fencing-read", "recovery-add")
+"""What fences a ledger; of recovery adds the first that a bookie hears of it."""
+
+_TELLING = ("body", "bodies", "max_lac", "lac_body", "last_entry_body", "availability")
+"""Fields of answers that have something of the ledger."""
 _V3_TAG = 0x0A
 
 
@@ -36,14 +42,19 @@ class Observed(asyncio.BufferedProtocol):
         on_answer: Callable[[BookieAnswered], None],
         repeats: Callable[[], float | None] = lambda: None,
         loses: Callable[[str], bool] = lambda host: False,
+        fences: set[tuple[str, str]] | None = None,
     ) -> None:
-        """`repeats`: after how many seconds a request comes again. `loses`: whether one from that host is lost."""
+        """`repeats`: after how many seconds a request comes again. `loses`: whether one from that host is lost.
+
+        `fences`: bookies and ledgers of which there is a FenceAsked, where strangers ask too; None: none do.
+        """
         self._protocol = protocol
         self._bookie = bookie
         self._recorder = recorder
         self._on_answer = on_answer
         self._repeats = repeats
         self._loses = loses
+        self._fences = fences
         self._peer = ""
         self._transport: asyncio.Transport | None = None
         self._asked: dict[object, list[tuple[Request, int]]] = {}
@@ -83,6 +94,8 @@ class Observed(asyncio.BufferedProtocol):
             if at_frame and _operation(request) is not None and self._loses(self._peer):
                 lost.append((begin, end))
                 continue
+            if self._fences is not None:
+                self._note_fence(request, self._fences)
             asked = (_light(request), len(self._recorder.history))
             self._asked.setdefault(_key(packet, request), []).append(asked)
             again = self._repeats() if _is_v3(packet) and _operation(request) is not None else None
@@ -92,6 +105,14 @@ class Observed(asyncio.BufferedProtocol):
             nbytes = _take_out(room, lost)
         if nbytes:
             self._protocol.buffer_updated(nbytes)
+
+    def _note_fence(self, request: Request, known: set[tuple[str, str]]) -> None:
+        if self._peer in STRANGERS or _operation(request) not in FENCING:
+            return
+        ledger = str(request.ledger_id)  # type: ignore[union-attr]
+        if (self._bookie, ledger) not in known:
+            known.add((self._bookie, ledger))
+            self._recorder.add(FenceAsked(self._recorder.now, self._bookie, ledger))
 
     def _repeat(self, packet: bytes) -> None:
         """Between two frames, if the connection is at such a place."""
@@ -118,6 +139,9 @@ class Observed(asyncio.BufferedProtocol):
 
     def _answered(self, asked: tuple[Request, int], response: Response) -> None:
         request, arrived_after = asked
+        if self._peer in STRANGERS:
+            self._stranger_answered(request, response, arrived_after)
+            return
         operation = _operation(request)
         if operation is None:
             return
@@ -134,6 +158,17 @@ class Observed(asyncio.BufferedProtocol):
         )
         recorder.add(event)
         self._on_answer(event)
+
+    def _stranger_answered(self, request: Request, response: Response, arrived_after: int) -> None:
+        operation = _stranger_operation(request)
+        if operation is None:
+            return
+        now, ledger = self._recorder.now, str(getattr(request, "ledger_id", ""))
+        tells = any(getattr(response, name, None) for name in _TELLING)
+        status = Status(response.status).name
+        self._recorder.add(
+            StrangerAnswered(now, self._bookie, self._peer, ledger, operation, status, tells, arrived_after)
+        )
 
 
 class _Tapped:
@@ -223,3 +258,13 @@ def _operation(request: Request) -> str | None:
         case messages.ReadLacRequest():
             return "read-lac"
     return None
+
+
+def _stranger_operation(request: Request) -> str | None:
+    """The same, with what only strangers ask for."""
+    match request:
+        case messages.BatchReadRequest():
+            return "fencing-batch-read" if request.fence else "batch-read"
+        case messages.ListEntriesRequest():
+            return "list"
+    return _operation(request)

@@ -19,6 +19,7 @@ import kazoo.client
 
 from bookgate.bookie.journal import format as journal_format
 from bookgate.ledger.wire import frames
+from bookgate.thinclient.bookies.auth import TokenAuthProvider
 from tests.simulation.loop import CURRENT
 
 _BUFFER = 16 * 1024
@@ -55,6 +56,8 @@ def replaced(rng: random.Random, monotonic: Callable[[], float], wall_clock: Cal
     changes.append((socket, "gethostname", lambda: getattr(CURRENT.get(None), "host", "localhost")))
     changes += [(frames, "_BUFFER_SIZE", _BUFFER), (journal_format, "_SCAN_CHUNK", _BUFFER)]
     changes += [(os, "urandom", rng.randbytes), (random, "_urandom", rng.randbytes)]
+    # The network has no TLS, without which a client sends no token to another machine.
+    changes.append((TokenAuthProvider, "needs_tls", False))
     changes.append((kazoo.client, "defaultdict", _ordered_watchers))
     before = [(module, name, getattr(module, name)) for module, name, _ in changes]
     state = random.getstate()

@@ -182,6 +182,8 @@ class Limits:
     """What may befall these, each as often as it stands here."""
     auto_recovery: float = 0.0
     """Share of runs, of those without gateways, in which bookies repair ledgers."""
+    access: float = 0.0
+    """Share of runs, of those without gateways, in which bookies have a policy and strangers ask for what it denies."""
     beside_a_peer: bool = False
     """Bookies repair ledgers with gateways too: over ZooKeeper's tree, where a process of BookKeeper's does the same.
     """
@@ -201,6 +203,8 @@ class Plan:
     gateways: int = 0
     """Metadata gateways over a simulated ZooKeeper; 0: a plain store that never lags."""
     auto_recovery: AutoRecoveryPlan | None = None
+    guarded: bool = False
+    """Bookies have a policy, and strangers ask them for what it denies."""
 
     @property
     def auto_recovery_settings(self) -> dict[str, object]:
@@ -236,6 +240,8 @@ class Plan:
         lines = [f"seed {self.seed}: {self.bookies} bookies, {self.gateways} gateways, {self.duration:g} s"]
         if self.auto_recovery is not None:
             lines.append(str(self.auto_recovery))
+        if self.guarded:
+            lines.append("under a policy, with strangers")
         return "\n  ".join([*lines, *map(str, parts)])
 
 
@@ -245,7 +251,10 @@ _SCOPES = (0, 1, -1, 1 << 40, 7, -(1 << 63))
 
 
 def make_plan(seed: int, limits: Limits) -> Plan:
-    return _with_scopes(_with_auto_recovery(_with_damage(_make_plan(seed, limits), limits), limits))
+    plan = _with_scopes(_with_auto_recovery(_with_damage(_make_plan(seed, limits), limits), limits))
+    # From a stream of its own, as all that came later.
+    guarded = not plan.gateways and random.Random(f"access {seed}").random() < limits.access
+    return replace(plan, guarded=guarded)
 
 
 def _with_auto_recovery(plan: Plan, limits: Limits) -> Plan:

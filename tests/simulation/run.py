@@ -28,6 +28,7 @@ from tests.history.recorder import Recorder
 from tests.history.recording_client import PASSWORD, RecordingClient, metadata_seen
 from tests.history.verdict import Verdict, check_history, watch
 from tests.history.violations import AcknowledgedBeforeSync, FenceNotDurable
+from tests.simulation.access import WorldAccess
 from tests.simulation.faults import (
     CLOCK_SKEW,
     ENCOUNTER_KINDS,
@@ -51,6 +52,7 @@ from tests.simulation.repairs import RepairWatch
 from tests.simulation.simulated_bookie import SimulatedBookie, StoredLedgerState
 from tests.simulation.simulated_store import SimulatedStore
 from tests.simulation.store_faults import StoreFaults
+from tests.simulation.strangers import Strangers
 from tests.simulation.tree_watch import TreeWatch
 from tests.simulation.workload import Workload
 from tests.simulation.world import ProcessEndedError, SimulatedClient, World, WorldSettings
@@ -70,6 +72,7 @@ LIMITS = Limits(
     encounters=0.5,
     encounter_kinds=ENCOUNTER_KINDS,
     auto_recovery=0.3,
+    access=0.2,
 )
 SMALL_LIMITS = replace(
     LIMITS,
@@ -167,6 +170,11 @@ class _Run:
         self._repeated = next((rate.rate for rate in plan.rates if rate.kind == "repeated-requests"), 0.0)
         self._repairs: RepairWatch | TreeWatch | None = None
         self._peer: ForeignPeer | None = None
+        self._fences: set[tuple[str, str]] | None = set() if plan.guarded else None
+        self._strangers: Strangers | None = None
+        if plan.guarded:
+            self.world.access = WorldAccess()
+            self._strangers = Strangers(self.world, self.world.access, self.recorder)
         self._watch_bookies()
 
     def run(self) -> Verdict:
@@ -199,6 +207,8 @@ class _Run:
         )
         watch = asyncio.ensure_future(self.faults.watch_over())
         befallen = [asyncio.ensure_future(self.faults.befall(fault)) for fault in plan.faults]
+        if self._strangers is not None:
+            befallen.append(asyncio.ensure_future(self._strangers.run(plan.duration)))
         if self._store_faults is not None:
             befallen.append(asyncio.ensure_future(self._store_faults.run(world.now + plan.duration)))
         peer = None if self._peer is None else asyncio.ensure_future(self._peer.run(plan.duration))
@@ -239,6 +249,7 @@ class _Run:
         if not plan.gateways:
             assert isinstance(world.metadata, MemoryMetadata)
             world.metadata.on_change.append(self._metadata_changed)
+            world.metadata.names_owners = plan.guarded
             if plan.auto_recovery is not None:
                 self._repairs = self._watch_repairs(world.metadata, plan.auto_recovery)
             return
@@ -322,7 +333,8 @@ class _Run:
 
             def observed() -> Observed:
                 answered, loses = partial(self._answered, bookie), partial(self.faults.loses, bookie)
-                return Observed(factory(), bookie.bookie_id, self.recorder, answered, self._repeats, loses)
+                recorder = self.recorder
+                return Observed(factory(), bookie.bookie_id, recorder, answered, self._repeats, loses, self._fences)
 
             return await create_server(observed, *args, **kwargs)
 

@@ -11,6 +11,7 @@ from pydantic_settings import BaseSettings
 from bookgate.bookie.config.bookie import BookieConfig
 from bookgate.bookie.storage.options import StorageConfig
 from bookgate.gateway.config import GatewayConfig
+from bookgate.runtime.security.access_control import AccessControl
 from bookgate.runtime.settings import only_arguments
 from bookgate.thinclient.config import ClientConfig
 from tests.unit.bookie.storage.storage_support import changed
@@ -64,12 +65,18 @@ class SimulatedBookieConfig(BookieConfig):
     """A bookie's settings, with other limits of storage."""
 
     limits: dict[str, int]
+    access: Any = None
+    """The world's policy (`WorldAccess`), if it has one."""
 
     def storage(self) -> StorageConfig:
         return changed(super().storage(), self.limits)
 
     def own_client(self) -> ClientConfig:
-        return client_settings(self.client)
+        own = {} if self.access is None else self.access.client_settings(self.advertised_address)
+        return client_settings({**self.client, **own})
+
+    def access_control(self) -> AccessControl | None:
+        return None if self.access is None else self.access.control()
 
     def hosted_gateway(self) -> GatewayConfig:
         own = {"metadata_uri": self.metadata_uri, "host": self.host, "port": self.gateway_port}

@@ -50,7 +50,8 @@ class SimulatedBookie:
         self.name = name
         self.bookie_id = f"{name}:{BOOKIE_PORT}"
         self.disk = disk
-        self.config = bookie_settings(name, world.random(f"settings of {name}"), settings)
+        config = bookie_settings(name, world.random(f"settings of {name}"), settings)
+        self.config = config if world.access is None else config.model_copy(update={"access": world.access})
         self.process: Process | None = None
         self.server: BookieServer | None = None
         self.serving = False

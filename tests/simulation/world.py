@@ -32,6 +32,7 @@ from bookgate.ledger.metadata_store import LedgerManagerFactory
 from bookgate.runtime.background import RESTARTS
 from bookgate.thinclient.client import BookKeeper
 from tests.simulation import threads
+from tests.simulation.access import WorldAccess
 from tests.simulation.disk import Disk, DiskTimes
 from tests.simulation.loop import CURRENT, Process, WorldLoop
 from tests.simulation.metadata import MemoryMetadata, Metadata
@@ -90,7 +91,8 @@ class SimulatedClient:
         self.name = name
         self.process = world.new_process(name, name)
         world.network.host(name).up = True
-        self.config = client_settings(settings)
+        own = {} if world.access is None else world.access.client_settings(name)
+        self.config = client_settings({**settings, **own})
         self.factory: LedgerManagerFactory = world.metadata.factory("sim://metadata")
         self.bookkeeper: BookKeeper = self.process.context.run(self._make)
 
@@ -136,6 +138,8 @@ class World:
         self.metadata: Metadata = MemoryMetadata(self.loop, self.network, self.settings.session_seconds)
         self.hosted_gateway: Callable[[LedgerManagerFactory, GatewayConfig], HostedGateway] | None = None
         """What makes the gateways that bookies host; None: they host none."""
+        self.access: WorldAccess | None = None
+        """The policy that bookies have, and what everybody shows them; None: none is asked for anything."""
         self.bookies: dict[str, SimulatedBookie] = {}
         self.clients: dict[str, SimulatedClient] = {}
         self.after_every_step: list[Callable[[], None]] = []

@@ -10,9 +10,10 @@ import pytest
 from tests.history import events
 from tests.history.check_metadata import INTRUDER
 from tests.history.contents import BAD_DIGEST
-from tests.history.events import Event, Fault, History, LedgerCreated, ReadDone, Recovered
-from tests.history.metadata_events import ChangeEnded, StoreChanged
+from tests.history.events import Event, Fault, History, LedgerCreated, ReadDone, Recovered, StrangerAnswered
+from tests.history.metadata_events import GONE, ChangeEnded, QuotaSet, StoreChanged
 from tests.history.recorder import Recorder
+from tests.history.rules_access import FORMER, STRANGE_LAC, STRANGER
 from tests.history.verdict import CHECKERS, RULES, check_history, judge_so_far, watch
 from tests.history.violations import InvariantViolated
 from tests.unit.history.good_history import BOOKIES, CONTENTS, answered, good_history, holds, metadata
@@ -60,6 +61,11 @@ def changes(*several: Change) -> Change:
     return change
 
 
+def stranger(operation: str, status: str, **values: object) -> StrangerAnswered:
+    answer = StrangerAnswered(3.0, "b1", STRANGER, "7", operation, status, tells=False, arrived_after=0)
+    return replace(answer, **values)  # type: ignore[arg-type]
+
+
 MOVED = ("b1", "b2", "b4")
 OTHER = ("w/7/0/10", "w/7/2/10", "w/7/1/10")
 STRANGE = ("w/7/0/10", "nobody/7/1/10", "w/7/2/10")
@@ -73,6 +79,26 @@ FAILED_RECOVERY = events.RecoveryFailed(3.0, "h", "7", "LedgerRecoveryException"
 BROKEN: dict[str, tuple[str, Change]] = {
     "a denied change in the store": ("A1", with_last(StoreChanged(3.0, "7", 4, 99, f"{INTRUDER}/1"))),
     "a denied removal that was done": ("A1", with_last(ChangeEnded(3.0, INTRUDER, "m", "remove", "done", "7", -1))),
+    "more ledgers than a quota": (
+        "A2",
+        with_last(QuotaSet(3.0, "h", 1), *(StoreChanged(3.0, ledger, 0, 90, f"h/{ledger}") for ledger in "123")),
+    ),
+    "a request of a stranger is served": ("A4", with_last(stranger("add", "EOK"))),
+    "a stranger is told that there is no entry": ("A4", with_last(stranger("fencing-read", "ENOENTRY"))),
+    "an error for who can't be the owner": ("A4", with_last(stranger("add", "EIO", client=FORMER))),
+    "a refusal has the entry": ("A4", with_last(stranger("read", "EUA", tells=True))),
+    "who may read no more writes": ("A4", with_last(stranger("add", "EOK", client=FORMER))),
+    "a stranger's fence holds": ("A4", with_last(stranger("fencing-read", "EUA"), answered("b9", 5, status="EFENCED"))),
+    "a bookie holds a fence that nobody asked for": ("A4", with_last(stranger("fencing-read", "EUA"), holds("b9"))),
+    "a stranger's entry is stored": (
+        "A4",
+        with_last(stranger("add", "EUA"), holds("b9", fenced=False, entries=(f"{STRANGER}/7/1/20",))),
+    ),
+    "a stranger's LAC is told": ("A4", with_last(events.LacRead(3.0, "h", "7", STRANGE_LAC + 1))),
+    "another policy does not count": (
+        "A3",
+        with_last(events.PolicyReplaced(3.0), stranger("read", "EOK", client=FORMER, arrived_after=1000)),
+    ),
     "another content is read": ("P1", replaced(ReadDone, 0, contents=OTHER)),
     "a read fails after healing": ("P1", with_last(LATE_FAILURE)),
     "too few copies of an acknowledged entry": ("P1", MISSING_ON_TWO),
@@ -135,6 +161,27 @@ def test_a_good_history_is_accepted() -> None:
     verdict = check_history(good_history())
     assert not verdict.violations, verdict
     assert all(verdict.looked[invariant] for invariant in ("P1", "P3", "P7", "P8", "P9", "S1", "S5", "S6", "S7", "P12"))
+
+
+def test_who_removes_a_ledger_may_create_another() -> None:
+    first, second = (StoreChanged(3.0, ledger, 0, 90, f"h/{ledger}") for ledger in "12")
+    of_another = StoreChanged(3.0, "3", 0, 91, "other/3")
+    kept = [QuotaSet(3.0, "h", 1), first, of_another, StoreChanged(3.0, "1", 1, 92, "other/4")]
+    verdict = check_history(with_last(*kept, StoreChanged(3.0, "1", GONE, 93, ""), second)(good_history()))
+    assert "A2" not in verdict.broken
+    assert verdict.looked["A2"] == 2
+
+
+def test_who_may_is_served_until_the_policy_is_replaced_and_fences_that_were_asked_for_hold() -> None:
+    asked = [events.FenceAsked(3.0, bookie, "7") for bookie in BOOKIES]
+    reads = [stranger("read", status, client=FORMER) for status in ("EOK", "ENOENTRY")]
+    refused = stranger("read", "EUA", client=FORMER, arrived_after=1000)
+    after = [*reads, stranger("add", "EUA"), stranger("add", "EIO"), events.PolicyReplaced(3.0), reads[0], refused]
+    fenced = [answered("b1", 5, status="EFENCED"), holds("b1")]
+    verdict = check_history(with_last(*asked, *after, *fenced)(good_history()))
+    assert {"A3", "A4"}.isdisjoint(verdict.broken), verdict
+    assert verdict.looked["A3"] == 1
+    assert verdict.looked["A4"] == 4
 
 
 def test_a_repair_may_replace_members_of_complete_fragments() -> None:
