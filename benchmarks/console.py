@@ -1,9 +1,10 @@
-"""How long the console takes with a million ledgers: `make bench-console`.
+"""How long the console and `bookgate ledger list` take with a million ledgers: `make bench-console`.
 
 The metadata is made in SQLite without a client; one bookie shows it. Timed, each several times and the median told: an
 answer with a page of ledgers at the beginning and from the middle on, a search that looks at as many ledgers as one
 answer may, and in Chromium the time from opening the view of ledgers until its first row is there. Also the bookie's
-memory before and after.
+memory before and after; and of the command the time until its first ledger is printed, from the start of its process,
+and its memory at most, the whole listing through.
 
 There is no peer: Apache BookKeeper has no console.
 """
@@ -12,8 +13,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import sqlite3
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 import urllib.request
@@ -81,6 +85,35 @@ def memory_mib(pid: int) -> float:
     return int(next(line for line in lines if line.startswith("VmRSS")).split()[1]) / 1024
 
 
+def first_ledger(gateways: str) -> float:
+    """Milliseconds until the command prints a ledger, the median; it is ended then."""
+
+    def print_one() -> None:
+        with _listing(gateways) as process:
+            assert process.stdout is not None
+            process.stdout.readline()
+            process.kill()
+
+    return timed(print_one)
+
+
+def whole_listing(gateways: str) -> tuple[float, float]:
+    """Seconds that the command takes for all ledgers, and its memory at most in MiB."""
+    began = time.perf_counter()
+    with _listing(gateways) as process:
+        assert process.stdout is not None
+        assert sum(1 for _ in process.stdout) == LEDGERS
+        seconds = time.perf_counter() - began
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    return seconds, usage.ru_maxrss / 1024
+
+
+def _listing(gateways: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "bookgate", "ledger", "list", "--output", "jsonl", "--gateways", gateways]
+    return subprocess.Popen(command, stdout=subprocess.PIPE)
+
+
 def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         uri = f"sqlite://{directory}/metadata.sqlite"
@@ -98,11 +131,14 @@ def main() -> None:
                 "a page in the middle": timed(lambda: fetch(f"{listing}?start_after={LEDGERS // 2}")),
                 "a search through 5,000 ledgers": timed(lambda: fetch(f"{listing}?metadata=number%3Dnone")),
                 "first page, in Chromium": first_row(f"{base}/#/ledgers"),
+                "bookgate ledger list, first ledger": first_ledger(cluster.gateway_uri),
             }
+            seconds, most = whole_listing(cluster.gateway_uri)
             print(f"{LEDGERS:,} ledgers in SQLite; milliseconds, the median of {ROUNDS}")
             for name, milliseconds in rows.items():
-                print(f"  {name:32} {milliseconds:8.1f}")
-            print(f"  memory of the bookie, MiB        {before:8.0f} before, {memory_mib(process.pid):.0f} after")
+                print(f"  {name:34} {milliseconds:8.1f}")
+            print(f"  memory of the bookie, MiB          {before:8.0f} before, {memory_mib(process.pid):.0f} after")
+            print(f"  bookgate ledger list, all ledgers  {seconds:8.1f} s, {most:.0f} MiB at most")
 
 
 if __name__ == "__main__":
