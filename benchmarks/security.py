@@ -38,6 +38,8 @@ from bookgate.runtime.security.static_tokens import new_token
 
 _CALLS = 320 if QUICK else 4800
 _DECISIONS = 100_000
+_TOKEN = "FLOOD_TOKEN"
+"""In the environment of the process that floods: arguments are seen by everybody."""
 _CALM_CALLS = 200 if QUICK else 1000
 _CALM_PAUSE_SECONDS = 0.01
 _FLOODING_CALLS = 200
@@ -179,8 +181,8 @@ async def _flood(address: str, token: str, mode: str) -> None:
 
 @contextmanager
 def _flooded(gateway: _Gateway, mode: str) -> Iterator[None]:
-    command = [sys.executable, "-m", "benchmarks.security", mode, gateway.address, gateway.tokens["flood"][0]]
-    process = subprocess.Popen(command)
+    command = [sys.executable, "-m", "benchmarks.security", mode, gateway.address]
+    process = subprocess.Popen(command, env={**os.environ, _TOKEN: gateway.tokens["flood"][0]})
     time.sleep(2)
     try:
         yield
@@ -212,8 +214,8 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 4:
+    if len(sys.argv) == 3:
         with contextlib.suppress(KeyboardInterrupt):
-            asyncio.run(_flood(sys.argv[2], sys.argv[3], sys.argv[1]))
+            asyncio.run(_flood(sys.argv[2], os.environ[_TOKEN], sys.argv[1]))
     else:
         main()

@@ -1,7 +1,8 @@
 """Command groups: uniform failures and options, a default command, and nouns whose commands come from several packages.
 
 A command that has `--json` has `--output` as well, unless it has an option of that name; one that asks gateways
-(`--gateways`) has `--timeout`. `time_limit` is what was given there.
+(`--gateways`) has `--timeout`, and one that takes a `--password` has `--password-file`. `time_limit` is what was given
+there.
 
 A group that is run itself (not as part of another) ends the process: an exception of a command becomes one line and an
 exit code (see `output`); only an unexpected one keeps its traceback. typer's own classes differ between its versions,
@@ -15,6 +16,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from importlib import import_module
+from pathlib import Path
 from typing import Annotated, Any, NoReturn, get_args
 
 import typer
@@ -33,6 +35,7 @@ from bookgate.runtime.command_line.output import (
     tell_error,
     tell_failure,
 )
+from bookgate.runtime.command_line.secret_options import take_password, warn_of_arguments
 
 _EXTRAS = {"pyarrow": "bookie,spark-local", "pyspark": "bookie,spark-local"}
 """The extra that brings a module, where it is not `bookie`."""
@@ -48,8 +51,8 @@ _METAVARS = {"int": "N", "float": "X", "str": "TEXT", "Path": "PATH"}
 
 
 @cache
-def _common_options() -> tuple[Any, Any]:
-    """`--output` and `--timeout`, as typer makes them."""
+def _common_options() -> tuple[Any, Any, Any]:
+    """`--output`, `--timeout` and `--password-file`, as typer makes them."""
     probe = typer.Typer(add_completion=False, rich_markup_mode=None)
 
     @probe.command()
@@ -66,10 +69,18 @@ def _common_options() -> tuple[Any, Any]:
                 "--timeout", metavar="SECONDS", min=0.01, help="How long gateways are asked and connections made."
             ),
         ] = None,
+        password_file: Annotated[
+            Path | None,
+            typer.Option(
+                "--password-file",
+                envvar="BOOKGATE_LEDGER_PASSWORD_FILE",
+                help="File with that password; - is the first line of standard input.",
+            ),
+        ] = None,
     ) -> None: ...
 
-    first, second, *_ = typer.main.get_command(probe).params
-    return first, second
+    first, second, third, *_ = typer.main.get_command(probe).params
+    return first, second, third
 
 
 def _names(parameters: Sequence[Any]) -> set[str]:
@@ -79,11 +90,12 @@ def _names(parameters: Sequence[Any]) -> set[str]:
 def _with_common_options(parameters: Sequence[Any]) -> list[Any]:
     """A command's parameters, with those that all such commands have."""
     found = list(parameters)
-    output, timeout = _common_options()
-    for common, beside in ((output, "--json"), (timeout, "--gateways")):
+    output, timeout, password_file = _common_options()
+    for common, beside in ((output, "--json"), (timeout, "--gateways"), (password_file, "--password")):
         if beside in _names(found) and common.opts[0] not in _names(found):
             place = next(number for number, each in enumerate(found) if beside in each.opts)
-            found.insert(place, common)
+            # What takes a secret's place stands behind it.
+            found.insert(place + (common is password_file), common)
     for each in found:
         if each.metavar is None:
             is_argument = each.param_type_name == "argument"
@@ -109,6 +121,9 @@ def _take_common_options(context: Any, names: Sequence[str]) -> None:
     if form in _JSON_FORMS and "as_json" in given:
         given["as_json"] = True
     choose_form(form)
+    if "password_file" in names:
+        take_password(context, given.pop("password_file", None))
+    warn_of_arguments(context)
 
 
 def time_limit(context: Any) -> float | None:

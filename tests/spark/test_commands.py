@@ -115,7 +115,8 @@ def test_an_export_prints_what_its_manifest_says(
         ledger.append_all([b"abc"] * 5)
     output = str(tmp_path / "out")
     common = ("-g", cluster.gateway_uri, "--ledger-ids", str(ledger.ledger_id.ledger_id), *_HERE)
-    code, result, _ = command("export", output, *common, "--password", PASSWORD.decode())
+    (secret := tmp_path / "password").write_bytes(PASSWORD + b"\n")
+    code, result, _ = command("export", output, *common, "--password-file", str(secret))
     manifest = {"ledgers": 1, "complete": 1, "entries": 5, "lost_entries": 0, "bytes": 15}
     assert (code, result) == (0, {**manifest, "output": output})
 

@@ -37,7 +37,12 @@ Gateways = Annotated[
 ]
 Password = Annotated[
     str,
-    typer.Option("--password", envvar="BOOKGATE_LEDGER_PASSWORD", help="The ledger's password.", show_default=False),
+    typer.Option(
+        "--password",
+        envvar="BOOKGATE_LEDGER_PASSWORD",
+        help="The ledger's password. An argument is shown by ps.",
+        show_default=False,
+    ),
 ]
 WriteQuorumSize = Annotated[
     int | None, typer.Option(min=1, help="Bookies that get each entry. Default: 3, or all of a smaller ensemble.")

@@ -26,10 +26,20 @@ HttpAddress = Annotated[
 ]
 Token = Annotated[
     str | None,
-    typer.Option("--token", envvar="BOOKGATE_HTTP_TOKEN", help="Token of the HTTP admin.", show_default=False),
+    typer.Option(
+        "--token",
+        envvar="BOOKGATE_HTTP_TOKEN",
+        help="Token of the HTTP admin. An argument is shown by ps.",
+        show_default=False,
+    ),
 ]
 TokenFile = Annotated[
-    Path | None, typer.Option("--token-file", envvar="BOOKGATE_HTTP_TOKEN_FILE", help="File with that token.")
+    Path | None,
+    typer.Option(
+        "--token-file",
+        envvar="BOOKGATE_HTTP_TOKEN_FILE",
+        help="File with that token; - is the first line of standard input.",
+    ),
 ]
 
 

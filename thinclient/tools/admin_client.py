@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 from bookgate.ledger.bookie_info import HTTP, TLS_EXTENSION, Endpoint
 from bookgate.ledger.errors import BKException, IncorrectParameterException
 from bookgate.ledger.metadata_store import ServiceDiscovery
+from bookgate.runtime.command_line.secret_options import secret_of
 from bookgate.runtime.security.authenticators import is_loopback
 
 _TIMEOUT = 60.0
@@ -130,11 +131,11 @@ def endpoint_url(endpoint: Endpoint) -> str:
 
 
 def read_token(token: str | None, file: Path | None) -> str | None:
-    """The token given, or the content of the file. Raises IncorrectParameterException."""
+    """The token given, or the content of the file; `-` is standard input. Raises IncorrectParameterException."""
     if token or file is None:
         return _checked(token) if token else None
     try:
-        return _checked(file.read_text(encoding="utf-8").strip())
+        return _checked(secret_of(file).strip())
     except (OSError, ValueError) as error:
         raise IncorrectParameterException(f"the token file {file} can't be read: {error}") from error
 

@@ -18,6 +18,7 @@ from pydantic.fields import FieldInfo
 from bookgate.bookie.config.bookie import BookieConfig
 from bookgate.gateway.config import GatewayConfig
 from bookgate.ledger.errors import IncorrectParameterException
+from bookgate.runtime.command_line.secret_options import warn_of_argument
 from bookgate.runtime.settings import secret_keys
 from bookgate.runtime.settings_loader import Settings
 from bookgate.runtime.settings_problems import Given
@@ -62,17 +63,19 @@ class Shown:
 def assignments(texts: Iterable[str]) -> dict[str, Any]:
     """The settings of `--set`; a value that begins with a brace is a table in JSON.
 
-    Raises IncorrectParameterException.
+    A secret among them is told on standard error. Raises IncorrectParameterException.
     """
     values: dict[str, Any] = {}
     for text in texts:
         key, separator, value = text.partition("=")
         if not separator:
             raise IncorrectParameterException(f"--set {text}: write KEY=VALUE")
+        if key.strip() in _SECRET_KEYS and not value.startswith("{"):
+            warn_of_argument(f"--set {key.strip()}", "the file of the settings, or the environment")
         try:
             values[key.strip()] = json.loads(value) if value.startswith("{") else value
         except ValueError as error:
-            raise IncorrectParameterException(f"--set {text}: the table is not JSON: {error}") from error
+            raise IncorrectParameterException(f"--set {key}: the table is not JSON: {error}") from None
     return values
 
 

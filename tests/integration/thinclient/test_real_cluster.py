@@ -224,14 +224,21 @@ def bookgate(cluster: StandaloneCluster, *arguments: str, stdin: bytes = b"") ->
 
 def test_the_command(standalone_cluster: StandaloneCluster) -> None:
     text = "one\n\nzwei ä\n".encode() + b"\xff no text\nlast without an end"
-    created = bookgate(standalone_cluster, "ledger", "create", "-m", "app=cli", "--password", "p", "--json")
+    created = bookgate(
+        standalone_cluster, "ledger", "create", "-m", "app=cli", "--password-file=-", "--json", stdin=b"p\n"
+    )
     ledger_id = str(json.loads(created.stdout)["ledger_id"])
-    written = bookgate(standalone_cluster, "ledger", "write", ledger_id, "--password", "p", "--json", stdin=text)
+    # The entries are what follows the password.
+    written = bookgate(
+        standalone_cluster, "ledger", "write", ledger_id, "--password-file=-", "--json", stdin=b"p\n" + text
+    )
     size = len(text) - 4
     assert json.loads(written.stdout) == {"ledger_id": int(ledger_id), "entries": 5, "bytes": size}
 
     def read(*options: str) -> bytes:
-        return bookgate(standalone_cluster, "ledger", "read", ledger_id, "--password", "p", *options).stdout
+        return bookgate(
+            standalone_cluster, "ledger", "read", ledger_id, "--password-file=-", *options, stdin=b"p"
+        ).stdout
 
     assert read() == text + b"\n"
     assert read("--format", "raw") == text.replace(b"\n", b"")
@@ -255,7 +262,9 @@ def test_the_command(standalone_cluster: StandaloneCluster) -> None:
 
     again = bookgate(standalone_cluster, "ledger", "write", ledger_id, "--password", "p", stdin=b"more\n")
     assert (again.returncode, again.stdout) == (1, b"")
-    assert again.stderr.startswith(b"error: ledger %s can't be written: it is CLOSED" % ledger_id.encode())
+    warning, error = again.stderr.splitlines()
+    assert b"sees the secret in --password" in warning
+    assert error.startswith(b"error: ledger %s can't be written: it is CLOSED" % ledger_id.encode())
     assert b"error: the password of ledger" in bookgate(standalone_cluster, "ledger", "read", ledger_id).stderr
     assert bookgate(standalone_cluster, "ledger", "delete", ledger_id, "--yes").returncode == 0
     gone = bookgate(standalone_cluster, "ledger", "show", ledger_id)

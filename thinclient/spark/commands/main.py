@@ -374,10 +374,12 @@ def _options(
     gateways: str | None, password: str, ledger_ids: str | None, more: Sequence[str] | None, table: str = "entries"
 ) -> dict[str, str]:
     """The source's options. Checked here for the `table` they are for: a wrong one is known before Spark starts."""
+    from bookgate.thinclient.spark.commands.secret_arguments import warn_of_secrets
     from bookgate.thinclient.spark.options.read_options import OptionError, parse_options
 
     options = _pairs(more, "--option")
     named = {"gateways": gateways, "password": password, "ledgerIds": ledger_ids}
+    warn_of_secrets(options)
     options |= {name: value for name, value in named.items() if value}
     try:
         parse_options({**options, "table": table})
