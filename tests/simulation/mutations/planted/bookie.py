@@ -5,8 +5,7 @@ from __future__ import annotations
 from tests.simulation.mutations.mutation import Edit, Mutation
 
 _TLS = "tests/integration/bookie/test_tls_and_authentication.py"
-_PLAN = "tests/simulation/test_seeds.py::test_no_invariant_is_broken"
-_UNHEARD_FENCE = f"{_PLAN}[fence-of-a-recovery-that-a-bookie-does-not-hear]"
+_READ_ENCODED = "tests/unit/thinclient/bookies/test_fast_paths.py::test_a_read_is_encoded_as_always"
 
 MUTATIONS = (
     # The bookie's rules
@@ -163,7 +162,7 @@ MUTATIONS = (
         "ledger/wire/fast_requests.py",
         '        self._ledger = (b"" if fence_with is None else _FENCE_FLAG) + b',
         "        self._ledger = b",
-        tests=(_UNHEARD_FENCE,),
+        tests=(_READ_ENCODED,),
     ),
     Mutation(
         "recovery-flag-forgotten",
