@@ -200,6 +200,12 @@ def caller() -> Caller | None:
     return _CALLER.get()
 
 
+def require_still(action: Action, resource: Resource = CLUSTER) -> None:
+    """Asks once more on a stream under way, since the policy may have changed. Raises AccessDeniedException."""
+    if (who := caller()) is not None:
+        who.require(action, resource)
+
+
 def set_caller(who: Caller | None) -> None:
     """For this task, and those that it starts from now on."""
     _CALLER.set(who)

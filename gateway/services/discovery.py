@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Sequence
 
 import grpc
 
+from bookgate.gateway.services.caller import require_still
 from bookgate.gateway.services.messages import bookie_message, bookie_messages
 from bookgate.gateway.services.status import Context, abort_with
 from bookgate.ledger.errors import BookieHandleNotAvailableException
@@ -18,6 +19,7 @@ from bookgate.ledger.metadata_store import BookieSet, LedgerManagerFactory, Regi
 from bookgate.protos.bookkeeper.common.v1.status_pb2 import StatusCode
 from bookgate.protos.bookkeeper.gateway.v1 import service_discovery_pb2 as pb
 from bookgate.protos.bookkeeper.gateway.v1.service_discovery_pb2_grpc import ServiceDiscoveryServicer
+from bookgate.runtime.security.actions import Action
 
 _SETS = {
     pb.BookieSet.WRITABLE: BookieSet.WRITABLE,
@@ -85,6 +87,7 @@ class DiscoveryService(ServiceDiscoveryServicer):
         try:
             stop_watching = await self._factory.service_discovery.watch_bookies(bookie_set, stream.put)
             async for response in self._sets(stream):
+                require_still(Action.DISCOVERY_READ)
                 yield response
             await context.abort(grpc.StatusCode.UNAVAILABLE, "this gateway is stopping; watch at another one")
         except Exception as error:

@@ -14,10 +14,12 @@ from collections.abc import AsyncIterator
 
 from pyroaring import BitMap64
 
+from bookgate.gateway.services.caller import require_still
 from bookgate.ledger.errors import IllegalOpException
 from bookgate.ledger.metadata_store import LedgerManagerFactory
 from bookgate.ledger.replication_store import FeedBegan, FeedLost, LedgerFeed, LedgerFeedEvent, LedgersTouched
 from bookgate.protos.bookkeeper.gateway.v1 import replication_service_pb2 as pb
+from bookgate.runtime.security.actions import Action
 
 _BATCH_SECONDS = 0.02
 _MOST_IDS = 100_000
@@ -41,7 +43,10 @@ class LedgerFeedStream:
         self._news.set()
 
     async def serve(self, requests: AsyncIterator[pb.WatchLedgersRequest]) -> AsyncIterator[pb.WatchLedgersResponse]:
-        """The responses, until the client goes. Raises IllegalOpException, and the store's errors."""
+        """The responses, until the client goes.
+
+        Raises IllegalOpException, AccessDeniedException where the policy has changed, and the store's errors.
+        """
         feed = self._factory.replication_metadata.watch_ledgers(self._hear)
         if feed is None:
             raise IllegalOpException("this metadata store can't tell which ledgers change")
@@ -52,6 +57,7 @@ class LedgerFeedStream:
                 await self._news.wait()
                 await asyncio.sleep(_BATCH_SECONDS)
                 while (response := self._next()) is not None:
+                    require_still(Action.REPLICATION_READ)
                     await self._factory.catch_up(None)
                     response.revision = await self._factory.revision()
                     yield response

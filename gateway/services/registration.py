@@ -27,7 +27,7 @@ from collections.abc import AsyncIterator, Awaitable
 
 import grpc
 
-from bookgate.gateway.services.caller import AccessDeniedException, caller
+from bookgate.gateway.services.caller import AccessDeniedException, caller, require_still
 from bookgate.gateway.services.leased_registration import Answers, LeasedRegistration, Outcome
 from bookgate.gateway.services.messages import status_code
 from bookgate.gateway.services.status import Context, abort_with, outcome_of
@@ -388,9 +388,8 @@ def _info(request: pb.RegisterRequest, lease: Lease) -> BookieServiceInfo:
 
 
 def _may_register(bookie_id: str) -> None:
-    """Raises AccessDeniedException: a policy that changed counts for streams under way too."""
-    if (who := caller()) is not None:
-        who.require(Action.BOOKIE_REGISTER, Resource(bookie_id=bookie_id))
+    """Raises AccessDeniedException."""
+    require_still(Action.BOOKIE_REGISTER, Resource(bookie_id=bookie_id))
 
 
 def _of_caller(info: BookieServiceInfo) -> BookieServiceInfo:

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import grpc
 
-from bookgate.gateway.services.caller import caller, ledger_resource
+from bookgate.gateway.services.caller import caller, ledger_resource, require_still
 from bookgate.gateway.services.ledger_access import to_be_written
 from bookgate.gateway.services.ledger_feed import LedgerFeedStream
 from bookgate.gateway.services.messages import bad_bookie_ids, status_code
@@ -53,6 +53,7 @@ from bookgate.ledger.replication_store import (
 from bookgate.protos.bookkeeper.common.v1.status_pb2 import StatusCode
 from bookgate.protos.bookkeeper.gateway.v1 import replication_service_pb2 as pb
 from bookgate.protos.bookkeeper.gateway.v1.replication_service_pb2_grpc import ReplicationServiceServicer
+from bookgate.runtime.security.actions import Action
 
 R = TypeVar("R")
 
@@ -166,6 +167,8 @@ class ReplicationService(ReplicationServiceServicer):
         session: ReplicationSession | None = None
         try:
             async for request in requests:
+                # Who may not repair any more gives back what the session holds.
+                require_still(Action.REPLICATION_WORK)
                 if session is None:
                     session = self._open(request, responses)
                 if session is None or session.over:
