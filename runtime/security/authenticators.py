@@ -73,7 +73,11 @@ class Authenticators:
     def refused_files(self) -> RefusedFiles:
         """Of its files those that can't be used as they are now."""
         sources = {FileKind.TOKENS: self._tokens, FileKind.KEYS: self._jwts}
-        return {kind: each.problem for kind, each in sources.items() if each is not None and each.problem is not None}
+        return {
+            kind: problem
+            for kind, each in sources.items()
+            if each is not None and (problem := each.problem) is not None
+        }
 
     def authenticate(
         self, *, bearer: str | None = None, certificate: CertificateNames | None = None, loopback: bool = False
