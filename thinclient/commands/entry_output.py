@@ -16,6 +16,7 @@ from bookgate.ledger.entry import Entry
 from bookgate.ledger.payload_codec import Codec, records_of
 from bookgate.runtime.command_line.output import OutputForm, chosen_form
 from bookgate.runtime.command_line.tables import separated
+from bookgate.thinclient.commands.entry_input import LENGTH_BYTES
 
 
 class EntryFormat(enum.StrEnum):
@@ -23,6 +24,7 @@ class EntryFormat(enum.StrEnum):
 
     TEXT = "text"
     RAW = "raw"
+    LENGTH_PREFIXED = "length-prefixed"
     JSON = "json"
     TSV = "tsv"
 
@@ -30,7 +32,9 @@ class EntryFormat(enum.StrEnum):
 Format = Annotated[
     EntryFormat,
     typer.Option(
-        "--format", help="text: a line an entry; raw: payloads only; json: an object a line; tsv: a row an entry."
+        "--format",
+        help="text: a line an entry; raw: payloads only; length-prefixed: each behind its length in 4 bytes, "
+        "big-endian; json: an object a line; tsv: a row an entry.",
     ),
 ]
 EntriesAsJson = Annotated[bool, typer.Option("--json", help="The same as --format json.")]
@@ -70,6 +74,8 @@ def form_of(entry_format: EntryFormat, as_json: bool) -> EntryFormat:
 def _rendered(payload: bytes, entry_format: EntryFormat, entry: Entry, record: int | None = None) -> bytes:
     if entry_format is EntryFormat.RAW:
         return payload
+    if entry_format is EntryFormat.LENGTH_PREFIXED:
+        return len(payload).to_bytes(LENGTH_BYTES) + payload
     if entry_format is EntryFormat.TEXT:
         return payload + b"\n"
     described = _described(payload, entry, record)

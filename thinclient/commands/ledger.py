@@ -6,7 +6,7 @@ import enum
 import os
 import stat
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
@@ -35,9 +35,9 @@ from bookgate.thinclient.commands.client_options import (
     Password,
     WriteQuorumSize,
     complete_bookie,
-    in_daemon_thread,
     with_client,
 )
+from bookgate.thinclient.commands.entry_input import Delimited, LengthPrefixed, delimiter_of, entries_of
 from bookgate.thinclient.commands.entry_output import (
     Encoded,
     EntriesAsJson,
@@ -58,7 +58,6 @@ from bookgate.thinclient.commands.ledger_output import describe, pairs_of
 from bookgate.thinclient.handles.read_handle import ReadHandle
 from bookgate.thinclient.tools.single_replica import batches_of_bookie
 
-_CHUNK = 256 * 1024
 """Bytes of input read at once."""
 
 ledger_app = new_group("Ledgers: create, write, read, list, recover, delete; their metadata.")
@@ -132,13 +131,24 @@ def write(
     context: typer.Context,
     ledger_id: LedgerName,
     file: Annotated[str, typer.Argument(metavar="FILE", help="Lines to append; - is standard input.")] = "-",
+    delimiter: Annotated[
+        str, typer.Option(metavar="TEXT", help=r"What ends an entry; \n, \r, \t, \0 and \xHH are as in C.")
+    ] = r"\n",
+    chomp: Annotated[
+        bool, typer.Option("--chomp", help="Leave a carriage return at the end of an entry out of it (CRLF).")
+    ] = False,
+    length_prefixed: Annotated[
+        bool,
+        typer.Option("--length-prefixed", help="Each entry comes behind its length in 4 bytes, big-endian: any bytes."),
+    ] = False,
     password: Password = "",
     gateways: Gateways = None,
     as_json: AsJson = False,
 ) -> None:
     """Appends one entry a line to a ledger that was created and never written, and closes it.
 
-    A ledger is written once, by one writer: one that has entries is refused.
+    A ledger is written once, by one writer: one that has entries is refused. --length-prefixed takes what `ledger read
+    --format length-prefixed` prints.
 
     JSON: {"ledger_id", "entries", "bytes"}.
 
@@ -146,11 +156,16 @@ def write(
     Example: bookgate ledger write 7 lines.txt
     """
 
+    if length_prefixed and (chomp or delimiter != r"\n"):
+        fail("--length-prefixed goes without --delimiter and --chomp", WRONG_USAGE)
+    ends = delimiter_of(delimiter)
+
     async def work(bookkeeper: BookKeeper) -> tuple[int, int]:
+        framing = LengthPrefixed(bookkeeper.config.max_packet_size) if length_prefixed else Delimited(ends, chomp=chomp)
         with _open_input(file) as source, progress("writing", _size_of(source), "bytes") as done:
             handle = await bookkeeper.reopen_empty_ledger(ledger_id, password.encode())
             async with handle:
-                await handle.append_all(_entries(source, done))
+                await handle.append_all(entries_of(source, framing, done))
             return handle.last_add_confirmed + 1, handle.length
 
     entries, size = with_client(context, gateways, work)
@@ -342,29 +357,6 @@ def _size_of(source: int) -> int | None:
     """Bytes of a file; None for what has no end yet."""
     found = os.fstat(source)
     return found.st_size if stat.S_ISREG(found.st_mode) else None
-
-
-async def _entries(source: int, progressed: Callable[[int], None] = lambda done: None) -> AsyncIterator[bytes]:
-    """A line without its end is an entry; an empty line is an empty entry. `progressed` takes the bytes read so far.
-
-    The source may be slow (a terminal, the end of a log): it is read beside the event loop, so that what was read goes
-    out meanwhile and an interrupt is heard.
-    """
-    rest = bytearray()
-    taken = 0
-    while chunk := await in_daemon_thread(os.read, source, _CHUNK):
-        taken += len(chunk)
-        progressed(taken)
-        lines = chunk.split(b"\n")
-        rest += lines[0]
-        if len(lines) == 1:
-            continue
-        yield bytes(rest)
-        for line in lines[1:-1]:
-            yield line
-        rest = bytearray(lines[-1])
-    if rest:
-        yield bytes(rest)
 
 
 def _codec(record: LedgerRecord, encoded: bool) -> Codec:

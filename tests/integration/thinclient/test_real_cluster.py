@@ -275,5 +275,14 @@ def test_the_command_writes_a_ledger_only_from_a_file_that_is_there(standalone_c
     ledger_id = bookgate(standalone_cluster, "ledger", "create").stdout.decode().strip()
     missing = bookgate(standalone_cluster, "ledger", "write", ledger_id, "/nonexistent/file")
     assert missing.stderr == b"error: /nonexistent/file can't be read: No such file or directory\n"
-    # Nothing was claimed by the failed attempt.
-    assert bookgate(standalone_cluster, "ledger", "write", ledger_id, stdin=b"a\n").returncode == 0
+    # Nothing was claimed by the failed attempts.
+    wrong = bookgate(standalone_cluster, "ledger", "write", ledger_id, "--length-prefixed", "--chomp", stdin=b"")
+    assert (wrong.returncode, wrong.stderr) == (2, b"error: --length-prefixed goes without --delimiter and --chomp\n")
+    text = b"one\r\ntwo\r\n"
+    assert bookgate(standalone_cluster, "ledger", "write", ledger_id, "--chomp", stdin=text).returncode == 0
+    framed = b"\0\0\0\3one\0\0\0\3two"
+    form = ("--format", "length-prefixed")
+    assert bookgate(standalone_cluster, "ledger", "read", ledger_id, *form).stdout == framed
+    copy = bookgate(standalone_cluster, "ledger", "create").stdout.decode().strip()
+    assert bookgate(standalone_cluster, "ledger", "write", copy, "--length-prefixed", stdin=framed).returncode == 0
+    assert bookgate(standalone_cluster, "ledger", "read", copy, *form).stdout == framed

@@ -1,8 +1,6 @@
 """The command: what it mounts, and what it says when something is missing or wrong."""
 
-import asyncio
 import contextlib
-import os
 import socket
 import subprocess
 import sys
@@ -17,7 +15,6 @@ from typer.testing import CliRunner
 
 import bookgate
 from bookgate.thinclient.commands import main
-from bookgate.thinclient.commands.ledger import _entries
 
 ROOT = Path(__file__).parents[4]
 
@@ -137,32 +134,6 @@ def test_tls_at_a_clear_port_is_one_line_and_grpc_says_nothing() -> None:
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1
     assert "it speaks no TLS: write grpc:// for it" in done.stderr
-
-
-@pytest.mark.asyncio
-async def test_what_a_slow_source_has_given_is_taken_before_it_gives_more() -> None:
-    source, sink = os.pipe()
-    os.write(sink, b"first\n\nthi")
-    entries = _entries(source)
-    assert [await anext(entries), await anext(entries)] == [b"first", b""]
-    waiting = asyncio.ensure_future(anext(entries))
-    # The loop goes on meanwhile, and an interrupted wait ends at once.
-    await asyncio.sleep(0)
-    os.write(sink, b"rd\nlast")
-    assert await waiting == b"third"
-    os.close(sink)
-    assert [entry async for entry in entries] == [b"last"]
-    os.close(source)
-
-
-@pytest.mark.asyncio
-@pytest.mark.parametrize("text", [b"", b"\n", b"a", b"a\n", b"a\n\nb", b"x" * 600_000 + b"\n" + b"y" * 300_000 + b"\n"])
-async def test_entries_are_lines(text: bytes, tmp_path: Path) -> None:
-    (tmp_path / "lines").write_bytes(text)
-    with (tmp_path / "lines").open("rb", buffering=0) as file:
-        entries = [entry async for entry in _entries(file.fileno())]
-    expected = text.split(b"\n")
-    assert entries == (expected[:-1] if not expected[-1] else expected)
 
 
 def test_the_client_alone_loads_no_store_and_no_server() -> None:
