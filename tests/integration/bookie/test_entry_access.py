@@ -226,6 +226,7 @@ async def test_a_request_without_an_action_ends_its_connection(
             await status(server, "admin", force(LEDGER))
     assert "action=Novelty" in caplog.text
     assert "outcome=denied" in caplog.text
+    assert "Fatal error" not in caplog.text
 
 
 async def test_wrong_and_expired_credentials_are_not_let_in(tmp_path: Path) -> None:
