@@ -34,6 +34,7 @@ from bookgate.ledger.wire.messages import (
 )
 from bookgate.ledger.wire.v2 import CURRENT_VERSION
 from bookgate.runtime.logs import log_event
+from bookgate.runtime.security.principal import Principal
 
 _log = logging.getLogger(__name__)
 
@@ -86,10 +87,11 @@ class GuardedConnection(BookieConnection):
         return self._serve_guarded
 
     def _fast_path(self, serve: Serve) -> FastPath | None:
-        if self._guard is None or serve != self._serve_guarded:
+        guard = self._guard
+        if guard is None:
             return None
-        self._guard.refresh()
-        return self._serve_fast_counted if self._guard.has_rates else self._serve_fast_guarded
+        guard.refresh()
+        return self._serve_fast_counted if guard.has_rates else self._serve_fast_guarded
 
     def _serve_fast_counted(self, packet: memoryview, is_v3: bool) -> bool:
         guard = self._own_guard()
@@ -114,6 +116,7 @@ class GuardedConnection(BookieConnection):
     def _serve_guarded(self, client: Client, request: Request) -> None:
         if isinstance(request, AuthRequest):
             self._serve_at_gate(client, request)
+            self._may_be_somebody_else()
             return
         if isinstance(request, StartTlsRequest):
             self._processor.process(client, request)
@@ -138,12 +141,22 @@ class GuardedConnection(BookieConnection):
             guard.add_bytes += len(request.body)
         self._processor.process(client, request)
 
-    def _own_guard(self) -> EntryGuard:
-        """Of whoever the connection is by now."""
+    def _may_be_somebody_else(self) -> None:
+        """After AUTH: what the one before might do counts no more, and what that one did is charged."""
+        if self._guard is not None and self._guard.principal != self._principal:
+            self._charge()
+            self._guard = None
+            self._may_add = self._may_read = frozenset()
+
+    @property
+    def _principal(self) -> Principal:
         assert self._gate is not None, "where principals count there is a gate"
-        principal = self._gate.principal
-        if self._guard is None or self._guard.principal != principal:
-            self._guard = self._access.guard(principal, self._peer)
+        return self._gate.principal
+
+    def _own_guard(self) -> EntryGuard:
+        """Of whoever the connection is; nobody becomes somebody else but by AUTH, once a request was served."""
+        if self._guard is None:
+            self._guard = self._access.guard(self._principal, self._peer)
             self._may_add, self._may_read = self._guard.may_add, self._guard.may_read
         return self._guard
 

@@ -309,6 +309,25 @@ async def test_adds_over_the_rate_are_read_later_and_not_refused(tmp_path: Path)
         assert server._control.counts["entry", "token", "limited"] > 0
 
 
+@pytest.mark.parametrize("policy", [POLICY, LIMITED], ids=["free", "limited"])
+async def test_who_authenticates_as_somebody_else_has_that_ones_rights(tmp_path: Path, policy: str) -> None:
+    async with guarded(tmp_path, policy) as server:
+
+        def ask() -> list[int]:
+            with EntryClient(entry_address(server)) as client:
+                tokens = [messages.AuthRequest(1, "bookgate-token", token_of(who).encode()) for who in NAMES[2:4]]
+                # The second add takes the short way; the third comes in one piece with the authentication.
+                pieces = ([tokens[0], add(LEDGER, 1)], [add(LEDGER, 2)], [tokens[1], add(LEDGER, 3)], [add(LEDGER, 4)])
+                told = []
+                for piece in pieces:
+                    client.send(*piece)
+                    told += [client.receive().status for _ in piece]
+                return told
+
+        well, denied = Status.EOK, Status.EUA
+        assert await asyncio.to_thread(ask) == [well, well, well, well, denied, denied]
+
+
 async def test_without_authentication_this_machine_is_local(tmp_path: Path) -> None:
     policy = '[[bindings]]\nprincipals = ["local"]\nrole = "reader"\n'
     (tmp_path / "policy.toml").write_text(policy)

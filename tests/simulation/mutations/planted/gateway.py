@@ -115,6 +115,16 @@ MUTATIONS = (
         "        return owners.owner(number) == str(self.principal) if owners.knows(number) else True\n",
     ),
     Mutation(
+        "rights-outlive-their-principal",
+        "bookie",
+        (),
+        "who authenticates as somebody else keeps, on the short way, what the one before might do (A3)",
+        "bookie/protocol/guarded_connection.py",
+        "            self._serve_at_gate(client, request)\n            self._may_be_somebody_else()\n",
+        "            self._serve_at_gate(client, request)\n",
+        tests=("tests/integration/bookie/test_entry_access.py",),
+    ),
+    Mutation(
         "unlisted-requests-pass",
         "bookie",
         (),
