@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from importlib import resources
 
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -20,6 +21,8 @@ _TYPES = {
     ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
 }
+
+Answer = Callable[[Request], Awaitable[Response]]
 
 HEADERS: Mapping[str, str] = {
     "Content-Security-Policy": (
@@ -36,19 +39,29 @@ HEADERS: Mapping[str, str] = {
 
 def console_routes() -> list[Route]:
     """The page at `/`, its files at `/console/…`."""
-    return list(_routes())
+    files = dict(_files())
+    page = files.pop("index.html")
+
+    async def serve(request: Request) -> Response:
+        name = request.path_params["name"]
+        if name not in files:
+            raise HTTPException(404)
+        return await files[name](request)
+
+    return [
+        Route(path, answer, methods=["GET"], include_in_schema=False)
+        for path, answer in (("/", page), ("/console/{name}", serve))
+    ]
 
 
-def _routes() -> Iterator[Route]:
+def _files() -> Iterator[tuple[str, Answer]]:
     for file in resources.files("bookgate.gateway.console").joinpath("static").iterdir():
-        name = file.name
-        kind = _TYPES.get(name[name.rfind(".") :])
+        kind = _TYPES.get(file.name[file.name.rfind(".") :])
         if kind is not None:
-            path = "/" if name == "index.html" else f"/console/{name}"
-            yield Route(path, _serve(file.read_bytes(), kind), methods=["GET"], include_in_schema=False)
+            yield file.name, _serve(file.read_bytes(), kind)
 
 
-def _serve(content: bytes, kind: str) -> Callable[[Request], Awaitable[Response]]:
+def _serve(content: bytes, kind: str) -> Answer:
     tag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
     headers = {**HEADERS, "ETag": tag}
 

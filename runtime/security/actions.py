@@ -128,6 +128,10 @@ _AUTO_RECOVERY = f"{_API}/autorecovery"
 _CONSOLE = f"{_API}/console"
 
 HTTP_ACTIONS: Mapping[tuple[str, str], Action | None] = {
+    # They show this software, and nothing of the cluster.
+    ("GET", "/"): OPEN,
+    ("GET", "/console/{name}"): OPEN,
+    ("GET", "/openapi.json"): OPEN,
     ("GET", "/heartbeat"): OPEN,
     ("GET", "/ready"): OPEN,
     ("GET", f"{_BOOKIE}/is_ready"): OPEN,

@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 import pytest
 from prometheus_client import CollectorRegistry
+from starlette.applications import Starlette
 
 from bookgate import BookKeeper
 from bookgate.bookie.server import BookieServer
@@ -23,7 +24,10 @@ from bookgate.bookie.tools.doctor.probe import look
 from bookgate.gateway.config import GatewayConfig
 from bookgate.gateway.console.cluster_routes import Server
 from bookgate.gateway.console.console import Console
+from bookgate.gateway.console.pages import console_routes
 from bookgate.gateway.http.access import Access
+from bookgate.gateway.http.api import create_app
+from bookgate.gateway.http.server import AdminServer
 from bookgate.gateway.process.http import gateway_routes
 from bookgate.gateway.stores.drivers import create_factory
 from bookgate.ledger.ledger_id import LedgerId
@@ -255,7 +259,7 @@ async def test_bad_requests_are_told_what_is_wrong(tmp_path: Path) -> None:
 
 
 @pytest.mark.asyncio
-async def test_the_page_of_paths_is_that_of_the_table(tmp_path: Path) -> None:
+async def test_the_page_of_paths_is_that_of_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     uri = made(f"sqlite://{tmp_path}/metadata.db")
     settings = GatewayConfig.load(None, {"metadata_uri": uri})
     factory = create_factory(uri, settings)
@@ -267,6 +271,14 @@ async def test_the_page_of_paths_is_that_of_the_table(tmp_path: Path) -> None:
     rows_of_gateway = gateway_routes(settings, factory, CollectorRegistry(), stopping, console, access)
     of_gateway = {(row.verb, row.path): row for row in rows_of_gateway}
     await factory.close()
+    applications = [create_app(rows_of_gateway, access, {}, console_routes())]
+    make = AdminServer.__init__
+
+    def kept(self: AdminServer, app: Starlette, *given: Any, **named: Any) -> None:
+        applications.append(app)
+        make(self, app, *given, **named)
+
+    monkeypatch.setattr(AdminServer, "__init__", kept)
     async with served(tmp_path) as (_bookie, http):
         paths = (await http.get("/openapi.json")).json()["paths"]
     of_bookie = {(verb.upper(), path): row for path, verbs in paths.items() for verb, row in verbs.items()}
@@ -275,8 +287,15 @@ async def test_the_page_of_paths_is_that_of_the_table(tmp_path: Path) -> None:
     places = {(True, True): "both", (True, False): "bookie", (False, True): "gateway"}
     served_at = {row: places[row in of_bookie, row in of_gateway] for row in {*of_bookie, *of_gateway}}
     assert {(verb, path): place for verb, path, place, _ in rows} == served_at
-    # Each says in the one table what a policy must allow.
-    assert set(served_at) == set(HTTP_ACTIONS)
+    # Whatever is routed says in the one table what a policy must allow.
+    routes: list[Any] = [route for app in applications for route in app.routes]
+    assert len(applications) == 2
+    assert {(verb, route.path) for route in routes for verb in {*route.methods} - {"HEAD"}} == set(HTTP_ACTIONS)
+    assert {path for _, path in HTTP_ACTIONS} - {path for _, path in served_at} == {
+        "/",
+        "/console/{name}",
+        "/openapi.json",
+    }
     for verb, path, _place, asked in rows:
         for parameter in of_bookie.get((verb, path), {}).get("parameters", ()):
             assert f"`{parameter['name']}`" in asked, (path, parameter["name"])
