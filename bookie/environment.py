@@ -20,6 +20,7 @@ from bookgate.gateway.server import GatewayServer
 from bookgate.gateway.stores.drivers import create_factory
 from bookgate.ledger.metadata_store import LedgerManagerFactory
 from bookgate.runtime.listening import listen
+from bookgate.runtime.security.rate_limits import PrincipalLimits
 
 
 class HostedGateway(Protocol):
@@ -34,8 +35,8 @@ class HostedGateway(Protocol):
     async def stop(self, grace: float) -> None: ...
 
 
-def make_gateway(factory: LedgerManagerFactory, config: GatewayConfig) -> HostedGateway:
-    """A gateway in this process, not yet serving."""
+def make_gateway(factory: LedgerManagerFactory, config: GatewayConfig, rates: PrincipalLimits | None) -> HostedGateway:
+    """A gateway in this process, not yet serving. `rates`: what principals have used of their limits at the bookie."""
     return GatewayServer(
         factory,
         config.host,
@@ -43,8 +44,11 @@ def make_gateway(factory: LedgerManagerFactory, config: GatewayConfig) -> Hosted
         bookmark_seconds=config.bookmark_seconds,
         limits=config.limits(),
         tls=config.tls_files(),
-        access=config.access(),
+        access=config.access(rates),
     )
+
+
+MakesGateway = Callable[[LedgerManagerFactory, GatewayConfig, PrincipalLimits | None], HostedGateway]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +60,7 @@ class Environment:
     listen: Callable[[str, int], socket.socket] = listen
     """Given to the event loop's `create_server`."""
     metadata: Callable[[str, GatewayConfig], LedgerManagerFactory] = create_factory
-    gateway: Callable[[LedgerManagerFactory, GatewayConfig], HostedGateway] | None = make_gateway
+    gateway: MakesGateway | None = make_gateway
     """None: no gateway is hosted, as where the metadata itself is behind gateways."""
     gateway_process: Callable[[GatewayConfig, str], GatewayProcess] | None = GatewayProcess
     """The same in a process of its own, for the bookie of this id; None where there are no processes."""

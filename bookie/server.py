@@ -219,7 +219,9 @@ class BookieServer:
         if self._config.gateway_process and environment.gateway_process is not None:
             self._gateway_process = environment.gateway_process(hosted, bookie_id)
             return self._gateway_process
-        return environment.gateway(factory, hosted) if environment.gateway is not None else None
+        if environment.gateway is None:
+            return None
+        return environment.gateway(factory, hosted, None if self._control is None else self._control.rates)
 
     async def _open_storage(self, bookie_id: str, factory: LedgerManagerFactory) -> LedgerStorage:
         """Locks the directories, checks the cookie, measures the disks and replays the journal."""

@@ -17,6 +17,7 @@ from bookgate.runtime.logs import LogSettings
 from bookgate.runtime.security.access_control import AccessControl
 from bookgate.runtime.security.authenticators import is_loopback
 from bookgate.runtime.security.exposure import check_exposure
+from bookgate.runtime.security.rate_limits import PrincipalLimits
 from bookgate.runtime.security.settings import SecuritySettings
 from bookgate.runtime.settings_loader import Settings
 from bookgate.runtime.tls.files import TlsFiles
@@ -134,9 +135,9 @@ class GatewayConfig(Settings, _SettingsOfAllStores, SecuritySettings, HttpSettin
             return None
         return TlsFiles(self.tls_cert, self.tls_key, self.tls_client_ca)
 
-    def access(self) -> AccessControl | None:
+    def access(self, rates: PrincipalLimits | None = None) -> AccessControl | None:
         """Who may do what; None: everybody everything. Raises IncorrectParameterException for files of no use."""
-        return AccessControl.from_settings(self, certificates=self.tls_require_client_cert)
+        return AccessControl.from_settings(self, certificates=self.tls_require_client_cert, rates=rates)
 
     def http_contexts(self) -> ServerContexts | None:
         """The TLS contexts of HTTP; None for plain HTTP. Raises IncorrectParameterException for unusable files."""

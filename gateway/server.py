@@ -57,7 +57,6 @@ from bookgate.runtime.background import keep_running
 from bookgate.runtime.listening import address_of, check_bindable
 from bookgate.runtime.logs import log_event
 from bookgate.runtime.security.access_control import AccessControl
-from bookgate.runtime.security.rate_limits import PrincipalLimits
 from bookgate.runtime.tls.files import TlsFiles
 
 _LOG = logging.getLogger(__name__)
@@ -148,7 +147,7 @@ class GatewayServer:
         """A collector, for the registry that the process shows; filled by `start`."""
         self._guard: Guard | None = None
         if access is not None:
-            self._guard = Guard(access, PrincipalLimits(), Turns())
+            self._guard = Guard(access, Turns())
             self.metrics.access = access
         self._interceptors = tuple(interceptors)
 

@@ -75,7 +75,7 @@ def bookie_routes(view: BookieView, console: Console, access: Access) -> list[Ro
     """Everything a bookie answers, or has answered."""
     rows = [
         *process_routes(view.config, lambda: render(view.metrics), CONTENT_TYPE),
-        *ledger_routes(view.factory.ledger_manager),
+        *ledger_routes(view.factory),
         *client_routes(view.client, lambda: view.state.mode.read_only),
         *cluster_routes(view.factory),
         *auto_recovery_routes(view.factory),

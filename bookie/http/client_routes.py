@@ -12,7 +12,8 @@ import base64
 import random
 from collections.abc import Callable, Mapping
 from contextlib import aclosing
-from typing import Annotated, Any, Literal
+from functools import partial
+from typing import Annotated, Any, Literal, cast
 from urllib.parse import urlencode
 
 from pydantic import Field
@@ -25,7 +26,8 @@ from bookgate.gateway.http.errors import HttpError
 from bookgate.gateway.http.routes.ledgers import NO_LEDGER, STORE_AWAY, LedgerQuery
 from bookgate.ledger.entry import Entry
 from bookgate.ledger.errors import BKException, IncorrectParameterException, UnauthorizedAccessException
-from bookgate.ledger.metadata_store import BookieSet, LedgerManagerFactory, LedgerRecord
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.metadata_store import BookieSet, LedgerManager, LedgerManagerFactory, LedgerRecord
 from bookgate.ledger.wire.messages import (
     FREE_DISK_SPACE,
     TOTAL_DISK_CAPACITY,
@@ -135,11 +137,12 @@ class OwnClient:
 
         Raises BKException, HttpError.
         """
-        client = self._bookkeeper()
-        record = await client.read_record(query.name())
-        caller.check_ledger(Action.LEDGER_RECOVER, record)
-        async with await client.open_ledger(record.ledger_id, password_of(record), recovery=True) as handle:
-            return handle.record
+        caller.take("changes_per_second")
+        ledgers = _CheckedReads(self._factory.ledger_manager, partial(caller.check_ledger, Action.LEDGER_RECOVER))
+        async with BookKeeper(cast(LedgerManager, ledgers), self._factory.service_discovery, self.config()) as client:
+            record = await client.read_record(query.name())
+            async with await client.open_ledger(record.ledger_id, password_of(record), recovery=True) as handle:
+                return handle.record
 
     async def spaces(self) -> dict[str, tuple[int, int] | None]:
         """Free and total bytes of every registered bookie, None for one that does not answer. Raises BKException."""
@@ -169,6 +172,24 @@ class OwnClient:
         """Writes a ledger of some entries to this bookie, reads it back and deletes it; one test at a time."""
         async with self._testing:
             return await is_sane(self._bookkeeper(), self._bookie_id)
+
+
+class _CheckedReads:
+    """Ledgers that are looked at, whenever they are read, before anything is done with them. A recovery writes what it
+    has read and in no other version, so that each version that it replaces was looked at.
+    """
+
+    def __init__(self, ledgers: LedgerManager, check: Callable[[LedgerRecord], None]) -> None:
+        self._ledgers = ledgers
+        self._check = check
+
+    async def read(self, ledger_id: LedgerId) -> LedgerRecord:
+        record = await self._ledgers.read(ledger_id)
+        self._check(record)
+        return record
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ledgers, name)
 
 
 def password_of(record: LedgerRecord) -> bytes:

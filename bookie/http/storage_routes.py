@@ -69,7 +69,10 @@ def storage_routes(
         return {f"{kind} files": "".join(f"{name}\t" for name in found) for kind, found in names.items()}
 
     async def held(call: Call[HeldQuery, NoBody]) -> Any:
-        return await asyncio.to_thread(_held, storage, call.query)
+        call.caller.take("listed_ids_per_second", 0)
+        page = await asyncio.to_thread(_held, storage, call.query)
+        call.caller.owe("listed_ids_per_second", len(page["ledgers"]))
+        return page
 
     async def expand(_call: Call[NoQuery, NoBody]) -> str:
         if not may_expand:

@@ -26,7 +26,6 @@ from bookgate.runtime.security.access_control import AccessControl
 from bookgate.runtime.security.actions import ENTRY_ACTIONS, Action
 from bookgate.runtime.security.decision import NO_BINDING, Decision, Reach, Resource
 from bookgate.runtime.security.principal import Principal
-from bookgate.runtime.security.rate_limits import PrincipalLimits
 
 _MOST_DECIDED = 100_000
 
@@ -67,7 +66,6 @@ class EntryAccess:
         self.control = access
         self.owners = owners
         self.clock = clock
-        self.rates = PrincipalLimits()
 
     def guard(self, principal: Principal, peer: str) -> EntryGuard:
         """The guard of one connection."""
@@ -173,16 +171,15 @@ class EntryGuard:
         if not adds:
             return 0.0
         self.adds = self.add_bytes = 0
-        shared = self._shared
-        policy = shared.control.policy
+        control = self._shared.control
+        policy, rates = control.policy, control.rates
         if not policy.limits:
             return 0.0
-        now = shared.clock()
-        rates = shared.rates
+        now = self._shared.clock()
         wait = max(
             rates.charge(policy, self.principal, "adds_per_second", now, adds),
             rates.charge(policy, self.principal, "add_bytes_per_second", now, size),
         )
         if wait > 0:
-            shared.control.counts[DOOR, self.principal.kind, "limited"] += 1
+            control.counts[DOOR, self.principal.kind, "limited"] += 1
         return wait

@@ -107,6 +107,7 @@ def console_ledger_routes(factory: LedgerManagerFactory) -> list[Route]:
 
     async def search(call: Call[SearchQuery, NoBody]) -> Any:
         query = call.query
+        call.caller.begin_listing()
         ledgers: list[dict[str, Any]] = []
         examined, last = 0, query.start_after
         is_search = query.is_search
@@ -114,20 +115,22 @@ def console_ledger_routes(factory: LedgerManagerFactory) -> list[Route]:
             async for number, outcome in found:
                 # One more ledger than the page holds is looked at, for whether there is a next page.
                 if len(ledgers) >= query.limit or examined >= _SEARCHED:
-                    return {"ledgers": ledgers, "examined": examined, "next": str(last)}
+                    told = {"ledgers": ledgers, "examined": examined, "next": str(last)}
+                    return call.caller.metadata_answer(told, examined)
                 examined, last = examined + 1, number
                 if isinstance(outcome, LedgerRecord):
                     if query.matches(outcome):
                         ledgers.append(_line(outcome))
                 elif not is_search and not isinstance(outcome, NoSuchLedgerExistsOnMetadataServerException):
                     ledgers.append({"ledgerId": str(number), "state": "DAMAGED", "problem": str(outcome)})
-        return {"ledgers": ledgers, "examined": examined, "next": None}
+        return call.caller.metadata_answer({"ledgers": ledgers, "examined": examined, "next": None}, examined)
 
     async def one(call: Call[LedgerQuery, NoBody]) -> Any:
+        call.caller.take("metadata_bytes_per_second", 0)
         record = await manager.read(call.query.name())
         call.caller.check_ledger(Action.LEDGER_READ, record)
         metadata = record.metadata
-        return {
+        told = {
             **_line(record, _SHOWN, None),
             "version": record.version,
             "metadataFormatVersion": metadata.format_version,
@@ -135,6 +138,7 @@ def console_ledger_routes(factory: LedgerManagerFactory) -> list[Route]:
             "writeSets": [list(indexes) for indexes in write_sets(metadata.ensemble_size, metadata.write_quorum_size)],
             "repair": await repair_of(factory, record.ledger_id),
         }
+        return call.caller.metadata_answer(told)
 
     line = {"type": "object", "required": ["ledgerId", "state"]}
     return [

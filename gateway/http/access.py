@@ -8,7 +8,8 @@ contents need it as `Authorization: Bearer …`, or a session that began with it
 on a loopback address only. Everything else is open, as in BookKeeper.
 
 Requests that another site's page makes a browser send are always rejected: requests under a name that is not the
-server's (`host_names`), requests of another origin, and changes by a session without its CSRF token.
+server's (`host_names`), requests of another origin, and changes by a session without its CSRF token. With principals
+the audit trail tells of them, and of what is over a rate.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from bookgate.gateway.http.caller import ANYBODY, DOOR, Caller
-from bookgate.gateway.http.errors import HttpError
+from bookgate.gateway.http.errors import HttpError, OverLimit
 from bookgate.gateway.http.host_names import is_known_name
 from bookgate.gateway.http.login_attempts import LoginAttempts, of_address
 from bookgate.gateway.http.sessions import LONGEST_SECONDS, Session, Sessions
@@ -44,6 +45,14 @@ CERTIFICATE_STATE = "certificate"
 
 _CHALLENGE = {"WWW-Authenticate": "Bearer"}
 _READING = ("GET", "HEAD", "OPTIONS")
+_LOG_IN, _LOG_OUT = "log-in", "log-out"
+"""Actions of the audit trail; no policy has them."""
+_UNKNOWN_NAME = (
+    "this server is not known by that name: use localhost, an IP address or its own name in the URL, or add the name "
+    "to http_host_names"
+)
+_HOST_CHARACTERS = 100
+"""Of a name that is not known, for the audit trail."""
 
 
 class Need(enum.Enum):
@@ -111,25 +120,27 @@ class Access:
             return "token"
         return "open" if self._loopback else "off"
 
+    @property
+    def has_rates(self) -> bool:
+        """Whether somebody may be over a rate."""
+        return self._control is not None
+
     def caller(self, asked: Asked, request: Request) -> Caller:
-        """Who asks, if they may. Raises HttpError: 401 without the right credentials, 403 where these do not help."""
+        """Who asks, if they may. Raises HttpError: 401 without the right credentials, 403 where these do not help;
+        OverLimit for who asks too often."""
         headers = request.headers
         bearer = bearer_of(headers.get("authorization"))
         session = None
         if bearer is None:
             # Who has a token has it not from a page that was led here.
             if not asked.any_host and not is_known_name(headers.get("host", ""), self._names):
-                raise HttpError(
-                    403,
-                    "this server is not known by that name: use localhost, an IP address or its own name in the URL, "
-                    "or add the name to http_host_names",
-                )
+                raise self._refused(asked.action, request, _UNKNOWN_NAME)
             session = self._session(request)
         if session is not None:
-            _check_session(session, request)
+            self._check_session(session, asked.action, request)
             bearer = session.bearer
         if self._passed_on:
-            return self._caller_passed_on(bearer, headers)
+            return self._caller_passed_on(bearer, asked.action, request)
         if self._control is not None:
             return self._caller_by_policy(self._control, asked, request, bearer)
         self.check(asked.need, headers, bearer)
@@ -162,18 +173,18 @@ class Access:
     def log_in(self, request: Request, bearer: str) -> tuple[str, str, Session]:
         """Begins a session: who it is, what the cookie says, the session.
 
-        Raises HttpError: 401 for a wrong token, 429 with Retry-After after too many of them or too many logins.
+        Raises HttpError: 401 for a wrong token; OverLimit after too many of them or too many logins.
         """
         if is_for_another_page(request.headers):
-            raise HttpError(403, "a page of another origin can't log in here")
+            raise self._refused(_LOG_IN, request, "a page of another origin can't log in here")
         address = of_address(_peer(request))
-        self._check_attempts(address, "too many wrong tokens came from this address")
+        self._check_attempts(address, request, "too many wrong tokens came from this address")
         try:
             name = self._name_of(request, bearer)
         except HttpError:
             self._attempts.spend(address)
             raise
-        self._check_attempts(name, f"{name} has logged in too often")
+        self._check_attempts(name, request, f"{name} has logged in too often")
         self._attempts.spend(name)
         return name, *self._sessions.begin(bearer)
 
@@ -185,14 +196,14 @@ class Access:
             return "token:http_token"
         raise HttpError(401, "that is not a token of this server", _CHALLENGE)
 
-    def _check_attempts(self, who: str, problem: str) -> None:
-        """Raises HttpError."""
+    def _check_attempts(self, who: str, request: Request, problem: str) -> None:
+        """Raises OverLimit."""
         wait = self._attempts.seconds_to_wait(who)
         if wait <= 0:
             return
         if self._control is not None:
-            self._control.counts[DOOR, ANONYMOUS.kind, "limited"] += 1
-        raise HttpError(429, f"{problem}; try again in {wait} s", {"Retry-After": str(wait)})
+            self._control.limited(ANONYMOUS, _LOG_IN, problem, door=DOOR, peer=_peer(request))
+        raise OverLimit(problem, wait)
 
     def logged_in(self, request: Request) -> tuple[str, Session] | None:
         """Who has the request's session, if there is one and its token still counts."""
@@ -210,8 +221,27 @@ class Access:
         """Ends the request's session. Raises HttpError without its CSRF token."""
         session = self._session(request)
         if session is not None:
-            _check_session(session, request)
+            self._check_session(session, _LOG_OUT, request)
             self._sessions.end(request.cookies[_cookie_of(request)])
+
+    def _check_session(self, session: Session, action: str | None, request: Request) -> None:
+        """Raises HttpError where the request may be another page's doing."""
+        problem = None
+        if is_for_another_page(request.headers):
+            problem = "a page of another origin gets nothing by this session"
+        elif request.method not in _READING and not session.has_csrf(request.headers.get(CSRF_HEADER, "")):
+            problem = f"a change by a session needs the header {CSRF_HEADER}, which the console sends"
+        if problem is not None:
+            raise self._refused(action, request, problem, self._holder(session, request))
+
+    def _holder(self, session: Session, request: Request) -> Principal:
+        """Whose session it is, for the audit trail."""
+        if self._control is None:
+            return ANONYMOUS
+        try:
+            return self._principal(self._control, request, session.bearer)
+        except HttpError:
+            return ANONYMOUS
 
     def _session(self, request: Request) -> Session | None:
         if not self.has_token:
@@ -219,15 +249,27 @@ class Access:
         name = request.cookies.get(_cookie_of(request))
         return None if name is None else self._sessions.find(name)
 
+    def _refused(
+        self, action: str | None, request: Request, problem: str, principal: Principal = ANONYMOUS, status: int = 403
+    ) -> HttpError:
+        """The refusal of what no policy allows, which is in the audit trail then."""
+        if self._control is not None:
+            host = request.headers.get("host", "")[:_HOST_CHARACTERS]
+            where = f"{request.url.path} at {host}" if problem is _UNKNOWN_NAME else request.url.path
+            self._control.refused(principal, action or "-", where, problem, door=DOOR, peer=_peer(request))
+        return HttpError(status, problem, _CHALLENGE if status == 401 else None)
+
     # --- principals ---
 
     def _caller_by_policy(self, control: AccessControl, asked: Asked, request: Request, bearer: str | None) -> Caller:
         if asked.action is None:
             return Caller(control=control, peer=_peer(request))
         caller = Caller(self._principal(control, request, bearer), control, _peer(request))
+        caller.take("calls_per_second")
         if bearer is None and is_for_another_page(request.headers):
             # Also by a certificate: a browser shows it for whatever page asks.
-            raise HttpError(403, "without a token, a page of another origin gets nothing")
+            problem = "without a token, a page of another origin gets nothing"
+            raise self._refused(asked.action, request, problem, caller.principal)
         if asked.action.is_of_ledgers:
             # Which ledger it is the handler knows.
             caller.reach(asked.action, _scope(request))
@@ -251,12 +293,13 @@ class Access:
         except NotAuthenticatedException:
             raise HttpError(401, NotAuthenticatedException.PUBLIC, _CHALLENGE) from None
 
-    def _caller_passed_on(self, bearer: str | None, headers: Mapping[str, str]) -> Caller:
+    def _caller_passed_on(self, bearer: str | None, action: str | None, request: Request) -> Caller:
+        """Whose call it is has taken it from its rate of calls at the bookie."""
         if bearer is None or not self._is_token(bearer):
-            raise HttpError(401, "only this bookie asks here", _CHALLENGE)
+            raise self._refused(action, request, "only this bookie asks here", status=401)
         if self._control is None:
             return ANYBODY
-        told = json.loads(headers.get(PASSED_ON_HEADER, "{}"))
+        told = json.loads(request.headers.get(PASSED_ON_HEADER, "{}"))
         principal = Principal(Kind(told["kind"]), told["name"], frozenset(told["groups"]))
         return Caller(principal, self._control, told["peer"])
 
@@ -296,14 +339,6 @@ def _cookie_of(request: Request) -> str:
     """Browsers keep cookies by host, whatever the port: servers side by side have a name each."""
     server = request.scope.get("server")
     return f"bookgate_session_{server[1] if server else 0}"
-
-
-def _check_session(session: Session, request: Request) -> None:
-    """Raises HttpError where the request may be another page's doing."""
-    if is_for_another_page(request.headers):
-        raise HttpError(403, "a page of another origin gets nothing by this session")
-    if request.method not in _READING and not session.has_csrf(request.headers.get(CSRF_HEADER, "")):
-        raise HttpError(403, f"a change by a session needs the header {CSRF_HEADER}, which the console sends")
 
 
 def _scope(request: Request) -> int:

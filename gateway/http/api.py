@@ -30,7 +30,7 @@ from starlette.routing import Route as StarletteRoute
 
 from bookgate.gateway.http.access import Access, Asked, Need
 from bookgate.gateway.http.caller import ANYBODY, Caller
-from bookgate.gateway.http.errors import HttpError
+from bookgate.gateway.http.errors import HttpError, OverLimit
 from bookgate.ledger import errors
 from bookgate.runtime.logs import log_event
 from bookgate.runtime.security.actions import HTTP_ACTIONS, Action
@@ -180,13 +180,16 @@ _STATUSES: tuple[tuple[tuple[type[errors.BKException], ...], int], ...] = (
             errors.ReadException,
             errors.WriteException,
             errors.TimeoutException,
-            errors.TooManyRequestsException,
-            errors.UnauthorizedAccessException,
             errors.LedgerRecoveryException,
         ),
         503,
     ),
+    # Of this server, where it asks others: whoever asks here may do it.
+    ((errors.UnauthorizedAccessException,), 403),
+    ((errors.TooManyRequestsException,), 429),
 )
+_OF_THIS_SERVER = (403, 429)
+_RETRY = {429: {"Retry-After": "1"}}
 
 
 def status_of(error: errors.BKException) -> int:
@@ -229,7 +232,10 @@ async def _dispatch(verbs: Mapping[str, Route], access: Access, request: Request
         response = await _answered(row, request, caller)
     except HttpError as error:
         response = error_response(error.status, str(error), error.headers)
-    if asked.action is not None and response.status_code not in (401, 403):
+        if isinstance(error, OverLimit) or error.status in (401, 403):
+            # Written down where it was decided.
+            return response
+    if asked.action is not None:
         caller.changed(asked.action, _named(request), response.status_code, time.perf_counter() - began)
     return response
 
@@ -241,17 +247,15 @@ def _named(request: Request) -> str:
 
 
 async def _answered(row: Route, request: Request, caller: Caller) -> Response:
-    """Raises HttpError for what is wrong with the request."""
+    """Raises HttpError for what is wrong with the request, and for what the handler refuses."""
     try:
         call: Call[Any, Any] = Call(_query(row.query, request), await _body(row, request), request, caller)
         return _response(row, await row.handle(call))
-    except HttpError as error:
-        return error_response(error.status, str(error), error.headers)
     except errors.BKException as error:
         status = status_of(error)
-        if status >= 500:
+        if status >= 500 or status in _OF_THIS_SERVER:
             log_event(_log, "http_request_failed", logging.WARNING, verb=row.verb, path=row.path, error=error)
-        return error_response(status, str(error))
+        return error_response(status, str(error), _RETRY.get(status))
 
 
 def _response(row: Route, answer: Any) -> Response:

@@ -1,16 +1,22 @@
 """The caller of an HTTP request and its permissions, under the same policy as all other listeners.
 
 Without security every caller may do everything that `access` allows. A handler of ledgers asks for each ledger
-(`check_ledger`), or lists only the visible ones (`visible_ranges`).
+(`check_ledger`), or lists only the visible ones (`visible_ranges`). The limits of a principal are those that it has at
+the gateway's gRPC services, and what it has used of them counts for both: what is over one is 429, a listing goes on
+when it is paid.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from typing import Any
 
-from bookgate.gateway.http.errors import HttpError
+from starlette.responses import JSONResponse, Response
+
+from bookgate.gateway.http.errors import HttpError, OverLimit
 from bookgate.gateway.stores.listed_ledgers import read_pages
 from bookgate.ledger.errors import BKException
 from bookgate.ledger.metadata import OWNER_KEY, LedgerMetadata
@@ -81,6 +87,41 @@ class Caller:
                 counted=False,
             )
 
+    # --- limits ---
+
+    def take(self, rate: str, amount: float = 1.0) -> None:
+        """Takes from one of the caller's rates, a name of a policy's `Limits`. Raises OverLimit."""
+        if self.control is None:
+            return
+        wait = self.control.take(self.principal, rate, _now(), amount, door=DOOR, peer=self.peer)
+        if wait > 0:
+            raise OverLimit(f"{self.principal} is over its limit of {rate}", wait)
+
+    def owe(self, rate: str, amount: float) -> None:
+        """Takes what an answer has: the caller's next `take` waits for it."""
+        if self.control is not None:
+            self.control.owe(self.principal, rate, _now(), amount)
+
+    async def pay(self, rate: str, amount: float) -> None:
+        """Takes what was sent of an answer, and waits until it is paid."""
+        if self.control is None:
+            return
+        wait = self.control.charge(self.principal, rate, _now(), amount, door=DOOR)
+        if wait > 0:
+            await asyncio.sleep(wait)
+
+    def begin_listing(self) -> None:
+        """Raises OverLimit while ids or metadata that the caller got are not paid."""
+        self.take("listed_ids_per_second", 0)
+        self.take("metadata_bytes_per_second", 0)
+
+    def metadata_answer(self, told: Any, ids: int = 0) -> Response:
+        """The answer, JSON, with metadata, for which so many `ids` were listed: the caller owes both."""
+        response = JSONResponse(told)
+        self.owe("listed_ids_per_second", ids)
+        self.owe("metadata_bytes_per_second", len(response.body))
+        return response
+
     def _refused(self, action: Action, resource: Resource, decision: Decision) -> HttpError:
         assert self.control is not None, "nobody is refused otherwise"
         self.control.denied(self.principal, action, resource, decision, door=DOOR, peer=self.peer)
@@ -93,6 +134,11 @@ class Caller:
 
 ANYBODY = Caller()
 """Where nobody is asked."""
+
+
+def _now() -> float:
+    # The clock of the gRPC services, which take from the same rates.
+    return asyncio.get_running_loop().time()
 
 
 async def visible_ranges(

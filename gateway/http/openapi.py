@@ -65,6 +65,8 @@ def _failures(row: Route, access: Access) -> list[tuple[int, str]]:
         failures[401] = "the token is missing or wrong"
     if not row.asked.any_host:
         failures[403] = "not for whoever asks, or not under this host name"
+    if access.has_rates and row.asked.action is not None:
+        failures[429] = "over a limit; Retry-After says when to try again"
     if row.body is not NoBody:
         failures[413] = "the body is too large"
     return sorted(failures.items())

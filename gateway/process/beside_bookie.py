@@ -79,7 +79,7 @@ class _Listings:
 
     def server(self) -> AdminServer:
         rows = [
-            *ledger_routes(self.factory.ledger_manager),
+            *ledger_routes(self.factory),
             *auto_recovery_routes(self.factory),
             *console_ledger_routes(self.factory),
             census_route(self.census),

@@ -60,7 +60,7 @@ def gateway_routes(
             media_type=TEXT,
             failures={503: "not ready"},
         ),
-        *ledger_routes(factory.ledger_manager),
+        *ledger_routes(factory),
         *cluster_routes(factory),
         *auto_recovery_routes(factory),
         *console.rows(),

@@ -34,7 +34,7 @@ LISTINGS = ("/api/v1/ledger/list", LIST_MARKS, f"{CONSOLE}/ledgers", f"{CONSOLE}
 
 _PART = 64 * 1024
 _HEAD_SECONDS = 60.0
-_KEPT = (b"content-type", b"link")
+_KEPT = (b"content-type", b"link", b"retry-after")
 _AWAY = "the gateway's process, which lists the ledgers, is being started again or is stuck; try again, or at another"
 
 

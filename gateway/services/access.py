@@ -37,7 +37,6 @@ from bookgate.runtime.security.actions import OPEN, RPC_ACTIONS, Action
 from bookgate.runtime.security.authenticators import NotAuthenticatedException, bearer_of, is_loopback
 from bookgate.runtime.security.decision import CLUSTER, Resource
 from bookgate.runtime.security.principal import ANONYMOUS, CertificateNames, Principal
-from bookgate.runtime.security.rate_limits import PrincipalLimits
 
 _ADMINISTERED = (RecordKind.DRAINING_BOOKIE.value, RecordKind.SETTING.value)
 """Kinds of records that operators write; the others are auditors' and workers'."""
@@ -58,9 +57,8 @@ decoded once more.
 class Guard:
     """See the module. One per gateway."""
 
-    def __init__(self, access: AccessControl, limits: PrincipalLimits, turns: Turns) -> None:
+    def __init__(self, access: AccessControl, turns: Turns) -> None:
         self._access = access
-        self._limits = limits
         self.turns = turns
 
     def gate(self, method: str) -> Gate | None:
@@ -84,7 +82,7 @@ class Guard:
         principal = self._access.authenticate(
             door=DOOR, peer=peer, bearer=bearer, certificate=certificate, loopback=not shown and _is_local(peer)
         )
-        return Caller(self._access, self._limits, principal, peer)
+        return Caller(self._access, principal, peer)
 
     def let_in(self, principal: Principal) -> None:
         """Counts a call that may begin."""

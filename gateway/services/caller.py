@@ -23,7 +23,6 @@ from bookgate.runtime.security.actions import Action
 from bookgate.runtime.security.decision import CLUSTER, NO_BINDING, Decision, Reach, Resource
 from bookgate.runtime.security.policy import Policy
 from bookgate.runtime.security.principal import Principal
-from bookgate.runtime.security.rate_limits import PrincipalLimits
 
 DOOR = "grpc"
 
@@ -50,11 +49,10 @@ class QuotaReachedException(OverLimitException):
 class Caller:
     """See the module. One per RPC."""
 
-    __slots__ = ("_access", "_limits", "peer", "principal", "subject")
+    __slots__ = ("_access", "peer", "principal", "subject")
 
-    def __init__(self, access: AccessControl, limits: PrincipalLimits, principal: Principal, peer: str) -> None:
+    def __init__(self, access: AccessControl, principal: Principal, peer: str) -> None:
         self._access = access
-        self._limits = limits
         self.principal = principal
         self.peer = peer
         self.subject = ""
@@ -147,16 +145,14 @@ class Caller:
         """Takes from one of the caller's rates. Raises OverLimitException."""
         if not self.has_limits:
             return
-        wait = self._limits.take(self._access.policy, self.principal, rate, _now(), amount)
+        wait = self._access.take(self.principal, rate, _now(), amount, door=DOOR, peer=self.peer)
         if wait > 0:
-            self._count_limited()
             raise OverLimitException(f"{self.principal} is over its limit of {rate}; try again in {wait:.3g} s", wait)
 
     async def pay(self, rate: str, amount: float) -> None:
         """Takes what a stream has sent, and waits until it is paid."""
-        wait = self._limits.charge(self._access.policy, self.principal, rate, _now(), amount)
+        wait = self._access.charge(self.principal, rate, _now(), amount, door=DOOR)
         if wait > 0:
-            self._count_limited()
             await asyncio.sleep(wait)
 
     @property
@@ -166,7 +162,7 @@ class Caller:
 
     def owe(self, rate: str, amount: float) -> None:
         """Takes what a unary call has sent. The caller's next `take` waits for it."""
-        self._limits.charge(self._access.policy, self.principal, rate, _now(), amount)
+        self._access.owe(self.principal, rate, _now(), amount)
 
     def quotas(self, scope_id: int) -> tuple[int | None, int | None]:
         """How many ledgers the caller may own, and how many a scope may have; None: any number."""
@@ -179,9 +175,6 @@ class Caller:
         """Raises QuotaReachedException, and writes it down."""
         self._access.quota_reached(self.principal, Resource(scope_id), rule, door=DOOR, peer=self.peer)
         raise QuotaReachedException(f"{rule}; delete some before more can be created", retry_after_seconds)
-
-    def _count_limited(self) -> None:
-        self._access.counts[DOOR, self.principal.kind, "limited"] += 1
 
 
 def ledger_resource(ledger_id: LedgerId | None, owner: str | None, scope_id: int = 0) -> Resource:

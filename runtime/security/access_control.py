@@ -6,7 +6,7 @@
 
 With authentication and no policy whoever is authenticated may do everything, and nobody else anything. With a policy
 what it does not allow is denied. A door tells `denied` what it refused, so that the audit trail and the metrics have
-it, and `done` what it changed.
+it, and `done` what it changed. What a principal has used of its rates counts for all doors together (`take`).
 
 Not its job: how a refusal is told to the caller.
 """
@@ -22,6 +22,7 @@ from bookgate.runtime.security.decision import CLUSTER, Decision, Reach, Resourc
 from bookgate.runtime.security.policy import Policy
 from bookgate.runtime.security.policy_file import PolicyFile
 from bookgate.runtime.security.principal import ANONYMOUS, CertificateNames, Principal
+from bookgate.runtime.security.rate_limits import PrincipalLimits
 from bookgate.runtime.security.refused_files import FileKind, RefusedFiles
 from bookgate.runtime.security.settings import SecuritySettings
 
@@ -34,25 +35,34 @@ class AccessControl:
     """See the module."""
 
     def __init__(
-        self, authenticators: Authenticators, policy: PolicyFile | Policy | None = None, audit: AuditTrail | None = None
+        self,
+        authenticators: Authenticators,
+        policy: PolicyFile | Policy | None = None,
+        audit: AuditTrail | None = None,
+        rates: PrincipalLimits | None = None,
     ) -> None:
         self._authenticators = authenticators
         self._policy = policy
         self.audit = audit or AuditTrail()
+        self.rates = rates or PrincipalLimits()
+        """What principals have used of their limits; of a bookie and the gateway in its process it is one."""
         self.counts: Counter[tuple[str, str, str]] = Counter()
         """By door, kind of principal and outcome: `allowed`, `denied`, `unauthenticated`, `limited`, `quota`."""
 
     @classmethod
-    def from_settings(cls, settings: SecuritySettings, *, certificates: bool = False) -> AccessControl | None:
+    def from_settings(
+        cls, settings: SecuritySettings, *, certificates: bool = False, rates: PrincipalLimits | None = None
+    ) -> AccessControl | None:
         """None without any setting of security. Raises IncorrectParameterException for files that can't be used.
 
-        `certificates`: client certificates are demanded, and so authenticate.
+        `certificates`: client certificates are demanded, and so authenticate. `rates`: those that somebody else in this
+        process counts already.
         """
         if not settings.has_security:
             return None
         policy = PolicyFile(settings.security_policy) if settings.security_policy else None
         authenticators = Authenticators.from_settings(settings, certificates=certificates)
-        return cls(authenticators, policy, AuditTrail.from_settings(settings))
+        return cls(authenticators, policy, AuditTrail.from_settings(settings), rates)
 
     @property
     def policy(self) -> Policy:
@@ -140,6 +150,38 @@ class AccessControl:
             rule=decision.rule,
             request_token=request_token,
         )
+
+    def refused(self, principal: Principal, action: str, resource: str, rule: str, *, door: str, peer: str) -> None:
+        """Records what the door itself refused, whatever the policy says; of the same ones a line a minute."""
+        self.counts[door, principal.kind, "denied"] += 1
+        self.audit.record_some(
+            principal=principal, peer=peer, door=door, action=action, resource=resource, outcome="denied", rule=rule
+        )
+
+    def limited(self, principal: Principal, action: str, rule: str, *, door: str, peer: str) -> None:
+        """Records what was refused since there was too much of it; of the same ones a line a minute."""
+        self.counts[door, principal.kind, "limited"] += 1
+        self.audit.record_some(
+            principal=principal, peer=peer, door=door, action=action, resource="-", outcome="limited", rule=rule
+        )
+
+    def take(self, principal: Principal, rate: str, now: float, amount: float = 1.0, *, door: str, peer: str) -> float:
+        """Takes from a principal's rate, a name of `Limits`; seconds to wait, which are recorded; 0: it was taken."""
+        wait = self.rates.take(self.policy, principal, rate, now, amount)
+        if wait > 0:
+            self.limited(principal, "call", f"over {rate}", door=door, peer=peer)
+        return wait
+
+    def charge(self, principal: Principal, rate: str, now: float, amount: float, *, door: str) -> float:
+        """Takes what was served already; seconds until it is paid, for which the door serves the principal no more."""
+        wait = self.rates.charge(self.policy, principal, rate, now, amount)
+        if wait > 0:
+            self.counts[door, principal.kind, "limited"] += 1
+        return wait
+
+    def owe(self, principal: Principal, rate: str, now: float, amount: float) -> None:
+        """Takes what a call was answered with: the next `take` waits for it."""
+        self.rates.charge(self.policy, principal, rate, now, amount)
 
     def quota_reached(self, principal: Principal, resource: Resource, rule: str, *, door: str, peer: str) -> None:
         """Records a ledger that was not created, since there are as many as the policy allows."""

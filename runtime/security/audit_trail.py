@@ -4,6 +4,9 @@ Event `audit` of the logger `bookgate.audit`, at level info, a denial at warning
 lines, readable by its owner only, that begins anew when it gets long. A line has who, from where, by which door, what,
 to what, the outcome, the rule that decided, the request's token in short, and how long it took. It never has a secret:
 callers pass names of resources, not contents.
+
+What somebody may provoke without end, and without being anybody, has a line for the first of its kind and then one a
+minute (`record_some`); the metrics count all.
 """
 
 from __future__ import annotations
@@ -11,6 +14,8 @@ from __future__ import annotations
 import logging
 import logging.handlers
 import os
+import time
+from collections.abc import Callable
 from io import TextIOWrapper
 from pathlib import Path
 
@@ -24,12 +29,28 @@ AUDIT_LOGGER = "bookgate.audit"
 
 _TOKEN_CHARACTERS = 12
 
+_QUIET_SECONDS = 60.0
+_MOST_KINDS = 1000
+"""Of which a line is written in that time; of more there is none."""
+
+
+_REFUSALS = ("denied", "unauthenticated", "quota", "limited")
+
 
 class AuditTrail:
     """The trail of one process."""
 
-    def __init__(self, *, reads: bool = False, logger: logging.Logger | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        reads: bool = False,
+        logger: logging.Logger | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._reads = reads
+        self._clock = clock
+        self._written: dict[tuple[str, ...], float] = {}
+        """When there was a line of each kind, the oldest first."""
         self._logger = logger or logging.getLogger(AUDIT_LOGGER)
         self._handler: logging.Handler | None = None
 
@@ -84,8 +105,40 @@ class AuditTrail:
             fields["request_token"] = request_token.hex()[:_TOKEN_CHARACTERS]
         if seconds is not None:
             fields["milliseconds"] = round(seconds * 1000, 3)
-        level = logging.WARNING if outcome in ("denied", "unauthenticated", "quota") else logging.INFO
+        level = logging.WARNING if outcome in _REFUSALS else logging.INFO
         log_event(self._logger, "audit", level, **fields)
+
+    def record_some(
+        self,
+        *,
+        principal: Principal,
+        peer: str,
+        door: str,
+        action: Action | str,
+        resource: str,
+        outcome: str,
+        rule: str,
+    ) -> None:
+        """Writes a line unless there was one of this kind within a minute: same but the resource."""
+        if self._is_due(str(principal), peer, door, action, outcome, rule):
+            self.record(
+                principal=principal,
+                peer=peer,
+                door=door,
+                action=action,
+                resource=resource,
+                outcome=outcome,
+                rule=rule,
+            )
+
+    def _is_due(self, *kind: str) -> bool:
+        now = self._clock()
+        while self._written and now - self._written[oldest := next(iter(self._written))] >= _QUIET_SECONDS:
+            del self._written[oldest]
+        if kind in self._written or len(self._written) >= _MOST_KINDS:
+            return False
+        self._written[kind] = now
+        return True
 
     def close(self) -> None:
         """Ends the file."""

@@ -26,8 +26,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from bookgate.bookie.environment import HostedGateway
-from bookgate.gateway.config import GatewayConfig
+from bookgate.bookie.environment import MakesGateway
 from bookgate.ledger.metadata_store import LedgerManagerFactory
 from bookgate.runtime.background import RESTARTS
 from bookgate.thinclient.client import BookKeeper
@@ -136,7 +135,7 @@ class World:
         self.loop.network = self.network
         self.network.host(self.loop.outside.host)
         self.metadata: Metadata = MemoryMetadata(self.loop, self.network, self.settings.session_seconds)
-        self.hosted_gateway: Callable[[LedgerManagerFactory, GatewayConfig], HostedGateway] | None = None
+        self.hosted_gateway: MakesGateway | None = None
         """What makes the gateways that bookies host; None: they host none."""
         self.access: WorldAccess | None = None
         """The policy that bookies have, and what everybody shows them; None: none is asked for anything."""

@@ -3,7 +3,9 @@
 A listing is never held completely. Ids alone are streamed as the store returns them, unless a page is requested; with
 metadata there are always pages, which are read and sent part by part. The next page is given in a `Link` header
 (rel="next") and begins after the last id, so that ledgers created or deleted between two pages shift nothing. A
-ledger's password is never shown.
+ledger's password is never shown. What a caller is shown it owes to its rates, ids that were passed over included.
+
+A ledger is deleted in the version whose owner was looked at, or not at all.
 """
 
 from __future__ import annotations
@@ -20,14 +22,18 @@ from pydantic import Field
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from bookgate.gateway.http.api import JSON, WHOLE, Boolean, Call, LedgerHalf, NoBody, Query, Route, change, get
-from bookgate.gateway.http.caller import visible_ranges
+from bookgate.gateway.http.caller import Caller, visible_ranges
 from bookgate.gateway.http.errors import HttpError
 from bookgate.gateway.stores.listed_ledgers import Listed, read_pages
-from bookgate.ledger.errors import MetadataFormatException, NoSuchLedgerExistsOnMetadataServerException
+from bookgate.ledger.errors import (
+    MetadataFormatException,
+    MetadataVersionException,
+    NoSuchLedgerExistsOnMetadataServerException,
+)
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import DigestType, LedgerMetadata
 from bookgate.ledger.metadata_codec import encode
-from bookgate.ledger.metadata_store import LedgerManager, LedgerRecord, RawLedgerRecord
+from bookgate.ledger.metadata_store import LedgerManager, LedgerManagerFactory, LedgerRecord, RawLedgerRecord
 from bookgate.runtime.cooperative_yield import giving_way
 from bookgate.runtime.security.actions import Action
 
@@ -37,6 +43,9 @@ PAGE = 100
 _MAX_PAGE = 1000
 _MAX_PAGES = 10_000
 
+_DELETIONS = 10
+"""Tries, where the ledger changes meanwhile."""
+
 _DIGEST_NAMES = {DigestType.HMAC: "MAC"}
 
 _METADATA = {
@@ -44,7 +53,10 @@ _METADATA = {
     "required": ["metadataFormatVersion", "ensembleSize", "state", "allEnsembles", "length", "lastEntryId", "closed"],
 }
 
-STORE_AWAY = {503: "the metadata store is out of reach; try again, or at another bookie or gateway"}
+STORE_AWAY = {
+    429: "over a limit, of whoever asks or of this server at its gateways; Retry-After says when",
+    503: "the metadata store is out of reach; try again, or at another bookie or gateway",
+}
 NO_LEDGER = {404: "there is no such ledger", **STORE_AWAY}
 
 
@@ -83,25 +95,38 @@ def ledger_id(scope_id: int, number: int) -> LedgerId:
         raise HttpError(404, str(error)) from None
 
 
-def ledger_routes(manager: LedgerManager) -> list[Route]:
+def ledger_routes(factory: LedgerManagerFactory) -> list[Route]:
+    manager = factory.ledger_manager
+
     async def listing(call: Call[ListQuery, NoBody]) -> Response:
         query = call.query
+        call.caller.begin_listing()
         runs = visible_ranges(manager, call.caller, query.ledger_scope_id, query.start_after)
         if query.is_paged:
             return await _page(manager, call, runs)
-        return await _whole(runs)
+        return await _whole(runs, call.caller)
 
-    async def metadata(call: Call[LedgerQuery, NoBody]) -> Any:
+    async def metadata(call: Call[LedgerQuery, NoBody]) -> Response:
+        call.caller.take("metadata_bytes_per_second", 0)
         record = await manager.read(call.query.name())
         call.caller.check_ledger(Action.LEDGER_READ, record)
-        return {str(call.query.ledger_id): shown(record)}
+        return call.caller.metadata_answer({str(call.query.ledger_id): shown(record)})
 
     async def delete(call: Call[LedgerQuery, NoBody]) -> Any:
         name = call.query.name()
-        # Removing what is not there is no error in every store, and the operator should know of a wrong id.
-        call.caller.check_ledger(Action.LEDGER_DELETE, await manager.read(name))
-        await manager.remove(name)
-        return f"Deleted ledger: {name}"
+        call.caller.take("changes_per_second")
+        for _ in range(_DELETIONS):
+            # Removing what is not there is no error in every store, and the operator should know of a wrong id.
+            record = await manager.read(name)
+            call.caller.check_ledger(Action.LEDGER_DELETE, record)
+            try:
+                await manager.remove(name, record.version)
+            except MetadataVersionException:
+                # A replica of the store that lags would show the same version again.
+                await factory.catch_up(None)
+            else:
+                return f"Deleted ledger: {name}"
+        raise HttpError(409, f"ledger {name} changes all the time, and was not deleted; try again")
 
     by_id = {"type": "object", "additionalProperties": {"anyOf": [{"type": "null"}, {"type": "string"}, _METADATA]}}
     return [
@@ -121,7 +146,7 @@ def ledger_routes(manager: LedgerManager) -> list[Route]:
             delete,
             query=LedgerQuery,
             answer={"type": "string"},
-            failures=NO_LEDGER,
+            failures={**NO_LEDGER, 409: "the ledger changes all the time"},
         ),
     ]
 
@@ -129,7 +154,8 @@ def ledger_routes(manager: LedgerManager) -> list[Route]:
 async def _page(manager: LedgerManager, call: Call[ListQuery, NoBody], runs: AsyncIterator[Sequence[int]]) -> Response:
     query = call.query
     limit = query.limit or PAGE
-    ids, more = await _slice(runs, ((query.page or 1) - 1) * limit, limit)
+    passed, ids, more = await _slice(runs, ((query.page or 1) - 1) * limit, limit)
+    call.caller.owe("listed_ids_per_second", passed + len(ids))
     headers = {}
     if more:
         following = {**dict(call.request.query_params), "start_after": ids[-1]}
@@ -139,11 +165,14 @@ async def _page(manager: LedgerManager, call: Call[ListQuery, NoBody], runs: Asy
         headers["Link"] = f'<{call.request.url.path}?{urlencode(following)}>; rel="next"'
     if not query.print_metadata:
         return JSONResponse(dict.fromkeys(map(str, ids)), headers=headers)
-    return await sent_by_parts(_with_metadata(manager, query, ids), headers)
+    return await sent_by_parts(_with_metadata(manager, call, ids), headers)
 
 
-async def _with_metadata(manager: LedgerManager, query: ListQuery, ids: Sequence[int]) -> AsyncGenerator[str, None]:
+async def _with_metadata(
+    manager: LedgerManager, call: Call[ListQuery, NoBody], ids: Sequence[int]
+) -> AsyncGenerator[str, None]:
     """Members of the JSON object, many at a time."""
+    query = call.query
     async with aclosing(read_pages(manager, query.ledger_scope_id, ids)) as pages:
         async for page in pages:
             members: list[str] = []
@@ -151,7 +180,9 @@ async def _with_metadata(manager: LedgerManager, query: ListQuery, ids: Sequence
                 async with giving_way():
                     members += _member(listed, query.decode_meta)
             if members:
-                yield ",".join(members)
+                part = ",".join(members)
+                yield part
+                await call.caller.pay("metadata_bytes_per_second", len(part))
 
 
 def _member(listed: Listed, decoded: bool) -> Iterator[str]:
@@ -166,28 +197,28 @@ def _member(listed: Listed, decoded: bool) -> Iterator[str]:
     yield f'"{listed.number}":{json.dumps(told, ensure_ascii=False, separators=(",", ":"))}'
 
 
-async def _slice(runs: AsyncIterator[Sequence[int]], skip: int, limit: int) -> tuple[list[int], bool]:
-    """`limit` ids behind the first `skip`, and whether there are more."""
+async def _slice(runs: AsyncIterator[Sequence[int]], skip: int, limit: int) -> tuple[int, list[int], bool]:
+    """How many ids were passed over, `limit` ids behind the first `skip`, and whether there are more."""
     found: list[int] = []
+    passed = 0
     async with aclosing(runs) as listed:  # type: ignore[type-var]
         async for ids in listed:
-            if skip >= len(ids):
-                skip -= len(ids)
-                continue
-            found.extend(ids[skip : skip + limit + 1 - len(found)])
-            skip = 0
+            here = min(skip - passed, len(ids))
+            passed += here
+            found.extend(ids[here : here + limit + 1 - len(found)])
             if len(found) > limit:
-                return found[:limit], True
-    return found, False
+                return passed, found[:limit], True
+    return passed, found, False
 
 
-async def _whole(runs: AsyncIterator[Sequence[int]]) -> Response:
+async def _whole(runs: AsyncIterator[Sequence[int]], caller: Caller) -> Response:
     """All ids, as they come."""
 
     async def members() -> AsyncGenerator[str, None]:
         async with aclosing(runs) as listed:  # type: ignore[type-var]
             async for ids in listed:
                 yield _members(ids)
+                await caller.pay("listed_ids_per_second", len(ids))
 
     return await sent_by_parts(members())
 

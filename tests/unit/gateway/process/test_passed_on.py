@@ -19,7 +19,7 @@ from bookgate.ledger.errors import MetaStoreException
 pytestmark = pytest.mark.asyncio
 
 WHOLE = (
-    b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nLink: <next>\r\nServer: other\r\n"
+    b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nLink: <next>\r\nRetry-After: 7\r\nServer: other\r\n"
     b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n"
 )
 
@@ -62,7 +62,7 @@ async def test_path_query_and_secret_go_there_and_the_answer_comes_back() -> Non
         response = await PassedOn("127.0.0.1", port, "secret", HandOver(), lambda: True).answer(request(), ANYBODY)
         assert await body(response) == b"{}"
     assert response.status_code == 200
-    assert dict(response.headers) == {"content-type": "application/json", "link": "<next>"}
+    assert dict(response.headers) == {"content-type": "application/json", "link": "<next>", "retry-after": "7"}
     assert asked[0].startswith(b"GET /api/v1/ledger/list?limit=3 HTTP/1.1\r\n")
     assert b"Bearer secret" in asked[0]
     assert b"of-the-client" not in asked[0]

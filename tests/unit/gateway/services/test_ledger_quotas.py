@@ -21,7 +21,6 @@ from bookgate.runtime.security.access_control import AccessControl
 from bookgate.runtime.security.authenticators import Authenticators
 from bookgate.runtime.security.policy import parse_policy
 from bookgate.runtime.security.principal import LOCAL, Kind, Principal
-from bookgate.runtime.security.rate_limits import PrincipalLimits
 
 pytestmark = pytest.mark.asyncio
 
@@ -77,7 +76,7 @@ class _Gateway:
         self._next = 1000
 
     def create(self, principal: Principal, scope_id: int = 0, count: int = 1) -> None:
-        who = Caller(self.access, PrincipalLimits(), principal, "peer")
+        who = Caller(self.access, principal, "peer")
         with self.quotas.room(who, [scope_id] * count):
             for _ in range(count):
                 self._next += 1
@@ -121,7 +120,7 @@ async def test_a_scope_has_its_quota_whoever_creates() -> None:
 async def test_what_is_being_created_counts() -> None:
     gateway = _Gateway()
     await gateway.quotas.count()
-    who = Caller(gateway.access, PrincipalLimits(), A, "peer")
+    who = Caller(gateway.access, A, "peer")
     with gateway.quotas.room(who, [0, 0]), pytest.raises(QuotaReachedException):
         gateway.create(A)
     gateway.create(A, count=2)
@@ -130,7 +129,7 @@ async def test_what_is_being_created_counts() -> None:
 async def test_what_may_have_been_created_counts_until_a_count_has_looked() -> None:
     gateway = _Gateway()
     await gateway.quotas.count()
-    who = Caller(gateway.access, PrincipalLimits(), A, "peer")
+    who = Caller(gateway.access, A, "peer")
     for number in (1, 2):
         with gateway.quotas.room(who, [0]):
             gateway.quotas.in_doubt(who, 0)

@@ -18,7 +18,7 @@ from bookgate.ledger.errors import IncorrectParameterException
 from bookgate.runtime.security.access_control import AccessControl
 from bookgate.runtime.security.actions import Action
 from bookgate.runtime.security.audit_trail import AuditTrail
-from bookgate.runtime.security.authenticators import NotAuthenticatedException
+from bookgate.runtime.security.authenticators import Authenticators, NotAuthenticatedException
 from bookgate.runtime.security.decision import Resource
 from bookgate.runtime.security.policy_file import PolicyFile
 from bookgate.runtime.security.principal import ANONYMOUS, LOCAL, Kind, Principal
@@ -149,6 +149,32 @@ def test_the_audit_file_begins_anew(tmp_path: Path) -> None:
     finally:
         trail.close()
     assert sorted(each.name for each in tmp_path.iterdir()) == ["audit.log", "audit.log.1"]
+
+
+def test_of_what_anybody_may_provoke_there_is_a_line_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    now = 0.0
+    access = AccessControl(Authenticators(), audit=AuditTrail(clock=lambda: now))
+
+    def refuse(*peers: str, rule: str = "another origin") -> int:
+        caplog.clear()
+        for peer in peers:
+            access.refused(ANONYMOUS, "log-in", "/", rule, door="http", peer=peer)
+        return len(caplog.records)
+
+    with caplog.at_level(logging.INFO, "bookgate.audit"):
+        assert refuse("a", "a", "b", "a") == 2
+        assert refuse("a", "b") == 0
+        assert refuse("a", rule="another rule") == 1
+        now = 59.9
+        assert refuse("a", "b") == 0
+        now = 60.0
+        assert refuse("a", "b") == 2
+        # Of too many kinds no more are written, and none is forgotten before its time.
+        assert refuse(*map(str, range(2000))) == 998
+        assert refuse("a", "b") == 0
+        now = 120.0
+        assert refuse("a", "b") == 2
+    assert access.counts["http", "anonymous", "denied"] == 2015
 
 
 def test_settings_that_contradict_each_other() -> None:
