@@ -19,7 +19,7 @@ from bookgate.ledger.bookie_info import HTTP, TLS_EXTENSION, Endpoint
 from bookgate.ledger.errors import BKException, IncorrectParameterException
 from bookgate.ledger.metadata_store import ServiceDiscovery
 from bookgate.runtime.command_line.secret_options import secret_of
-from bookgate.runtime.security.authenticators import is_loopback
+from bookgate.thinclient.gateways.tokens import may_carry_tokens
 
 _TIMEOUT = 60.0
 """Seconds; a sanity test or the first look at many files takes its time."""
@@ -103,8 +103,8 @@ class _NoRedirection(urllib.request.HTTPRedirectHandler):
 
 
 def _keeps_secrets(request: urllib.request.Request) -> bool:
-    host, _, port = request.host.rpartition(":")
-    return request.type == "https" or is_loopback(host if port.isdecimal() else request.host)
+    has_port = request.host.rpartition(":")[2].isdecimal()
+    return may_carry_tokens(request.host if has_port else f"{request.host}:", tls=request.type == "https")
 
 
 def _words(error: urllib.error.HTTPError) -> str:
