@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
@@ -14,18 +15,21 @@ import pytest
 from starlette.requests import Request
 
 from bookgate.bookie.http.client_routes import OwnClient
+from bookgate.bookie.http.storage_routes import storage_routes
 from bookgate.gateway.console.ledger_routes import console_ledger_routes
+from bookgate.gateway.console.pages import console_routes
 from bookgate.gateway.http.access import CSRF_HEADER, Access, Asked, Need
 from bookgate.gateway.http.api import AnyQuery, Call, NoBody, create_app, get
 from bookgate.gateway.http.caller import Caller
 from bookgate.gateway.http.errors import HttpError, OverLimit
+from bookgate.gateway.http.openapi import document
 from bookgate.gateway.http.routes.ledgers import LedgerQuery, ledger_routes
 from bookgate.gateway.http.routes.session import SESSION, session_routes
 from bookgate.ledger import errors
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import OWNER_KEY, LedgerMetadata, LedgerState
 from bookgate.runtime.security.access_control import AccessControl
-from bookgate.runtime.security.actions import Action
+from bookgate.runtime.security.actions import HTTP_ACTIONS, Action
 from bookgate.runtime.security.audit_trail import AuditTrail
 from bookgate.runtime.security.authenticators import Authenticators, NotAuthenticatedException
 from bookgate.runtime.security.policy import parse_policy
@@ -56,6 +60,7 @@ principals = ["token:few-changes"]
 changes_per_second = 0.1
 """
 LISTING = "/api/v1/ledger/list"
+HELD = "/api/v1/bookie/ledgers"
 METADATA = "/api/v1/ledger/metadata?ledger_id=0"
 DELETE = "/api/v1/ledger/delete?ledger_id=0"
 LEDGER = LedgerId.unscoped(0)
@@ -102,7 +107,10 @@ class Server:
         access = Access(None, loopback=True, names=["gateway-1"], control=self.control)
         factory = cast(Any, self.store)
         rows = [*ledger_routes(factory), *console_ledger_routes(factory), *session_routes(access)]
-        self.app = create_app(rows, access, {})
+        held = SimpleNamespace(config=None, ledger_ids=lambda: array("q", range(5)))
+        rows += storage_routes(cast(Any, held), cast(Any, None), may_expand=False)
+        self.document = document("Tested", rows, access)
+        self.app = create_app(rows, access, self.document, console_routes())
 
     async def ask(self, path: str, token: str | None = None, verb: str = "GET", **headers: str) -> httpx.Response:
         shown = {} if token is None else {"Authorization": f"Bearer {token}"}
@@ -171,17 +179,32 @@ async def test_who_calls_too_often_is_told_when_to_try_again(server: Server, tol
         (f"{LISTING}?print_metadata=true", 5),
         ("/api/v1/console/ledgers?limit=4", 4),
         ("/api/v1/console/ledgers?state=CLOSED", 5),
+        (f"{HELD}?limit=3", 3),
     ],
 )
 async def test_ids_that_were_listed_are_paid_before_the_next_listing(server: Server, path: str, ids: int) -> None:
     await server.create(5)
     assert (await server.ask(path, "few-ids")).status_code == 200
-    for listing in (LISTING, "/api/v1/console/ledgers"):
+    for listing in (LISTING, "/api/v1/console/ledgers", HELD):
         refused = await server.ask(listing, "few-ids")
         # One was there at the beginning, and one comes every ten seconds.
         assert (refused.status_code, refused.headers["Retry-After"]) == (429, str((ids - 1) * 10))
         assert "listed_ids_per_second" in refused.json()["error"]
     assert (await server.ask(METADATA, "few-ids")).status_code == 200
+
+
+def test_the_document_says_of_which_paths_there_may_be_too_much(server: Server) -> None:
+    for path, verbs in server.document["paths"].items():
+        for verb, row in verbs.items():
+            limited = HTTP_ACTIONS[verb.upper(), path] is not None or (verb, path) == ("post", SESSION)
+            assert ("429" in row["responses"]) == limited, (verb, path)
+
+
+@pytest.mark.asyncio
+async def test_what_shows_nothing_of_the_cluster_is_everybodys(server: Server) -> None:
+    for path in ("/", "/console/app.js", "/openapi.json"):
+        assert (await server.ask(path)).status_code == 200
+    assert (await server.ask("/console/nothing.js")).status_code == 404
 
 
 @pytest.mark.asyncio
