@@ -47,7 +47,7 @@ _METADATA = to_format(LedgerMetadata.new(["127.0.0.1:3181"], 1, 1))
 
 _POLICY = """
 [[bindings]]
-principals = ["token:calm", "token:flood"]
+principals = ["token:calm", "token:flood", "token:greedy"]
 role = "writer"
 [[limits]]
 principals = ["token:flood"]
@@ -63,7 +63,7 @@ class _Gateway:
         uri = f"sqlite://{directory}/metadata.db"
         init = [sys.executable, "-m", "bookgate", "cluster", "init", "--metadata-uri", uri]
         subprocess.run(init, check=True, capture_output=True)
-        self.tokens = {name: new_token(name) for name in ("calm", "flood")}
+        self.tokens = {name: new_token(name) for name in ("calm", "flood", "greedy")}
         environment = dict(os.environ)
         if secured:
             (directory / "tokens").write_text("\n".join(line for _, line in self.tokens.values()))
@@ -180,9 +180,9 @@ async def _flood(address: str, token: str, mode: str) -> None:
 
 
 @contextmanager
-def _flooded(gateway: _Gateway, mode: str) -> Iterator[None]:
+def _flooded(gateway: _Gateway, mode: str, name: str) -> Iterator[None]:
     command = [sys.executable, "-m", "benchmarks.security", mode, gateway.address]
-    process = subprocess.Popen(command, env={**os.environ, _TOKEN: gateway.tokens["flood"][0]})
+    process = subprocess.Popen(command, env={**os.environ, _TOKEN: gateway.tokens[name][0]})
     time.sleep(2)
     try:
         yield
@@ -192,13 +192,17 @@ def _flooded(gateway: _Gateway, mode: str) -> Iterator[None]:
 
 
 def _floods(gateway: _Gateway) -> Iterator[Row]:
-    for mode in ("polite", "rude"):
+    for what, mode, name in (
+        ("polite flood", "polite", "flood"),
+        ("rude flood", "rude", "flood"),
+        ("flood without a limit", "polite", "greedy"),
+    ):
         alone, beside = [], []
         for _ in range(PAIRS):
             alone.append(asyncio.run(_calm_p99(gateway)))
-            with _flooded(gateway, mode):
+            with _flooded(gateway, mode, name):
                 beside.append(asyncio.run(_calm_p99(gateway)))
-        yield figures(f"p99 of a calm principal beside a {mode} flood", "ms", beside, alone, "alone", up=False)
+        yield figures(f"p99 of a calm principal beside a {what}", "ms", beside, alone, "alone", up=False)
 
 
 def main() -> None:
