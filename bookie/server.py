@@ -34,6 +34,7 @@ from bookgate.bookie.http.client_routes import OwnClient
 from bookgate.bookie.http.console_peers import Peers
 from bookgate.bookie.http.state_routes import StateView
 from bookgate.bookie.limbo.check import LimboCheck, all_ledgers
+from bookgate.bookie.limbo.own_fence import fence
 from bookgate.bookie.membership.registration import bookie_id_of, check_cookie, service_info
 from bookgate.bookie.metrics.collector import BookieCollector, Sources
 from bookgate.bookie.mode.mode import BookieMode
@@ -240,7 +241,7 @@ class BookieServer:
         )
         self._stack.push_async_callback(self._close_storage, storage)
         storage.lock_directories()
-        instance_id = await check_cookie(config, bookie_id, factory.registration_manager, self._doors.files)
+        instance_id = await check_cookie(config, bookie_id, factory, self._doors.files)
         self._membership = Membership(bookie_id, instance_id)
         factory.join(self._membership)
         self._state = StateManager(
@@ -334,7 +335,7 @@ class BookieServer:
             factory,
             client,
             peers,
-            partial(check_cookie, self._config, bookie_id, factory.registration_manager, self._doors.files),
+            partial(check_cookie, self._config, bookie_id, factory, self._doors.files),
             self.statistics,
             self._gateway_metrics,
             bookie_id,
@@ -378,6 +379,7 @@ class BookieServer:
             self._config.gc_metadata_op_rate_limit_per_second,
             self._doors.threads.monotonic,
             _in_thread,
+            partial(fence, storage),
         )
         task = keep_running("check of ledgers in limbo", check.run)
         self._stack.callback(task.cancel)

@@ -51,7 +51,7 @@ def init(config: Config = None, settings: Settings = None, as_json: AsJson = Fal
         if used:
             names = ", ".join(map(str, sorted(used)))
             raise IllegalOpException(f"{names}: not empty; configure empty directories, or `bookgate bookie format`")
-        await check_cookie(chosen, bookie_id, factory.registration_manager)
+        await check_cookie(chosen, bookie_id, factory)
 
     try:
         with_own_metadata(chosen, work)

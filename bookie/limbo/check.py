@@ -2,20 +2,25 @@
 
 A ledger leaves limbo when its metadata are gone, or when it is closed and this bookie holds every entry that the
 ensembles place on it: from then on "no such entry" is true. An open ledger may end anywhere, so it stays until someone
-has closed it; a closed one that lacks entries here stays until these were replicated, to here or elsewhere.
+has closed it; a closed one that lacks entries here is marked, once, and stays until these were replicated, to here or
+elsewhere. Where auto-recovery does not run nobody is asked. One that names this bookie is fenced before it leaves: that
+it had been fenced may be among what was lost (R9).
 
 A released ledger is answered with "no such ledger" from then on, so the rules for deletions apply: only the metadata of
 the bookie's own cluster count, and gone means missing in two passes a full period apart. A store that is temporarily
 the wrong or an older one does not make proof of loss forgotten (S8).
 
-Runs on the event loop, periodically. Not its job: which ledgers enter (`limbo`), copying what is missing.
+Runs on the event loop, periodically. Not its job: which ledgers enter (`storage.limbo`, `former_life`), copying what is
+missing (`replication.repairs`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from pyroaring import BitMap64
@@ -24,18 +29,30 @@ from bookgate.bookie.collection.deletion_rules import Quarantine
 from bookgate.bookie.limbo.placed_entries import placed_entries
 from bookgate.bookie.storage.storage import LedgerStorage
 from bookgate.bookie.system.files import StorageCorruptException
-from bookgate.ledger.errors import BKException, NoSuchLedgerExistsOnMetadataServerException
+from bookgate.ledger.digest import ledger_master_key
+from bookgate.ledger.errors import (
+    BKException,
+    IllegalOpException,
+    MetadataFormatException,
+    NoSuchLedgerExistsOnMetadataServerException,
+)
 from bookgate.ledger.ledger_id import LedgerId, ledger_name, number_of
 from bookgate.ledger.metadata import LedgerMetadata
 from bookgate.ledger.metadata_store import LedgerManagerFactory, LedgerRecord, Membership
+from bookgate.ledger.replication_control import obstacle
+from bookgate.ledger.replication_store import ReplicationMetadata
 from bookgate.runtime.logs import log_bug, log_event
 
 _log = logging.getLogger(__name__)
 
 _READ_AT_ONCE = 100
+_FIRST_PASS_SECONDS = 5.0
+"""After a start: what it has put into limbo is marked soon."""
 
 InThread = Callable[[Callable[[], Any]], Awaitable[Any]]
 """Runs what touches the disk where the event loop does not wait for it."""
+Fence = Callable[[LedgerId, bytes], Awaitable[None]]
+"""Fences a ledger here, durably; given its master key."""
 
 
 async def all_ledgers(metadata: LedgerManagerFactory, membership: Membership) -> list[int]:
@@ -66,6 +83,7 @@ class LimboCheck:
         rate: The most requests to the metadata store a second; 0 for no bound.
         clock: Seconds of a monotonic clock.
         in_thread: Runs what touches the disk.
+        fence: Fences a ledger in the bookie's storage.
     """
 
     def __init__(
@@ -77,6 +95,7 @@ class LimboCheck:
         rate: float,
         clock: Callable[[], float],
         in_thread: InThread,
+        fence: Fence,
     ) -> None:
         self._storage = storage
         self._metadata = metadata
@@ -86,11 +105,16 @@ class LimboCheck:
         self._rate = rate
         self._clock = clock
         self._in_thread = in_thread
+        self._fence = fence
+        self._marked: set[int] = set()
+        """Ledgers that this process has marked: one that can't be repaired is not marked for ever."""
 
     async def run(self) -> None:
         """A pass every period, as long as there is anything in limbo or may come to be."""
+        pause = min(_FIRST_PASS_SECONDS, self._wait_seconds)
         while True:
-            await asyncio.sleep(self._wait_seconds)
+            await asyncio.sleep(pause)
+            pause = self._wait_seconds
             try:
                 await self.verify()
             except (BKException, OSError, TimeoutError) as error:
@@ -104,13 +128,16 @@ class LimboCheck:
         if not waiting:
             return
         await self._metadata.catch_up(None)
+        store = await self._marks()
         left, gone = 0, list[int]()
         for start in range(0, len(waiting), _READ_AT_ONCE):
             numbers = waiting[start : start + _READ_AT_ONCE]
             records = await self._metadata.ledger_manager.read_many([LedgerId.of_number(number) for number in numbers])
             answers = list(zip(numbers, records, strict=True))
             gone += [number for number, record in answers if _is_gone(record)]
-            left += await self._leave([number for number, record in answers if await self._is_settled(number, record)])
+            left += await self._leave(
+                [number for number, record in answers if await self._is_settled(number, record, store)]
+            )
             if self._rate > 0:
                 await asyncio.sleep(len(numbers) / self._rate)
         left += await self._leave(self._quarantine.due(sorted(gone), self._clock()))
@@ -123,15 +150,45 @@ class LimboCheck:
             await self._in_thread(lambda: self._storage.leave_limbo(numbers))
         return len(numbers)
 
-    async def _is_settled(self, number: int, record: LedgerRecord | BKException) -> bool:
+    async def _is_settled(
+        self, number: int, record: LedgerRecord | BKException, store: ReplicationMetadata | None
+    ) -> bool:
         if isinstance(record, BKException) or not record.metadata.is_closed:
             return False
         metadata = record.metadata
+        if self._membership.bookie_id not in metadata.bookies:
+            return True
         try:
-            return bool(await self._in_thread(lambda: self._holds_its_part(number, metadata)))
+            if await self._in_thread(lambda: self._holds_its_part(number, metadata)):
+                return await self._is_fenced(record)
         except StorageCorruptException as error:
             log_event(_log, "limbo_stays", logging.WARNING, ledger=ledger_name(number), error=error)
+        await self._mark(store, record.ledger_id)
+        return False
+
+    async def _is_fenced(self, record: LedgerRecord) -> bool:
+        """Fences the ledger; where nothing of it is here, with the key that its password makes, if that is known."""
+        metadata = record.metadata
+        password = None if metadata.password_check is not None else metadata.password
+        if password is None and self._storage.ledgers.get(record.ledger_id) is None:
             return False
+        await self._fence(record.ledger_id, ledger_master_key(password or b""))
+        return True
+
+    async def _marks(self) -> ReplicationMetadata | None:
+        """Where to ask for copies of what is missing here; None: nobody would make them."""
+        try:
+            store = self._metadata.replication_metadata
+        except IllegalOpException:
+            return None
+        return store if await obstacle(store) is None else None
+
+    async def _mark(self, store: ReplicationMetadata | None, ledger_id: LedgerId) -> None:
+        if store is None or ledger_id.scope_id or ledger_id.number in self._marked:
+            return
+        with suppress(MetadataFormatException):  # it is marked, and a worker looks at it
+            await store.mark(ledger_id.ledger_id, [self._membership.bookie_id], int(time.time() * 1000))
+        self._marked.add(ledger_id.number)
 
     def _holds_its_part(self, number: int, metadata: LedgerMetadata) -> bool:
         """On the thread for that."""

@@ -11,8 +11,10 @@ from dataclasses import replace
 
 from bookgate.bookie.config.bookie import BookieConfig
 from bookgate.bookie.disks import directories
+from bookgate.bookie.limbo.former_life import ledgers_of_a_former_life
 from bookgate.bookie.membership import cookie
 from bookgate.bookie.protocol.authentication import TOKEN
+from bookgate.bookie.storage.limbo import Limbo
 from bookgate.bookie.system.files import REAL_FILE_SYSTEM, FileSystem
 from bookgate.ledger.bookie_info import (
     BOOKIE_RPC,
@@ -26,7 +28,7 @@ from bookgate.ledger.bookie_info import (
     Endpoint,
     check_bookie_id,
 )
-from bookgate.ledger.metadata_store import RegistrationManager
+from bookgate.ledger.metadata_store import LedgerManagerFactory, Membership
 from bookgate.runtime.logs import log_event
 from bookgate.runtime.version import own_version
 
@@ -68,10 +70,20 @@ def _plugins(config: BookieConfig) -> tuple[str, ...]:
 async def check_cookie(
     config: BookieConfig,
     bookie_id: str,
-    registration: RegistrationManager,
+    metadata: LedgerManagerFactory,
     files: FileSystem = REAL_FILE_SYSTEM,
 ) -> str:
-    """Rejects directories of another bookie; stamps those of a new bookie. The directories are locked."""
+    """Rejects directories of another bookie; stamps those of a new bookie. The directories are locked.
+
+    What an earlier bookie of the id may have held is in limbo before the metadata store knows the new one: a start that
+    is cut short begins again. Returns the instance id of the cluster.
+
+    Raises:
+        InvalidCookieException: The directories are another bookie's, or empty while this one has a cookie.
+        BKException: The store can't be read.
+        OSError: A directory can't be written.
+    """
+    registration = metadata.registration_manager
     instance_id = await registration.cluster_instance_id()
     master = cookie.Cookie.build(bookie_id, config.journals, config.ledgers, instance_id, config.indexes)
     stored = await registration.read_cookie(bookie_id)
@@ -87,6 +99,9 @@ async def check_cookie(
         return instance_id
     content = master.encode()
     if decision is cookie.Decision.NEW_ENVIRONMENT:
+        former = await ledgers_of_a_former_life(metadata, bookie_id)
+        Membership(bookie_id, instance_id).check(await registration.cluster_instance_id(), content)
+        Limbo(files, config.ledgers).begin(former)
         directories.write_version_files(files, dict.fromkeys(paths, content))
         await registration.write_cookie(bookie_id, content, None)
         log_event(_log, "directories_stamped", bookie=bookie_id)

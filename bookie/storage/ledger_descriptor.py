@@ -59,8 +59,9 @@ class LedgerDescriptor(LedgerState):
         return self._or_unknown(super().check_key(master_key))
 
     def check_add(self, master_key: bytes, *, recovery: bool) -> Status:
-        """The same."""
-        return self._or_unknown(super().check_add(master_key, recovery=recovery))
+        """The same. Nor is it known whether it was fenced: a writer that lives goes on with another bookie instead."""
+        status = self._or_unknown(super().check_add(master_key, recovery=recovery))
+        return Status.EUNKNOWNLEDGERSTATE if self.limbo and status is Status.EFENCED else status
 
     def _or_unknown(self, status: Status) -> Status:
         return Status.EUNKNOWNLEDGERSTATE if self.limbo and status is Status.EUA else status

@@ -5,7 +5,8 @@ the ledger was fenced: the bookie never says that there is no such entry or no s
 (S8).
 
 A ledger enters when a loss is accepted: every ledger that the metadata has at that time. Ledgers created later are not
-concerned. A ledger whose index file is missing, is an older copy, or has lost entries enters by itself (`index_list`).
+concerned. So it does when the bookie begins anew under an id that the ledger's metadata name (`limbo.former_life`). A
+ledger whose index file is missing, is an older copy, or has lost entries enters by itself (`index_list`).
 A ledger leaves once it is verified (`limbo.check`). Ids are kept, with a checksum, in a file next to `current` of each
 ledger directory, so limbo survives restarts; if there are several copies, each id in any valid one counts.
 
@@ -70,6 +71,22 @@ class Limbo:
         if found and not sound:
             on_loss(LostDataException(f"{next(iter(found))}, the list of ledgers in limbo, is damaged"))
         return union(sound)
+
+    def begin(self, numbers: Collection[int]) -> None:
+        """The directories are a new bookie's: in limbo are these ledgers, of a former life, and no others.
+
+        Durable on return. Raises OSError.
+        """
+        self._replace(LedgerNumbers(numbers))
+        if numbers:
+            log_event(
+                _log,
+                "former_life_found",
+                logging.WARNING,
+                ledgers=len(numbers),
+                note="their metadata name this bookie, which is empty: what it held is unknown, not absent, until each "
+                "is verified",
+            )
 
     def add(self, numbers: Collection[int]) -> None:
         """A loss was accepted. Durable on return. Raises OSError."""

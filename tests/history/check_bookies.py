@@ -146,10 +146,15 @@ def _lost_a_file(bookie: BookieHistory) -> bool:
 
 
 def _is_placed(story: HistoryIndex, bookie: str, answer: BookieAnswered) -> bool:
-    """Whether the metadata place the entry at the bookie; once another one has its place it may let go of its copy."""
+    """Whether the metadata place the entry at the bookie; once another one has its place it may let go of its copy.
+
+    So it may of what lies behind the end of a closed ledger.
+    """
     ledger = story.ledgers.get(answer.ledger)
     seen = [each for each in ledger.metadata if each.at <= answer.at] if ledger is not None else []
     newest = max(seen, key=lambda each: each.version, default=None)
+    if newest is not None and newest.state == "CLOSED" and answer.entry_id > newest.last_entry:
+        return False
     return newest is None or bookie in ensemble_of(newest, answer.entry_id)
 
 

@@ -302,7 +302,9 @@ class SurplusCollected(Event):
 # What is done to them
 
 DAMAGED_FILE = "damaged-file"
-LOSES_DATA = frozenset({"wipe", "corrupt", "flipped-reads", DAMAGED_FILE})
+BEGUN_ANEW = "begun-anew"
+"""A bookie loses its directories and its cookie, and starts again under its id."""
+LOSES_DATA = frozenset({"wipe", "corrupt", "flipped-reads", DAMAGED_FILE, BEGUN_ANEW})
 """Faults after which a bookie may lack what it acknowledged."""
 POWER_LOSS = "power-loss"
 

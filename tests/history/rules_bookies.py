@@ -1,11 +1,22 @@
-"""What a single answer of a bookie can break: P7, P8, S4 and S7. They need a history in which bookies were watched."""
+"""What a single answer of a bookie can break: P7, P8, R9, S4 and S7.
+
+They need a history in which bookies were watched.
+"""
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from tests.history import events
-from tests.history.events import BookieAnswered, DeleteAsked, Event, Fault
+from tests.history.events import BookieAnswered, DeleteAsked, Event, Fault, MetadataRemoved, MetadataSeen
 from tests.history.rules import Rule
-from tests.history.violations import FenceBroken, NegativeTakenBack, StartedOnForeignDirectory, WrongKeyAccepted
+from tests.history.violations import (
+    FenceBroken,
+    NegativeTakenBack,
+    NewLifeTookOldAdd,
+    StartedOnForeignDirectory,
+    WrongKeyAccepted,
+)
 
 FENCE_ANSWERS = ("EOK", "ENOENTRY", "ENOLEDGER")
 """What a bookie answers to a fencing read when it has fenced the ledger."""
@@ -17,7 +28,7 @@ ADDS = ("add", "deferred-add")
 class _OfAnswers(Rule):
     """Of ledgers that nobody asked to delete: a bookie that has collected one takes whatever comes as new."""
 
-    hears = (BookieAnswered, DeleteAsked, Fault)
+    hears: ClassVar[tuple[type[Event], ...]] = (BookieAnswered, DeleteAsked, Fault)
 
     def __init__(self) -> None:
         super().__init__()
@@ -80,7 +91,7 @@ class NegativesStay(_OfAnswers):
 
 
 class WrongKeysAreRefused(_OfAnswers):
-    """S7. A bookie that lost a file may have lost the key with it: the ledger's is then the first that comes."""
+    """S7. A bookie that lost files may have lost the key with them: the ledger's is then the first that comes."""
 
     id = "S7"
 
@@ -89,7 +100,7 @@ class WrongKeysAreRefused(_OfAnswers):
         self._damaged: set[str] = set()
 
     def take(self, position: int, event: Event) -> None:
-        if isinstance(event, Fault) and event.kind == events.DAMAGED_FILE:
+        if isinstance(event, Fault) and event.kind in (events.DAMAGED_FILE, events.BEGUN_ANEW):
             self._damaged.add(event.target)
         super().take(position, event)
 
@@ -118,3 +129,44 @@ class ForeignDirectoriesAreRefused(Rule):
         elif isinstance(event, events.BookieStarted) and event.bookie in self._wiped:
             wiped = self._wiped[event.bookie]
             raise StartedOnForeignDirectory(f"{event.bookie} serves though its data are gone", wiped, event)
+
+
+class NewLivesTakeNoOldAdds(_OfAnswers):
+    """R9: of a bookie that began anew under its id, for ledgers that named it all the time until it served again."""
+
+    id = "R9"
+    hears = (BookieAnswered, DeleteAsked, Fault, events.BookieStarted, MetadataSeen, MetadataRemoved)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._members: dict[str, set[str]] = {}
+        """By ledger, as the store has it."""
+        self._older: dict[str, set[str]] = {}
+        """Ledgers of former lives by bookie."""
+        self._down: set[str] = set()
+
+    def take(self, position: int, event: Event) -> None:
+        match event:
+            case Fault(kind=events.BEGUN_ANEW, target=bookie):
+                self._older[bookie] = {ledger for ledger, members in self._members.items() if bookie in members}
+                self._down.add(bookie)
+            case events.BookieStarted(bookie=bookie):
+                self._down.discard(bookie)
+            case MetadataSeen(client=events.STORE, ledger=ledger):
+                self._seen(ledger, {member for _, ensemble in event.fragments for member in ensemble})
+            case MetadataRemoved(client=events.STORE, ledger=ledger):
+                self._seen(ledger, set())
+        super().take(position, event)
+
+    def _seen(self, ledger: str, members: set[str]) -> None:
+        """What leaves a bookie while it is down is not among what it finds."""
+        self._members[ledger] = members
+        for bookie in self._down - members:
+            self._older[bookie].discard(ledger)
+
+    def _answered(self, position: int, event: BookieAnswered) -> None:
+        if event.operation in ADDS and event.ledger in self._older.get(event.bookie, ()):
+            self.looked += 1
+            if event.status == "EOK":
+                seen = f"{event.bookie} accepted entry {event.entry_id} of ledger {event.ledger}"
+                raise NewLifeTookOldAdd(f"{seen}, which is older than its directories", event)

@@ -12,7 +12,13 @@ from tests.history.history_index import HistoryIndex
 from tests.history.recorder import Recorder
 from tests.history.rules import Rule, Rules, Watch
 from tests.history.rules_access import PoliciesCountAtOnce, QuotasHold, StrangersAreRefused
-from tests.history.rules_bookies import FencesHold, ForeignDirectoriesAreRefused, NegativesStay, WrongKeysAreRefused
+from tests.history.rules_bookies import (
+    FencesHold,
+    ForeignDirectoriesAreRefused,
+    NegativesStay,
+    NewLivesTakeNoOldAdds,
+    WrongKeysAreRefused,
+)
 from tests.history.rules_entries import (
     AcknowledgementsAreContiguous,
     ConfirmedReadsStayBelowTheLac,
@@ -64,6 +70,7 @@ RULES: tuple[type[Rule], ...] = (
     RepairsReplaceMembersOnly,
     ForeignDirectoriesAreRefused,
     WrongKeysAreRefused,
+    NewLivesTakeNoOldAdds,
 )
 
 

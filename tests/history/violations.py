@@ -242,6 +242,11 @@ class TargetNotFenced(InvariantViolated):
     sentence = "a bookie that takes a place in a closed ledger is fenced for it"
 
 
+class NewLifeTookOldAdd(InvariantViolated):
+    id = "R9"
+    sentence = "a new life of a bookie id takes no normal add to an older ledger that names the id"
+
+
 class UnknownTakenForMissing(InvariantViolated):
     id = "R10"
     sentence = "no ledger stays listed as unrecoverable of which every entry has a copy where the metadata say"

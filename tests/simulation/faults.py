@@ -22,7 +22,7 @@ from tests.history.violations import NoProgress
 from tests.simulation.damage import contents, damage_a_file, kind_of
 from tests.simulation.metadata import HOST as METADATA_HOST
 from tests.simulation.metadata import MemoryMetadata, OtherStore
-from tests.simulation.plan import DAMAGED_FILE, DISABLED, DRAINED, FaultPlan, Plan
+from tests.simulation.plan import BEGUN_ANEW, DAMAGED_FILE, DISABLED, DRAINED, FaultPlan, Plan
 from tests.simulation.simulated_bookie import SimulatedBookie
 from tests.simulation.workload import VISITORS
 from tests.simulation.world import World
@@ -234,6 +234,8 @@ class Faults:
             await self._take_down(fault, bookies if fault.kind == "power-loss-of-all" else [bookie])
         elif fault.kind in ("wipe", "corrupt", "flipped-reads"):
             await self._damage(fault.kind, bookie)
+        elif fault.kind == BEGUN_ANEW:
+            await self._begin_anew(bookie, fault.lasts)
         elif fault.kind == "add-bookie":
             await self._add_bookie()
         elif fault.kind == DRAINED:
@@ -447,6 +449,20 @@ class Faults:
         else:
             self._turn_bits(bookie)
 
+    async def _begin_anew(self, bookie: SimulatedBookie, seconds: float) -> None:
+        """Somebody gives it empty disks and deletes its cookie, with the same id as before."""
+        store = self._world.metadata
+        if not isinstance(store, MemoryMetadata):
+            return
+        self._down[bookie.name] += 1
+        # It would join whatever cluster it is shown.
+        store.lead(bookie.name, None)
+        bookie.wipe()
+        store.cookies.pop(bookie.bookie_id, None)
+        await asyncio.sleep(seconds)
+        self._down[bookie.name] -= 1
+        await self._start(bookie)
+
     async def _damage_file(self, fault: FaultPlan) -> None:
         """Takes a bookie down, in one way or another, damages a file of it, and starts it again."""
         rng = self._world.random("damage")
@@ -562,8 +578,8 @@ class Faults:
             self._flipping.clear()
             bookie.disk.media.capacity = None
             bookie.resume()
-        if self._hurt:
-            # What such a bookie lacks it may never be able to take again.
+        if self._hurt or self.counts[BEGUN_ANEW]:
+            # What such a bookie lacks it may never be able to take again: an intruder's key may have come first.
             await self._add_bookie()
         await self._until_all_serve()
         await asyncio.sleep(_SETTLING_SECONDS)

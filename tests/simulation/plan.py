@@ -24,6 +24,8 @@ DAMAGED_FILE = "damaged-file"
 """The kind of a fault: a file of a bookie is damaged while it is down."""
 DRAINED = "drained"
 """The kind of a fault: somebody wants a bookie emptied, for good."""
+BEGUN_ANEW = "begun-anew"
+"""The kind of a fault: a bookie loses its data and its cookie, and comes back under its id."""
 DISABLED = "auto-recovery-disabled"
 """The kind of a fault: somebody disables auto-recovery for the whole cluster."""
 STORE_FAULTS = "store-faults"
@@ -38,6 +40,8 @@ _DISABLED, _DRAINED, _WIPED = 0.2, 0.2, 0.6
 good, if nothing else loses data."""
 _AWAY = 0.3
 """Share of them in which one is away for a short time."""
+_BEGUN_ANEW = 0.3
+"""Share of those that are lost for good, in a plain store, that come back under their id without their data."""
 _MEETINGS = 0.6
 """Share of visits that come while the writer is at work."""
 _SHORTEST_SECONDS = 0.1
@@ -282,9 +286,13 @@ def _with_auto_recovery(plan: Plan, limits: Limits) -> Plan:
     if rng.random() < _DRAINED:
         at = rng.uniform(0.05, 0.8) * plan.duration
         faults.append(FaultPlan("f-drain", at, DRAINED, rng.randrange(plan.bookies), 0.0))
+    anew = random.Random(f"begun anew {plan.seed}")
     if rng.random() < _WIPED and not any(fault.kind in (*limits.lossy_kinds, DAMAGED_FILE) for fault in faults):
-        at = rng.uniform(0.2, 0.8) * plan.duration
-        faults.append(FaultPlan("f-loss", at, "wipe", rng.randrange(plan.bookies), 0.0))
+        at, target = rng.uniform(0.2, 0.8) * plan.duration, rng.randrange(plan.bookies)
+        if not plan.gateways and anew.random() < _BEGUN_ANEW:
+            faults.append(FaultPlan("f-loss", at, BEGUN_ANEW, target, anew.choice((0.0, 0.5, 4.0, 12.0))))
+        else:
+            faults.append(FaultPlan("f-loss", at, "wipe", target, 0.0))
     if rng.random() < _AWAY:
         at, lasts = rng.uniform(0.1, 0.5) * plan.duration, rng.choice((0.5, 4.0, 8.0))
         faults.append(FaultPlan("f-away", at, "kill", rng.randrange(plan.bookies), lasts))

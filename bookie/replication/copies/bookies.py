@@ -194,13 +194,11 @@ class Bookies:
             await all_of(read(entry_id) for entry_id in some)
         return found
 
-    async def fence(
-        self, bookie_id: str, ledger_id: int, secrets: LedgerSecrets, *, behind: int, in_limbo: bool = False
-    ) -> None:
+    async def fence(self, bookie_id: str, ledger_id: int, secrets: LedgerSecrets, *, behind: int) -> None:
         """Makes the bookie take no add of a writer for a ledger, be it one that it has not heard of (R9).
 
         A bookie fences first and then looks for the entry, so one with the right master key has fenced a ledger in
-        limbo too. Whether its key is right shows when it takes a copy; `in_limbo` is for places that the bookie has.
+        limbo too. With a wrong one it says the same, and takes neither copies nor what the ledger's writer adds.
 
         Args:
             bookie_id: Who is asked.
@@ -208,7 +206,6 @@ class Bookies:
             secrets: Of the ledger.
             behind: Its last entry. One behind it is asked for, which nobody has to hold: a damaged copy answers EIO,
                 which does not tell whether the fence holds.
-            in_limbo: Whether an answer that the ledger is in limbo will do.
 
         Raises:
             TargetRefusesException: The bookie will not take copies of this ledger.
@@ -217,7 +214,7 @@ class Bookies:
         request = ReadRequest(self._pool.next_txn_id(), ledger_id, behind + 1, True, secrets.master_key)
         response = await self._request(bookie_id, Operation.READ_ENTRY, request)
         status = response.status
-        if status in (Status.EOK, *_NOTHING_HELD) or (in_limbo and status is Status.EUNKNOWNLEDGERSTATE):
+        if status in (Status.EOK, *_NOTHING_HELD, Status.EUNKNOWNLEDGERSTATE):
             return
         if status in _REFUSALS:
             raise TargetRefusesException(f"bookie {bookie_id}: {_TAKES_NO_COPY}")

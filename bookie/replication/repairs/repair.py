@@ -233,7 +233,7 @@ class LedgerRepair:
     async def _refill(self, repair: PlaceRepair) -> bool:
         """False if the bookie takes no copies of the ledger, or spoils them: another one has to take its place."""
         try:
-            await self._fill(repair.bookie_id, repair.due, in_place=True, last_copies=repair.last_copies)
+            await self._fill(repair.bookie_id, repair.due, last_copies=repair.last_copies)
         except TargetRefusesException as error:
             self._refused_by(repair.bookie_id, error)
             return False
@@ -268,13 +268,13 @@ class LedgerRepair:
         scoped = self._record.ledger_id.scope_id != 0
         return await self._tools.placement.replace_bookie(request, list(ensemble), index, exclude, scoped=scoped)
 
-    async def _fill(self, target: str, due: BitMap64, *, in_place: bool = False, last_copies: bool = False) -> None:
+    async def _fill(self, target: str, due: BitMap64, *, last_copies: bool = False) -> None:
         """Until the bookie says itself that it holds all that is due (R3)."""
         tools, record = self._tools, self._record
         number = record.ledger_id.ledger_id
         if record.metadata.is_closed:
             last = record.metadata.last_entry_id
-            await tools.bookies.fence(target, number, self._secrets, behind=last, in_limbo=in_place)
+            await tools.bookies.fence(target, number, self._secrets, behind=last)
         missing = due - (await self._holding(target, due)).entries
         if missing:
             copier = Copier(tools.bookies, tools.budget, self._copied)

@@ -64,7 +64,7 @@ async def test_a_ledger_in_limbo_of_which_nothing_is_left(tmp_path: Path) -> Non
             assert await asyncio.to_thread(ask_all, server, *wanted) == [Status.EUNKNOWNLEDGERSTATE] * len(wanted)
         assert await asyncio.to_thread(ask_batch, server, 4) == Status.EUNKNOWNLEDGERSTATE
         late = add(LEDGER, 4)
-        assert await asyncio.to_thread(ask_all, server, late) == [Status.EFENCED]
+        assert await asyncio.to_thread(ask_all, server, late) == [Status.EUNKNOWNLEDGERSTATE]
         assert await asyncio.to_thread(ask_all, server, late._replace(recovery=True), read(LEDGER, 4)) == [0, 0]
         assert await asyncio.to_thread(ask_all, server, read(LEDGER + 1, 0)) == [Status.ENOLEDGER]
 

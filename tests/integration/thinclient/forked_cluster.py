@@ -57,9 +57,13 @@ class ForkedCluster:
         self._running.discard(bookie_id)
         self._paused.discard(bookie_id)
 
+    def home(self, bookie_id: str) -> Path:
+        """The directory with the bookie's own."""
+        return self._root / bookie_id / "bookie"
+
     def wipe(self, bookie_id: str) -> None:
         """Removes what a bookie that does not run has stored."""
-        shutil.rmtree(self._root / bookie_id / "bookie")
+        shutil.rmtree(self.home(bookie_id))
 
     def pause(self, bookie_id: str) -> None:
         os.kill(self.bookies[bookie_id].pid, signal.SIGSTOP)

@@ -147,6 +147,14 @@ BROKEN: dict[str, tuple[str, Change]] = {
     ),
     "a fence lost": ("S6", with_last(holds("b2", fenced=False))),
     "a wrong key let in": ("S7", with_late_answer("b2", 9, "recovery-add", "EOK", wrong_key=True)),
+    "a new life takes an old writer's add": (
+        "R9",
+        changes(
+            with_last(metadata(0, "OPEN", ledger="8")),
+            with_last(Fault(3.0, events.BEGUN_ANEW, "b2"), events.BookieStarted(3.0, "b2")),
+            with_late_answer("b2", 9, "add", "EOK", ledger="8"),
+        ),
+    ),
     "a complete fragment changed by no repair": ("P6", with_last(metadata(3, "CLOSED", fragments=((0, MOVED),)))),
     "a repair that moves a border": (
         "R7",
@@ -250,6 +258,24 @@ def test_a_bookie_that_lost_a_file_may_have_lost_the_key() -> None:
     for damaged, broken in (("b2", False), ("b1", True)):
         change = changes(with_last(Fault(3.0, events.DAMAGED_FILE, damaged, "7.idx remove")), let_in)
         assert ("S7" in check_history(change(good_history())).broken) is broken
+
+
+@pytest.mark.parametrize("moved_first", [True, False])
+def test_a_new_life_may_take_adds_of_ledgers_that_had_left_the_bookie(moved_first: bool) -> None:
+    (left,) = set(BOOKIES) - set(MOVED)
+    moved = with_last(events.LedgerRepaired(3.0, "7", 3), metadata(3, "CLOSED", fragments=((0, MOVED),)))
+    begun, serves = (with_last(each) for each in (Fault(3.0, events.BEGUN_ANEW, left), events.BookieStarted(3.0, left)))
+    steps = (begun, moved, serves) if moved_first else (begun, serves, moved)
+    verdict = check_history(changes(*steps, with_late_answer(left, 9, "add", "EOK"))(good_history()))
+    assert ("R9" in verdict.broken) is not moved_first
+
+
+def test_a_bookie_may_deny_what_lies_behind_the_end() -> None:
+    """It had acknowledged it, and the recovery that has closed the ledger passed it over."""
+    beyond = [with_late_answer("b2", 9, "add", "EOK"), with_late_answer("b2", 9, "read", "ENOENTRY")]
+    for end, broken in (("CLOSED", False), ("OPEN", True)):
+        open_again = [] if end == "CLOSED" else [with_last(metadata(3, "OPEN"))]
+        assert ("S3" in check_history(changes(*open_again, *beyond)(good_history())).broken) is broken
 
 
 def test_a_deleted_ledger_is_promised_nothing() -> None:

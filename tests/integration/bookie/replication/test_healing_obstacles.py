@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
+from bookgate.ledger.digest import ledger_master_key
+from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata_store import LedgerManagerFactory
 from bookgate.ledger.replication_control import find_bookie
+from bookgate.ledger.wire.messages import Request, Status
+from tests.integration.bookie.entry_client import EntryClient, add, read
 from tests.integration.bookie.replication import healing
 from tests.integration.bookie.replication.healing import AT_LENGTH, SETTINGS, Store, audit, until, until_healed
+from tests.integration.bookie.replication.test_worker import PASSWORD
 from tests.integration.thinclient.forked_cluster import ForkedCluster, forked_cluster
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(3600 if AT_LENGTH else 900)]
@@ -108,22 +113,53 @@ SMALL = {
 
 
 async def test_a_wiped_member_is_refilled_where_nobody_else_could_take_its_place(store: Store, tmp_path: Path) -> None:
-    """As many bookies as an ensemble has: the one that was lost comes back without its data."""
-    with forked_cluster(tmp_path, 3, store.uri, **SETTINGS) as cluster:
+    """As many bookies as an ensemble has: the one that was lost comes back without its data.
+
+    Until it has them again it denies nothing, and it never takes what a writer adds to a ledger of its former life.
+    """
+    with forked_cluster(tmp_path, 3, store.uri, **SETTINGS, gc_wait_seconds=0.5) as cluster:
         async with healing.healing(cluster) as (factory, client):
             acknowledged = await healing.filled(client, 20)
-            before = [await factory.ledger_manager.read(ledger_id) for ledger_id in acknowledged]
+            empty = await client.create_ledger(3, 3, 2, password=PASSWORD)
+            await empty.close()
+            ledgers = [empty.ledger_id, *acknowledged]
+            before = [await factory.ledger_manager.read(ledger_id) for ledger_id in ledgers]
             lost = "bookie-1"
             await asyncio.to_thread(cluster.kill, lost)
 
             async def all_marked() -> bool:
-                return len(await healing.marked(factory)) == len(acknowledged)
+                return len(await healing.marked(factory)) == len(ledgers)
 
             await until(all_marked)
+            await factory.replication_metadata.set_enabled(False)
             await back_without_its_data(cluster, factory, lost)
+            unknown = {Status.EUNKNOWNLEDGERSTATE}
+            assert await asyncio.to_thread(answers, cluster, lost, ledgers, read) == unknown
+            assert await asyncio.to_thread(answers, cluster, lost, ledgers, writers_add) == unknown
+            await factory.replication_metadata.set_enabled(True)
             await until_healed(factory, ())
-            assert [await factory.ledger_manager.read(ledger_id) for ledger_id in acknowledged] == before
+            assert [await factory.ledger_manager.read(ledger_id) for ledger_id in ledgers] == before
             assert await audit(factory, client, acknowledged) == 20 * 20 * 3
+
+            async def out_of_limbo() -> bool:
+                return not list(cluster.home(lost).rglob("bookie.limbo"))
+
+            await until(out_of_limbo)
+            assert await asyncio.to_thread(answers, cluster, lost, ledgers[1:], read) == {Status.EOK}
+            assert await asyncio.to_thread(answers, cluster, lost, ledgers[:1], read) == {Status.ENOENTRY}
+            assert await asyncio.to_thread(answers, cluster, lost, ledgers, writers_add) == {Status.EFENCED}
+
+
+def writers_add(ledger_id: int, entry_id: int) -> Request:
+    return add(ledger_id, entry_id, key=ledger_master_key(PASSWORD))
+
+
+def answers(
+    cluster: ForkedCluster, bookie_id: str, ledgers: Sequence[LedgerId], request: Callable[[int, int], Request]
+) -> set[Status]:
+    """What a bookie says of entry 5 of each ledger."""
+    with EntryClient(cluster.bookies[bookie_id].addresses["bookie"]) as client:
+        return {Status(client.status(request(ledger_id.ledger_id, 5))) for ledger_id in ledgers}
 
 
 async def back_without_its_data(cluster: ForkedCluster, factory: LedgerManagerFactory, bookie_id: str) -> None:

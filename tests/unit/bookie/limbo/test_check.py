@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,6 +12,7 @@ import pytest
 
 from bookgate.bookie.limbo.check import LimboCheck, all_ledgers
 from bookgate.bookie.limbo.placed_entries import placed_entries
+from bookgate.ledger.digest import ledger_master_key
 from bookgate.ledger.errors import (
     BKException,
     MetaStoreException,
@@ -20,6 +22,7 @@ from bookgate.ledger.errors import (
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import Fragment, LedgerMetadata, LedgerState
 from bookgate.ledger.metadata_store import LedgerManagerFactory, LedgerRecord, Membership
+from bookgate.ledger.password_check import PasswordCheck
 from tests.unit.bookie.storage.storage_support import OpenStorage, opened
 
 MEMBERSHIP = Membership("a:1", "own")
@@ -53,7 +56,19 @@ class Store:
         self.ledgers = ledgers
         self.instance_id = "own"
         self.scope_ids: list[int] = []
-        self.ledger_manager = self.registration_manager = self
+        self.marks: list[tuple[int, Sequence[str]]] = []
+        self.enabled = True
+        self.ledger_manager = self.registration_manager = self.replication_metadata = self
+
+    async def is_enabled(self) -> bool:
+        return self.enabled
+
+    async def auditor(self) -> str:
+        return "b:1"
+
+    async def mark(self, ledger_id: int, replicas: Sequence[str], ctime_ms: int | None) -> None:
+        assert ctime_ms is not None
+        self.marks.append((ledger_id, replicas))
 
     async def verify(self, membership: Membership) -> None:
         membership.check(self.instance_id, b"cookie")
@@ -89,9 +104,20 @@ class Checked:
 
     def __init__(self, bookie: OpenStorage, store: Store) -> None:
         self.now = 0.0
+        self.fenced: dict[int, bytes] = {}
         self._check = LimboCheck(
-            bookie.storage, cast(LedgerManagerFactory, store), MEMBERSHIP, WAIT_SECONDS, 0, lambda: self.now, at_once
+            bookie.storage,
+            cast(LedgerManagerFactory, store),
+            MEMBERSHIP,
+            WAIT_SECONDS,
+            0,
+            lambda: self.now,
+            at_once,
+            self._fence,
         )
+
+    async def _fence(self, ledger_id: LedgerId, master_key: bytes) -> None:
+        self.fenced[ledger_id.number] = master_key
 
     def after(self, seconds: float) -> None:
         self.now += seconds
@@ -132,6 +158,48 @@ def test_what_leaves_and_what_stays(tmp_path: Path) -> None:
         bookie.add(2, 2)
         check.after(WAIT_SECONDS)
         assert bookie.storage.limbo() == [5, 6, 7, 8]
+
+
+def test_what_leaves_is_fenced_if_it_names_the_bookie(tmp_path: Path) -> None:
+    """R9: a fence may be among what was lost, also of a ledger of which nothing was here."""
+    closed = LedgerState.CLOSED
+    empty = metadata(closed, -1, (0, "abc"), quorum=3)
+    password = replace(empty, password=b"secret")
+    withheld = replace(password, password=b"", password_check=PasswordCheck(b"salt", b"hash"))
+    store = Store(
+        {
+            1: metadata(closed, 0, (0, "abc"), quorum=3),  # its key is here
+            2: password,
+            3: replace(empty, password=None, digest_type=None),  # nobody knows its key
+            4: withheld,
+            5: metadata(closed, -1, (0, "bcd"), quorum=3),
+        }
+    )
+    with opened(tmp_path) as bookie:
+        bookie.add(1, 0)
+        bookie.storage.limbo_marks.add(listed(store))
+        check = Checked(bookie, store)
+        check.after(0)
+        assert bookie.storage.limbo() == [3, 4]
+        assert check.fenced.keys() == {1, 2}
+        assert check.fenced[2] == ledger_master_key(b"secret")
+
+
+def test_what_is_missing_is_marked_once(tmp_path: Path) -> None:
+    """Where somebody takes heed of it."""
+    store = Store(
+        {1: metadata(LedgerState.CLOSED, 2, (0, "abc"), quorum=3), 2: metadata(LedgerState.OPEN, -1, (0, "abc"))}
+    )
+    store.enabled = False
+    with opened(tmp_path) as bookie:
+        bookie.storage.limbo_marks.add([*listed(store), LedgerId(7, 1).number])
+        check = Checked(bookie, store)
+        check.after(0)
+        assert store.marks == []
+        store.enabled = True
+        check.after(0)
+        check.after(0)
+        assert store.marks == [(1, ["a:1"])]
 
 
 def test_what_an_older_store_lacks_for_a_while_stays(tmp_path: Path) -> None:

@@ -214,7 +214,7 @@ def test_a_loss_that_is_accepted_leaves_what_is_held_and_makes_the_rest_unknown(
         assert again.storage.is_in_limbo(LATE)
         late = again.ledger(LATE)
         assert late.limbo
-        assert late.check_add(KEY, recovery=False) is Status.EFENCED
+        assert late.check_add(KEY, recovery=False) is Status.EUNKNOWNLEDGERSTATE
         assert late.check_add(KEY, recovery=True) is Status.EOK
         for question in (
             lambda: again.storage.reader.read_entry(late, 7),
