@@ -20,7 +20,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from typing import Any
 
 from pyroaring import BitMap64
@@ -32,7 +31,6 @@ from bookgate.bookie.system.files import StorageCorruptException
 from bookgate.ledger.digest import ledger_master_key
 from bookgate.ledger.errors import (
     BKException,
-    IllegalOpException,
     MetadataFormatException,
     NoSuchLedgerExistsOnMetadataServerException,
 )
@@ -106,6 +104,8 @@ class LimboCheck:
         self._clock = clock
         self._in_thread = in_thread
         self._fence = fence
+        self._marks: ReplicationMetadata | None = None
+        """Where the pass under way asks for copies."""
         self._marked: set[int] = set()
         """Ledgers that this process has marked: one that can't be repaired is not marked for ever."""
 
@@ -128,16 +128,14 @@ class LimboCheck:
         if not waiting:
             return
         await self._metadata.catch_up(None)
-        store = await self._marks()
+        self._marks = await self._find_marks()
         left, gone = 0, list[int]()
         for start in range(0, len(waiting), _READ_AT_ONCE):
             numbers = waiting[start : start + _READ_AT_ONCE]
             records = await self._metadata.ledger_manager.read_many([LedgerId.of_number(number) for number in numbers])
             answers = list(zip(numbers, records, strict=True))
             gone += [number for number, record in answers if _is_gone(record)]
-            left += await self._leave(
-                [number for number, record in answers if await self._is_settled(number, record, store)]
-            )
+            left += await self._leave([number for number, record in answers if await self._is_settled(number, record)])
             if self._rate > 0:
                 await asyncio.sleep(len(numbers) / self._rate)
         left += await self._leave(self._quarantine.due(sorted(gone), self._clock()))
@@ -150,9 +148,7 @@ class LimboCheck:
             await self._in_thread(lambda: self._storage.leave_limbo(numbers))
         return len(numbers)
 
-    async def _is_settled(
-        self, number: int, record: LedgerRecord | BKException, store: ReplicationMetadata | None
-    ) -> bool:
+    async def _is_settled(self, number: int, record: LedgerRecord | BKException) -> bool:
         if isinstance(record, BKException) or not record.metadata.is_closed:
             return False
         metadata = record.metadata
@@ -163,7 +159,7 @@ class LimboCheck:
                 return await self._is_fenced(record)
         except StorageCorruptException as error:
             log_event(_log, "limbo_stays", logging.WARNING, ledger=ledger_name(number), error=error)
-        await self._mark(store, record.ledger_id)
+        await self._mark(record.ledger_id)
         return False
 
     async def _is_fenced(self, record: LedgerRecord) -> bool:
@@ -175,19 +171,25 @@ class LimboCheck:
         await self._fence(record.ledger_id, ledger_master_key(password or b""))
         return True
 
-    async def _marks(self) -> ReplicationMetadata | None:
-        """Where to ask for copies of what is missing here; None: nobody would make them."""
+    async def _find_marks(self) -> ReplicationMetadata | None:
+        """Where to ask for copies of what is missing here; None: nobody would make them, or this bookie may not ask."""
         try:
             store = self._metadata.replication_metadata
-        except IllegalOpException:
+            return store if await obstacle(store) is None else None
+        except BKException:
             return None
-        return store if await obstacle(store) is None else None
 
-    async def _mark(self, store: ReplicationMetadata | None, ledger_id: LedgerId) -> None:
-        if store is None or ledger_id.scope_id or ledger_id.number in self._marked:
+    async def _mark(self, ledger_id: LedgerId) -> None:
+        if self._marks is None or ledger_id.scope_id or ledger_id.number in self._marked:
             return
-        with suppress(MetadataFormatException):  # it is marked, and a worker looks at it
-            await store.mark(ledger_id.ledger_id, [self._membership.bookie_id], int(time.time() * 1000))
+        try:
+            await self._marks.mark(ledger_id.ledger_id, [self._membership.bookie_id], int(time.time() * 1000))
+        except MetadataFormatException:
+            pass  # it is marked, and a worker looks at it
+        except BKException as error:
+            self._marks = None
+            log_event(_log, "limbo_not_marked", logging.WARNING, ledger=ledger_id, error=error)
+            return
         self._marked.add(ledger_id.number)
 
     def _holds_its_part(self, number: int, metadata: LedgerMetadata) -> bool:

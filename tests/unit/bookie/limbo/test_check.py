@@ -17,6 +17,7 @@ from bookgate.ledger.errors import (
     BKException,
     MetaStoreException,
     NoSuchLedgerExistsOnMetadataServerException,
+    UnauthorizedAccessException,
     WrongClusterException,
 )
 from bookgate.ledger.ledger_id import LedgerId
@@ -58,6 +59,7 @@ class Store:
         self.scope_ids: list[int] = []
         self.marks: list[tuple[int, Sequence[str]]] = []
         self.enabled = True
+        self.refusal: BKException | None = None
         self.ledger_manager = self.registration_manager = self.replication_metadata = self
 
     async def is_enabled(self) -> bool:
@@ -68,6 +70,8 @@ class Store:
 
     async def mark(self, ledger_id: int, replicas: Sequence[str], ctime_ms: int | None) -> None:
         assert ctime_ms is not None
+        if self.refusal is not None:
+            raise self.refusal
         self.marks.append((ledger_id, replicas))
 
     async def verify(self, membership: Membership) -> None:
@@ -200,6 +204,20 @@ def test_what_is_missing_is_marked_once(tmp_path: Path) -> None:
         check.after(0)
         check.after(0)
         assert store.marks == [(1, ["a:1"])]
+
+
+def test_a_bookie_that_may_not_mark_goes_on(tmp_path: Path) -> None:
+    lacking = metadata(LedgerState.CLOSED, 2, (0, "abc"), quorum=3)
+    store = Store({1: lacking, 2: lacking, 3: metadata(LedgerState.CLOSED, 2, (0, "bcd"), quorum=3)})
+    store.refusal = UnauthorizedAccessException("it may not")
+    with opened(tmp_path) as bookie:
+        bookie.storage.limbo_marks.add(listed(store))
+        check = Checked(bookie, store)
+        check.after(0)
+        assert bookie.storage.limbo() == [1, 2]
+        store.refusal = None
+        check.after(0)
+        assert [ledger_id for ledger_id, _ in store.marks] == [1, 2]
 
 
 def test_what_an_older_store_lacks_for_a_while_stays(tmp_path: Path) -> None:
