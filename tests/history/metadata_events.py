@@ -144,6 +144,25 @@ class QuotaSet(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class LedgerShown(Event):
+    """A client that may see its own ledgers was shown one. `how`: listing, records, read, batch, watch."""
+
+    client: str
+    ledger: str
+    how: str
+
+
+@dataclass(frozen=True, slots=True)
+class GuestAnswered(Event):
+    """What a gateway has sent to a client from which passwords are kept. `tells`: one of those is in it."""
+
+    gateway: str
+    client: str
+    method: str
+    tells: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Quiet(Event):
     """Nothing was changed for so long that everyone must have heard of everything."""
 

@@ -1,4 +1,4 @@
-"""What a single event can break where there is a policy: A2, A3 and A4.
+"""What a single event can break where there is a policy: A2 to A5.
 
 Answers of bookies to strangers are events of their own. What a stranger writes says so: its entries by the name that
 they begin with, its LAC by being above all others.
@@ -17,10 +17,10 @@ from tests.history.events import (
     PolicyReplaced,
     StrangerAnswered,
 )
-from tests.history.metadata_events import GONE, QuotaSet, StoreChanged
+from tests.history.metadata_events import GONE, GuestAnswered, LedgerShown, QuotaSet, StoreChanged
 from tests.history.rules import Rule
 from tests.history.rules_bookies import ADDS
-from tests.history.violations import PolicyOutlived, QuotaExceeded, StrangerServed
+from tests.history.violations import LedgerNotKept, PolicyOutlived, QuotaExceeded, StrangerServed
 
 STRANGER = "stranger"
 """May do everything to ledgers that it owns, and owns none."""
@@ -68,6 +68,31 @@ class QuotasHold(Rule):
         if len(self._owned) > quota.ledgers:
             seen = f"{quota.client} has {len(self._owned)} ledgers, and may have {quota.ledgers}"
             raise QuotaExceeded(seen, quota, *self._owned.values())
+
+
+class LedgersAreKept(Rule):
+    """A5. A ledger is its creator's, whose name its first mark begins with."""
+
+    id = "A5"
+    hears = (GuestAnswered, LedgerShown, StoreChanged)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._creators: dict[str, str] = {}
+
+    def take(self, position: int, event: Event) -> None:
+        match event:
+            case StoreChanged(version=0):
+                self._creators[event.ledger] = event.mark.partition("/")[0]
+            case LedgerShown():
+                self.looked += 1
+                if self._creators.get(event.ledger) != event.client:
+                    creator = self._creators.get(event.ledger)
+                    raise LedgerNotKept(f"{event.client} was shown ledger {event.ledger}, which is {creator}'s", event)
+            case GuestAnswered():
+                self.looked += 1
+                if event.tells:
+                    raise LedgerNotKept(f"{event.gateway} told {event.client} a password", event)
 
 
 def _is_refused(answer: StrangerAnswered) -> bool:

@@ -11,7 +11,7 @@ from tests.history.events import History
 from tests.history.history_index import HistoryIndex
 from tests.history.recorder import Recorder
 from tests.history.rules import Rule, Rules, Watch
-from tests.history.rules_access import PoliciesCountAtOnce, QuotasHold, StrangersAreRefused
+from tests.history.rules_access import LedgersAreKept, PoliciesCountAtOnce, QuotasHold, StrangersAreRefused
 from tests.history.rules_bookies import (
     FencesHold,
     ForeignDirectoriesAreRefused,
@@ -59,6 +59,7 @@ RULES: tuple[type[Rule], ...] = (
     StrangersAreRefused,
     PoliciesCountAtOnce,
     QuotasHold,
+    LedgersAreKept,
     FragmentsAreValid,
     MetadataMovesForward,
     FencesHold,

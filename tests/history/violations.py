@@ -313,6 +313,11 @@ class StrangerServed(InvariantViolated):
     )
 
 
+class LedgerNotKept(InvariantViolated):
+    id = "A5"
+    sentence = "a gateway shows no ledger and no password to whom the policy keeps them from"
+
+
 class PeerIgnored(InvariantViolated):
     id = "R18"
     sentence = "Bookgate honours the marks, locks and votes of BookKeeper's auditors, workers and collectors"

@@ -35,7 +35,7 @@ class WorldKind(StrEnum):
         if self is WorldKind.METADATA:
             return "P6", *(each for each in CHECKERS if each.startswith("M"))
         if self is WorldKind.ACCESS:
-            return "P6", *(each for each in CHECKERS if each.startswith("M")), "A1", "A2"
+            return "P6", *(each for each in CHECKERS if each.startswith("M")), "A1", "A2", "A5"
         return (*DATA_INVARIANTS, *(PEER_INVARIANTS if self is WorldKind.PEERS else ENTRY_INVARIANTS))
 
 

@@ -58,6 +58,8 @@ class MetadataClient:
         self, name: str, factory: LedgerManagerFactory, recorder: Recorder, rng: random.Random, ledgers: dict[int, None]
     ) -> None:
         self.name = name
+        self.password = b""
+        """Of ledgers that it creates."""
         self._manager = factory.ledger_manager
         self._recorder = recorder
         self._rng = rng
@@ -73,7 +75,7 @@ class MetadataClient:
         mark = f"{self.name}/{next(self._numbers)}"
         wanted = None if ledger is None else LedgerId.unscoped(ledger)
         metadata = LedgerMetadata.new(
-            self._rng.sample(_BOOKIES, 3), 3, 2, DigestType.CRC32C, b"", {MARK: mark.encode()}
+            self._rng.sample(_BOOKIES, 3), 3, 2, DigestType.CRC32C, self.password, {MARK: mark.encode()}
         )
         created = await self._change(mark, "create", ledger, self._manager.create(wanted, metadata))
         return None if created is None else created.ledger_id.ledger_id

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 
 from bookgate.ledger.metadata_store import LedgerRecord
 from bookgate.protos.bookkeeper.common.v1.status_pb2 import StatusCode
@@ -37,7 +38,7 @@ from tests.history.recorder import Recorder
 from tests.history.recording_client import metadata_seen
 from tests.history.verdict import Verdict, check_history, watch
 from tests.history.violations import NoProgress
-from tests.simulation.intruder import HOARDER, INTRUDER, QUOTA, Hoarder, Intruder, guarded
+from tests.simulation.intruder import HOARDER, INTRUDER, QUOTA, Hoarder, Intruder, guarded, password_of, sent_to_guests
 from tests.simulation.metadata_actors import MetadataClient, mark_of
 from tests.simulation.metadata_encounters import MetadataEncounters
 from tests.simulation.outcome import Outcome
@@ -100,6 +101,7 @@ async def _run(world: World, outcome: Outcome, recorder: Recorder, seconds: floa
     store.observers.append(store_recorder.observed)
     if intruder:
         store.access = guarded()
+        store.observers.append(partial(sent_to_guests, recorder))
     await store.start()
     ledgers: dict[int, None] = {}
     names = [f"client-{number}" for number in range(1, 1 + rng.choice((2, 3, 4)))]
@@ -110,7 +112,9 @@ async def _run(world: World, outcome: Outcome, recorder: Recorder, seconds: floa
     async def connect(name: str, kind: type[MetadataClient] = MetadataClient) -> MetadataClient:
         factory = store.factory_of(name) if intruder else store.factory("grpc://gateways")
         await factory.initialize()
-        return kind(name, factory, recorder, world.random(name), ledgers)
+        client = kind(name, factory, recorder, world.random(name), ledgers)
+        client.password = password_of(name) if intruder else b""
+        return client
 
     for name in names:
         clients[name] = await world.on(processes[name], connect(name))
@@ -180,7 +184,7 @@ def run_metadata_seed(
     """Runs a seed, with so many seconds of faults; with `transcript` every line is kept and told to `on_line`.
 
     `intruder`: the gateways have a policy, and there are two more clients: one whose changes it denies, and one that
-    may have a few ledgers.
+    may have a few ledgers, and see no others.
     """
     world = World(seed, transcript=transcript)
     world.transcript.on_line = on_line

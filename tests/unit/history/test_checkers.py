@@ -11,7 +11,7 @@ from tests.history import events
 from tests.history.check_metadata import INTRUDER
 from tests.history.contents import BAD_DIGEST
 from tests.history.events import Event, Fault, History, LedgerCreated, ReadDone, Recovered, StrangerAnswered
-from tests.history.metadata_events import GONE, ChangeEnded, QuotaSet, StoreChanged
+from tests.history.metadata_events import GONE, ChangeEnded, GuestAnswered, LedgerShown, QuotaSet, StoreChanged
 from tests.history.recorder import Recorder
 from tests.history.rules_access import FORMER, STRANGE_LAC, STRANGER
 from tests.history.verdict import CHECKERS, RULES, check_history, judge_so_far, watch
@@ -83,6 +83,11 @@ BROKEN: dict[str, tuple[str, Change]] = {
         "A2",
         with_last(QuotaSet(3.0, "h", 1), *(StoreChanged(3.0, ledger, 0, 90, f"h/{ledger}") for ledger in "123")),
     ),
+    "another's ledger is shown": (
+        "A5",
+        with_last(StoreChanged(3.0, "1", 0, 90, "w/1"), LedgerShown(3.0, "h", "1", "listing")),
+    ),
+    "a password is told": ("A5", with_last(GuestAnswered(3.0, "g", "h", "Read", tells=True))),
     "a request of a stranger is served": ("A4", with_last(stranger("add", "EOK"))),
     "a stranger is told that there is no entry": ("A4", with_last(stranger("fencing-read", "ENOENTRY"))),
     "an error for who can't be the owner": ("A4", with_last(stranger("add", "EIO", client=FORMER))),
@@ -178,6 +183,17 @@ def test_who_removes_a_ledger_may_create_another() -> None:
     verdict = check_history(with_last(*kept, StoreChanged(3.0, "1", GONE, 93, ""), second)(good_history()))
     assert "A2" not in verdict.broken
     assert verdict.looked["A2"] == 2
+
+
+def test_who_has_a_ledger_is_shown_it() -> None:
+    own = [
+        StoreChanged(3.0, "1", 0, 90, "h/1"),
+        StoreChanged(3.0, "1", 1, 91, "w/2"),
+        LedgerShown(3.0, "h", "1", "read"),
+    ]
+    verdict = check_history(with_last(*own, GuestAnswered(3.0, "g", "h", "Read", tells=False))(good_history()))
+    assert "A5" not in verdict.broken
+    assert verdict.looked["A5"] == 2
 
 
 def test_who_may_is_served_until_the_policy_is_replaced_and_fences_that_were_asked_for_hold() -> None:
