@@ -140,6 +140,10 @@ class BookiePool:
         """Number of open connections."""
         return sum(connection.connected for connection in self._connections.values())
 
+    def losses(self, bookie_id: str) -> int:
+        """How many connections to a bookie were lost so far. While that stays, the same process answers."""
+        return sum(each.losses for key, each in self._connections.items() if key[1] == bookie_id)
+
     def connection(self, bookie_id: str, ledger_id: int = 0) -> BookieConnection:
         """The connection to a bookie for a ledger's requests; the first request opens it."""
         return self._connection(self._wire_protocol, bookie_id, ledger_id)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine, Iterable, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -86,6 +87,15 @@ class Bookies:
         does, and where one of these is missing all of them. A list may lack an entry that is held; see
         `left_out_of_lists`.
         """
+        losses = self._pool.losses(bookie_id)
+        state = await self._copies(bookie_id, ledger_id, due)
+        if not isinstance(state, Holding):
+            return state
+        if self._pool.losses(bookie_id) != losses:
+            return Unknown(f"the connection to bookie {bookie_id} was lost while it said what it holds")
+        return replace(state, losses=losses)
+
+    async def _copies(self, bookie_id: str, ledger_id: int, due: BitMap64) -> Copies:
         if self._silent_until.get(bookie_id, 0.0) > asyncio.get_running_loop().time():
             return await self._probed(bookie_id, ledger_id, due)
         try:

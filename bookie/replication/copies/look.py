@@ -1,8 +1,10 @@
 """Examines the copies of one ledger: asks each of its bookies what it holds, twice if the answer shows a lack.
 
 A bookie that lacks an entry that it should hold has to say so in two responses two seconds apart; one response suffices
-for what it holds, and for what is unknown. Source: docs/protocol/auto-recovery.md#verdicts. Not its job: the
-consequences (`verdicts`).
+for what it holds, and for what is unknown. Both have to be the same process's: one that was started again in between
+is asked once more, since it may have been replaced, and its files changed.
+
+Source: docs/protocol/auto-recovery.md#verdicts. Not its job: the consequences (`verdicts`).
 """
 
 from __future__ import annotations
@@ -13,11 +15,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from pyroaring import BitMap64
 
 from bookgate.bookie.replication.copies.fragments import complete_fragments
-from bookgate.bookie.replication.copies.verdicts import Copies, lacking, missing_twice
+from bookgate.bookie.replication.copies.verdicts import Copies, Unknown, lacking, may_be_another, missing_twice
 from bookgate.ledger.metadata import LedgerMetadata
 
 _ASK_AGAIN_SECONDS = 2.0
 """Between two answers that together say that an entry is missing."""
+_TIMES_ASKED_AGAIN = 3
+"""A bookie that is another process each time is unknown."""
 
 Ask = Callable[[str, BitMap64], Awaitable[Copies]]
 """Asks a bookie what it holds of the ledger, given the ids that it is due to hold."""
@@ -26,13 +30,18 @@ Ask = Callable[[str, BitMap64], Awaitable[Copies]]
 async def look(metadata: LedgerMetadata, ask: Ask) -> dict[str, Copies]:
     """What is known of the copies of each bookie of a ledger."""
     members = [bookie_id for fragment in metadata.fragments for bookie_id in fragment.ensemble]
-    first = await _ask_all(metadata, list(dict.fromkeys(members)), ask)
-    doubted = lacking(metadata, first)
-    if not doubted:
-        return first
-    await asyncio.sleep(_ASK_AGAIN_SECONDS)
-    second = await _ask_all(metadata, doubted, ask)
-    return {**first, **{name: missing_twice(first[name], state) for name, state in second.items()}}
+    found = await _ask_all(metadata, list(dict.fromkeys(members)), ask)
+    doubted = lacking(metadata, found)
+    for _ in range(_TIMES_ASKED_AGAIN):
+        if not doubted:
+            return found
+        await asyncio.sleep(_ASK_AGAIN_SECONDS)
+        again = await _ask_all(metadata, doubted, ask)
+        doubted = [name for name in doubted if may_be_another(found[name], again[name])]
+        found |= {
+            name: state if name in doubted else missing_twice(found[name], state) for name, state in again.items()
+        }
+    return found | {name: Unknown(f"bookie {name} is started again and again") for name in doubted}
 
 
 async def _ask_all(metadata: LedgerMetadata, bookie_ids: Sequence[str], ask: Ask) -> dict[str, Copies]:

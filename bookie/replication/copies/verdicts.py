@@ -20,7 +20,7 @@ Not its job: asking bookies (`bookies`), copying (`copying`), when to fence (`wo
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pyroaring import BitMap64
 
@@ -50,6 +50,8 @@ class Holding:
     """It is to be emptied: another bookie takes its places."""
     corrupt: BitMap64 = field(default_factory=BitMap64)
     """What it stores of the ledger and answers with a wrong digest, or can't read; none of `entries`."""
+    losses: int = field(default=0, compare=False)
+    """How many connections to it had been lost when it said so: while that stays, it is the same process (R10)."""
     limbo: bool = False
     """It does not know what it has lost of the ledger: it may be refilled, and its word makes nothing unrecoverable."""
 
@@ -180,13 +182,18 @@ def lacking(metadata: LedgerMetadata, copies: Mapping[str, Copies]) -> list[str]
 def missing_twice(first: Copies, second: Copies) -> Copies:
     """What two answers of a living bookie say together: it holds what either says that it holds."""
     if isinstance(first, Holding) and isinstance(second, Holding):
-        return Holding(
-            first.entries | second.entries,
-            second.draining,
-            (first.corrupt & second.corrupt) - first.entries - second.entries,
-            first.limbo or second.limbo,
+        return replace(
+            second,
+            entries=first.entries | second.entries,
+            corrupt=(first.corrupt & second.corrupt) - first.entries - second.entries,
+            limbo=first.limbo or second.limbo,
         )
     return second
+
+
+def may_be_another(first: Copies, second: Copies) -> bool:
+    """Whether two answers may be of two processes: the bookie was started again in between, or replaced."""
+    return isinstance(first, Holding) and isinstance(second, Holding) and first.losses != second.losses
 
 
 def copies_left(metadata: LedgerMetadata, lost: Iterable[str]) -> int:

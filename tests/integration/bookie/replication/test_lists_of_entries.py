@@ -17,7 +17,7 @@ from pyroaring import BitMap64
 
 from bookgate import ClientConfig, WriteHandle
 from bookgate.bookie.replication.copies.bookies import Bookies, left_out_of_lists
-from bookgate.bookie.replication.copies.verdicts import Holding, Unknown
+from bookgate.bookie.replication.copies.verdicts import Copies, Holding, Unknown, may_be_another
 from bookgate.ledger.entry_availability import decode_runs, encode_runs
 from bookgate.protos.bookkeeper.proto import bookkeeper_protocol_pb2 as pb
 from bookgate.thinclient.bookies.connection import tcp_connector
@@ -177,3 +177,20 @@ async def test_only_what_a_page_begins_with_behind_the_list_is_read() -> None:
     assert left_out_of_lists(BitMap64([5, 1500]), due) == [2048, 3072, 4096]
     assert left_out_of_lists(due, due) == []
     assert left_out_of_lists(BitMap64(range(1024)), BitMap64(range(1025))) == [1024]
+
+
+async def test_a_bookie_that_was_started_again_is_another(cluster: ForkedCluster) -> None:
+    """Last, since it has to start again."""
+    due = BitMap64(range(ENTRIES))
+    async with asking(cluster) as (bookies, _, ledger):
+        number = ledger.ledger_id.ledger_id
+        first, same = [await bookies.copies("bookie-0", number, due) for _ in range(2)]
+        await asyncio.to_thread(cluster.kill, "bookie-0")
+        await asyncio.to_thread(cluster.start, "bookie-0")
+        states: list[Copies] = []
+        async with asyncio.timeout(30):
+            while not states or isinstance(states[-1], Unknown):
+                states.append(await bookies.copies("bookie-0", number, due))
+        assert first == states[-1] == Holding(due)
+        assert not may_be_another(first, same)
+        assert may_be_another(first, states[-1])

@@ -641,6 +641,16 @@ MUTATIONS = (
         tests=_FEED_TESTS,
     ),
     Mutation(
+        "two-lives-say-it-is-missing",
+        "auto-recovery",
+        (),
+        "an entry is missing when a bookie says so before it is started again and after",
+        _LOOK,
+        "if may_be_another(found[name], again[name])]",
+        "if found is again]",
+        tests=("tests/unit/bookie/replication/copies/test_look.py",),
+    ),
+    Mutation(
         "wiped-bookie-begins-as-new",
         "auto-recovery",
         ("R9", "S3", "P7"),

@@ -14,10 +14,10 @@ from tests.unit.bookie.replication.copies.test_verdicts import CLOSED, whole
 
 
 class Answers:
-    """What bookies say, the first and the second time."""
+    """What bookies say, time after time."""
 
-    def __init__(self, first: dict[str, Copies], second: dict[str, Copies]) -> None:
-        self._answers = [first, second]
+    def __init__(self, *answers: dict[str, Copies]) -> None:
+        self._answers = answers
         self.asked: list[str] = []
 
     async def ask(self, bookie_id: str, due: BitMap64) -> Copies:
@@ -34,10 +34,10 @@ def whole_entries(bookie_id: str) -> BitMap64:
 
 
 def found(
-    first: dict[str, Copies], second: dict[str, Copies], monkeypatch: pytest.MonkeyPatch
+    first: dict[str, Copies], second: dict[str, Copies], monkeypatch: pytest.MonkeyPatch, *more: dict[str, Copies]
 ) -> tuple[Answers, dict[str, Copies]]:
     monkeypatch.setattr(module, "_ASK_AGAIN_SECONDS", 0.0)
-    answers = Answers(first, second)
+    answers = Answers(first, second, *more)
     return answers, asyncio.run(look(CLOSED, answers.ask))
 
 
@@ -65,3 +65,21 @@ def test_a_lack_that_is_not_said_again_is_none(monkeypatch: pytest.MonkeyPatch) 
     for second in (whole(CLOSED)["b:1"], Unknown("no answer")):
         _, copies = found(first, {"b:1": second}, monkeypatch)
         assert copies["b:1"] == second
+
+
+def test_two_answers_of_different_processes_prove_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first may come from one that had not read its files, or from another bookie under the id."""
+    nothing, entries = BitMap64(), whole_entries("b:1")
+    first = {**whole(CLOSED), "b:1": Holding(nothing), "c:1": Holding(nothing)}
+    second: dict[str, Copies] = {"b:1": Holding(nothing, losses=1), "c:1": Holding(nothing)}
+    for third in (Holding(entries, losses=1), Holding(nothing, losses=1)):
+        answers, copies = found(first, second, monkeypatch, {"b:1": third})
+        assert [answers.asked.count(name) for name in ("b:1", "c:1")] == [3, 2]
+        assert copies["b:1"] == third
+        assert copies["c:1"] == Holding(nothing)
+
+
+def test_a_bookie_that_is_started_again_and_again_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers: list[dict[str, Copies]] = [{"b:1": Holding(BitMap64(), losses=number)} for number in range(1, 4)]
+    _, copies = found({**whole(CLOSED), "b:1": Holding(BitMap64())}, answers[0], monkeypatch, *answers[1:])
+    assert isinstance(copies["b:1"], Unknown)
