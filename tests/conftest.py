@@ -7,6 +7,8 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
+from tests.told_secrets import LISTENER
+
 pytest_plugins = ["tests.integration.cluster"]
 
 # How full this machine's disk is says nothing of the product. Bookies in processes of their own inherit this; a test of
@@ -35,6 +37,14 @@ which of their background tasks are begun anew, would be the worlds' too.
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     ranks = {item: next((n for n, at in enumerate(_AT_ONCE) if item.nodeid.startswith(at)), 9) for item in items}
     items.sort(key=ranks.__getitem__)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown() -> Iterator[None]:
+    """No test, whatever it is about, may have a secret in a log line of this process."""
+    yield
+    told = LISTENER.take()
+    assert not told, f"log records tell a secret: {told[:3]}"
 
 
 _FOLDERS = {"protos", "ledger", "runtime", "thinclient", "gateway", "bookie"}

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from tests.deploy.prometheus_server import ROOT
 
-TOKEN = "a-token-for-the-steps"
+TOKEN = "planted-token-for-the-steps"
 _FENCE = re.compile(r"^```(\w+) ?(\S*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _HEADING = re.compile(r"^#{2,3} (.+)$", re.MULTILINE)
 

@@ -37,7 +37,7 @@ from tests.unit.thinclient.inside import pool_of
 
 Run = Callable[[Coroutine[Any, Any, None]], Awaitable[None]]
 
-PASSWORD = b"the password of every ledger of a history"
+PASSWORD = b"planted-password of ledgers of a history!"
 _TAG = "history"
 _WRONG_KEY = ledger_master_key(b"not that password")
 _DIGEST = digest_for(DigestType.CRC32C, b"not that password")

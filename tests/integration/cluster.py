@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from bookgate.bookie.standalone.cluster import BookieProcess, StandaloneCluster
+from tests.told_secrets import assert_nothing_told
 
 
 @pytest.fixture(scope="session")
@@ -15,6 +16,7 @@ def standalone_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sta
     """Three bookies for the whole run. Tests that stop, kill or fill a bookie take `own_cluster`."""
     with StandaloneCluster(tmp_path_factory.mktemp("cluster")) as cluster:
         yield cluster
+    assert_no_secret_in_logs(cluster)
 
 
 @pytest.fixture(scope="session")
@@ -24,6 +26,7 @@ def cluster_of_processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
     options = ("--set=gateway_process=true", "--set=auto_recovery=true", "--set=placement_check_interval_seconds=3600")
     with StandaloneCluster(tmp_path_factory.mktemp("processes"), bookie_options=options) as cluster:
         yield cluster
+    assert_no_secret_in_logs(cluster)
 
 
 @pytest.fixture
@@ -31,6 +34,7 @@ def own_cluster(tmp_path: Path) -> Iterator[StandaloneCluster]:
     """Three bookies for one test, which may do to them what it likes."""
     with StandaloneCluster(tmp_path / "cluster") as cluster:
         yield cluster
+    assert_no_secret_in_logs(cluster)
 
 
 @pytest.fixture
@@ -38,6 +42,12 @@ def own_bookie(tmp_path: Path) -> Iterator[BookieProcess]:
     """One bookie for one test."""
     with StandaloneCluster(tmp_path / "cluster", bookies=1) as cluster:
         yield cluster.processes[0]
+    assert_no_secret_in_logs(cluster)
+
+
+def assert_no_secret_in_logs(cluster: StandaloneCluster) -> None:
+    """Of what its bookies have logged, audit trails beside it included."""
+    assert_nothing_told(log for process in cluster.processes for log in process.data_dir.glob("*.log"))
 
 
 def restart(process: BookieProcess) -> None:

@@ -38,7 +38,7 @@ from tests.integration.bookie.entry_client import KEY, EntryClient, add
 from tests.integration.browser import Complaints, chromium, watched_page
 from tests.integration.gateway.conftest import THIRD_STORE
 
-TOKEN = "a token for the console"
+TOKEN = "planted-token for the console"
 MARKUP = "<img src=x onerror=alert(1)><script>alert(2)</script>"
 LEDGERS = 120
 
@@ -228,9 +228,9 @@ def test_markup_of_applications_is_shown_as_text(page: Page, origin: str) -> Non
 
 def test_each_copy_of_an_entry_is_looked_at(page: Page, cluster: StandaloneCluster, origin: str) -> None:
     """One copy is good, one has a byte changed, one was never written."""
-    digest = digest_for(DigestType.CRC32C, b"secret")
+    digest = digest_for(DigestType.CRC32C, b"planted-secret")
     good = encode_entry(digest, 5000, 0, -1, 7, b"payload")
-    metadata = LedgerMetadata.new(["bookie-1", "bookie-2", "bookie-3"], 3, 2, password=b"secret").close(1, 14)
+    metadata = LedgerMetadata.new(["bookie-1", "bookie-2", "bookie-3"], 3, 2, password=b"planted-secret").close(1, 14)
     with BookKeeper.connect(cluster.gateway_uri) as client:
         client.ledger_manager.create(LedgerId(0, 5000), metadata)
     for address, body in ((cluster.bookies[0], good), (cluster.bookies[1], good[:-1] + b"!")):

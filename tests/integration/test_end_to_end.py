@@ -34,7 +34,7 @@ async def test_a_killed_bookie_during_ingest_loses_no_acknowledged_entry(own_clu
     """E 3, Qw 3, Qa 2: the ledger goes on with two, and the recovered ledger has everything acknowledged."""
     acknowledged = -1
     async with await BookKeeper.connect(own_cluster.gateway_uri) as bookkeeper:
-        ledger = await bookkeeper.create_ledger(password=b"secret")
+        ledger = await bookkeeper.create_ledger(password=b"planted-secret")
         for entry_id in range(3000):
             if entry_id == 1000:
                 own_cluster.processes[1].kill()
@@ -44,7 +44,7 @@ async def test_a_killed_bookie_during_ingest_loses_no_acknowledged_entry(own_clu
         acknowledged = max(acknowledged, ledger.last_add_confirmed)
         assert acknowledged >= 2900
         # The writer is gone without closing: whoever reads takes the ledger from it.
-        reader = await bookkeeper.open_ledger(ledger.ledger_id, b"secret", recovery=True)
+        reader = await bookkeeper.open_ledger(ledger.ledger_id, b"planted-secret", recovery=True)
         assert reader.metadata.state is LedgerState.CLOSED
         await assert_holds(reader, acknowledged)
         with pytest.raises(LedgerFencedException):

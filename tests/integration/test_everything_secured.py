@@ -79,9 +79,9 @@ def settings(cluster: StandaloneCluster, files: Files, token: Path) -> dict[str,
 
 
 async def write_and_read(client: BookKeeper) -> int:
-    async with await client.create_ledger(3, 3, 2, password=b"secret") as handle:
+    async with await client.create_ledger(3, 3, 2, password=b"planted-secret") as handle:
         await handle.append(b"entry")
-    async with await client.open_ledger(handle.ledger_id, b"secret") as reader:
+    async with await client.open_ledger(handle.ledger_id, b"planted-secret") as reader:
         assert [entry.payload async for entry in reader.read(0, 0)] == [b"entry"]
     return handle.ledger_id.ledger_id
 

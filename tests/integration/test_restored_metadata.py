@@ -39,7 +39,7 @@ def restored(tmp_path: Path) -> Iterator[tuple[StandaloneCluster, int, int]]:
         yield cluster, known, lost
 
 
-def write(cluster: StandaloneCluster, payloads: list[bytes], password: bytes = b"secret") -> int:
+def write(cluster: StandaloneCluster, payloads: list[bytes], password: bytes = b"planted-secret") -> int:
     with BookKeeper.connect(cluster.gateway_uri) as client:
         with client.create_ledger(ensemble_size=3, write_quorum_size=2, ack_quorum_size=2, password=password) as ledger:
             ledger.append_all(payloads)
@@ -57,7 +57,7 @@ def run(cluster: StandaloneCluster, *arguments: str, fails: bool = False) -> Any
 
 def read(cluster: StandaloneCluster, ledger_id: int) -> list[bytes]:
     with BookKeeper.connect(cluster.gateway_uri) as client:
-        handle = client.open_ledger(ledger_id, password=b"secret")
+        handle = client.open_ledger(ledger_id, password=b"planted-secret")
         return [bytes(entry.payload) for entry in handle.read(0, handle.last_add_confirmed)]
 
 
@@ -78,12 +78,15 @@ def test_what_came_after_the_backup_is_found_and_adopted(restored: tuple[Standal
     assert "error" in run(cluster, "ledger", "adopt", str(lost), "--password=wrong", "--yes", fails=True)
     with BookKeeper.connect(cluster.gateway_uri) as client, pytest.raises(NoSuchLedgerExistsOnMetadataServerException):
         client.read_record(lost)
-    adopted = run(cluster, "ledger", "adopt", str(lost), "--password=secret", "--yes")
+    adopted = run(cluster, "ledger", "adopt", str(lost), "--password=planted-secret", "--yes")
     assert (adopted["state"], adopted["last_entry_id"]) == ("CLOSED", 49)
     assert read(cluster, lost) == NEW
     assert read(cluster, known) == OLD
     assert run(cluster, "ledger", "orphans")["orphans"] == []
-    assert "exists" in run(cluster, "ledger", "adopt", str(lost), "--password=secret", "--yes", fails=True)["error"]
+    assert (
+        "exists"
+        in run(cluster, "ledger", "adopt", str(lost), "--password=planted-secret", "--yes", fails=True)["error"]
+    )
 
 
 def test_suspension_lasts_over_restarts(own_bookie: BookieProcess) -> None:

@@ -11,7 +11,7 @@ from bookgate.bookie.standalone.cluster import StandaloneCluster
 from bookgate.thinclient.blocking.client import BookKeeper
 from tests.spark.sessions import HERE, environment, start
 
-PASSWORD = b"secret"
+PASSWORD = b"planted-secret"
 
 
 @pytest.fixture(scope="session")

@@ -41,7 +41,7 @@ spark.stop()
 
 
 def test_sql_over_entries_ledgers_and_bookies(cluster: StandaloneCluster, client: BookKeeper) -> None:
-    with client.create_ledger(password=b"own", custom_metadata={"app": b"of-sql"}) as written:
+    with client.create_ledger(password=b"planted-own", custom_metadata={"app": b"of-sql"}) as written:
         written.append_all([b"one", b"two", b"three"])
     query = (
         "SELECT e.entry_id, string(e.payload) AS line, e.size, string(l.custom_metadata['app']) AS app, l.state "

@@ -23,7 +23,7 @@ from bookgate.ledger.metadata_store import BookieSet
 from bookgate.thinclient.config import ClientConfig
 from bookgate.thinclient.tools.admin_client import AdminHttp, AdminRefusedException, endpoint_url
 
-TOKEN = "an operator's token"
+TOKEN = "planted-token of an operator"
 REMOTE = "127.1"
 REFUSED = "a token is sent over TLS only"
 

@@ -80,7 +80,9 @@ async def factories(metadata_uri: str) -> AsyncIterator[tuple[LedgerManagerFacto
 
 
 def some_metadata(**custom: bytes) -> LedgerMetadata:
-    return LedgerMetadata.new(["127.0.0.1:3181", "127.0.0.1:3182", "b-3"], 2, 2, password=b"pw", custom_metadata=custom)
+    return LedgerMetadata.new(
+        ["127.0.0.1:3181", "127.0.0.1:3182", "b-3"], 2, 2, password=b"planted-pw", custom_metadata=custom
+    )
 
 
 class Recorder:

@@ -29,7 +29,7 @@ from tests.stores import made
 
 pytestmark = pytest.mark.asyncio
 
-TOKEN = "letters"
+TOKEN = "planted-letters"
 API = "/api/v1/autorecovery"
 LIST = f"{API}/list_under_replicated_ledger"
 

@@ -92,7 +92,7 @@ async def test_only_gateways_have_sessions_and_bookies_come_and_go_through_them(
     assert cluster.sessions() == len(cluster.gateways)
     assert [bookie.addresses["gateway"] for bookie in cluster.bookies] == [None] * 3
     async with await BookKeeper.connect(cluster.uri) as client:
-        ledger = await client.create_ledger(password=b"p")
+        ledger = await client.create_ledger(password=b"planted-p")
         await ledger.append_all(PAYLOADS)
         await ledger.close()
 
@@ -115,7 +115,7 @@ async def test_only_gateways_have_sessions_and_bookies_come_and_go_through_them(
             while await told.get() != ["b-0", "b-1"]:
                 continue
         stop()
-        reader = await client.open_ledger(ledger.ledger_id, b"p")
+        reader = await client.open_ledger(ledger.ledger_id, b"planted-p")
         assert [entry.payload async for entry in reader.read(0, reader.last_add_confirmed)] == PAYLOADS
 
         # It comes back with its cookie.

@@ -78,13 +78,15 @@ async def write_and_read(gateway: str, other_gateway: str) -> None:
         await BookKeeper.connect(f"grpc://{gateway}") as writing,
         await BookKeeper.connect(f"grpc://{other_gateway}") as reading,
     ):
-        ledger = await writing.create_ledger(ensemble_size=1, write_quorum_size=1, ack_quorum_size=1, password=b"pw")
+        ledger = await writing.create_ledger(
+            ensemble_size=1, write_quorum_size=1, ack_quorum_size=1, password=b"planted-pw"
+        )
         for number in range(20):
             await ledger.append(b"%d" % number)
         await ledger.close()
         pages = [page async for page in reading.list_ledgers()]
         assert [record.metadata.last_entry_id for page in pages for record in page] == [19]
-        async with await reading.open_ledger(ledger.ledger_id, password=b"pw") as reader:
+        async with await reading.open_ledger(ledger.ledger_id, password=b"planted-pw") as reader:
             assert [entry.payload async for entry in reader.read(0, 19)] == [b"%d" % number for number in range(20)]
 
 

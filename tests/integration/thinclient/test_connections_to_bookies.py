@@ -33,7 +33,7 @@ from tests.unit.thinclient.inside import pool_of
 
 __all__ = ["own_bookie"]
 
-TOKEN = "open sesame"
+TOKEN = "planted-token"
 PAYLOADS = [b"%d " % number * 100 for number in range(500)]
 loop_of_module = pytest.mark.asyncio(loop_scope="module")
 

@@ -28,7 +28,7 @@ from bookgate.thinclient.gateways.uri import TlsFiles
 from tests.stores import made
 
 ROOT = Path(__file__).parents[3]
-METADATA = LedgerMetadata.new(["a", "b", "c"], 3, 2, password=b"p")
+METADATA = LedgerMetadata.new(["a", "b", "c"], 3, 2, password=b"planted-p")
 SEVEN = LedgerId.unscoped(7)
 
 

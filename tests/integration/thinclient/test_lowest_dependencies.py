@@ -24,10 +24,10 @@ import google.protobuf, grpc
 from bookgate.blocking import BookKeeper
 
 with BookKeeper.connect(sys.argv[1]) as client:
-    with client.create_ledger(password=b"secret", custom_metadata={"app": b"floors"}) as written:
+    with client.create_ledger(password=b"planted-secret", custom_metadata={"app": b"floors"}) as written:
         for number in range(100):
             written.append(b"entry %d" % number)
-    with client.open_ledger(written.ledger_id, password=b"secret") as reader:
+    with client.open_ledger(written.ledger_id, password=b"planted-secret") as reader:
         assert [entry.payload for entry in reader.read(0, 99)] == [b"entry %d" % number for number in range(100)]
     assert written.ledger_id in [record.ledger_id for page in client.list_ledgers() for record in page]
     client.delete_ledger(written.ledger_id)

@@ -25,7 +25,7 @@ from bookgate.thinclient.config import ClientConfig
 
 pytestmark = pytest.mark.asyncio
 
-PASSWORD = b"secret"
+PASSWORD = b"planted-secret"
 ENTRIES = [b"one", b"two", b"three"]
 FORMATS = ["1", "2", "2 without password"]
 

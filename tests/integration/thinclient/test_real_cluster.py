@@ -43,10 +43,10 @@ def numbered(count: int) -> Iterator[bytes]:
 @pytest.mark.asyncio
 async def test_a_ledger_from_creation_to_deletion(standalone_cluster: StandaloneCluster) -> None:
     async with await BookKeeper.connect(standalone_cluster.gateway_uri) as client:
-        ledger = await client.create_ledger(password=b"secret", custom_metadata={"app": b"test"})
+        ledger = await client.create_ledger(password=b"planted-secret", custom_metadata={"app": b"test"})
         await ledger.append_all(numbered(5000))
         await ledger.close()
-        reader = await client.open_ledger(ledger.ledger_id, b"secret")
+        reader = await client.open_ledger(ledger.ledger_id, b"planted-secret")
         assert [e.payload async for e in reader.read(0, reader.last_add_confirmed)] == list(numbered(5000))
         assert reader.metadata.custom_metadata == {"app": b"test"}
         with pytest.raises(UnauthorizedAccessException):
@@ -94,13 +94,13 @@ async def test_a_listener_hears_of_the_close(standalone_cluster: StandaloneClust
 @pytest.mark.asyncio
 async def test_kill_9_of_one_bookie_while_writing_loses_nothing(own_cluster: StandaloneCluster) -> None:
     async with await BookKeeper.connect(own_cluster.gateway_uri) as client:
-        ledger = await client.create_ledger(password=b"p")
+        ledger = await client.create_ledger(password=b"planted-p")
         await ledger.append_all(numbered(500))
         appends = [ledger.append_nowait(payload) for payload in list(numbered(2000))[500:]]
         own_cluster.processes[0].kill()
         ids = await asyncio.gather(*appends)
         assert ids == list(range(500, 2000))
-        reader = await client.open_ledger(ledger.ledger_id, b"p", recovery=True)
+        reader = await client.open_ledger(ledger.ledger_id, b"planted-p", recovery=True)
         assert [e.payload async for e in reader.read(0, reader.last_add_confirmed)] == list(numbered(2000))
 
 
@@ -168,13 +168,13 @@ async def test_no_gateway_is_one_clear_error() -> None:
 
 def test_the_blocking_client(standalone_cluster: StandaloneCluster) -> None:
     with blocking.BookKeeper.connect(standalone_cluster.gateway_uri) as client:
-        with client.create_ledger(password=b"p") as ledger:
+        with client.create_ledger(password=b"planted-p") as ledger:
             assert ledger.append(b"entry 0") == 0
             futures = [ledger.append_future(payload) for payload in list(numbered(100))[1:]]
             assert [future.result() for future in futures] == list(range(1, 100))
             assert ledger.append_all(list(numbered(3500))[100:]) == 3499
         record = client.read_record(ledger.ledger_id)
-        with client.open_record(record, b"p") as reader:
+        with client.open_record(record, b"planted-p") as reader:
             assert [entry.payload for entry in reader.read(0, 3499)] == list(numbered(3500))
             batches = list(reader.read_batches(10, 2509, max_entries=1000))
             assert [len(batch) for batch in batches] == [1000, 1000, 500]
@@ -225,19 +225,19 @@ def bookgate(cluster: StandaloneCluster, *arguments: str, stdin: bytes = b"") ->
 def test_the_command(standalone_cluster: StandaloneCluster) -> None:
     text = "one\n\nzwei ä\n".encode() + b"\xff no text\nlast without an end"
     created = bookgate(
-        standalone_cluster, "ledger", "create", "-m", "app=cli", "--password-file=-", "--json", stdin=b"p\n"
+        standalone_cluster, "ledger", "create", "-m", "app=cli", "--password-file=-", "--json", stdin=b"planted-p\n"
     )
     ledger_id = str(json.loads(created.stdout)["ledger_id"])
     # The entries are what follows the password.
     written = bookgate(
-        standalone_cluster, "ledger", "write", ledger_id, "--password-file=-", "--json", stdin=b"p\n" + text
+        standalone_cluster, "ledger", "write", ledger_id, "--password-file=-", "--json", stdin=b"planted-p\n" + text
     )
     size = len(text) - 4
     assert json.loads(written.stdout) == {"ledger_id": int(ledger_id), "entries": 5, "bytes": size}
 
     def read(*options: str) -> bytes:
         return bookgate(
-            standalone_cluster, "ledger", "read", ledger_id, "--password-file=-", *options, stdin=b"p"
+            standalone_cluster, "ledger", "read", ledger_id, "--password-file=-", *options, stdin=b"planted-p"
         ).stdout
 
     assert read() == text + b"\n"
@@ -260,7 +260,7 @@ def test_the_command(standalone_cluster: StandaloneCluster) -> None:
     for arguments in (["ledger", "list"], ["ledger", "show", ledger_id], ["bookie", "list"]):
         assert bookgate(standalone_cluster, *arguments).returncode == 0
 
-    again = bookgate(standalone_cluster, "ledger", "write", ledger_id, "--password", "p", stdin=b"more\n")
+    again = bookgate(standalone_cluster, "ledger", "write", ledger_id, "--password", "planted-p", stdin=b"more\n")
     assert (again.returncode, again.stdout) == (1, b"")
     warning, error = again.stderr.splitlines()
     assert b"sees the secret in --password" in warning

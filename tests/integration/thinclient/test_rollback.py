@@ -23,11 +23,11 @@ __all__ = ["standalone_cluster"]
 async def live_with(uri: str, other_uri: str) -> None:
     """What an application does; a ledger written through one URI is listed, recovered and read through the other."""
     async with await BookKeeper.connect(uri) as client, await BookKeeper.connect(other_uri) as other:
-        ledger = await client.create_ledger(password=b"secret", custom_metadata={"app": b"test"})
+        ledger = await client.create_ledger(password=b"planted-secret", custom_metadata={"app": b"test"})
         await ledger.append_all(b"entry %d" % number for number in range(100))
         listed = [record async for page in other.list_ledgers() for record in page]
         assert ledger.ledger_id in [record.ledger_id for record in listed]
-        reader = await other.open_ledger(ledger.ledger_id, b"secret", recovery=True)
+        reader = await other.open_ledger(ledger.ledger_id, b"planted-secret", recovery=True)
         entries = [entry.payload async for entry in reader.read(0, reader.last_add_confirmed)]
         assert entries == [b"entry %d" % number for number in range(100)]
         with pytest.raises(LedgerFencedException):

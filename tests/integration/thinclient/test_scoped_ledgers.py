@@ -34,13 +34,13 @@ async def test_a_scoped_ledger_from_creation_to_deletion(
 ) -> None:
     async with await BookKeeper.connect(standalone_cluster.gateway_uri) as client:
         uuid = uuid4()
-        ledger = await client.create_ledger(ledger_id=uuid, digest_type=digest_type, password=b"secret")
+        ledger = await client.create_ledger(ledger_id=uuid, digest_type=digest_type, password=b"planted-secret")
         assert ledger.ledger_id == LedgerId.from_uuid(uuid)
         assert ledger.scope_id == ledger.ledger_id.scope_id != 0
         unscoped = await client.create_ledger(digest_type=digest_type)
         await asyncio.gather(ledger.append_all(numbered(500)), unscoped.append_all(numbered(500, b"other")))
         await ledger.close()
-        reader = await client.open_ledger(ledger.ledger_id.ledger_id, b"secret", scope_id=ledger.scope_id)
+        reader = await client.open_ledger(ledger.ledger_id.ledger_id, b"planted-secret", scope_id=ledger.scope_id)
         assert [e.payload async for e in reader.read(0, 499)] == list(numbered(500))
         assert [e.ledger_id async for e in reader.read(7, 7)] == [ledger.ledger_id.ledger_id]
         assert reader.scope_id == ledger.scope_id

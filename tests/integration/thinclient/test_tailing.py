@@ -275,12 +275,12 @@ def test_blocking_readers_follow_too(standalone_cluster: StandaloneCluster) -> N
 
 def test_the_command_follows_until_the_ledger_is_closed(standalone_cluster: StandaloneCluster) -> None:
     with blocking.BookKeeper.connect(standalone_cluster.gateway_uri) as client:
-        ledger = client.create_ledger(password=b"secret")
+        ledger = client.create_ledger(password=b"planted-secret")
         for entry_id in range(5):
             ledger.append(text(entry_id))
         command = [sys.executable, "-m", "bookgate", "ledger", "tail", str(ledger.ledger_id), "--from", "2"]
         command += ["-g", standalone_cluster.gateway_uri]
-        environment = {**os.environ, "BOOKGATE_LEDGER_PASSWORD": "secret"}
+        environment = {**os.environ, "BOOKGATE_LEDGER_PASSWORD": "planted-secret"}
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
             assert process.stdout is not None
             assert [process.stdout.readline() for _ in range(3)] == ["entry 2\n", "entry 3\n", "entry 4\n"]

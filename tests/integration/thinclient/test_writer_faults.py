@@ -85,7 +85,7 @@ class Load:
 @pytest.mark.parametrize("victims", [1, 2])
 async def test_a_writer_goes_on_with_a_new_ensemble(five: ForkedCluster, fault: str, victims: int) -> None:
     async with await five.client() as client:
-        ledger = await client.create_ledger(password=b"p")
+        ledger = await client.create_ledger(password=b"planted-p")
         load = Load(ledger)
         await load.until(300)
         lost = ledger.metadata.last_fragment.ensemble[:victims]
@@ -101,7 +101,7 @@ async def test_a_writer_goes_on_with_a_new_ensemble(five: ForkedCluster, fault: 
         assert ledger.metadata.last_entry_id == load.count - 1
         assert len(ledger.metadata.fragments) >= 2
     async with await five.client() as other:
-        reader = await other.open_ledger(ledger.ledger_id, b"p")
+        reader = await other.open_ledger(ledger.ledger_id, b"planted-p")
         assert await payloads(reader) == [payload(i) for i in range(load.count)]
 
 
@@ -110,7 +110,7 @@ async def test_too_few_bookies_are_one_clear_error_within_the_timeout_and_the_le
     four: ForkedCluster,
 ) -> None:
     async with await four.client() as client:
-        ledger = await client.create_ledger(password=b"p")
+        ledger = await client.create_ledger(password=b"planted-p")
         load = Load(ledger)
         await load.until(300)
         lost = list(four.bookies)[:3]
@@ -122,10 +122,10 @@ async def test_too_few_bookies_are_one_clear_error_within_the_timeout_and_the_le
         assert load.error.ledger_id == ledger.ledger_id
         assert set(load.error.bookies) <= set(lost)
         with pytest.raises((LedgerRecoveryException, TimeoutException)):
-            await client.open_ledger(ledger.ledger_id, b"p", recovery=True)
+            await client.open_ledger(ledger.ledger_id, b"planted-p", recovery=True)
     four.start(*lost)
     async with await four.client() as other:
-        reader = await other.open_ledger(ledger.ledger_id, b"p", recovery=True)
+        reader = await other.open_ledger(ledger.ledger_id, b"planted-p", recovery=True)
         read = await payloads(reader)
         assert len(read) >= load.count
         assert read == [payload(i) for i in range(len(read))]
@@ -134,11 +134,11 @@ async def test_too_few_bookies_are_one_clear_error_within_the_timeout_and_the_le
 @pytest.mark.asyncio
 async def test_recovery_with_a_dead_member_writes_back_to_a_new_ensemble(four: ForkedCluster) -> None:
     async with await four.client() as client, await four.client() as other:
-        ledger = await client.create_ledger(3, 3, 3, password=b"p")
+        ledger = await client.create_ledger(3, 3, 3, password=b"planted-p")
         await ledger.append_all(payload(i) for i in range(500))
         dead = ledger.metadata.last_fragment.ensemble[1]
         four.kill(dead)
-        reader = await other.open_ledger(ledger.ledger_id, b"p", recovery=True)
+        reader = await other.open_ledger(ledger.ledger_id, b"planted-p", recovery=True)
         assert dead not in reader.metadata.last_fragment.ensemble
         assert await payloads(reader) == [payload(i) for i in range(500)]
         with pytest.raises(LedgerFencedException):
@@ -148,17 +148,17 @@ async def test_recovery_with_a_dead_member_writes_back_to_a_new_ensemble(four: F
 @pytest.mark.asyncio
 async def test_a_recovering_client_that_dies_leaves_a_ledger_that_the_next_one_recovers(four: ForkedCluster) -> None:
     async with await four.client() as client:
-        ledger = await client.create_ledger(password=b"p", ledger_id=9)
+        ledger = await client.create_ledger(password=b"planted-p", ledger_id=9)
         await asyncio.gather(*(ledger.append_nowait(payload(i)) for i in range(2000)))
         for delay in (0.001, 0.005, 0.02):
             # It goes away in the middle: every request of it that is under way is lost.
             async with await four.client() as dying:
-                opening = asyncio.ensure_future(dying.open_ledger(9, b"p", recovery=True))
+                opening = asyncio.ensure_future(dying.open_ledger(9, b"planted-p", recovery=True))
                 await asyncio.wait([opening], timeout=delay)
             await asyncio.gather(opening, return_exceptions=True)
         four.kill(ledger.metadata.last_fragment.ensemble[0])
         async with await four.client() as other:
-            reader = await other.open_ledger(9, b"p", recovery=True)
+            reader = await other.open_ledger(9, b"planted-p", recovery=True)
             assert reader.metadata.state is LedgerState.CLOSED
             assert await payloads(reader) == [payload(i) for i in range(2000)]
 
@@ -166,10 +166,10 @@ async def test_a_recovering_client_that_dies_leaves_a_ledger_that_the_next_one_r
 @pytest.mark.asyncio
 async def test_several_recover_at_once_and_agree(four: ForkedCluster) -> None:
     async with await four.client() as client:
-        ledger = await client.create_ledger(password=b"p")
+        ledger = await client.create_ledger(password=b"planted-p")
         await asyncio.gather(*(ledger.append_nowait(payload(i)) for i in range(1000)))
         clients = [await four.client() for _ in range(3)]
-        readers = await asyncio.gather(*(c.open_ledger(ledger.ledger_id, b"p", recovery=True) for c in clients))
+        readers = await asyncio.gather(*(c.open_ledger(ledger.ledger_id, b"planted-p", recovery=True) for c in clients))
         assert len({(reader.last_add_confirmed, reader.length) for reader in readers}) == 1
         assert await payloads(readers[0]) == [payload(i) for i in range(1000)]
         for each in clients:
@@ -179,11 +179,11 @@ async def test_several_recover_at_once_and_agree(four: ForkedCluster) -> None:
 @pytest.mark.asyncio
 async def test_a_writer_that_is_fenced_while_its_ensemble_changes_ends_and_loses_nothing(five: ForkedCluster) -> None:
     async with await five.client() as client, await five.client() as other:
-        ledger = await client.create_ledger(password=b"p")
+        ledger = await client.create_ledger(password=b"planted-p")
         load = Load(ledger)
         await load.until(300)
         five.kill(ledger.metadata.last_fragment.ensemble[0])
-        reader = await other.open_ledger(ledger.ledger_id, b"p", recovery=True)
+        reader = await other.open_ledger(ledger.ledger_id, b"planted-p", recovery=True)
         await load.until(10_000_000)
         await load.stop()
         assert isinstance(load.error, LedgerFencedException)
@@ -203,7 +203,7 @@ async def test_connections_cut_in_the_middle_of_frames_lose_nothing(five: Forked
     config = ClientConfig(add_timeout_seconds=1.5, read_timeout_seconds=1.5, failed_bookie_interval_seconds=0.1)
     async with CuttingConnector(rng, 20_000, 200_000) as connector:
         client = BookKeeper(factory.ledger_manager, factory.service_discovery, config, connector=connector)
-        ledger = await client.create_ledger(password=b"p")
+        ledger = await client.create_ledger(password=b"planted-p")
         load = Load(ledger)
         while connector.cuts < 8 and load.error is None:
             await load.until(100)
@@ -211,7 +211,7 @@ async def test_connections_cut_in_the_middle_of_frames_lose_nothing(five: Forked
         await client.close()
         connector.cutting = False
         other = BookKeeper(factory.ledger_manager, factory.service_discovery, config, connector=connector)
-        reader = await other.open_ledger(ledger.ledger_id, b"p", recovery=True)
+        reader = await other.open_ledger(ledger.ledger_id, b"planted-p", recovery=True)
         read = await payloads(reader)
         assert len(read) >= load.count
         assert read[: load.count] == [payload(i) for i in range(load.count)]
@@ -222,7 +222,7 @@ async def test_connections_cut_in_the_middle_of_frames_lose_nothing(five: Forked
 @pytest.mark.asyncio
 async def test_deferred_sync_and_force_survive_the_death_of_all_bookies(four: ForkedCluster) -> None:
     async with await four.client() as client:
-        ledger = await client.create_ledger(password=b"p", deferred_sync=True)
+        ledger = await client.create_ledger(password=b"planted-p", deferred_sync=True)
         await ledger.append_all(payload(i) for i in range(100))
         await ledger.force()
         assert ledger.last_add_confirmed == 99
@@ -230,17 +230,17 @@ async def test_deferred_sync_and_force_survive_the_death_of_all_bookies(four: Fo
             four.kill(bookie_id)
     four.start()
     async with await four.client() as other:
-        reader = await other.open_ledger(ledger.ledger_id, b"p", recovery=True)
+        reader = await other.open_ledger(ledger.ledger_id, b"planted-p", recovery=True)
         assert (await payloads(reader))[:100] == [payload(i) for i in range(100)]
 
 
 @pytest.mark.asyncio
 async def test_an_advanced_ledger_and_explicit_lacs_on_real_bookies(four: ForkedCluster) -> None:
     async with await four.client(explicit_lac_interval_seconds=0.05) as client, await four.client() as other:
-        ledger = await client.create_advanced_ledger(password=b"p", ledger_id=4711)
+        ledger = await client.create_advanced_ledger(password=b"planted-p", ledger_id=4711)
         ids = random.Random(3).sample(range(500), 500)
         await asyncio.gather(*(ledger.append_nowait(i, payload(i)) for i in ids))
-        reader = await other.open_ledger(4711, b"p")
+        reader = await other.open_ledger(4711, b"planted-p")
         async with asyncio.timeout(20):
             while await reader.read_last_confirmed() < 499:  # noqa: ASYNC110 - a bookie's state, seen by asking
                 await asyncio.sleep(0.02)
@@ -250,11 +250,11 @@ async def test_an_advanced_ledger_and_explicit_lacs_on_real_bookies(four: Forked
 
 def test_the_blocking_facade_writes_these_ledgers_too(four: ForkedCluster) -> None:
     with blocking.BookKeeper.connect(four.metadata_uri) as client:
-        with client.create_advanced_ledger(password=b"p") as ledger:
+        with client.create_advanced_ledger(password=b"planted-p") as ledger:
             later = ledger.append_future(1, b"second")
             assert ledger.append(0, b"first") == 0
             assert later.result() == 1
-        with client.open_ledger(ledger.ledger_id, b"p") as reader:
+        with client.open_ledger(ledger.ledger_id, b"planted-p") as reader:
             assert [entry.payload for entry in reader.read(0, 1)] == [b"first", b"second"]
         deferred = client.create_ledger(deferred_sync=True)
         deferred.append(b"x")

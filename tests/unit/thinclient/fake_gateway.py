@@ -29,7 +29,7 @@ from bookgate.thinclient.gateways.ledger_manager import RpcLedgerManager, RpcLed
 from bookgate.thinclient.gateways.retry_policy import DEFAULT_RETRIES, RetryPolicy
 from tests.unit.thinclient.fakes import InMemoryLedgerManager
 
-METADATA = LedgerMetadata.new(["a", "b", "c"], 3, 2, password=b"p", custom_metadata={"k": b"v"})
+METADATA = LedgerMetadata.new(["a", "b", "c"], 3, 2, password=b"planted-p", custom_metadata={"k": b"v"})
 SEVEN = LedgerId.unscoped(7)
 
 Context = grpc.aio.ServicerContext[Any, Any]

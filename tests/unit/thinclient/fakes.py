@@ -423,7 +423,7 @@ async def fake_cluster(size: int = 3, names: Sequence[str] = ()) -> AsyncIterato
 
 async def ledger_of(cluster: FakeCluster, count: int, **settings: object) -> WriteHandle:
     """A ledger with the entries 0, 1, … by a client of these settings; the password is p."""
-    ledger = await cluster.client(**settings).create_ledger(password=b"p")
+    ledger = await cluster.client(**settings).create_ledger(password=b"planted-p")
     await ledger.append_all(b"%d" % i for i in range(count))
     return ledger
 

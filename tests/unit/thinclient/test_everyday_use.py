@@ -32,12 +32,12 @@ async def a_client() -> AsyncIterator[BookKeeper]:
 @pytest.mark.asyncio
 async def test_what_opens_is_awaited_or_entered() -> None:
     async with a_client() as client:
-        async with client.create_ledger(password=b"p") as ledger:
+        async with client.create_ledger(password=b"planted-p") as ledger:
             await ledger.append(b"one")
-        async with await client.open_ledger(ledger.ledger_id, b"p") as reader:
+        async with await client.open_ledger(ledger.ledger_id, b"planted-p") as reader:
             assert reader.last_add_confirmed == 0
-        reader = await client.open_ledger(ledger.ledger_id, b"p")
-        task = asyncio.create_task(client.open_ledger(ledger.ledger_id, b"p"))
+        reader = await client.open_ledger(ledger.ledger_id, b"planted-p")
+        task = asyncio.create_task(client.open_ledger(ledger.ledger_id, b"planted-p"))
         assert (await task).last_add_confirmed == 0
         with pytest.raises(NoSuchLedgerExistsOnMetadataServerException):
             async with client.open_ledger(4711):

@@ -39,7 +39,7 @@ async def until(client: BookKeeper, name: str, counts: tuple[int, int]) -> None:
 
 
 async def ledger_of(client: BookKeeper, count: int, **settings: Any) -> WriteHandle:
-    ledger = await client.create_ledger(password=b"p", **settings)
+    ledger = await client.create_ledger(password=b"planted-p", **settings)
     await ledger.append_all(b"%d" % i for i in range(count))
     return ledger
 
@@ -86,7 +86,7 @@ async def test_changes_of_the_ensemble_are_counted_and_what_ends_a_writer_is_log
         with pytest.raises(NotEnoughBookiesException):
             await ledger.append_all([b"x"] * 100)
         with pytest.raises(BKException):
-            await client.open_ledger(ledger.ledger_id, b"p", recovery=True)
+            await client.open_ledger(ledger.ledger_id, b"planted-p", recovery=True)
         assert counted(client, "LEDGER_RECOVER") == (0, 1)
     events = [record.getMessage().split()[0].removeprefix("event=") for record in caplog.records]
     about_the_ledger = [event for event in events if "bookie" not in event and event != "ensemble_not_changed"]
@@ -112,7 +112,7 @@ async def test_closing_and_recovering_are_logged(caplog: pytest.LogCaptureFixtur
         closed, left = await ledger_of(client, 2), await ledger_of(client, 3)
         caplog.set_level(logging.INFO, "bookgate")
         await closed.close()
-        await client.open_ledger(left.ledger_id, b"p", recovery=True)
+        await client.open_ledger(left.ledger_id, b"planted-p", recovery=True)
     messages = [record.getMessage() for record in caplog.records]
     assert f"event=ledger_closed ledger={closed.ledger_id} last_entry=1 length=2" in messages
     assert f"event=ledger_recovered ledger={left.ledger_id} last_entry=2 length=3" in messages
@@ -122,7 +122,7 @@ async def test_closing_and_recovering_are_logged(caplog: pytest.LogCaptureFixtur
 async def test_explicit_lacs_and_forces_are_counted_by_their_outcome() -> None:
     async with fake_cluster() as cluster:
         client = cluster.client(explicit_lac_interval_seconds=0.005)
-        ledger = await client.create_ledger(password=b"p")
+        ledger = await client.create_ledger(password=b"planted-p")
         await ledger.append(b"x")
         await ledger.force()
         assert counted(client, "FORCE") == (1, 0)
@@ -141,7 +141,7 @@ async def test_reads_are_counted_with_those_that_nobody_could_serve() -> None:
         await ledger.close()
         for bookie in cluster.bookies:
             del bookie.ledgers[0].entries[33]
-        reader = await client.open_ledger(ledger.ledger_id, b"p")
+        reader = await client.open_ledger(ledger.ledger_id, b"planted-p")
         with pytest.raises(NoSuchEntryException):
             async for _ in reader.read(0, 39):
                 pass

@@ -24,7 +24,7 @@ from tests.unit.thinclient.bookies.test_secure_connections import Certificates, 
 from tests.unit.thinclient.fake_gateway import fake_gateways
 from tests.unit.thinclient.fakes import FakeCluster
 
-PASSWORD = b"p"
+PASSWORD = b"planted-p"
 
 ENDS = (ClientClosedException, LedgerClosedException)
 """The latter for appends that waited for room when their handle was closed."""

@@ -12,9 +12,13 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
-from bookgate import NoSuchLedgerExistsOnMetadataServerException
+from bookgate import NoSuchLedgerExistsOnMetadataServerException, UnauthorizedAccessException
 from bookgate.otel import instrument
+from tests.told_secrets import MARK, tells_secret
 from tests.unit.thinclient.fakes import fake_cluster
+
+_PASSWORD = f"{MARK}password".encode()
+_WRONG = f"{MARK}wrong".encode()
 
 
 @pytest.mark.asyncio
@@ -47,3 +51,25 @@ async def test_operations_are_spans_and_counts_are_metrics() -> None:
         spans.clear()
         await client.delete_ledger(ledger.ledger_id)
         assert not spans.get_finished_spans()
+
+
+@pytest.mark.asyncio
+async def test_spans_tell_no_secret() -> None:
+    """Neither their attributes nor the events of exceptions, with messages and stack traces."""
+    spans = InMemorySpanExporter()
+    tracers = TracerProvider()
+    tracers.add_span_processor(SimpleSpanProcessor(spans))
+    async with fake_cluster() as cluster:
+        client = cluster.client(token=f"{MARK}token")
+        stop = instrument(client, tracers, MeterProvider())
+        async with client.create_ledger(password=_PASSWORD) as ledger:
+            await ledger.append(b"one")
+        async with await client.open_ledger(ledger.ledger_id, _PASSWORD) as reader:
+            assert [entry async for entry in reader.read(0, 0)]
+        with pytest.raises(UnauthorizedAccessException):
+            await client.open_ledger(ledger.ledger_id, _WRONG)
+        stop()
+    found = spans.get_finished_spans()
+    assert {each.name for each in found} >= {"bookkeeper ledger_create", "bookkeeper ledger_open"}
+    assert [event.name for span in found for event in span.events] == ["exception"]
+    assert [span.to_json() for span in found if tells_secret(span.to_json())] == []

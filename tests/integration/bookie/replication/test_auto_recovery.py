@@ -128,7 +128,7 @@ async def test_a_process_of_its_own_repairs_too(tmp_path: Path) -> None:
 
 async def _write(client: BookKeeper, enough: asyncio.Event) -> tuple[LedgerId, int]:
     """A writer that goes on over both losses: no repair may take its ledger away."""
-    ledger = await client.create_ledger(3, 3, 2, password=b"secret")
+    ledger = await client.create_ledger(3, 3, 2, password=b"planted-secret")
     entries = 0
     while not enough.is_set():
         await ledger.append(payload(entries))

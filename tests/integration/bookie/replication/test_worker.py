@@ -29,7 +29,7 @@ from tests.integration.thinclient.forked_cluster import ForkedCluster, forked_cl
 
 pytestmark = pytest.mark.asyncio
 
-PASSWORD = b"secret"
+PASSWORD = b"planted-secret"
 
 
 @pytest.fixture

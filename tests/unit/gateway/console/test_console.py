@@ -133,7 +133,11 @@ async def test_one_ledger_comes_with_its_fragments_and_write_sets_and_never_with
     async with store(tmp_path) as factory, asked(factory) as http:
         long = "é".encode() * 150
         made = LedgerMetadata.new(
-            ["b1", "b2", "b3"], 2, 2, password=b"sesame", custom_metadata={"long": long, "raw": b"\xff", "text": b"a"}
+            ["b1", "b2", "b3"],
+            2,
+            2,
+            password=b"planted-sesame",
+            custom_metadata={"long": long, "raw": b"\xff", "text": b"a"},
         )
         made = made.with_ensemble(5, ["b1", "b4", "b3"])
         await factory.ledger_manager.create(LedgerId(0, 2**62 + 1), made)

@@ -27,7 +27,7 @@ from bookgate.runtime.security.authenticators import is_loopback
 from bookgate.runtime.settings import SECRET, TableOf
 from tests.stores import made
 
-TOKEN = "letters"
+TOKEN = "planted-letters"
 
 
 @pytest.mark.asyncio

@@ -134,7 +134,7 @@ async def test_an_address_as_id_is_reached_while_discovery_keeps_silent() -> Non
             raise AssertionError
 
         cluster.discovery.bookie_service_info = silent  # type: ignore[method-assign]
-        reader = cluster.client(connect_timeout_seconds=2).open_record(ledger.record, b"p")
+        reader = cluster.client(connect_timeout_seconds=2).open_record(ledger.record, b"planted-p")
         assert len(await payloads(reader)) == 5
 
 
@@ -145,7 +145,7 @@ async def test_a_bookie_that_comes_back_is_used_again() -> None:
         client = cluster.client()
         for bookie in cluster.bookies:
             await bookie.stop()
-        reader = await client.open_ledger(ledger.ledger_id, b"p")
+        reader = await client.open_ledger(ledger.ledger_id, b"planted-p")
         with pytest.raises(BookieHandleNotAvailableException, match="could not be reached"):
             await payloads(reader)
         for bookie in cluster.bookies:
@@ -189,7 +189,7 @@ async def test_an_unknown_bookie_without_an_address_is_named() -> None:
         ledger = await ledger_of(cluster, 1)
         await ledger.close()
         cluster.discovery.registered.clear()
-        reader = await cluster.client().open_ledger(ledger.ledger_id, b"p")
+        reader = await cluster.client().open_ledger(ledger.ledger_id, b"planted-p")
         with pytest.raises(BookieHandleNotAvailableException, match="its address is unknown"):
             await payloads(reader)
 

@@ -70,7 +70,7 @@ async def test_somebody_elses_ledger_is_not_taken_for_ours() -> None:
 @pytest.mark.asyncio
 @pytest.mark.parametrize(
     ("password", "told"),
-    [(b"p", UnknownOutcomeException), (b"other", LedgerExistException)],
+    [(b"planted-p", UnknownOutcomeException), (b"other", LedgerExistException)],
     ids=["alike", "another's"],
 )
 async def test_a_given_create_whose_answer_was_lost_can_not_be_told_once_the_ledger_was_changed(

@@ -32,7 +32,9 @@ async def test_what_was_appended_is_read_back_in_order(digest_type: DigestType) 
     async with fake_cluster() as cluster:
         client = cluster.client()
         payloads = [f"entry {i}".encode() for i in range(700)]
-        ledger = await client.create_ledger(digest_type=digest_type, password=b"secret", custom_metadata={"a": b"b"})
+        ledger = await client.create_ledger(
+            digest_type=digest_type, password=b"planted-secret", custom_metadata={"a": b"b"}
+        )
         assert await asyncio.gather(*(ledger.append(payload) for payload in payloads)) == list(range(700))
         await ledger.close()
         assert (ledger.last_add_confirmed, ledger.length) == (699, sum(map(len, payloads)))
@@ -40,7 +42,7 @@ async def test_what_was_appended_is_read_back_in_order(digest_type: DigestType) 
         assert (stored.state, stored.last_entry_id, stored.length) == (LedgerState.CLOSED, 699, ledger.length)
         assert stored.custom_metadata == {"a": b"b"}
 
-        reader = await client.open_ledger(ledger.ledger_id, b"secret")
+        reader = await client.open_ledger(ledger.ledger_id, b"planted-secret")
         entries = [entry async for entry in reader.read(0, reader.last_add_confirmed)]
         assert [entry.payload for entry in entries] == payloads
         assert [entry.entry_id for entry in entries] == list(range(700))
@@ -225,7 +227,7 @@ async def test_create_says_what_is_wrong() -> None:
 async def test_open_says_what_is_wrong_before_any_bookie_is_asked() -> None:
     async with fake_cluster() as cluster:
         client = cluster.client()
-        ledger = await client.create_ledger(password=b"right")
+        ledger = await client.create_ledger(password=b"planted-right")
         for recovery in (True, False):
             with pytest.raises(UnauthorizedAccessException, match=f"ledger {ledger.ledger_id} "):
                 await client.open_ledger(ledger.ledger_id, b"wrong", recovery=recovery)
@@ -337,15 +339,15 @@ async def test_ids_that_are_no_addresses_are_resolved_and_deletion_is_idempotent
 async def test_an_empty_open_ledger_can_be_taken_up_and_one_with_entries_can_not() -> None:
     async with fake_cluster() as cluster:
         client = cluster.client()
-        empty = await client.create_ledger(password=b"p", ledger_id=LedgerId.unscoped(77))
-        again = await client.reopen_empty_ledger(empty.ledger_id, b"p")
+        empty = await client.create_ledger(password=b"planted-p", ledger_id=LedgerId.unscoped(77))
+        again = await client.reopen_empty_ledger(empty.ledger_id, b"planted-p")
         await again.append(b"x")
         with pytest.raises(IllegalOpException, match="another writer has taken it up"):
-            await client.reopen_empty_ledger(empty.ledger_id, b"p")
+            await client.reopen_empty_ledger(empty.ledger_id, b"planted-p")
         await again.close()
         written = await client.create_ledger()
         await written.append(b"x")
         with pytest.raises(IllegalOpException, match="it has entries already"):
             await client.reopen_empty_ledger(written.ledger_id)
         with pytest.raises(IllegalOpException, match="it is CLOSED"):
-            await client.reopen_empty_ledger(empty.ledger_id, b"p")
+            await client.reopen_empty_ledger(empty.ledger_id, b"planted-p")

@@ -63,7 +63,7 @@ async def test_a_lost_bookie_is_replaced_and_everything_is_read_back_over_the_fr
         assert stored(cluster, ledger).fragments == (first, second)
         for bookie in lost:
             await bookie.start()
-        reader = await cluster.client().open_ledger(ledger.ledger_id, b"p")
+        reader = await cluster.client().open_ledger(ledger.ledger_id, b"planted-p")
         assert await payloads(reader) == list(numbered(0, 200))
         for bookie_id in second.ensemble:
             assert set(range(100, 200)) <= set(cluster.bookie(bookie_id).ledgers[0].entries)
@@ -151,7 +151,7 @@ async def test_not_enough_bookies_name_what_each_answered_and_the_ledger_can_be_
         assert all(isinstance(error, WriteException) for error in caught.value.bookies.values())
         for bookie in cluster.bookies:
             bookie.override = lambda request: None
-        reader = await cluster.client().open_ledger(ledger.ledger_id, b"p", recovery=True)
+        reader = await cluster.client().open_ledger(ledger.ledger_id, b"planted-p", recovery=True)
         assert (await payloads(reader))[:5] == list(numbered(0, 5))
 
 
@@ -191,7 +191,7 @@ async def test_a_bookie_that_joins_later_takes_the_place_of_the_lost_one() -> No
         await ledger.append_all(numbered(10, 20))
         assert newcomer.bookie_id in ledger.metadata.last_fragment.ensemble
         await ledger.close()
-        reader = await cluster.client().open_ledger(ledger.ledger_id, b"p")
+        reader = await cluster.client().open_ledger(ledger.ledger_id, b"planted-p")
         assert await payloads(reader) == list(numbered(0, 20))
 
 
@@ -319,11 +319,11 @@ async def test_room_is_kept_and_given_back_over_changes() -> None:
 
 async def test_recovery_replaces_a_dead_member_and_stores_the_fragment_when_it_closes() -> None:
     async with fake_cluster(4) as cluster:
-        ledger = await cluster.client().create_ledger(ack_quorum_size=3, password=b"p")
+        ledger = await cluster.client().create_ledger(ack_quorum_size=3, password=b"planted-p")
         await ledger.append_all(numbered(0, 20))
         lost = cluster.ensemble(ledger.metadata)[1]
         await lost.stop()
-        reader = await cluster.client().open_ledger(ledger.ledger_id, b"p", recovery=True)
+        reader = await cluster.client().open_ledger(ledger.ledger_id, b"planted-p", recovery=True)
         assert await payloads(reader) == list(numbered(0, 20))
         fragment = stored(cluster, ledger).last_fragment
         assert lost.bookie_id not in fragment.ensemble
@@ -371,5 +371,5 @@ async def test_recovery_ends_though_the_placement_policy_is_broken() -> None:
         client = cluster.client()
         client._context.placement.replace_bookie = broken  # type: ignore[method-assign,assignment]
         async with asyncio.timeout(10):
-            reader = await client.open_ledger(ledger.ledger_id, b"p", recovery=True)
+            reader = await client.open_ledger(ledger.ledger_id, b"planted-p", recovery=True)
         assert await payloads(reader) == list(numbered(0, 5))

@@ -38,7 +38,7 @@ async def test_one_bookie_lost_while_writing_is_survived_and_everything_is_read_
         await ledger.append_all(b"%d" % i for i in range(100, 200))
         assert ledger.failed_bookies.keys() == {lost.bookie_id}
         await ledger.close()
-        reader = await cluster.client().open_ledger(ledger.ledger_id, b"p")
+        reader = await cluster.client().open_ledger(ledger.ledger_id, b"planted-p")
         assert await payloads(reader) == [b"%d" % i for i in range(200)]
 
 
@@ -56,11 +56,11 @@ async def test_two_bookies_lost_end_the_ledger_and_recovery_keeps_what_was_ackno
             await ledger.append(b"more")
         client = cluster.client()
         with pytest.raises(LedgerRecoveryException, match="stays IN_RECOVERY"):
-            await client.open_ledger(ledger.ledger_id, b"p", recovery=True)
+            await client.open_ledger(ledger.ledger_id, b"planted-p", recovery=True)
         assert cluster.metadata.records[ledger.ledger_id].metadata.state is LedgerState.IN_RECOVERY
         for bookie in cluster.bookies[:2]:
             await bookie.start()
-        reader = await client.open_ledger(ledger.ledger_id, b"p", recovery=True)
+        reader = await client.open_ledger(ledger.ledger_id, b"planted-p", recovery=True)
         assert (await payloads(reader))[:50] == [b"%d" % i for i in range(50)]
         assert reader.is_closed
 
@@ -134,7 +134,7 @@ async def test_close_ends_when_the_last_append_that_got_room_is_cancelled() -> N
 async def test_the_error_of_a_lost_ledger_does_not_grow_with_every_append() -> None:
     async with fake_cluster() as cluster:
         ledger = await ledger_of(cluster, 1)
-        await cluster.client().open_ledger(ledger.ledger_id, b"p", recovery=True)
+        await cluster.client().open_ledger(ledger.ledger_id, b"planted-p", recovery=True)
         frames = []
         for _ in range(5):
             with pytest.raises(LedgerFencedException) as raised:
@@ -147,7 +147,7 @@ async def test_the_error_of_a_lost_ledger_does_not_grow_with_every_append() -> N
 async def test_recovery_fences_the_writer() -> None:
     async with fake_cluster() as cluster:
         ledger = await ledger_of(cluster, 10)
-        reader = await cluster.client().open_ledger(ledger.ledger_id, b"p", recovery=True)
+        reader = await cluster.client().open_ledger(ledger.ledger_id, b"planted-p", recovery=True)
         assert await payloads(reader) == [b"%d" % i for i in range(10)]
         assert (reader.is_closed, reader.length) == (True, 10)
         with pytest.raises(LedgerFencedException, match="EFENCED"):
@@ -165,7 +165,7 @@ async def test_recovered_entries_are_rebuilt_and_stored_on_the_whole_write_set()
         number = ledger.ledger_id.ledger_id
         for bookie in cluster.ensemble(ledger.metadata)[1:2]:
             del bookie.ledgers[number].entries[2]
-        await cluster.client().open_ledger(ledger.ledger_id, b"p", recovery=True)
+        await cluster.client().open_ledger(ledger.ledger_id, b"planted-p", recovery=True)
         assert all(2 in bookie.ledgers[number].entries for bookie in cluster.bookies)
         again = [r for b in cluster.bookies for r in b.requests if isinstance(r, AddRequest) and r.recovery]
         assert again
@@ -176,7 +176,7 @@ async def test_recovered_entries_are_rebuilt_and_stored_on_the_whole_write_set()
 async def test_concurrent_recoveries_agree() -> None:
     async with fake_cluster() as cluster:
         ledger = await ledger_of(cluster, 30)
-        opened = [cluster.client().open_ledger(ledger.ledger_id, b"p", recovery=True) for _ in range(3)]
+        opened = [cluster.client().open_ledger(ledger.ledger_id, b"planted-p", recovery=True) for _ in range(3)]
         readers = await asyncio.gather(*opened)
         assert {(reader.last_add_confirmed, reader.length) for reader in readers} == {(29, 50)}
 
@@ -224,14 +224,14 @@ async def test_reads_fail_over_from_dead_missing_damaged_and_silent_replicas() -
             return response._replace(body=response.body[:-1] + b"\xff")
 
         kept, first.ledgers[number].entries = first.ledgers[number].entries, {}
-        assert await payloads(await cluster.client().open_ledger(ledger.ledger_id, b"p")) == expected
+        assert await payloads(await cluster.client().open_ledger(ledger.ledger_id, b"planted-p")) == expected
         first.ledgers[number].entries, first.tamper = kept, damage
-        assert await payloads(await cluster.client().open_ledger(ledger.ledger_id, b"p")) == expected
+        assert await payloads(await cluster.client().open_ledger(ledger.ledger_id, b"planted-p")) == expected
         first.tamper, first.silent = lambda response: response, True
         client = cluster.client(read_timeout_seconds=0.05)
-        assert await payloads(await client.open_ledger(ledger.ledger_id, b"p")) == expected
+        assert await payloads(await client.open_ledger(ledger.ledger_id, b"planted-p")) == expected
         await first.stop()
-        assert await payloads(await cluster.client().open_ledger(ledger.ledger_id, b"p")) == expected
+        assert await payloads(await cluster.client().open_ledger(ledger.ledger_id, b"planted-p")) == expected
 
 
 async def single(reader: ReadHandle, entry_id: int) -> bytes:
@@ -250,7 +250,7 @@ async def test_a_read_of_one_entry_is_one_request_and_fails_over_as_ranges_do() 
         def reads() -> int:
             return sum(isinstance(request, ReadRequest) for bookie in cluster.bookies for request in bookie.requests)
 
-        reader = await cluster.client().open_ledger(ledger.ledger_id, b"p")
+        reader = await cluster.client().open_ledger(ledger.ledger_id, b"planted-p")
         assert [await single(reader, entry_id) for entry_id in (2, 0, 2)] == [b"2", b"0", b"2"]
         assert reads() == 3
         kept, first.ledgers[number].entries = first.ledgers[number].entries, {}
@@ -263,10 +263,12 @@ async def test_a_read_of_one_entry_is_one_request_and_fails_over_as_ranges_do() 
         )
         assert await single(reader, 3) == b"3"
         first.tamper, first.silent = lambda response: response, True
-        impatient = await cluster.client(speculative_read_timeout_seconds=0.05).open_ledger(ledger.ledger_id, b"p")
+        impatient = await cluster.client(speculative_read_timeout_seconds=0.05).open_ledger(
+            ledger.ledger_id, b"planted-p"
+        )
         assert await single(impatient, 0) == b"0"
         await first.stop()
-        assert await single(await cluster.client().open_ledger(ledger.ledger_id, b"p"), 3) == b"3"
+        assert await single(await cluster.client().open_ledger(ledger.ledger_id, b"planted-p"), 3) == b"3"
 
 
 @pytest.mark.asyncio
@@ -278,7 +280,7 @@ async def test_an_entry_that_nobody_can_serve_fails_with_the_reason_after_what_s
             bookie.tamper = lambda r: (
                 r._replace(body=b"short") if isinstance(r, ReadResponse) and r.entry_id == 7 else r
             )
-        reader = await cluster.client(batch_reads=False).open_ledger(ledger.ledger_id, b"p")
+        reader = await cluster.client(batch_reads=False).open_ledger(ledger.ledger_id, b"planted-p")
         entries = reader.read(0, 9)
         assert [(await anext(entries)).entry_id for _ in range(7)] == list(range(7))
         with pytest.raises(DigestMatchException, match="entry 7 can't be read from any of"):
@@ -290,7 +292,7 @@ async def test_recovery_survives_one_dead_bookie_and_read_only_ones_do_not_end_a
     async with fake_cluster() as cluster:
         ledger = await ledger_of(cluster, 10)
         await cluster.ensemble(ledger.metadata)[1].stop()
-        reader = await cluster.client().open_ledger(ledger.ledger_id, b"p", recovery=True)
+        reader = await cluster.client().open_ledger(ledger.ledger_id, b"planted-p", recovery=True)
         assert len(await payloads(reader)) == 10
 
         def read_only(request: Request) -> Status | None:
@@ -306,7 +308,7 @@ async def test_recovery_survives_one_dead_bookie_and_read_only_ones_do_not_end_a
 async def test_fencing_reads_are_sent_to_all_and_reads_forward_fence_too() -> None:
     async with fake_cluster() as cluster:
         ledger = await ledger_of(cluster, 3)
-        await cluster.client().open_ledger(ledger.ledger_id, b"p", recovery=True)
+        await cluster.client().open_ledger(ledger.ledger_id, b"planted-p", recovery=True)
         for bookie in cluster.bookies:
             reads = [request for request in bookie.requests if isinstance(request, ReadRequest)]
             assert reads[0].entry_id == -1
@@ -403,10 +405,10 @@ async def test_errors_say_which_ledger_and_what_each_bookie_answered() -> None:
     async with fake_cluster(3) as cluster:
         ledger = await ledger_of(cluster, 5)
         await ledger.close()
-        left = await cluster.client().create_ledger(password=b"p")
+        left = await cluster.client().create_ledger(password=b"planted-p")
         await left.append(b"x")
         client = cluster.client(batch_reads=False)
-        reader = await client.open_ledger(ledger.ledger_id, b"p")
+        reader = await client.open_ledger(ledger.ledger_id, b"planted-p")
         first, second, third = cluster.ensemble(ledger.metadata)
         await first.stop()
         for bookie in (second, third):
@@ -414,9 +416,9 @@ async def test_errors_say_which_ledger_and_what_each_bookie_answered() -> None:
         with pytest.raises(ReadException) as unreadable:
             await payloads(reader)
         with pytest.raises(ReadException) as untold:
-            await client.open_ledger(left.ledger_id, b"p")
+            await client.open_ledger(left.ledger_id, b"planted-p")
         with pytest.raises(LedgerRecoveryException) as unrecovered:
-            await client.open_ledger(left.ledger_id, b"p", recovery=True)
+            await client.open_ledger(left.ledger_id, b"planted-p", recovery=True)
         everyone = {bookie.bookie_id for bookie in (first, second, third)}
         assert unreadable.value.ledger_id == ledger.ledger_id
         assert {untold.value.ledger_id, unrecovered.value.ledger_id} == {left.ledger_id}

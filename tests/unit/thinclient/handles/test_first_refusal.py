@@ -29,7 +29,7 @@ def hold(cluster: FakeCluster, ledger_id: int, key: bytes, *, fenced: bool = Fal
 async def test_a_key_that_is_refused_says_that_the_id_is_taken(given: int | None) -> None:
     async with fake_cluster() as cluster:
         hold(cluster, 0, OTHER_KEY)
-        ledger = await cluster.client().create_ledger(password=b"p", ledger_id=given)
+        ledger = await cluster.client().create_ledger(password=b"planted-p", ledger_id=given)
         outcomes = await asyncio.gather(*(ledger.append(b"x") for _ in range(5)), return_exceptions=True)
         assert {type(outcome) for outcome in outcomes} == {LedgerIdTakenException}
         assert "create another ledger" in str(outcomes[0])
@@ -43,8 +43,8 @@ async def test_a_key_that_is_refused_says_that_the_id_is_taken(given: int | None
 @pytest.mark.asyncio
 async def test_an_earlier_fenced_ledger_of_the_id_is_told_and_nothing_deleted() -> None:
     async with fake_cluster() as cluster:
-        ledger = await cluster.client().create_ledger(password=b"p")
-        other = await cluster.client().create_ledger(password=b"p")
+        ledger = await cluster.client().create_ledger(password=b"planted-p")
+        other = await cluster.client().create_ledger(password=b"planted-p")
         await other.append(b"sets the key")
         key = cluster.ensemble(other.metadata)[0].ledgers[other.ledger_id.ledger_id].master_key
         hold(cluster, ledger.ledger_id.ledger_id, key, fenced=True)
@@ -56,8 +56,8 @@ async def test_an_earlier_fenced_ledger_of_the_id_is_told_and_nothing_deleted() 
 @pytest.mark.asyncio
 async def test_a_new_ledger_that_another_client_recovered_is_fenced_as_ever() -> None:
     async with fake_cluster() as cluster:
-        ledger = await cluster.client().create_ledger(password=b"p")
-        await cluster.client().open_ledger(ledger.ledger_id, b"p", recovery=True)
+        ledger = await cluster.client().create_ledger(password=b"planted-p")
+        await cluster.client().open_ledger(ledger.ledger_id, b"planted-p", recovery=True)
         with pytest.raises(LedgerFencedException) as told:
             await ledger.append(b"x")
         assert type(told.value) is LedgerFencedException
@@ -66,7 +66,7 @@ async def test_a_new_ledger_that_another_client_recovered_is_fenced_as_ever() ->
 @pytest.mark.asyncio
 async def test_after_an_acknowledged_entry_a_refusal_is_what_it_was() -> None:
     async with fake_cluster() as cluster:
-        ledger = await cluster.client().create_ledger(password=b"p")
+        ledger = await cluster.client().create_ledger(password=b"planted-p")
         await ledger.append(b"x")
         hold(cluster, ledger.ledger_id.ledger_id, OTHER_KEY)
         with pytest.raises(UnauthorizedAccessException) as told:
@@ -80,7 +80,7 @@ async def test_a_client_closed_meanwhile_leaves_nobody_waiting() -> None:
     async with fake_cluster() as cluster:
         hold(cluster, 0, OTHER_KEY)
         client = cluster.client()
-        ledger = await client.create_ledger(password=b"p")
+        ledger = await client.create_ledger(password=b"planted-p")
         reading = asyncio.Event()
 
         async def read_for_ever(ledger_id: object) -> None:

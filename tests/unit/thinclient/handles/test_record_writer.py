@@ -17,12 +17,12 @@ async def test_records_come_back_in_their_order(compression: Compression) -> Non
     records = [b"record %d" % number for number in range(500)]
     async with fake_cluster() as cluster:
         client = cluster.client()
-        options = LedgerOptions(password=b"p", custom_metadata={"app": b"a"})
+        options = LedgerOptions(password=b"planted-p", custom_metadata={"app": b"a"})
         async with client.create_record_ledger(options, compression=compression, batch_bytes=1000) as writer:
             positions = await asyncio.gather(*map(writer.append, records))
         assert positions == sorted(positions)
         assert positions[0] == RecordPosition(0, 0)
-        async with client.open_ledger(writer.ledger_id, b"p") as reader:
+        async with client.open_ledger(writer.ledger_id, b"planted-p") as reader:
             assert reader.metadata.custom_metadata["app"] == b"a"
             last = reader.last_add_confirmed
             assert 3 < last < 20

@@ -34,7 +34,7 @@ pytestmark = pytest.mark.usefixtures("virtual_time")
 
 async def test_ids_in_any_order_are_acknowledged_in_theirs() -> None:
     async with fake_cluster() as cluster:
-        ledger = await cluster.client().create_advanced_ledger(password=b"p", ledger_id=77)
+        ledger = await cluster.client().create_advanced_ledger(password=b"planted-p", ledger_id=77)
         acknowledged: list[int] = []
         appends = {}
         for entry_id in (2, 4, 1, 3):
@@ -52,7 +52,7 @@ async def test_ids_in_any_order_are_acknowledged_in_theirs() -> None:
         with pytest.raises(IncorrectParameterException):
             ledger.append_nowait(-1, b"x")
         await ledger.close()
-        reader = await cluster.client().open_ledger(77, b"p")
+        reader = await cluster.client().open_ledger(77, b"planted-p")
         assert await payloads(reader) == [b"%d" % i for i in range(5)]
         assert reader.length == 5
 
@@ -90,7 +90,7 @@ async def test_of_two_appends_of_one_id_that_wait_for_room_one_fails_and_nobody_
 
 async def test_an_advanced_ledger_changes_its_ensemble_and_sends_again_what_waits_for_lower_ids() -> None:
     async with fake_cluster(4) as cluster:
-        ledger = await cluster.client().create_advanced_ledger(password=b"p")
+        ledger = await cluster.client().create_advanced_ledger(password=b"planted-p")
         for entry_id in range(5):
             await ledger.append(entry_id, b"%d" % entry_id)
         early = [ledger.append_nowait(entry_id, b"%d" % entry_id) for entry_id in range(6, 20)]
@@ -102,14 +102,14 @@ async def test_an_advanced_ledger_changes_its_ensemble_and_sends_again_what_wait
         await ledger.append(20, b"20")
         await until(lambda: len(ledger.metadata.fragments) == 2)
         await ledger.close()
-        reader = await cluster.client().open_ledger(ledger.ledger_id, b"p")
+        reader = await cluster.client().open_ledger(ledger.ledger_id, b"planted-p")
         assert await payloads(reader) == [b"%d" % i for i in range(21)]
 
 
 async def test_an_entry_that_no_bookie_can_take_ends_those_that_wait_for_it() -> None:
     async with fake_cluster(3) as cluster:
         client = cluster.client(failed_bookie_interval_seconds=600)
-        ledger = await client.create_advanced_ledger(write_quorum_size=2, ack_quorum_size=1, password=b"p")
+        ledger = await client.create_advanced_ledger(write_quorum_size=2, ack_quorum_size=1, password=b"planted-p")
         ensemble = cluster.ensemble(ledger.metadata)
         await ensemble[0].stop()
         await ensemble[1].stop()
@@ -128,7 +128,7 @@ async def test_an_entry_that_no_bookie_can_take_ends_those_that_wait_for_it() ->
 
 async def test_with_deferred_sync_the_lac_waits_for_force() -> None:
     async with fake_cluster() as cluster:
-        ledger = await cluster.client().create_ledger(deferred_sync=True, password=b"p")
+        ledger = await cluster.client().create_ledger(deferred_sync=True, password=b"planted-p")
         assert await ledger.append_all([b"0", b"1", b"2"]) == 2
         assert (ledger.last_add_confirmed, ledger.length) == (-1, 0)
         assert all(
@@ -141,7 +141,7 @@ async def test_with_deferred_sync_the_lac_waits_for_force() -> None:
         await ledger.append(b"3")
         assert ledger.last_add_confirmed == 2
         packet = cluster.ensemble(ledger.metadata)[0].ledgers[0].entries[3]
-        assert decode_entry(digest_for(DigestType.CRC32C, b"p"), packet, 0, 3).last_add_confirmed == 2
+        assert decode_entry(digest_for(DigestType.CRC32C, b"planted-p"), packet, 0, 3).last_add_confirmed == 2
         await ledger.close()
         assert (ledger.metadata.last_entry_id, ledger.metadata.length) == (3, 4)
 
@@ -197,7 +197,7 @@ def test_the_rule_of_the_explicit_lac() -> None:
 
 async def test_a_writer_that_pauses_tells_its_last_entry_once() -> None:
     async with fake_cluster() as cluster:
-        ledger = await cluster.client().create_ledger(password=b"p")
+        ledger = await cluster.client().create_ledger(password=b"planted-p")
         for pause, last in ((1, 1), (2, 3)):
             await ledger.append_all([b"0", b"1"])
             for bookie in cluster.bookies:
@@ -205,7 +205,11 @@ async def test_a_writer_that_pauses_tells_its_last_entry_once() -> None:
                     await bookie.until_requested(pause, WriteLacRequest)
                 requests = [request for request in bookie.requests if isinstance(request, WriteLacRequest)]
                 assert len(requests) == pause
-                assert decode_lac(digest_for(DigestType.CRC32C, b"p"), requests[-1].body, 0) == requests[-1].lac == last
+                assert (
+                    decode_lac(digest_for(DigestType.CRC32C, b"planted-p"), requests[-1].body, 0)
+                    == requests[-1].lac
+                    == last
+                )
 
 
 async def test_protocol_v2_has_no_explicit_lac() -> None:
@@ -313,7 +317,7 @@ async def test_opportunistic_striping_takes_what_there_is_down_to_the_write_quor
 
 async def test_a_bookie_restarted_before_the_force_may_have_lost_entries() -> None:
     async with fake_cluster() as cluster:
-        ledger = await cluster.client().create_ledger(deferred_sync=True, password=b"p")
+        ledger = await cluster.client().create_ledger(deferred_sync=True, password=b"planted-p")
         await ledger.append(b"forced")
         await ledger.force()
         bookie = cluster.ensemble(ledger.metadata)[0]

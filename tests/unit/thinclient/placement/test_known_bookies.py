@@ -15,7 +15,7 @@ from tests.unit.thinclient.fakes import FakeCluster, FakeDiscovery, fake_cluster
 
 async def create_many(client: BookKeeper, count: int) -> list[tuple[str, ...]]:
     """The ensembles of ledgers created at once."""
-    handles = await asyncio.gather(*(client.create_ledger(2, 2, 2, password=b"p") for _ in range(count)))
+    handles = await asyncio.gather(*(client.create_ledger(2, 2, 2, password=b"planted-p") for _ in range(count)))
     return [handle.metadata.last_fragment.ensemble for handle in handles]
 
 

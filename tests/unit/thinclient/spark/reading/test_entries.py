@@ -155,14 +155,14 @@ def as_client(fake: FakeClient) -> BookKeeper:
 
 def ledger(ledger_id: int, entries: int | None = 10, **custom: bytes) -> LedgerRecord:
     """A closed ledger, or an open one for None."""
-    metadata = LedgerMetadata.new(["b:1"], 1, 1, password=b"pw", custom_metadata=custom)
+    metadata = LedgerMetadata.new(["b:1"], 1, 1, password=b"planted-pw", custom_metadata=custom)
     if entries is not None:
         metadata = metadata.close(entries - 1, ENTRY_SIZE * entries)
     return LedgerRecord(LedgerId.unscoped(ledger_id), metadata, 1)
 
 
 def options(**changes: Any) -> Options:
-    return Options(**{"gateways": "g", "password": b"pw", **changes})
+    return Options(**{"gateways": "g", "password": b"planted-pw", **changes})
 
 
 def ids(client: FakeClient, wanted: Options) -> list[int]:
@@ -373,7 +373,7 @@ def moved(record: LedgerRecord, entry_id: int) -> LedgerRecord:
     """The ledger with its entries from `entry_id` on another bookie."""
     fragments = LedgerMetadata.new(["b:1"], 1, 1).with_ensemble(entry_id, ["c:1"]).fragments
     last = record.metadata.last_entry_id
-    metadata = LedgerMetadata(1, 1, 1, fragments, password=b"pw").close(last, ENTRY_SIZE * (last + 1))
+    metadata = LedgerMetadata(1, 1, 1, fragments, password=b"planted-pw").close(last, ENTRY_SIZE * (last + 1))
     return LedgerRecord(record.ledger_id, metadata, record.version + 1)
 
 

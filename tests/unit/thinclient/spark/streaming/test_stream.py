@@ -44,7 +44,9 @@ class Ledgers:
         self.ledger_manager = self
 
     def add(self, number: int, entries: int, *, close: bool = True, custom: dict[str, bytes] | None = None) -> None:
-        metadata = LedgerMetadata.new(["a", "b"], 2, 2, password=b"p", custom_metadata=custom, ctime_ms=number * 1000)
+        metadata = LedgerMetadata.new(
+            ["a", "b"], 2, 2, password=b"planted-p", custom_metadata=custom, ctime_ms=number * 1000
+        )
         self.records[number] = LedgerRecord(LedgerId(0, number), metadata, 0)
         self.confirmed[number] = entries - 1
         if close:
@@ -81,7 +83,7 @@ class Ledgers:
         return answers
 
     def open_record(self, record: LedgerRecord, password: bytes) -> Ledgers:
-        if password != b"p":
+        if password != b"planted-p":
             raise UnauthorizedAccessException(str(record.ledger_id))
         return self
 
@@ -120,7 +122,9 @@ def ledgers(monkeypatch: pytest.MonkeyPatch) -> Ledgers:
 
 
 def options(**given: object) -> Options:
-    return parse_options({"gateways": "g:1", "password": "p", **{name: str(value) for name, value in given.items()}})
+    return parse_options(
+        {"gateways": "g:1", "password": "planted-p", **{name: str(value) for name, value in given.items()}}
+    )
 
 
 class Query:
