@@ -242,6 +242,8 @@ def test_no_secret_is_told(
     for secret in secrets:
         for form in (secret, secret.encode().hex(), base64.b64encode(secret.encode()).decode().rstrip("=")):
             assert [each for each in (*told, *logs, *audits) if form in each] == [], secret[:6]
+    assert PASSWORD in (tmp_path / "operator.dump").read_bytes()
+    assert not (tmp_path / "reader.dump").exists()
     for path in (*secure.rglob("*.token"), secure / "tokens", *secure.rglob("*.key"), *tmp_path.glob("*.dump")):
         assert re.fullmatch("0o100600", oct(path.stat().st_mode)), path
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from types import SimpleNamespace
 from typing import Any, NamedTuple, cast, get_args
 
@@ -26,6 +27,7 @@ from bookgate.ledger.wire.messages import (
 from bookgate.protos.bookkeeper.proto.bookkeeper_protocol_pb2 import OperationType
 from bookgate.runtime.security.access_control import AccessControl
 from bookgate.runtime.security.actions import ENTRY_ACTIONS
+from bookgate.runtime.security.audit_trail import AUDIT_LOGGER
 from bookgate.runtime.security.authenticators import Authenticators
 from bookgate.runtime.security.policy import parse_policy
 from bookgate.runtime.security.principal import Kind, Principal
@@ -157,3 +159,35 @@ def test_a_request_without_an_action_is_denied_whoever_asks(caplog: pytest.LogCa
     assert guard.check(cast(Any, _Novelty(1, 7))) is Answer.DENIED
     assert control.counts["entry", "token", "denied"] == 1
     assert "action=_Novelty" in caplog.text
+
+
+@pytest.mark.asyncio
+async def test_the_trail_has_the_first_of_each_action_and_ledger_on_a_connection(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Allowed or denied, and again after a deletion; what is nobody's is denied with a line each time."""
+    caplog.set_level("INFO", AUDIT_LOGGER)
+    access = entry_access(_Ledgers(), AccessControl(Authenticators(), OWNED))
+    await access.owners.learn(7)
+
+    def lines() -> list[str]:
+        found = [record.getMessage() for record in caplog.records]
+        caplog.clear()
+        return [" ".join(re.findall(r"(?:action|outcome)=(\S+)", line)) for line in found]
+
+    first, second = access.guard(A, "peer"), access.guard(B, "peer")
+    for _ in range(3):
+        first.check(ADD)
+        second.check(ADD)
+        second.check(READ)
+    assert lines() == ["entry.add allowed", "entry.add denied", "entry.read denied"]
+    access.guard(B, "peer").check(ADD)
+    assert lines() == ["entry.add denied"]
+    access.owners.forget([7])
+    await access.owners.learn(7)
+    second.refresh()
+    second.check(ADD)
+    assert lines() == ["entry.add denied"]
+    second.deny(ADD)
+    second.deny(ADD)
+    assert lines() == ["entry.add denied"] * 2
