@@ -99,7 +99,7 @@ auth_provider = "bookgate-token"
 def make(directory: Path, bookies: Sequence[str], hosts: Sequence[str]) -> list[Path]:
     """Makes what is missing; the files that were made. `hosts`: of bookies elsewhere.
 
-    Raises OSError, ValueError for an authority of somebody else.
+    Raises OSError, and ValueError for an authority of somebody else, or one whose key is needed and was taken away.
     """
     directory = directory.absolute()
     folder = directory / "bookies"
@@ -113,11 +113,16 @@ def make(directory: Path, bookies: Sequence[str], hosts: Sequence[str]) -> list[
             made.append(path)
 
     authority = _authority(directory)
-    write(directory / "ca.key", authority.key)
-    write(directory / "ca.crt", authority.certificate, 0o644)
+    if authority is not None:
+        write(directory / "ca.key", authority.key)
+        write(directory / "ca.crt", authority.certificate, 0o644)
     every_host = list(dict.fromkeys(("localhost", "127.0.0.1", "::1", socket.gethostname(), *hosts)))
     for name in bookies:
         if not (folder / f"{name}.crt").exists():
+            if authority is None:
+                raise ValueError(
+                    f"ca.key is not there any more, and {name} has no certificate: bring it back for this run"
+                )
             certificate, key = authority.issue(name, [*every_host, *([name] if _is_host(name) else [])])
             write(folder / f"{name}.key", key)
             write(folder / f"{name}.crt", certificate, 0o644)
@@ -141,11 +146,12 @@ def _principals(bookies: Sequence[str]) -> str:
     return ", ".join(f'"{kind}{pattern}"' for pattern in patterns for kind in ("tls:CN=", "token:"))
 
 
-def _authority(directory: Path) -> Authority:
+def _authority(directory: Path) -> Authority | None:
+    """None where its key was taken away, as is good once all certificates are made."""
     certificate, key = directory / "ca.crt", directory / "ca.key"
-    if certificate.exists() and key.exists():
-        return Authority(certificate.read_bytes(), key.read_bytes())
-    return Authority()
+    if not certificate.exists():
+        return Authority()
+    return Authority(certificate.read_bytes(), key.read_bytes()) if key.exists() else None
 
 
 def _is_host(name: str) -> bool:
