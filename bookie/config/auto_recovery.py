@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 from pydantic_settings import BaseSettings
 
+from bookgate.bookie.replication.audits.audit_rules import MassLoss
 from bookgate.bookie.replication.audits.auditor import AuditorOptions
 from bookgate.bookie.replication.auto_recovery import AutoRecoveryOptions
 from bookgate.bookie.replication.checks.placement_check import PlacementCheckOptions
@@ -28,6 +29,19 @@ class AutoRecoverySettings(BaseSettings, ConsistentSettings):
     )
     audit_interval_seconds: float = Field(
         86400.0, gt=0, description="auditorPeriodicBookieCheckInterval: after so long lost bookies are audited again"
+    )
+    mass_loss_share: float = Field(
+        0.5,
+        gt=0,
+        le=1,
+        description="when more than this share of all bookies, or of those of one rack, and at least two, are missed "
+        "at once, only ledgers of which entries have one copy left are repaired before somebody orders an audit; 1: "
+        "never",
+    )
+    mass_loss_window_seconds: float = Field(
+        600.0,
+        ge=0,
+        description="bookies are missed at once if they were first missed within so long; 0: whenever that was",
     )
     replica_check_interval_seconds: float = Field(
         604_800.0,
@@ -85,6 +99,7 @@ class AutoRecoverySettings(BaseSettings, ConsistentSettings):
             AuditorOptions(
                 lost_bookie_delay_seconds=self.lost_bookie_recovery_delay_seconds,
                 audit_interval_seconds=self.audit_interval_seconds,
+                mass_loss=MassLoss(self.mass_loss_share, int(1000 * self.mass_loss_window_seconds)),
             ),
             WorkerOptions(
                 tasks=self.replication_tasks, open_ledger_grace_seconds=self.open_ledger_recovery_grace_seconds

@@ -67,7 +67,7 @@ class AutoRecovery:
             self.placement_check,
             EmptiedBookies(factory, repair.bookies, membership),
         )
-        self.auditor = Auditor(factory, bookie_id, options.auditor, membership, self._allow)
+        self.auditor = Auditor(factory, bookie_id, options.auditor, membership, self._allow, repair.placement.racks_of)
         self.worker = ReplicationWorker(factory, self._tools.repair, options.worker, rng)
         self._giving_way = GivingWay(factory.replication_metadata, self._give_way) if gives_way else None
 

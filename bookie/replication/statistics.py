@@ -171,7 +171,7 @@ def _of_the_cluster(done: AuditorStatistics) -> Iterator[Metric]:
     )
     yield gauge(
         _AUDITOR + "AUDIT_HELD_BACK",
-        "1 while so many bookies are missed that no ledger is marked before somebody orders an audit",
+        "1 while so many bookies are missed that only ledgers with last copies are marked until an audit is ordered",
         None if roll is None else int(roll.storm),
     )
     survey = done.survey if done.is_auditor else None

@@ -476,7 +476,7 @@ RECOVERY = Dashboard(
                     "Audit held back",
                     "bool_yes_no",
                     "max(auditor_AUDIT_HELD_BACK)",
-                    text="Most bookies are missed at once.",
+                    text="Most bookies, or most of a rack, are missed at once.",
                     red_above=1,
                 ),
             ),

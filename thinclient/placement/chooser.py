@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from importlib.metadata import entry_points
 from typing import TypeVar
@@ -23,6 +23,7 @@ from bookgate.ledger.metadata_store import RegisteredBookie, ServiceDiscovery
 from bookgate.runtime.logs import log_event
 from bookgate.thinclient.config import ClientConfig
 from bookgate.thinclient.core.placement import (
+    DEFAULT_RACK,
     Candidate,
     DefaultPlacementPolicy,
     EnsemblePlacementPolicy,
@@ -154,6 +155,20 @@ class Placement:
             for each in self._candidates(bookies, exclude)
         ]
         return self._policy.better_ensemble(request, ensemble, found, racks.__getitem__)
+
+    def see(self, bookies: Iterable[RegisteredBookie]) -> None:
+        """Remembers the racks of those that are registered, for when they are not."""
+        self._racks.refresh()
+        for each in bookies:
+            if each.registered:
+                self._racks.rack(each.info)
+
+    def racks_of(self, bookies: Iterable[RegisteredBookie]) -> dict[str, str]:
+        """The racks of bookies, registered or not, where a file tells, or a registration that this process has seen."""
+        bookies = list(bookies)
+        self.see(bookies)
+        racks = {each.bookie_id: self._racks.rack_of(each.bookie_id) for each in bookies}
+        return {bookie_id: rack for bookie_id, rack in racks.items() if rack != DEFAULT_RACK}
 
     def _judge(self, request: EnsembleRequest, ensemble: Sequence[str]) -> None:
         """Counts ensembles that span fewer racks than requested."""

@@ -206,3 +206,16 @@ def copies_left(metadata: LedgerMetadata, lost: Iterable[str]) -> int:
             places = (fragment.ensemble[(start + behind) % size] for behind in range(metadata.write_quorum_size))
             left = min(left, sum(bookie_id not in gone for bookie_id in places))
     return left
+
+
+def has_last_copies(metadata: LedgerMetadata, gone: Collection[str]) -> bool:
+    """Whether an entry of a complete fragment has lost copies with these bookies and has one left, by its write set.
+
+    What is still written is its writer's, who replaces a bookie."""
+    for fragment in complete_fragments(metadata):
+        size = len(fragment.ensemble)
+        for entry_id in range(fragment.first_entry_id, min(fragment.last_entry_id + 1, fragment.first_entry_id + size)):
+            members = fragment.write_set(entry_id)
+            if sum(bookie_id not in gone for bookie_id in members) == 1 < len(members):
+                return True
+    return False

@@ -212,7 +212,12 @@ class LedgerRepair:
         for repair in repairs:
             if not repair.replace and await self._refill(repair):
                 continue
-            target = await self._fill_another(fragment, repair, ensemble, avoid)
+            try:
+                target = await self._fill_another(fragment, repair, ensemble, avoid)
+            except NotEnoughBookiesException:
+                if replacements:  # a copy more is better than none
+                    await self._write(fragment.first_entry_id, replacements)
+                raise
             replacements[repair.index] = (repair.bookie_id, target)
             ensemble[repair.index] = target
         if replacements:

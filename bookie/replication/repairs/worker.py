@@ -178,6 +178,7 @@ class ReplicationWorker:
     def _on_bookies(self, bookies: list[RegisteredBookie] | tuple[RegisteredBookie, ...]) -> None:
         self._circumstances.forget()
         self._ledgers.forget()
+        self._tools.placement.see(bookies)
         came = self._attendance.hear(bookies, self._now())
         self._queue.returned(came)
         self._list_again()

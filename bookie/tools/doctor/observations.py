@@ -71,7 +71,7 @@ class RecoveryView:
     """The bookie id of the one in office."""
     survey: Survey | None = None
     held_back: HeldBack | None = None
-    """Why the auditor marks nothing, if it does not."""
+    """Why the auditor marks next to nothing, if it does not."""
 
     @property
     def works(self) -> bool:

@@ -80,8 +80,8 @@ def _storm(view: RecoveryView) -> Iterator[Finding]:
         return
     yield error(
         _SUBJECT,
-        f"{len(held_back.missed)} of {held_back.known} bookies are missed at once: it marks no ledger for repair, "
-        "since a fault of the network or of the metadata store is likelier",
+        f"{held_back.in_words}: it marks no ledger for repair but those of which entries have one copy left, since a "
+        "fault of the network or of the metadata store is likelier",
         "bring them back, or their way to the metadata store; if they are gone for good, order the audit: "
         "bookgate autorecovery trigger",
     )

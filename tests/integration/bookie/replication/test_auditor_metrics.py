@@ -77,11 +77,12 @@ async def process(uri: str, name: str) -> AsyncIterator[Process]:
         await factory.close()
 
 
-async def register(factory: LedgerManagerFactory, *names: str) -> None:
+async def register(factory: LedgerManagerFactory, *names: str, rack: str = "") -> None:
     for name in names:
         cookie = Cookie(name, "/j", "1\t/l", await factory.registration_manager.cluster_instance_id())
         await factory.registration_manager.write_cookie(name, cookie.encode(), None)
-        await factory.registration_manager.register_bookie(BookieServiceInfo(name, ()), read_only=False)
+        info = BookieServiceInfo(name, (), {"rack": rack} if rack else {})
+        await factory.registration_manager.register_bookie(info, read_only=False)
 
 
 async def test_the_auditor_alone_speaks_for_the_cluster(tmp_path: Path) -> None:
@@ -129,19 +130,29 @@ async def test_bookies_that_are_missed_and_a_storm(tmp_path: Path) -> None:
     uri = made(f"sqlite://{tmp_path}/metadata.db")
     store = create_factory(uri)
     await store.initialize()
+    manager = store.registration_manager
     await register(store, "b1", "b2", "b3", "b4")
-    await store.ledger_manager.create(LedgerId(0, 5), LedgerMetadata.new(["b1", "b2", "b3", "b4"], 2, 1))
+    await register(store, "b5", "b6", rack="/r1")
+    await store.ledger_manager.create(LedgerId(0, 5), LedgerMetadata.new([f"b{n}" for n in range(1, 7)], 2, 1))
     async with process(uri, "first") as auditor:
         await auditor.until_shown(BOOKIES_MISSED=0)
-        await store.registration_manager.unregister_bookie("b1")
+        await manager.unregister_bookie("b1")
         await auditor.until_shown(BOOKIES_MISSED=1, BOOKIES_LOST=0, AUDIT_HELD_BACK=0)
         await store.replication_metadata.set_lost_bookie_delay(0)
         await auditor.until_shown(BOOKIES_MISSED=1, BOOKIES_LOST=1, AUDIT_HELD_BACK=0)
-        for name in ("b2", "b3"):
-            await store.registration_manager.unregister_bookie(name)
-        await auditor.until_shown(BOOKIES_MISSED=3, BOOKIES_LOST=0, AUDIT_HELD_BACK=1)
-        await until_held_back(store, HeldBack(("b1", "b2", "b3"), 4))
-        await store.registration_manager.register_bookie(BookieServiceInfo("b3", ()), read_only=False)
-        await auditor.until_shown(BOOKIES_MISSED=2, BOOKIES_LOST=2, AUDIT_HELD_BACK=0)
+        for name in ("b2", "b3", "b4"):
+            await manager.unregister_bookie(name)
+        await auditor.until_shown(BOOKIES_MISSED=4, BOOKIES_LOST=0, AUDIT_HELD_BACK=1)
+        await until_held_back(store, HeldBack(("b1", "b2", "b3", "b4"), 6))
+        await manager.register_bookie(BookieServiceInfo("b3", ()), read_only=False)
+        await auditor.until_shown(BOOKIES_MISSED=3, BOOKIES_LOST=3, AUDIT_HELD_BACK=0)
         await until_held_back(store, None)
+        for name in ("b1", "b2", "b4"):
+            await manager.register_bookie(BookieServiceInfo(name, ()), read_only=False)
+        await auditor.until_shown(BOOKIES_MISSED=0, BOOKIES_LOST=0)
+        # Two of six are none; but these are all of their rack.
+        for name in ("b5", "b6"):
+            await manager.unregister_bookie(name)
+        await until_held_back(store, HeldBack(("b5", "b6"), 2, "/r1"))
+        await auditor.until_shown(BOOKIES_MISSED=2, BOOKIES_LOST=0, AUDIT_HELD_BACK=1)
     await store.close()

@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookgate.bookie.replication.audits.audit_rules import HeldBack, Roll, call_the_roll
+from bookgate.bookie.replication.audits.audit_rules import HeldBack, MassLoss, Roll, call_the_roll
 
 KNOWN = ("a", "b", "c", "d", "e")
 
@@ -45,8 +45,50 @@ def test_when_most_are_missed_nobody_is_lost_before_it_is_ordered() -> None:
     missed = {"c": 0, "d": 0, "e": 0}
     verdict = call_the_roll(roll("a", "b", missed=missed), 1000, 5000)
     assert verdict.storm
-    assert verdict.lost == ()
-    assert call_the_roll(roll("a", "b", missed=missed), 1000, 5000, ordered=True).lost == ("c", "d", "e")
+    assert (verdict.lost, verdict.held) == ((), ("c", "d", "e"))
+    ordered = call_the_roll(roll("a", "b", missed=missed), 1000, 5000, ordered=True)
+    assert (ordered.lost, ordered.held, ordered.storm) == (("c", "d", "e"), (), True)
+
+
+def test_in_a_storm_only_bookies_that_would_be_lost_are_held() -> None:
+    verdict = call_the_roll(roll("a", "b", missed={"c": 0, "d": 4500, "e": 0}), 1000, 5000)
+    assert (verdict.missed, verdict.held, verdict.next_in_ms) == (("c", "d", "e"), ("c", "e"), 500)
+
+
+def test_what_is_a_storm_can_be_set() -> None:
+    two = roll("a", "b", "c", missed={"d": 0, "e": 0})
+    assert call_the_roll(two, 1000, 5000, mass_loss=MassLoss(share=0.39)).held == ("d", "e")
+    assert call_the_roll(two, 1000, 5000, mass_loss=MassLoss(share=0.4)).lost == ("d", "e")
+    # One alone never is.
+    assert call_the_roll(roll("a", "b", "c", "d"), 0, 5000, mass_loss=MassLoss(share=0.01)).lost == ("e",)
+    assert call_the_roll(roll(missed=dict.fromkeys(KNOWN, 0)), 0, 5000, mass_loss=MassLoss(share=1)).lost == KNOWN
+
+
+def test_losses_that_lie_far_apart_are_no_storm() -> None:
+    apart = roll("a", "b", missed={"c": 0, "d": 6000, "e": 12_000})
+    assert call_the_roll(apart, 1000, 20_000, mass_loss=MassLoss(window_ms=11_999)).lost == ("c", "d", "e")
+    assert call_the_roll(apart, 1000, 20_000, mass_loss=MassLoss(window_ms=12_000)).held == ("c", "d", "e")
+    assert call_the_roll(apart, 1000, 20_000, mass_loss=MassLoss(window_ms=0)).held == ("c", "d", "e")
+    # One that is not noted yet is missed now.
+    fresh = roll("a", "b", missed={"c": 0, "d": 6000})
+    assert not call_the_roll(fresh, 1000, 18_001, mass_loss=MassLoss(window_ms=12_000)).storm
+    assert call_the_roll(fresh, 1000, 12_000, mass_loss=MassLoss(window_ms=12_000)).storm
+
+
+def test_a_rack_that_is_missed_is_a_storm_too() -> None:
+    racks = {"a": "/r1", "b": "/r1", "c": "/r2", "d": "/r2", "e": "/r2"}
+    half = replace(roll("a", "b", "e", missed={"c": 0, "d": 0}), racks=racks)
+    verdict = call_the_roll(half, 1000, 5000)
+    assert verdict.held_back == HeldBack(("c", "d"), 3, "/r2")
+    assert (verdict.lost, verdict.held) == ((), ("c", "d"))
+    assert verdict.held_back.in_words == "2 of 3 bookies of rack /r2 are missed at once"
+    # One of each, or half of one, is none; nor is one whose loss is settled, or whose rack nobody knows.
+    assert not call_the_roll(replace(roll("b", "d", "e"), racks=racks), 1000, 5000).storm
+    four = replace(roll("a", "b", "e"), racks={**racks, "b": "/r2"})
+    assert not call_the_roll(four, 1000, 5000).storm
+    assert not call_the_roll(replace(half, settled=("c",)), 1000, 5000).storm
+    assert not call_the_roll(replace(half, racks={**racks, "c": "/r3"}), 1000, 5000).storm
+    assert not call_the_roll(replace(half, racks={}), 1000, 5000).storm
 
 
 def test_losses_that_are_settled_are_no_part_of_a_storm() -> None:
@@ -65,8 +107,8 @@ def test_losses_that_are_settled_are_no_part_of_a_storm() -> None:
 
 
 def test_why_an_auditor_holds_back_is_kept_as_a_record() -> None:
-    word = HeldBack(("c", "d", "e"), 5)
-    assert HeldBack.decode(word.encode()) == word
+    for word in (HeldBack(("c", "d", "e"), 5), HeldBack(("c", "d"), 2, "/r1")):
+        assert HeldBack.decode(word.encode()) == word
     for damaged in (b"", b"\xff", b"[]", b'{"missed": 1, "known": 5}', b'{"missed": []}'):
         assert HeldBack.decode(damaged) is None
 

@@ -16,6 +16,7 @@ from bookgate.bookie.replication.copies.verdicts import (
     Lost,
     Unknown,
     copies_left,
+    has_last_copies,
     judge,
     lacking,
     missing_twice,
@@ -146,6 +147,24 @@ def test_the_danger_is_that_of_the_worst_entry() -> None:
     assert copies_left(CLOSED, []) == 2
     assert copies_left(CLOSED, ["b:1"]) == 1
     assert copies_left(CLOSED, ["b:1", "c:1"]) == 0
+
+
+def test_entries_that_have_one_copy_left_are_told_from_such_as_have_more_or_none() -> None:
+    three = ledger((0, 5), 9, (3, 3))
+    members = three.fragments[0].ensemble
+    assert not has_last_copies(three, members[:1])
+    assert has_last_copies(three, members[:2])
+    # Nothing helps those that have none, and one that never had another is no worse off than before.
+    assert not has_last_copies(ledger((0,), 9, (3, 3)), members)
+    assert not has_last_copies(ledger((0,), 9, (3, 1)), ["z:1"])
+    assert not has_last_copies(ledger((0,), 9, (3, 1)), members[:1])
+    # What is still written, and what holds nothing, does not count.
+    assert not has_last_copies(ledger((0,), None, (3, 3)), members[:2])
+    assert has_last_copies(ledger((0, 5), None, (3, 3)), members[:2])
+    assert not has_last_copies(ledger((0,), -1, (3, 3)), members[:2])
+    # With fewer copies than bookies it depends on which entries there are.
+    assert not has_last_copies(ledger((0,), 0, (3, 2)), members[2:])
+    assert has_last_copies(ledger((0,), 1, (3, 2)), members[2:])
 
 
 STATES = st.one_of(
