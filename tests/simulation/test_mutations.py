@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,16 @@ def test_the_page_keeps_the_rows_of_bugs_that_are_not_run_again(tmp_path: Path) 
     assert f"| {first.name} | {first.area} | {first.breaks} | {', '.join(first.expected)} | P1 | 3 | 12 s |" in text
     assert "| **missed** | 9 |" in text
     assert "| `test_it` in `tests/a.py` |" in text
+    # What is noticed in another way now, is described otherwise, or was never noticed by a test has to be run again.
+    by_tests = replace(first, tests=tested.tests)
+    renamed = replace(second, breaks="something else")
+    Page(path, (by_tests, renamed, tested), 9).record(tested, Found(1, "a.logger:logs.py:55"))
+    assert f"| {first.name} | {first.area} | {first.breaks} | not run yet |" in path.read_text()
+    Page(path, (by_tests, renamed, tested), 9).record(by_tests, Found(1, "tests/a.py::Case::test_it"))
+    text = path.read_text()
+    assert f"| {tested.name} | {tested.area} | {tested.breaks} | not run yet |" in text
+    assert f"{renamed.breaks} | {', '.join(renamed.expected)} | not run yet | | |" in text
+    assert f"| {first.name} | {first.area} | {first.breaks} | `test_it` in `tests/a.py` |" in text
     Page(path, (first,), 9).record(first, Found(4, "P1"))
     assert "1 of 1 caught" in path.read_text()
 

@@ -1,13 +1,15 @@
 """MUTATIONS.md: what each planted bug was caught by, when it was run last.
 
 A run of all bugs takes hours. Each bug that ends has its row written anew at once; the rows of the others stay, so
-that a run of some bugs, or one that is broken off, loses nothing. A bug that was taken out of the table loses its row.
+that a run of some bugs, or one that is broken off, loses nothing. A bug that was taken out of the table loses its row,
+and one that is described or noticed otherwise than its row says has to be run again.
 
 Not its job: running the bugs.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,6 +18,8 @@ from tests.simulation.mutations.probe import Found
 
 _MISSED = "**missed**"
 _NOT_RUN = "not run yet"
+_BY_SEEDS = re.compile(r"( [^|]+ \| [\d,]+ \| [\d,]+ s \|)|( not run yet \| \| \|)")
+_BY_A_TEST = re.compile(r" (`\w+` in `tests/[\w/]+\.py`|`tests/[\w/]+\.py`|\*\*missed\*\*|not run yet) \|")
 
 
 class Page:
@@ -31,7 +35,7 @@ class Page:
         self._path.write_text(self._text())
 
     def _text(self) -> str:
-        rows = {mutation.name: self._rows.get(mutation.name) or _not_run(mutation) for mutation in self._mutations}
+        rows = {each.name: _kept(each, self._rows.get(each.name, "")) or _not_run(each) for each in self._mutations}
         simulated = [rows[mutation.name] for mutation in self._mutations if not mutation.tests]
         tested = [rows[mutation.name] for mutation in self._mutations if mutation.tests]
         caught = sum(_MISSED not in row and _NOT_RUN not in row for row in rows.values())
@@ -65,22 +69,28 @@ def _rows_of(path: Path) -> dict[str, str]:
     return {line.split("|")[1].strip(): line for line in lines}
 
 
+def _kept(mutation: Mutation, row: str) -> str | None:
+    """The row, if it is of this bug as it is planted and noticed now."""
+    found = row.removeprefix(_begun(mutation))
+    outcome = _BY_A_TEST if mutation.tests else _BY_SEEDS
+    return row if found != row and outcome.fullmatch(found) else None
+
+
+def _begun(mutation: Mutation) -> str:
+    expected = "" if mutation.tests else f" {', '.join(mutation.expected)} |"
+    return f"| {mutation.name} | {mutation.area} | {mutation.breaks} |{expected}"
+
+
 def _row(mutation: Mutation, found: Found) -> str:
-    return (
-        f"| {mutation.name} | {mutation.area} | {mutation.breaks} | {', '.join(mutation.expected)} | "
-        f"{found.invariant or _MISSED} | {found.seeds} | {found.simulated_seconds:,.0f} s |"
-    )
+    seconds = f"{found.simulated_seconds:,.0f} s"
+    return f"{_begun(mutation)} {found.invariant or _MISSED} | {found.seeds} | {seconds} |"
 
 
 def _tested_row(mutation: Mutation, found: Found) -> str:
-    file, _, test = (found.invariant or "").rpartition("::")
-    caught = f"`{test}` in `{file.partition('::')[0]}`" if file else f"**{found.invariant or 'missed'}**"
-    return f"| {mutation.name} | {mutation.area} | {mutation.breaks} | {caught} |"
+    file, _, test = (found.invariant or "").partition("::")
+    where = f"`{test.rpartition('::')[2]}` in `{file}`" if test else f"`{file}`"
+    return f"{_begun(mutation)} {where if file else _MISSED} |"
 
 
 def _not_run(mutation: Mutation) -> str:
-    if mutation.tests:
-        return f"| {mutation.name} | {mutation.area} | {mutation.breaks} | {_NOT_RUN} |"
-    return (
-        f"| {mutation.name} | {mutation.area} | {mutation.breaks} | {', '.join(mutation.expected)} | {_NOT_RUN} | | |"
-    )
+    return f"{_begun(mutation)} {_NOT_RUN} |{'' if mutation.tests else ' | |'}"
