@@ -35,8 +35,8 @@ from bookgate.protos.bookkeeper.gateway.v1 import replication_service_pb2 as rep
 from bookgate.runtime.security.access_control import AccessControl
 from bookgate.runtime.security.actions import OPEN, RPC_ACTIONS, Action
 from bookgate.runtime.security.authenticators import NotAuthenticatedException, bearer_of, is_loopback
-from bookgate.runtime.security.decision import CLUSTER, Resource
-from bookgate.runtime.security.principal import ANONYMOUS, CertificateNames, Principal
+from bookgate.runtime.security.decision import CLUSTER, Resource, Rights
+from bookgate.runtime.security.principal import ANONYMOUS, CertificateNames, Kind, Principal
 
 _ADMINISTERED = (RecordKind.DRAINING_BOOKIE.value, RecordKind.SETTING.value)
 """Kinds of records that operators write; the others are auditors' and workers'."""
@@ -48,10 +48,22 @@ _ABOUT_LEDGERS = (
     replication.ReleaseLock,
 )
 
-_BEARER: ContextVar[str | None] = ContextVar("bookgate_bearer", default=None)
-"""What this call shows as its token; None: nothing. The interceptor has the headers, and the handler would have them
-decoded once more.
-"""
+_SHOWN: ContextVar[str | bytes | None] = ContextVar("bookgate_authorization", default=None)
+"""The header `authorization` of this call. The interceptor has it, and the handler would have all decoded once more."""
+
+_MOST_PASSES = 4096
+
+
+class _Pass:
+    """A caller who has shown a static token, and where it was let in by this header."""
+
+    __slots__ = ("counted", "gates", "principal", "rights")
+
+    def __init__(self, principal: Principal, rights: Rights) -> None:
+        self.principal = principal
+        self.rights = rights
+        self.counted = (DOOR, principal.kind, "allowed")
+        self.gates: set[Gate] = set()
 
 
 class Guard:
@@ -60,6 +72,9 @@ class Guard:
     def __init__(self, access: AccessControl, turns: Turns) -> None:
         self._access = access
         self.turns = turns
+        self._passes: dict[str | bytes | None, _Pass] = {}
+        """By header, as long as tokens and policy are the same."""
+        self._generation = -1
 
     def gate(self, method: str) -> Gate | None:
         """Of a method by its full name; None: it is everybody's."""
@@ -68,21 +83,50 @@ class Guard:
 
     def saw(self, headers: Iterable[tuple[str, str | bytes]]) -> None:
         """Takes in the headers of the call that is about to begin in this task."""
-        bearer = None
+        shown = None
         for key, value in headers:
             if key == "authorization":
-                bearer = bearer_of(value if isinstance(value, str) else value.decode("latin-1")) or ""
-        _BEARER.set(bearer)
+                shown = value
+        _SHOWN.set(shown)
 
-    def identify(self, context: Context) -> Caller:
+    def lets_in_again(self, gate: Gate, context: Context) -> bool:
+        """Whether this header was let in there, and would be now; then the call may begin."""
+        generation = self._access.generation()
+        if generation != self._generation:
+            self._generation = generation
+            self._passes.clear()
+        known = self._passes.get(_SHOWN.get())
+        if known is None or gate not in known.gates:
+            return False
+        set_caller(Caller(self._access, known.principal, context.peer(), known.rights))
+        self._access.counts[known.counted] += 1
+        return True
+
+    def remember(self, gate: Gate, who: Caller) -> None:
+        """This header was let in there. Not where it has to be asked each time: for its rate, or since it expires."""
+        if who.principal.kind is not Kind.TOKEN or who.has_limits:
+            return
+        known = self._passes.get(_SHOWN.get())
+        if known is None:
+            if len(self._passes) >= _MOST_PASSES:
+                self._passes.clear()
+            known = self._passes[_SHOWN.get()] = _Pass(who.principal, who.rights)
+        known.gates.add(gate)
+
+    def identify(self, context: Context, *, is_stream: bool) -> Caller:
         """Who calls. Raises NotAuthenticatedException."""
-        peer, bearer = context.peer(), _BEARER.get()
-        certificate = None if bearer is not None else _certificate(context)
-        shown = bearer is not None or certificate is not None
+        peer, shown = context.peer(), _SHOWN.get()
+        bearer = certificate = None
+        if shown is None:
+            certificate = _certificate(context)
+        else:
+            bearer = bearer_of(shown if isinstance(shown, str) else shown.decode("latin-1")) or ""
+        nothing = shown is None and certificate is None
         principal = self._access.authenticate(
-            door=DOOR, peer=peer, bearer=bearer, certificate=certificate, loopback=not shown and _is_local(peer)
+            door=DOOR, peer=peer, bearer=bearer, certificate=certificate, loopback=nothing and _is_local(peer)
         )
-        return Caller(self._access, principal, peer)
+        rights = None if is_stream else self._access.rights(principal)
+        return Caller(self._access, principal, peer, rights)
 
     def let_in(self, principal: Principal) -> None:
         """Counts a call that may begin."""
@@ -112,12 +156,16 @@ class Gate:
 
         Returns None; or what is to be awaited first: it waits for the call's turn, or ends the call.
         """
-        try:
-            who = self._admit(request, context)
-        except (NotAuthenticatedException, AccessDeniedException, OverLimitException) as error:
-            return self._refuse(context, error)
-        turns = self._guard.turns
-        return None if turns.enter_at_once() else self._wait(turns, who, context)
+        guard = self._guard
+        if not guard.lets_in_again(self, context):
+            try:
+                who = self._admit(request, context, is_stream=False)
+            except (NotAuthenticatedException, AccessDeniedException, OverLimitException) as error:
+                return self._refuse(context, error)
+            if self._of_ledgers:
+                # Whatever the request is.
+                guard.remember(self, who)
+        return None if guard.turns.enter_at_once() else self._wait(context)
 
     def leave(self, request: Any, outcome: str, seconds: float) -> None:
         """A unary call has ended, with this code and after so long."""
@@ -131,16 +179,16 @@ class Gate:
     async def enter_stream(self, request: Any, context: Context) -> Caller:
         """Lets a stream in, or ends it. `request` None: the requests are a stream too."""
         try:
-            return self._admit(request, context)
+            return self._admit(request, context, is_stream=True)
         except (NotAuthenticatedException, AccessDeniedException, OverLimitException) as error:
             await self._refuse(context, error)
 
-    def _admit(self, request: Any, context: Context) -> Caller:
+    def _admit(self, request: Any, context: Context, *, is_stream: bool) -> Caller:
         """The caller, who may begin this call.
 
         Raises NotAuthenticatedException, AccessDeniedException, OverLimitException.
         """
-        who = self._guard.identify(context)
+        who = self._guard.identify(context, is_stream=is_stream)
         set_caller(who)
         who.take("calls_per_second")
         self._authorise(who, request)
@@ -157,9 +205,11 @@ class Gate:
             return
         who.require(_action_of(action, request), _resource_of(action, request))
 
-    async def _wait(self, turns: Turns, who: Caller, context: Context) -> None:
+    async def _wait(self, context: Context) -> None:
+        who = caller()
+        assert who is not None, "let in"
         try:
-            await turns.wait(who.principal)
+            await self._guard.turns.wait(who.principal)
         except OverLimitException as error:
             await self._refuse(context, error)
 

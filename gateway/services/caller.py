@@ -20,7 +20,7 @@ from bookgate.ledger.errors import TooManyRequestsException, UnauthorizedAccessE
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.runtime.security.access_control import AccessControl
 from bookgate.runtime.security.actions import Action
-from bookgate.runtime.security.decision import CLUSTER, NO_BINDING, Decision, Reach, Resource
+from bookgate.runtime.security.decision import CLUSTER, NO_BINDING, Decision, Reach, Resource, Rights
 from bookgate.runtime.security.policy import Policy
 from bookgate.runtime.security.principal import Principal
 
@@ -49,10 +49,12 @@ class QuotaReachedException(OverLimitException):
 class Caller:
     """See the module. One per RPC."""
 
-    __slots__ = ("_access", "peer", "principal", "subject")
+    __slots__ = ("_access", "_rights", "peer", "principal", "subject")
 
-    def __init__(self, access: AccessControl, principal: Principal, peer: str) -> None:
+    def __init__(self, access: AccessControl, principal: Principal, peer: str, rights: Rights | None = None) -> None:
+        """`rights`: of a unary call, which goes by the policy that it began with. A stream goes by the present one."""
         self._access = access
+        self._rights = rights
         self.principal = principal
         self.peer = peer
         self.subject = ""
@@ -63,28 +65,33 @@ class Caller:
         """By which is decided now; another object where it has changed."""
         return self._access.policy
 
+    @property
+    def rights(self) -> Rights:
+        """What the caller may do."""
+        return self._rights or self._access.rights(self.principal)
+
     def reach(self, action: Action, scope_id: int) -> Reach:
         """For which ledgers of a scope the caller may do it."""
-        return self._access.reach(self.principal, action, scope_id)
+        return (self._rights or self.rights).reach(action, scope_id)
 
     def may(self, action: Action, scope_id: int, owner: str | None) -> bool:
         """Whether the caller may do it to a ledger. Tells nobody."""
-        found = self._access.reach(self.principal, action, scope_id)
+        found = (self._rights or self.rights).reach(action, scope_id)
         return found is Reach.ALL or (found is Reach.OWNED and owner == str(self.principal))
 
     def may_administer(self) -> bool:
-        return self._access.decide(self.principal, Action.CLUSTER_ADMIN, CLUSTER).allowed
+        return self.rights.decide(Action.CLUSTER_ADMIN, CLUSTER).allowed
 
     def require(self, action: Action, resource: Resource = CLUSTER, request_token: bytes = b"") -> None:
         """Raises AccessDeniedException, which is in the audit trail then."""
-        decision = self._access.decide(self.principal, action, resource)
+        decision = self.rights.decide(action, resource)
         if not decision:
             self.deny(action, resource, decision, request_token)
 
     def require_anywhere(self, *actions: Action) -> None:
         """Raises AccessDeniedException where the caller may do none of these to anything."""
         for action in actions:
-            if self._access.may_somewhere(self.principal, action):
+            if self.rights.may_somewhere(action):
                 return
         self.deny(actions[0], CLUSTER, Decision(False, NO_BINDING))
 
@@ -99,14 +106,14 @@ class Caller:
         """The same for a ledger."""
         if not self.may(action, ledger_id.scope_id, owner):
             resource = ledger_resource(ledger_id, owner)
-            self.deny(action, resource, self._access.decide(self.principal, action, resource), request_token)
+            self.deny(action, resource, self.rights.decide(action, resource), request_token)
 
     def require_some(self, action: Action, scope_id: int) -> Reach:
         """Raises AccessDeniedException where the caller may do it to no ledger of the scope."""
         found = self.reach(action, scope_id)
         if found is Reach.NONE:
             resource = Resource(scope_id)
-            self.deny(action, resource, self._access.decide(self.principal, action, resource))
+            self.deny(action, resource, self.rights.decide(action, resource))
         return found
 
     def deny(self, action: Action, resource: Resource, decision: Decision, request_token: bytes = b"") -> None:
@@ -136,14 +143,14 @@ class Caller:
 
     def most(self, limit: str) -> int | None:
         """How many the caller may have at a time; None: as many as anybody."""
-        limits = self._access.policy.limits_of(self.principal)
+        limits = self.rights.limits
         return None if limits is None else getattr(limits, limit)
 
     # --- limits -------------------------------------------------------------------------------------------------
 
     def take(self, rate: str, amount: float = 1.0) -> None:
         """Takes from one of the caller's rates. Raises OverLimitException."""
-        if not self.has_limits:
+        if (self._rights or self.rights).limits is None:
             return
         wait = self._access.take(self.principal, rate, _now(), amount, door=DOOR, peer=self.peer)
         if wait > 0:
@@ -158,7 +165,7 @@ class Caller:
     @property
     def has_limits(self) -> bool:
         """Whether the policy bounds any of the caller's rates."""
-        return self._access.policy.limits_of(self.principal) is not None
+        return (self._rights or self.rights).limits is not None
 
     def owe(self, rate: str, amount: float) -> None:
         """Takes what a unary call has sent. The caller's next `take` waits for it."""
@@ -166,9 +173,8 @@ class Caller:
 
     def quotas(self, scope_id: int) -> tuple[int | None, int | None]:
         """How many ledgers the caller may own, and how many a scope may have; None: any number."""
-        policy = self._access.policy
-        limits = policy.limits_of(self.principal) if self.principal.is_authenticated else None
-        quota = policy.quota_of(scope_id)
+        limits = self.rights.limits if self.principal.is_authenticated else None
+        quota = self._access.policy.quota_of(scope_id)
         return None if limits is None else limits.ledgers, None if quota is None else quota.ledgers
 
     def quota_reached(self, scope_id: int, rule: str, retry_after_seconds: float) -> NoReturn:

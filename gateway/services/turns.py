@@ -43,7 +43,10 @@ class Turns:
 
     def leave(self) -> None:
         """A call has ended: the next one begins."""
-        self._pass_on()
+        if self._waiting:
+            self._pass_on()
+        else:
+            self._free += 1
 
     async def wait(self, principal: Principal) -> None:
         """Returns when it is this call's turn; `leave` follows. Raises OverLimitException."""

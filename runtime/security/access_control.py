@@ -13,21 +13,21 @@ Not its job: how a refusal is told to the caller.
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 
 from bookgate.runtime.security.actions import Action
 from bookgate.runtime.security.audit_trail import AuditTrail
 from bookgate.runtime.security.authenticators import Authenticators, NotAuthenticatedException
-from bookgate.runtime.security.decision import CLUSTER, Decision, Reach, Resource, decide, may_somewhere, reach
+from bookgate.runtime.security.decision import CLUSTER, Decision, Reach, Resource, Rights, rights_of
 from bookgate.runtime.security.policy import Policy
 from bookgate.runtime.security.policy_file import PolicyFile
 from bookgate.runtime.security.principal import ANONYMOUS, CertificateNames, Principal
 from bookgate.runtime.security.rate_limits import PrincipalLimits
 from bookgate.runtime.security.refused_files import FileKind, RefusedFiles
 from bookgate.runtime.security.settings import SecuritySettings
+from bookgate.runtime.security.watched_file import WatchedFile
 
-_ANY = Decision(True, "no policy: whoever is authenticated may do all")
-_NOBODY = Decision(False, "no policy, and not authenticated")
 _EMPTY = Policy()
 
 
@@ -43,6 +43,8 @@ class AccessControl:
     ) -> None:
         self._authenticators = authenticators
         self._policy = policy
+        self._files = (*authenticators.files, *([policy] if isinstance(policy, PolicyFile) else []))
+        self._next_look = 0.0
         self.audit = audit or AuditTrail()
         self.rates = rates or PrincipalLimits()
         """What principals have used of their limits; of a bookie and the gateway in its process it is one."""
@@ -109,23 +111,30 @@ class AccessControl:
             )
             raise
 
+    def generation(self) -> int:
+        """Another number when static tokens or the policy have changed since, which is looked for as often as ever."""
+        if self._files and time.monotonic() >= self._next_look:
+            for file in self._files:
+                # Looks, where it is time.
+                _ = file.value
+            self._next_look = min(file.next_look for file in self._files)
+        return WatchedFile.renewals
+
+    def rights(self, principal: Principal) -> Rights:
+        """What the principal may do, as the policy stands now."""
+        return rights_of(None if self._policy is None else self.policy, principal)
+
     def decide(self, principal: Principal, action: Action, resource: Resource = CLUSTER) -> Decision:
         """Whether the principal may do it. Tells nobody."""
-        if self._policy is None:
-            return _ANY if principal.is_authenticated else _NOBODY
-        return decide(self.policy, principal, action, resource)
+        return self.rights(principal).decide(action, resource)
 
     def may_somewhere(self, principal: Principal, action: Action) -> bool:
         """Whether there is anything to which the principal may do it."""
-        if self._policy is None:
-            return principal.is_authenticated
-        return may_somewhere(self.policy, principal, action)
+        return self.rights(principal).may_somewhere(action)
 
     def reach(self, principal: Principal, action: Action, scope_id: int) -> Reach:
         """For which ledgers of a scope the principal may do it."""
-        if self._policy is None:
-            return Reach.ALL if principal.is_authenticated else Reach.NONE
-        return reach(self.policy, principal, action, scope_id)
+        return self.rights(principal).reach(action, scope_id)
 
     def denied(
         self,

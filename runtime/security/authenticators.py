@@ -32,6 +32,7 @@ from bookgate.runtime.security.principal import (
 from bookgate.runtime.security.refused_files import FileKind, RefusedFiles
 from bookgate.runtime.security.settings import SecuritySettings
 from bookgate.runtime.security.static_tokens import StaticTokens
+from bookgate.runtime.security.watched_file import WatchedFile
 
 if TYPE_CHECKING:
     from bookgate.runtime.security.jwt import JwtVerifier
@@ -61,6 +62,8 @@ class Authenticators:
         self._jwts = jwts
         self._rules = rules
         self._none = tokens is None and jwts is None and not certificates
+        self.files: tuple[WatchedFile[Any], ...] = () if tokens is None else tokens.files
+        """By which tokens are told whose principal never changes while the file is the same."""
 
     @classmethod
     def from_settings(cls, settings: SecuritySettings, *, certificates: bool = False) -> Authenticators:

@@ -7,8 +7,9 @@ or bindings never take anything away (property tests).
 A listing is not asked ledger by ledger where one binding covers all of a scope: `reach` says whether a principal may do
 something to all ledgers of a scope, to its own only, or to none. For every ledger `decide` says the same as `reach`.
 
-What a policy says of one principal is worked out once and kept with the policy, so a decision is a few look-ups however
-many bindings there are.
+What a policy says of one principal (`Rights`) is worked out once and kept with the policy, so a decision is a few
+look-ups however many bindings there are. With authentication and without a policy whoever is authenticated may do
+everything, and nobody else anything.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from enum import Enum, auto
 
 from bookgate.ledger.errors import IncorrectParameterException
 from bookgate.runtime.security.actions import Action
-from bookgate.runtime.security.policy import MOST_PRINCIPALS, Binding, Policy, parse_scope, unsigned_scope
+from bookgate.runtime.security.policy import MOST_PRINCIPALS, Binding, Limits, Policy, parse_scope, unsigned_scope
 from bookgate.runtime.security.principal import Principal
 
 NO_BINDING = "no binding allows it"
@@ -110,61 +111,119 @@ def _first(one: Binding | None, other: Binding | None) -> Binding | None:
     return one if one.number <= other.number else other
 
 
+_DENIED = Decision(False, NO_BINDING)
+_MOST_REACHES = 1024
+"""Of actions and scopes that are kept of one principal."""
+
+
+class Rights:
+    """What a policy says of one principal, worked out: asked many times, as the functions below."""
+
+    __slots__ = ("_name", "_principal", "_reaches", "_rules", "limits")
+
+    def __init__(self, policy: Policy, principal: Principal) -> None:
+        self._reaches: dict[tuple[Action, int], Reach] = {}
+        self._principal = principal
+        self._name = str(principal)
+        self._rules: dict[Action, _Rules] = {}
+        self.limits: Limits | None = policy.limits_of(principal)
+        """None: as much as the server gives anybody."""
+        for binding in policy.bindings:
+            if binding.has(principal):
+                for action in binding.actions:
+                    self._rules.setdefault(action, _Rules()).add(binding)
+
+    def decide(self, action: Action, resource: Resource = CLUSTER) -> Decision:
+        rules = self._rules.get(action)
+        if rules is None:
+            return _DENIED
+        binding = self._deciding(rules, action, resource)
+        return _DENIED if binding is None else rules.allowed(binding)
+
+    def reach(self, action: Action, scope_id: int) -> Reach:
+        found = self._reaches.get((action, scope_id))
+        if found is None:
+            if len(self._reaches) >= _MOST_REACHES:
+                self._reaches.clear()
+            found = self._reaches[action, scope_id] = self._work_out_reach(action, scope_id)
+        return found
+
+    def _work_out_reach(self, action: Action, scope_id: int) -> Reach:
+        rules = self._rules.get(action)
+        if rules is None:
+            return Reach.NONE
+        scope = unsigned_scope(scope_id)
+        if rules.of_ledger(scope) is not None:
+            return Reach.ALL
+        return Reach.NONE if rules.of_own_ledger(scope) is None else Reach.OWNED
+
+    def may_somewhere(self, action: Action) -> bool:
+        return action in self._rules
+
+    def _deciding(self, rules: _Rules, action: Action, resource: Resource) -> Binding | None:
+        if action.is_of_bookies:
+            bookie_id = resource.bookie_id
+            fitting = (
+                each for each in rules.bookies if bookie_id is None or each.covers_bookie(self._principal, bookie_id)
+            )
+            return next(fitting, None)
+        if not action.is_of_ledgers:
+            return rules.bookies[0]
+        scope = unsigned_scope(resource.scope_id or 0)
+        binding = rules.of_ledger(scope)
+        if resource.owner is None or resource.owner != self._name:
+            return binding
+        return _first(binding, rules.of_own_ledger(scope))
+
+
+class _WithoutPolicy(Rights):
+    """Everything, or nothing."""
+
+    __slots__ = ("_decision",)
+
+    def __init__(self, decision: Decision) -> None:
+        self._decision = decision
+        self.limits = None
+
+    def decide(self, action: Action, resource: Resource = CLUSTER) -> Decision:
+        return self._decision
+
+    def reach(self, action: Action, scope_id: int) -> Reach:
+        return Reach.ALL if self._decision else Reach.NONE
+
+    def may_somewhere(self, action: Action) -> bool:
+        return self._decision.allowed
+
+
+_EVERYTHING = _WithoutPolicy(Decision(True, "no policy: whoever is authenticated may do all"))
+_NOTHING = _WithoutPolicy(Decision(False, "no policy, and not authenticated"))
+
+
+def rights_of(policy: Policy | None, principal: Principal) -> Rights:
+    """Those of a principal; policy None: there is none."""
+    if policy is None:
+        return _EVERYTHING if principal.is_authenticated else _NOTHING
+    known: Rights | None = policy.worked_out.get(principal)
+    if known is None:
+        if len(policy.worked_out) >= MOST_PRINCIPALS:
+            policy.worked_out.clear()
+        known = policy.worked_out[principal] = Rights(policy, principal)
+    return known
+
+
 def decide(policy: Policy, principal: Principal, action: Action, resource: Resource = CLUSTER) -> Decision:
     """Whether the principal may do it."""
-    rules = _rules_of(policy, principal).get(action)
-    if rules is None:
-        return _DENIED
-    binding = _deciding(rules, principal, action, resource)
-    return _DENIED if binding is None else rules.allowed(binding)
+    return rights_of(policy, principal).decide(action, resource)
 
 
 def reach(policy: Policy, principal: Principal, action: Action, scope_id: int) -> Reach:
     """For which ledgers of a scope the principal may do it."""
-    rules = _rules_of(policy, principal).get(action)
-    if rules is None:
-        return Reach.NONE
-    scope = unsigned_scope(scope_id)
-    if rules.of_ledger(scope) is not None:
-        return Reach.ALL
-    return Reach.NONE if rules.of_own_ledger(scope) is None else Reach.OWNED
+    return rights_of(policy, principal).reach(action, scope_id)
 
 
 def may_somewhere(policy: Policy, principal: Principal, action: Action) -> bool:
     """Whether there is anything to which the principal may do it."""
-    return action in _rules_of(policy, principal)
-
-
-_DENIED = Decision(False, NO_BINDING)
-
-
-def _deciding(rules: _Rules, principal: Principal, action: Action, resource: Resource) -> Binding | None:
-    if action.is_of_bookies:
-        bookie_id = resource.bookie_id
-        fitting = (each for each in rules.bookies if bookie_id is None or each.covers_bookie(principal, bookie_id))
-        return next(fitting, None)
-    if not action.is_of_ledgers:
-        return rules.bookies[0]
-    scope = unsigned_scope(resource.scope_id or 0)
-    binding = rules.of_ledger(scope)
-    if resource.owner is None or resource.owner != str(principal):
-        return binding
-    return _first(binding, rules.of_own_ledger(scope))
-
-
-def _rules_of(policy: Policy, principal: Principal) -> dict[Action, _Rules]:
-    known: dict[Action, _Rules] | None = policy.worked_out.get(principal)
-    if known is not None:
-        return known
-    rules: dict[Action, _Rules] = {}
-    for binding in policy.bindings:
-        if binding.has(principal):
-            for action in binding.actions:
-                rules.setdefault(action, _Rules()).add(binding)
-    if len(policy.worked_out) >= MOST_PRINCIPALS:
-        policy.worked_out.clear()
-    policy.worked_out[principal] = rules
-    return rules
+    return rights_of(policy, principal).may_somewhere(action)
 
 
 # --- resources as people write them -----------------------------------------------------------------------------

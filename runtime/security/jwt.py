@@ -21,7 +21,7 @@ import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from bookgate.ledger.errors import IncorrectParameterException
 from bookgate.runtime.logs import log_event
@@ -41,6 +41,8 @@ ALGORITHMS = ("RS256", "ES256", "EdDSA")
 LEEWAY_SECONDS = 30
 _MOST_BYTES = 16 * 1024
 """Of one token; a longer one is not looked at."""
+_MOST_VERIFIED = 1024
+"""Tokens that are known to be good."""
 _REFRESH_SECONDS = 300.0
 _SOONEST_SECONDS = 10.0
 _STALE_SECONDS = 24 * 3600.0
@@ -200,12 +202,21 @@ class JwtRules:
     groups_claim: str = "groups"
 
 
+class _Verified(NamedTuple):
+    """A token that need not be verified again: by these keys, before this time of the wall clock."""
+
+    principal: Principal
+    keys: Keys
+    until: float
+
+
 class JwtVerifier:
-    """Tells whose a token is."""
+    """Tells whose a token is. Every call of a caller shows the same one: its signature is verified once."""
 
     def __init__(self, source: KeySource, rules: JwtRules) -> None:
         self._source = source
         self._rules = rules
+        self._verified: dict[str, _Verified] = {}
 
     @property
     def problem(self) -> str | None:
@@ -214,7 +225,17 @@ class JwtVerifier:
 
     def principal(self, token: str) -> Principal:
         """The bearer. Raises TokenRefused."""
+        keys, known = self._source.current(), self._verified.get(token)
+        if known is not None and known.keys is keys and time.time() < known.until:
+            return known.principal
         claims = self._claims(token)
+        principal = self._named(claims)
+        if len(self._verified) >= _MOST_VERIFIED:
+            self._verified.clear()
+        self._verified[token] = _Verified(principal, keys, int(claims["exp"]) + LEEWAY_SECONDS)
+        return principal
+
+    def _named(self, claims: Mapping[str, Any]) -> Principal:
         name = claims.get(self._rules.name_claim)
         if not isinstance(name, str) or not name or not name.isprintable():
             raise TokenRefused(f"its claim {self._rules.name_claim} is no name")

@@ -15,6 +15,7 @@ import hmac
 import re
 import secrets
 from pathlib import Path
+from typing import Any
 
 from bookgate.ledger.errors import IncorrectParameterException
 from bookgate.runtime.security.principal import Kind, Principal
@@ -30,6 +31,8 @@ class StaticTokens:
 
     def __init__(self, path: Path) -> None:
         self._file = WatchedFile(path, parse_tokens, "token file")
+        self.files: tuple[WatchedFile[Any], ...] = (self._file,)
+        """Which they are of."""
         self._found: tuple[object, dict[str, Principal]] = (None, {})
         """By token, and the content of the file that they were found in."""
 

@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 from bookgate.ledger.errors import IncorrectParameterException
 from bookgate.runtime.file_marks import FileMark, mark_of
@@ -26,6 +26,9 @@ T = TypeVar("T")
 class WatchedFile(Generic[T]):
     """What `parse` makes of a file; it raises IncorrectParameterException for content of no use."""
 
+    renewals: ClassVar[int] = 0
+    """How often any file of the process was read anew: what was worked out of them counts while it is the same."""
+
     def __init__(
         self, path: Path, parse: Callable[[str], T], what: str, clock: Callable[[], float] = time.monotonic
     ) -> None:
@@ -37,7 +40,8 @@ class WatchedFile(Generic[T]):
         self._mark: FileMark | None = None
         self._refused: str | None = None
         self._value = self._read()
-        self._next_look = clock() + _LOOK_SECONDS
+        self.next_look = clock() + _LOOK_SECONDS
+        """When it is looked at again, by whoever asks then."""
 
     @property
     def value(self) -> T:
@@ -52,12 +56,12 @@ class WatchedFile(Generic[T]):
         return self._refused
 
     def _look(self) -> None:
-        if self._clock() >= self._next_look:
+        if self._clock() >= self.next_look:
             self.refresh()
 
     def refresh(self) -> bool:
         """Looks now; whether there is a new value."""
-        self._next_look = self._clock() + _LOOK_SECONDS
+        self.next_look = self._clock() + _LOOK_SECONDS
         try:
             if mark_of(self._path) == self._mark:
                 return False
@@ -71,6 +75,7 @@ class WatchedFile(Generic[T]):
             self._refused = reason
             return False
         self._refused = None
+        WatchedFile.renewals += 1
         log_event(_LOG, "security_file", state="renewed", file=self._path)
         return True
 

@@ -7,6 +7,7 @@ owned by who created it, and `strangers` are let in and may do nothing.
 from __future__ import annotations
 
 import logging
+import math
 
 from bookgate.runtime.security.access_control import AccessControl
 from bookgate.runtime.security.audit_trail import AuditTrail
@@ -15,6 +16,7 @@ from bookgate.runtime.security.policy import Policy, parse_policy
 from bookgate.runtime.security.policy_file import PolicyFile
 from bookgate.runtime.security.principal import Kind, Principal
 from bookgate.runtime.security.static_tokens import StaticTokens
+from bookgate.runtime.security.watched_file import WatchedFile
 from bookgate.thinclient.bookies.auth import TOKEN_PLUGIN
 from tests.history.rules_access import ANONYMOUS, APPENDER, FORMER, STRANGER
 
@@ -43,7 +45,7 @@ class _Names(StaticTokens):
     """Each token is its principal's name."""
 
     def __init__(self) -> None:
-        pass
+        self.files = ()
 
     def principal(self, token: str) -> Principal:
         return Principal(Kind.TOKEN, token)
@@ -51,6 +53,8 @@ class _Names(StaticTokens):
 
 class _ChangingPolicy(PolicyFile):
     """One that no file has."""
+
+    next_look = math.inf
 
     def __init__(self, policy: Policy) -> None:
         self.current = policy
@@ -80,6 +84,7 @@ class WorldAccess:
     def distrust(self) -> None:
         """Another policy, in which FORMER has nothing any more."""
         self._policy.current = parse_policy(_POLICY)
+        WatchedFile.renewals += 1
 
     @staticmethod
     def client_settings(host: str) -> dict[str, object]:

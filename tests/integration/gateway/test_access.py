@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -25,6 +26,7 @@ from bookgate.protos.bookkeeper.gateway.v1 import replication_service_pb2 as rp
 from bookgate.protos.bookkeeper.gateway.v1 import service_discovery_pb2 as sd
 from bookgate.runtime.security.actions import RPC_ACTIONS
 from tests.integration.gateway.guarded import (
+    POLICY,
     Guarded,
     call,
     guarded_gateway,
@@ -334,3 +336,31 @@ async def test_the_trail_has_it_all_and_no_secret(gateway: Guarded, channel: grp
     text = gateway.audit_file.read_text()
     assert PASSWORD.decode() not in text
     assert not any(token in text for token, _ in gateway.tokens.values())
+
+
+async def test_what_was_let_in_is_asked_again_when_tokens_or_policy_change(tmp_path: Path) -> None:
+    async with guarded_gateway(tmp_path) as gateway, gateway.channel() as channel:
+
+        async def reading(who: str) -> str:
+            return [await outcome(channel, METHODS["Read"], on(), gateway.bearer(who)) for _ in range(2)][-1]
+
+        assert {await reading(who) for who in ("reader", "bookie-1", "admin")} == {"LEDGER_NOT_FOUND"}
+        lines = gateway.token_file.read_text().splitlines()
+        gateway.token_file.write_text("\n".join(line for line in lines if not line.startswith("bookie-1:")))
+        gateway.access._authenticators._tokens._file.refresh()  # type: ignore[union-attr]
+        assert await reading("bookie-1") == "UNAUTHENTICATED"
+        assert await reading("reader") == "LEDGER_NOT_FOUND"
+        gateway.policy_file.write_text('[[bindings]]\nprincipals = ["token:admin"]\nrole = "admin"\n')
+        # A second later, which nobody looks at but these calls.
+        access: Any = gateway.access
+        access._policy.next_look = access._next_look = 0.0
+        assert await reading("reader") == "PERMISSION_DENIED"
+        assert await reading("admin") == "LEDGER_NOT_FOUND"
+        assert gateway.access.counts["grpc", "token", "allowed"] == 10
+
+
+async def test_a_rate_of_calls_is_asked_for_each(tmp_path: Path) -> None:
+    slow = '[[limits]]\nprincipals = ["token:reader"]\ncalls_per_second = 0.001\n'
+    async with guarded_gateway(tmp_path, POLICY + slow) as gateway, gateway.channel() as channel:
+        found = [await outcome(channel, METHODS["Read"], on(), gateway.bearer("reader")) for _ in range(3)]
+        assert found == ["LEDGER_NOT_FOUND", "RESOURCE_EXHAUSTED", "RESOURCE_EXHAUSTED"]

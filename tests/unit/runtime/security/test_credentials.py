@@ -101,6 +101,33 @@ def test_refuses_a_token(verifier: JwtVerifier, token: Any, why: str) -> None:
     assert text not in str(caught.value)
 
 
+def test_a_token_is_verified_once_while_it_and_the_keys_are_good(
+    verifier: JwtVerifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    verified: list[str] = []
+    decode, source = jwt.decode, verifier._source
+
+    def counted(token: str, *rest: Any, **more: Any) -> Any:
+        verified.append(token)
+        return decode(token, *rest, **more)
+
+    monkeypatch.setattr(jwt, "decode", counted)
+    token = made(exp=int(time.time()) + 60)
+    principals = {verifier.principal(token) for _ in range(3)}
+    assert len(principals) == len(verified) == 1
+    with monkeypatch.context() as later:
+        end = time.time() + 60 + 31
+        later.setattr(time, "time", lambda: end)
+        verifier.principal(token)
+    assert len(verified) == 2
+    (tmp_path / "keys.json").write_text(
+        json.dumps({"keys": [ECAlgorithm.to_jwk(OTHER_KEY.public_key(), as_dict=True)]})
+    )
+    source.missing()
+    with pytest.raises(TokenRefused, match="signature"):
+        verifier.principal(token)
+
+
 def test_a_clock_may_be_off(verifier: JwtVerifier) -> None:
     assert verifier.principal(made(exp=int(time.time()) - 20, nbf=int(time.time()) + 20)).name == "spark"
 
