@@ -100,7 +100,7 @@ class _Stream:
 class _Listener(LedgerFollower):
     """The store listener of one ledger, shared by all streams of this gateway."""
 
-    __slots__ = ("_ledger_id", "_on_damaged", "_on_state")
+    __slots__ = ("_ledger_id", "_on_damaged", "_on_state", "in_doubt")
 
     def __init__(
         self,
@@ -111,6 +111,8 @@ class _Listener(LedgerFollower):
         self._ledger_id = ledger_id
         self._on_state = on_state
         self._on_damaged = on_damaged
+        self.in_doubt = False
+        """Whether the last read has failed: what is known may be older than what the gateway has caught up with."""
 
     def __call__(self, ledger_id: LedgerId, record: LedgerRecord | None) -> None:
         self._on_state(ledger_id, record)
@@ -122,6 +124,8 @@ class _Listener(LedgerFollower):
         return
 
     def was_read(self, error: BKException | None, holds: bool) -> None:
+        is_damaged = isinstance(error, MetadataFormatException)
+        self.in_doubt = error is not None and not is_damaged
         if isinstance(error, MetadataFormatException):
             self._on_damaged(self._ledger_id, error)
 
@@ -276,16 +280,22 @@ class WatchService:
     async def _catch_up(self, ledger_id: LedgerId, min_revision: int, version: int | None) -> None:
         """Brings the hub's state of a ledger, of which the client has seen `version`, to at least `min_revision`."""
         await self._freshness.wait_for(min_revision)
-        known = self.hub.version(ledger_id)
-        if known is None or version is None or known >= version:
+        known, in_doubt = self.hub.version(ledger_id), self._is_in_doubt(ledger_id)
+        if known is None or (not in_doubt and (version is None or known >= version)):
             return
         # Either the ledger was recreated under its id, or the listener could not read it yet.
         try:
             record = await self._factory.ledger_manager.read(ledger_id)
-        except (NoSuchLedgerExistsOnMetadataServerException, MetadataFormatException):
+        except (NoSuchLedgerExistsOnMetadataServerException, MetadataFormatException) as error:
+            if in_doubt:
+                raise MetaStoreException(f"ledger {ledger_id} is not read anew yet; subscribe again") from error
             # The store's listener is about to report the removal to everyone, or already has.
             return
         self._on_state(ledger_id, record)
+
+    def _is_in_doubt(self, ledger_id: LedgerId) -> bool:
+        listening = self._listening.get(ledger_id)
+        return listening is not None and listening[1].in_doubt
 
     # --- the policy ---------------------------------------------------------------------------------------------
 

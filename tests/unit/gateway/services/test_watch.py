@@ -8,9 +8,16 @@ from typing import Any
 
 import pytest
 
+from bookgate.gateway.services.freshness import RevisionBarrier
 from bookgate.gateway.services.watch import WatchService, _Stream
-from bookgate.ledger.errors import IncorrectParameterException
+from bookgate.ledger.errors import (
+    IncorrectParameterException,
+    MetaStoreException,
+    NoSuchLedgerExistsOnMetadataServerException,
+)
 from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.metadata import LedgerMetadata
+from bookgate.ledger.metadata_store import LedgerRecord
 from bookgate.protos.bookkeeper.common.v1.status_pb2 import StatusCode
 from bookgate.protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2 import (
     LedgerMetadataRequest,
@@ -29,11 +36,20 @@ class Manager:
     def __init__(self) -> None:
         self.calls: list[str] = []
         self.refuses = False
+        self.listener: Any = None
+        self.stored: LedgerRecord | None = None
 
     async def register_listener(self, ledger_id: LedgerId, listener: Any) -> None:
         if self.refuses:
             raise IncorrectParameterException("no place for this id")
         self.calls.append("register")
+        self.listener = listener
+
+    async def read(self, ledger_id: LedgerId) -> LedgerRecord:
+        self.calls.append("read")
+        if self.stored is None:
+            raise NoSuchLedgerExistsOnMetadataServerException("none")
+        return self.stored
 
     async def unregister_listener(self, ledger_id: LedgerId, listener: Any) -> None:
         self.calls.append("unregister")
@@ -100,6 +116,40 @@ async def test_ledger_that_the_store_can_not_hold_is_refused_each_time(service: 
         await service._handle(stream, LedgerMetadataRequest(ledger_id=1))
     assert [response.code for response in stream.direct] == [StatusCode.BAD_REQUEST] * 2
     assert service.hub.ledger_count == 0
+
+
+class _CaughtUp(RevisionBarrier):
+    """As the barrier is once the gateway has caught up."""
+
+    async def wait_for(self, revision: int) -> None:
+        return
+
+
+async def test_a_state_that_could_not_be_read_anew_answers_nobody_who_has_seen_a_later_one(factory: Any) -> None:
+    """The gateway had caught up with the store, and the read of this one ledger had failed."""
+    manager, service = factory.ledger_manager, WatchService(factory, freshness=_CaughtUp(factory))
+    first, second, third = _Stream(), _Stream(), _Stream()
+    for stream in (first, second, third):
+        service.hub.open_stream(stream)
+    older, newer = (LedgerRecord(LEDGER, LedgerMetadata.new(["b1"], 1, 1), version) for version in (1, 2))
+    again = LedgerMetadataRequest(ledger_id=1, min_revision=9)
+    await service._handle(first, LedgerMetadataRequest(ledger_id=1))
+    manager.listener(LEDGER, older)
+    manager.listener.was_read(MetaStoreException("connection lost"), False)
+    with pytest.raises(MetaStoreException):
+        await service._handle(second, again)
+    assert not service.hub.has_answers(second)
+    manager.stored = newer
+    await service._handle(second, again)
+    answer = service.hub.take(second)
+    assert answer is not None
+    assert answer.record is not None
+    assert answer.record.version == 2
+    # Once it was read the listener knows the newest, and nobody else has to read.
+    manager.listener.was_read(None, True)
+    await service._handle(third, again)
+    assert manager.calls.count("read") == 2
+    assert service.hub.has_answers(third)
 
 
 async def test_lag_is_that_of_the_stream_that_takes_nothing(
