@@ -11,12 +11,26 @@ from bookgate.bookie.standalone.cluster import BookieProcess, StandaloneCluster
 from tests.told_secrets import assert_nothing_told
 
 
+@pytest.fixture(scope="session", autouse=True)
+def logs_of_clusters_tell_no_secret() -> Iterator[None]:
+    """Of every cluster of the run, these and those that tests start themselves: looked at when it has stopped."""
+    stop = StandaloneCluster.stop
+
+    def stop_and_look(cluster: StandaloneCluster) -> None:
+        stop(cluster)
+        # Audit trails lie beside the logs.
+        assert_nothing_told(log for process in cluster.processes for log in process.data_dir.glob("*.log"))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(StandaloneCluster, "stop", stop_and_look)
+        yield
+
+
 @pytest.fixture(scope="session")
 def standalone_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneCluster]:
     """Three bookies for the whole run. Tests that stop, kill or fill a bookie take `own_cluster`."""
     with StandaloneCluster(tmp_path_factory.mktemp("cluster")) as cluster:
         yield cluster
-    assert_no_secret_in_logs(cluster)
 
 
 @pytest.fixture(scope="session")
@@ -26,7 +40,6 @@ def cluster_of_processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
     options = ("--set=gateway_process=true", "--set=auto_recovery=true", "--set=placement_check_interval_seconds=3600")
     with StandaloneCluster(tmp_path_factory.mktemp("processes"), bookie_options=options) as cluster:
         yield cluster
-    assert_no_secret_in_logs(cluster)
 
 
 @pytest.fixture
@@ -34,7 +47,6 @@ def own_cluster(tmp_path: Path) -> Iterator[StandaloneCluster]:
     """Three bookies for one test, which may do to them what it likes."""
     with StandaloneCluster(tmp_path / "cluster") as cluster:
         yield cluster
-    assert_no_secret_in_logs(cluster)
 
 
 @pytest.fixture
@@ -42,12 +54,6 @@ def own_bookie(tmp_path: Path) -> Iterator[BookieProcess]:
     """One bookie for one test."""
     with StandaloneCluster(tmp_path / "cluster", bookies=1) as cluster:
         yield cluster.processes[0]
-    assert_no_secret_in_logs(cluster)
-
-
-def assert_no_secret_in_logs(cluster: StandaloneCluster) -> None:
-    """Of what its bookies have logged, audit trails beside it included."""
-    assert_nothing_told(log for process in cluster.processes for log in process.data_dir.glob("*.log"))
 
 
 def restart(process: BookieProcess) -> None:
