@@ -23,7 +23,7 @@ from bookgate.gateway.http.access import Need
 from bookgate.gateway.http.api import MAX_INT64, WHOLE, Call, NoBody, NoQuery, Route, get
 from bookgate.gateway.http.caller import Caller
 from bookgate.gateway.http.errors import HttpError
-from bookgate.gateway.http.routes.ledgers import NO_LEDGER, STORE_AWAY, LedgerQuery
+from bookgate.gateway.http.routes.ledgers import NO_ENTRIES, STORE_AWAY, LedgerQuery
 from bookgate.ledger.entry import Entry
 from bookgate.ledger.errors import BKException, IncorrectParameterException, UnauthorizedAccessException
 from bookgate.ledger.ledger_id import LedgerId
@@ -253,7 +253,7 @@ def client_routes(own: OwnClient, is_read_only: Callable[[], bool]) -> list[Rout
             query=ReadQuery,
             answer=texts,
             need=Need.CONTENT,
-            failures={**NO_LEDGER, 503: "metadata or bookies are out of reach"},
+            failures=NO_ENTRIES,
         ),
         get(
             "/api/v1/bookie/list_bookie_info",

@@ -18,7 +18,7 @@ from bookgate.gateway.console.paths import CONSOLE
 from bookgate.gateway.http.access import Need
 from bookgate.gateway.http.api import WHOLE, Call, NoBody, Route, get
 from bookgate.gateway.http.errors import HttpError
-from bookgate.gateway.http.routes.ledgers import NO_LEDGER, LedgerQuery
+from bookgate.gateway.http.routes.ledgers import NO_ENTRIES, LedgerQuery
 from bookgate.ledger.digest import Digest
 from bookgate.ledger.entry import Entry, decode_entry
 from bookgate.ledger.errors import BKException, DigestMatchException
@@ -85,7 +85,6 @@ def console_entry_routes(own: OwnClient) -> list[Route]:
         shown = _shown(good, bookies, _IN_ENTRY) if good is not None else {"id": str(entry_id), "digest": "none"}
         return {**shown, "copies": copies}
 
-    away = {**NO_LEDGER, 503: "metadata or bookies are out of reach"}
     return [
         get(
             f"{CONSOLE}/entries",
@@ -94,7 +93,7 @@ def console_entry_routes(own: OwnClient) -> list[Route]:
             query=EntriesQuery,
             answer={"type": "object", "required": ["entries", "lastConfirmed", "next"]},
             need=Need.CONTENT,
-            failures=away,
+            failures=NO_ENTRIES,
         ),
         get(
             f"{CONSOLE}/entry",
@@ -103,7 +102,7 @@ def console_entry_routes(own: OwnClient) -> list[Route]:
             query=EntryQuery,
             answer={"type": "object", "required": ["id", "copies"]},
             need=Need.CONTENT,
-            failures=away,
+            failures=NO_ENTRIES,
         ),
     ]
 

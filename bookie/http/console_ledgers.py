@@ -20,7 +20,7 @@ from bookgate.gateway.console.paths import CONSOLE
 from bookgate.gateway.http.access import Need
 from bookgate.gateway.http.api import WHOLE, Body, Call, NoBody, NoQuery, Route, change, get
 from bookgate.gateway.http.errors import HttpError
-from bookgate.gateway.http.routes.ledgers import NO_LEDGER, LedgerQuery
+from bookgate.gateway.http.routes.ledgers import NO_ENTRIES, LedgerQuery
 from bookgate.ledger.errors import NoSuchEntryException
 
 _READS = 4
@@ -115,7 +115,6 @@ def console_ledger_action_routes(own: OwnClient) -> list[Route]:
         record = await own.recover(call.query, call.caller)
         return {"state": record.metadata.state.name, "lastEntryId": str(record.metadata.last_entry_id)}
 
-    away = {**NO_LEDGER, 503: "metadata or bookies are out of reach"}
     return [
         get(
             f"{CONSOLE}/entry_search",
@@ -124,7 +123,7 @@ def console_ledger_action_routes(own: OwnClient) -> list[Route]:
             query=SearchQuery,
             answer={"type": "object", "required": ["entries", "examined", "next", "lastConfirmed"]},
             need=Need.CONTENT,
-            failures=away,
+            failures=NO_ENTRIES,
         ),
         get(
             f"{CONSOLE}/entry_payload",
@@ -134,7 +133,7 @@ def console_ledger_action_routes(own: OwnClient) -> list[Route]:
             answer=None,
             media_type="application/octet-stream",
             need=Need.CONTENT,
-            failures=away,
+            failures=NO_ENTRIES,
         ),
         change(
             "POST",
@@ -153,7 +152,7 @@ def console_ledger_action_routes(own: OwnClient) -> list[Route]:
             recover,
             query=LedgerQuery,
             answer={"type": "object", "required": ["state", "lastEntryId"]},
-            failures=away,
+            failures=NO_ENTRIES,
         ),
     ]
 

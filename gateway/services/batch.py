@@ -7,19 +7,26 @@ the number of messages rather than by their size.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing
 
 from bookgate.gateway.services.caller import AccessDeniedException, Caller, caller
 from bookgate.gateway.services.encoded_responses import batch_item, batched_answer
-from bookgate.gateway.services.ledger_access import ScopeView
+from bookgate.gateway.services.ledger_access import ScopeView, withhold
 from bookgate.gateway.services.messages import failure, ledger_id_from, success
 from bookgate.gateway.services.metadata_cache import CachedAnswer, MetadataCache
 from bookgate.gateway.services.store_budget import StoreBudget
 from bookgate.gateway.stores.bounded_map import map_unordered
-from bookgate.ledger.errors import BKException, IncorrectParameterException, MetaStoreException
+from bookgate.ledger.errors import (
+    BKException,
+    IncorrectParameterException,
+    MetaStoreException,
+    TooManyRequestsException,
+    UnknownOutcomeException,
+)
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata_store import CreateRequest, LedgerManagerFactory
+from bookgate.protos.bookkeeper.common.v1.status_pb2 import StatusCode
 from bookgate.protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2 import (
     BatchReadRequest,
     LedgerMetadataRequest,
@@ -206,3 +213,30 @@ def _parts(requests: Sequence[LedgerMetadataRequest], size: int) -> Iterator[Seq
 
 def over_batch(count: int, limit: int) -> str:
     return f"a batch of {count} ledgers is over the limit of {limit}"
+
+
+def withhold_passwords(responses: Iterable[LedgerMetadataResponse]) -> None:
+    """A creator gets them only where it may have them."""
+    who = caller()
+    if who is None:
+        return
+    for response in responses:
+        if response.code == StatusCode.SUCCESS and not who.may(
+            Action.LEDGER_SECRET, response.ledger_scope_id, str(who.principal)
+        ):
+            withhold(response)
+
+
+def error_of_all(outcomes: Sequence[LedgerMetadataResponse | BKException]) -> BKException | None:
+    """The exception for the whole batch: set if no ledger was created and at least one failed for a reason outside the
+    request.
+    """
+    errors = [each for each in outcomes if isinstance(each, BKException)]
+    if len(errors) < len(outcomes):
+        return None
+    # The first kind present wins: if one outcome is unknown, so is that of the batch.
+    for kind in (UnknownOutcomeException, MetaStoreException, TooManyRequestsException):
+        for error in errors:
+            if isinstance(error, kind):
+                return error
+    return None

@@ -1,4 +1,4 @@
-"""Iterate: all ledgers of a scope, in responses of bounded size (M5).
+"""Iterate: all ledgers of a scope, in responses of bounded size (M5); and the scopes that there are.
 
 Each response carries the cluster's id, and the last one is sent only after the store has confirmed that id again,
 because readers may delete what a listing lacks. The manager lists ids in ascending order; this module groups them into
@@ -39,9 +39,15 @@ from bookgate.protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2 import (
     GetLedgerRangesRequest,
     GetLedgerRangesResponse,
     LedgerMetadataResponse,
+    ListScopesRequest,
+    ListScopesResponse,
 )
 from bookgate.runtime.cooperative_yield import giving_way
 from bookgate.runtime.security.actions import Action
+from bookgate.runtime.security.decision import Reach
+
+_SCOPES = 10_000
+"""Scopes a page of ListScopes has, about."""
 
 DEFAULT_LEDGERS_A_RESPONSE = 10_000
 MAX_LEDGERS_A_RESPONSE = 100_000
@@ -121,6 +127,23 @@ class Listing:
                     if who is not None:
                         await who.pay("listed_ids_per_second", response.fields.count)
                         await who.pay("metadata_bytes_per_second", sum(map(len, response.ledgers)))
+
+    async def scopes(self, request: ListScopesRequest) -> ListScopesResponse:
+        """A page: at least _SCOPES of them, or all that are left; those that the caller may list."""
+        who = caller()
+        response = ListScopesResponse(end=True)
+        looked_at = 0
+        async with aclosing(self._factory.ledger_manager.scopes(request.start_after)) as runs:  # type: ignore[type-var]
+            async for run in runs:
+                if looked_at >= _SCOPES:
+                    response.end = False
+                    break
+                looked_at += len(run)
+                response.last_scope_id = run[-1]
+                response.scope_ids.extend(
+                    each for each in run if who is None or who.reach(Action.LEDGER_LIST, each) is not Reach.NONE
+                )
+        return response
 
     @contextmanager
     def _counted(self) -> Iterator[None]:

@@ -11,7 +11,7 @@ methods.
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, aclosing, nullcontext
 from dataclasses import replace
 from typing import Any
@@ -19,7 +19,14 @@ from typing import Any
 import grpc
 
 from bookgate.gateway.limits import Limits
-from bookgate.gateway.services.batch import BatchReader, create_each, not_created, over_batch
+from bookgate.gateway.services.batch import (
+    BatchReader,
+    create_each,
+    error_of_all,
+    not_created,
+    over_batch,
+    withhold_passwords,
+)
 from bookgate.gateway.services.caller import AccessDeniedException, caller, ledger_resource
 from bookgate.gateway.services.checked_changes import CheckedChanges
 from bookgate.gateway.services.freshness import RevisionBarrier
@@ -75,9 +82,6 @@ Response = LedgerMetadataResponse | bytes
 """A message, or one already encoded: the interceptor's serializer accepts both."""
 
 Operation = Callable[[LedgerMetadataRequest], Awaitable[Response]]
-
-_SCOPES = 10_000
-"""Scopes a page of ListScopes has, about."""
 
 
 class MetadataService(LedgerMetadataServiceServicer):
@@ -180,26 +184,9 @@ class MetadataService(LedgerMetadataServiceServicer):
     async def ListScopes(self, request: ListScopesRequest, context: Context) -> ListScopesResponse:
         try:
             await self._freshness.wait_for(request.min_revision)
-            return await self._scopes(request)
+            return await self._listing.scopes(request)
         except Exception as error:
             return await abort_with(context, "ListScopes", error)
-
-    async def _scopes(self, request: ListScopesRequest) -> ListScopesResponse:
-        """A page: at least _SCOPES of them, or all that are left; those that the caller may list."""
-        who = caller()
-        response = ListScopesResponse(end=True)
-        looked_at = 0
-        async with aclosing(self._factory.ledger_manager.scopes(request.start_after)) as runs:  # type: ignore[type-var]
-            async for run in runs:
-                if looked_at >= _SCOPES:
-                    response.end = False
-                    break
-                looked_at += len(run)
-                response.last_scope_id = run[-1]
-                response.scope_ids.extend(
-                    each for each in run if who is None or who.reach(Action.LEDGER_LIST, each) is not Reach.NONE
-                )
-        return response
 
     # --- one ledger ---------------------------------------------------------------------------------------------
 
@@ -271,17 +258,25 @@ class MetadataService(LedgerMetadataServiceServicer):
     async def _create(self, requests: Sequence[LedgerMetadataRequest]) -> list[LedgerMetadataResponse]:
         (request,) = requests
         with LedgerChange(Action.LEDGER_CREATE, request) as change:
-            wanted = self._to_create(request)
-            with self._room([request.ledger_scope_id]):
-                try:
-                    async with self._budget.call("create"):
-                        record = await self._factory.ledger_manager.create(wanted.ledger_id, wanted.metadata)
-                except UnknownOutcomeException:
-                    self._may_be_created(request)
-                    raise
-                self._was_created(record.ledger_id)
+            record = await self._created(request, self._to_create(request))
             change.ledger_id = record.ledger_id
         return [await self._success(record)]
+
+    async def _created(self, request: LedgerMetadataRequest, wanted: CreateRequest) -> LedgerRecord:
+        who = caller()
+        if who is not None and self._quotas is not None:
+            before = await self._quotas.created_before(who, wanted)
+            if before is not None:
+                return before
+        with self._room([request.ledger_scope_id]):
+            try:
+                async with self._budget.call("create"):
+                    record = await self._factory.ledger_manager.create(wanted.ledger_id, wanted.metadata)
+            except UnknownOutcomeException:
+                self._may_be_created(request)
+                raise
+            self._was_created(record.ledger_id)
+            return record
 
     def _room(self, scopes: Sequence[int]) -> AbstractContextManager[None]:
         """Places for new ledgers, where there are quotas. Raises QuotaReachedException, OverLimitException."""
@@ -400,7 +395,7 @@ class MetadataService(LedgerMetadataServiceServicer):
         if (who := caller()) is not None:
             who.take("creates_per_second", len(requests))
         outcomes = await self._tokens.run_once_each(_by_caller("Create"), requests, self._create_many)
-        if (error := _of_all(outcomes)) is not None:
+        if (error := error_of_all(outcomes)) is not None:
             raise error
         # Some ledgers were created, and the caller must learn which; the others report an unknown outcome.
         revision = await self._factory.revision()
@@ -408,7 +403,7 @@ class MetadataService(LedgerMetadataServiceServicer):
             not_created(request, outcome, revision) if isinstance(outcome, BKException) else outcome
             for request, outcome in zip(requests, outcomes, strict=True)
         ]
-        _withhold_passwords(responses)
+        withhold_passwords(responses)
         return BatchCreateResponse(code=StatusCode.SUCCESS, responses=responses)
 
     async def _create_many(
@@ -444,30 +439,3 @@ def _by_caller(method: str) -> str:
     """Whose request it is belongs to what makes two requests the same."""
     who = caller()
     return method if who is None else f"{method} {who.principal}"
-
-
-def _withhold_passwords(responses: Iterable[LedgerMetadataResponse]) -> None:
-    """A creator gets them only where it may have them."""
-    who = caller()
-    if who is None:
-        return
-    for response in responses:
-        if response.code == StatusCode.SUCCESS and not who.may(
-            Action.LEDGER_SECRET, response.ledger_scope_id, str(who.principal)
-        ):
-            withhold(response)
-
-
-def _of_all(outcomes: Sequence[LedgerMetadataResponse | BKException]) -> BKException | None:
-    """The exception for the whole batch: set if no ledger was created and at least one failed for a reason outside the
-    request.
-    """
-    errors = [each for each in outcomes if isinstance(each, BKException)]
-    if len(errors) < len(outcomes):
-        return None
-    # The first kind present wins: if one outcome is unknown, so is that of the batch.
-    for kind in (UnknownOutcomeException, MetaStoreException, TooManyRequestsException):
-        for error in errors:
-            if isinstance(error, kind):
-                return error
-    return None

@@ -26,9 +26,10 @@ from bookgate.gateway.services.caller import Caller, OverLimitException
 from bookgate.gateway.services.ledger_access import owner_of_metadata
 from bookgate.gateway.services.store_budget import StoreBudget
 from bookgate.gateway.stores.listed_ledgers import read_pages
-from bookgate.ledger.errors import BKException
+from bookgate.ledger.creator import Creator, creator_of
+from bookgate.ledger.errors import BKException, NoSuchLedgerExistsOnMetadataServerException
 from bookgate.ledger.ledger_id import LedgerId
-from bookgate.ledger.metadata_store import LedgerManagerFactory, RawLedgerRecord
+from bookgate.ledger.metadata_store import CreateRequest, LedgerManagerFactory, LedgerRecord, RawLedgerRecord
 from bookgate.runtime.cooperative_yield import giving_way
 from bookgate.runtime.logs import log_event
 from bookgate.runtime.security.access_control import AccessControl
@@ -143,7 +144,31 @@ class LedgerQuotas:
             else:
                 del reserved[key]
 
+    async def created_before(self, who: Caller, wanted: CreateRequest) -> LedgerRecord | None:
+        """The ledger, where a quota is reached by what this very creation has made: it was sent to another gateway
+        before, and its answer was lost.
+
+        Raises OverLimitException, MetaStoreException.
+        """
+        ledger_id = wanted.ledger_id
+        if ledger_id is None or self._full(who, Counter([ledger_id.scope_id])) is None:
+            return None
+        try:
+            async with self._budget.call("read"):
+                record = await self._factory.ledger_manager.read(ledger_id)
+        except NoSuchLedgerExistsOnMetadataServerException:
+            return None
+        is_its = creator_of(record, wanted.metadata) is Creator.SELF
+        return record if is_its and owner_of_metadata(record.metadata) == owner_of_metadata(wanted.metadata) else None
+
     def _check(self, who: Caller, wanted: Counter[int]) -> None:
+        full = self._full(who, wanted)
+        if full is not None:
+            who.quota_reached(*full, self._count_seconds)
+
+    def _full(self, who: Caller, wanted: Counter[int]) -> tuple[int, str] | None:
+        """The scope in which there is no room, and why. Raises OverLimitException."""
+        owner = str(who.principal)
         for scope_id, count in wanted.items():
             of_owner, of_scope = who.quotas(scope_id)
             if (of_owner, of_scope) == _NO_QUOTAS:
@@ -151,13 +176,11 @@ class LedgerQuotas:
             if not self._has_counted or (of_owner is not None and not self._has_owners):
                 self._wanted.set()
                 raise OverLimitException("the ledgers are being counted for their quotas; try again", _RETRY_SECONDS)
-            owner = str(who.principal)
             if of_owner is not None and self.owned_by(owner) + wanted.total() > of_owner:
-                rule = f"{owner} has {self.owned_by(owner)} ledgers, and its quota is {of_owner}"
-                who.quota_reached(scope_id, rule, self._count_seconds)
+                return scope_id, f"{owner} has {self.owned_by(owner)} ledgers, and its quota is {of_owner}"
             if of_scope is not None and self.in_scope(scope_id) + count > of_scope:
-                rule = f"scope {scope_id} has {self.in_scope(scope_id)} ledgers, and its quota is {of_scope}"
-                who.quota_reached(scope_id, rule, self._count_seconds)
+                return scope_id, f"scope {scope_id} has {self.in_scope(scope_id)} ledgers, and its quota is {of_scope}"
+        return None
 
     def owned_by(self, owner: str) -> int:
         """Ledgers that a principal has or is about to create, as far as they are counted."""

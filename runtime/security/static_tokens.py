@@ -29,10 +29,12 @@ _HASH = re.compile(r"[0-9a-f]{64}")
 class StaticTokens:
     """The tokens of a file. Raises IncorrectParameterException when it can't be used at first."""
 
+    files: tuple[WatchedFile[Any], ...] = ()
+    """Which they are of."""
+
     def __init__(self, path: Path) -> None:
         self._file = WatchedFile(path, parse_tokens, "token file")
-        self.files: tuple[WatchedFile[Any], ...] = (self._file,)
-        """Which they are of."""
+        self.files = (self._file,)
         self._found: tuple[object, dict[str, Principal]] = (None, {})
         """By token, and the content of the file that they were found in."""
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import json
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
@@ -16,7 +14,6 @@ import jwt
 import pytest
 import pytest_asyncio
 from cryptography.hazmat.primitives.asymmetric import ec
-from jwt.algorithms import ECAlgorithm
 from prometheus_client import CollectorRegistry
 
 from bookgate import BookKeeper
@@ -28,7 +25,7 @@ from bookgate.ledger.metadata_store import LedgerManager
 from bookgate.runtime.security.actions import HTTP_ACTIONS, Action
 from bookgate.thinclient.config import ClientConfig
 from tests.integration.bookie.in_process import running_bookie
-from tests.integration.gateway.guarded import KEY, signed
+from tests.tokens import jwt_settings, signed, token_file, token_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -155,22 +152,13 @@ class World:
         return (each for each in self.asked(server) if each[2] in _WRITERS)
 
 
-def token_of(name: str) -> str:
-    return f"token-of-{name}"
-
-
 def settings(root: Path) -> dict[str, Any]:
     """Of security."""
-    lines = (f"{name}:{hashlib.sha256(token_of(name).encode()).hexdigest()}\n" for name in NAMES)
-    (root / "tokens").write_text("".join(lines))
     (root / "policy.toml").write_text(POLICY)
-    (root / "keys.json").write_text(json.dumps({"keys": [ECAlgorithm.to_jwk(KEY.public_key(), as_dict=True)]}))
     return {
-        "security_tokens": root / "tokens",
+        "security_tokens": token_file(root, NAMES),
         "security_policy": root / "policy.toml",
-        "security_jwt_keys": str(root / "keys.json"),
-        "security_jwt_issuer": "idp",
-        "security_jwt_audience": "bookgate",
+        **jwt_settings(root),
     }
 
 

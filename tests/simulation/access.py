@@ -45,7 +45,7 @@ class _Names(StaticTokens):
     """Each token is its principal's name."""
 
     def __init__(self) -> None:
-        self.files = ()
+        pass
 
     def principal(self, token: str) -> Principal:
         return Principal(Kind.TOKEN, token)

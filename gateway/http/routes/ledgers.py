@@ -58,6 +58,8 @@ STORE_AWAY = {
     503: "the metadata store is out of reach; try again, or at another bookie or gateway",
 }
 NO_LEDGER = {404: "there is no such ledger", **STORE_AWAY}
+NO_ENTRIES = {**NO_LEDGER, 503: "metadata or bookies are out of reach"}
+"""Of what reads entries, or recovers a ledger."""
 
 
 class LedgerQuery(Query):

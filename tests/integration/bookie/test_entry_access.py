@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import itertools
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -12,9 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jwt
 import pytest
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from bookgate.bookie.config.bookie import load_config
 from bookgate.bookie.server import BookieServer
@@ -27,6 +24,7 @@ from bookgate.ledger.wire.messages import OPERATIONS, Request, Status
 from bookgate.ledger.wire.v3 import decode_request
 from tests.integration.bookie.entry_client import KEY, BinaryEntryClient, EntryClient, add, fence, lac_packet, read
 from tests.integration.bookie.in_process import entry_address, running_bookie
+from tests.tokens import jwt_settings, signed, token_file, token_of
 
 pytestmark = pytest.mark.asyncio
 
@@ -53,38 +51,16 @@ NAMES = ("admin", "reader", "owner", "stranger", "scoped", "bookie-2", "nobody")
 LEDGER = 5
 SCOPED = LedgerId(7, 5).number
 """The same id in a scope: another ledger, of another owner."""
+READER = {"sub": "reader"}
 _txn_ids = itertools.count(1_000_000)
-_SIGNING = Ed25519PrivateKey.generate()
-
-
-def token_of(name: str) -> str:
-    return f"token-of-{name}"
-
-
-def keys_file(root: Path) -> Path:
-    import json
-
-    jwk = json.loads(jwt.algorithms.OKPAlgorithm.to_jwk(_SIGNING.public_key()))
-    file = root / "jwks.json"
-    file.write_text(json.dumps({"keys": [{**jwk, "kid": "k", "alg": "EdDSA", "use": "sig"}]}))
-    return file
-
-
-def signed(**claims: Any) -> str:
-    content = {"sub": "reader", "iss": "idp", "aud": "bookgate", "exp": int(time.time()) + 600, **claims}
-    return jwt.encode(content, _SIGNING, "EdDSA", headers={"kid": "k"})
 
 
 def settings(root: Path, policy: str = POLICY) -> dict[str, Any]:
-    tokens = root / "tokens"
-    tokens.write_text("".join(f"{name}:{hashlib.sha256(token_of(name).encode()).hexdigest()}\n" for name in NAMES))
     (root / "policy.toml").write_text(policy)
     return {
-        "security_tokens": tokens,
+        "security_tokens": token_file(root, NAMES),
         "security_policy": root / "policy.toml",
-        "security_jwt_keys": str(keys_file(root)),
-        "security_jwt_issuer": "idp",
-        "security_jwt_audience": "bookgate",
+        **jwt_settings(root),
     }
 
 
@@ -231,14 +207,14 @@ async def test_a_request_without_an_action_ends_its_connection(
 
 async def test_wrong_and_expired_credentials_are_not_let_in(tmp_path: Path) -> None:
     async with guarded(tmp_path) as server:
-        assert await status(server, signed(), read(LEDGER, 0)) is Status.EOK
+        assert await status(server, signed(**READER), read(LEDGER, 0)) is Status.EOK
         for bad in (
             "no-such-token",
-            signed(exp=int(time.time()) - 60),
-            signed(aud="another"),
-            signed(iss="another"),
-            signed(nbf=int(time.time()) + 600),
-            signed()[:-8] + "AAAAAAAA",
+            signed(**READER, exp=int(time.time()) - 60),
+            signed(**READER, aud="another"),
+            signed(**READER, iss="another"),
+            signed(**READER, nbf=int(time.time()) + 600),
+            signed(**READER)[:-8] + "AAAAAAAA",
         ):
             assert await status(server, bad, read(LEDGER, 0)) is Status.EUA
         # The right token, without what it needs.

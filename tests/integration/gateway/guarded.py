@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import grpc
-import jwt
-from cryptography.hazmat.primitives.asymmetric import ec
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
-from jwt.algorithms import ECAlgorithm
 
 from bookgate.gateway.config import GatewayConfig
 from bookgate.gateway.server import GatewayServer
@@ -32,6 +28,7 @@ from bookgate.protos.bookkeeper.gateway.v1 import (
 from bookgate.runtime.security.access_control import AccessControl
 from bookgate.runtime.security.static_tokens import new_token
 from tests.stores import made
+from tests.tokens import jwt_settings
 
 POLICY = """
 [roles.recoverer]
@@ -65,9 +62,6 @@ NAMES = (
     *("admin", "reader", "elsewhere", "team-a", "team-b", "bookie-1", "bookie-2", "recoverer", "operator", "stranger"),
 )
 
-KEY = ec.generate_private_key(ec.SECP256R1())
-
-
 _WRITE_FAILED = "Internal error from Core"
 """What gRPC's client says by itself where the server ends a stream while the client writes: not the server's answer."""
 
@@ -91,15 +85,11 @@ class Guarded:
         self.policy_file.write_text(policy)
         self.token_file = directory / "tokens"
         self.token_file.write_text("\n".join(line for _, line in self.tokens.values()))
-        keys = directory / "keys.json"
-        keys.write_text(json.dumps({"keys": [ECAlgorithm.to_jwk(KEY.public_key(), as_dict=True)]}))
         values = {
             "metadata_uri": "sqlite:///unused",
             "security_policy": self.policy_file,
             "security_tokens": self.token_file,
-            "security_jwt_keys": str(keys),
-            "security_jwt_issuer": "idp",
-            "security_jwt_audience": "bookgate",
+            **jwt_settings(directory),
             "audit_file": directory / "audit.log",
         }
         settings = GatewayConfig.load(None, values)
@@ -157,11 +147,6 @@ async def guarded_gateways(
             guarded.port = await guarded.server.start()
             gateways.append(guarded)
         yield gateways
-
-
-def signed(**changes: Any) -> str:
-    claims = {"sub": "admin", "iss": "idp", "aud": "bookgate", "exp": int(time.time()) + 60} | changes
-    return jwt.encode({key: value for key, value in claims.items() if value is not None}, KEY, "ES256")
 
 
 _FILES = (

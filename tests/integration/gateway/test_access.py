@@ -33,8 +33,8 @@ from tests.integration.gateway.guarded import (
     methods,
     outcome,
     path_of,
-    signed,
 )
+from tests.tokens import signed
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
