@@ -313,7 +313,7 @@ class BookieServer:
         sources = Sources(
             self.statistics,
             storage.statistics,
-            self._server_status,
+            lambda: self.status,
             self._server_sanity,
             lambda: self.long_polls.parked,
             lambda: monitor.usages,
@@ -398,7 +398,9 @@ class BookieServer:
         await self.auto_recovery.start()
         self._stack.push_async_callback(self.auto_recovery.stop)
 
-    def _server_status(self) -> int:
+    @property
+    def status(self) -> int:
+        """1: takes reads and writes, 0: reads only, -1: clients do not find it, or it starts or stops."""
         # Not known is not registered: nobody can tell that clients find the bookie.
         if not (self._mode.running and self._state.registered and self._connected()):
             return -1

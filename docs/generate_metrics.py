@@ -16,8 +16,12 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from prometheus_client import CollectorRegistry, generate_latest
+
 from bookgate import BookKeeper
 from bookgate.bookie.config.bookie import load_config
+from bookgate.bookie.instances.door import InstanceCollector
+from bookgate.bookie.instances.slot import Slot
 from bookgate.bookie.server import BookieServer
 from bookgate.gateway.stores.drivers import ensure_cluster
 from bookgate.thinclient.metrics import ClientMetric
@@ -164,6 +168,9 @@ def render_page(bookie: str, client: list[ClientMetric]) -> str:
         "## Gateway's process",
         "Of a bookie with `gateway_process`, beside those of its gateway, which are up to a second old.",
         _table(family for family in shown if family.name.startswith(_OF_ITS_PROCESS)),
+        "## Host with several bookies",
+        "Of the supervisor of `instances`, at its HTTP port, beside those of its process. Each bookie shows its own.",
+        _table(families(_of_instances())),
         "## Process",
         "Of bookie and gateway: what every Prometheus client for Python tells of its process.",
         _table(family for family in shown if family.name.startswith("process_")),
@@ -178,6 +185,12 @@ def render_page(bookie: str, client: list[ClientMetric]) -> str:
         _table(families(render(spark.snapshot(), {"worker": "1"}))),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _of_instances() -> str:
+    registry = CollectorRegistry()
+    registry.register(InstanceCollector([Slot(1, b"", 0)]))
+    return generate_latest(registry).decode()
 
 
 def _table(rows: Iterable[Family]) -> str:

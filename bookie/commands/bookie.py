@@ -7,21 +7,26 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from bookgate.bookie.commands.inspect import inspect_app
 from bookgate.bookie.commands.recover import recover, replace
 from bookgate.bookie.config.bookie import BookieConfig
+from bookgate.bookie.instances.directories import chosen_instance, is_supervised
+from bookgate.bookie.instances.order import Sources
 from bookgate.bookie.tools.configuration.schema import assignments
+from bookgate.ledger.errors import IncorrectParameterException
 from bookgate.runtime.command_line.groups import StartByDefault, new_group
 from bookgate.runtime.command_line.output import AsJson, ends_in_the_log, print_json
 from bookgate.runtime.descriptors import raise_descriptor_limit
 from bookgate.runtime.logs import set_up_logging
 
 if TYPE_CHECKING:
+    from bookgate.bookie.instances.supervisor import Supervisor
     from bookgate.bookie.server import BookieServer
 
 app = new_group("Bookies: start one, look at one, look at all. Without a command: start one.", StartByDefault)
@@ -52,6 +57,14 @@ def start(
     bookie_id: Annotated[
         str | None, typer.Option(help="Name in the cluster.", show_default="advertised address and port")
     ] = None,
+    instances: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N|auto",
+            help="Bookies of this host under one supervisor, each with id, ports and directories of its own.",
+            show_default="1",
+        ),
+    ] = None,
     insecure: Annotated[
         bool | None,
         typer.Option("--insecure", help="Serve other machines although nobody is authenticated.", show_default=False),
@@ -81,44 +94,68 @@ def start(
 
     Every setting can also stand in the TOML file or in the environment as BOOKGATE_BOOKIE_…
 
+    With several instances, SIGHUP starts them again one by one, with the settings and the code there are then.
+
     JSON, once it serves: {"bookie_id", "bookie", "gateway", "http", "metadata_uri"}.
+
+    JSON of several instances: {"http", "metadata_uri", "instances": [{"instance", "bookie_id", "bookie", …}]}.
 
     \b
     Example: bookgate bookie start --config /etc/bookgate/bookie.toml
     """
-    # Here, since the other commands of a bookie do without; first, so that a package that is missing is told first.
-    from bookgate.bookie.server import BookieServer
-
-    options = {
+    values = {
         "metadata_uri": metadata_uri,
-        "data_dir": data_dir,
+        "data_dir": data_dir and str(data_dir),
         "host": host,
         "advertised_address": advertised_address,
         "port": port,
         "gateway_port": gateway_port,
         "http_port": http_port,
         "bookie_id": bookie_id,
+        "instances": instances,
         "insecure": insecure,
         "log_level": log_level,
         "log_format": log_format,
     }
-    chosen = BookieConfig.load(config, options, assignments(settings or []))
+    sources = Sources(str(config) if config else None, values, assignments(settings or []))
+    chosen = sources.load()
     set_up_logging(chosen.log_level, chosen.log_format)
     with ends_in_the_log(chosen.log_format):
-        _run(BookieServer(chosen, accept_loss=accept_loss), as_json, stop_with_parent)
+        if is_supervised(chosen) and chosen.instance is None:
+            _run(_supervise(sources, chosen, accept_loss, as_json, stop_with_parent))
+        else:
+            # Here, since the other commands of a bookie do without.
+            from bookgate.bookie.server import BookieServer
+
+            server = BookieServer(chosen_instance(chosen), accept_loss=accept_loss)
+            _run(_serve(server, lambda: _announce(server.addresses, as_json), stop_with_parent))
 
 
-def _run(server: BookieServer, as_json: bool, stop_with_parent: bool) -> None:
+def _run(main: Coroutine[Any, Any, None]) -> None:
     raise_descriptor_limit()
     try:
         import uvloop
     except ImportError:
-        asyncio.run(_serve(server, as_json, stop_with_parent))
+        asyncio.run(main)
     else:
-        uvloop.run(_serve(server, as_json, stop_with_parent))
+        uvloop.run(main)
 
 
-async def _serve(server: BookieServer, as_json: bool, stop_with_parent: bool) -> None:
+async def _supervise(
+    sources: Sources, host: BookieConfig, accept_loss: bool, as_json: bool, stop_with_parent: bool
+) -> None:
+    from bookgate.bookie.instances.supervisor import Supervisor
+
+    if accept_loss:
+        raise IncorrectParameterException(
+            "--accept-loss is for one bookie: name the instance that has lost data, with --set instance=NUMBER"
+        )
+    supervisor = Supervisor(sources)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, supervisor.request_renewal)
+    await _serve(supervisor, lambda: _announce_instances(supervisor, host, as_json), stop_with_parent)
+
+
+async def _serve(server: BookieServer | Supervisor, announce: Callable[[], None], stop_with_parent: bool) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, server.request_stop)
@@ -126,23 +163,33 @@ async def _serve(server: BookieServer, as_json: bool, stop_with_parent: bool) ->
         threading.Thread(target=_watch_parent, args=(loop, server), daemon=True).start()
     try:
         await server.start()
-        _announce(server, as_json)
+        announce()
         await server.run_until_stopped()
     finally:
         await server.stop()
 
 
-def _watch_parent(loop: asyncio.AbstractEventLoop, server: BookieServer) -> None:
+def _watch_parent(loop: asyncio.AbstractEventLoop, server: BookieServer | Supervisor) -> None:
     while os.read(sys.stdin.fileno(), 4096):
         pass
     loop.call_soon_threadsafe(server.request_stop)
 
 
-def _announce(server: BookieServer, as_json: bool) -> None:
-    addresses = server.addresses
+def _announce(addresses: Mapping[str, str | None], as_json: bool) -> None:
     if as_json:
         print_json(addresses)
         return
     print(f"bookie {addresses['bookie_id']} serves; stop it with Ctrl-C")
     for kind in ("bookie", "gateway", "http", "metadata_uri"):
         print(f"  {kind:12} {addresses[kind] or 'none: metadata through other gateways'}", flush=True)
+
+
+def _announce_instances(supervisor: Supervisor, host: BookieConfig, as_json: bool) -> None:
+    addresses = {"metadata_uri": host.metadata_uri, **supervisor.addresses}
+    if as_json:
+        print_json(addresses)
+        return
+    print(f"{len(addresses['instances'])} of {len(supervisor.slots)} instances serve; stop them with Ctrl-C")
+    for each in addresses["instances"]:
+        print(f"  {each['bookie_id']:24} {each['bookie']}, HTTP {each['http']}")
+    print(f"  all of them: HTTP {addresses['http']}; metadata in {addresses['metadata_uri']}", flush=True)

@@ -10,6 +10,7 @@ from typing import Annotated, TypeVar
 import typer
 
 from bookgate.bookie.config.bookie import BookieConfig
+from bookgate.bookie.instances.directories import chosen_instance
 from bookgate.bookie.membership.registration import bookie_id_of
 from bookgate.bookie.tools.configuration.schema import assignments
 from bookgate.gateway.stores.drivers import create_factory
@@ -26,8 +27,11 @@ Settings = Annotated[
 
 
 def read_settings(config: Path | None, settings: list[str] | None) -> BookieConfig:
-    """As `bookgate bookie start` with the same options. Raises IncorrectParameterException."""
-    return BookieConfig.load(config, options=assignments(settings or []))
+    """As `bookgate bookie start` with the same options; of instances, those of the one that `instance` names.
+
+    Raises IncorrectParameterException.
+    """
+    return chosen_instance(BookieConfig.load(config, options=assignments(settings or [])))
 
 
 def own_bookie_id(config: BookieConfig) -> str:

@@ -10,7 +10,7 @@ import ipaddress
 import socket
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
@@ -42,6 +42,7 @@ from bookgate.runtime.tls.server_context import ServerContexts
 _MIB = 1024 * 1024
 _FILES_OF_A_DIRECTORY = 8
 """Of a directory of ledgers or journals: the file that is written, the next, one of the index, a directory's sync."""
+_MOST_INSTANCES = 256
 _ROCKSDB_FILES = 128
 """Of an index in RocksDB, about; it keeps them open."""
 
@@ -84,6 +85,12 @@ class BookieConfig(
         "in office",
     )
     bookie_id: str | None = Field(None, description="bookieId; default: advertised address and port")
+    instances: int | Literal["auto"] = Field(
+        1,
+        description="bookies of this host, each a process with id, ports and directories of its own; auto: one a core "
+        "at the first start, later as many as there were",
+    )
+    instance: int | None = Field(None, ge=1, description="which of these a command means; `start` runs that one alone")
     max_frame_size_bytes: int = Field(
         DEFAULT_MAX_FRAME_SIZE, ge=1024, le=256 * _MIB, description="nettyMaxFrameSizeBytes, length bytes included"
     )
@@ -147,6 +154,10 @@ class BookieConfig(
             yield "http_tls needs a certificate; set tls_cert and tls_key too"
         if self.tls_require_client_cert and self.tls_client_ca is None:
             yield "tls_require_client_cert needs tls_client_ca, the authorities that vouch for clients"
+        if self.instances != "auto" and not 1 <= self.instances <= _MOST_INSTANCES:
+            yield f"instances must be a number from 1 to {_MOST_INSTANCES}, or auto"
+        elif self.instance is not None and self.instances != "auto" and self.instance > self.instances:
+            yield f"there is no instance {self.instance}: instances is {self.instances}, and they count from 1"
         if self.auth_options and self.auth_provider is None:
             yield "auth_options have no effect without auth_provider; set that too"
 

@@ -121,7 +121,11 @@ def test_prometheus_client_shows_those_of_a_client() -> None:
 
 
 @pytest.mark.parametrize(
-    "section", ["Bookie", "Auto-recovery", "Gateway", "Gateway's process", "Process", "Client", "Spark job"]
+    "section",
+    [
+        *("Bookie", "Auto-recovery", "Gateway", "Gateway's process", "Host with several bookies", "Process", "Client"),
+        "Spark job",
+    ],
 )
 def test_every_metric_has_a_meaning(section: str) -> None:
     rows = documented(section)
