@@ -110,7 +110,7 @@ async def _run(world: World, outcome: Outcome, recorder: Recorder, seconds: floa
     clients = {}
 
     async def connect(name: str, kind: type[MetadataClient] = MetadataClient) -> MetadataClient:
-        factory = store.factory_of(name) if intruder else store.factory("grpc://gateways")
+        factory = store.factory("grpc://gateways")
         await factory.initialize()
         client = kind(name, factory, recorder, world.random(name), ledgers)
         client.password = password_of(name) if intruder else b""

@@ -187,7 +187,7 @@ class Limits:
     auto_recovery: float = 0.0
     """Share of runs, of those without gateways, in which bookies repair ledgers."""
     access: float = 0.0
-    """Share of runs, of those without gateways, in which bookies have a policy and strangers ask for what it denies."""
+    """Share of runs in which bookies and gateways have a policy, and strangers ask bookies for what it denies."""
     beside_a_peer: bool = False
     """Bookies repair ledgers with gateways too: over ZooKeeper's tree, where a process of BookKeeper's does the same.
     """
@@ -208,7 +208,7 @@ class Plan:
     """Metadata gateways over a simulated ZooKeeper; 0: a plain store that never lags."""
     auto_recovery: AutoRecoveryPlan | None = None
     guarded: bool = False
-    """Bookies have a policy, and strangers ask them for what it denies."""
+    """Bookies and gateways have a policy, and strangers ask bookies for what it denies."""
 
     @property
     def auto_recovery_settings(self) -> dict[str, object]:
@@ -257,8 +257,7 @@ _SCOPES = (0, 1, -1, 1 << 40, 7, -(1 << 63))
 def make_plan(seed: int, limits: Limits) -> Plan:
     plan = _with_scopes(_with_auto_recovery(_with_damage(_make_plan(seed, limits), limits), limits))
     # From a stream of its own, as all that came later.
-    guarded = not plan.gateways and random.Random(f"access {seed}").random() < limits.access
-    return replace(plan, guarded=guarded)
+    return replace(plan, guarded=random.Random(f"access {seed}").random() < limits.access)
 
 
 def _with_auto_recovery(plan: Plan, limits: Limits) -> Plan:

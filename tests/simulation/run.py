@@ -88,7 +88,7 @@ SMALL_LIMITS = replace(
 )
 """Many small worlds try more orders of few events than few large ones do, at the same cost."""
 REPAIR_LIMITS = replace(SMALL_LIMITS, auto_recovery=1.0, gateways=(0,))
-PEERS_LIMITS = replace(REPAIR_LIMITS, bookies=(4, 5), gateways=(1, 2), encounters=0.0, beside_a_peer=True)
+PEERS_LIMITS = replace(REPAIR_LIMITS, bookies=(4, 5), gateways=(1, 2), encounters=0.0, beside_a_peer=True, access=0.0)
 _PATIENCE_SECONDS = 200.0
 _LOOKS = 400
 """One answer in so many is followed by a look at what a loss of power would leave."""
@@ -254,6 +254,7 @@ class _Run:
                 self._repairs = self._watch_repairs(world.metadata, plan.auto_recovery)
             return
         store = SimulatedStore(world, gateways=plan.gateways)
+        store.access = None if world.access is None else world.access.control()
         store.on_change.append(StoreRecorder(self.recorder, store.ensemble).changed)
         world.metadata = store
         if plan.auto_recovery is not None:

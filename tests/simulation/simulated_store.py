@@ -234,20 +234,19 @@ class SimulatedStore:
     # --- the world's metadata -----------------------------------------------------------------------------------
 
     def factory(self, uri: str, config: GatewayConfig | None = None) -> LedgerManagerFactory:
-        """For the process that calls: ZooKeeper itself for `zk` URIs, else through the gateways."""
+        """For the process that calls: ZooKeeper itself for `zk` URIs, else through the gateways.
+
+        Where these have a policy the token is the host's name.
+        """
         if uri.startswith("zk"):
             return self.zookeeper_factory(CURRENT.get())
         self._clients += 1
         rng = self.world.random(f"metadata of client {self._clients}")
-        return RpcLedgerManagerFactory(self.gateway_uri, CALL_SECONDS, rng, connector=open_simulated)
-
-    def factory_of(self, principal: str) -> RpcLedgerManagerFactory:
-        """The same for a client whose token is the principal's name."""
-        factory = self.factory(self.gateway_uri)
-        assert isinstance(factory, RpcLedgerManagerFactory)
-        # The simulated network has no TLS, without which a client sends no token to another machine.
-        for gateway in factory.gateways._gateways:
-            gateway.tokens = TokenSource(principal)
+        factory = RpcLedgerManagerFactory(self.gateway_uri, CALL_SECONDS, rng, connector=open_simulated)
+        if self.access is not None:
+            # The simulated network has no TLS, without which a client sends no token to another machine.
+            for gateway in factory.gateways._gateways:
+                gateway.tokens = TokenSource(CURRENT.get().host)
         return factory
 
     def _handlers(self, process: Process) -> Callable[[], SimulatedKazooHandler]:

@@ -37,5 +37,6 @@ def test_a_policy_is_drawn_apart() -> None:
     """Whether a world has one changes nothing else of its plan."""
     plans = [make_plan(seed, SMALL_LIMITS) for seed in range(200)]
     assert 20 < sum(plan.guarded for plan in plans) < 80
+    assert any(plan.guarded and plan.gateways for plan in plans)
     for plan in plans:
         assert replace(plan, guarded=False) == make_plan(plan.seed, replace(SMALL_LIMITS, access=0.0))

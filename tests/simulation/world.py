@@ -92,7 +92,7 @@ class SimulatedClient:
         world.network.host(name).up = True
         own = {} if world.access is None else world.access.client_settings(name)
         self.config = client_settings({**settings, **own})
-        self.factory: LedgerManagerFactory = world.metadata.factory("sim://metadata")
+        self.factory: LedgerManagerFactory = self.process.context.run(world.metadata.factory, "sim://metadata")
         self.bookkeeper: BookKeeper = self.process.context.run(self._make)
 
     def _make(self) -> BookKeeper:
