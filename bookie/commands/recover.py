@@ -25,10 +25,10 @@ from bookgate.ledger.errors import IllegalOpException
 from bookgate.ledger.metadata_store import LedgerManagerFactory
 from bookgate.runtime.command_line.output import AsJson, fail, print_json, print_result, print_table
 from bookgate.runtime.command_line.tables import Table
+from bookgate.runtime.estimates import Progress
 from bookgate.thinclient.commands.client_options import Gateways, client_config, complete_bookie, with_metadata
 from bookgate.thinclient.commands.draining import duration
 from bookgate.thinclient.config import ClientConfig
-from bookgate.thinclient.tools.draining import Progress
 
 _MIB = 1024 * 1024
 _TELL_SECONDS = 1.0

@@ -11,8 +11,9 @@ import typer
 from bookgate.ledger import replication_control as control
 from bookgate.ledger.metadata_store import LedgerManagerFactory
 from bookgate.runtime.command_line.output import AsJson, fail, print_result
+from bookgate.runtime.estimates import Estimate
 from bookgate.thinclient.commands.client_options import BookieId, Gateways, with_metadata
-from bookgate.thinclient.tools.draining import Emptied, Estimate, Look, look, wait_until_empty
+from bookgate.thinclient.tools.draining import Emptied, Look, look, wait_until_empty
 
 
 def drain(

@@ -10,7 +10,6 @@ Not its job: asking for it (`ledger.replication_control`), doing it (the bookies
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -22,14 +21,13 @@ from bookgate.ledger.errors import (
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata_store import LedgerManager, LedgerManagerFactory, LedgerRecord
 from bookgate.ledger.replication_control import draining_obstacle, ledgers_naming, unrecoverable_at
+from bookgate.runtime.estimates import Estimate, Progress
 
 _READ_AT_ONCE = 500
 _SHORTEST_PAUSE_SECONDS = 1.0
 _LONGEST_PAUSE_SECONDS = 30.0
 _PAUSE_SHARE = 5
 """A pause is so many times as long as the look before it."""
-_WINDOW_SECONDS = 600.0
-"""The rate is that of the last so many seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,16 +51,6 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
-    """How fast it goes, as far as that can be told."""
-
-    total: int
-    """Ledgers that were to be moved, with those that have come since."""
-    a_minute: float | None
-    seconds_left: float | None
-
-
-@dataclass(frozen=True, slots=True)
 class Emptied:
     """How a wait has ended."""
 
@@ -70,29 +58,6 @@ class Emptied:
     """Ledgers that have left the bookie meanwhile."""
     given_up: tuple[LedgerId, ...] = ()
     """Ledgers that can't leave it, since entries of them have no copy left."""
-
-
-class Progress:
-    """Makes estimates of what is left, look by look. Pure; times are seconds of any one clock."""
-
-    def __init__(self) -> None:
-        self._moved = 0
-        self._seen: deque[tuple[float, int]] = deque()
-
-    def take(self, left: int, now: float) -> Estimate:
-        """Takes in how many ledgers are left. What has come since the last look hides what went."""
-        seen = self._seen
-        if seen:
-            self._moved += max(0, seen[-1][1] - left)
-        seen.append((now, left))
-        while seen[0][0] < now - _WINDOW_SECONDS and len(seen) > 2:
-            seen.popleft()
-        began, at_first = seen[0]
-        gone = at_first - left
-        if gone <= 0 or now <= began:
-            return Estimate(self._moved + left, None, None)
-        a_second = gone / (now - began)
-        return Estimate(self._moved + left, a_second * 60, left / a_second)
 
 
 async def look(factory: LedgerManagerFactory, bookie_id: str) -> Look:
