@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from bookgate.ledger.bookie_info import check_bookie_id
@@ -31,6 +31,7 @@ from bookgate.ledger.metadata_store import (
     LedgerManagerFactory,
     LedgerRecord,
     RegisteredBookie,
+    Versioned,
 )
 from bookgate.ledger.replication_store import ANY_VERSION, Mark, RecordKind, ReplicationMetadata
 
@@ -191,12 +192,34 @@ class Loss:
     """When it was found, in milliseconds since 1970; 0: unknown."""
     given_up_with: Sequence[str] = ()
     """Bookies that were decommissioned although they may have had copies."""
+    answers: Mapping[str, str] = field(default_factory=dict)
+    """By bookie what it said of its copies, in words; empty in records of before."""
+
+    @property
+    def facts(self) -> dict[str, object]:
+        """The same for programs."""
+        return {
+            "entries": self.entries,
+            "first_entries": list(self.first_entries),
+            "end_is_lost": self.end_is_lost,
+            "lost_bookies": list(self.lost_bookies),
+            "given_up_with": list(self.given_up_with),
+            "answers": dict(self.answers),
+            "found_ms": self.time_ms or None,
+        }
+
+    def __str__(self) -> str:
+        some = ", ".join(map(str, self.first_entries[:5]))
+        gone = f"no copy of {self.entries} entries ({some}{', …' if self.entries > 5 else ''})" if self.entries else ""
+        end = "nobody can tell where it ends" if self.end_is_lost else ""
+        answers = ", ".join(f"{name}: {answer}" for name, answer in self.answers.items())
+        return "; ".join(each for each in (gone, end, answers) if each)
 
 
 def loss_of(record: bytes) -> Loss:
     """What the record of an unrecoverable ledger tells; nothing where it can't be read."""
     known = _object_in(record)
-    entries, first = known.get("entries"), known.get("first_entries")
+    entries, first, answers = known.get("entries"), known.get("first_entries"), known.get("answers")
     return Loss(
         entries if isinstance(entries, int) else 0,
         first if isinstance(first, list) else (),
@@ -204,6 +227,7 @@ def loss_of(record: bytes) -> Loss:
         lost_bookies_of(record),
         time_of(record),
         sorted(given_up_with(record)),
+        {str(name): str(answer) for name, answer in answers.items()} if isinstance(answers, dict) else {},
     )
 
 
@@ -213,6 +237,12 @@ def _object_in(record: bytes) -> dict[str, Any]:
     except ValueError:
         return {}
     return told if isinstance(told, dict) else {}
+
+
+def losses_in(records: Mapping[str, Versioned[bytes]], most: int) -> list[tuple[int, Loss]]:
+    """The first of the ledgers that can't be repaired, by their records, and why."""
+    first = sorted(int(key) for key in records if key.isdigit())[:most]
+    return [(ledger_id, loss_of(records[str(ledger_id)].value)) for ledger_id in first]
 
 
 def corrupt_copies_of(record: bytes) -> dict[str, list[tuple[int, int]]]:

@@ -21,6 +21,14 @@ def gauge(name: str, text: str, value: float | None) -> GaugeMetricFamily:
     return GaugeMetricFamily(name, text, value=value)
 
 
+def gauges(name: str, text: str, values: Sequence[tuple[Mapping[str, str], float]]) -> Metric:
+    """The same for several, each with its labels."""
+    metric = Metric(name, text, "gauge")
+    for labels, value in values:
+        metric.add_sample(name, dict(labels), value)
+    return metric
+
+
 def counter(name: str, text: str, value: float) -> Metric:
     """What only grows, from the start of the process."""
     return counters(name, text, [({}, value)])

@@ -6,6 +6,7 @@ one part does not affect the other, or the bookie. Source: docs/protocol/auto-re
 
 from __future__ import annotations
 
+import asyncio
 import random
 from dataclasses import dataclass, field
 
@@ -17,9 +18,12 @@ from bookgate.bookie.replication.checks.replica_check import ReplicaCheck, Repli
 from bookgate.bookie.replication.checks.scrub import Scrub, ScrubOptions
 from bookgate.bookie.replication.copies.budget import Limits
 from bookgate.bookie.replication.giving_way import GivingWay
+from bookgate.bookie.replication.repairs.progress_record import ProgressRecord
 from bookgate.bookie.replication.repairs.tools import WorkerTools
 from bookgate.bookie.replication.repairs.worker import ReplicationWorker, WorkerOptions
 from bookgate.ledger.metadata_store import LedgerManagerFactory, Membership
+from bookgate.ledger.replication_progress import WorkerProgress
+from bookgate.runtime.clock import now_ms
 from bookgate.thinclient.config import ClientConfig
 
 
@@ -69,6 +73,7 @@ class AutoRecovery:
         )
         self.auditor = Auditor(factory, bookie_id, options.auditor, membership, self._allow, repair.placement.racks_of)
         self.worker = ReplicationWorker(factory, self._tools.repair, options.worker, rng)
+        self._record = ProgressRecord(factory.replication_metadata, f"{rng.getrandbits(64):016x}", self._told)
         self._giving_way = GivingWay(factory.replication_metadata, self._give_way) if gives_way else None
 
     @property
@@ -100,6 +105,10 @@ class AutoRecovery:
         """The rate that the worker's budget grants now."""
         return self._tools.budget.rate
 
+    def _told(self) -> WorkerProgress | None:
+        progress = self.worker.progress
+        return None if progress is None else progress.told(asyncio.get_running_loop().time(), now_ms())
+
     def _allow(self, allowed: bool) -> None:
         for task in self._office_tasks:
             task.allow(allowed)
@@ -112,13 +121,15 @@ class AutoRecovery:
             self._giving_way.start()
         await self.auditor.start()
         await self.worker.start()
+        self._record.start()
 
     async def stop(self) -> None:
-        """Takes the vote back, ends repairs after the entries under way, and gives locks back."""
+        """Takes the vote back, ends repairs after the groups of copies under way, and gives locks back."""
         if self._giving_way is not None:
             await self._giving_way.stop()
         await self.auditor.stop()
         for task in self._office_tasks:
             await task.stop()
         await self.worker.stop()
+        await self._record.stop()
         await self._tools.close()

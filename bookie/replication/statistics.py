@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from bookgate.bookie.metrics.exposition import counter, gauge
+from bookgate.bookie.metrics.exposition import counter, gauge, gauges
 from bookgate.bookie.replication.audits.auditor import AuditorStatistics
 from bookgate.bookie.replication.auto_recovery import AutoRecovery
 from bookgate.bookie.replication.checks.ledger_check import CheckStatistics
@@ -48,6 +48,7 @@ class AutoRecoveryCollector(Collector):
             int(self._shown.gives_way_to is not None),
         )
         yield from _of_the_cluster(done)
+        yield from self._of_the_progress(done)
         yield counter(_AUDITOR + "AUDITS", "audits that have found all ledgers of lost bookies", done.audits)
         yield counter(
             _AUDITOR + "AUDITS_BY_INDEX",
@@ -62,6 +63,28 @@ class AutoRecoveryCollector(Collector):
             _AUDITOR + "LEDGERS_UNREADABLE",
             "ledgers left out: their metadata are damaged",
             done.ledgers_unreadable,
+        )
+
+    def _of_the_progress(self, done: AuditorStatistics) -> Iterator[Metric]:
+        """As this process's worker counts; all see the same marks."""
+        progress = self._shown.worker.progress if done.is_auditor else None
+        classes = {} if progress is None else progress.classes or {}
+        bookies = {} if progress is None else progress.bookies
+        by_class = [({"class": danger.value}, amount) for danger, amount in classes.items()]
+        yield gauges(
+            _AUDITOR + "LEDGERS_IN_DANGER",
+            "marked ledgers by the class of danger that they are in",
+            [(labels, amount.ledgers) for labels, amount in by_class],
+        )
+        yield gauges(
+            _AUDITOR + "BYTES_TO_COPY",
+            "bytes of marked ledgers that are to be copied, at most, by class; of closed ledgers",
+            [(labels, amount.bytes) for labels, amount in by_class],
+        )
+        yield gauges(
+            _AUDITOR + "LEDGERS_TO_REPAIR",
+            "marked ledgers that can be repaired, by the `bookie` where they lack copies; the 50 with the most",
+            [({"bookie": bookie_id}, count) for bookie_id, count in bookies.items()],
         )
 
     def _of_the_index(self) -> Iterator[Metric]:

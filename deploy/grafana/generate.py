@@ -492,6 +492,21 @@ RECOVERY = Dashboard(
                     ("max(auditor_UNRECOVERABLE_LEDGERS)", "unrecoverable"),
                 ),
                 chart(
+                    "Ledgers by danger",
+                    "none",
+                    ("max by (class) (auditor_LEDGERS_IN_DANGER)", "{{class}}"),
+                    text="By the copies that the worst entry has left; moving and misplaced ledgers have all of them.",
+                ),
+                chart(
+                    "Bytes to copy", "bytes", ("max by (class) (auditor_BYTES_TO_COPY)", "{{class}}"), text="At most."
+                ),
+                chart(
+                    "Ledgers to repair by bookie",
+                    "none",
+                    ("max by (bookie) (auditor_LEDGERS_TO_REPAIR)", "{{bookie}}"),
+                    text="Lost bookies, such as are to be emptied, and such as lack entries.",
+                ),
+                chart(
                     "Audits",
                     "ops",
                     (rate("auditor_NUM_LEDGERS_CHECKED"), f"{EACH} ledgers looked at"),

@@ -31,8 +31,10 @@ from bookgate.ledger.errors import (
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata_store import LedgerManagerFactory, Versioned
 from bookgate.ledger.replication import markable
+from bookgate.ledger.replication_progress import ClusterProgress, Danger, cluster_progress
 from bookgate.ledger.replication_store import Mark, RecordKind, ReplicationMetadata
 from bookgate.ledger.replication_survey import Survey, missed_bookies, survey
+from bookgate.runtime.clock import now_ms
 
 RECOVERY = f"{CONSOLE}/autorecovery"
 
@@ -95,6 +97,7 @@ class RecoveryView:
         counted = await self._count.get()
         holders = await store.lock_holders()
         away = await absences(self._factory)
+        told = await cluster_progress(store, now_ms())
         return {
             "supported": True,
             "enabled": enabled,
@@ -102,10 +105,11 @@ class RecoveryView:
             "delaySeconds": await store.lost_bookie_delay(),
             "obstacle": await control.obstacle(store),
             "counts": None if counted is None else self._counts(counted),
-            "repairs": [{"ledgerId": str(ledger), "holder": holders[ledger]} for ledger in sorted(holders)[:_SHOWN]],
+            "repairs": _repairs_shown(holders, told),
             "repairCount": len(holders),
             "missed": _since(away.missed),
             "draining": _since(away.draining),
+            "progress": _progress_shown(told),
             "losses": [_loss_shown(ledger, loss) for ledger, loss in counted.losses] if counted else [],
             **await _marks_shown(store, query, holders),
         }
@@ -124,9 +128,7 @@ class RecoveryView:
         store = self._factory.replication_metadata
         found = await survey(store)
         records = await store.records(RecordKind.UNRECOVERABLE_LEDGER)
-        first = sorted(int(key) for key in records if key.isdigit())[:_SHOWN]
-        losses = [(ledger, control.loss_of(records[str(ledger)].value)) for ledger in first]
-        return _Count(found, losses, self._clock())
+        return _Count(found, control.losses_in(records, _SHOWN), self._clock())
 
 
 def auto_recovery_route(view: RecoveryView) -> Route:
@@ -206,6 +208,56 @@ async def _page(store: ReplicationMetadata, query: MarksQuery) -> tuple[Sequence
     return found, None
 
 
+def _repairs_shown(holders: Mapping[int, str], told: ClusterProgress) -> list[dict[str, Any]]:
+    """Locked ledgers, with what the workers tell of them; others' workers tell nothing."""
+    moving = {each.ledger_id: each for each in told.moving}
+    shown = []
+    for ledger_id in sorted(holders)[:_SHOWN]:
+        repair = moving.get(ledger_id)
+        facts = (
+            {}
+            if repair is None
+            else {
+                "since": repair.since_ms,
+                "entries": repair.entries,
+                "bytes": repair.bytes,
+                "dueEntries": repair.due_entries,
+                "dueBytes": repair.due_bytes,
+            }
+        )
+        shown.append({"ledgerId": str(ledger_id), "holder": holders[ledger_id], **facts})
+    return shown
+
+
+def _progress_shown(told: ClusterProgress) -> dict[str, Any] | None:
+    """None where no worker tells anything."""
+    seen = told.endangered
+    if seen is None:
+        return None
+    return {
+        "classes": [
+            {"class": danger.value, "ledgers": amount.ledgers, "entries": amount.entries, "bytes": amount.bytes}
+            for danger, amount in ((each, seen.classes.get(each)) for each in Danger)
+            if amount is not None
+        ],
+        "bookies": [
+            {
+                "bookie": each.bookie_id,
+                "left": each.ledgers_left,
+                "done": each.ledgers_done,
+                "secondsLeft": each.seconds_left,
+            }
+            for each in seen.bookies
+        ],
+        "oldest": None if seen.oldest is None else {"ledgerId": str(seen.oldest[0]), "since": seen.oldest[1]},
+        "left": {"ledgers": told.left.ledgers, "entries": told.left.entries, "bytes": told.left.bytes},
+        "bytesASecond": told.bytes_a_second,
+        "entriesASecond": told.entries_a_second,
+        "ledgersAMinute": seen.ledgers_a_minute,
+        "secondsLeft": told.seconds_left,
+    }
+
+
 def _corrupt_at(record: Versioned[bytes] | None) -> list[str]:
     """The bookies on which a scrub found damaged copies."""
     return [] if record is None else sorted(control.corrupt_copies_of(record.value))
@@ -223,5 +275,6 @@ def _loss_shown(ledger_id: int, loss: control.Loss) -> dict[str, Any]:
         "endIsLost": loss.end_is_lost,
         "lostBookies": list(loss.lost_bookies),
         "givenUpWith": list(loss.given_up_with),
+        "answers": [{"bookie": bookie_id, "answer": answer} for bookie_id, answer in loss.answers.items()],
         "since": loss.time_ms or None,
     }

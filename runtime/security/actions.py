@@ -189,6 +189,7 @@ HTTP_ACTIONS: Mapping[tuple[str, str], Action | None] = {
     ("GET", f"{_AUTO_RECOVERY}/status"): Action.REPLICATION_READ,
     ("PUT", f"{_AUTO_RECOVERY}/status"): Action.REPLICATION_ADMIN,
     ("GET", f"{_AUTO_RECOVERY}/list_under_replicated_ledger"): Action.REPLICATION_READ,
+    ("GET", f"{_AUTO_RECOVERY}/progress"): Action.REPLICATION_READ,
     ("GET", f"{_AUTO_RECOVERY}/who_is_auditor"): Action.REPLICATION_READ,
     ("PUT", f"{_AUTO_RECOVERY}/trigger_audit"): Action.REPLICATION_ADMIN,
     ("GET", f"{_AUTO_RECOVERY}/lost_bookie_recovery_delay"): Action.REPLICATION_READ,

@@ -30,6 +30,8 @@ from tests.deploy.test_metrics_reference import gateway_alone
 RULES = sorted((DEPLOY / "prometheus" / "rules").glob("*.yml"))
 DASHBOARDS = sorted((DEPLOY / "grafana" / "dashboards").glob("*.json"))
 GRAFANA_VARIABLES = {"$instance": ".*", "$__rate_interval": "30s"}
+AFTER_A_LOSS = {"max by (bookie) (auditor_LEDGERS_TO_REPAIR)"}
+"""Queries that a cluster without a loss has no answer to: no bookie is to be named."""
 
 
 def rules() -> list[dict[str, Any]]:
@@ -149,7 +151,8 @@ def prometheus(
 
 def test_every_query_of_every_dashboard_has_an_answer(prometheus: Prometheus) -> None:
     assert len(queries()) > 80
-    assert prometheus.until_not_empty(queries()) == set()
+    assert queries() > AFTER_A_LOSS
+    assert prometheus.until_not_empty(queries() - AFTER_A_LOSS) == set()
 
 
 def test_every_recording_rule_has_an_answer(prometheus: Prometheus) -> None:

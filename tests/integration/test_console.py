@@ -15,6 +15,7 @@ import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +33,14 @@ from bookgate.ledger.errors import LedgerFencedException
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import DigestType, LedgerMetadata
 from bookgate.ledger.metadata_store import CreateRequest
+from bookgate.ledger.replication_progress import encode
 from bookgate.ledger.replication_store import RecordKind
+from bookgate.runtime.clock import now_ms
 from bookgate.thinclient.blocking.client import BookKeeper
 from tests.integration.bookie.entry_client import KEY, EntryClient, add
 from tests.integration.browser import Complaints, chromium, watched_page
 from tests.integration.gateway.conftest import THIRD_STORE
+from tests.integration.gateway.recovery_told import GIVEN_UP, told_by_a_worker
 
 TOKEN = "planted-token for the console"
 MARKUP = "<img src=x onerror=alert(1)><script>alert(2)</script>"
@@ -405,8 +409,15 @@ def endangered(metadata_uri: str) -> Iterator[None]:
             assert await store.try_lock(3, "worker of a test") is not None
             corrupt, record = RecordKind.CORRUPT_LEDGER, b'{"copies": {"bookie-2": [[0, 0]]}}'
             version = await store.write_record(corrupt, "4", record, None)
+            told = told_by_a_worker(now_ms())
+            # So that the ledger that the test has locked is under repair.
+            told = replace(told, moving=[replace(each, ledger_id=3) for each in told.moving])
+            await store.write_record(RecordKind.PROGRESS, "worker.test", encode(told), None)
+            await store.write_record(RecordKind.UNRECOVERABLE_LEDGER, "5", GIVEN_UP, None)
             ready.set()
             await asyncio.to_thread(over.wait)
+            await store.remove_record(RecordKind.PROGRESS, "worker.test")
+            await store.remove_record(RecordKind.UNRECOVERABLE_LEDGER, "5")
             await store.remove_record(corrupt, "4", version)
             await control.end_draining(store, "bookie-3")
             for mark in marks:
@@ -433,7 +444,20 @@ def test_marks_come_in_pages_and_say_who_repairs(page: Page, cluster: Standalone
         expect(marked.nth(1)).to_have_text(re.compile("^3under-replicatedbeing repairedbookie-3"))
         expect(marked.nth(2)).to_have_text(re.compile("^4corrupt copiesbookie-3"))
         expect(page.get_by_role("region", name="State")).to_contain_text("Ledgers with corrupt copies1")
-        expect(rows(page, "Being repaired")).to_have_text(["3worker of a test"])
+        expect(rows(page, "Being repaired")).to_have_text(["3worker of a test1000 B, 10 of 20 entries1 min ago"])
+        expect(rows(page, "Endangered")).to_have_text(["last copy3403.9 KiB"])
+        region = page.get_by_role("region", name="Endangered")
+        for text in (
+            "To be repaired3 ledgers, 2.9 KiB",
+            "Copied10 B/s, 0.25 entries/s",
+            "Repaired2 ledgers a minute",
+            "Done inabout 5 min",
+            "Oldest7, marked 1 h ago",
+        ):
+            expect(region).to_contain_text(text)
+        expect(rows(page, "Bookies whose copies are made again")).to_have_text(["a:11 of 41 min"])
+        lost = rows(page, "Unrecoverable ledgers")
+        expect(lost).to_have_text([re.compile("^5no copy is left of 3 entries: 4, 5, 6a:1: lost, b:1: lacks 3")])
         expect(rows(page, "Bookies that lose their ledgers")).to_have_text([re.compile("^bookie-3draining.* ago")])
         page.get_by_role("link", name="Next").click()
         expect(marked).to_have_count(10)

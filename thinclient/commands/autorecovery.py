@@ -14,8 +14,10 @@ import typer
 from bookgate.ledger import replication_control as control
 from bookgate.ledger.metadata_store import LedgerManagerFactory
 from bookgate.ledger.replication import PeriodicCheck
+from bookgate.ledger.replication_progress import cluster_progress, facts_of
 from bookgate.ledger.replication_store import RecordKind
 from bookgate.ledger.replication_survey import survey
+from bookgate.runtime.clock import now_ms
 from bookgate.runtime.command_line.groups import new_group
 from bookgate.runtime.command_line.output import (
     AsJson,
@@ -32,6 +34,7 @@ autorecovery_app = new_group("Auto-recovery: copies again what lost bookies held
 marks_app = new_group("Ledgers that need repair.")
 
 _MIB = 1024 * 1024
+_LOSSES_SHOWN = 20
 _CHECKS = {
     PeriodicCheck.ALL_LEDGERS: "ledgers_checked",
     PeriodicCheck.PLACEMENT_POLICY: "placement_checked",
@@ -62,16 +65,19 @@ def under_replicated(
     copy is left.
 
     JSON: a list of {"ledger_id", "missing_replicas": [bookie ids], "marked_ms": milliseconds or null, "locked_by":
-    host or null, "unrecoverable", "damaged", "corrupt_at": [bookie ids]}.
+    host or null, "unrecoverable", "damaged", "corrupt_at": [bookie ids], "loss": null or {"entries": how many have no
+    copy left, "first_entries": [ids], "end_is_lost", "lost_bookies": [ids], "answers": {bookie id: "lost", "lacks n",
+    "corrupt n" or "complete"}, "found_ms"}}.
 
     \b
     Example: bookgate ledger under-replicated --missing bookie-3:3181
     """
 
-    async def work(factory: LedgerManagerFactory) -> list[dict[str, object]]:
+    async def work(factory: LedgerManagerFactory) -> list[dict[str, Any]]:
         store = factory.replication_metadata
         holders = await store.lock_holders()
         unrecoverable = await store.records(RecordKind.UNRECOVERABLE_LEDGER)
+        losses = {ledger: control.loss_of(record.value) for ledger, record in unrecoverable.items()}
         corrupt = await store.records(RecordKind.CORRUPT_LEDGER)
         corrupt_at = {ledger: sorted(control.corrupt_copies_of(record.value)) for ledger, record in corrupt.items()}
         return [
@@ -83,6 +89,7 @@ def under_replicated(
                 "unrecoverable": str(mark.value.ledger_id) in unrecoverable,
                 "damaged": mark.value.damaged is not None,
                 "corrupt_at": corrupt_at.get(str(mark.value.ledger_id), []),
+                "loss": losses.get(str(mark.value.ledger_id)),
             }
             async for page in control.marks_of(store, missing, not_missing)
             for mark in page
@@ -90,34 +97,48 @@ def under_replicated(
 
     rows = with_metadata(context, gateways, work)
     if as_json:
-        print_json(rows)
+        print_json([{**row, "loss": row["loss"] and row["loss"].facts} for row in rows])
         return
     table = Table("ledger", "missing replicas", "marked", "locked by", "")
     for row in rows:
         replicas, marked = row["missing_replicas"], row["marked_ms"]
-        names = ", ".join(replicas) if isinstance(replicas, list) else ""
-        holder, notes = str(row["locked_by"] or ""), _notes(row)
         table.add_row(
-            str(row["ledger_id"]), names, shown_time(marked if isinstance(marked, int) else None), holder, notes
+            str(row["ledger_id"]), ", ".join(replicas), shown_time(marked), row["locked_by"] or "", _notes(row)
         )
     print_table(table)
     print_note(f"{len(rows)} ledgers")
 
 
 def _notes(row: Mapping[str, Any]) -> str:
-    words = [note for note in ("unrecoverable", "damaged") if row[note]]
-    return ", ".join([*words, *(f"corrupt copies at {bookie_id}" for bookie_id in row["corrupt_at"])])
+    words = ["damaged"] if row["damaged"] else []
+    words += [f"corrupt copies at {bookie_id}" for bookie_id in row["corrupt_at"]]
+    if row["unrecoverable"]:
+        words.append(": ".join(filter(None, ("unrecoverable", str(row["loss"])))))
+    return ", ".join(words)
 
 
 @autorecovery_app.command()
 def status(context: typer.Context, gateways: Gateways = None, as_json: AsJson = False) -> None:
-    """Shows whether auto-recovery is enabled, who is auditor, how much is marked, and when checks last ended.
+    """Shows whether auto-recovery is enabled, who is auditor, what is marked, how far repairs are, and when checks last
+    ended.
 
-    The oldest mark is that of a ledger that lacks copies and can be repaired.
+    The oldest mark is that of a ledger that lacks copies and can be repaired. What is endangered by class, what is
+    repaired now, rates and the time that is left are as the workers tell, a few seconds old; BookKeeper's tell nothing.
+    Entries and bytes that are left are at most so many: bookies may hold some of them already. Of unrecoverable
+    ledgers the first 20 are shown; `bookgate ledger under-replicated` shows all.
 
+    
     JSON: {"enabled", "auditor": bookie id or null, "under_replicated_ledgers", "oldest_mark": time or null,
     "locked_ledgers", "unrecoverable_ledgers", "corrupt_ledgers", "missed_bookies": [ids], "draining_bookies": [ids],
-    "lost_bookie_delay_seconds", "ledgers_checked", "placement_checked", "replicas_checked": time or null}.
+    "lost_bookie_delay_seconds", "ledgers_checked", "placement_checked", "replicas_checked": time or null,
+    "workers": that have something to do,
+    "classes": [{"class": "unrecoverable", "last_copy", "below_ack_quorum", "below_write_quorum", "moving", "misplaced"
+    or "unknown", "ledgers", "entries", "bytes"}],
+    "bookies": [{"bookie_id", "ledgers_left", "ledgers_done", "seconds_left"}],
+    "repairing": [{"ledger_id", "since_ms", "entries", "bytes": copied so far, "due_entries", "due_bytes", "holder"}],
+    "ledgers_left", "entries_left", "bytes_left", "entries_a_second", "bytes_a_second", "ledgers_a_minute",
+    "seconds_left": number or null,
+    "unrecoverable": [{"ledger_id", and what "loss" of `bookgate ledger under-replicated` has}]}.
 
     \b
     Example: bookgate autorecovery status --gateways grpc://gw-1:4181
@@ -139,6 +160,13 @@ def status(context: typer.Context, gateways: Gateways = None, as_json: AsJson = 
             "draining_bookies": sorted(found.draining),
             "lost_bookie_delay_seconds": await store.lost_bookie_delay(),
             **{name: None if time is None else shown_time(time) for name, time in times.items()},
+            **facts_of(await cluster_progress(store, now_ms())),
+            "unrecoverable": [
+                {"ledger_id": ledger_id, **loss.facts}
+                for ledger_id, loss in control.losses_in(
+                    await store.records(RecordKind.UNRECOVERABLE_LEDGER), _LOSSES_SHOWN
+                )
+            ],
         }
 
     print_result(with_metadata(context, gateways, work), as_json)

@@ -21,7 +21,7 @@ from bookgate.bookie.replication.copies.bookies import Bookies, all_of
 from bookgate.bookie.replication.copies.budget import SLOW_ANSWER_SECONDS, WorkerBudget, cost_of
 from bookgate.bookie.replication.copies.fragments import pieces_of
 from bookgate.ledger.entry import Entry
-from bookgate.ledger.errors import TimeoutException, TooManyRequestsException
+from bookgate.ledger.errors import BKException, TimeoutException, TooManyRequestsException
 from bookgate.ledger.metadata import LedgerMetadata
 from bookgate.thinclient.handles.context import LedgerSecrets
 from bookgate.thinclient.handles.read_handle import ReadHandle
@@ -80,27 +80,42 @@ class Copier:
             ids: Of complete fragments.
             sources: The bookies that it reads from; not empty. What is read is charged to them in equal parts.
             target: A bookie id.
-            proceed: Awaited before each piece; raises where the repair has to end.
+            proceed: Awaited before each piece and each group; raises where the repair has to end. What is under way
+                ends then, and nothing is begun.
             last_copies: Some of the entries have no other copy left than the one that is read.
 
         Raises:
             TargetRefusesException: The bookie takes no copies of this ledger.
             BKException: An entry can't be read or stored now.
         """
-        room = asyncio.Semaphore(_PIECES_AT_ONCE)
+        room, stopped = asyncio.Semaphore(_PIECES_AT_ONCE), list[BKException]()
+
+        async def may_go_on() -> bool:
+            try:
+                if not stopped:
+                    await proceed()
+            except BKException as error:
+                # Not raised here: that would cancel the groups beside it.
+                stopped.append(error)
+            return not stopped
 
         async def copy_piece(first: int, last: int) -> None:
             async with room:
-                await proceed()
+                if not await may_go_on():
+                    return
                 async with aclosing(handle.read_batches(first, last)) as batches:
                     async for batch in batches:
                         for group in groups_of(batch):
                             await self._wait_for(group, sources, target, last_copies=last_copies)
+                            if not await may_go_on():
+                                return
                             await self._store(group, secrets, target)
 
         pieces = pieces_of(ids, entries_a_piece(handle.metadata))
         while some := list(islice(pieces, 4 * _PIECES_AT_ONCE)):
             await all_of(copy_piece(first, last) for first, last in some)
+            if stopped:
+                raise stopped[0]
 
     async def _wait_for(
         self, group: Sequence[Entry], sources: Sequence[str], target: str, *, last_copies: bool

@@ -10,7 +10,7 @@ Not its job: which bookies hold what (`verdicts`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from pyroaring import BitMap64
@@ -44,6 +44,32 @@ class CompleteFragment:
             begin = self.first_entry_id + (index - behind - self.first_entry_id) % size
             ids |= BitMap64(range(begin, end, size))
         return ids
+
+    def due_count(self, index: int) -> int:
+        """How many these are."""
+        size, count = len(self.ensemble), max(0, self.last_entry_id + 1 - self.first_entry_id)
+        rest = range(self.last_entry_id + 1 - count % size, self.last_entry_id + 1)
+        held = sum((index - entry_id) % size < self.write_quorum_size for entry_id in rest)
+        return count // size * self.write_quorum_size + held
+
+
+def due_at(metadata: LedgerMetadata, bookie_ids: Collection[str]) -> tuple[int, int]:
+    """How many entries of complete fragments some bookies are due to hold, each counted once a bookie, and their
+    bytes (`mean_bytes`)."""
+    entries = sum(
+        fragment.due_count(index)
+        for fragment in complete_fragments(metadata)
+        for index, bookie_id in enumerate(fragment.ensemble)
+        if bookie_id in bookie_ids
+    )
+    return entries, mean_bytes(metadata, entries)
+
+
+def mean_bytes(metadata: LedgerMetadata, entries: int) -> int:
+    """How long so many entries are, by the ledger's length; 0 for one that is not closed: its metadata do not tell."""
+    if not metadata.is_closed or metadata.last_entry_id < 0:
+        return 0
+    return entries * max(0, metadata.length) // (metadata.last_entry_id + 1)
 
 
 def complete_fragments(metadata: LedgerMetadata) -> list[CompleteFragment]:

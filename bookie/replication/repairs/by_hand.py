@@ -30,7 +30,7 @@ from pyroaring import BitMap64
 from bookgate.bookie.replication.attendance import Attendance
 from bookgate.bookie.replication.copies.bookies import all_of
 from bookgate.bookie.replication.copies.corrupt_copies import decode_corrupt
-from bookgate.bookie.replication.copies.fragments import complete_fragments
+from bookgate.bookie.replication.copies.fragments import complete_fragments, due_at
 from bookgate.bookie.replication.copies.verdicts import copies_left
 from bookgate.bookie.replication.ledger_pages import all_pages
 from bookgate.bookie.replication.repairs.circumstances import KnownCircumstances
@@ -166,16 +166,10 @@ async def _pages(
 def _planned(record: LedgerRecord, sources: frozenset[str]) -> Planned:
     metadata = record.metadata
     fragments = [each for each in complete_fragments(metadata) if not sources.isdisjoint(each.ensemble)]
-    entries = sum(
-        len(fragment.due(index))
-        for fragment in fragments
-        for index, bookie_id in enumerate(fragment.ensemble)
-        if bookie_id in sources
-    )
-    mean = metadata.length / (metadata.last_entry_id + 1) if metadata.is_closed and metadata.last_entry_id >= 0 else 0
+    entries, size = due_at(metadata, sources)
     left = copies_left(metadata, sources)
     number = record.ledger_id.ledger_id
-    return Planned(number, not metadata.is_closed, len(fragments), entries, int(entries * mean), left)
+    return Planned(number, not metadata.is_closed, len(fragments), entries, size, left)
 
 
 class Recovery:

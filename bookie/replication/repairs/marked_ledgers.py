@@ -12,11 +12,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection, Sequence
 
+from bookgate.bookie.replication.copies.fragments import due_at
 from bookgate.bookie.replication.copies.verdicts import copies_left
 from bookgate.bookie.replication.repairs.repair_queue import Candidate
 from bookgate.ledger.errors import BKException, NoSuchLedgerExistsOnMetadataServerException
 from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.metadata import LedgerMetadata
 from bookgate.ledger.metadata_store import LedgerManager, LedgerRecord
+from bookgate.ledger.replication_progress import Amount, Danger
 from bookgate.ledger.replication_store import Mark
 
 _READ_AT_ONCE = 200
@@ -61,6 +64,10 @@ class MarkedLedgers:
         known = self._known.get(mark.value.ledger_id)
         return known is not None and known.mark_version == mark.version
 
+    def known(self, ledger_id: int) -> Candidate | None:
+        """What was read of a ledger, for whichever version of its mark."""
+        return self._known.get(ledger_id)
+
     async def deleted(self, marks: Sequence[Mark]) -> list[Mark]:
         """Those whose ledger is there no more. Raises BKException."""
         looked_at = self._read(marks)
@@ -83,5 +90,17 @@ def _candidate(mark: Mark, record: LedgerRecord | BKException, emptied: Collecti
         return Candidate(ledger_id, mark.version, _NOTHING_TO_LOSE)
     if isinstance(record, BKException):
         return Candidate(ledger_id, mark.version, 0)
-    left = copies_left(record.metadata, {*mark.value.replicas}.difference(emptied))
-    return Candidate(ledger_id, mark.version, left, left < record.metadata.ack_quorum_size)
+    metadata, named = record.metadata, {*mark.value.replicas}
+    left = copies_left(metadata, named.difference(emptied))
+    due = Amount(1, *due_at(metadata, named))
+    return Candidate(ledger_id, mark.version, left, left < metadata.ack_quorum_size, _danger(mark, metadata, left), due)
+
+
+def _danger(mark: Mark, metadata: LedgerMetadata, left: int) -> Danger:
+    if not mark.value.replicas:
+        return Danger.MISPLACED if mark.value.damaged is None else Danger.UNKNOWN
+    if left >= metadata.write_quorum_size:
+        return Danger.MOVING
+    if left <= 1:
+        return Danger.LAST_COPY
+    return Danger.BELOW_ACK_QUORUM if left < metadata.ack_quorum_size else Danger.BELOW_WRITE_QUORUM

@@ -7,14 +7,22 @@ Source: docs/protocol/auto-recovery.md#worker.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import logging
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
+from bookgate.bookie.replication.copies.answers import in_words
+from bookgate.bookie.replication.repairs.repair import Outcome
 from bookgate.ledger.errors import MetadataVersionException
 from bookgate.ledger.metadata_store import Versioned
 from bookgate.ledger.replication_control import given_up_with
 from bookgate.ledger.replication_store import Mark, RecordKind, ReplicationMetadata
 from bookgate.runtime.clock import now_ms
+from bookgate.runtime.logs import log_event
+
+_log = logging.getLogger(__name__)
+
+_IDS_TOLD = 20
 
 
 async def unmark(metadata: ReplicationMetadata, mark: Mark, corrupt: Versioned[bytes] | None) -> bool:
@@ -37,11 +45,32 @@ async def unmark(metadata: ReplicationMetadata, mark: Mark, corrupt: Versioned[b
     return removed
 
 
-async def note_unrecoverable(metadata: ReplicationMetadata, ledger_id: int, reason: Mapping[str, object]) -> None:
-    """Writes the record of an unrecoverable ledger, which still tells with which bookies an operator gave it up.
+async def give_up(metadata: ReplicationMetadata, mark: Mark, outcome: Outcome, gone: Sequence[str]) -> None:
+    """Records that a ledger can't be repaired, and why.
 
-    Raises MetadataVersionException where an operator does that just now.
+    Args:
+        metadata: Where it is recorded.
+        mark: The ledger's.
+        outcome: Of the repair.
+        gone: Bookies of the ledger that are not registered.
+
+    Raises:
+        MetadataVersionException: An operator gives it up just now.
     """
+    ledger_id, findings = mark.value.ledger_id, outcome.findings
+    reason = {
+        "entries": len(findings.unrecoverable),
+        "first_entries": list(findings.unrecoverable[:_IDS_TOLD]),
+        "end_is_lost": findings.end_is_lost,
+        "lost_bookies": list(gone),
+        "answers": in_words(outcome.record.metadata, outcome.copies),
+    }
+    await note_unrecoverable(metadata, ledger_id, reason)
+    log_event(_log, "ledger_repair", logging.ERROR, state="unrecoverable", ledger=ledger_id, **reason)
+
+
+async def note_unrecoverable(metadata: ReplicationMetadata, ledger_id: int, reason: Mapping[str, object]) -> None:
+    """Writes the record of an unrecoverable ledger, which still tells with which bookies an operator gave it up."""
     former = await metadata.read_record(RecordKind.UNRECOVERABLE_LEDGER, str(ledger_id))
     told = {} if former is None else given_up_with(former.value)
     given_up = {"given_up_with": told} if told else {}

@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from pyroaring import BitMap64
@@ -27,7 +27,12 @@ from pyroaring import BitMap64
 from bookgate.bookie.replication.copies.bookies import Bookies, TargetRefusesException
 from bookgate.bookie.replication.copies.budget import WorkerBudget
 from bookgate.bookie.replication.copies.copying import Copied, Copier
-from bookgate.bookie.replication.copies.fragments import CompleteFragment, complete_fragments, with_members_replaced
+from bookgate.bookie.replication.copies.fragments import (
+    CompleteFragment,
+    complete_fragments,
+    mean_bytes,
+    with_members_replaced,
+)
 from bookgate.bookie.replication.copies.look import look
 from bookgate.bookie.replication.copies.verdicts import (
     Copies,
@@ -78,6 +83,8 @@ class Outcome:
     """Of the last look; whole if all is well."""
     reason: str = ""
     """Why it is to be tried again, unless the ledger is whole."""
+    copies: Mapping[str, Copies] = field(default_factory=dict)
+    """By bookie what the last look has found."""
 
 
 class RepairStoppedException(BKException):
@@ -126,6 +133,7 @@ class LedgerRepair:
         self._targets = targets
         self._suspects = suspects or {}
         self._copied = Copied(of_all=tools.copied)
+        self._due_entries = 0
         self._refused: set[str] = set()
         """Bookies that take no copies of this ledger."""
         self._sources: tuple[str, ...] = ()
@@ -133,6 +141,16 @@ class LedgerRepair:
         password = record.metadata.known_password()
         self._password = b"" if password is None else password
         self._secrets = LedgerSecrets.of(record.metadata, self._password, tools.client.config)
+
+    @property
+    def copied(self) -> Copied:
+        """What was stored so far."""
+        return self._copied
+
+    @property
+    def due(self) -> tuple[int, int]:
+        """Copies that are to be stored in all, at most, and their bytes as a mean; 0 before the first look."""
+        return self._due_entries, mean_bytes(self._record.metadata, self._due_entries)
 
     async def run(self, absent: Mapping[str, bool], draining: Collection[str], *, misplaced: bool = False) -> Outcome:
         """Repairs what can be repaired.
@@ -148,18 +166,22 @@ class LedgerRepair:
         """
         for _ in range(_ROUNDS):
             self._permission.check()
-            findings = judge(self._record.metadata, await self._look(absent, draining))
+            copies = await self._look(absent, draining)
+            findings = judge(self._record.metadata, copies)
             if findings.whole and misplaced:
                 misplaced = False
                 if await self._move(avoid={*absent, *draining}):
                     continue
             if not findings.repairs:
-                return Outcome(self._record, findings, "; ".join(findings.unknown))
+                return Outcome(self._record, findings, "; ".join(findings.unknown), copies)
+            self._permission.check()
+            to_store = sum(len(each.due if each.replace else each.missing) for each in findings.repairs)
+            self._due_entries = self._copied.entries + to_store
             try:
                 await self._repair(findings.repairs, avoid={*absent, *draining})
             except NotEnoughBookiesException as error:
-                return Outcome(self._record, findings, str(error))
-        return Outcome(self._record, findings, "it changes while it is repaired")
+                return Outcome(self._record, findings, str(error), copies)
+        return Outcome(self._record, findings, "it changes while it is repaired", copies)
 
     async def _look(self, absent: Mapping[str, bool], draining: Collection[str]) -> dict[str, Copies]:
         async def ask(bookie_id: str, due: BitMap64) -> Copies:
@@ -328,6 +350,7 @@ class LedgerRepair:
             if better is None:
                 return False
             places = [index for index, bookie_id in enumerate(fragment.ensemble) if better[index] != bookie_id]
+            self._due_entries += sum(map(fragment.due_count, places))
             if await self._fill_all(fragment, better, places):
                 break
         replacements = {index: (fragment.ensemble[index], better[index]) for index in places}

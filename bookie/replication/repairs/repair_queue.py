@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
+from bookgate.ledger.replication_progress import A_LEDGER, Amount, Danger
+
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 5.0, 300.0
 _AGEING_SECONDS = 600.0
 """After so long a ledger goes as one with a copy less."""
@@ -28,6 +30,10 @@ class Candidate:
     """Of its worst entry."""
     below_ack_quorum: bool = False
     """Fewer than an acknowledgement took."""
+    danger: Danger = Danger.UNKNOWN
+    """The class that people are told of."""
+    due: Amount = A_LEDGER
+    """What is to be copied, at most."""
 
 
 @dataclass(slots=True)

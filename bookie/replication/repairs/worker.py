@@ -23,7 +23,7 @@ import asyncio
 import logging
 import random
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -33,8 +33,9 @@ from bookgate.bookie.replication.copies.verdicts import Findings
 from bookgate.bookie.replication.repairs.circumstances import Circumstances, KnownCircumstances
 from bookgate.bookie.replication.repairs.grace import Graces
 from bookgate.bookie.replication.repairs.marked_ledgers import MarkedLedgers
-from bookgate.bookie.replication.repairs.marks import note_unrecoverable, unmark
+from bookgate.bookie.replication.repairs.marks import give_up, unmark
 from bookgate.bookie.replication.repairs.permission import Permission, Permissions
+from bookgate.bookie.replication.repairs.progress import RepairProgress
 from bookgate.bookie.replication.repairs.repair import LedgerRepair, Outcome, RepairStoppedException, RepairTools
 from bookgate.bookie.replication.repairs.repair_queue import Candidate, RepairQueue
 from bookgate.bookie.replication.repairs.taking_over import take_over
@@ -70,6 +71,8 @@ _STORE_PAUSE_SECONDS = 2.0
 _JITTER_SECONDS = 0.5
 _HELD_ELSEWHERE_SECONDS = 5.0
 _LEAST_GRACE_LEFT_SECONDS = 0.1
+_STOP_SECONDS = 5.0
+"""So long what is under way may end by itself."""
 _LISTED_AGAIN_SECONDS, _LISTED_AGAIN_SHARE = 5.0, 10
 """While marked ledgers are worked through, what was marked since is looked for after so long, and after so many times
 what the listing took."""
@@ -138,6 +141,7 @@ class ReplicationWorker:
         """When to look for deleted ledgers among those given up."""
         self._ledgers = MarkedLedgers(factory.ledger_manager)
         self._graces = Graces(options.open_ledger_grace_seconds, self._attendance)
+        self._progress = RepairProgress(self._holder, tools.copied)
         self._working: dict[int, asyncio.Task[None]] = {}
         self._main: asyncio.Task[None] | None = None
         self._unwatch: list[Callable[[], None]] = []
@@ -153,14 +157,25 @@ class ReplicationWorker:
         self._list_again()
 
     async def stop(self) -> None:
-        """Ends after the entries under way; locks are given back."""
+        """Ends after the groups of copies under way, within a few seconds in any case; locks are given back."""
         self._stopping = True
+        await self._cancel([] if self._main is None else [self._main])
+        if self._working:
+            await asyncio.wait(self._working.values(), timeout=_STOP_SECONDS)
+        await self._cancel(list(self._working.values()))
         for unwatch in self._unwatch:
             unwatch()
-        tasks = [*self._working.values(), *([self._main] if self._main else [])]
+
+    @staticmethod
+    async def _cancel(tasks: Sequence[asyncio.Task[None]]) -> None:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    @property
+    def progress(self) -> RepairProgress | None:
+        """How far repairs are; None while nothing is begun and nothing is under way."""
+        return None if self._why_not() and not self._working else self._progress
 
     # What it hears
 
@@ -234,19 +249,20 @@ class ReplicationWorker:
     async def _take_marked(self) -> None:
         """Works through the marks that are due, the most urgent first; what is marked meanwhile may be more urgent."""
         began = self._now()
-        marked: set[int] = set()
+        marks: list[Mark] = []
         due: list[Mark] = []
         given_up: list[Mark] = []
         async for page in self._metadata.marks():
             for mark in page:
                 ledger_id = mark.value.ledger_id
-                marked.add(ledger_id)
+                marks.append(mark)
                 if ledger_id in self._working:
                     continue
                 if self._queue.is_due(ledger_id, mark.version, self._now()):
                     due.append(mark)
                 elif self._queue.is_given_up(ledger_id):
                     given_up.append(mark)
+        marked = {mark.value.ledger_id for mark in marks}
         self._circumstances.forget()  # as to these marks; one that was made again since is seen under its lock
         due += await self._deleted(given_up)
         self.statistics.marks_seen = len(marked)
@@ -257,6 +273,7 @@ class ReplicationWorker:
             del self._targets[ledger_id]
         emptied = (await self._circumstances.now()).draining.intersection(self._attendance.present)
         candidates = self._queue.order(await self._ledgers.candidates(due, emptied), self._now())
+        self._progress.listed(marks, self._ledgers.known, self._queue.is_given_up, now_ms())
         again_at = self._now() + max(_LISTED_AGAIN_SECONDS, _LISTED_AGAIN_SHARE * (self._now() - began))
         for candidate in candidates:
             while len(self._working) >= self._options.tasks:
@@ -325,6 +342,7 @@ class ReplicationWorker:
             with self._permissions.under(lock) as permission, self._tools.share.locked():
                 await self._repair(lock, permission, mark_version)
         finally:
+            self._progress.ended(ledger_id)
             await self._release(lock)
 
     def _why_not(self) -> str:
@@ -345,7 +363,7 @@ class ReplicationWorker:
         ledger_id = lock.ledger_id
         mark = await self._metadata.read_mark(ledger_id)
         if mark is None:
-            self._queue.done(ledger_id)
+            self._ended(ledger_id)
             return
         if mark.version != mark_version:
             self._circumstances.forget()
@@ -392,13 +410,18 @@ class ReplicationWorker:
         suspects = {} if corrupt is None else decode_corrupt(corrupt.value)
         # One that names nobody; what is misplaced beside a loss the next check of placement finds again.
         misplaced = not mark.value.replicas and mark.value.damaged is None
-        repair = LedgerRepair(self._tools, lock, record, permission, targets, suspects)
+        repair = self._begun(LedgerRepair(self._tools, lock, record, permission, targets, suspects), lock)
         outcome = await repair.run(absent, draining, misplaced=misplaced)
         if outcome.findings.end_is_lost or not self._is_to_be_fenced(outcome):
             return outcome
         permission.check()
         record = await self._recover(lock, outcome.record, outcome.findings)
-        return await LedgerRepair(self._tools, lock, record, permission, targets, suspects).run(absent, draining)
+        repair = self._begun(LedgerRepair(self._tools, lock, record, permission, targets, suspects), lock)
+        return await repair.run(absent, draining)
+
+    def _begun(self, repair: LedgerRepair, lock: LedgerLock) -> LedgerRepair:
+        self._progress.began(lock.ledger_id, repair, now_ms())
+        return repair
 
     def _absent(self, mark: Mark, record: LedgerRecord, circumstances: Circumstances) -> Mapping[str, bool]:
         """Bookies of the ledger that are not registered; True for those that are lost."""
@@ -435,20 +458,17 @@ class ReplicationWorker:
         removed = await unmark(self._metadata, mark, corrupt)
         self._targets.pop(ledger_id, None)
         if removed:
-            self._queue.done(ledger_id)
+            self._ended(ledger_id)
         log_event(_log, "ledger_repair", state=state, ledger=ledger_id, marked_again=not removed)
+
+    def _ended(self, ledger_id: int) -> None:
+        self._queue.done(ledger_id)
+        self._progress.unmarked(ledger_id)
 
     async def _give_up(self, mark: Mark, outcome: Outcome) -> None:
         ledger_id = mark.value.ledger_id
-        lost = outcome.findings.unrecoverable
-        gone = sorted(outcome.record.metadata.bookies - self._attendance.present.keys())
         self.statistics.ledgers_unrecoverable += 1
-        reason = {
-            "entries": len(lost),
-            "first_entries": list(lost[:20]),
-            "end_is_lost": outcome.findings.end_is_lost,
-            "lost_bookies": gone,
-        }
-        await note_unrecoverable(self._metadata, ledger_id, reason)
+        gone = sorted(outcome.record.metadata.bookies - self._attendance.present.keys())
+        await give_up(self._metadata, mark, outcome, gone)
         self._queue.unrecoverable(ledger_id, mark.version, gone)
-        log_event(_log, "ledger_repair", logging.ERROR, state="unrecoverable", ledger=ledger_id, **reason)
+        self._progress.given_up(ledger_id)

@@ -2,10 +2,10 @@
 
 import { get } from "./api.js";
 import { carryOut, confirm } from "./dialogs.js";
-import { chip, facts, h, panel, replace, table } from "./dom.js";
-import { ago, count, moment, span } from "./format.js";
+import { bar, chip, facts, h, panel, replace, table } from "./dom.js";
+import { ago, bytes, count, moment, short, span } from "./format.js";
 import { pager } from "./pager.js";
-import { ledgerHref, lossText, repairChip } from "./words.js";
+import { answersText, ledgerHref, lossText, repairChip } from "./words.js";
 
 const POLL_MS = 3000;
 
@@ -32,6 +32,7 @@ export function autoRecoveryView(root, context) {
 function everything(seen, query, act, done) {
   return [
     h("div", { class: "columns" }, h("div", { class: "stacked" }, statePanel(seen, act, done), bookiesPanel(seen)), repairsPanel(seen)),
+    seen.progress ? h("div", { class: "columns" }, progressPanel(seen.progress), lostPanel(seen.progress)) : null,
     lossesPanel(seen),
     marksPanel(seen, query),
   ];
@@ -77,10 +78,63 @@ function auditButton(act) {
   return h("button", { "data-key": "audit", onclick: audit }, "Audit now");
 }
 
+/** What a class of marked ledgers is called, how it is coloured, and what it means. */
+const DANGERS = {
+  unrecoverable: ["unrecoverable", "bad", "entries have no copy left"],
+  last_copy: ["last copy", "bad", "the worst entry has one copy left, or none"],
+  below_ack_quorum: ["below ack quorum", "bad", "fewer copies are left than an acknowledgement took"],
+  below_write_quorum: ["below write quorum", "warn", "fewer copies are left than there are to be"],
+  moving: ["moving", "info", "all copies are there; they leave a bookie that is to be emptied"],
+  misplaced: ["misplaced", "warn", "all copies are there, where the placement policy would not have them"],
+  unknown: ["not read yet", "calm", "not read yet, deleted, or with damaged metadata"],
+};
+
+function progressPanel(progress) {
+  const { left, oldest } = progress;
+  const rows = progress.classes.map((each) => {
+    const [word, kind, meaning] = DANGERS[each.class] ?? [each.class, "", ""];
+    return h("tr", null, h("th", { scope: "row" }, chip(word, kind, meaning)), ...[count(each.ledgers), count(each.entries), bytes(each.bytes)].map((text) => h("td", { class: "number" }, text)));
+  });
+  return panel(
+    "Endangered",
+    "entries and bytes: at most so many",
+    table("Endangered", ["Class", { text: "Ledgers", class: "number" }, { text: "Entries to copy", class: "number" }, { text: "Bytes", class: "number" }], rows, "Nothing is endangered."),
+    facts([
+      ["To be repaired", `${count(left.ledgers)} ${left.ledgers === 1 ? "ledger" : "ledgers"}, ${bytes(left.bytes)}`],
+      ["Copied", `${bytes(progress.bytesASecond)}/s, ${short(progress.entriesASecond)} entries/s`],
+      ["Repaired", progress.ledgersAMinute === null ? "no ledger yet" : `${short(progress.ledgersAMinute)} ledgers a minute`],
+      ["Done in", progress.secondsLeft === null ? "not known yet" : `about ${span(progress.secondsLeft)}`],
+      ["Oldest", oldest ? h("span", { title: moment(oldest.since) }, h("a", { href: ledgerHref(oldest.ledgerId) }, oldest.ledgerId), `, marked ${ago(oldest.since)}`) : "none"],
+    ]),
+  );
+}
+
+function lostPanel({ bookies }) {
+  const rows = bookies.map(({ bookie, left, done, secondsLeft }) =>
+    h(
+      "tr",
+      null,
+      h("th", { scope: "row" }, bookie),
+      h("td", { class: "space" }, bar(done / (done + left), "", `${done} of ${done + left}`), h("span", null, `${count(done)} of ${count(done + left)}`)),
+      h("td", null, secondsLeft === null ? "–" : span(secondsLeft)),
+    ),
+  );
+  return panel("Bookies whose copies are made again", null, table("Bookies whose copies are made again", ["Bookie", { text: "Ledgers done", class: "wide" }, "Time left"], rows, "None."));
+}
+
 function repairsPanel({ repairs, repairCount }) {
-  const rows = repairs.map(({ ledgerId, holder }) => h("tr", null, ledgerCell(ledgerId), h("td", null, holder || "does not tell")));
+  const rows = repairs.map((each) =>
+    h("tr", null, ledgerCell(each.ledgerId), h("td", null, each.holder || "does not tell"), h("td", { class: "space" }, copied(each)), h("td", { title: moment(each.since) }, ago(each.since))),
+  );
   const aside = repairCount > repairs.length ? `the first ${repairs.length} of ${count(repairCount)}` : count(repairCount);
-  return panel("Being repaired", aside, table("Being repaired", ["Ledger", "By"], rows, "Nobody repairs a ledger now."));
+  return panel("Being repaired", aside, table("Being repaired", ["Ledger", "By", { text: "Copied", class: "wide" }, "Since"], rows, "Nobody repairs a ledger now."));
+}
+
+/** How much of a ledger is copied; workers of BookKeeper do not tell. */
+function copied({ entries, bytes: size, dueEntries }) {
+  if (entries === undefined) return "–";
+  const text = `${bytes(size)}, ${count(entries)} of ${count(Math.max(entries, dueEntries))} entries`;
+  return [bar(dueEntries ? Math.min(1, entries / dueEntries) : 0, "", text), h("span", null, text)];
 }
 
 function bookiesPanel({ missed, draining }) {
@@ -116,12 +170,12 @@ function lossesPanel({ losses, counts }) {
       null,
       ledgerCell(loss.ledgerId),
       h("td", { class: "break" }, lossText(loss)),
-      h("td", { class: "break" }, loss.lostBookies.join(", ") || "–"),
+      h("td", { class: "break" }, answersText(loss.answers) || loss.lostBookies.join(", ") || "–"),
       h("td", { title: moment(loss.since) }, ago(loss.since)),
     ),
   );
   const aside = counts && counts.unrecoverable > losses.length ? `the first ${losses.length} of ${count(counts.unrecoverable)}` : null;
-  return panel("Unrecoverable ledgers", aside, table("Unrecoverable ledgers", ["Ledger", { text: "Why", class: "wide" }, "Bookies that would help", "Found"], rows, counts ? "None." : "Known after the first count."));
+  return panel("Unrecoverable ledgers", aside, table("Unrecoverable ledgers", ["Ledger", { text: "Why", class: "wide" }, { text: "Its bookies answered", class: "wide" }, "Found"], rows, counts ? "None." : "Known after the first count."));
 }
 
 function ledgerCell(ledgerId) {

@@ -5,7 +5,7 @@ import { carryOut, confirm } from "./dialogs.js";
 import { facts, h, panel, replace, table } from "./dom.js";
 import { entriesPanel } from "./entries.js";
 import { ago, bytes, count, moment } from "./format.js";
-import { ledgerChip, lossText, repairChip } from "./words.js";
+import { answersText, ledgerChip, lossText, repairChip } from "./words.js";
 
 const FRAGMENTS_SHOWN = 100;
 
@@ -79,6 +79,7 @@ function repairPanel({ missing, damaged, corruptAt, since, loss, problem }) {
       ["Lacks copies at", missing.join(", ") || lacksNone(damaged, corruptAt)],
       corruptAt.length ? ["Corrupt copies at", h("span", { class: "bad" }, corruptAt.join(", "))] : null,
       loss ? ["Unrecoverable", h("span", { class: "bad" }, lossText(loss))] : null,
+      loss?.answers.length ? ["Its bookies answered", answersText(loss.answers)] : null,
       loss?.lostBookies.length ? ["Bookies that would help", loss.lostBookies.join(", ")] : null,
       loss?.givenUpWith.length ? ["Given up with", loss.givenUpWith.join(", ")] : null,
     ]),

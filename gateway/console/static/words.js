@@ -51,6 +51,11 @@ export function lossText({ entries, firstEntries, endIsLost }) {
   return [gone, end].filter(Boolean).join("; ") || "its record does not tell";
 }
 
+/** What the bookies of a ledger that can't be repaired said; records of before do not tell. */
+export function answersText(answers) {
+  return answers.map(({ bookie, answer }) => `${bookie}: ${answer}`).join(", ");
+}
+
 const COPY = { ok: "good", differs: "bad", "bad digest": "bad", missing: "warn", refused: "warn", "no answer": "bad" };
 
 export function copyChip(state) {

@@ -1,8 +1,8 @@
 """Auto-recovery over HTTP: marks, the switch, the auditor, the delay, and bookies to be emptied.
 
-Paths, parameters and bodies are BookKeeper's, and so are textual responses. Long operations are only started here:
-BookKeeper's server copies a bookie's ledgers itself, in the background, until it is restarted; here a record in the
-metadata says that the bookie is to be emptied, and the auditor and the workers do the rest.
+Paths, parameters and bodies are BookKeeper's, but for the progress, and so are textual responses. Long operations are
+only started here: BookKeeper's server copies a bookie's ledgers itself, in the background, until it is restarted; here
+a record in the metadata says that the bookie is to be emptied, and the auditor and the workers do the rest.
 
 Not its job: the rules (`ledger.replication_control`).
 """
@@ -22,7 +22,8 @@ from bookgate.gateway.http.errors import HttpError
 from bookgate.gateway.http.routes.ledgers import STORE_AWAY, sent_by_parts
 from bookgate.ledger import replication_control as control
 from bookgate.ledger.metadata_store import LedgerManagerFactory
-from bookgate.ledger.replication_store import Mark
+from bookgate.ledger.replication_progress import cluster_progress, facts_of
+from bookgate.ledger.replication_store import Mark, RecordKind
 from bookgate.runtime.clock import now_ms
 
 _MAX_INT32 = 2**31 - 1
@@ -30,6 +31,29 @@ _MAX_INT32 = 2**31 - 1
 LIST_MARKS = "/api/v1/autorecovery/list_under_replicated_ledger"
 
 NO_PLACE = {409: "the metadata store has no place for auto-recovery", **STORE_AWAY}
+
+_LOSSES_SHOWN = 100
+_NUMBER, _MAYBE = {"type": "number"}, {"type": ["number", "null"]}
+_ROWS = {"type": "array", "items": {"type": "object"}}
+_PROGRESS = {
+    "type": "object",
+    "required": ["classes", "bookies", "repairing", "unrecoverable", "seconds_left"],
+    "properties": {
+        "workers": _NUMBER,
+        "classes": _ROWS,
+        "bookies": _ROWS,
+        "repairing": _ROWS,
+        "ledgers_left": _NUMBER,
+        "entries_left": _NUMBER,
+        "bytes_left": _NUMBER,
+        "entries_a_second": _NUMBER,
+        "bytes_a_second": _NUMBER,
+        "ledgers_a_minute": _MAYBE,
+        "seconds_left": _MAYBE,
+        "unrecoverable_ledgers": _NUMBER,
+        "unrecoverable": _ROWS,
+    },
+}
 
 BookieName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9:._-]{1,255}$")]
 
@@ -92,6 +116,13 @@ def _state_routes(factory: LedgerManagerFactory) -> list[Route]:
         await control.switch(factory.replication_metadata, call.query.enabled)
         return {"enabled": await factory.replication_metadata.is_enabled()}
 
+    async def progress(_call: Call[Query, NoBody]) -> Any:
+        store = factory.replication_metadata
+        records = await store.records(RecordKind.UNRECOVERABLE_LEDGER)
+        losses = [{"ledger_id": number, **loss.facts} for number, loss in control.losses_in(records, _LOSSES_SHOWN)]
+        told = facts_of(await cluster_progress(store, now_ms()))
+        return {**told, "unrecoverable_ledgers": len(records), "unrecoverable": losses}
+
     async def listing(call: Call[MarksQuery, NoBody]) -> Response:
         query = call.query
         with_replicas = query.printmissingreplica != "false"
@@ -101,7 +132,12 @@ def _state_routes(factory: LedgerManagerFactory) -> list[Route]:
             query.missingreplica.strip() or None,
             query.excludingmissingreplica.strip() or None,
         )
-        return await sent_by_parts(_listed(pages, with_replicas), brackets="{}" if with_replicas else "[]")
+        members = _listed(pages, with_replicas)
+        first = await anext(members, None)
+        if first is None:
+            # BookKeeper's word, and status.
+            raise HttpError(404, "No under replicated ledgers found")
+        return await sent_by_parts(members, first=first, brackets="{}" if with_replicas else "[]")
 
     path = "/api/v1/autorecovery/status"
     enabled = {"type": "object", "required": ["enabled"], "properties": {"enabled": {"type": "boolean"}}}
@@ -119,12 +155,19 @@ def _state_routes(factory: LedgerManagerFactory) -> list[Route]:
             failures=NO_PLACE,
         ),
         get(
+            "/api/v1/autorecovery/progress",
+            "What is endangered, being repaired and lost, how fast it goes and how long it will take",
+            progress,
+            answer=_PROGRESS,
+            failures=NO_PLACE,
+        ),
+        get(
             LIST_MARKS,
             "Ledgers that lack copies",
             listing,
             query=MarksQuery,
             answer={"anyOf": [ids, replicas]},
-            failures=NO_PLACE,
+            failures={404: "no ledger is marked, or none that was asked for", **NO_PLACE},
         ),
     ]
 

@@ -226,14 +226,17 @@ async def _whole(runs: AsyncIterator[Sequence[int]], caller: Caller) -> Response
 
 
 async def sent_by_parts(
-    members: AsyncGenerator[str, None], headers: Mapping[str, str] | None = None, brackets: str = "{}"
+    members: AsyncGenerator[str, None],
+    headers: Mapping[str, str] | None = None,
+    brackets: str = "{}",
+    first: str | None = None,
 ) -> Response:
-    """A JSON object of these members, or with the brackets `[]` an array, sent as they come.
+    """A JSON object of these members, or with the brackets `[]` an array, sent as they come; `first` was taken already.
 
     A store that fails at the first of them is still answered with a status; later, the answer breaks off in the middle,
     so that nobody takes it for complete.
     """
-    first = await anext(members, None)
+    first = await anext(members, None) if first is None else first
 
     async def parts() -> AsyncIterator[str]:
         async with aclosing(members):

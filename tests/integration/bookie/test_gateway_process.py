@@ -119,7 +119,10 @@ def test_clients_see_no_difference(tmp_path: Path) -> None:
         assert over_http(process, "/api/v1/ledger/list?limit=none")[0] == 400
         assert number in over_http(process, "/api/v1/console/ledgers")[1]
         assert json.loads(over_http(process, "/api/v1/console/ledger_counts")[1])["error"] is None
-        assert over_http(process, "/api/v1/autorecovery/list_under_replicated_ledger") == (200, "[]")
+        assert over_http(process, "/api/v1/autorecovery/list_under_replicated_ledger") == (
+            404,
+            '{"error":"No under replicated ledgers found"}',
+        )
         assert json.loads(over_http(process, "/api/v1/console/autorecovery?limit=1")[1])["marks"] == []
         shown = json.loads(over_http(process, "/api/v1/console/cluster")[1])["gateway"]
         assert {"watch_streams", "cache_hits"} <= {each["name"] for each in shown}

@@ -15,8 +15,11 @@ from bookgate.gateway.server import GatewayServer
 from bookgate.gateway.stores.drivers import create_factory
 from bookgate.ledger.metadata_store import LedgerManagerFactory
 from bookgate.ledger.replication import PeriodicCheck
+from bookgate.ledger.replication_progress import encode
 from bookgate.ledger.replication_store import RecordKind
+from bookgate.runtime.clock import now_ms
 from bookgate.thinclient.commands import main
+from tests.integration.gateway.recovery_told import GIVEN_UP, LOSS, told_by_a_worker
 
 pytestmark = pytest.mark.asyncio
 
@@ -55,12 +58,15 @@ async def answer(uri: str, *arguments: str) -> Any:
     return json.loads(await run(uri, *arguments, "--json"))
 
 
+SHOWN_LOSS = "unrecoverable: no copy of 3 entries (4, 5, 6); a:1: lost, b:1: lacks 3"
+
+
 async def test_marks(uri: str, store: LedgerManagerFactory) -> None:
     replication = store.replication_metadata
     await replication.mark(7, ["a:1", "b:1"], 1_700_000_000_000)
     await replication.mark(9, ["b:1"])
     await replication.try_lock(9, "worker7")
-    await replication.write_record(RecordKind.UNRECOVERABLE_LEDGER, "7", b"{}", None)
+    await replication.write_record(RecordKind.UNRECOVERABLE_LEDGER, "7", GIVEN_UP, None)
     corrupt = b'{"copies": {"d:1": [[0, 3]], "c:1": [[1, 1], [7, 9]]}, "time_ms": 5}'
     await replication.write_record(RecordKind.CORRUPT_LEDGER, "9", corrupt, None)
     first: dict[str, Any] = {
@@ -71,14 +77,15 @@ async def test_marks(uri: str, store: LedgerManagerFactory) -> None:
         "unrecoverable": True,
         "damaged": False,
         "corrupt_at": [],
+        "loss": LOSS,
     }
     second = {"ledger_id": 9, "missing_replicas": ["b:1"], "marked_ms": None, "locked_by": "worker7"}
-    second |= {"unrecoverable": False, "damaged": False, "corrupt_at": ["c:1", "d:1"]}
+    second |= {"unrecoverable": False, "damaged": False, "corrupt_at": ["c:1", "d:1"], "loss": None}
     assert await answer(uri, "ledger", "under-replicated") == [first, second]
     assert await answer(uri, "ledger", "under-replicated", "--missing", "a:1") == [first]
     assert await answer(uri, "ledger", "under-replicated", "--not-missing", "a:1") == [second]
     shown = await ran(uri, "ledger", "under-replicated")
-    for text in ("a:1, b:1", "2023-11-14T22:13:20Z", "worker7", "unrecoverable", "at c:1", "at d:1"):
+    for text in ("a:1, b:1", "2023-11-14T22:13:20Z", "worker7", "at c:1", "at d:1", SHOWN_LOSS):
         assert text in shown.stdout
     # The output is no terminal: what is no row does not stand among the rows.
     assert "2 ledgers" not in shown.stdout
@@ -133,7 +140,58 @@ async def test_status(uri: str, store: LedgerManagerFactory) -> None:
         "ledgers_checked": "2023-11-14T22:13:20Z",
         "placement_checked": None,
         "replicas_checked": None,
+        "workers": 0,
+        "classes": [],
+        "bookies": [],
+        "repairing": [],
+        "ledgers_left": 0,
+        "entries_left": 0,
+        "bytes_left": 0,
+        "entries_a_second": 0,
+        "bytes_a_second": 0,
+        "ledgers_a_minute": None,
+        "seconds_left": None,
+        "unrecoverable": [{"ledger_id": 3, **UNTOLD_LOSS}],
     }
+
+
+UNTOLD_LOSS = {
+    "entries": 0,
+    "first_entries": [],
+    "end_is_lost": False,
+    "lost_bookies": [],
+    "given_up_with": [],
+    "answers": {},
+    "found_ms": None,
+}
+
+
+async def test_how_far_repairs_are(uri: str, store: LedgerManagerFactory) -> None:
+    replication = store.replication_metadata
+    at_ms = now_ms()
+    await replication.write_record(RecordKind.PROGRESS, "worker.1", encode(told_by_a_worker(at_ms)), None)
+    await replication.write_record(RecordKind.UNRECOVERABLE_LEDGER, "5", GIVEN_UP, None)
+    told = await answer(uri, "autorecovery", "status")
+    assert told["classes"] == [{"class": "last_copy", "ledgers": 3, "entries": 40, "bytes": 4000}]
+    assert told["bookies"] == [{"bookie_id": "a:1", "ledgers_left": 3, "ledgers_done": 1, "seconds_left": 90.0}]
+    assert told["repairing"] == [
+        {
+            "ledger_id": 7,
+            "since_ms": at_ms - 60_000,
+            "entries": 10,
+            "bytes": 1000,
+            "due_entries": 20,
+            "due_bytes": 2000,
+            "holder": "worker7",
+        }
+    ]
+    rates = {"entries_a_second": 0.2, "bytes_a_second": 10, "ledgers_a_minute": 2.0, "seconds_left": 300}
+    left = {"ledgers_left": 3, "entries_left": 30, "bytes_left": 3000, "workers": 1}
+    assert told | rates | left == told
+    assert told["unrecoverable"] == [{"ledger_id": 5, **LOSS}]
+    shown = await run(uri, "autorecovery", "status")
+    for text in ("class=last_copy ledgers=3", "seconds_left\t300", "ledger_id=7 ", "bookie_id=a:1 ", "ledger_id=5 "):
+        assert text in shown
 
 
 async def test_audit_is_triggered_only_where_there_is_an_auditor(uri: str, store: LedgerManagerFactory) -> None:

@@ -23,8 +23,11 @@ from bookgate.ledger.bookie_info import BookieServiceInfo
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import LedgerMetadata
 from bookgate.ledger.metadata_store import LedgerManagerFactory
+from bookgate.ledger.replication_progress import encode
 from bookgate.ledger.replication_store import DelayChanged, RecordKind, ReplicationEvent, ReplicationMetadata
+from bookgate.runtime.clock import now_ms
 from tests.integration.gateway.conftest import unused_store
+from tests.integration.gateway.recovery_told import GIVEN_UP, LOSS, told_by_a_worker
 from tests.stores import made
 
 pytestmark = pytest.mark.asyncio
@@ -115,8 +118,9 @@ async def test_the_switch(served: Served) -> None:
 
 
 async def test_marks_are_listed_with_and_without_the_bookies_they_miss(served: Served) -> None:
-    assert await served.get(LIST) == []
-    assert await served.get(LIST, printmissingreplica="") == {}
+    nothing = (404, "No under replicated ledgers found")
+    assert await served.refused("GET", LIST) == nothing
+    assert await served.refused("GET", LIST, params={"printmissingreplica": "true"}) == nothing
     await served.store.mark(7, ["a:1", "b:1"], 5)
     await served.store.mark(9, ["b:1"])
     await served.store.mark(2**40, [])
@@ -124,6 +128,7 @@ async def test_marks_are_listed_with_and_without_the_bookies_they_miss(served: S
     assert await served.get(LIST, missingreplica="b:1") == [7, 9]
     assert await served.get(LIST, excludingmissingreplica="a:1") == [9, 2**40]
     assert await served.get(LIST, missingreplica="b:1", excludingmissingreplica="a:1") == [9]
+    assert await served.refused("GET", LIST, params={"missingreplica": "c:1"}) == nothing
     assert await served.get(LIST, missingreplica="", excludingmissingreplica=" ") == [7, 9, 2**40]
     everything = {"7": ["a:1", "b:1"], "9": ["b:1"], str(2**40): []}
     assert await served.get(f"{LIST}?printmissingreplica") == everything
@@ -132,6 +137,22 @@ async def test_marks_are_listed_with_and_without_the_bookies_they_miss(served: S
     status, problem = await served.refused("GET", LIST, params={"missing": "b:1"})
     assert (status, "missing is not known" in problem) == (400, True)
     assert (await served.get("/api/v1/bookie/cluster_info"))["clusterUnderReplicated"]
+
+
+async def test_the_progress_is_what_workers_tell(served: Served) -> None:
+    path = f"{API}/progress"
+    told = await served.get(path)
+    assert (told["workers"], told["classes"], told["repairing"], told["unrecoverable"]) == (0, [], [], [])
+    assert (told["ledgers_left"], told["seconds_left"], told["unrecoverable_ledgers"]) == (0, None, 0)
+    await served.store.write_record(RecordKind.PROGRESS, "worker.1", encode(told_by_a_worker(now_ms())), None)
+    await served.store.write_record(RecordKind.PROGRESS, "scrub", b"{}", None)
+    await served.store.write_record(RecordKind.UNRECOVERABLE_LEDGER, "5", GIVEN_UP, None)
+    told = await served.get(path)
+    assert told["classes"] == [{"class": "last_copy", "ledgers": 3, "entries": 40, "bytes": 4000}]
+    assert told["bookies"] == [{"bookie_id": "a:1", "ledgers_left": 3, "ledgers_done": 1, "seconds_left": 90.0}]
+    assert [(each["ledger_id"], each["bytes"], each["holder"]) for each in told["repairing"]] == [(7, 1000, "worker7")]
+    assert (told["bytes_left"], told["bytes_a_second"], told["seconds_left"]) == (3000, 10, 300)
+    assert told["unrecoverable"] == [{"ledger_id": 5, **LOSS}]
 
 
 async def test_the_auditor_and_the_order_to_audit(served: Served) -> None:
@@ -272,7 +293,7 @@ async def test_the_console_is_told_what_stands_in_the_way_and_who_is_away(served
 async def test_changes_need_the_token(served: Served) -> None:
     paths = (await served.get("/openapi.json"))["paths"]
     rows = [(verb, path) for path, verbs in paths.items() if path.startswith(API) for verb in verbs]
-    assert len(rows) == 9
+    assert len(rows) == 10
     for verb, path in rows:
         answer = await served.http.request(verb, path, headers={"Authorization": "Bearer wrong"})
         assert (answer.status_code == 401) is (verb == "put"), path
@@ -289,6 +310,7 @@ async def test_a_store_without_a_place_for_it_is_said(store_uri: str) -> None:
             ("GET", "status", None),
             ("PUT", "status?enabled=true", None),
             ("GET", "list_under_replicated_ledger", None),
+            ("GET", "progress", None),
             ("GET", "who_is_auditor", None),
             ("PUT", "trigger_audit", None),
             ("GET", "lost_bookie_recovery_delay", None),

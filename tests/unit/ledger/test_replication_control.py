@@ -13,6 +13,10 @@ def test_records_tell_their_time_and_who_was_lost() -> None:
     assert time_of(GIVEN_UP) == 1_700_000_000_000
     assert lost_bookies_of(GIVEN_UP) == ["a:1", "b:1"]
     assert loss_of(GIVEN_UP) == Loss(1, [0], False, ["a:1", "b:1"], 1_700_000_000_000, [])
+    told = loss_of(GIVEN_UP[:-1] + b', "answers": {"a:1": "lost", "c:1": "lacks 1"}}')
+    assert told.answers == {"a:1": "lost", "c:1": "lacks 1"}
+    assert str(told) == "no copy of 1 entries (0); a:1: lost, c:1: lacks 1"
+    assert loss_of(GIVEN_UP[:-1] + b', "answers": ["a:1"]}') == loss_of(GIVEN_UP)
     assert loss_of(b'{"entries": 0, "end_is_lost": true}') == Loss(0, (), True, [], 0, [])
 
 

@@ -99,6 +99,19 @@ async def test_the_auditor_alone_speaks_for_the_cluster(tmp_path: Path) -> None:
         assert second.shown()["auditor_IS_AUDITOR"] == 0
         assert not OF_THE_CLUSTER & second.shown().keys()
 
+        await store.ledger_manager.create(LedgerId(0, 5), LedgerMetadata.new(["b1", "b2", "b3"], 3, 2).close(9, 100))
+        await store.replication_metadata.mark(5, ["b1"])
+        by_class = {
+            'LEDGERS_IN_DANGER{class="below_write_quorum"}': 1,
+            'BYTES_TO_COPY{class="below_write_quorum"}': 100,
+        }
+        shown = await first.until_shown(**by_class, **{'LEDGERS_TO_REPAIR{bookie="b1"}': 1})
+        assert shown['auditor_LEDGERS_IN_DANGER{class="last_copy"}'] == 0
+        assert not [name for name in second.shown() if "DANGER" in name or "TO_" in name]
+        await store.ledger_manager.remove(LedgerId(0, 5))
+        await first.until_shown(**dict.fromkeys(by_class, 0))
+        assert 'auditor_LEDGERS_TO_REPAIR{bookie="b1"}' not in first.shown()
+
         # Nothing is repaired: nobody can be asked about copies, so that marks stay.
         await store.replication_metadata.set_enabled(False)
         shown = await first.until_shown(ENABLED=0)

@@ -16,9 +16,12 @@ import pytest
 from bookgate import BookKeeper
 from bookgate.bookie.standalone.local_zookeeper import LocalZooKeeper
 from bookgate.gateway.stores.drivers import create_factory
+from bookgate.ledger import replication_control as control
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata_store import LedgerManagerFactory
+from bookgate.ledger.replication_progress import KEY_PREFIX, Amount, ClusterProgress, Danger, cluster_progress
 from bookgate.ledger.replication_store import RecordKind
+from bookgate.runtime.clock import now_ms
 from tests.integration.bookie.replication.test_worker import check, payload, written
 from tests.integration.thinclient.forked_cluster import ForkedCluster, forked_cluster
 from tests.stores import made
@@ -93,6 +96,16 @@ async def test_two_bookies_are_lost_one_after_the_other_and_the_auditor_first(cl
         assert set(missed) >= {auditor}
 
 
+async def until_it_is_told(factory: LedgerManagerFactory) -> ClusterProgress:
+    """How far repairs are, once something was copied."""
+    async with asyncio.timeout(60):
+        while True:
+            progress = await cluster_progress(factory.replication_metadata, now_ms())
+            if progress.bytes_a_second and progress.moving:
+                return progress
+            await asyncio.sleep(0.1)
+
+
 def _started(command: list[str], environment: dict[str, str]) -> subprocess.Popen[str]:
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
 
@@ -113,14 +126,30 @@ async def test_a_process_of_its_own_repairs_too(tmp_path: Path) -> None:
             assert started == {"name": "alone", "metadata_uri": cluster.metadata_uri}
             async with metadata_of(cluster) as factory, await cluster.client() as client:
                 assert await until_auditor(factory) == "alone"
-                ledger = await written(client, 30, 3, 3, 2)
+                ledger = await written(client, 300, 3, 3, 2)
                 lost = ledger.metadata.fragments[0].ensemble[0]
+                # Slow enough that somebody who looks sees it.
+                await control.set_cluster_rate(factory.replication_metadata, 128 << 10)
                 await asyncio.to_thread(cluster.kill, lost)
+                progress = await until_it_is_told(factory)
+                await control.set_cluster_rate(factory.replication_metadata, 0)
+                assert progress.endangered is not None
+                size = sum(len(payload(number)) for number in range(300))
+                assert progress.endangered.classes == {Danger.BELOW_WRITE_QUORUM: Amount(1, 300, size)}
+                assert [(each.bookie_id, each.ledgers_left) for each in progress.endangered.bookies] == [(lost, 1)]
+                assert progress.endangered.oldest is not None
+                (moving,) = progress.moving
+                assert moving.ledger_id == progress.endangered.oldest[0] == ledger.ledger_id.ledger_id
+                assert (0 < moving.entries < 300, moving.due_entries, moving.due_bytes) == (True, 300, size)
+                assert progress.bytes_a_second > 0
+                assert progress.seconds_left is not None
                 await until_nobody_needs(factory, lost, [ledger.ledger_id])
-                await check(client, ledger.ledger_id, 30)
+                await check(client, ledger.ledger_id, 300)
                 process.terminate()
                 assert await asyncio.to_thread(process.wait, 30) == 0
                 assert await factory.replication_metadata.auditor() is None
+                left = await factory.replication_metadata.records(RecordKind.PROGRESS)
+                assert not [key for key in left if key.startswith(KEY_PREFIX)]
         finally:
             process.kill()
             process.stdout.close()

@@ -6,25 +6,30 @@ import asyncio
 import contextlib
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyroaring import BitMap64
 
 from bookgate import BookKeeper, ClientConfig, WriteHandle
+from bookgate.bookie.replication.copies.bookies import Bookies
 from bookgate.bookie.replication.copies.budget import Limits
 from bookgate.bookie.replication.copies.copying import Copied
+from bookgate.bookie.replication.copies.verdicts import Holding
 from bookgate.bookie.replication.repairs.tools import WorkerTools
 from bookgate.bookie.replication.repairs.worker import ReplicationWorker, WorkerOptions
 from bookgate.gateway.stores.drivers import create_factory
 from bookgate.ledger.digest import digest_for
-from bookgate.ledger.entry import HEADER_SIZE
+from bookgate.ledger.entry import HEADER_SIZE, Entry
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import DigestType, LedgerMetadata, LedgerState
 from bookgate.ledger.metadata_store import BookieSet, LedgerManagerFactory
-from bookgate.ledger.replication_control import cluster_rate, set_cluster_rate
+from bookgate.ledger.replication_control import cluster_rate, loss_of, set_cluster_rate
+from bookgate.ledger.replication_progress import Danger
 from bookgate.ledger.replication_store import RecordKind
+from bookgate.thinclient.handles.context import LedgerSecrets
 from tests.integration.thinclient.forked_cluster import ForkedCluster, forked_cluster
 
 pytestmark = pytest.mark.asyncio
@@ -41,9 +46,10 @@ def cluster(tmp_path: Path) -> Iterator[ForkedCluster]:
 class Repairs:
     """A worker, and the metadata that it and the test look at."""
 
-    def __init__(self, factory: LedgerManagerFactory, worker: ReplicationWorker, copied: Copied) -> None:
+    def __init__(self, factory: LedgerManagerFactory, worker: ReplicationWorker, tools: WorkerTools) -> None:
         self.factory = factory
-        self.copied = copied
+        self.copied = tools.copied
+        self.bookies = tools.repair.bookies
         self.metadata = factory.replication_metadata
         self.worker = worker
 
@@ -76,7 +82,7 @@ async def repairing(cluster: ForkedCluster, limits: Limits | None = None, **opti
     worker = ReplicationWorker(factory, tools.repair, WorkerOptions(**options), rng)
     await worker.start()
     try:
-        yield Repairs(factory, worker, tools.copied)
+        yield Repairs(factory, worker, tools)
     finally:
         await worker.stop()
         await tools.close()
@@ -251,6 +257,14 @@ async def test_what_has_no_copy_left_is_listed(cluster: ForkedCluster) -> None:
             return str(number) in await repairs.metadata.records(kind)
 
         await repairs.until(is_listed)
+        told = loss_of((await repairs.metadata.records(kind))[str(number)].value)
+        kept = ledger.metadata.fragments[0].ensemble[1]
+        assert (told.entries, told.first_entries, told.end_is_lost) == (5, [0, 2, 4, 6, 8], False)
+        assert (told.lost_bookies, told.answers) == ([lost], {lost: "lost", kept: "complete"})
+        progress = repairs.worker.progress
+        assert progress is not None
+        assert progress.classes is not None
+        assert progress.classes[Danger.UNRECOVERABLE].ledgers == 1
         assert await repairs.metadata.read_mark(number) is not None
         cluster.start(lost)
         await repairs.until_unmarked(number)
@@ -298,6 +312,39 @@ async def test_nothing_is_repaired_while_disabled(cluster: ForkedCluster) -> Non
         assert await repairs.metadata.read_mark(second.ledger_id.ledger_id) is not None
         await repairs.metadata.set_enabled(True)
         await repairs.until_unmarked(second.ledger_id.ledger_id)
+
+
+async def test_a_worker_that_stops_ends_what_is_under_way(
+    cluster: ForkedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Copies that were sent are waited for; the lock is free then, and another worker goes on from there."""
+    sent, add_copies = asyncio.Event(), Bookies.add_copies
+
+    async def spied(bookies: Bookies, bookie_id: str, entries: Sequence[Entry], secrets: LedgerSecrets) -> int:
+        sent.set()
+        return await add_copies(bookies, bookie_id, entries, secrets)
+
+    monkeypatch.setattr(Bookies, "add_copies", spied)
+    async with await cluster.client() as client:
+        ledger = await written(client, 300, 4, 4, 2)
+        number = ledger.ledger_id.ledger_id
+        lost = ledger.metadata.fragments[0].ensemble[0]
+        (target,) = {*cluster.bookies} - ledger.metadata.bookies
+        async with repairing(cluster, Limits(worker=1 << 19)) as repairs:
+            await lost_for_good(cluster, repairs, lost)
+            await repairs.mark(number, lost)
+            await sent.wait()
+            assert await repairs.metadata.lock_holders()
+            await repairs.worker.stop()
+            copied = repairs.copied.entries
+            held = await repairs.bookies.copies(target, number, BitMap64(range(300)))
+            assert isinstance(held, Holding)
+            assert 0 < copied == len(held.entries) < 300
+            assert not await repairs.metadata.lock_holders()
+        async with repairing(cluster) as repairs:
+            await repairs.until_unmarked(number)
+            assert repairs.copied.entries == 300 - copied
+            await check(client, ledger.ledger_id, 300)
 
 
 async def test_another_worker_goes_on_where_one_was_killed(cluster: ForkedCluster) -> None:

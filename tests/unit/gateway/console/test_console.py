@@ -298,7 +298,8 @@ async def test_marks_are_shown_a_page_at_a_time_and_counted_altogether(tmp_path:
         await recovery.write_record(
             RecordKind.UNRECOVERABLE_LEDGER,
             "101",
-            b'{"entries": 3, "first_entries": [4, 5, 6], "lost_bookies": ["b1:1"], "time_ms": 7000}',
+            b'{"entries": 3, "first_entries": [4, 5, 6], "lost_bookies": ["b1:1"], "time_ms": 7000, '
+            b'"answers": {"b1:1": "lost"}}',
             None,
         )
         await recovery.write_record(RecordKind.CORRUPT_LEDGER, "3", b'{"copies": {"b3:1": [[1, 2]]}}', None)
@@ -339,6 +340,7 @@ async def test_marks_are_shown_a_page_at_a_time_and_counted_altogether(tmp_path:
                 "endIsLost": False,
                 "lostBookies": ["b1:1"],
                 "givenUpWith": [],
+                "answers": [{"bookie": "b1:1", "answer": "lost"}],
                 "since": 7000,
             }
         ]

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from bookgate.bookie.replication.copies.fragments import (
     CompleteFragment,
     complete_fragments,
+    due_at,
     with_members_replaced,
     written_ensemble,
 )
@@ -41,6 +42,7 @@ def test_the_due_ids_are_those_of_the_write_sets(first: int, count: int, size: i
     for index in range(size):
         expected = [e for e in range(first, first + count) if index in write_set(e, size, quorum)]
         assert list(fragment.due(index)) == expected
+        assert fragment.due_count(index) == len(expected)
     for entry_id in range(first, first + count):
         assert fragment.write_set(entry_id) == tuple(BOOKIES[index] for index in write_set(entry_id, size, quorum))
 
@@ -55,6 +57,17 @@ def test_of_a_ledger_that_is_written_the_last_one_is_not() -> None:
     written = ledger((0, 5), None)
     assert [(f.first_entry_id, f.last_entry_id) for f in complete_fragments(written)] == [(0, 4)]
     assert written_ensemble(written) == ("b:1", "c:1", "d:1")
+
+
+def test_what_bookies_are_due_to_hold_is_counted_with_a_mean_of_bytes() -> None:
+    closed = replace(ledger((0, 5), 9), length=1000)
+    # Entries 0 to 4 lie on a, b and c, 5 to 9 on b, c and d, two copies of each.
+    assert due_at(closed, ("a:1",)) == (3, 300)
+    assert due_at(closed, ("b:1",)) == (4 + 4, 800)
+    assert due_at(closed, ("a:1", "b:1", "c:1", "d:1")) == (20, 2000)
+    assert due_at(closed, ("e:1",)) == (0, 0)
+    assert due_at(ledger((0, 5), None), ("a:1",)) == (3, 0), "nothing tells how long it is"
+    assert due_at(replace(ledger((0,), -1), length=0), ("a:1",)) == (0, 0)
 
 
 def test_an_empty_ledger_has_a_fragment_without_entries() -> None:

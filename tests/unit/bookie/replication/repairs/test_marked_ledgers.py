@@ -18,12 +18,13 @@ from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import LedgerMetadata
 from bookgate.ledger.metadata_store import LedgerManager, LedgerRecord, Versioned
 from bookgate.ledger.replication import UnderreplicatedLedger
+from bookgate.ledger.replication_progress import A_LEDGER, Amount, Danger
 from bookgate.ledger.replication_store import Mark
 
 pytestmark = pytest.mark.asyncio
 
 EMPTIED = ("b2",)
-LOST, WHOLE, DELETED, DAMAGED = 1, 2, 3, 4
+LOST, WHOLE, DELETED, DAMAGED, WRITTEN = 1, 2, 3, 4, 5
 
 
 class Ledgers:
@@ -41,7 +42,8 @@ class Ledgers:
             return NoSuchLedgerExistsOnMetadataServerException("deleted")
         if ledger_id.ledger_id == DAMAGED:
             return MetadataFormatException("damaged")
-        return LedgerRecord(ledger_id, LedgerMetadata.new(["b1", "b2", "b3"], 3, 2), 0)
+        metadata = LedgerMetadata.new(["b1", "b2", "b3"], 3, 2)
+        return LedgerRecord(ledger_id, metadata.close(9, 100) if ledger_id.ledger_id > WRITTEN else metadata, 0)
 
 
 def mark(ledger_id: int, *bookies: str, version: int = 0) -> Mark:
@@ -85,3 +87,34 @@ async def test_a_bookie_that_lacks_its_copies_counts_as_gone_although_it_is_ther
         (10, 1, True),
         (20, 2, False),
     ]
+
+
+@pytest.mark.parametrize(
+    ("marked", "danger", "due"),
+    [
+        (mark(10, "b1", "b3"), Danger.LAST_COPY, Amount(1, 20, 200)),
+        (mark(10, "b1"), Danger.BELOW_WRITE_QUORUM, Amount(1, 10, 100)),
+        (mark(10, "b2"), Danger.MOVING, Amount(1, 10, 100)),
+        (mark(10, "b1", "b2"), Danger.BELOW_WRITE_QUORUM, Amount(1, 20, 200)),
+        (mark(10), Danger.MISPLACED, A_LEDGER),
+        (mark(WRITTEN, "b1"), Danger.BELOW_WRITE_QUORUM, A_LEDGER),
+        (mark(DELETED, "b1"), Danger.UNKNOWN, A_LEDGER),
+        (mark(DAMAGED, "b1"), Danger.UNKNOWN, A_LEDGER),
+        (Versioned(UnderreplicatedLedger(10, damaged=b"x"), 0), Danger.UNKNOWN, A_LEDGER),
+    ],
+)
+async def test_a_mark_says_the_danger_and_how_much_is_due(marked: Mark, danger: Danger, due: Amount) -> None:
+    ledgers = MarkedLedgers(cast("LedgerManager", Ledgers()))
+    (found,) = await ledgers.candidates([marked], EMPTIED)
+    assert (found.danger, found.due) == (danger, due)
+    assert ledgers.known(marked.value.ledger_id) == found
+
+
+async def test_fewer_copies_than_an_acknowledgement_took_are_a_class_of_their_own() -> None:
+    class Wide(Ledgers):
+        def _of(self, ledger_id: LedgerId) -> LedgerRecord:
+            return LedgerRecord(ledger_id, LedgerMetadata.new(["b1", "b2", "b3", "b4"], 4, 3), 0)
+
+    ledgers = MarkedLedgers(cast("LedgerManager", Wide()))
+    (found,) = await ledgers.candidates([mark(10, "b1", "b3")], ())
+    assert found.danger is Danger.BELOW_ACK_QUORUM
