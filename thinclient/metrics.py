@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from bookgate.ledger.errors import BKException
 from bookgate.runtime import background
 from bookgate.runtime.latency import OpStats, Sample
 
@@ -22,6 +23,10 @@ PREFIX = "bookkeeper_client_"
 
 SAMPLED = 15
 """An append or read is timed when its entry id has none of these bits."""
+
+
+ReadAnswer = Callable[[str, int, float, BKException | None], None]
+"""Takes the bookie, the bytes of the payloads, the seconds since it was asked, and the error if it is one."""
 
 
 class ClientMetric(NamedTuple):
@@ -86,6 +91,8 @@ class ClientMetrics:
         """Read when asked for."""
         self.spans: list[Callable[[str], AbstractContextManager[None]]] = []
         """Entered around each operation that is timed as a whole, with its name."""
+        self.on_read_answer: ReadAnswer | None = None
+        """Told of each answer that a read of a range has had; set it before the read begins."""
         self.add_entry = self.operations["ADD_ENTRY"]
         self.read_entry = self.operations["READ_ENTRY"]
 

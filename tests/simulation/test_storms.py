@@ -11,13 +11,15 @@ from tests.simulation.world import World
 
 SHARE = 0.3
 """Two of six bookies are a storm."""
+DELAY_SECONDS = 30
+"""Two sessions that end one after the other are both over before it is."""
 
 
 def test_in_a_storm_only_what_has_one_copy_left_is_repaired() -> None:
     world = World("a storm")
 
     async def main() -> None:
-        cluster = await cluster_of(world, 6, mass_loss_share=SHARE)
+        cluster = await cluster_of(world, 6, mass_loss_share=SHARE, lost_bookie_recovery_delay_seconds=DELAY_SECONDS)
         for _ in range(30):
             await cluster.write(2)
         state = cluster.store.replication
@@ -38,7 +40,7 @@ def test_in_a_storm_only_what_has_one_copy_left_is_repaired() -> None:
         assert (RecordKind.PROGRESS, HELD_BACK) in state.records
         await asyncio.sleep(300)
         assert {*cluster.naming(one), *cluster.naming(other)} == held
-        state.set_delay(1)
+        state.set_delay(DELAY_SECONDS)
         await cluster.until(lambda: not cluster.naming(one) and not cluster.naming(other) and not state.marks)
 
     world.run(main())

@@ -48,6 +48,7 @@ class ReadSession:
         "_pool",
         "_reads",
         "_secrets",
+        "_tell",
         "_tick_seconds",
         "_timeout",
         "_timer",
@@ -75,6 +76,7 @@ class ReadSession:
         self.record = record
         self._pool = context.pool
         self._metrics = context.metrics
+        self._tell = context.metrics.on_read_answer
         self._secrets = secrets
         self._reads = ReadRequestEncoder(record.ledger_id.number)
         self._columns = columns
@@ -189,6 +191,8 @@ class ReadSession:
             if error is None:
                 entry = self._open(entry_id, bookie_id, response)
                 now = self._loop.time()
+                if self._tell is not None:
+                    self._tell(bookie_id, len(entry.payload), now - self.reader.asked_at(entry_id, now), None)
                 if not entry_id & SAMPLED:
                     self._metrics.read_entry.succeeded.record(now - self.reader.asked_at(entry_id, now))
                 self.reader.on_entries(bookie_id, [entry], now)
@@ -208,7 +212,11 @@ class ReadSession:
                 entries = self._open_batch(effect, response)
                 self._metrics.read_entry.successes += len(entries)
                 self._metrics.count("BATCH_READ")
-                self.reader.on_entries(effect.bookie_id, entries, self._loop.time())
+                now = self._loop.time()
+                if self._tell is not None:
+                    size = sum(len(entry.payload) for entry in entries)
+                    self._tell(effect.bookie_id, size, now - self.reader.asked_at(effect.entry_id, now), None)
+                self.reader.on_entries(effect.bookie_id, entries, now)
         except BKException as unreadable:
             error = unreadable
         if error is not None:
@@ -220,6 +228,8 @@ class ReadSession:
         now = self._loop.time()
         if isinstance(error, DigestMatchException):
             self._metrics.count("READ_ENTRY_DM")
+        if self._tell is not None:
+            self._tell(bookie_id, 0, now - self.reader.asked_at(entry_id, now), error)
         self.reader.on_error(entry_id, bookie_id, error, now)
         self._send(self.reader.next_reads(now))
 

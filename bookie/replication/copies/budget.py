@@ -3,8 +3,9 @@
 A worker has a bucket of its own and one for each bookie that it reads from or copies to; each read and each copy costs
 its bytes in both, those of a small entry more (`cost_of`). A limit that holds for a bookie or for the whole cluster,
 whoever works, is divided among the workers by what they work on: each has the share of it that its locks are of all
-locks. The rate is halved when a bookie says that it has too many requests, or takes long to answer, and grows back by a
-tenth a second. Entries with one copy left have a bucket besides, which is neither shared nor halved.
+locks. The rate is halved when a bookie that is read from or stored to says that it has too many requests, does not
+answer in time, or is slow: very slow once, or several times in a row much slower than it can be (`answer_times`). It
+grows back by a tenth a second. Entries with one copy left have a bucket besides, which is neither shared nor halved.
 
 Pure: times come from the caller, in seconds of one clock. Source: docs/protocol/auto-recovery.md#budget (R15).
 """
@@ -14,12 +15,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from bookgate.bookie.replication.copies.answer_times import AnswerTimes, Asked
+from bookgate.ledger.errors import BKException, TimeoutException, TooManyRequestsException
+
 LEAST_ENTRY_BYTES = 4096
 """What a copy costs at least, however small the entry: to read, check and store it costs the processors as much as some
 4 KiB of a large one do (some 17 µs an entry and 3.7 µs a KiB, as measured in a worker). By their bytes alone small
 entries would be copied at a rate that leaves the bookies no time for anybody else."""
 SLOW_ANSWER_SECONDS = 0.5
-"""A bookie that takes longer to store a group of copies has too much to do."""
+"""A bookie that takes longer to read, or to store a group of copies, has too much to do."""
 _LEAST_SHARE = 1 / 64
 _GROWTH_A_SECOND = 0.1
 _BURST_SECONDS = 0.02
@@ -109,6 +113,7 @@ class WorkerBudget:
         self._last_copies = ByteBudget(limits.last_copies, now)
         """Never lowered."""
         self._bookies: dict[str, ByteBudget] = {}
+        self._times = AnswerTimes()
         self._refill()
 
     @property
@@ -141,6 +146,17 @@ class WorkerBudget:
             if self._last_copies.wait(total, now) < wait:
                 return self._last_copies.take(total, now)
         return max(bucket.take(size, now) for bucket, size in buckets)
+
+    def answered(self, bookie_id: str, asked: Asked, size: int, seconds: float, now: float) -> None:
+        """A bookie has read or stored so many bytes, in so many seconds."""
+        rising = self._times.is_rising(bookie_id, asked, size, seconds, now)
+        if rising or seconds > SLOW_ANSWER_SECONDS:
+            self.overloaded(bookie_id, now)
+
+    def failed(self, bookie_id: str, error: BKException, now: float) -> None:
+        """A bookie has not read or stored what it was asked to."""
+        if isinstance(error, TooManyRequestsException | TimeoutException):
+            self.overloaded(bookie_id, now)
 
     def overloaded(self, bookie_id: str, now: float) -> None:
         """The bookie has too much to do."""

@@ -17,11 +17,12 @@ from itertools import islice
 
 from pyroaring import BitMap64
 
+from bookgate.bookie.replication.copies.answer_times import Asked
 from bookgate.bookie.replication.copies.bookies import Bookies, all_of
-from bookgate.bookie.replication.copies.budget import SLOW_ANSWER_SECONDS, WorkerBudget, cost_of
+from bookgate.bookie.replication.copies.budget import WorkerBudget, cost_of
 from bookgate.bookie.replication.copies.fragments import pieces_of
 from bookgate.ledger.entry import Entry
-from bookgate.ledger.errors import BKException, TimeoutException, TooManyRequestsException
+from bookgate.ledger.errors import BKException
 from bookgate.ledger.metadata import LedgerMetadata
 from bookgate.thinclient.handles.context import LedgerSecrets
 from bookgate.thinclient.handles.read_handle import ReadHandle
@@ -132,11 +133,11 @@ class Copier:
         sent_at = self._loop.time()
         try:
             stored = await self._bookies.add_copies(target, group, secrets)
-        except (TooManyRequestsException, TimeoutException):
-            self._budget.overloaded(target, self._loop.time())
+        except BKException as error:
+            self._budget.failed(target, error, self._loop.time())
             raise
-        if self._loop.time() - sent_at > SLOW_ANSWER_SECONDS:
-            self._budget.overloaded(target, self._loop.time())
+        now = self._loop.time()
+        self._budget.answered(target, Asked.STORE, stored, now - sent_at, now)
         self._copied.add(len(group), stored)
 
 

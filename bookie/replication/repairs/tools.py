@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import random
 
+from bookgate.bookie.replication.copies.answer_times import Asked
 from bookgate.bookie.replication.copies.bookies import Bookies
 from bookgate.bookie.replication.copies.budget import Limits, WorkerBudget
 from bookgate.bookie.replication.copies.copying import Copied
 from bookgate.bookie.replication.repairs.budget_share import BudgetShare
 from bookgate.bookie.replication.repairs.repair import RepairTools
+from bookgate.ledger.errors import BKException
 from bookgate.ledger.metadata_store import LedgerManagerFactory
 from bookgate.thinclient.bookies.connection import tcp_connector
 from bookgate.thinclient.bookies.pool import BookiePool
@@ -24,6 +26,7 @@ class WorkerTools:
     def __init__(self, factory: LedgerManagerFactory, config: ClientConfig, rng: random.Random, limits: Limits) -> None:
         discovery = factory.service_discovery
         self._client = BookKeeper(factory.ledger_manager, discovery, config, rng)
+        self._client.metrics.on_read_answer = self._read
         self._pool = BookiePool.of(config, discovery, tcp_connector, rng)
         self.compromises = 0
         """Bookies chosen although the placement policy would have had another one."""
@@ -41,6 +44,14 @@ class WorkerTools:
             BudgetShare(factory.replication_metadata, self.budget),
             self.copied,
         )
+
+    def _read(self, bookie_id: str, size: int, seconds: float, error: BKException | None) -> None:
+        """Hears of each answer to a read, which a copy, or a scrub, has asked for."""
+        now = asyncio.get_running_loop().time()
+        if error is None:
+            self.budget.answered(bookie_id, Asked.READ, size, seconds, now)
+        else:
+            self.budget.failed(bookie_id, error, now)
 
     def _not_adhering(self, _metric: str) -> None:
         self.compromises += 1

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from tests.simulation.mutations.mutation import Edit, Mutation
 
-_PLAN = "tests/simulation/test_seeds.py::test_no_invariant_is_broken"
-_UNHEARD_FENCE = f"{_PLAN}[fence-of-a-recovery-that-a-bookie-does-not-hear]"
+_FAULTS = "tests/unit/thinclient/handles/test_faults.py"
 _BATCH_READING = "tests/unit/thinclient/core/test_batch_reading.py"
 _RECOVERY = "tests/unit/thinclient/core/test_recovery.py"
 
@@ -107,7 +106,7 @@ MUTATIONS = (
         "thinclient/handles/recovery.py",
         "        self._reads = ReadRequestEncoder(number, key, HIGH_PRIORITY)\n",
         "        self._reads = ReadRequestEncoder(number)\n",
-        tests=(_UNHEARD_FENCE,),  # one seed in a hundred meets it
+        tests=(f"{_FAULTS}::test_fencing_reads_are_sent_to_all_and_reads_forward_fence_too",),
     ),
     Mutation(
         "bad-digest-counts-as-missing",

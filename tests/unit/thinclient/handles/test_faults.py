@@ -7,6 +7,7 @@ from contextlib import suppress
 import pytest
 
 from bookgate.ledger.errors import (
+    BKException,
     BookieHandleNotAvailableException,
     DigestMatchException,
     IllegalOpException,
@@ -17,6 +18,7 @@ from bookgate.ledger.errors import (
     NoSuchLedgerExistsOnMetadataServerException,
     NotEnoughBookiesException,
     ReadException,
+    TooManyRequestsException,
     UnauthorizedAccessException,
     UnknownOutcomeException,
 )
@@ -285,6 +287,33 @@ async def test_an_entry_that_nobody_can_serve_fails_with_the_reason_after_what_s
         assert [(await anext(entries)).entry_id for _ in range(7)] == list(range(7))
         with pytest.raises(DigestMatchException, match="entry 7 can't be read from any of"):
             await anext(entries)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("batch_reads", [True, False])
+async def test_whoever_wants_to_hears_of_each_answer_to_a_read(batch_reads: bool) -> None:
+    async with fake_cluster() as cluster:
+        ledger = await ledger_of(cluster, 10)
+        await ledger.close()
+        client = cluster.client(batch_reads=batch_reads)
+        heard: list[tuple[str, int, BKException | None]] = []
+
+        def hear(bookie_id: str, size: int, seconds: float, error: BKException | None) -> None:
+            assert 0 <= seconds < 30
+            heard.append((bookie_id, size, error))
+
+        client.metrics.on_read_answer = hear
+        reader = await client.open_ledger(ledger.ledger_id, b"planted-p")
+        await payloads(reader)
+        assert sum(size for _, size, _ in heard) == 10
+        assert {error for _, _, error in heard} == {None}
+        (busy,) = (each for each in cluster.bookies if each.bookie_id == heard[0][0])
+        busy.override = lambda _request: Status.ETOOMANYREQUESTS
+        heard.clear()
+        await payloads(reader)
+        refused = [(bookie_id, size) for bookie_id, size, error in heard if isinstance(error, TooManyRequestsException)]
+        assert {*refused} == {(busy.bookie_id, 0)}
+        assert busy.bookie_id not in {bookie_id for bookie_id, size, _ in heard if size}
 
 
 @pytest.mark.asyncio

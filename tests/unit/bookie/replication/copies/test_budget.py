@@ -5,7 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bookgate.bookie.replication.copies.answer_times import Asked
 from bookgate.bookie.replication.copies.budget import ByteBudget, Limits, WorkerBudget
+from bookgate.ledger.errors import NoSuchEntryException, TimeoutException, TooManyRequestsException
 
 MIB = 1024 * 1024
 
@@ -83,6 +85,27 @@ def test_only_the_overloaded_bookie_and_the_worker_slow_down() -> None:
     assert budget.rate == 50 * MIB
     slow, fast = budget.take({"a": 10 * MIB}, 0.1), budget.take({"b": 10 * MIB}, 0.1)
     assert slow > 1.5 * fast > 0
+
+
+def test_answers_that_are_slow_or_refused_lower_the_rate_of_who_gave_them() -> None:
+    full = Limits(worker=100 * MIB, bookie=10 * MIB)
+    for refusal in (TooManyRequestsException("full"), TimeoutException("late")):
+        budget = WorkerBudget(full, 0.0)
+        budget.failed("a", refusal, 0.0)
+        assert budget.rate == 50 * MIB
+        assert budget.take({"a": MIB}, 0.0) > budget.take({"b": MIB}, 0.0)
+    budget = WorkerBudget(full, 0.0)
+    budget.failed("a", NoSuchEntryException("none"), 0.0)
+    for asked in Asked:
+        for seconds in (0.01, 0.4, 0.01, 0.4, 0.01):
+            budget.answered("a", asked, MIB, seconds, 0.0)
+    assert budget.rate == 100 * MIB
+    budget.answered("a", Asked.READ, MIB, 0.51, 0.0)
+    assert budget.rate == 50 * MIB
+    budget = WorkerBudget(full, 0.0)
+    for seconds in (0.01, 0.1, 0.1, 0.1):
+        budget.answered("a", Asked.READ, MIB, seconds, 0.0)
+    assert budget.rate == 50 * MIB
 
 
 LITTLE = Limits(worker=MIB / 100, bookie=MIB / 100, last_copies=MIB)
