@@ -24,7 +24,9 @@ LEAST_ENTRY_BYTES = 4096
 entries would be copied at a rate that leaves the bookies no time for anybody else."""
 SLOW_ANSWER_SECONDS = 0.5
 """A bookie that takes longer to read, or to store a group of copies, has too much to do."""
-_LEAST_SHARE = 1 / 64
+_LEAST_SHARE, _LEAST_SHARE_OF_SLOW = 1 / 64, 1 / 8
+"""What is left of a rate at least: when bookies refuse or can't be heard of, and when they are only slower than they
+can be, which they may be for months: ledgers must not go without their copies for that."""
 _GROWTH_A_SECOND = 0.1
 _BURST_SECONDS = 0.02
 _HALVED_AGAIN_SECONDS = 0.25
@@ -89,13 +91,14 @@ class ByteBudget:
     def _free_after(self, size: float, now: float) -> float:
         return max(self._free_at, now - _BURST_SECONDS) + size / self._rate
 
-    def overloaded(self, now: float) -> None:
-        """A bookie has too much to do."""
+    def overloaded(self, now: float, *, only_slow: bool = False) -> None:
+        """A bookie has too much to do, or is `only_slow`."""
         self._grow(now)
         if now - self._halved_at < _HALVED_AGAIN_SECONDS:
             return
         self._halved_at = now
-        self._rate = max(self._full_rate * _LEAST_SHARE, self._rate / 2)
+        least = self._full_rate * (_LEAST_SHARE_OF_SLOW if only_slow else _LEAST_SHARE)
+        self._rate = min(self._rate, max(least, self._rate / 2))
 
     def _grow(self, now: float) -> None:
         seconds, self._grown_at = max(0.0, now - self._grown_at), now
@@ -151,18 +154,18 @@ class WorkerBudget:
         """A bookie has read or stored so many bytes, in so many seconds."""
         rising = self._times.is_rising(bookie_id, asked, size, seconds, now)
         if rising or seconds > SLOW_ANSWER_SECONDS:
-            self.overloaded(bookie_id, now)
+            self.overloaded(bookie_id, now, only_slow=seconds <= SLOW_ANSWER_SECONDS)
 
     def failed(self, bookie_id: str, error: BKException, now: float) -> None:
         """A bookie has not read or stored what it was asked to."""
         if isinstance(error, TooManyRequestsException | TimeoutException):
             self.overloaded(bookie_id, now)
 
-    def overloaded(self, bookie_id: str, now: float) -> None:
-        """The bookie has too much to do."""
-        self._own.overloaded(now)
+    def overloaded(self, bookie_id: str, now: float, *, only_slow: bool = False) -> None:
+        """The bookie has too much to do, or is `only_slow`."""
+        self._own.overloaded(now, only_slow=only_slow)
         if self._limits.bookie > 0:
-            self._bucket(bookie_id, now).overloaded(now)
+            self._bucket(bookie_id, now).overloaded(now, only_slow=only_slow)
 
     def _bucket(self, bookie_id: str, now: float) -> ByteBudget:
         bucket = self._bookies.get(bookie_id)

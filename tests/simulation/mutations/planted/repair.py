@@ -618,8 +618,8 @@ MUTATIONS = (
         (),
         "overload lowers the rate of entries with one copy left, too",
         "bookie/replication/copies/budget.py",
-        "        self._own.overloaded(now)\n",
-        "        self._own.overloaded(now)\n        self._last_copies.overloaded(now)\n",
+        "        self._own.overloaded(now, only_slow=only_slow)\n",
+        "        self._own.overloaded(now, only_slow=only_slow)\n        self._last_copies.overloaded(now)\n",
         tests=("tests/unit/bookie/replication/copies/test_budget.py",),
     ),
     Mutation(

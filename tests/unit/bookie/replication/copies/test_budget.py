@@ -39,6 +39,17 @@ def test_overload_halves_the_rate_and_it_grows_back() -> None:
     assert budget.rate == MIB
 
 
+def test_bookies_that_are_only_slow_leave_an_eighth_and_raise_nothing() -> None:
+    budget = ByteBudget(MIB, 0.0)
+    for number in range(1000):
+        budget.overloaded(number / 3, only_slow=True)
+    assert round(8 * budget.rate / MIB, 2) == 1.0
+    for number in range(1000):
+        budget.overloaded(1000 + number / 3)
+    budget.overloaded(1000 + 333.3, only_slow=True)
+    assert budget.rate < MIB / 12
+
+
 def test_it_never_stands_still() -> None:
     budget = ByteBudget(MIB, 0.0)
     for number in range(1000):
