@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from bisect import bisect_right
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
@@ -76,12 +77,36 @@ class _Session:
         return bool(self.locks or self.votes)
 
 
+class _Marks(dict[int, Mark]):
+    """By ledger; listed in order, page by page, also when there are very many."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ascending: list[int] | None = None
+
+    def after(self, ledger_id: int, count: int) -> list[Mark]:
+        """The next ones in ascending order."""
+        if self._ascending is None:
+            self._ascending = sorted(self)
+        start = bisect_right(self._ascending, ledger_id)
+        return [self[each] for each in self._ascending[start : start + count]]
+
+    def __setitem__(self, ledger_id: int, mark: Mark) -> None:
+        if ledger_id not in self:
+            self._ascending = None
+        super().__setitem__(ledger_id, mark)
+
+    def __delitem__(self, ledger_id: int) -> None:
+        self._ascending = None
+        super().__delitem__(ledger_id)
+
+
 class ReplicationState:
     """The store's side, one a world."""
 
     def __init__(self, store: MemoryMetadata, session_seconds: float) -> None:
         self.store = store
-        self.marks: dict[int, Mark] = {}
+        self.marks = _Marks()
         self.locks: dict[int, tuple[LedgerLock, str]] = {}
         """With the names of their holders."""
         self._locked_at: dict[int, float] = {}
@@ -343,8 +368,7 @@ class MemoryReplication(ReplicationMetadata):
         after = -1 if start_after is None else start_after
 
         def page() -> list[Mark]:
-            marks = {} if self._elsewhere else self._state.marks
-            return [marks[ledger_id] for ledger_id in sorted(marks) if ledger_id > after][:page_size]
+            return [] if self._elsewhere else self._state.marks.after(after, page_size)
 
         while found := await self._read(page):
             yield found

@@ -253,7 +253,7 @@ class MemoryMetadata:
         self.loop.call_at_exact(at, listener, self.set_of(bookie_set), context=process.context)
 
 
-class _Ledgers(LedgerManager):
+class MemoryLedgers(LedgerManager):
     def __init__(self, store: MemoryMetadata) -> None:
         self._store = store
 
@@ -423,7 +423,7 @@ class _Registrations(RegistrationManager):
 class _Factory(LedgerManagerFactory):
     def __init__(self, store: MemoryMetadata) -> None:
         self._store = store
-        self._ledgers = _Ledgers(store)
+        self._ledgers = MemoryLedgers(store)
         self._discovery = _Discovery(store)
         self._registrations = _Registrations(store)
         self._replication: MemoryReplication | None = None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import pytest
 
@@ -17,6 +17,7 @@ from bookgate.ledger.metadata_store import Versioned
 from bookgate.ledger.replication import UnderreplicatedLedger
 from bookgate.ledger.replication_store import RecordKind
 from bookgate.thinclient.client import BookKeeper
+from tests.simulation.memory_replication import ReplicationState
 from tests.simulation.metadata import MemoryMetadata
 from tests.simulation.repair_bounds import copies_told
 from tests.simulation.simulated_bookie import SimulatedBookie
@@ -82,6 +83,12 @@ class Cluster:
 
 async def cluster_of(world: World, bookies: int, **settings: object) -> Cluster:
     return Cluster(world, await world.start_bookies(bookies, **{**SETTINGS, **settings}))
+
+
+def mark_all(state: ReplicationState, numbers: Iterable[int]) -> None:
+    """As if they had been marked without a bookie's name."""
+    for number in numbers:
+        state.marks[number] = Versioned(UnderreplicatedLedger(number), 0)
 
 
 def disabled_at(step: int) -> int:
@@ -196,7 +203,7 @@ def test_what_is_endangered_does_not_wait_for_all_that_was_marked_before() -> No
         before = cluster.naming(first)
         cluster.named(first).kill()
         await cluster.until(lambda: len(cluster.naming(first)) < len(before) - 5)
-        state.marks.update({number: Versioned(UnderreplicatedLedger(number), 0) for number in deleted})
+        mark_all(state, deleted)
         second = next(each.bookie_id for each in cluster.bookies[1:] if each.bookie_id != cluster.auditor)
         cluster.named(second).kill()
         await cluster.until(lambda: (RecordKind.MISSED_BOOKIE, second) in state.records)
