@@ -68,7 +68,7 @@ class WriterPlan:
     advanced: bool = False
     deferred_sync: bool = False
     ledger_id: LedgerId | None = None
-    """One with a scope; the lower half is an id that ledgers without a scope get, too."""
+    """One with a scope, of which the lower half is an id that ledgers without a scope get, too; or a large one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,10 +254,29 @@ _SCOPED = 0.6
 _SCOPES = (0, 1, -1, 1 << 40, 7, -(1 << 63))
 
 
+_LARGE_IDS = 0.3
+"""Of the worlds with auto-recovery, whose marks and locks have the ids in their names."""
+_LARGE_BASES = (0x7FFF_FFFF, 1 << 31, 9_999_999_000)
+"""The last number of 31 bits, and such as every ledger manager can have."""
+_LARGEST_BASES = (1 << 32, 1 << 40, (1 << 63) - 1000)
+"""Such as a plain store has besides."""
+
+
 def make_plan(seed: int, limits: Limits) -> Plan:
     plan = _with_scopes(_with_auto_recovery(_with_damage(_make_plan(seed, limits), limits), limits))
+    plan = _with_large_ids(plan)
     # From a stream of its own, as all that came later.
     return replace(plan, guarded=random.Random(f"access {seed}").random() < limits.access)
+
+
+def _with_large_ids(plan: Plan) -> Plan:
+    """From a stream of its own. All writers of such a world choose the ids of their ledgers."""
+    rng = random.Random(f"large ids {plan.seed}")
+    if plan.auto_recovery is None or rng.random() >= _LARGE_IDS:
+        return plan
+    base = rng.choice(_LARGE_BASES if plan.gateways else _LARGE_BASES + _LARGEST_BASES)
+    writers = (replace(each, ledger_id=LedgerId.unscoped(base + number)) for number, each in enumerate(plan.writers))
+    return replace(plan, writers=tuple(writers))
 
 
 def _with_auto_recovery(plan: Plan, limits: Limits) -> Plan:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.simulation.plan import Limits, Plan, make_plan
+from tests.simulation.run import REPAIR_LIMITS
 from tests.simulation.shrink import keep_option, kept, shrink
 
 LIMITS = Limits(
@@ -50,3 +51,11 @@ def test_a_shrunk_plan_has_a_name() -> None:
 def test_an_unknown_part_is_refused() -> None:
     with pytest.raises(ValueError, match="has no f99"):
         kept(make_plan(5, LIMITS), "f99")
+
+
+def test_large_ids_are_tried() -> None:
+    plans = [make_plan(seed, REPAIR_LIMITS) for seed in range(200)]
+    ids = [writer.ledger_id for plan in plans for writer in plan.writers if writer.ledger_id is not None]
+    assert any(each.ledger_id == 0x7FFF_FFFF for each in ids)
+    assert any(each.ledger_id > 1 << 62 for each in ids)
+    assert all(each.scope_id == 0 for each in ids)
