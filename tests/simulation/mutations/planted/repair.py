@@ -17,6 +17,7 @@ _PLAN = "tests/simulation/test_seeds.py::test_no_invariant_is_broken"
 _SCRUB = "bookie/replication/checks/scrub.py"
 _SCRUB_TESTS = ("tests/integration/bookie/replication/test_scrub.py",)
 _CASES = "tests/simulation/test_recovery_cases.py"
+_MOMENTS = "tests/simulation/test_recovery_moments.py"
 _RULES_TESTS = ("tests/unit/bookie/replication/audits/test_audit_rules.py",)
 
 MUTATIONS = (
@@ -689,6 +690,26 @@ MUTATIONS = (
         "                index.touch(due)\n                raise",
         "                raise",
         tests=_FEED_TESTS,
+    ),
+    Mutation(
+        "repair-silence-is-missing",
+        "auto-recovery",
+        ("R10",),
+        "a bookie that does not answer for what it holds holds nothing",
+        _BOOKIES,
+        'list of entries in time")\n        except BKException as error:\n            return Unknown(str(error))\n',
+        'list of entries in time")\n        except BKException:\n            return Holding(BitMap64())\n',
+        tests=(f"{_MOMENTS}::test_the_last_copy_is_waited_for_where_it_is_slow",),
+    ),
+    Mutation(
+        "marked-ledgers-read-one-by-one",
+        "auto-recovery",
+        (),
+        "the ledgers of very many marks are read one after the other before any is repaired",
+        "bookie/replication/repairs/marked_ledgers.py",
+        "_READ_AT_ONCE = 200\n",
+        "_READ_AT_ONCE = 1\n",
+        tests=(f"{_MOMENTS}::test_one_endangered_ledger_among_a_hundred_thousand_marks",),
     ),
     Mutation(
         "two-lives-say-it-is-missing",
