@@ -5,7 +5,7 @@ fenced. As a new one it would answer "no such ledger", and take adds of a writer
 metadata name its id is therefore in limbo from its first start on; whoever is new in the cluster finds nothing.
 
 Nothing is guessed: the start waits for the whole listing, which takes about 20 seconds for a million ledgers of the
-embedded store and 40 seconds behind a gateway, or fails. What can't be read counts: damaged metadata may name the
+embedded store, 40 of ZooKeeper or behind a gateway, or fails. What can't be read counts: damaged metadata may name the
 bookie. Not its job: what limbo means (`storage.limbo`), how it ends
 (`check`).
 """
