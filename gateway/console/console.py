@@ -11,6 +11,7 @@ from pydantic import Field
 from bookgate.gateway.console.auto_recovery import RecoveryView, auto_recovery_route
 from bookgate.gateway.console.cluster_routes import ClusterView, Server, cluster_routes
 from bookgate.gateway.console.ledger_census import Census, census_route
+from bookgate.gateway.console.ledger_export import ledger_export_route
 from bookgate.gateway.console.ledger_routes import console_ledger_routes
 from bookgate.gateway.console.paths import CONSOLE
 from bookgate.gateway.console.problems import Spaces
@@ -64,6 +65,7 @@ class Console:
         return [
             *cluster_routes(self._view),
             *console_ledger_routes(self._factory),
+            ledger_export_route(self._factory.ledger_manager),
             census_route(self._census),
             auto_recovery_route(self._recovery),
             get(

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from bookgate.gateway.console.auto_recovery import repair_of
+from bookgate.gateway.console.ledger_census import DAMAGED
 from bookgate.gateway.console.paths import CONSOLE
 from bookgate.gateway.http.api import MAX_INT64, WHOLE, Call, LedgerHalf, NoBody, Query, Route, get
 from bookgate.gateway.http.caller import Caller, visible_ranges
@@ -32,10 +33,11 @@ _PAGE = 50
 _MAX_PAGE = 500
 _SEARCHED = 5000
 """Ledgers that one answer may look at."""
-_STEP = 200
+STEP = 200
+"""Ledgers that are read at once."""
 _SHOWN_IN_LIST = 200
 """Bytes of a value of custom metadata, and in the view of one ledger:"""
-_SHOWN = 64 * 1024
+SHOWN = 64 * 1024
 _SHOWN_KEYS = 8
 
 Length = Annotated[int, Field(ge=0, le=MAX_INT64), WHOLE]
@@ -44,9 +46,10 @@ _CONDITIONS = ("state", "metadata", "bookie", "min_length", "max_length", "creat
 PageSize = Annotated[int, Field(ge=1, le=_MAX_PAGE), WHOLE]
 
 
-class SearchQuery(Query):
+class Conditions(Query):
+    """Which ledgers of a scope are wanted, and from where on."""
+
     start_after: LedgerHalf | None = Field(None, description="ledgers behind this id only")
-    limit: PageSize = Field(_PAGE, description="of a page")
     state: Literal["OPEN", "IN_RECOVERY", "CLOSED"] | None = Field(None, description="of this state only")
     metadata: str | None = Field(
         None,
@@ -95,6 +98,10 @@ class SearchQuery(Query):
         return self.metadata is None or _holds(metadata.custom_metadata, self.metadata)
 
 
+class SearchQuery(Conditions):
+    limit: PageSize = Field(_PAGE, description="of a page")
+
+
 def _holds(custom: Mapping[str, bytes], text: str) -> bool:
     key, separator, wanted = text.partition("=")
     if separator and key in custom:
@@ -111,18 +118,17 @@ def console_ledger_routes(factory: LedgerManagerFactory) -> list[Route]:
         ledgers: list[dict[str, Any]] = []
         examined, last = 0, query.start_after
         is_search = query.is_search
-        async with aclosing(_read(manager, call.caller, query, is_search)) as found:  # type: ignore[type-var]
+        step = STEP if is_search else query.limit + 1
+        async with aclosing(read_ledgers(manager, call.caller, query, step)) as found:  # type: ignore[type-var]
             async for number, outcome in found:
                 # One more ledger than the page holds is looked at, for whether there is a next page.
                 if len(ledgers) >= query.limit or examined >= _SEARCHED:
                     told = {"ledgers": ledgers, "examined": examined, "next": str(last)}
                     return call.caller.metadata_answer(told, examined)
                 examined, last = examined + 1, number
-                if isinstance(outcome, LedgerRecord):
-                    if query.matches(outcome):
-                        ledgers.append(_line(outcome))
-                elif not is_search and not isinstance(outcome, NoSuchLedgerExistsOnMetadataServerException):
-                    ledgers.append({"ledgerId": str(number), "state": "DAMAGED", "problem": str(outcome)})
+                row = row_of(query, number, outcome)
+                if row is not None:
+                    ledgers.append(row)
         return call.caller.metadata_answer({"ledgers": ledgers, "examined": examined, "next": None}, examined)
 
     async def one(call: Call[LedgerQuery, NoBody]) -> Any:
@@ -131,7 +137,7 @@ def console_ledger_routes(factory: LedgerManagerFactory) -> list[Route]:
         call.caller.check_ledger(Action.LEDGER_READ, record)
         metadata = record.metadata
         told = {
-            **_line(record, _SHOWN, None),
+            **_line(record, SHOWN, None),
             "version": record.version,
             "metadataFormatVersion": metadata.format_version,
             "fragments": _fragments(metadata),
@@ -169,14 +175,13 @@ def console_ledger_routes(factory: LedgerManagerFactory) -> list[Route]:
     ]
 
 
-async def _read(
-    manager: LedgerManager, caller: Caller, query: SearchQuery, is_search: bool
+async def read_ledgers(
+    manager: LedgerManager, caller: Caller, query: Conditions, step: int = STEP
 ) -> AsyncIterator[tuple[int, LedgerRecord | BKException]]:
-    """Ledgers in the order of their ids, each with its record or the reason why it can't be read. Raises
-    MetaStoreException.
+    """The ledgers that the caller may see, whether they match or not, `step` read at once: in the order of their ids,
+    each with its record or the reason why it can't be read. Raises HttpError, MetaStoreException.
     """
     scope_id = query.ledger_scope_id
-    step = _STEP if is_search else query.limit + 1
     async with aclosing(visible_ranges(manager, caller, scope_id, query.start_after)) as runs:  # type: ignore[type-var]
         async for ids in runs:
             for start in range(0, len(ids), step):
@@ -196,8 +201,25 @@ async def _decoded(listed: Listed) -> LedgerRecord | BKException:
             return damaged
 
 
-def _line(record: LedgerRecord, shown: int = _SHOWN_IN_LIST, keys: int | None = _SHOWN_KEYS) -> dict[str, Any]:
-    """The list's row of a ledger. Sizes are in bytes; unknown for a ledger that is not closed."""
+def row_of(
+    query: Conditions,
+    number: int,
+    outcome: LedgerRecord | BKException,
+    shown: int = _SHOWN_IN_LIST,
+    keys: int | None = _SHOWN_KEYS,
+) -> dict[str, Any] | None:
+    """What a list tells of a ledger; None if it does not match, or is gone. `shown` and `keys` as in `_line`."""
+    if isinstance(outcome, LedgerRecord):
+        return _line(outcome, shown, keys) if query.matches(outcome) else None
+    if query.is_search or isinstance(outcome, NoSuchLedgerExistsOnMetadataServerException):
+        return None
+    return {"ledgerId": str(number), "state": DAMAGED, "problem": str(outcome)}
+
+
+def _line(record: LedgerRecord, shown: int, keys: int | None) -> dict[str, Any]:
+    """The list's row of a ledger. Sizes are in bytes; unknown for a ledger that is not closed. Of the custom metadata
+    it has so many `keys` (None: all), and so many bytes of each value are `shown`.
+    """
     metadata = record.metadata
     custom = sorted(metadata.custom_metadata.items())
     return {

@@ -109,8 +109,9 @@ class Call(Generic[QueryT, BodyT]):
 
 @dataclass(frozen=True)
 class Operation(Generic[QueryT, BodyT]):
-    """One path and verb. `answer` is the JSON schema of what is answered, None for text; `failures` says what other
-    statuses than those of bad requests mean here."""
+    """One path and verb. `answer` is the JSON schema of what is answered, None for text; `as_text` are media types of
+    text that are answered instead where they are asked for; `failures` says what other statuses than those of bad
+    requests mean here."""
 
     verb: str
     path: str
@@ -123,6 +124,7 @@ class Operation(Generic[QueryT, BodyT]):
     largest_body: int = _MAX_BODY
     answer: Mapping[str, Any] | None = field(default_factory=lambda: {"type": "object"})
     media_type: str = JSON
+    as_text: tuple[str, ...] = ()
     failures: Mapping[int, str] = field(default_factory=dict)
 
     @property

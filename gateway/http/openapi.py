@@ -42,7 +42,8 @@ def document(title: str, rows: Sequence[Route], access: Access) -> dict[str, Any
 
 def _operation(row: Route, access: Access) -> dict[str, Any]:
     schema = {"type": "string"} if row.answer is None else dict(row.answer)
-    answered = {"200": {"description": "done", "content": {row.media_type: {"schema": schema}}}}
+    content = {row.media_type: {"schema": schema}, **{kind: {"schema": {"type": "string"}} for kind in row.as_text}}
+    answered = {"200": {"description": "done", "content": content}}
     found: dict[str, Any] = {
         "summary": row.summary,
         "operationId": f"{row.verb.lower()}{row.path.replace('/', '_')}",
@@ -52,8 +53,8 @@ def _operation(row: Route, access: Access) -> dict[str, Any]:
     if parameters:
         found["parameters"] = parameters
     if row.body is not NoBody:
-        content = {JSON: {"schema": _schema_of(row.body)}}
-        found["requestBody"] = {"required": row.body_required, "content": content}
+        taken = {JSON: {"schema": _schema_of(row.body)}}
+        found["requestBody"] = {"required": row.body_required, "content": taken}
     if access.needs_token(row.asked):
         found["security"] = [{"token": []}]
     return found

@@ -146,6 +146,7 @@ HTTP_ACTIONS: Mapping[tuple[str, str], Action | None] = {
     ("DELETE", f"{_API}/ledger/delete"): Action.LEDGER_DELETE,
     ("GET", f"{_API}/ledger/read"): Action.ENTRY_READ,
     ("GET", f"{_CONSOLE}/ledgers"): Action.LEDGER_LIST,
+    ("GET", f"{_CONSOLE}/ledgers_export"): Action.LEDGER_LIST,
     ("GET", f"{_CONSOLE}/ledger"): Action.LEDGER_READ,
     ("GET", f"{_CONSOLE}/ledger_counts"): Action.CLUSTER_ADMIN,
     ("GET", f"{_CONSOLE}/entries"): Action.ENTRY_READ,

@@ -110,6 +110,7 @@ QUERIES: Mapping[tuple[str, str], Mapping[str, Any]] = {
     ("PUT", f"{API}/autorecovery/status"): {"enabled": "false"},
     ("GET", f"{API}/console/bookie"): {"bookie_id": "bookie"},
     ("PUT", f"{API}/console/bookie/readonly"): {"bookie_id": "bookie"},
+    ("GET", f"{API}/console/ledgers_export"): {"format": "json"},
     ("GET", f"{API}/console/entry"): {"entry_id": 0},
     ("GET", f"{API}/console/entry_payload"): {"entry_id": 0},
     ("GET", f"{API}/console/entry_search"): {"text": "x"},
@@ -222,7 +223,8 @@ def named(world: World, action: Action) -> int | None:
 
 
 async def test_the_two_servers_have_all_routes(world: World) -> None:
-    assert world.routes["bookie"] | world.routes["gateway"] == set(HTTP_ACTIONS)
+    pages = {("GET", path) for path in ("/", "/console/{name}", "/openapi.json")}
+    assert world.routes["bookie"] | world.routes["gateway"] == set(HTTP_ACTIONS) - pages
 
 
 @pytest.mark.parametrize("server", SERVERS)
@@ -332,12 +334,14 @@ async def test_listings_show_what_may_be_listed_and_read(world: World, server: s
                     await http.get(f"{API}/ledger/list", params=query),
                     await http.get(f"{API}/ledger/list", params={**query, "print_metadata": "true"}),
                     await http.get(f"{API}/console/ledgers", params=query),
+                    await http.get(f"{API}/console/ledgers_export", params={**query, "format": "json"}),
                 ]
                 if expected is None:
-                    assert [each.status_code for each in answers] == [403] * 3, who
+                    assert [each.status_code for each in answers] == [403] * 4, who
                     continue
-                whole, paged, console = [each.json() for each in answers]
+                whole, paged, console, exported = [each.json() for each in answers]
                 assert set(whole) == set(paged) == {each["ledgerId"] for each in console["ledgers"]} == expected, who
+                assert {each["ledgerId"] for each in exported} == expected, who
 
 
 async def test_the_denied_have_changed_nothing(world: World) -> None:

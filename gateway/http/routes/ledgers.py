@@ -231,21 +231,37 @@ async def sent_by_parts(
     brackets: str = "{}",
     first: str | None = None,
 ) -> Response:
-    """A JSON object of these members, or with the brackets `[]` an array, sent as they come; `first` was taken already.
-
-    A store that fails at the first of them is still answered with a status; later, the answer breaks off in the middle,
-    so that nobody takes it for complete.
+    """A JSON object of these members, or with the brackets `[]` an array, sent as they come (`streamed`); `first` was
+    taken already.
     """
-    first = await anext(members, None) if first is None else first
 
-    async def parts() -> AsyncIterator[str]:
+    async def parts() -> AsyncGenerator[str, None]:
         async with aclosing(members):
-            yield brackets[0] + (first or "")
+            yield brackets[0] + (await anext(members, "") if first is None else first)
             async for more in members:
                 yield "," + more
             yield brackets[1]
 
-    return StreamingResponse(parts(), media_type=JSON, headers=headers)
+    return await streamed(parts(), JSON, headers)
+
+
+async def streamed(
+    parts: AsyncGenerator[str, None], media_type: str, headers: Mapping[str, str] | None = None
+) -> Response:
+    """An answer whose parts are sent as they come; there is at least one.
+
+    A store that fails at the first of them is still answered with a status; later, the answer breaks off in the middle,
+    so that nobody takes it for complete.
+    """
+    first = await anext(parts)
+
+    async def whole() -> AsyncIterator[str]:
+        async with aclosing(parts):
+            yield first
+            async for more in parts:
+                yield more
+
+    return StreamingResponse(whole(), media_type=media_type, headers=headers)
 
 
 def _members(ids: Sequence[int]) -> str:

@@ -16,7 +16,8 @@ from starlette.requests import Request
 
 from bookgate.bookie.http.client_routes import OwnClient
 from bookgate.bookie.http.storage_routes import storage_routes
-from bookgate.gateway.console.ledger_routes import console_ledger_routes
+from bookgate.gateway.console.ledger_export import ledger_export_route
+from bookgate.gateway.console.ledger_routes import STEP, console_ledger_routes
 from bookgate.gateway.console.pages import console_routes
 from bookgate.gateway.http.access import CSRF_HEADER, Access, Asked, Need
 from bookgate.gateway.http.api import AnyQuery, Call, NoBody, create_app, get
@@ -60,6 +61,7 @@ principals = ["token:few-changes"]
 changes_per_second = 0.1
 """
 LISTING = "/api/v1/ledger/list"
+EXPORT = "/api/v1/console/ledgers_export?format=csv"
 HELD = "/api/v1/bookie/ledgers"
 METADATA = "/api/v1/ledger/metadata?ledger_id=0"
 DELETE = "/api/v1/ledger/delete?ledger_id=0"
@@ -107,6 +109,7 @@ class Server:
         access = Access(None, loopback=True, names=["gateway-1"], control=self.control)
         factory = cast(Any, self.store)
         rows = [*ledger_routes(factory), *console_ledger_routes(factory), *session_routes(access)]
+        rows.append(ledger_export_route(factory.ledger_manager))
         held = SimpleNamespace(config=None, ledger_ids=lambda: array("q", range(5)))
         rows += storage_routes(cast(Any, held), cast(Any, None), may_expand=False)
         self.document = document("Tested", rows, access)
@@ -179,13 +182,14 @@ async def test_who_calls_too_often_is_told_when_to_try_again(server: Server, tol
         (f"{LISTING}?print_metadata=true", 5),
         ("/api/v1/console/ledgers?limit=4", 4),
         ("/api/v1/console/ledgers?state=CLOSED", 5),
+        (f"{EXPORT}&state=CLOSED", 5),
         (f"{HELD}?limit=3", 3),
     ],
 )
 async def test_ids_that_were_listed_are_paid_before_the_next_listing(server: Server, path: str, ids: int) -> None:
     await server.create(5)
     assert (await server.ask(path, "few-ids")).status_code == 200
-    for listing in (LISTING, "/api/v1/console/ledgers", HELD):
+    for listing in (LISTING, "/api/v1/console/ledgers", EXPORT, HELD):
         refused = await server.ask(listing, "few-ids")
         # One was there at the beginning, and one comes every ten seconds.
         assert (refused.status_code, refused.headers["Retry-After"]) == (429, str((ids - 1) * 10))
@@ -208,11 +212,11 @@ async def test_what_shows_nothing_of_the_cluster_is_everybodys(server: Server) -
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("path", [METADATA, "/api/v1/console/ledgers?limit=1"])
+@pytest.mark.parametrize("path", [METADATA, "/api/v1/console/ledgers?limit=1", EXPORT])
 async def test_metadata_that_were_shown_are_paid_before_the_next(server: Server, path: str) -> None:
     await server.create(2)
     assert (await server.ask(path, "few-bytes")).status_code == 200
-    for asked in (METADATA, "/api/v1/console/ledger?ledger_id=0", LISTING):
+    for asked in (METADATA, "/api/v1/console/ledger?ledger_id=0", LISTING, EXPORT):
         refused = await server.ask(asked, "few-bytes")
         assert refused.status_code == 429
         assert "metadata_bytes_per_second" in refused.json()["error"]
@@ -228,6 +232,13 @@ async def test_a_listing_goes_on_when_it_is_paid(server: Server, virtual_time: o
     began = _now()
     assert len((await server.ask(f"{LISTING}?print_metadata=true", "few-bytes")).json()) == 5
     assert _now() - began > 1000
+
+
+async def test_an_export_goes_on_when_it_is_paid(server: Server, virtual_time: object) -> None:
+    await server.create(STEP + 1)
+    began = _now()
+    assert (await server.ask(EXPORT, "few-ids")).text.count("\n") == STEP + 2
+    assert _now() - began == pytest.approx((STEP - 1) * 10)
 
 
 @pytest.mark.asyncio
