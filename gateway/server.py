@@ -247,13 +247,19 @@ class GatewayServer:
         hub, cache, factory, guard = self.watches.hub, self._cache, self._factory, self._guard
         self.metrics.show(
             Reading("streams", "streaming calls under way", lambda: calls.stream_count),
-            Reading("watch_streams", "Watch streams", lambda: self.watches.stream_count),
+            Reading(
+                "watch_streams", "streams on which clients watch ledgers (Watch)", lambda: self.watches.stream_count
+            ),
             Reading("subscriptions", "ledgers watched, counted by stream", lambda: hub.subscription_count),
             Reading("watched_ledgers", "ledgers watched, each once", lambda: hub.ledger_count),
             Reading(
                 "watch_lag_seconds", "how long changes wait for the slowest Watch stream", self.watches.lag_seconds
             ),
-            Reading("bookie_watch_streams", "WatchBookies streams", lambda: self._discovery.stream_count),
+            Reading(
+                "bookie_watch_streams",
+                "streams on which clients watch bookies (WatchBookies)",
+                lambda: self._discovery.stream_count,
+            ),
             Reading("bookie_leases", "bookies kept registered", lambda: self.registrations.leases),
             Reading("replication_leases", "auditors and workers with a session", lambda: self.replication.leases),
             Reading("store_sessions", "sessions with the metadata store that stand", lambda: int(factory.connected)),
@@ -271,11 +277,15 @@ class GatewayServer:
             ),
             Reading("store_calls", "calls to the store under way", lambda: self._budget.under_way),
             Reading("cache_ledgers", "ledgers in the cache", lambda: len(cache)),
-            Reading("cache_bytes", "what they cost", lambda: cache.bytes),
+            Reading("cache_bytes", "room that the ledgers in the cache take", lambda: cache.bytes),
             Reading("cache_hits", "reads answered from the cache", lambda: cache.counts.hits, True),
             Reading("cache_misses", "reads that needed the store", lambda: cache.counts.misses, True),
             Reading("cache_evictions", "ledgers dropped for want of room", lambda: cache.counts.evictions, True),
-            Reading("cache_hit_ratio", "hits of all reads since the start", lambda: cache.counts.hit_ratio),
+            Reading(
+                "cache_hit_ratio",
+                "part of all reads since the start that the cache answered",
+                lambda: cache.counts.hit_ratio,
+            ),
         )
 
     async def _monitor(self) -> None:

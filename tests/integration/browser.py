@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from playwright.sync_api import Browser, ConsoleMessage, Dialog, Page, Request, ViewportSize, sync_playwright
 
@@ -81,3 +85,18 @@ def watched_page(browser: Browser, *origins: str, scheme: str = "light") -> Iter
     finally:
         context.close()
     assert complaints.found == []
+
+
+@contextmanager
+def gateway_console(metadata_uri: str, *options: str, paths: Sequence[Path] = ()) -> Iterator[str]:
+    """Where the console of a gateway process without a bookie is."""
+    command = [sys.executable, "-m", "bookgate", "gateway", "--json", "--port=0", "--http-port=0", *options]
+    found = os.pathsep.join(map(str, (*paths, Path(__file__).parents[2])))
+    with subprocess.Popen(
+        [*command, f"--metadata-uri={metadata_uri}"], stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": found}
+    ) as process:
+        try:
+            assert process.stdout is not None
+            yield "http://" + json.loads(process.stdout.readline())["http"][0]
+        finally:
+            process.terminate()

@@ -5,10 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
-import os
 import re
-import subprocess
-import sys
 import threading
 import urllib.error
 import urllib.request
@@ -38,7 +35,7 @@ from bookgate.ledger.replication_store import RecordKind
 from bookgate.runtime.clock import now_ms
 from bookgate.thinclient.blocking.client import BookKeeper
 from tests.integration.bookie.entry_client import KEY, EntryClient, add
-from tests.integration.browser import Complaints, chromium, watched_page
+from tests.integration.browser import Complaints, chromium, gateway_console, watched_page
 from tests.integration.gateway.conftest import THIRD_STORE
 from tests.integration.gateway.recovery_told import GIVEN_UP, told_by_a_worker
 
@@ -269,6 +266,7 @@ def test_what_the_page_shows_of_numbers_and_bytes(page: Page, origin: str) -> No
             return {
                 bytes: [0, 1023, 1536, 5 * 2 ** 30].map(f.bytes),
                 count: [f.count(1234567), f.count("9223372036854775807")],
+                short: [12, 3.44, 4012, 12345, 4.1e6].map(f.short),
                 span: [5, 90, 3700, 86400 * 3].map(f.span),
                 hex: f.hexDump(new Uint8Array([104, 105, 0, 255])),
                 text: [
@@ -281,8 +279,9 @@ def test_what_the_page_shows_of_numbers_and_bytes(page: Page, origin: str) -> No
         }"""
     )
     assert shown == {
-        "bytes": ["0 B", "1023 B", "1.5 KiB", "5.0 GiB"],
+        "bytes": ["0 B", "1,023 B", "1.5 KiB", "5.0 GiB"],
         "count": ["1,234,567", "9,223,372,036,854,775,807"],
+        "short": ["12", "3.4", "4,012", "12.3k", "4.1M"],
         "span": ["5 s", "1 min", "1 h", "3 d"],
         "hex": "00000000  68 69 00 ff" + " " * 39 + "hi..",
         "text": [" A· ·", "é\n·"],
@@ -555,18 +554,11 @@ def test_auto_recovery_is_switched_and_shows_what_a_lost_bookie_endangers(
 @contextmanager
 def gateway_alone(browser: Browser, metadata_uri: str, *more_paths: Path) -> Iterator[tuple[Page, str]]:
     """The console of a gateway process without a bookie, and its address."""
-    command = [sys.executable, "-m", "bookgate", "gateway", "--json", "--port=0", "--http-port=0"]
-    paths = os.pathsep.join(map(str, (*more_paths, Path(__file__).parents[2])))
-    with subprocess.Popen(
-        [*command, f"--metadata-uri={metadata_uri}"], stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": paths}
-    ) as process:
-        try:
-            assert process.stdout is not None
-            origin = "http://" + json.loads(process.stdout.readline())["http"][0]
-            with watched_page(browser, origin) as (page, _complaints):
-                yield page, origin
-        finally:
-            process.terminate()
+    with (
+        gateway_console(metadata_uri, paths=more_paths) as origin,
+        watched_page(browser, origin) as (page, _complaints),
+    ):
+        yield page, origin
 
 
 def test_a_bookie_has_a_page_and_any_bookie_is_made_read_only_from_it(page: Page, origin: str) -> None:

@@ -7,9 +7,11 @@ let session = { principal: null, csrf: null };
 
 /** What the server refused, with its own words; status 0 when there was no answer. */
 export class Refused extends Error {
-  constructor(status, message) {
+  constructor(status, message, retrySeconds = 0) {
     super(message);
     this.status = status;
+    /** After which it is worth another try, where the server says so. */
+    this.retrySeconds = retrySeconds;
   }
 }
 
@@ -40,16 +42,24 @@ export async function logout() {
   }
 }
 
-async function request(method, path, { query = {}, body, signal } = {}) {
+function withQuery(path, query) {
   const given = Object.entries(query).filter(([, value]) => value !== null && value !== undefined && value !== "");
-  const url = given.length ? `${path}?${new URLSearchParams(given)}` : path;
+  return given.length ? `${path}?${new URLSearchParams(given)}` : path;
+}
+
+/** Where a path below the console's own prefix is, for a link. */
+export function urlOf(path, query) {
+  return withQuery(`/api/v1/console${path}`, query);
+}
+
+async function request(method, path, { query = {}, body, signal } = {}) {
   const headers = {};
   if (session.csrf !== null && method !== "GET") headers["X-CSRF-Token"] = session.csrf;
   if (body !== undefined) headers["Content-Type"] = "application/json";
   let response;
   try {
     const content = body === undefined ? undefined : JSON.stringify(body);
-    response = await fetch(url, { method, headers, body: content, signal, cache: "no-store" });
+    response = await fetch(withQuery(path, query), { method, headers, body: content, signal, cache: "no-store" });
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new Refused(0, "this server does not answer");
@@ -57,7 +67,8 @@ async function request(method, path, { query = {}, body, signal } = {}) {
   const answer = await response.json().catch(() => null);
   if (response.ok) return answer;
   if (response.status === 401) session = { principal: null, csrf: null };
-  throw new Refused(response.status, answer?.error ?? `${response.status} ${response.statusText}`);
+  const retrySeconds = Number(response.headers.get("Retry-After")) || 0;
+  throw new Refused(response.status, answer?.error ?? `${response.status} ${response.statusText}`, retrySeconds);
 }
 
 /** `get("/ledgers", {limit: 50})` below the console's own prefix. */
@@ -72,8 +83,7 @@ export function work(path, body, signal) {
 
 /** The bytes of an answer that is a file. */
 export async function download(path, query) {
-  const given = Object.entries(query).filter(([, value]) => value !== null && value !== undefined);
-  const response = await fetch(`/api/v1/console${path}?${new URLSearchParams(given)}`, { cache: "no-store" });
+  const response = await fetch(urlOf(path, query), { cache: "no-store" });
   if (response.ok) return response.blob();
   throw new Refused(response.status, (await response.json().catch(() => null))?.error ?? response.statusText);
 }

@@ -63,11 +63,11 @@ function navigate() {
       if (cluster) listener(cluster);
     },
     refreshCluster,
-    /** Calls `work` now and then, until the view is left or it says so; a hidden page asks for nothing. */
+    /** Calls `work` now and then, until the view is left or it gives true; a hidden page asks for nothing. */
     every(ms, work) {
       const round = async () => {
         if (aborter.signal.aborted) return;
-        if (!document.hidden) await work();
+        if (!document.hidden && (await work()) === true) return;
         if (!aborter.signal.aborted) setTimeout(round, ms);
       };
       round();

@@ -4,6 +4,7 @@ import { get } from "./api.js";
 import { setReadOnly } from "./changes.js";
 import { bar, chip, facts, h, panel, replace, s, table } from "./dom.js";
 import { bytes, count, short, span } from "./format.js";
+import { readingsPanel } from "./readings.js";
 import { STATES, bookieChip, recoveryChips, stateWord } from "./words.js";
 
 const COUNTS_MS = 3000;
@@ -37,8 +38,8 @@ function tile(label, value, note, more) {
 function bookieTile({ bookies }) {
   const of = (state) => bookies.filter((bookie) => bookie.state === state && bookie.answers !== false).length;
   const away = bookies.filter((bookie) => bookie.state === "unavailable" || bookie.answers === false).length;
-  const notes = [of("read-only") ? `${of("read-only")} read-only` : null, away ? `${away} away` : null].filter(Boolean);
-  return tile("Bookies", [of("writable"), h("small", null, ` of ${bookies.length} writable`)], notes.join(", ") || "all of them answer");
+  const notes = [of("read-only") ? `${count(of("read-only"))} read-only` : null, away ? `${count(away)} away` : null].filter(Boolean);
+  return tile("Bookies", [count(of("writable")), h("small", null, ` of ${count(bookies.length)} writable`)], notes.join(", ") || "all of them answer");
 }
 
 function spaceTile({ bookies }) {
@@ -57,7 +58,7 @@ function fullness(used) {
 
 function storeTile({ store, stale }) {
   const word = store.connected && !stale ? "connected" : "out of reach";
-  const lost = store.connectionsLost ? `connection lost ${store.connectionsLost} times` : "connection never lost";
+  const lost = store.connectionsLost ? `connection lost ${store.connectionsLost === 1 ? "once" : `${count(store.connectionsLost)} times`}` : "connection never lost";
   return tile("Metadata store", h("span", { class: store.connected && !stale ? "" : "bad" }, word), lost);
 }
 
@@ -134,20 +135,9 @@ function gatewayPanel(cluster) {
   );
   return panel(
     "Gateways",
-    `${hosted.length} hosted by bookies`,
+    `${count(hosted.length)} hosted by bookies`,
     table("Gateways", ["Address", "Bookie", "State"], rows, "No bookie hosts a gateway."),
   );
-}
-
-function readingsPanel({ gateway, server }) {
-  if (!gateway) return null;
-  const whose = server.kind === "gateway" ? "This gateway" : `The gateway of ${server.name}`;
-  return panel(whose, "since its start", h("div", { class: "several" }, facts(gateway.map(reading))));
-}
-
-function reading({ name, text, value }) {
-  const shown = name.endsWith("bytes") ? bytes(value) : name.endsWith("ratio") ? `${Math.round(value * 100)} %` : count(value);
-  return [text, shown];
 }
 
 function storePanel({ store, stale, server }) {

@@ -4,7 +4,7 @@ import { change, isLoggedIn, login } from "./api.js";
 import { h } from "./dom.js";
 
 /** Shows a dialog made by `build(close)`; gives what `close` was given, null for Escape. */
-function ask(title, build) {
+export function ask(title, build) {
   return new Promise((resolve) => {
     const dialog = h("dialog", { "aria-label": title });
     const finish = (answer) => {
@@ -17,6 +17,8 @@ function ask(title, build) {
       event.preventDefault();
       finish(null);
     });
+    // Browsers let a second Escape close it in any case.
+    dialog.addEventListener("close", () => finish(null));
     document.body.append(dialog);
     dialog.showModal();
   });
@@ -92,13 +94,18 @@ export function tell(title, text) {
   });
 }
 
-/** Carries out a change, with the token where one is needed. True when it is done; otherwise the person was told. */
-export async function carryOut(needs, method, path, query, body) {
+/** Whether a change can be tried: asks for the token where one is needed. Where not, the person was told. */
+export async function mayChange(needs) {
   if (needs === "off") {
     await tell("Changes are off", "No token is configured and this server can be reached from other machines: set its http_token_file.");
     return false;
   }
-  if (needs === "token" && !isLoggedIn() && !(await askToken())) return false;
+  return needs !== "token" || isLoggedIn() || askToken();
+}
+
+/** Carries out a change, with the token where one is needed. True when it is done; otherwise the person was told. */
+export async function carryOut(needs, method, path, query, body) {
+  if (!(await mayChange(needs))) return false;
   for (;;) {
     try {
       await change(method, path, query, body);

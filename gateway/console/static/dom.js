@@ -36,11 +36,11 @@ export function replace(place, ...children) {
   }
 }
 
-/** A table in a frame that scrolls by itself; columns are texts, or `{text, class}`. */
+/** A table in a frame that scrolls by itself; columns are texts, or `{text, class, sort}`, `sort` as `aria-sort` has it. */
 export function table(label, columns, rows, empty) {
   const heads = columns.map((column) => {
-    const { text, class: kind } = typeof column === "string" ? { text: column } : column;
-    return h("th", { scope: "col", class: kind }, text);
+    const { text, class: kind, sort } = typeof column === "string" ? { text: column } : column;
+    return h("th", { scope: "col", class: kind, "aria-sort": sort }, text);
   });
   const body = rows.length ? rows : [h("tr", null, h("td", { colspan: columns.length, class: "empty" }, empty))];
   return h(

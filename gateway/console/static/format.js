@@ -11,7 +11,7 @@ export function bytes(size) {
     value /= 1024;
     unit += 1;
   }
-  return `${unit === 0 || value >= 100 ? Math.round(value) : value.toFixed(1)} ${UNITS[unit]}`;
+  return `${unit === 0 || value >= 100 ? count(value) : value.toFixed(1)} ${UNITS[unit]}`;
 }
 
 /** 1234567 → "1,234,567"; also of a number that comes as text, as ids do. */
@@ -20,7 +20,7 @@ export function count(value) {
   return BigInt(typeof value === "number" ? Math.round(value) : value).toLocaleString("en");
 }
 
-/** A number in few characters: 12, 3.4, 12.3k, 4.1M. */
+/** A number in few characters: 12, 3.4, 4,012, 12.3k, 4.1M. */
 export function short(value) {
   const steps = [
     [1e9, "G"],
@@ -30,7 +30,7 @@ export function short(value) {
   for (const [from, letter, by] of steps) {
     if (value >= from) return `${(value / (by ?? from)).toFixed(1)}${letter}`;
   }
-  return value >= 100 || Number.isInteger(value) ? String(Math.round(value)) : value.toFixed(value < 1 ? 2 : 1);
+  return value >= 100 || Number.isInteger(value) ? count(value) : value.toFixed(value < 1 ? 2 : 1);
 }
 
 /** A value of a chart with its unit. */

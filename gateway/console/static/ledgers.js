@@ -1,148 +1,247 @@
-// Ledgers in pages, searched by id, state and custom metadata. A page is asked for behind the last id of the one
+// Ledgers in pages, searched, sorted, deleted together and exported. A page is asked for behind the last id of the one
 // before; a search goes on by itself until its page is full, since the server looks at some thousand ledgers a time.
+// What is sorted is what the page has gathered: the list itself goes by id.
 
-import { get } from "./api.js";
+import { get, urlOf } from "./api.js";
+import { deleteTogether } from "./bulk.js";
 import { h, panel, replace, table } from "./dom.js";
-import { save } from "./files.js";
-import { ago, bytes, count, moment } from "./format.js";
-import { pager } from "./pager.js";
+import { ago, bytes, count, moment, span } from "./format.js";
+import { beginsBehind, conditions, filters, rowsWanted } from "./ledger_filters.js";
+import { moved, pager } from "./pager.js";
 import { link } from "./routes.js";
-import { STATES, customMetadata, ledgerChip, ledgerHref, stateWord } from "./words.js";
+import { STATES, customMetadata, ledgerChip, ledgerHref } from "./words.js";
 
-const PAGE = 50;
-const COLUMNS = ["Ledger", "State", { text: "Size", class: "number" }, { text: "Entries", class: "number" }, { text: "E / Qw / Qa", class: "number" }, { text: "Fragments", class: "number" }, "Created", "Custom metadata"];
+const COUNTS_MS = 3000;
+const MOST_AN_ANSWER = 500;
+const entriesOf = ({ lastEntryId }) => (lastEntryId === null || lastEntryId === undefined ? null : BigInt(lastEntryId) + 1n);
 
-const DAY = 86_400_000;
-const SIZES = {
-  "": { text: "any" },
-  empty: { text: "empty", wanted: { max_length: 0 } },
-  small: { text: "under 1 MiB", wanted: { min_length: 1, max_length: 2 ** 20 - 1 } },
-  medium: { text: "1 MiB – 1 GiB", wanted: { min_length: 2 ** 20, max_length: 2 ** 30 - 1 } },
-  large: { text: "1 GiB or more", wanted: { min_length: 2 ** 30 } },
-};
-const AGES = {
-  "": { text: "at any time" },
-  hour: { text: "in the last hour", wanted: () => ({ created_after: Date.now() - DAY / 24 }) },
-  day: { text: "in the last day", wanted: () => ({ created_after: Date.now() - DAY }) },
-  week: { text: "in the last week", wanted: () => ({ created_after: Date.now() - 7 * DAY }) },
-  older: { text: "over a week ago", wanted: () => ({ created_before: Date.now() - 7 * DAY }) },
-  old: { text: "over 30 days ago", wanted: () => ({ created_before: Date.now() - 30 * DAY }) },
-};
-
-function csv(ledgers) {
-  const names = ["ledgerId", "state", "length", "lastEntryId", "ensembleSize", "writeQuorumSize", "ackQuorumSize", "created"];
-  // A quote, and what a spreadsheet would take for a formula, stand as text.
-  const cell = (value) => `"${String(value ?? "").replaceAll('"', '""').replace(/^[=+@-](?!\d)/, "'$&")}"`;
-  return [names, ...ledgers.map((ledger) => names.map((name) => ledger[name]))].map((row) => row.map(cell).join(",")).join("\r\n");
-}
+// What stands in a column, and by what it is sorted: null for what is not known, which comes last.
+const COLUMNS = [
+  { text: "Ledger", sort: "id", by: ({ ledgerId }) => BigInt(ledgerId) },
+  { text: "State", sort: "state", by: ({ state }) => STATES.indexOf(state) },
+  { text: "Size", sort: "size", class: "number", by: ({ length }) => length },
+  { text: "Entries", sort: "entries", class: "number", by: entriesOf },
+  { text: "E / Qw / Qa", class: "number" },
+  { text: "Fragments", sort: "fragments", class: "number", by: ({ fragmentCount }) => fragmentCount },
+  { text: "Created", sort: "created", by: ({ created }) => created },
+  { text: "Custom metadata" },
+];
 
 export function ledgersView(root, context) {
   const { query } = context;
-  const shown = h("div");
-  const status = h("span", { role: "status" });
-  root.append(h("h1", { class: "hidden" }, "Ledgers"), filters(query), panel("Ledgers", status, shown));
-  load(shown, status, context).catch((error) => {
-    status.textContent = "";
-    context.failed(shown, error);
-  });
+  const total = h("span", { class: "total" });
+  const list = new Ledgers(context);
+  root.append(h("h1", { class: "hidden" }, "Ledgers"), filters(query), panel("Ledgers", [list.status, total], list.place));
+  list.begin();
+  // Ledgers of a scope are not counted.
+  if ((query.get("scope") || "0") === "0") context.every(COUNTS_MS, () => tellTotal(total, context));
 }
 
-function filters(query) {
-  const from = h("input", { name: "from", inputmode: "numeric", pattern: "[0-9]*", placeholder: "id", value: query.get("from") ?? "", title: "an id: the list begins with it", "data-search": true });
-  const metadata = h("input", { name: "metadata", placeholder: "text, or key=text", value: query.get("metadata") ?? "", class: "long" });
-  const scope = h("input", { name: "scope", placeholder: "0", value: query.get("scope") ?? "", pattern: "-?[0-9]*" });
-  const state = h(
-    "select",
-    { name: "state" },
-    h("option", { value: "" }, "any"),
-    STATES.filter((each) => each !== "DAMAGED").map((each) => h("option", { value: each, selected: query.get("state") === each }, stateWord(each))),
-  );
-  const bookie = h("input", { name: "bookie", placeholder: "any", value: query.get("bookie") ?? "" });
-  const size = h(
-    "select",
-    { name: "size" },
-    Object.entries(SIZES).map(([name, { text }]) => h("option", { value: name, selected: (query.get("size") ?? "") === name }, text)),
-  );
-  const age = h(
-    "select",
-    { name: "age" },
-    Object.entries(AGES).map(([name, { text }]) => h("option", { value: name, selected: (query.get("age") ?? "") === name }, text)),
-  );
-  const submit = (event) => {
-    event.preventDefault();
-    const wanted = link("ledgers", { from: from.value.trim(), state: state.value, metadata: metadata.value.trim(), bookie: bookie.value.trim(), size: size.value, age: age.value, scope: scope.value.trim() });
-    if (location.hash === wanted) window.dispatchEvent(new HashChangeEvent("hashchange"));
-    else location.hash = wanted;
-  };
-  return h(
-    "form",
-    { class: "filters", role: "search", onsubmit: submit },
-    h("label", null, "From id", from),
-    h("label", null, "State", state),
-    h("label", null, "Custom metadata", metadata),
-    h("label", null, "On bookie", bookie),
-    h("label", null, "Size", size),
-    h("label", null, "Created", age),
-    h("label", { class: "narrow" }, "Scope", scope),
-    h("button", { type: "submit", class: "primary" }, "Search"),
-    h("a", { class: "button", href: "#/ledgers" }, "Clear"),
-  );
-}
-
-async function load(shown, status, context) {
-  const { query } = context;
-  const scope = query.get("scope");
-  const conditions = { state: STATES.find((each) => each === query.get("state")?.toUpperCase()), metadata: query.get("metadata"), bookie: query.get("bookie"), ...SIZES[query.get("size") ?? ""]?.wanted, ...AGES[query.get("age") ?? ""]?.wanted?.() };
-  const wanted = { ...conditions, ledger_scope_id: scope };
-  const isSearch = Object.values(conditions).some((each) => each !== null && each !== undefined && each !== "");
-  let after = query.get("after") ?? before(query.get("from"));
-  const found = [];
-  let examined = 0;
-  let next = null;
-  let stopped = false;
-  replace(shown, h("p", { class: "empty" }, "Loading…"));
-  do {
-    const answer = await get("/ledgers", { ...wanted, start_after: after, limit: PAGE - found.length }, context.signal);
-    found.push(...answer.ledgers);
-    examined += answer.examined;
-    next = after = answer.next;
-    if (isSearch && next !== null && found.length < PAGE) {
-      const stop = h("button", { class: "small", onclick: () => (stopped = true) }, "Stop");
-      replace(status, `looked at ${count(examined)} ledgers, found ${found.length} `, stop);
-      if (found.length) draw(shown, found, scope);
-    }
-  } while (isSearch && next !== null && found.length < PAGE && !stopped);
-  replace(status, isSearch ? `${found.length} found among ${count(examined)}${next !== null ? " so far" : ""}` : null);
-  draw(shown, found, scope);
-  shown.append(pager("ledgers", query, next, found.length));
-  if (found.length) shown.lastChild.append(h("button", { class: "small", onclick: () => save("ledgers.csv", "text/csv", csv(found)) }, "Save as CSV"));
-}
-
-/** The id before this one, behind which a page begins with it. */
-function before(id) {
-  return id ? String(BigInt(id) - 1n) : null;
-}
-
-function draw(shown, found, scope) {
-  replace(shown, table("Ledgers", COLUMNS, found.map((ledger) => row(ledger, scope)), "No ledger here."));
-}
-
-function row(ledger, scope) {
-  const link = h("a", { href: ledgerHref(ledger.ledgerId, ledger.ledgerScopeId ?? scope), "data-key": ledger.ledgerId }, ledger.ledgerId);
-  if (ledger.problem) {
-    return h("tr", null, h("th", { scope: "row", class: "mono" }, link), h("td", null, ledgerChip(ledger.state)), h("td", { colspan: COLUMNS.length - 2 }, ledger.problem));
+/** How many ledgers there are; true when nothing more is to be told. */
+async function tellTotal(place, context) {
+  try {
+    const { total, complete, ageSeconds } = await get("/ledger_counts", {}, context.signal);
+    place.textContent = complete ? `${count(total)} in all, counted ${span(ageSeconds)} ago` : `counting: ${count(total)} so far`;
+    return complete;
+  } catch (error) {
+    // Who may list ledgers need not be told how many there are.
+    return error.status === 401 || error.status === 403;
   }
-  const open = h("span", { class: "muted", title: "known when it is closed" }, "–");
-  return h(
-    "tr",
-    null,
-    h("th", { scope: "row", class: "mono" }, link),
-    h("td", null, ledgerChip(ledger.state)),
-    h("td", { class: "number" }, ledger.length === null ? open : bytes(ledger.length)),
-    h("td", { class: "number" }, ledger.lastEntryId === null ? open.cloneNode(true) : count(BigInt(ledger.lastEntryId) + 1n)),
-    h("td", { class: "number" }, `${ledger.ensembleSize} / ${ledger.writeQuorumSize} / ${ledger.ackQuorumSize}`),
-    h("td", { class: "number" }, count(ledger.fragmentCount)),
-    h("td", { title: moment(ledger.created) }, ago(ledger.created)),
-    h("td", { class: "pairs" }, customMetadata(ledger.customMetadata, ledger.customMetadataCount)),
-  );
+}
+
+class Ledgers {
+  constructor(context) {
+    const { query } = context;
+    Object.assign(this, { context, query }, conditions(query));
+    this.rows = rowsWanted(query);
+    this.status = h("span", { role: "status" });
+    this.place = h("div");
+    this.found = [];
+    this.examined = 0;
+    this.deleted = 0;
+    this.next = null;
+    this.problem = null;
+    this.isGathering = false;
+    this.selected = new Set();
+  }
+
+  begin() {
+    replace(this.place, h("p", { class: "empty" }, "Loading…"));
+    try {
+      this.next = this.query.get("after") ?? beginsBehind(this.query);
+    } catch (error) {
+      this.context.failed(this.place, error);
+      return;
+    }
+    this.gather();
+  }
+
+  /** Goes on until the page is full, somebody stops it, or the server refuses: what was found stays. */
+  async gather() {
+    this.isGathering = true;
+    this.problem = null;
+    try {
+      do {
+        const limit = Math.min(MOST_AN_ANSWER, this.rows - this.found.length);
+        const answer = await get("/ledgers", { ...this.wanted, start_after: this.next, limit }, this.context.signal);
+        this.found.push(...answer.ledgers);
+        this.examined += answer.examined;
+        this.next = answer.next;
+        if (this.next !== null && this.found.length < this.rows) this.draw();
+      } while (this.isGathering && this.next !== null && this.found.length < this.rows);
+    } catch (error) {
+      if (error.name === "AbortError") return;
+      if (!this.examined) {
+        this.context.failed(this.place, error);
+        return;
+      }
+      this.problem = error.message;
+    }
+    this.isGathering = false;
+    this.draw();
+  }
+
+  tellStatus() {
+    const more = this.next !== null;
+    const stop = h("button", { class: "small", "data-key": "stop", onclick: () => (this.isGathering = false) }, "Stop");
+    const goOn = h("button", { class: "small", "data-key": "go-on", onclick: () => this.gather() }, "Go on");
+    const gone = this.deleted ? `, ${count(this.deleted)} deleted since` : "";
+    const found = `${count(this.found.length + this.deleted)} found among ${count(this.examined)}`;
+    const isShort = more && this.found.length + this.deleted < this.rows;
+    replace(
+      this.status,
+      this.problem ? h("span", { class: "bad" }, `${this.problem} `) : null,
+      this.isSearch ? `${found}${more ? " so far" : ""}${gone} ` : gone.replace(", ", ""),
+      this.isGathering ? stop : isShort ? goOn : null,
+    );
+  }
+
+  draw() {
+    this.tellStatus();
+    const shown = this.sorted();
+    const columns = [{ text: this.selectAll(shown) }, ...COLUMNS.map((column) => this.heading(column))];
+    replace(
+      this.place,
+      this.tools(),
+      this.sortNote(),
+      table("Ledgers", columns, shown.map((ledger) => this.row(ledger)), "No ledger here."),
+      this.isGathering ? null : pager("ledgers", this.query, this.next, this.found.length),
+    );
+  }
+
+  // --- sorting ---
+
+  get sort() {
+    const given = this.query.get("sort") ?? "id";
+    const name = given.replace(/^-/, "");
+    const column = COLUMNS.find((each) => each.sort === name) ?? COLUMNS[0];
+    return { column, isDescending: given.startsWith("-") };
+  }
+
+  sorted() {
+    const { column, isDescending } = this.sort;
+    const known = (ledger) => column.by(ledger) ?? null;
+    const compare = (one, other) => {
+      const [a, b] = [known(one), known(other)];
+      if (a === null || b === null) return (a === null) - (b === null);
+      return a === b ? 0 : (a < b) === isDescending ? 1 : -1;
+    };
+    return [...this.found].sort(compare);
+  }
+
+  heading(column) {
+    if (!column.sort) return column;
+    const { column: chosen, isDescending } = this.sort;
+    const isChosen = chosen === column;
+    const choose = () => {
+      const before = location.hash;
+      const sort = `${isChosen && !isDescending ? "-" : ""}${column.sort}`;
+      if (sort === "id") this.query.delete("sort");
+      else this.query.set("sort", sort);
+      history.replaceState(null, "", link("ledgers", Object.fromEntries(this.query)));
+      moved(before, location.hash);
+      this.draw();
+    };
+    const arrow = h("span", { "aria-hidden": "true", class: "arrow" }, isChosen ? (isDescending ? "▼" : "▲") : "");
+    return {
+      text: h("button", { class: "sort", "data-key": `sort ${column.sort}`, onclick: choose }, column.text, arrow),
+      class: column.class,
+      sort: isChosen ? (isDescending ? "descending" : "ascending") : null,
+    };
+  }
+
+  /** Says what is sorted, where that is not all there is. */
+  sortNote() {
+    const { column, isDescending } = this.sort;
+    const isWhole = this.next === null && !this.query.get("after") && !this.query.get("from");
+    if (isWhole || (column.sort === "id" && !isDescending)) return null;
+    return h(
+      "p",
+      { class: "note sorted" },
+      `Sorted are the ${count(this.found.length)} ledgers shown, not those of other pages: the list goes by id. Take more rows, or narrow the search.`,
+    );
+  }
+
+  // --- what is done with several of them ---
+
+  tools() {
+    const exported = (format) => urlOf("/ledgers_export", { ...this.wanted, start_after: beginsBehind(this.query), format });
+    const anchor = (format) => h("a", { class: "button small", href: exported(format), "data-key": format }, format.toUpperCase());
+    const { size } = this.selected;
+    return h(
+      "div",
+      { class: "filters tight tools" },
+      h("button", { class: "small danger", "data-key": "delete", disabled: size === 0, onclick: () => this.delete() }, size ? `Delete ${count(size)} selected…` : "Delete selected…"),
+      h("span", { class: "grow" }),
+      h("span", { class: "muted", title: this.query.get("from") ? "from that id on, on this page and on those that follow" : "on all pages" }, this.isSearch ? "Export all that match:" : "Export all:"),
+      anchor("csv"),
+      anchor("json"),
+    );
+  }
+
+  selectAll(shown) {
+    const all = shown.length > 0 && shown.every(({ ledgerId }) => this.selected.has(ledgerId));
+    const choose = (event) => {
+      this.selected = new Set(event.target.checked ? shown.map(({ ledgerId }) => ledgerId) : []);
+      this.draw();
+    };
+    return h("input", { type: "checkbox", checked: all, disabled: !shown.length, "aria-label": "Select all shown", "data-key": "select all", onchange: choose });
+  }
+
+  select(ledger) {
+    const choose = (event) => {
+      if (event.target.checked) this.selected.add(ledger.ledgerId);
+      else this.selected.delete(ledger.ledgerId);
+      this.draw();
+    };
+    return h("input", { type: "checkbox", checked: this.selected.has(ledger.ledgerId), "aria-label": `Select ledger ${ledger.ledgerId}`, "data-key": `select ${ledger.ledgerId}`, onchange: choose });
+  }
+
+  async delete() {
+    const chosen = this.sorted().filter(({ ledgerId }) => this.selected.has(ledgerId));
+    const gone = await deleteTogether(chosen, this.query.get("scope"), this.context.cluster()?.server.changes);
+    this.deleted += gone.size;
+    this.found = this.found.filter(({ ledgerId }) => !gone.has(ledgerId));
+    gone.forEach((ledgerId) => this.selected.delete(ledgerId));
+    this.draw();
+  }
+
+  row(ledger) {
+    const anchor = h("a", { href: ledgerHref(ledger.ledgerId, ledger.ledgerScopeId ?? this.query.get("scope")), "data-key": ledger.ledgerId }, ledger.ledgerId);
+    const first = [h("td", null, this.select(ledger)), h("th", { scope: "row", class: "mono" }, anchor), h("td", null, ledgerChip(ledger.state))];
+    if (ledger.problem) return h("tr", null, first, h("td", { colspan: COLUMNS.length - 2 }, ledger.problem));
+    const open = h("span", { class: "muted", title: "known when it is closed" }, "–");
+    const entries = entriesOf(ledger);
+    return h(
+      "tr",
+      null,
+      first,
+      h("td", { class: "number" }, ledger.length === null ? open : bytes(ledger.length)),
+      h("td", { class: "number" }, entries === null ? open.cloneNode(true) : count(entries)),
+      h("td", { class: "number" }, `${ledger.ensembleSize} / ${ledger.writeQuorumSize} / ${ledger.ackQuorumSize}`),
+      h("td", { class: "number" }, count(ledger.fragmentCount)),
+      h("td", { title: moment(ledger.created) }, ago(ledger.created)),
+      h("td", { class: "pairs" }, customMetadata(ledger.customMetadata, ledger.customMetadataCount)),
+    );
+  }
 }

@@ -6,6 +6,11 @@ import { link } from "./routes.js";
 // Where "Previous" leads to: what a page was come to from, as long as this document lives.
 const cameFrom = new Map();
 
+/** The page at one address is at another now, with what it was come to from. */
+export function moved(before, now) {
+  if (cameFrom.has(before)) cameFrom.set(now, cameFrom.get(before));
+}
+
 /** Links of view `name`: `next` is the id behind which the next page begins, null on the last one. */
 export function pager(name, query, next, length) {
   const at = (after) => {
