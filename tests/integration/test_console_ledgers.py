@@ -19,7 +19,7 @@ from bookgate.gateway.config import GatewayConfig
 from bookgate.gateway.stores.drivers import create_factory
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import OWNER_KEY, LedgerMetadata
-from bookgate.ledger.metadata_store import CreateRequest
+from bookgate.ledger.metadata_store import CreateRequest, LedgerRecord
 from bookgate.runtime.security.static_tokens import new_token
 from tests.integration.browser import Complaints, chromium, gateway_console, watched_page
 
@@ -59,7 +59,9 @@ def make(uri: str, ledgers: Sequence[LedgerMetadata], scope_id: int = 0) -> list
             names: list[LedgerId | None] = [LedgerId(scope_id, n) if scope_id else None for n in range(len(ledgers))]
             requests = [CreateRequest(name, each) for name, each in zip(names, ledgers, strict=True)]
             created = await factory.ledger_manager.create_many(requests)
-            return [str(each.ledger_id.ledger_id) for each in created]
+            ids = [str(each.ledger_id.ledger_id) for each in created if isinstance(each, LedgerRecord)]
+            assert len(ids) == len(ledgers), created[:3]
+            return ids
         finally:
             await factory.close()
 
