@@ -132,10 +132,6 @@ class Guard:
         """Counts a call that may begin."""
         self._access.counts[DOOR, principal.kind, "allowed"] += 1
 
-    def writes_down(self, action: Action) -> bool:
-        """Whether the audit trail has what was allowed."""
-        return self._access.audit.wants(action, allowed=True)
-
 
 class Gate:
     """The guard at one method."""
@@ -149,7 +145,6 @@ class Gate:
         self._of_ledgers = action is not None and action.is_of_ledgers
         # A write may be a recovery.
         self._any_of = (action, Action.LEDGER_RECOVER) if action is Action.LEDGER_WRITE else (action,)
-        self._written_down = action is not None and not self._of_ledgers and guard.writes_down(action)
 
     def enter(self, request: Any, context: Context) -> Coroutine[Any, Any, None] | None:
         """Lets a unary call in. `leave` follows when it has ended.
@@ -170,11 +165,15 @@ class Gate:
     def leave(self, request: Any, outcome: str, seconds: float) -> None:
         """A unary call has ended, with this code and after so long."""
         self._guard.turns.leave()
-        if self._written_down and self._action is not None and (who := caller()) is not None:
-            resource = _resource_of(self._action, request)
+        action = self._action
+        if action is None or self._of_ledgers:
+            return
+        who = caller()
+        if who is not None and who.is_written_down(action):
+            resource = _resource_of(action, request)
             subject = who.subject or _ledger_of(request) or resource
             named = Resource(bookie_id=resource.bookie_id, name=f"{subject} {self._short}")
-            who.done(_action_of(self._action, request), named, outcome, seconds)
+            who.done(_action_of(action, request), named, outcome, seconds)
 
     async def enter_stream(self, request: Any, context: Context) -> Caller:
         """Lets a stream in, or ends it. `request` None: the requests are a stream too."""

@@ -101,11 +101,16 @@ class Caller:
             self.deny(actions[0], Resource(scope_id), Decision(False, NO_BINDING))
 
     def require_ledger(
-        self, action: Action, ledger_id: LedgerId, owner: str | None, request_token: bytes = b""
+        self,
+        action: Action,
+        ledger_id: LedgerId | None,
+        owner: str | None,
+        request_token: bytes = b"",
+        scope_id: int = 0,
     ) -> None:
-        """The same for a ledger."""
-        if not self.may(action, ledger_id.scope_id, owner):
-            resource = ledger_resource(ledger_id, owner)
+        """The same for a ledger. `scope_id`: of one that has no id yet."""
+        if not self.may(action, scope_id if ledger_id is None else ledger_id.scope_id, owner):
+            resource = ledger_resource(ledger_id, owner, scope_id)
             self.deny(action, resource, self.rights.decide(action, resource), request_token)
 
     def require_some(self, action: Action, scope_id: int) -> Reach:
@@ -122,6 +127,10 @@ class Caller:
             self.principal, action, resource, decision, door=DOOR, peer=self.peer, request_token=request_token
         )
         raise AccessDeniedException(f"{self.principal} may not do {action} to {resource}: {decision.rule}")
+
+    def is_written_down(self, action: Action) -> bool:
+        """Whether the audit trail has what the caller was allowed of this."""
+        return self._access.audit.wants(action, allowed=True)
 
     def done(
         self, action: Action, resource: Resource, outcome: str, seconds: float, request_token: bytes = b""

@@ -51,15 +51,16 @@ def owner_of_metadata(metadata: LedgerMetadata) -> str | None:
 
 def owned_custom_metadata(metadata: LedgerMetadata, who: Caller) -> dict[str, bytes]:
     """Those of a ledger that the caller creates. Raises IncorrectParameterException for a key of the gateway's."""
-    custom = {key: value for key, value in metadata.custom_metadata.items() if key != OWNER_KEY}
-    named = metadata.custom_metadata.get(OWNER_KEY)
     mine = str(who.principal).encode()
-    # Who copies a ledger's metadata may leave himself in them.
-    wrong = sorted(key for key in custom if key.startswith(_PREFIX) and key not in _CREATED_BY_CLIENTS)
-    if wrong or named not in (None, mine):
-        raise IncorrectParameterException(
-            f"custom metadata {', '.join(wrong) or OWNER_KEY}: keys that begin with {_PREFIX} are the gateway's"
-        )
+    custom = dict(metadata.custom_metadata)
+    if custom:
+        # Who copies a ledger's metadata may leave himself in them.
+        named = custom.pop(OWNER_KEY, None)
+        wrong = sorted(key for key in custom if key.startswith(_PREFIX) and key not in _CREATED_BY_CLIENTS)
+        if wrong or named not in (None, mine):
+            raise IncorrectParameterException(
+                f"custom metadata {', '.join(wrong) or OWNER_KEY}: keys that begin with {_PREFIX} are the gateway's"
+            )
     if who.principal.is_authenticated:
         custom[OWNER_KEY] = mine
     return custom

@@ -27,7 +27,7 @@ from bookgate.gateway.services.batch import (
     over_batch,
     withhold_passwords,
 )
-from bookgate.gateway.services.caller import AccessDeniedException, caller, ledger_resource
+from bookgate.gateway.services.caller import AccessDeniedException, caller
 from bookgate.gateway.services.checked_changes import CheckedChanges
 from bookgate.gateway.services.freshness import RevisionBarrier
 from bookgate.gateway.services.instance import Instance
@@ -264,7 +264,7 @@ class MetadataService(LedgerMetadataServiceServicer):
 
     async def _created(self, request: LedgerMetadataRequest, wanted: CreateRequest) -> LedgerRecord:
         who = caller()
-        if who is not None and self._quotas is not None:
+        if who is not None and self._quotas is not None and wanted.ledger_id is not None:
             before = await self._quotas.created_before(who, wanted)
             if before is not None:
                 return before
@@ -297,8 +297,8 @@ class MetadataService(LedgerMetadataServiceServicer):
         metadata = metadata_to_create(request, self._limits.metadata_bytes)
         changes: dict[str, Any] = {}
         if (who := caller()) is not None:
-            resource = ledger_resource(ledger_id, str(who.principal), request.ledger_scope_id)
-            who.require(Action.LEDGER_CREATE, resource, request.request_token)
+            mine, scope_id = str(who.principal), request.ledger_scope_id
+            who.require_ledger(Action.LEDGER_CREATE, ledger_id, mine, request.request_token, scope_id)
             changes["custom_metadata"] = owned_custom_metadata(metadata, who)
         for bookie_id in sorted(bad_bookie_ids(metadata)):
             check_bookie_id(bookie_id)

@@ -44,7 +44,7 @@ class LedgerChange:
 
     def ended(self, error: BaseException | None = None) -> None:
         """Writes the line."""
-        if self._who is None:
+        if self._who is None or not self._who.is_written_down(self.action):
             return
         request = self._request
         resource = ledger_resource(self.ledger_id or _named(request), None, request.ledger_scope_id)

@@ -74,7 +74,9 @@ class AuditTrail:
         self._logger.setLevel(logging.INFO)
 
     def wants(self, action: Action, *, allowed: bool) -> bool:
-        """Whether there is to be a line: always for changes and denials."""
+        """Whether there is to be a line: always for changes and denials, where anybody takes them."""
+        if allowed and not self._logger.isEnabledFor(logging.INFO):
+            return False
         return self._reads or not allowed or not action.is_reading
 
     def record(

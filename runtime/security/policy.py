@@ -144,6 +144,8 @@ class Policy:
 
     def quota_of(self, scope_id: int) -> Quota | None:
         """The first quota that is for this scope."""
+        if not self.quotas:
+            return None
         scope = unsigned_scope(scope_id)
         return next((each for each in self.quotas if each.scopes is None or scope in each.scopes), None)
 

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 METHODS = {method.name: method for method in methods()}
 METADATA = to_format(some_metadata())
-LEASE_SECONDS = 1.0
+LEASE_SECONDS = 2.0
 
 Line = tuple[str, str, str, str]
 """Principal, action, resource, outcome."""
@@ -57,6 +57,9 @@ class Trail(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         assert isinstance(record.msg, Event)
         fields = record.msg.fields
+        if str(fields["principal"]) == "anonymous":
+            # A client of another test, that looks for a server that was at this port.
+            return
         self.lines.append(tuple(str(fields[name]) for name in ("principal", "action", "resource", "outcome")))  # type: ignore[arg-type]
         self._recorder(self.lines)
 
