@@ -52,8 +52,8 @@ ROWS = (
     Row("triggeraudit", "autorecovery trigger"),
     Row(
         "forceauditchecks",
-        None,
-        "`autorecovery trigger` looks for lost bookies; checks of replicas, digests and placement have their own times",
+        "autorecovery trigger",
+        "-calc and -rc are --check replicas, -ppc is --check placement; Bookgate's auditor begins at once",
     ),
     Row("listledgers", "ledger list", "-bookieid is --bookie; metadata is always shown"),
     Row("ledgermetadata", "ledger metadata show", "or `ledger show`"),

@@ -14,6 +14,7 @@ import typer
 from bookgate.ledger import replication_control as control
 from bookgate.ledger.metadata_store import LedgerManagerFactory
 from bookgate.ledger.replication import PeriodicCheck
+from bookgate.ledger.replication_checks import Check, order_check
 from bookgate.ledger.replication_progress import cluster_progress, facts_of
 from bookgate.ledger.replication_store import RecordKind
 from bookgate.ledger.replication_survey import survey
@@ -159,7 +160,7 @@ def status(context: typer.Context, gateways: Gateways = None, as_json: AsJson = 
             "missed_bookies": sorted(found.missed_since),
             "draining_bookies": sorted(found.draining),
             "lost_bookie_delay_seconds": await store.lost_bookie_delay(),
-            **{name: None if time is None else shown_time(time) for name, time in times.items()},
+            **{name: shown_time(time) if time else None for name, time in times.items()},
             **facts_of(await cluster_progress(store, now_ms())),
             "unrecoverable": [
                 {"ledger_id": ledger_id, **loss.facts}
@@ -255,14 +256,30 @@ def rate(
 
 
 @autorecovery_app.command()
-def trigger(context: typer.Context, gateways: Gateways = None, as_json: AsJson = False) -> None:
-    """Makes the auditor look for lost bookies now. Returns at once.
+def trigger(
+    context: typer.Context,
+    check: Annotated[
+        Check | None, typer.Option("--check", help="Not lost bookies: begin this check of all ledgers.")
+    ] = None,
+    gateways: Gateways = None,
+    as_json: AsJson = False,
+) -> None:
+    """Makes the auditor look for lost bookies now, or begin a check. Returns at once.
 
-    JSON: {"auditor": bookie id}.
+    The checks: whether bookies hold what the metadata say (replicas), whether ledgers lie as the placement policy wants
+    them (placement), whether the digests of all copies are right (scrub, unless its rate is 0). The auditor begins
+    within seconds, also one that by its settings it never does; BookKeeper's with its next start. `status` tells when
+    they end.
+
+    JSON: {"auditor": bookie id, "check": as ordered, or null}.
 
     \b
-    Example: bookgate autorecovery trigger
+    Example: bookgate autorecovery trigger --check replicas
     """
 
-    auditor = with_metadata(context, gateways, lambda factory: control.order_audit(factory.replication_metadata))
-    print_result({"auditor": auditor}, as_json)
+    async def work(factory: LedgerManagerFactory) -> str:
+        store = factory.replication_metadata
+        return await control.order_audit(store) if check is None else await order_check(store, check)
+
+    auditor = with_metadata(context, gateways, work)
+    print_result({"auditor": auditor, "check": None if check is None else check.value}, as_json)

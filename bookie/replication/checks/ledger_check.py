@@ -1,9 +1,10 @@
 """The common part of the auditor's periodic checks of all ledgers: when one is due, and that it misses none.
 
-States: *waiting* until the check is due, by the time that the store keeps; *checking*. A check lists all ledgers and
-examines each in order. A ledger that could not be examined is examined again in the next pass. A check is complete when
-none is left, and only then the store records its end. One that is not complete after the last pass, or was interrupted,
-is repeated later, by the auditor of that time. Ledgers with damaged metadata are reported and left out, as by an audit.
+States: *waiting* until the check is due, by the time that the store keeps, or is ordered there; *checking*. A check
+lists all ledgers and examines each in order. A ledger that could not be examined is examined again in the next pass. A
+check is complete when none is left, and only then the store records its end. One that is not complete after the last
+pass, or was interrupted, is repeated later, by the auditor of that time. Ledgers with damaged metadata are reported and
+left out, as by an audit.
 
 Invariants: R11 and R12, nothing is asked or marked when off. Source: docs/protocol/auto-recovery.md#replica-check. Not
 its job: what is checked (`replica_check`, `placement_check`).
@@ -31,6 +32,7 @@ from bookgate.ledger.errors import (
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata_store import LedgerManagerFactory, LedgerRecord, Membership, RegisteredBookie
 from bookgate.ledger.replication import PeriodicCheck
+from bookgate.ledger.replication_checks import ORDERED_MS
 from bookgate.runtime.clock import now_ms
 from bookgate.runtime.logs import log_event
 
@@ -38,6 +40,8 @@ _log = logging.getLogger(__name__)
 
 _LOOKS_AT_ONCE = 32
 _PASSES = 5
+_LONGEST_PAUSE_SECONDS = 3600.0
+"""Before a check that was not complete is begun again, where only ordered ones are made."""
 
 
 @dataclass(slots=True)
@@ -81,10 +85,12 @@ class LedgerCheck(OfficeTask):
         interval_seconds: float,
         first_pause_seconds: float,
     ) -> None:
-        """`interval_seconds` is from the end of a check to the next one; 0: never."""
-        super().__init__(factory, bookies, membership, first_pause_seconds, interval_seconds)
+        """`interval_seconds` is from the end of a check to the next one; 0: only those that are ordered."""
+        super().__init__(factory, bookies, membership, first_pause_seconds, interval_seconds or _LONGEST_PAUSE_SECONDS)
         self.statistics = CheckStatistics()
         self._interval = interval_seconds
+        self._ended_ms: int | None = None
+        """As the last turn has read it."""
         self._round = _Round(began=0.0)
 
     # How a kind looks at a ledger
@@ -99,12 +105,18 @@ class LedgerCheck(OfficeTask):
         self.statistics.ended_ms = None
 
     async def _turn(self) -> float | None:
-        ended_ms = await self._metadata.check_time(self.kind)
-        self.statistics.ended_ms = ended_ms
-        seconds = await due_in_seconds(ended_ms, self._interval, self._write_end)
-        if seconds > 0:
-            return seconds
+        ended_ms = self._ended_ms = await self._metadata.check_time(self.kind)
+        self.statistics.ended_ms = ended_ms if ended_ms != ORDERED_MS else None
+        if ended_ms != ORDERED_MS:
+            if not self._interval:
+                return _LONGEST_PAUSE_SECONDS
+            seconds = await due_in_seconds(ended_ms, self._interval, self._write_end)
+            if seconds > 0:
+                return seconds
         return 0.0 if await self._check() else None
+
+    async def _is_ordered(self) -> bool:
+        return self._ended_ms != ORDERED_MS and await self._metadata.check_time(self.kind) == ORDERED_MS
 
     async def _write_end(self, ended_ms: int) -> None:
         await self._metadata.set_check_time(self.kind, ended_ms)

@@ -2,6 +2,7 @@
 
 A task takes turns (`_turn`). A turn returns in how many seconds the next one is due, ten minutes at most, or that it
 was not complete: then, and after a failure of the store, the next one follows after a pause, twice as long each time.
+An operator may order a turn meanwhile (`_is_ordered`), which is looked for every few seconds.
 Nothing that a turn does may rely on reaching its end (R12). Source: docs/protocol/auto-recovery.md#auditor.
 
 Not its job: which process is in office (`auditor`).
@@ -13,6 +14,7 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from contextlib import suppress
 
 from bookgate.bookie.replication.copies.bookies import Bookies
 from bookgate.ledger.errors import BKException
@@ -25,6 +27,8 @@ _log = logging.getLogger(__name__)
 
 _LONGEST_SLEEP_SECONDS = 600.0
 """From a turn with nothing due to the next one: the clock, or what the store keeps, may be set meanwhile."""
+_ORDERS_SEEN_SECONDS = 5.0
+"""After so long an order is noticed."""
 
 
 class OfficeTask(ABC):
@@ -79,7 +83,21 @@ class OfficeTask(ABC):
                 seconds, pause = pause, min(2 * pause, self._longest_pause)
             else:
                 seconds, pause = min(seconds, _LONGEST_SLEEP_SECONDS), self._first_pause
-            await asyncio.sleep(seconds)
+            await self._sleep(seconds)
+
+    async def _sleep(self, seconds: float) -> None:
+        """Until then, or until a turn is ordered."""
+        until = loop_time() + seconds
+        while (left := until - loop_time()) > _ORDERS_SEEN_SECONDS:
+            await asyncio.sleep(_ORDERS_SEEN_SECONDS)
+            with suppress(BKException, TimeoutError):
+                if await self._is_ordered():
+                    return
+        await asyncio.sleep(left)
+
+    async def _is_ordered(self) -> bool:
+        """Whether somebody has ordered a turn since the last one began. Raises BKException."""
+        return False
 
     async def _present(self) -> Mapping[str, RegisteredBookie]:
         """The bookies that are registered."""

@@ -45,6 +45,7 @@ from bookgate.ledger.errors import (
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import LedgerState
 from bookgate.ledger.metadata_store import LedgerManagerFactory, LedgerRecord, Membership
+from bookgate.ledger.replication_checks import ORDERED_MS, SCRUB_PROGRESS
 from bookgate.ledger.replication_store import RecordKind
 from bookgate.runtime.clock import now_ms
 from bookgate.runtime.logs import log_event
@@ -70,7 +71,6 @@ _LONGEST_PAUSE_SECONDS = 3600.0
 """Before what was left out is looked at again."""
 _LEAST_PAUSE_SECONDS = 1.0
 """Between two passes, however little there is to read."""
-_KEY = "scrub"
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +160,12 @@ class Scrub(OfficeTask):
             self.statistics.in_progress = False
         return _LEAST_PAUSE_SECONDS if complete else None
 
+    async def _is_ordered(self) -> bool:
+        if self._progress.ended_ms == ORDERED_MS:
+            return False
+        stored = await self._metadata.read_record(RecordKind.PROGRESS, SCRUB_PROGRESS)
+        return stored is not None and ScrubProgress.decode(stored.value).ended_ms == ORDERED_MS
+
     async def _pass(self) -> bool:
         """Goes on with the pass under way; whether it is complete now."""
         again, ahead = self._progress.left_out, await self._ahead()
@@ -186,13 +192,15 @@ class Scrub(OfficeTask):
         return [number for run in runs for number in run if number >= self._progress.ledger_id]
 
     async def _load(self) -> None:
-        stored = await self._metadata.read_record(RecordKind.PROGRESS, _KEY)
+        stored = await self._metadata.read_record(RecordKind.PROGRESS, SCRUB_PROGRESS)
         self._version = None if stored is None else stored.version
         self._take(ScrubProgress() if stored is None else ScrubProgress.decode(stored.value))
 
     async def _save(self, progress: ScrubProgress) -> None:
         """Raises MetadataVersionException where another auditor has written since: then its progress counts."""
-        self._version = await self._metadata.write_record(RecordKind.PROGRESS, _KEY, progress.encode(), self._version)
+        self._version = await self._metadata.write_record(
+            RecordKind.PROGRESS, SCRUB_PROGRESS, progress.encode(), self._version
+        )
         self._saved_at = loop_time()
         self._take(progress)
 
@@ -205,7 +213,7 @@ class Scrub(OfficeTask):
 
     def _take(self, progress: ScrubProgress) -> None:
         self._progress = progress
-        self.statistics.ended_ms = progress.ended_ms
+        self.statistics.ended_ms = progress.ended_ms if progress.ended_ms != ORDERED_MS else None
         self.statistics.ledgers_left_out = len(progress.left_out)
 
     async def _mark_again(self) -> None:

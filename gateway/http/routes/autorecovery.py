@@ -22,6 +22,7 @@ from bookgate.gateway.http.errors import HttpError
 from bookgate.gateway.http.routes.ledgers import STORE_AWAY, sent_by_parts
 from bookgate.ledger import replication_control as control
 from bookgate.ledger.metadata_store import LedgerManagerFactory
+from bookgate.ledger.replication_checks import Check, order_check
 from bookgate.ledger.replication_progress import cluster_progress, facts_of
 from bookgate.ledger.replication_store import Mark, RecordKind
 from bookgate.runtime.clock import now_ms
@@ -76,6 +77,12 @@ class MarksQuery(Query):
 
 class SwitchQuery(Query):
     enabled: Boolean = Field(description="on or off")
+
+
+class TriggerQuery(Query):
+    check: Literal["", "replicas", "placement", "scrub"] = Field(
+        "", description="not lost bookies: begin this check of all ledgers; not BookKeeper's"
+    )
 
 
 class DelayBody(Body):
@@ -192,7 +199,10 @@ def _auditor_routes(factory: LedgerManagerFactory) -> list[Route]:
             raise HttpError(404, "there is no auditor: auto-recovery does not run in this cluster")
         return f"Auditor: {auditor}"
 
-    async def trigger_audit(_call: Call[Query, NoBody]) -> str:
+    async def trigger_audit(call: Call[TriggerQuery, NoBody]) -> str:
+        if check := call.query.check:
+            await order_check(factory.replication_metadata, Check(check))
+            return f"Success trigger {check} check."
         await control.order_audit(factory.replication_metadata)
         return "Success trigger audit."
 
@@ -216,8 +226,9 @@ def _auditor_routes(factory: LedgerManagerFactory) -> list[Route]:
         change(
             "PUT",
             "/api/v1/autorecovery/trigger_audit",
-            "Look for lost bookies now",
+            "Look for lost bookies now, or begin a check",
             trigger_audit,
+            query=TriggerQuery,
             failures=refused,
             **text,
         ),

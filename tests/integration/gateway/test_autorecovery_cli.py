@@ -201,5 +201,11 @@ async def test_audit_is_triggered_only_where_there_is_an_auditor(uri: str, store
     assert "there is no auditor" in result.stderr
     await replication.stand_for_auditor("b:1", lambda state: None)
     await replication.set_lost_bookie_delay(5)
-    assert await answer(uri, "autorecovery", "trigger") == {"auditor": "b:1"}
+    assert await answer(uri, "autorecovery", "trigger") == {"auditor": "b:1", "check": None}
     assert await replication.lost_bookie_delay() == 5
+    await replication.set_check_time(PeriodicCheck.PLACEMENT_POLICY, 7000)
+    for check in ("placement", "replicas", "scrub"):
+        assert await answer(uri, "autorecovery", "trigger", "--check", check) == {"auditor": "b:1", "check": check}
+    assert await replication.check_time(PeriodicCheck.PLACEMENT_POLICY) == 0
+    assert await replication.check_time(PeriodicCheck.ALL_LEDGERS) == 0
+    assert (await answer(uri, "autorecovery", "status"))["placement_checked"] is None

@@ -23,6 +23,7 @@ from bookgate.ledger.bookie_info import BookieServiceInfo
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import LedgerMetadata
 from bookgate.ledger.metadata_store import LedgerManagerFactory
+from bookgate.ledger.replication import PeriodicCheck
 from bookgate.ledger.replication_progress import encode
 from bookgate.ledger.replication_store import DelayChanged, RecordKind, ReplicationEvent, ReplicationMetadata
 from bookgate.runtime.clock import now_ms
@@ -169,6 +170,9 @@ async def test_the_auditor_and_the_order_to_audit(served: Served) -> None:
     async with asyncio.timeout(30):
         while heard.count(DelayChanged(5)) < 1:  # noqa: ASYNC110 - the list is no event
             await asyncio.sleep(0.01)
+        assert await served.put(f"{API}/trigger_audit", check="replicas") == "Success trigger replicas check."
+        assert await served.store.check_time(PeriodicCheck.ALL_LEDGERS) == 0
+        assert (await served.refused("PUT", f"{API}/trigger_audit?check=all"))[0] == 400
         assert await served.put(f"{API}/trigger_audit") == "Success trigger audit."
         while heard.count(DelayChanged(5)) < 2:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
