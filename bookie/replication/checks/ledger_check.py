@@ -57,8 +57,8 @@ class CheckStatistics:
     ledgers_unreadable: int = 0
     """Left out, since their metadata are damaged."""
     ended_ms: int | None = None
-    """When the last complete check ended, whoever made it, in milliseconds since 1970; None if unknown, or out of
-    office."""
+    """When the last complete check ended, whoever made it, in milliseconds since 1970; None if unknown, out of office, or
+    if none is made without an order."""
 
 
 @dataclass(slots=True)
@@ -106,7 +106,7 @@ class LedgerCheck(OfficeTask):
 
     async def _turn(self) -> float | None:
         ended_ms = self._ended_ms = await self._metadata.check_time(self.kind)
-        self.statistics.ended_ms = ended_ms if ended_ms != ORDERED_MS else None
+        self._tell_end(ended_ms)
         if ended_ms != ORDERED_MS:
             if not self._interval:
                 return _LONGEST_PAUSE_SECONDS
@@ -120,7 +120,11 @@ class LedgerCheck(OfficeTask):
 
     async def _write_end(self, ended_ms: int) -> None:
         await self._metadata.set_check_time(self.kind, ended_ms)
-        self.statistics.ended_ms = ended_ms
+        self._tell_end(ended_ms)
+
+    def _tell_end(self, ended_ms: int | None) -> None:
+        """Not of a check that nobody expects to be made again and again."""
+        self.statistics.ended_ms = ended_ms if self._interval and ended_ms != ORDERED_MS else None
 
     async def _check(self) -> bool:
         """Whether it was complete. Raises BKException if it could not begin, or its end could not be told."""

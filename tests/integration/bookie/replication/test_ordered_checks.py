@@ -81,7 +81,7 @@ async def test_a_scrub_under_way_and_one_that_never_ended_need_no_order(store: S
             ({"began_ms": None, "ended_ms": 3, "ledger_id": 0}, True),
         ):
             found = await kept.read_record(kind, "scrub")
-            await kept.write_record(kind, "scrub", json.dumps(told).encode(), found and found.version)
+            await kept.write_record(kind, "scrub", json.dumps(told).encode(), None if found is None else found.version)
             await order_check(kept, Check.SCRUB)
             stored = await kept.read_record(kind, "scrub")
             assert stored is not None
