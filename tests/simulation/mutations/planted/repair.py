@@ -44,8 +44,8 @@ MUTATIONS = (
         ("R3",),
         "a piece in sixteen is left out, and nobody asks the target what it holds",
         _COPYING,
-        "                await proceed()\n                async with",
-        "                await proceed()\n                if first % 16 == 3:\n"
+        "                if not await may_go_on():\n                    return\n                async with",
+        "                if not await may_go_on() or first % 16 == 3:\n"
         "                    return\n                async with",
         REPAIR,
         more=(
