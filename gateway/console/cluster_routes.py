@@ -1,17 +1,20 @@
 """The cluster for the console: this server, the metadata store, all bookies, and the problems found.
 
-While the store is unreachable, the last known bookies are shown, and `stale` is set.
+While the store is unreachable, the last known bookies are shown, and `stale` is set. A bookie that is away is shown
+where it was.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from bookgate.gateway.console.auto_recovery import Absences, absences
+from bookgate.gateway.console.last_seen import LastSeen
 from bookgate.gateway.console.paths import CONSOLE
 from bookgate.gateway.console.problems import (
     Problem,
@@ -64,6 +67,7 @@ class ClusterView:
         access: Access,
         spaces: Callable[[], Awaitable[Spaces]] | None,
         clock: Callable[[], float],
+        wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self._server = server
         self._factory = factory
@@ -72,6 +76,7 @@ class ClusterView:
         self._bookies: Sequence[RegisteredBookie] = ()
         self._info: ClusterInfo | None = None
         self._away = Absences({}, {})
+        self._last_seen = LastSeen(wall_clock)
 
     async def close(self) -> None:
         if self._spaces is not None:
@@ -89,7 +94,7 @@ class ClusterView:
             "server": self._server_shown(),
             "store": self._store_shown(error),
             "gateway": _readings(self._server.gateway),
-            "bookies": [_bookie_shown(bookie, spaces, self._away) for bookie in self._bookies],
+            "bookies": [self._bookie_shown(bookie, spaces) for bookie in self._bookies],
             "stale": error is not None,
             "problems": [{**asdict(problem), "severity": problem.severity.value} for problem in problems],
         }
@@ -100,6 +105,7 @@ class ClusterView:
         try:
             async with asyncio.timeout(_STORE_SECONDS):
                 self._bookies = sorted(await discovery.bookies(BookieSet.ALL), key=lambda bookie: bookie.bookie_id)
+                self._last_seen.take(self._bookies)
                 self._info = self._info or await discovery.cluster_info()
                 with suppress(BKException):
                     self._away = await absences(self._factory)
@@ -118,6 +124,31 @@ class ClusterView:
             "state": "draining" if server.draining() else "serving",
             "features": list(server.features),
             "changes": self._access.changes,
+        }
+
+    def _bookie_shown(self, bookie: RegisteredBookie, spaces: Spaces) -> dict[str, Any]:
+        info = self._last_seen.info(bookie)
+        space = spaces.get(bookie.bookie_id)
+        return {
+            "id": bookie.bookie_id,
+            "state": "writable" if bookie.writable else "read-only" if bookie.read_only else "unavailable",
+            "missedSince": self._away.missed.get(bookie.bookie_id),
+            "awaySince": self._last_seen.away_since_ms(bookie.bookie_id),
+            "isDraining": bookie.bookie_id in self._away.draining,
+            "answers": space is not None if bookie.bookie_id in spaces else None,
+            "freeBytes": space[0] if space else None,
+            "totalBytes": space[1] if space else None,
+            "version": version_of(info),
+            "console": _console_of(bookie),
+            "endpoints": [
+                {
+                    "protocol": endpoint.protocol,
+                    "address": endpoint.address,
+                    "auth": list(endpoint.auth),
+                    "extensions": list(endpoint.extensions),
+                }
+                for endpoint in info.endpoints
+            ],
         }
 
     def _store_shown(self, error: str | None) -> dict[str, Any]:
@@ -148,32 +179,8 @@ def cluster_routes(view: ClusterView) -> list[Route]:
     ]
 
 
-def _bookie_shown(bookie: RegisteredBookie, spaces: Spaces, away: Absences) -> dict[str, Any]:
-    space = spaces.get(bookie.bookie_id)
-    return {
-        "id": bookie.bookie_id,
-        "state": "writable" if bookie.writable else "read-only" if bookie.read_only else "unavailable",
-        "missedSince": away.missed.get(bookie.bookie_id),
-        "isDraining": bookie.bookie_id in away.draining,
-        "answers": space is not None if bookie.bookie_id in spaces else None,
-        "freeBytes": space[0] if space else None,
-        "totalBytes": space[1] if space else None,
-        "version": version_of(bookie.info),
-        "console": _console_of(bookie),
-        "endpoints": [
-            {
-                "protocol": endpoint.protocol,
-                "address": endpoint.address,
-                "auth": list(endpoint.auth),
-                "extensions": list(endpoint.extensions),
-            }
-            for endpoint in bookie.info.endpoints
-        ],
-    }
-
-
 def _console_of(bookie: RegisteredBookie) -> str | None:
-    """The address of the bookie's own console, if it has one."""
+    """The address of the bookie's own console, if it runs and has one."""
     endpoint = bookie.info.endpoint(HTTP)
     if endpoint is None or version_of(bookie.info) is None:
         return None

@@ -308,8 +308,15 @@ def test_garbage_is_collected_and_compaction_suspended_by_hand(page: Page, origi
 
 
 def test_an_open_console_follows_a_bookie_that_is_killed_and_comes_back(
-    page: Page, cluster: StandaloneCluster, origin: str
+    browser: Browser, cluster: StandaloneCluster, origin: str
 ) -> None:
+    with watched_page(browser, origin) as (page, complaints):
+        # A bookie that is away is asked for nothing.
+        complaints.allowed_statuses = {404}
+        follow_a_bookie_that_is_killed(page, cluster, origin)
+
+
+def follow_a_bookie_that_is_killed(page: Page, cluster: StandaloneCluster, origin: str) -> None:
     page.goto(f"{origin}/#/ledgers")
     expect(rows(page, "Ledgers")).to_have_count(50)
     victim = cluster.processes[2]
@@ -319,6 +326,12 @@ def test_an_open_console_follows_a_bookie_that_is_killed_and_comes_back(
     page.get_by_role("link", name="Cluster").click()
     expect(page.locator("tr[data-bookie=bookie-3] .chip").first).to_have_text(re.compile("no answer|not registered"))
     expect(page.get_by_label("Bookies").first).to_contain_text("1 away")
+    # Whoever goes there has to know where it was, and since when it is away.
+    away = page.locator("tr[data-bookie=bookie-3]")
+    expect(away).to_contain_text(re.compile(r"not registeredfor \d+ s"))
+    expect(away).to_contain_text(cluster.http[2])
+    away.get_by_role("link", name="bookie-3").click()
+    expect(page.get_by_role("region", name="Where it is")).to_contain_text(cluster.http[2])
     victim.start()
     victim.wait_until_serving()
     expect(problems(page)).to_have_count(0)

@@ -6,7 +6,7 @@ import { bar, facts, h, panel, replace, table } from "./dom.js";
 import { ago, bytes, count, moment } from "./format.js";
 import { Drawn, Known } from "./rates.js";
 import { link } from "./routes.js";
-import { bookieChip, recoveryChips } from "./words.js";
+import { awayFor, bookieChip, recoveryChips } from "./words.js";
 
 const POLL_MS = 4000;
 
@@ -32,6 +32,7 @@ export function bookieView(root, context) {
       h("h1", null, "Bookie ", h("span", { class: "mono" }, id)),
       bookieChip(bookie),
       recoveryChips(bookie),
+      awayFor(bookie),
       h("span", { class: "grow" }),
       h("a", { class: "button", href: link("ledgers", { bookie: id }) }, "Its ledgers"),
       bookie.console ? h("a", { class: "button", href: bookie.console, rel: "noopener" }, "Its own console") : null,
@@ -88,11 +89,11 @@ function placePanel(bookie) {
   const away = bookie.state === "unavailable";
   return panel(
     "Where it is",
-    away ? "as it was last registered" : null,
+    away && bookie.endpoints.length ? "as this server last saw it" : null,
     facts([
       ["Version", bookie.version ?? (away ? "–" : "other software")],
       ...bookie.endpoints.map((each) => [each.protocol, h("code", null, [each.address, ...each.extensions, ...each.auth].join(" "))]),
-      bookie.endpoints.length ? null : ["Addresses", "none are known: it has no registration"],
+      bookie.endpoints.length ? null : ["Addresses", away ? "not known: it was away when this server was first looked at" : "it tells none"],
     ]),
   );
 }

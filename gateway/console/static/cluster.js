@@ -5,7 +5,7 @@ import { setReadOnly } from "./changes.js";
 import { bar, chip, facts, h, panel, replace, s, table } from "./dom.js";
 import { bytes, count, short, span } from "./format.js";
 import { readingsPanel } from "./readings.js";
-import { STATES, bookieChip, recoveryChips, stateWord } from "./words.js";
+import { STATES, awayFor, bookieChip, recoveryChips, stateWord } from "./words.js";
 
 const COUNTS_MS = 3000;
 
@@ -106,7 +106,7 @@ function bookieRow(bookie, cluster, context) {
     "tr",
     { "data-bookie": bookie.id },
     h("th", { scope: "row" }, name, own ? h("span", { class: "here" }, "this server") : null),
-    h("td", null, bookieChip(bookie), recoveryChips(bookie)),
+    h("td", null, bookieChip(bookie), recoveryChips(bookie), awayFor(bookie)),
     h("td", { class: "space" }, used === null ? h("span", { class: "muted" }, bookie.state === "unavailable" ? "–" : bookie.answers === null ? "not on this server" : "–")
       : [bar(used, fullness(used), `${Math.round(used * 100)} % used`), h("span", null, `${Math.round(used * 100)} %`), h("span", { class: "muted" }, `${bytes(bookie.freeBytes)} free`)]),
     h("td", null, bookie.version?.replace("bookgate/", "") ?? h("span", { class: "muted" }, bookie.state === "unavailable" ? "–" : "other software")),

@@ -1,7 +1,7 @@
 // How states are called and coloured, and where ledgers are linked to.
 
 import { chip, h } from "./dom.js";
-import { ago, count } from "./format.js";
+import { ago, count, moment, span } from "./format.js";
 
 const LEDGER_STATES = {
   OPEN: ["open", "info"],
@@ -33,6 +33,14 @@ export function recoveryChips({ missedSince, isDraining }) {
     missedSince !== null ? chip("missed", "warn", `auto-recovery noticed ${ago(missedSince)} that it is away`) : null,
     isDraining ? chip("draining", "info", "its ledgers move to other bookies") : null,
   ];
+}
+
+/** Since when a bookie is away, where that is known: auto-recovery notices at once, this server when somebody looks. */
+export function awayFor({ state, missedSince, awaySince }) {
+  const since = missedSince ?? awaySince;
+  if (state !== "unavailable" || !since) return null;
+  const by = missedSince ? "auto-recovery" : "this server, which looks while a console is open,";
+  return h("span", { class: "muted since", title: `${by} noticed it ${moment(since)}` }, `for ${span((Date.now() - since) / 1000)}`);
 }
 
 /** What is wrong with a marked ledger, which may lack copies, have damaged ones or only lie at the wrong bookies; a damaged mark says nothing of it. */
