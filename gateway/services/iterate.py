@@ -129,7 +129,10 @@ class Listing:
                         await who.pay("metadata_bytes_per_second", sum(map(len, response.ledgers)))
 
     async def scopes(self, request: ListScopesRequest) -> ListScopesResponse:
-        """A page: at least _SCOPES of them, or all that are left; those that the caller may list."""
+        """A page: at least _SCOPES of them, or all that are left; those that the caller may list.
+
+        The caller owes those that it may not list as well: the store has read them.
+        """
         who = caller()
         response = ListScopesResponse(end=True)
         looked_at = 0
@@ -143,6 +146,8 @@ class Listing:
                 response.scope_ids.extend(
                     each for each in run if who is None or who.reach(Action.LEDGER_LIST, each) is not Reach.NONE
                 )
+        if who is not None:
+            who.owe("listed_ids_per_second", looked_at)
         return response
 
     @contextmanager

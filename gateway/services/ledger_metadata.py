@@ -183,6 +183,8 @@ class MetadataService(LedgerMetadataServiceServicer):
 
     async def ListScopes(self, request: ListScopesRequest, context: Context) -> ListScopesResponse:
         try:
+            if (who := caller()) is not None:
+                who.take("listed_ids_per_second", 0)
             await self._freshness.wait_for(request.min_revision)
             return await self._listing.scopes(request)
         except Exception as error:

@@ -225,6 +225,22 @@ async def test_listings_show_what_may_be_read(gateway: Guarded, channel: grpc.ai
         assert answer.left_out == 0
 
 
+async def test_scopes_show_where_something_may_be_listed(gateway: Guarded, channel: grpc.aio.Channel) -> None:
+    for scope in (7, 8, -1):
+        await gateway.factory.ledger_manager.create(LedgerId(scope, 1), METADATA)
+
+    async def scopes(who: str, start_after: int = 0) -> tuple[list[int], int]:
+        request = lm.ListScopesRequest(start_after=start_after)
+        answer = await call(channel, METHODS["ListScopes"], request, gateway.bearer(who))
+        assert answer.end
+        return list(answer.scope_ids), answer.last_scope_id
+
+    assert await scopes("admin") == await scopes("reader") == ([7, 8, -1], -1)
+    assert await scopes("elsewhere") == ([7], -1), "that of a binding"
+    assert await scopes("elsewhere", 7) == ([], -1)
+    assert await outcome(channel, METHODS["ListScopes"], lm.ListScopesRequest(), gateway.bearer("stranger")) in SHUT
+
+
 async def test_passwords_are_withheld(gateway: Guarded, channel: grpc.aio.Channel) -> None:
     number = (await created(gateway, channel, "team-a")).ledger_id
     requests = {
@@ -364,3 +380,16 @@ async def test_a_rate_of_calls_is_asked_for_each(tmp_path: Path) -> None:
     async with guarded_gateway(tmp_path, POLICY + slow) as gateway, gateway.channel() as channel:
         found = [await outcome(channel, METHODS["Read"], on(), gateway.bearer("reader")) for _ in range(3)]
         assert found == ["LEDGER_NOT_FOUND", "RESOURCE_EXHAUSTED", "RESOURCE_EXHAUSTED"]
+
+
+async def test_scopes_looked_at_are_paid_for(tmp_path: Path) -> None:
+    """Those that are left out as well."""
+    slow = '[[limits]]\nprincipals = ["token:elsewhere"]\nlisted_ids_per_second = 0.01\n'
+    request = lm.ListScopesRequest()
+    async with guarded_gateway(tmp_path, POLICY + slow) as gateway, gateway.channel() as channel:
+        assert await outcome(channel, METHODS["ListScopes"], request, gateway.bearer("elsewhere")) == "SUCCESS"
+        for scope in range(10, 13):
+            await gateway.factory.ledger_manager.create(LedgerId(scope, 1), METADATA)
+        asked = [await outcome(channel, METHODS["ListScopes"], request, gateway.bearer("elsewhere")) for _ in range(2)]
+        assert asked == ["SUCCESS", "RESOURCE_EXHAUSTED"]
+        assert await outcome(channel, METHODS["ListScopes"], request, gateway.bearer("reader")) == "SUCCESS"
