@@ -30,10 +30,14 @@ from bookgate.bookie.tools.inspection.contents import (
     LedgerContents,
     LogFileContents,
     Row,
+    shown,
 )
+from bookgate.ledger.errors import IncorrectParameterException
+from bookgate.ledger.ledger_id import ledger_name
 from bookgate.runtime.command_line.groups import new_group
-from bookgate.runtime.command_line.output import AsJson, print_json, print_table
+from bookgate.runtime.command_line.output import WRONG_USAGE, AsJson, fail, print_json, print_table
 from bookgate.runtime.command_line.tables import Table
+from bookgate.thinclient.commands.ledger_naming import QualifiedName, ScopeId, parse_ledger
 
 inspect_app = new_group(
     "Print journals, entry logs and indexes, also those of Apache BookKeeper. Reads only, also beside a running "
@@ -53,7 +57,7 @@ class PayloadForm(enum.StrEnum):
 
 File = Annotated[Path, typer.Argument(help="A file, or a directory: all its files, oldest first.")]
 Directories = Annotated[list[Path], typer.Argument(help="The bookie's data directory, or its several directories.")]
-Ledger = Annotated[int | None, typer.Option(help="Only this ledger.")]
+Ledger = Annotated[str | None, typer.Option(metavar="ID", help="Only this ledger: its id, a qualified name or a UUID.")]
 Entry = Annotated[int | None, typer.Option(help="Only this entry; its payload is then printed whole.")]
 Payload = Annotated[
     PayloadForm | None, typer.Option(help="Print what follows an entry's first 32 bytes: the digest, then the payload.")
@@ -81,10 +85,10 @@ class Printer:
                 print(json.dumps({"type": kind} | {name: _plain(value) for name, value in row.items()}))
             return
         remaining = iter(rows)
-        shown = list(itertools.islice(remaining, self._limit or None))
+        printed = list(itertools.islice(remaining, self._limit or None))
         hidden = sum(1 for _ in remaining)
-        if shown:
-            self._console.print(self._table(shown))
+        if printed:
+            self._console.print(self._table(printed))
         if hidden:
             self._console.print(f"… and {hidden} more; --limit 0 prints all")
 
@@ -100,9 +104,9 @@ class Printer:
 
     def _cell(self, value: object) -> str:
         if isinstance(value, bytes):
-            shown = value if self._whole_payload else value[:_SHOWN_PAYLOAD]
-            text = _printable(shown) if self._payload is PayloadForm.TEXT else shown.hex(" ", 4)
-            return text + ("…" if len(shown) < len(value) else "")
+            part = value if self._whole_payload else value[:_SHOWN_PAYLOAD]
+            text = _printable(part) if self._payload is PayloadForm.TEXT else part.hex(" ", 4)
+            return text + ("…" if len(part) < len(value) else "")
         return "" if value is None else str(value)
 
     def findings(self, kind: str, findings: Findings) -> None:
@@ -126,6 +130,21 @@ class Printer:
             raise typer.Exit(1)
 
 
+def _wanted(ledger: str | None, scope: str | None, qualified_name: str | None, entry: int | None) -> Filter:
+    """What the options choose."""
+    if ledger is None and scope is None and qualified_name is None:
+        return Filter(None, entry)
+    return Filter(_number(ledger, scope, qualified_name), entry)
+
+
+def _number(ledger: str | None, scope: str | None, qualified_name: str | None = None) -> int:
+    """The number of the ledger that is named. A name that can't be ends the command."""
+    try:
+        return parse_ledger(ledger, scope, qualified_name).number
+    except IncorrectParameterException as error:
+        fail(str(error), WRONG_USAGE)
+
+
 def _plain(value: object) -> object:
     return value.hex() if isinstance(value, bytes) else value
 
@@ -138,6 +157,8 @@ def _printable(data: bytes) -> str:
 def journal(
     path: File,
     ledger: Ledger = None,
+    ledger_scope_id: ScopeId = None,
+    ledger_qualified_name: QualifiedName = None,
     entry: Entry = None,
     payload: Payload = None,
     limit: Limit = 100,
@@ -150,9 +171,10 @@ def journal(
     \b
     Example: bookgate bookie inspect journal /data/journal --ledger 7
     """
+    wanted = _wanted(ledger, ledger_scope_id, ledger_qualified_name, entry)
     printer = Printer(as_json=as_json, payload=payload, whole_payload=entry is not None, limit=limit)
     for file in places.journal_files(path):
-        contents = JournalFile(file, Filter(ledger, entry), with_payload=payload is not None)
+        contents = JournalFile(file, wanted, with_payload=payload is not None)
         printer.rows("record", contents)
         printer.findings("journal", contents.findings)
     printer.end()
@@ -162,6 +184,8 @@ def journal(
 def log(
     path: File,
     ledger: Ledger = None,
+    ledger_scope_id: ScopeId = None,
+    ledger_qualified_name: QualifiedName = None,
     entry: Entry = None,
     payload: Payload = None,
     limit: Limit = 100,
@@ -174,12 +198,13 @@ def log(
     \b
     Example: bookgate bookie inspect log /data/ledgers/current/1f.log --limit 0
     """
+    wanted = _wanted(ledger, ledger_scope_id, ledger_qualified_name, entry)
     printer = Printer(as_json=as_json, payload=payload, whole_payload=entry is not None, limit=limit)
     for file in places.log_files(path):
-        contents = LogFileContents(file, Filter(ledger, entry), with_payload=payload is not None)
+        contents = LogFileContents(file, wanted, with_payload=payload is not None)
         printer.rows("record", contents)
         by_ledger = sorted(contents.bytes_by_ledger.items())
-        printer.rows("ledger", ({"ledger": number, "bytes in this log": size} for number, size in by_ledger))
+        printer.rows("ledger", ({"ledger": shown(number), "bytes in this log": size} for number, size in by_ledger))
         printer.findings("log", contents.findings)
     printer.end()
 
@@ -188,6 +213,8 @@ def log(
 def index(
     path: Annotated[Path, typer.Argument(help="An index file, or a directory with index files or RocksDB.")],
     ledger: Ledger = None,
+    ledger_scope_id: ScopeId = None,
+    ledger_qualified_name: QualifiedName = None,
     entry: Entry = None,
     logs: Logs = None,
     check: Check = True,
@@ -201,44 +228,51 @@ def index(
     \b
     Example: bookgate bookie inspect index /data/ledgers
     """
+    wanted = _wanted(ledger, ledger_scope_id, ledger_qualified_name, entry)
     printer = Printer(as_json=as_json, payload=None, whole_payload=False, limit=limit)
     given_logs = places.find(logs).logs if logs else None
     for each, found_logs in _indexes(path):
         wanted_logs = (found_logs if given_logs is None else given_logs) if check else ()
-        if ledger is None and path.is_dir():
+        if wanted.ledger is None and path.is_dir():
             _print_ledgers(printer, each, wanted_logs)
         else:
-            for number in each.ledger_ids() if ledger is None else (ledger,):
-                _print_ledger(printer, LedgerContents(each, number, wanted_logs, Filter(ledger, entry)))
+            for number in _all_ledgers(each) if wanted.ledger is None else (wanted.ledger,):
+                _print_ledger(printer, LedgerContents(each, number, wanted_logs, wanted))
         each.close()
     printer.end()
 
 
 def _indexes(path: Path) -> list[places.OpenIndex]:
     if path.is_file():
-        return [places.OpenIndex(places.SingleIndexFile(path), places.find([path.parent.parent.parent]).logs)]
+        single = places.SingleIndexFile(path)
+        return [places.OpenIndex(single, places.find([single.root]).logs)]
     indexes = places.open_indexes(places.find([path]))
     if not indexes:
         raise places.NothingToInspectException(f"{path} holds neither index files nor an index in RocksDB")
     return indexes
 
 
+def _all_ledgers(each: places.ReadableIndex) -> list[int]:
+    """The numbers of all ledgers of an index, those without a scope first."""
+    return [*each.ledger_ids(), *each.scoped_ledgers()]
+
+
 def _print_ledgers(printer: Printer, each: places.ReadableIndex, logs: tuple[Path, ...]) -> None:
-    total = Findings()
+    total, numbers = Findings(), _all_ledgers(each)
 
     def rows() -> Iterable[Row]:
-        for number in each.ledger_ids():
+        for number in numbers:
             contents = LedgerContents(each, number, logs, Filter())
             contents.header()
             for _ in contents:
                 pass
             for problem in contents.findings.problems:
-                total.problem(f"ledger {number}: {problem}")
+                total.problem(f"ledger {ledger_name(number)}: {problem}")
             total.more_problems += contents.findings.more_problems
             yield contents.findings.facts
 
     printer.rows("ledger", rows())
-    total.facts["ledgers"] = len(each.ledger_ids())
+    total.facts["ledgers"] = len(numbers)
     printer.findings("index", total)
 
 
@@ -252,8 +286,9 @@ def _print_ledger(printer: Printer, contents: LedgerContents) -> bool:
 
 @inspect_app.command("ledger")
 def ledger_command(
-    ledger: Annotated[int, typer.Argument(help="The ledger's id.")],
+    ledger: Annotated[str, typer.Argument(metavar="ID", help="The ledger's id; also a qualified name or a UUID.")],
     paths: Directories,
+    ledger_scope_id: ScopeId = None,
     entry: Entry = None,
     payload: Payload = None,
     limit: Limit = 100,
@@ -267,14 +302,15 @@ def ledger_command(
     Example: bookgate bookie inspect ledger 7 /data
     """
     printer = Printer(as_json=as_json, payload=payload, whole_payload=entry is not None, limit=limit)
-    wanted = Filter(ledger, entry)
+    number = _number(ledger, ledger_scope_id)
+    wanted = Filter(number, entry)
     found = places.find(paths)
     known = False
     for each, logs in places.open_indexes(found):
-        contents = LedgerContents(each, ledger, logs, wanted, with_payload=payload is not None)
+        contents = LedgerContents(each, number, logs, wanted, with_payload=payload is not None)
         known |= _print_ledger(printer, contents)
         each.close()
-    summary = Findings({"ledger": ledger, "in the index": "yes" if known else "no"})
+    summary = Findings({"ledger": shown(number), "in the index": "yes" if known else "no"})
     for file in (file for directory in found.journals for file in places.journal_files(directory)):
         journal_file = JournalFile(file, wanted, with_payload=payload is not None)
         count = itertools.count()

@@ -162,10 +162,10 @@ class OwnClient:
             return None
         return response.free_disk_space or 0, response.total_disk_capacity or 0
 
-    async def read_copy(self, bookie_id: str, ledger_id: int, entry_id: int, timeout: float) -> BookieResponse:
-        """What this very bookie answers to a read of an entry. Raises BKException."""
+    async def read_copy(self, bookie_id: str, number: int, entry_id: int, timeout: float) -> BookieResponse:
+        """What this very bookie answers to a read of an entry of the ledger with this number. Raises BKException."""
         pool = self._bookies()
-        request = ReadRequest(pool.next_txn_id(), ledger_id, entry_id)
+        request = ReadRequest(pool.next_txn_id(), number, entry_id)
         return await pool.request(bookie_id, Operation.READ_ENTRY, request, timeout)
 
     async def is_sane(self) -> bool:

@@ -17,7 +17,6 @@ from bookgate.bookie.http.client_routes import EntryNumber, OwnClient, password_
 from bookgate.gateway.console.paths import CONSOLE
 from bookgate.gateway.http.access import Need
 from bookgate.gateway.http.api import WHOLE, Call, NoBody, Route, get
-from bookgate.gateway.http.errors import HttpError
 from bookgate.gateway.http.routes.ledgers import NO_ENTRIES, LedgerQuery
 from bookgate.ledger.digest import Digest
 from bookgate.ledger.entry import Entry, decode_entry
@@ -75,8 +74,6 @@ def console_entry_routes(own: OwnClient) -> list[Route]:
         query = call.query
         async with reading, await own.open(query, call.caller) as handle:
             metadata, entry_id = handle.metadata, query.entry_id
-            if query.ledger_scope_id != 0:
-                raise HttpError(400, "entries of ledgers of a scope can't be asked for at a single bookie")
             bookies = _bookies_of(metadata, entry_id)
             digest = LedgerSecrets.of(metadata, password_of(handle.record), own.config()).digest
             answers = await asyncio.gather(*(_copy(own, name, query, digest) for name in bookies))
@@ -144,10 +141,11 @@ def _shown(entry: Entry, bookies: list[str], most: int) -> dict[str, Any]:
 async def _copy(own: OwnClient, bookie_id: str, query: EntryQuery, digest: Digest) -> Entry | BKException | str:
     """The copy, or what is wrong with it: the digest, or in a word what the bookie answers."""
     try:
-        answer = await own.read_copy(bookie_id, query.ledger_id, query.entry_id, _COPY_SECONDS)
+        number = query.name().number
+        answer = await own.read_copy(bookie_id, number, query.entry_id, _COPY_SECONDS)
         if not isinstance(answer, ReadResponse) or answer.status != Status.EOK or answer.body is None:
             return _status_name(answer.status)
-        return decode_entry(digest, bytes(answer.body), query.ledger_id, query.entry_id)
+        return decode_entry(digest, bytes(answer.body), number, query.entry_id)
     except BKException as error:
         return error
 

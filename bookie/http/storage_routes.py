@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import logging
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -20,6 +20,7 @@ from bookgate.bookie.system.files import REAL_FILE_SYSTEM
 from bookgate.gateway.http.api import WHOLE, Body, Call, LedgerHalf, NoBody, NoQuery, Query, Route, change, get
 from bookgate.gateway.http.errors import HttpError
 from bookgate.gateway.http.routes.ledgers import STORE_AWAY
+from bookgate.ledger.ledger_id import halves_of, number_of
 from bookgate.runtime.logs import log_event
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ class FilesQuery(Query):
 class HeldQuery(Query):
     start_after: LedgerHalf | None = Field(None, description="ids above it; the answer's `next` goes on")
     limit: Annotated[int, Field(ge=1, le=_MAX_LEDGERS), WHOLE] = 10_000
+    ledger_scope_id: LedgerHalf = Field(0, description="the scope; 0 for BookKeeper's own ids")
 
 
 class CompactBody(Body):
@@ -151,10 +153,24 @@ def storage_routes(
 
 
 def _held(storage: LedgerStorage, query: HeldQuery) -> dict[str, Any]:
+    if query.ledger_scope_id:
+        return _held_in_scope(storage.scoped_ledgers(), query)
     ids = storage.ledger_ids()
     start = 0 if query.start_after is None else bisect_right(ids, query.start_after)
     page = ids[start : start + query.limit].tolist()
     return {"ledgers": page, "next": page[-1] if start + len(page) < len(ids) else None}
+
+
+def _held_in_scope(numbers: Sequence[int], query: HeldQuery) -> dict[str, Any]:
+    """In the order of the ids' bits, as all listings of a scope: those that are negative come last."""
+    scope_id, start_after = query.ledger_scope_id, query.start_after
+    lowest, highest = number_of(scope_id, 0), number_of(scope_id, -1)
+    begin = (
+        bisect_left(numbers, lowest) if start_after is None else bisect_right(numbers, number_of(scope_id, start_after))
+    )
+    end = bisect_right(numbers, highest)
+    page = [halves_of(number)[1] for number in numbers[begin : min(end, begin + query.limit)]]
+    return {"ledgers": page, "next": page[-1] if begin + len(page) < end else None}
 
 
 def _marks(storage: LedgerStorage) -> dict[str, str]:

@@ -209,6 +209,8 @@ class SingleIndexFile(LedgerCache):
             raise NothingToInspectException(f"{path} is no index file: those are named by the ledger's id, as 1f.idx")
         self._path = path
         self._number = number
+        self.root = path.absolute().parents[3 if scoped else 2]
+        """The directory in which its levels begin."""
         super().__init__(FILES, (path.parent,), _PAGES)
 
     def ledger_ids(self) -> array[int]:

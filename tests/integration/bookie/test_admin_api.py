@@ -133,6 +133,32 @@ async def test_what_is_read_at_once_is_bounded_and_the_rest_is_linked(tmp_path: 
 
 
 @pytest.mark.asyncio
+async def test_ledgers_of_a_scope_are_listed_and_their_copies_shown(tmp_path: Path) -> None:
+    """All routes of a bookie that concern single ledgers; one without a scope has the same id."""
+    async with served(tmp_path) as (bookie, http):
+        number = await write(bookie, b"unscoped")
+        async with await BookKeeper.connect(f"grpc://{bookie.addresses['gateway']}") as client:
+            for each in (-1, number, number + 1):
+                async with await client.create_ledger(1, 1, 1, ledger_id=each, scope_id=-9) as ledger:
+                    await ledger.append(b"in a scope")
+
+        async def held(**query: int) -> Any:
+            return (await http.get(f"{API}/bookie/ledgers", params=query)).json()
+
+        assert await held() == {"ledgers": [number], "next": None}
+        assert await held(ledger_scope_id=8) == {"ledgers": [], "next": None}
+        assert await held(ledger_scope_id=-9) == {"ledgers": [number, number + 1, -1], "next": None}
+        assert await held(ledger_scope_id=-9, limit=2) == {"ledgers": [number, number + 1], "next": number + 1}
+        assert await held(ledger_scope_id=-9, start_after=number + 1) == {"ledgers": [-1], "next": None}
+        for scope_id, payload in ((0, b"unscoped"), (-9, b"in a scope")):
+            named = {"ledger_id": number, "ledger_scope_id": scope_id}
+            [first] = (await http.get(f"{API}/console/entries", params=named)).json()["entries"]
+            one = (await http.get(f"{API}/console/entry", params={**named, "entry_id": 0})).json()
+            assert base64.b64decode(first["payload"]) == base64.b64decode(one["payload"]) == payload
+            assert one["copies"] == [{"bookie": "bookie", "state": "ok"}]
+
+
+@pytest.mark.asyncio
 async def test_listings_come_whole_or_in_pages_by_number_and_by_id(tmp_path: Path) -> None:
     async with served(tmp_path) as (_bookie, http):
         assert (await http.get(f"{API}/ledger/list")).json() == {}

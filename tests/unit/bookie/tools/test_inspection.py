@@ -167,6 +167,51 @@ def test_our_files(ours: Path) -> None:
     assert [row["entry"] for row in entries if row["type"] == "entry"] == [0, 3]
 
 
+@pytest.mark.parametrize("kind", ["files", "db"])
+def test_ledgers_of_scopes_are_named_and_shown(tmp_path: Path, kind: str) -> None:
+    """By any of their names, and each for itself: all have the id 7."""
+    scoped = LedgerId(42, 7)
+    with opened(tmp_path, storage="db" if kind == "db" else "files", entry_log_max_bytes=100) as bookie:
+        for ledger_id, entries in ((LedgerId.unscoped(7), 1), (scoped, 2), (LedgerId(-1, 7), 3)):
+            bookie.add(ledger_id.number, *range(entries))
+        bookie.fence(scoped.number)
+    rows = inspect_json("index", tmp_path)
+    names = [7, scoped.qualified_name, "f" * 16 + f"{7:016x}"]
+    assert [(row["ledger"], row["entries"]) for row in rows if row["type"] == "ledger"] == list(
+        zip(names, (1, 2, 3), strict=True)
+    )
+    assert rows[-1]["ledgers"] == 3
+    for named in (
+        ("--ledger", 7, "--ledger-scope-id", 42),
+        ("--ledger", scoped.to_uuid()),
+        ("--ledger-qualified-name", scoped.qualified_name),
+    ):
+        [first, second, ledger] = inspect_json("index", tmp_path, *named)
+        assert (first["entry"], second["entry"]) == (0, 1)
+        assert ledger["ledger"] == scoped.qualified_name
+        records = inspect_json("journal", tmp_path, *named)
+        assert [row["kind"] for row in records if row["type"] == "record"] == ["key", "entry", "entry", "fence"]
+        logged = inspect_json("log", tmp_path, *named)
+        assert [row["entry"] for row in logged if row["type"] == "record"] == [0, 1]
+    assert {row["ledger"] for row in logged if row["type"] == "ledger"} == set(names)
+    for named in ((scoped.qualified_name,), ("--ledger-scope-id", "0x2a", 7)):
+        *_, summary = inspect_json("ledger", *named, tmp_path)
+        assert (summary["ledger"], summary["in the index"]) == (scoped.qualified_name, "yes")
+    if kind == "files":
+        file = tmp_path / "ledgers/current" / file_format.relative_path(scoped)
+        rows = inspect_json("index", file)
+        assert [row["type"] for row in rows] == ["entry", "entry", "ledger"]
+        assert rows[-1]["unreadable"] == 0
+
+
+def test_what_names_no_ledger_is_refused(ours: Path) -> None:
+    for named in (("--ledger", "x"), ("--ledger-scope-id", 1), ("--ledger", 1, "--ledger-qualified-name", "1" * 32)):
+        result = inspect("index", ours, *named)
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert result.stderr.startswith("error: ")
+    assert inspect("ledger", "x", ours).exit_code == 2
+
+
 def test_tables_are_for_persons(ours: Path) -> None:
     text = inspect("journal", ours, "--limit", 5, "--payload", "text").output
     assert "… and 31 more; --limit 0 prints all" in text
