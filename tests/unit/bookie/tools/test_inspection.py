@@ -194,8 +194,9 @@ def test_ledgers_of_scopes_are_named_and_shown(tmp_path: Path, kind: str) -> Non
         logged = inspect_json("log", tmp_path, *named)
         assert [row["entry"] for row in logged if row["type"] == "record"] == [0, 1]
     assert {row["ledger"] for row in logged if row["type"] == "ledger"} == set(names)
-    for named in ((scoped.qualified_name,), ("--ledger-scope-id", "0x2a", 7)):
-        *_, summary = inspect_json("ledger", *named, tmp_path)
+    one: tuple[object, ...]
+    for one in ((scoped.qualified_name,), ("--ledger-scope-id", "0x2a", 7)):
+        *_, summary = inspect_json("ledger", *one, tmp_path)
         assert (summary["ledger"], summary["in the index"]) == (scoped.qualified_name, "yes")
     if kind == "files":
         file = tmp_path / "ledgers/current" / file_format.relative_path(scoped)
