@@ -39,6 +39,7 @@ from bookgate.bookie.replication.repairs.progress import RepairProgress
 from bookgate.bookie.replication.repairs.repair import LedgerRepair, Outcome, RepairStoppedException, RepairTools
 from bookgate.bookie.replication.repairs.repair_queue import Candidate, RepairQueue
 from bookgate.bookie.replication.repairs.taking_over import take_over
+from bookgate.bookie.replication.repairs.worker_statistics import WorkerStatistics
 from bookgate.ledger.errors import (
     BKException,
     NoSuchLedgerExistsOnMetadataServerException,
@@ -90,20 +91,6 @@ class WorkerOptions:
     """Between looks whether ledgers that were given up are deleted since."""
     password: bytes = b""
     """Of ledgers whose metadata hold none (the oldest formats)."""
-
-
-@dataclass(slots=True)
-class WorkerStatistics:
-    """What a worker has done since its start."""
-
-    ledgers_repaired: int = 0
-    ledgers_failed: int = 0
-    ledgers_recovered: int = 0
-    """Ledgers that were still written, and were fenced and closed."""
-    ledgers_unrecoverable: int = 0
-    marks_seen: int = 0
-    """In the last listing."""
-    in_progress: int = 0
 
 
 class ReplicationWorker:
