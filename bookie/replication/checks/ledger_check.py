@@ -57,8 +57,9 @@ class CheckStatistics:
     ledgers_unreadable: int = 0
     """Left out, since their metadata are damaged."""
     ended_ms: int | None = None
-    """When the last complete check ended, whoever made it, in milliseconds since 1970; None if unknown, out of office, or
-    if none is made without an order."""
+    """When the last complete check ended, whoever made it, in milliseconds since 1970.
+
+    None if unknown, out of office, or if none is made without an order."""
 
 
 @dataclass(slots=True)
