@@ -40,6 +40,9 @@ PRINCIPAL_PROPERTY = "bookgate.principal"
 VERSION_PROPERTY = "bookgate.version"
 """Property that holds the software version of the bookie."""
 
+HOST_PROPERTY = "host"
+"""Property that names the machine a bookie runs on, where the host of its entry protocol does not."""
+
 FEATURES_PROPERTY = "features"
 """Property that lists what the bookie understands beyond BookKeeper's releases: words, separated by commas."""
 LEDGER_SCOPE = "ledger-scope"

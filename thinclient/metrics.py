@@ -62,7 +62,7 @@ _COUNTERS = {
     "LAC_UPDATE_MISSES": "answers that did not",
     "BATCH_READ": "batches read",
     "bookie_watcher_BOOKIE_QUARANTINE": "times that a bookie was put in quarantine",
-    "bookie_watcher_ENSEMBLE_NOT_ADHERING_TO_PLACEMENT_POLICY_TOTAL": "ensembles with a write set on too few racks",
+    "bookie_watcher_ENSEMBLE_NOT_ADHERING_TO_PLACEMENT_POLICY_TOTAL": "ensembles on too few racks or hosts",
     "per_channel_bookie_client_TIMEOUT": "requests that a bookie did not answer in time",
     "per_channel_bookie_client_FAILED_CONNECTION_COUNTER": "connections that could not be made",
 }

@@ -70,6 +70,10 @@ class BookieConfig(
     )
     host: str = Field("0.0.0.0", description="address to listen on, for all ports")
     advertised_address: str | None = Field(None, description="advertisedAddress: what clients are told to connect to")
+    announced_host: str | None = Field(
+        None,
+        description="the machine, where the address does not tell it: no two copies of an entry are placed on one",
+    )
     port: int = Field(3181, ge=0, le=65535, description="bookiePort: entry protocol; 0 = choose a free one")
     gateway_port: int = Field(4181, ge=0, le=65535, description="metadata gateway (gRPC); 0 = choose a free one")
     http_port: int = Field(8080, ge=0, le=65535, description="httpServerPort: HTTP admin; 0 = choose a free one")

@@ -20,6 +20,7 @@ from bookgate.ledger.bookie_info import (
     BOOKIE_RPC,
     FEATURES_PROPERTY,
     GATEWAY_GRPC,
+    HOST_PROPERTY,
     HTTP,
     LEDGER_SCOPE,
     TLS_EXTENSION,
@@ -57,6 +58,8 @@ def service_info(config: BookieConfig, bookie_id: str, ports: Mapping[str, int])
     if config.http_tls:
         endpoints[-1] = replace(endpoints[-1], extensions=(TLS_EXTENSION,))
     properties = {VERSION_PROPERTY: own_version(), FEATURES_PROPERTY: LEDGER_SCOPE}
+    if config.announced_host:
+        properties[HOST_PROPERTY] = config.announced_host
     return BookieServiceInfo(bookie_id, tuple(endpoints), properties)
 
 

@@ -4,9 +4,10 @@ Any choice of distinct writable bookies is compatible on the wire. A policy only
 correlated failures and how evenly bookies fill up. A policy is a pure function of its candidates and the random numbers
 it draws.
 
-`DefaultPlacementPolicy` draws at random, by weight. `RackawarePlacementPolicy` also spreads every write set: each
-window of write-quorum-size neighbours in the ensemble (a ring) spans at least min(write quorum, minimum) racks, or as
-many as possible unless that minimum is enforced.
+Both policies draw at random, by weight, and put no two copies of an entry on one host while there is another way: each
+window of write-quorum-size neighbours in the ensemble (a ring) spans as many hosts as it can. With
+`RackawarePlacementPolicy` each also spans at least min(write quorum, minimum) racks, or as many as possible unless that
+minimum is enforced. How that is searched for is in `spread`.
 
 Sources: docs/protocol/client-protocol.md#choosing-bookies.
 
@@ -23,15 +24,15 @@ from typing import Protocol
 
 from bookgate.ledger.errors import NotEnoughBookiesException
 from bookgate.ledger.metadata import LedgerMetadata
+from bookgate.thinclient.core.spread import Place, find_ensemble, improve, lack_of, missing
+
+_NOWHERE = Place("", "")
 
 DEFAULT_RACK = "/default-rack"
 """The rack of a bookie without a configured location; BookKeeper's name for it."""
 
 MAX_MULTIPLE_OF_MEDIAN = 3.0
 """bookieMaxMultipleForWeightBasedPlacement: a bookie's weight is capped at this multiple of the median weight."""
-
-_SEARCH_LIMIT = 20_000
-"""Search steps after which a number of racks is considered unattainable."""
 
 
 class RandomSource(Protocol):
@@ -48,6 +49,12 @@ class Candidate:
     bookie_id: str
     rack: str = DEFAULT_RACK
     weight: float = 1.0
+    host: str = ""
+    """The machine it runs on; empty: one of its own."""
+
+    @property
+    def place(self) -> Place:
+        return Place(self.rack, self.host or self.bookie_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +103,7 @@ class EnsemblePlacementPolicy(ABC):
         ensemble: Sequence[str],
         index: int,
         candidates: Sequence[Candidate],
-        rack_of: Callable[[str], str],
+        place_of: Callable[[str], Place],
     ) -> str:
         """Chooses a bookie for position `index` that is not yet in the ensemble.
 
@@ -105,7 +112,7 @@ class EnsemblePlacementPolicy(ABC):
             ensemble: The current bookie ids.
             index: The position to fill.
             candidates: The writable bookies.
-            rack_of: The rack of any bookie, including those no longer registered.
+            place_of: The place of any bookie, including those no longer registered.
 
         Returns:
             The bookie id.
@@ -119,7 +126,7 @@ class EnsemblePlacementPolicy(ABC):
         request: EnsembleRequest,
         ensemble: Sequence[str],
         candidates: Sequence[Candidate],
-        rack_of: Callable[[str], str],
+        place_of: Callable[[str], Place],
     ) -> list[str] | None:
         """An ensemble that pleases the policy strictly more than one that holds entries already.
 
@@ -130,7 +137,7 @@ class EnsemblePlacementPolicy(ABC):
             request: The sizes of the ensemble.
             ensemble: The current bookie ids.
             candidates: The writable bookies.
-            rack_of: The rack of any bookie.
+            place_of: The place of any bookie.
 
         Returns:
             The bookie ids; None if the ensemble adheres to the policy, or nothing better can be had. So does a policy
@@ -139,32 +146,8 @@ class EnsemblePlacementPolicy(ABC):
         return None
 
 
-class DefaultPlacementPolicy(EnsemblePlacementPolicy):
-    """Draws at random, by weight."""
-
-    def __init__(self, rng: RandomSource, min_racks: int = 2, enforce_min_racks: bool = False) -> None:
-        self._rng = rng
-
-    def new_ensemble(self, request: EnsembleRequest, candidates: Sequence[Candidate]) -> list[str]:
-        check_enough(request.ensemble_size, candidates)
-        drawn = drawing_order(candidates, self._rng)[: request.ensemble_size]
-        return [candidate.bookie_id for candidate in drawn]
-
-    def replace_bookie(
-        self,
-        request: EnsembleRequest,
-        ensemble: Sequence[str],
-        index: int,
-        candidates: Sequence[Candidate],
-        rack_of: Callable[[str], str],
-    ) -> str:
-        free = _not_in(ensemble, candidates)
-        check_replacement(ensemble, index, free)
-        return drawing_order(free, self._rng)[0].bookie_id
-
-
 class RackawarePlacementPolicy(EnsemblePlacementPolicy):
-    """Draws at random, by weight, and spreads every write set over several racks. See the module."""
+    """Draws at random, by weight, and spreads every write set over several hosts and racks. See the module."""
 
     def __init__(self, rng: RandomSource, min_racks: int = 2, enforce_min_racks: bool = False) -> None:
         self._rng = rng
@@ -175,10 +158,16 @@ class RackawarePlacementPolicy(EnsemblePlacementPolicy):
         usable = self._usable(candidates)
         check_enough(request.ensemble_size, usable)
         order = drawing_order(usable, self._rng)
-        for racks in self._goals(request):
-            chosen = _Search(request, order, racks).run()
-            if chosen is not None:
-                return [candidate.bookie_id for candidate in chosen]
+        if self._may_be(order[: request.ensemble_size]):
+            return [candidate.bookie_id for candidate in order[: request.ensemble_size]]
+        places = [self._of(candidate.place) for candidate in order]
+        window = request.write_quorum_size
+        for hosts in range(window, 0, -1):
+            # So many racks have as many hosts.
+            for racks in (goal for goal in self._goals(request) if goal <= hosts):
+                chosen = find_ensemble(places, request.ensemble_size, window, hosts, racks)
+                if chosen is not None:
+                    return [order[position].bookie_id for position in chosen]
         raise NotEnoughBookiesException(
             f"no ensemble of {request.ensemble_size} with every {request.write_quorum_size} neighbours in "
             f"{self._wanted(request)} racks can be had from {describe(usable)}. Add bookies in other racks, or do not "
@@ -191,21 +180,36 @@ class RackawarePlacementPolicy(EnsemblePlacementPolicy):
         ensemble: Sequence[str],
         index: int,
         candidates: Sequence[Candidate],
-        rack_of: Callable[[str], str],
+        place_of: Callable[[str], Place],
     ) -> str:
         free = _not_in(ensemble, self._usable(candidates))
         check_replacement(ensemble, index, free)
-        racks = [rack_of(bookie_id) for bookie_id in ensemble]
+        places = [self._of(place_of(bookie_id)) for bookie_id in ensemble]
+        racks = [place.rack for place in places]
+        others = {*places[:index], *places[index + 1 :]}
         elsewhere = set(racks) - {racks[index]}
         # The rack of the failed bookie keeps the spread unchanged; next best is a rack that no other member is in.
-        order = sorted(drawing_order(free, self._rng), key=lambda c: (c.rack != racks[index], c.rack in elsewhere))
-        for goal in self._goals(request):
-            for candidate in order:
-                changed = [*racks[:index], candidate.rack, *racks[index + 1 :]]
-                if all(count >= goal for count in racks_of_windows(changed, request.write_quorum_size, index)):
-                    return candidate.bookie_id
+        order = sorted(
+            ((self._of(candidate.place), candidate.bookie_id) for candidate in drawing_order(free, self._rng)),
+            key=lambda each: (each[0].rack != racks[index], each[0].rack in elsewhere, each[0] in others),
+        )
+        window = request.write_quorum_size
+
+        def lacking(place: Place) -> int:
+            return missing([*places[:index], place, *places[index + 1 :]], window, window, index)
+
+        def spans(rack: str, goal: int) -> bool:
+            changed = [*racks[:index], rack, *racks[index + 1 :]]
+            return not missing(changed, window, goal, index)
+
+        # From what a host of its own would leave lacking to the most that windows can lack.
+        for hosts in range(lacking(_NOWHERE), window * window):
+            for goal in self._goals(request):
+                for place, bookie_id in order:
+                    if lacking(place) <= hosts and spans(place.rack, goal):
+                        return bookie_id
         raise NotEnoughBookiesException(
-            f"bookie {ensemble[index]} can't be replaced so that every {request.write_quorum_size} neighbours are in "
+            f"bookie {ensemble[index]} can't be replaced so that every {window} neighbours are in "
             f"{self._wanted(request)} racks; there are {describe(free)}"
         )
 
@@ -214,20 +218,27 @@ class RackawarePlacementPolicy(EnsemblePlacementPolicy):
         request: EnsembleRequest,
         ensemble: Sequence[str],
         candidates: Sequence[Candidate],
-        rack_of: Callable[[str], str],
+        place_of: Callable[[str], Place],
     ) -> list[str] | None:
         wanted, window = self._wanted(request), request.write_quorum_size
-        racks = [rack_of(bookie_id) for bookie_id in ensemble]
-        lacking = missing_racks(racks, window, wanted)
-        if not lacking:
+        places = [self._of(place_of(bookie_id)) for bookie_id in ensemble]
+        if not any(lack_of(places, window, wanted)):
             return None
-        free = dict[str, list[str]]()
+        free = dict[Place, list[str]]()
         for candidate in drawing_order(_not_in(ensemble, self._usable(candidates)), self._rng):
-            free.setdefault(candidate.rack, []).append(candidate.bookie_id)
-        best = _Improvement(racks, window, wanted, {rack: len(ids) for rack, ids in free.items()}).run()
+            free.setdefault(self._of(candidate.place), []).append(candidate.bookie_id)
+        best = improve(places, window, wanted, {place: len(ids) for place, ids in free.items()})
         if best is None:
             return None
-        return [ensemble[index] if rack is None else free[rack].pop(0) for index, rack in enumerate(best)]
+        return [ensemble[index] if place is None else free[place].pop(0) for index, place in enumerate(best)]
+
+    def _of(self, place: Place) -> Place:
+        """What counts of a place."""
+        return place
+
+    def _may_be(self, drawn: Sequence[Candidate]) -> bool:
+        """Whether the first that were drawn need no search, for there is nothing better."""
+        return False
 
     def _usable(self, candidates: Sequence[Candidate]) -> Sequence[Candidate]:
         """The usable candidates: with an enforced minimum, a bookie of unknown rack is not one of them."""
@@ -242,115 +253,17 @@ class RackawarePlacementPolicy(EnsemblePlacementPolicy):
         return (wanted,) if self._enforced else range(wanted, 0, -1)
 
 
-class _Search:
-    """Depth-first search for an ensemble whose windows all span `goal` racks.
+class DefaultPlacementPolicy(RackawarePlacementPolicy):
+    """The same as if all bookies were in one rack: over hosts alone."""
 
-    The rule treats all bookies of a rack alike, so at each position only the next bookie of each rack is tried: racks
-    not yet among the neighbours first, in drawing order.
-    """
+    def __init__(self, rng: RandomSource, min_racks: int = 2, enforce_min_racks: bool = False) -> None:
+        super().__init__(rng, 1)
 
-    def __init__(self, request: EnsembleRequest, order: Sequence[Candidate], goal: int) -> None:
-        self._size = request.ensemble_size
-        self._window = request.write_quorum_size
-        self._goal = goal
-        self._order = order
-        self._chosen: list[Candidate] = []
-        self._steps = 0
+    def _of(self, place: Place) -> Place:
+        return Place(DEFAULT_RACK, f"{place.rack} {place.host}")
 
-    def run(self) -> list[Candidate] | None:
-        return self._chosen if self._extend() else None
-
-    def _extend(self) -> bool:
-        if len(self._chosen) == self._size:
-            return True
-        for candidate in self._options():
-            self._steps += 1
-            if self._steps > _SEARCH_LIMIT:
-                return False
-            self._chosen.append(candidate)
-            if self._fits() and self._extend():
-                return True
-            self._chosen.pop()
-        return False
-
-    def _options(self) -> list[Candidate]:
-        taken = {candidate.bookie_id for candidate in self._chosen}
-        first_of_rack: dict[str, Candidate] = {}
-        for candidate in self._order:
-            if candidate.bookie_id not in taken:
-                first_of_rack.setdefault(candidate.rack, candidate)
-        neighbours = {candidate.rack for candidate in self._chosen[len(self._chosen) - self._window + 1 :]}
-        if len(self._chosen) < self._window:
-            neighbours = {candidate.rack for candidate in self._chosen}
-        return sorted(first_of_rack.values(), key=lambda candidate: candidate.rack in neighbours)
-
-    def _fits(self) -> bool:
-        """Whether the windows completed by the last choice span enough racks."""
-        racks = [candidate.rack for candidate in self._chosen]
-        if len(racks) == self._size:
-            return all(count >= self._goal for count in racks_of_windows(racks, self._window))
-        if len(racks) < self._window:
-            return True
-        return len(set(racks[-self._window :])) >= self._goal
-
-
-class _Improvement:
-    """Search for the racks to which the fewest places have to go so that the windows lack as few racks as possible.
-
-    `run` returns for each place its new rack, or None where the bookie stays; None if nothing is better than before.
-    Changes of one place are tried first, then of two, and so on, until no rack is lacking or the steps are used up.
-    """
-
-    def __init__(self, racks: Sequence[str], window: int, wanted: int, free: Mapping[str, int]) -> None:
-        """`free` says how many bookies of each rack may be chosen."""
-        self._racks = list(racks)
-        self._window = window
-        self._wanted = wanted
-        self._free = dict(free)
-        self._least = missing_racks(racks, window, wanted)
-        self._chosen: list[str | None] = [None] * len(racks)
-        self._best: list[str | None] | None = None
-        self._steps = 0
-
-    def run(self) -> list[str | None] | None:
-        for changes in range(1, len(self._racks) + 1):
-            self._change(changes, 0)
-            if not self._least or self._steps > _SEARCH_LIMIT:
-                break
-        return self._best
-
-    def _change(self, changes: int, start: int) -> None:
-        for index in range(start, len(self._racks) - changes + 1):
-            before = self._racks[index]
-            for rack, count in self._free.items():
-                if rack == before or not count or not self._least or self._steps > _SEARCH_LIMIT:
-                    continue
-                self._steps += 1
-                self._racks[index] = self._chosen[index] = rack
-                self._free[rack] -= 1
-                if changes > 1:
-                    self._change(changes - 1, index + 1)
-                else:
-                    self._judge()
-                self._free[rack] += 1
-            self._racks[index], self._chosen[index] = before, None
-
-    def _judge(self) -> None:
-        lacking = missing_racks(self._racks, self._window, self._wanted)
-        if lacking < self._least:
-            self._least, self._best = lacking, list(self._chosen)
-
-
-def missing_racks(racks: Sequence[str], window: int, wanted: int) -> int:
-    """How many racks all windows of the ring lack together; 0 where each spans as many as wanted."""
-    return sum(max(0, wanted - count) for count in racks_of_windows(racks, window))
-
-
-def racks_of_windows(racks: Sequence[str], window: int, index: int | None = None) -> list[int]:
-    """The number of racks in each window of the ring, or only in the windows that contain position `index`."""
-    size = len(racks)
-    starts = range(size) if index is None else {(index - offset) % size for offset in range(window)}
-    return [len({racks[(start + offset) % size] for offset in range(window)}) for start in starts]
+    def _may_be(self, drawn: Sequence[Candidate]) -> bool:
+        return len({candidate.place for candidate in drawn}) == len(drawn)
 
 
 def drawing_order(candidates: Sequence[Candidate], rng: RandomSource) -> list[Candidate]:

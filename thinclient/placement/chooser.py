@@ -29,9 +29,9 @@ from bookgate.thinclient.core.placement import (
     EnsemblePlacementPolicy,
     EnsembleRequest,
     RackawarePlacementPolicy,
-    racks_of_windows,
     weighted,
 )
+from bookgate.thinclient.core.spread import lack_of
 from bookgate.thinclient.placement.known_bookies import KnownBookies
 from bookgate.thinclient.placement.racks import RackMapping
 
@@ -119,9 +119,11 @@ class Placement:
 
         Raises NotEnoughBookiesException.
         """
-        rack_of = self._racks.rack_of
+        place_of = self._racks.place_of
         chosen = await self._choose(
-            exclude, lambda found: self._policy.replace_bookie(request, ensemble, index, found, rack_of), scoped
+            exclude,
+            lambda found: self._policy.replace_bookie(request, ensemble, index, found, place_of=place_of),
+            scoped,
         )
         self._judge(request, [*ensemble[:index], chosen, *ensemble[index + 1 :]])
         return chosen
@@ -145,36 +147,36 @@ class Placement:
 
         Returns:
             The bookie ids; None if there is nothing better now, or a bookie of the ensemble is not registered: nobody
-            knows for certain in which rack it is.
+            knows for certain where it is.
         """
-        racks = {each.bookie_id: self._racks.rack(each.info) for each in bookies}
-        if not racks.keys() >= {*ensemble}:
+        places = {each.bookie_id: self._racks.place(each.info) for each in bookies}
+        if not places.keys() >= {*ensemble}:
             return None
         found = [
             replace(each, weight=_PREFERRED * each.weight) if each.bookie_id in prefer else each
             for each in self._candidates(bookies, exclude)
         ]
-        return self._policy.better_ensemble(request, ensemble, found, racks.__getitem__)
+        return self._policy.better_ensemble(request, ensemble, found, place_of=places.__getitem__)
 
     def see(self, bookies: Iterable[RegisteredBookie]) -> None:
-        """Remembers the racks of those that are registered, for when they are not."""
+        """Remembers the places of those that are registered, for when they are not."""
         self._racks.refresh()
         for each in bookies:
             if each.registered:
-                self._racks.rack(each.info)
+                self._racks.place(each.info)
 
     def racks_of(self, bookies: Iterable[RegisteredBookie]) -> dict[str, str]:
         """The racks of bookies, registered or not, where a file tells, or a registration that this process has seen."""
         bookies = list(bookies)
         self.see(bookies)
-        racks = {each.bookie_id: self._racks.rack_of(each.bookie_id) for each in bookies}
+        racks = {each.bookie_id: self._racks.place_of(each.bookie_id).rack for each in bookies}
         return {bookie_id: rack for bookie_id, rack in racks.items() if rack != DEFAULT_RACK}
 
     def _judge(self, request: EnsembleRequest, ensemble: Sequence[str]) -> None:
-        """Counts ensembles that span fewer racks than requested."""
+        """Counts ensembles that span fewer racks than requested, or fewer hosts where there is more than one at all."""
         window = request.write_quorum_size
-        wanted = min(window, self._wanted_racks)
-        if wanted > 1 and min(racks_of_windows([*map(self._racks.rack_of, ensemble)], window)) < wanted:
+        lack = lack_of([*map(self._racks.place_of, ensemble)], window, min(window, self._wanted_racks))
+        if lack.racks or (lack.hosts and self._racks.has_hosts):
             self._on_counted("bookie_watcher_ENSEMBLE_NOT_ADHERING_TO_PLACEMENT_POLICY_TOTAL")
 
     async def _choose(
@@ -210,11 +212,15 @@ class Placement:
     def _candidates(self, known: Sequence[RegisteredBookie], exclude: Collection[str]) -> list[Candidate]:
         bookies = [b for b in known if b.writable]
         self._racks.refresh()
-        candidates = [Candidate(b.bookie_id, self._racks.rack(b.info)) for b in bookies if b.bookie_id not in exclude]
+        candidates = [self._candidate(b) for b in bookies if b.bookie_id not in exclude]
         if self._free_bytes is None:
             return candidates
         self._weigh_if_due(bookies, self._free_bytes)
         return weighted(candidates, self._weights)
+
+    def _candidate(self, bookie: RegisteredBookie) -> Candidate:
+        place = self._racks.place(bookie.info)
+        return Candidate(bookie.bookie_id, place.rack, host=place.host)
 
     def _weigh_if_due(self, bookies: Sequence[RegisteredBookie], free_bytes: FreeBytes) -> None:
         loop = asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""The racks of bookies: from a mapping file, else from a bookie's registration.
+"""The places of bookies: their racks, from a mapping file, else from a bookie's registration.
 
 The file is TOML. In the table `racks`, the key is a bookie id, host or address, the value a rack:
 
@@ -7,6 +7,8 @@ The file is TOML. In the table `racks`, the key is a bookie id, host or address,
     "10.0.0.7" = "/room1/rack2"
 
 It is reloaded when it changes. A bookie that is not in it has the rack in its service info property `rack`, if any.
+
+A bookie's host is what its property `host` says, else the one at which it serves entries.
 """
 
 from __future__ import annotations
@@ -15,11 +17,12 @@ import logging
 import tomllib
 from pathlib import Path
 
-from bookgate.ledger.bookie_info import BOOKIE_RPC, BookieServiceInfo
+from bookgate.ledger.bookie_info import BOOKIE_RPC, HOST_PROPERTY, BookieServiceInfo
 from bookgate.ledger.errors import IncorrectParameterException
 from bookgate.runtime.file_marks import FileMark, mark_of
 from bookgate.runtime.logs import log_event
 from bookgate.thinclient.core.placement import DEFAULT_RACK
+from bookgate.thinclient.core.spread import Place
 
 _log = logging.getLogger(__name__)
 
@@ -27,30 +30,38 @@ RACK_PROPERTY = "rack"
 
 
 class RackMapping:
-    """Racks by bookie, including bookies that are no longer registered."""
+    """Racks and hosts by bookie, including bookies that are no longer registered."""
 
     def __init__(self, file: Path | None = None) -> None:
         """Raises IncorrectParameterException for a file that can't be read or has no such table."""
         self._file = file
         self._mark: FileMark | None = None
         self._racks: dict[str, str] = {}
-        self._seen: dict[str, str] = {}
+        self._seen: dict[str, Place] = {}
         if file is not None:
             self._racks, self._mark = _read(file)
 
-    def rack(self, info: BookieServiceInfo) -> str:
-        """The bookie's rack; `DEFAULT_RACK` if neither source names one."""
+    def place(self, info: BookieServiceInfo) -> Place:
+        """The bookie's rack, `DEFAULT_RACK` if neither source names one, and its host, its id if there is none."""
         endpoint = info.endpoint(BOOKIE_RPC)
         names = [info.bookie_id] if endpoint is None else [info.bookie_id, endpoint.address, endpoint.host]
         names.append(info.bookie_id.rpartition(":")[0])
         mapped = next((self._racks[name] for name in names if name in self._racks), None)
         rack = mapped or info.properties.get(RACK_PROPERTY) or DEFAULT_RACK
-        self._seen[info.bookie_id] = rack
-        return rack
+        host = info.properties.get(HOST_PROPERTY) or (endpoint.host if endpoint else info.bookie_id)
+        place = self._seen[info.bookie_id] = Place(rack, host)
+        return place
 
-    def rack_of(self, bookie_id: str) -> str:
-        """The last known rack of a bookie, whether it is registered or not."""
-        return self._seen.get(bookie_id) or self.rack(BookieServiceInfo.legacy(bookie_id))
+    def place_of(self, bookie_id: str) -> Place:
+        """The last known place of a bookie, whether it is registered or not."""
+        return self._seen.get(bookie_id) or self.place(BookieServiceInfo.legacy(bookie_id))
+
+    @property
+    def has_hosts(self) -> bool:
+        """Whether the bookies seen so far are of more than one host."""
+        places = iter(self._seen.values())
+        first = next(places, None)
+        return any(place != first for place in places)
 
     def refresh(self) -> None:
         """Reloads the file if it changed. If it can't be read, the racks stay unchanged."""

@@ -15,8 +15,8 @@ from bookgate.thinclient.core.placement import (
     DefaultPlacementPolicy,
     EnsembleRequest,
     RackawarePlacementPolicy,
-    missing_racks,
 )
+from bookgate.thinclient.core.spread import Place, missing
 
 
 def better(racks: str, free: str, quorum: int = 2, wanted: int = 2, enforce: bool = False) -> tuple[str, int] | None:
@@ -27,7 +27,10 @@ def better(racks: str, free: str, quorum: int = 2, wanted: int = 2, enforce: boo
     policy = RackawarePlacementPolicy(random.Random(1), wanted, enforce)
     members = [Candidate(name, rack_of[name]) for name in ensemble]
     found = policy.better_ensemble(
-        EnsembleRequest(len(racks), quorum, quorum), ensemble, [*members, *candidates], rack_of.__getitem__
+        EnsembleRequest(len(racks), quorum, quorum),
+        ensemble,
+        [*members, *candidates],
+        lambda name: Place(rack_of[name], name),
     )
     if found is None:
         return None
@@ -44,7 +47,7 @@ def better(racks: str, free: str, quorum: int = 2, wanted: int = 2, enforce: boo
 def test_as_few_places_change_as_can_be(racks: str, free: str, after: int) -> None:
     found = better(racks, free)
     assert found is not None
-    assert missing_racks(found[0], 2, 2) == 0
+    assert missing(found[0], 2, 2) == 0
     assert found[1] == after
 
 
@@ -62,16 +65,29 @@ def test_what_can_not_be_as_wanted_is_as_good_as_it_can_be() -> None:
 
 def test_enforced_racks_take_no_bookie_of_an_unknown_one() -> None:
     policy = RackawarePlacementPolicy(random.Random(1), 2, True)
-    request, racks = EnsembleRequest(2, 2, 2), {"x": "/a", "y": "/a", "z": DEFAULT_RACK}
-    candidates = [Candidate(name, rack) for name, rack in racks.items()]
-    assert policy.better_ensemble(request, ["x", "y"], candidates, racks.__getitem__) is None
+    request = EnsembleRequest(2, 2, 2)
+    places = {each.bookie_id: each for each in (Candidate("x", "/a"), Candidate("y", "/a"), Candidate("z"))}
+
+    def place_of(name: str) -> Place:
+        return places[name].place
+
+    candidates = [*places.values()]
+    assert policy.better_ensemble(request, ["x", "y"], candidates, place_of) is None
     relaxed = RackawarePlacementPolicy(random.Random(1), 2, False)
-    assert relaxed.better_ensemble(request, ["x", "y"], candidates, racks.__getitem__) in (["x", "z"], ["z", "y"])
+    assert relaxed.better_ensemble(request, ["x", "y"], candidates, place_of) in (["x", "z"], ["z", "y"])
 
 
-def test_a_policy_that_does_not_tell_moves_nothing() -> None:
-    policy = DefaultPlacementPolicy(random.Random(1))
-    assert policy.better_ensemble(EnsembleRequest(1, 1, 1), ["x"], [Candidate("y")], lambda _name: "/a") is None
+def test_a_policy_without_racks_moves_what_lies_on_one_host_only() -> None:
+    policy, request = DefaultPlacementPolicy(random.Random(1)), EnsembleRequest(2, 2, 2)
+    candidates = [Candidate("y", host="h1"), Candidate("z", host="h2")]
+    hosts = {"w": "h1", "x": "h1", "v": "h3"}
+
+    def place_of(name: str) -> Place:
+        return Place(DEFAULT_RACK, hosts[name])
+
+    assert policy.better_ensemble(request, ["v", "x"], candidates, place_of) is None
+    assert policy.better_ensemble(request, ["w", "x"], candidates, place_of) in (["z", "x"], ["w", "z"])
+    assert policy.better_ensemble(request, ["w", "x"], candidates[:1], place_of) is None
 
 
 @settings(max_examples=60)
@@ -79,10 +95,10 @@ def test_a_policy_that_does_not_tell_moves_nothing() -> None:
 def test_it_is_better_or_nothing_is(racks: str, free: str, quorum: int, wanted: int) -> None:
     quorum = min(quorum, len(racks))
     wanted = min(wanted, quorum)
-    now, found = missing_racks(racks, quorum, wanted), better(racks, free, quorum, wanted)
+    now, found = missing(racks, quorum, wanted), better(racks, free, quorum, wanted)
     choices = product(*[{rack, *free} for rack in racks])
-    best = min(missing_racks(each, quorum, wanted) for each in choices if _can_be_had(racks, each, free))
-    assert (now if found is None else missing_racks(found[0], quorum, wanted)) == best
+    best = min(missing(each, quorum, wanted) for each in choices if _can_be_had(racks, each, free))
+    assert (now if found is None else missing(found[0], quorum, wanted)) == best
     assert (found is None) == (best == now)
 
 

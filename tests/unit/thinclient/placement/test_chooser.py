@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import permutations
 from pathlib import Path
 
@@ -23,9 +23,9 @@ from bookgate.thinclient.core.placement import (
     EnsembleRequest,
     RackawarePlacementPolicy,
     drawing_order,
-    racks_of_windows,
     weighted,
 )
+from bookgate.thinclient.core.spread import Place, kinds_in_windows
 from bookgate.thinclient.placement.chooser import Placement, create_policy
 from bookgate.thinclient.placement.racks import RackMapping
 from tests.unit.thinclient.fakes import FakeDiscovery
@@ -33,6 +33,10 @@ from tests.unit.thinclient.fakes import FakeDiscovery
 
 def bookies_in(*racks: str) -> list[Candidate]:
     return [Candidate(f"bookie-{number}", rack) for number, rack in enumerate(racks, 1)]
+
+
+def places_of(candidates: Sequence[Candidate]) -> Callable[[str], Place]:
+    return {candidate.bookie_id: candidate.place for candidate in candidates}.__getitem__
 
 
 @st.composite
@@ -48,7 +52,7 @@ def best_possible(request: EnsembleRequest, candidates: Sequence[Candidate], wan
     racks = [candidate.rack for candidate in candidates]
     best = 0
     for chosen in set(permutations(racks, request.ensemble_size)):
-        best = max(best, min(racks_of_windows(chosen, request.write_quorum_size)))
+        best = max(best, min(kinds_in_windows(chosen, request.write_quorum_size)))
         if best >= wanted:
             return wanted
     return best
@@ -73,7 +77,7 @@ class TestPolicies:
         ensemble = RackawarePlacementPolicy(rng, min_racks).new_ensemble(request, candidates)
         rack_of = {candidate.bookie_id: candidate.rack for candidate in candidates}
         wanted = min(min_racks, request.write_quorum_size)
-        spans = racks_of_windows([rack_of[bookie_id] for bookie_id in ensemble], request.write_quorum_size)
+        spans = kinds_in_windows([rack_of[bookie_id] for bookie_id in ensemble], request.write_quorum_size)
         assert min(spans) >= best_possible(request, candidates, wanted)
 
     @given(requests_and_candidates(), st.data())
@@ -84,21 +88,19 @@ class TestPolicies:
         policy = RackawarePlacementPolicy(rng)
         ensemble = policy.new_ensemble(request, candidates)
         index = data.draw(st.integers(0, len(ensemble) - 1))
-        racks = {candidate.bookie_id: candidate.rack for candidate in candidates}
+        place_of = places_of(candidates)
         if len(candidates) == len(ensemble):
             with pytest.raises(NotEnoughBookiesException, match=ensemble[index]):
-                policy.replace_bookie(request, ensemble, index, candidates, racks.__getitem__)
+                policy.replace_bookie(request, ensemble, index, candidates, place_of)
             return
-        assert policy.replace_bookie(request, ensemble, index, candidates, racks.__getitem__) not in ensemble
+        assert policy.replace_bookie(request, ensemble, index, candidates, place_of) not in ensemble
 
     def test_a_replacement_keeps_the_spread(self) -> None:
         candidates = bookies_in("/a", "/b", "/a", "/b")
         policy = RackawarePlacementPolicy(random.Random(1))
-        racks = {candidate.bookie_id: candidate.rack for candidate in candidates}
+        place_of = places_of(candidates)
         for _ in range(20):
-            chosen = policy.replace_bookie(
-                EnsembleRequest(2, 2, 2), ["bookie-1", "bookie-2"], 0, candidates, racks.__getitem__
-            )
+            chosen = policy.replace_bookie(EnsembleRequest(2, 2, 2), ["bookie-1", "bookie-2"], 0, candidates, place_of)
             assert chosen == "bookie-3"
 
     def test_enforced_racks_refuse_rather_than_fall_back(self) -> None:
@@ -109,7 +111,11 @@ class TestPolicies:
             policy.new_ensemble(EnsembleRequest(2, 2, 2), bookies_in("/a", DEFAULT_RACK))
         with pytest.raises(NotEnoughBookiesException, match="can't be replaced"):
             policy.replace_bookie(
-                EnsembleRequest(2, 2, 2), ["bookie-1", "bookie-9"], 1, bookies_in("/a", "/a"), lambda _: "/a"
+                EnsembleRequest(2, 2, 2),
+                ["bookie-1", "bookie-9"],
+                1,
+                bookies_in("/a", "/a"),
+                lambda name: Place("/a", name),
             )
 
     def test_heavier_bookies_are_drawn_more_often(self) -> None:
@@ -129,10 +135,10 @@ class Discovery(FakeDiscovery):
 
     def __init__(self, *bookie_ids: str) -> None:
         super().__init__([])
-        self._infos = [BookieServiceInfo(name) for name in bookie_ids]
+        self.infos = [BookieServiceInfo(name) for name in bookie_ids]
 
     async def bookies(self, bookie_set: BookieSet) -> Sequence[RegisteredBookie]:
-        return [RegisteredBookie(info, writable=True, read_only=False) for info in self._infos]
+        return [RegisteredBookie(info, writable=True, read_only=False) for info in self.infos]
 
 
 def placement_over(*bookie_ids: str, quarantined: Sequence[str] = (), **settings: object) -> Placement:
@@ -155,6 +161,37 @@ class TestPlacement:
         placement = placement_over("a", "b", "c")
         with pytest.raises(NotEnoughBookiesException):
             await placement.replace_bookie(EnsembleRequest(2, 2, 2), ["a", "b"], 0, exclude=["c"])
+
+    @pytest.mark.asyncio
+    @pytest.mark.parametrize("policy", ["default", "rackaware"])
+    async def test_instances_of_one_host_hold_no_two_copies_while_there_are_others(self, policy: str) -> None:
+        counted: list[str] = []
+        config = ClientConfig(placement_policy=policy, min_racks_per_write_quorum=1)
+        discovery = Discovery("h1:1", "h1:2", "h2:1", "h2:2", "h3:1")
+        discovery.infos = [BookieServiceInfo.legacy(name) for name in ("h1:1", "h1:2", "h2:1", "h2:2", "h3:1")]
+        made = create_policy(config, random.Random(3))
+        placement = Placement(discovery, made, config, on_counted=counted.append)
+        request = EnsembleRequest(3, 3, 2)
+        for _ in range(20):
+            ensemble = await placement.new_ensemble(request)
+            assert sorted(name[:2] for name in ensemble) == ["h1", "h2", "h3"]
+            at = next(index for index, name in enumerate(ensemble) if name.startswith("h1"))
+            assert (await placement.replace_bookie(request, ensemble, at))[:2] == "h1"
+        assert not counted
+        assert await placement.replace_bookie(request, ["h1:1", "h2:1", "h3:1"], 2) in ("h1:2", "h2:2")
+        assert len(counted) == 1
+        registered = await discovery.bookies(BookieSet.ALL)
+        better = placement.better_ensemble(request, ["h1:1", "h2:1", "h2:2"], registered)
+        assert better in (["h1:1", "h3:1", "h2:2"], ["h1:1", "h2:1", "h3:1"])
+
+    @pytest.mark.asyncio
+    async def test_a_cluster_of_one_host_makes_no_compromise(self) -> None:
+        counted: list[str] = []
+        config, discovery = ClientConfig(), Discovery()
+        discovery.infos = [BookieServiceInfo.legacy(name) for name in ("h1:1", "h1:2")]
+        placement = Placement(discovery, create_policy(config, random.Random(3)), config, on_counted=counted.append)
+        assert {*await placement.new_ensemble(EnsembleRequest(2, 2, 2))} == {"h1:1", "h1:2"}
+        assert not counted
 
     @pytest.mark.asyncio
     async def test_free_space_is_asked_for_in_the_background(self) -> None:
@@ -182,12 +219,24 @@ class TestRacks:
         file = tmp_path / "racks.toml"
         file.write_text('[racks]\n"b1" = "/r1"\n"10.0.0.7" = "/r2"\n"host-3" = "/r3"\n')
         racks = RackMapping(file)
-        assert racks.rack(BookieServiceInfo("b1", (), {"rack": "/own"})) == "/r1"
-        assert racks.rack(BookieServiceInfo("b2", (Endpoint("bookie", "10.0.0.7", 1, "bookie-rpc"),))) == "/r2"
-        assert racks.rack(BookieServiceInfo("host-3:3181")) == "/r3"
-        assert racks.rack(BookieServiceInfo("b4", (), {"rack": "/own"})) == "/own"
-        assert racks.rack(BookieServiceInfo("b5")) == DEFAULT_RACK
-        assert racks.rack_of("b4") == "/own"
+        assert racks.place(BookieServiceInfo("b1", (), {"rack": "/own"})).rack == "/r1"
+        assert racks.place(BookieServiceInfo("b2", (Endpoint("bookie", "10.0.0.7", 1, "bookie-rpc"),))).rack == "/r2"
+        assert racks.place(BookieServiceInfo("host-3:3181")).rack == "/r3"
+        assert racks.place(BookieServiceInfo("b4", (), {"rack": "/own"})).rack == "/own"
+        assert racks.place(BookieServiceInfo("b5")).rack == DEFAULT_RACK
+        assert racks.place_of("b4").rack == "/own"
+
+    def test_a_host_is_what_the_bookie_says_else_where_it_serves(self) -> None:
+        racks, endpoint = RackMapping(), Endpoint("bookie", "10.0.0.7", 3182, "bookie-rpc")
+        assert not racks.has_hosts
+        assert racks.place(BookieServiceInfo("b1", (endpoint,))).host == "10.0.0.7"
+        assert racks.place(BookieServiceInfo.legacy("10.0.0.7:3181")).host == "10.0.0.7"
+        assert not racks.has_hosts
+        assert racks.place(BookieServiceInfo("b2", (endpoint,), {"host": "node-1"})).host == "node-1"
+        assert racks.has_hosts
+        assert racks.place(BookieServiceInfo("b3")).host == "b3"
+        assert racks.place_of("b2") == Place(DEFAULT_RACK, "node-1")
+        assert racks.place_of("gone:3181") == Place(DEFAULT_RACK, "gone")
 
     def test_a_changed_file_counts_and_a_broken_one_does_not(self, tmp_path: Path) -> None:
         file = tmp_path / "racks.toml"
@@ -196,11 +245,11 @@ class TestRacks:
         (tmp_path / "new").write_text('[racks]\n"b1" = "/r2"\n')
         (tmp_path / "new").rename(file)
         racks.refresh()
-        assert racks.rack_of("b1") == "/r2"
+        assert racks.place_of("b1").rack == "/r2"
         (tmp_path / "new").write_text("not toml at all")
         (tmp_path / "new").rename(file)
         racks.refresh()
-        assert racks.rack_of("b1") == "/r2"
+        assert racks.place_of("b1").rack == "/r2"
 
     @pytest.mark.parametrize("content", ["x = 1\n", '[racks]\n"b1" = "r1"\n', "]["])
     def test_a_file_that_is_no_mapping_is_named(self, tmp_path: Path, content: str) -> None:
