@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bookgate.runtime.command_line.output import WRONG_USAGE, OutputForm, chosen_form, fail
+from bookgate.runtime.secret_files import secret_of
 
 _SECRETS = ("password", "token")
 """Names of options that take a secret as an argument; each has a twin `--NAME-file`."""
@@ -50,19 +51,6 @@ def take_password(context: Any, file: Path | None) -> None:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "it is no text in UTF-8"
         fail(f"--password-file {file} can't be read: {reason}", WRONG_USAGE)
-
-
-def secret_of(file: Path) -> str:
-    """What a file holds, less one line's end; of standard input (`-`) the first line, and what follows is left there.
-
-    Raises OSError, ValueError for what is no UTF-8.
-    """
-    if str(file) != "-":
-        text = file.read_bytes()
-    else:
-        with open(sys.stdin.fileno(), "rb", buffering=0, closefd=False) as unbuffered:
-            text = unbuffered.readline()
-    return text.removesuffix(b"\n").removesuffix(b"\r").decode()
 
 
 _ARGUMENT = "COMMANDLINE"

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 from bookgate.ledger.bookie_info import HTTP, TLS_EXTENSION, Endpoint
 from bookgate.ledger.errors import BKException, IncorrectParameterException
 from bookgate.ledger.metadata_store import ServiceDiscovery
-from bookgate.runtime.command_line.secret_options import secret_of
+from bookgate.runtime.secret_files import secret_of
 from bookgate.thinclient.gateways.tokens import may_carry_tokens
 
 _TIMEOUT = 60.0

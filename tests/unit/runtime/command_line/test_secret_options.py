@@ -13,7 +13,7 @@ from bookgate.bookie.tools.configuration.schema import assignments
 from bookgate.ledger.errors import IncorrectParameterException
 from bookgate.runtime.command_line.groups import new_group
 from bookgate.runtime.command_line.output import AsJson, choose_form
-from bookgate.runtime.command_line.secret_options import secret_of
+from bookgate.runtime.secret_files import secret_of
 from bookgate.thinclient.commands.client_options import Password
 from bookgate.thinclient.commands.http_options import Token, TokenFile
 from bookgate.thinclient.spark.commands.secret_arguments import warn_of_secrets
