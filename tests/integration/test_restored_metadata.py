@@ -14,15 +14,20 @@ import pytest
 
 from bookgate.bookie.standalone.cluster import BookieProcess, StandaloneCluster
 from bookgate.ledger.errors import NoSuchLedgerExistsOnMetadataServerException
+from bookgate.ledger.ledger_id import LedgerId
 from bookgate.thinclient.blocking.client import BookKeeper
 
 OLD, NEW = [b"old %d" % number for number in range(5)], [b"new %d" % number for number in range(50)]
+SCOPED = LedgerId(-42, -7)
 COMMAND = (sys.executable, "-m", "bookgate")
 
 
 @pytest.fixture
 def restored(tmp_path: Path) -> Iterator[tuple[StandaloneCluster, int, int]]:
-    """A cluster whose store knows the first ledger and has forgotten the second; it collects nothing by itself."""
+    """A cluster whose store knows the first ledger and has forgotten the second, and one of a scope.
+
+    It collects nothing by itself.
+    """
     root = tmp_path / "cluster"
     store = root / "metadata.sqlite"
     options = ("--set=gc_collect_ledgers=false", "--set=gc_wait_seconds=0.2")
@@ -32,6 +37,7 @@ def restored(tmp_path: Path) -> Iterator[tuple[StandaloneCluster, int, int]]:
     shutil.copy(store, tmp_path / "backup")
     with StandaloneCluster(root, bookies=3) as before:
         lost = write(before, NEW)
+        write(before, NEW, ledger_id=SCOPED)
     for suffix in ("-wal", "-shm"):
         Path(f"{store}{suffix}").unlink(missing_ok=True)
     shutil.copy(tmp_path / "backup", store)
@@ -39,9 +45,9 @@ def restored(tmp_path: Path) -> Iterator[tuple[StandaloneCluster, int, int]]:
         yield cluster, known, lost
 
 
-def write(cluster: StandaloneCluster, payloads: list[bytes], password: bytes = b"planted-secret") -> int:
+def write(cluster: StandaloneCluster, payloads: list[bytes], ledger_id: LedgerId | None = None) -> int:
     with BookKeeper.connect(cluster.gateway_uri) as client:
-        with client.create_ledger(ensemble_size=3, write_quorum_size=2, ack_quorum_size=2, password=password) as ledger:
+        with client.create_ledger(3, 2, 2, password=b"planted-secret", ledger_id=ledger_id) as ledger:
             ledger.append_all(payloads)
         return ledger.ledger_id.ledger_id
 
@@ -55,7 +61,7 @@ def run(cluster: StandaloneCluster, *arguments: str, fails: bool = False) -> Any
     return json.loads(result.stderr if fails and not result.stdout else result.stdout)
 
 
-def read(cluster: StandaloneCluster, ledger_id: int) -> list[bytes]:
+def read(cluster: StandaloneCluster, ledger_id: int | LedgerId) -> list[bytes]:
     with BookKeeper.connect(cluster.gateway_uri) as client:
         handle = client.open_ledger(ledger_id, password=b"planted-secret")
         return [bytes(entry.payload) for entry in handle.read(0, handle.last_add_confirmed)]
@@ -87,6 +93,13 @@ def test_what_came_after_the_backup_is_found_and_adopted(restored: tuple[Standal
         "exists"
         in run(cluster, "ledger", "adopt", str(lost), "--password=planted-secret", "--yes", fails=True)["error"]
     )
+
+    in_scope = ("ledger", "orphans", f"--ledger-scope-id={SCOPED.scope_id}")
+    assert [each["ledger_id"] for each in run(cluster, *in_scope)["orphans"]] == [SCOPED.ledger_id]
+    adopted = run(cluster, "ledger", "adopt", SCOPED.qualified_name, "--password=planted-secret", "--yes")
+    assert (adopted["state"], adopted["last_entry_id"]) == ("CLOSED", 49)
+    assert read(cluster, SCOPED) == NEW
+    assert run(cluster, *in_scope)["orphans"] == []
 
 
 def test_suspension_lasts_over_restarts(own_bookie: BookieProcess) -> None:

@@ -27,7 +27,7 @@ from bookgate.thinclient.commands.client_options import (
     with_client,
     with_metadata,
 )
-from bookgate.thinclient.commands.ledger_naming import LedgerName, names_ledger
+from bookgate.thinclient.commands.ledger_naming import LedgerName, ScopeId, names_ledger, parse_scope
 from bookgate.thinclient.commands.ledger_output import describe
 from bookgate.thinclient.tools.adoption import adopt as adopt_ledger
 from bookgate.thinclient.tools.held_ledgers import HeldLedgers, held_ledgers, unknown_to_metadata
@@ -36,12 +36,14 @@ adopt_app = new_group("Ledgers that bookies hold.")
 
 
 @adopt_app.command()
-def orphans(context: typer.Context, gateways: Gateways = None, as_json: AsJson = False) -> None:
+def orphans(
+    context: typer.Context, ledger_scope_id: ScopeId = None, gateways: Gateways = None, as_json: AsJson = False
+) -> None:
     """Lists ledgers that bookies hold and the metadata do not know, asking every bookie's HTTP admin.
 
     They were deleted and not collected yet, or the metadata store was put back to a state before them: nobody but you
     can tell. `bookgate ledger adopt` makes metadata for those that are to stay. Exit code 1 when a bookie could not be
-    asked.
+    asked. One scope is looked at, 0 unless --ledger-scope-id names another.
 
     JSON: {"orphans": [{"ledger_id", "bookies": [ids]}], "largest_held": id, -1 for none, "not_asked": {bookie: why}}.
 
@@ -49,9 +51,10 @@ def orphans(context: typer.Context, gateways: Gateways = None, as_json: AsJson =
     Example: bookgate ledger orphans --gateways grpc://gw-1:4181
     """
     config = client_config(context, gateways)
+    scope_id = parse_scope(ledger_scope_id)
 
     async def work(factory: LedgerManagerFactory) -> tuple[HeldLedgers, dict[int, list[str]]]:
-        held = await held_ledgers(factory, config.bookie_tls_ca or config.tls_ca)
+        held = await held_ledgers(factory, config.bookie_tls_ca or config.tls_ca, scope_id)
         return held, await unknown_to_metadata(factory, held)
 
     held, unknown = with_metadata(context, gateways, work)
@@ -117,10 +120,10 @@ def adopt(
     config = client_config(context, gateways)
 
     async def find(factory: LedgerManagerFactory) -> list[str]:
-        held = await held_ledgers(factory, config.bookie_tls_ca or config.tls_ca)
+        held = await held_ledgers(factory, config.bookie_tls_ca or config.tls_ca, ledger_id.scope_id)
         if not despite:
             _require_all(held)
-        return held.holders.get(ledger_id.number, [])
+        return held.holders.get(ledger_id.ledger_id, [])
 
     holders = with_metadata(context, gateways, find)
     if not holders:

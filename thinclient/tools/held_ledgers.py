@@ -7,6 +7,7 @@ Java bookie), is named with the reason, and nothing is concluded of what it may 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,8 +23,9 @@ _READ_AT_ONCE = 1000
 
 @dataclass
 class HeldLedgers:
-    """By ledger id (scope 0) the bookies that hold it, ordered; and why others could not be asked."""
+    """Of one scope, by ledger id the bookies that hold it, ordered; and why others could not be asked."""
 
+    scope_id: int = 0
     holders: dict[int, list[str]] = field(default_factory=dict)
     not_asked: dict[str, str] = field(default_factory=dict)
 
@@ -33,12 +35,12 @@ class HeldLedgers:
         return max(self.holders, default=-1)
 
 
-async def held_ledgers(factory: LedgerManagerFactory, authorities: Path | None) -> HeldLedgers:
-    """What all bookies that have a cookie hold; `authorities` vouch for HTTP over TLS. Raises BKException."""
-    found = HeldLedgers()
+async def held_ledgers(factory: LedgerManagerFactory, authorities: Path | None, scope_id: int = 0) -> HeldLedgers:
+    """What all bookies with a cookie hold of a scope; `authorities` vouch for HTTP over TLS. Raises BKException."""
+    found = HeldLedgers(scope_id)
     for bookie in await factory.service_discovery.bookies(BookieSet.ALL):
         try:
-            held = await asyncio.to_thread(_held_by, bookie, authorities)
+            held = await asyncio.to_thread(_held_by, bookie, authorities, scope_id)
         except AdminRefusedException as error:
             found.not_asked[bookie.bookie_id] = str(error)
             continue
@@ -47,22 +49,30 @@ async def held_ledgers(factory: LedgerManagerFactory, authorities: Path | None) 
     return found
 
 
-def _held_by(bookie: RegisteredBookie, authorities: Path | None) -> list[int]:
+def _held_by(bookie: RegisteredBookie, authorities: Path | None, scope_id: int) -> list[int]:
     endpoint = bookie.info.endpoint(HTTP)
     if endpoint is None:
         raise AdminRefusedException("it is not registered with an HTTP admin")
     admin = AdminHttp(endpoint_url(endpoint), authorities=authorities)
-    held: list[int] = []
+    return [number for page in held_pages(admin, scope_id) for number in page]
+
+
+def held_pages(admin: AdminHttp, scope_id: int) -> Iterator[list[int]]:
+    """The ids of the ledgers of a scope that one bookie holds, in the order of listings.
+
+    Raises AdminRefusedException, also where the bookie is of a version that does not list this scope.
+    """
+    scope = f"&ledger_scope_id={scope_id}" if scope_id else ""
     after = ""
     while True:
         try:
-            page = admin.get(f"/api/v1/bookie/ledgers?limit={_PAGE}{after}")
-            held += page["ledgers"]
+            page = admin.get(f"/api/v1/bookie/ledgers?limit={_PAGE}{scope}{after}")
+            yield page["ledgers"]
             following = page["next"]
         except (KeyError, TypeError):
             raise AdminRefusedException("it does not tell its ledgers") from None
         if following is None:
-            return held
+            return
         after = f"&start_after={following}"
 
 
@@ -72,7 +82,7 @@ async def unknown_to_metadata(factory: LedgerManagerFactory, held: HeldLedgers) 
     ids = sorted(held.holders)
     for start in range(0, len(ids), _READ_AT_ONCE):
         some = ids[start : start + _READ_AT_ONCE]
-        answers = await factory.ledger_manager.read_many([LedgerId.unscoped(number) for number in some])
+        answers = await factory.ledger_manager.read_many([LedgerId(held.scope_id, number) for number in some])
         for number, answer in zip(some, answers, strict=True):
             if isinstance(answer, NoSuchLedgerExistsOnMetadataServerException):
                 unknown[number] = held.holders[number]

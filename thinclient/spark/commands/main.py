@@ -272,6 +272,8 @@ def leftovers_command(
 
     before_ms = time.time_ns() // 1_000_000 - _milliseconds(older_than)
     options = parse_options(_options(gateways, "", None, option))
+    if options.scope_id:
+        fail("option scopeId: the sink writes ledgers of scope 0 only, so it leaves none in another")
     with clients.use(options.gateways, options.client_settings) as client:
         found = leftovers.leftovers(client, before_ms)
         rows = [_leftover(write, record) for write, records in found.items() for record in records]

@@ -1,11 +1,12 @@
-"""The table `held-ledgers`, used by the job `orphans`: the ledgers that bookies say they hold, one task per bookie.
+"""The table `held-ledgers`, used by the job `orphans`: the ledgers of a scope that bookies say they hold, one task
+per bookie.
 
 A bookie that holds nothing has one row without a ledger; for one that can't be asked, `trouble` gives the reason.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -15,8 +16,8 @@ from bookgate.ledger.metadata_store import BookieSet
 from bookgate.thinclient.spark.options.read_options import Options
 from bookgate.thinclient.spark.worker_client import client_config, clients
 from bookgate.thinclient.tools.admin_client import AdminHttp, AdminRefusedException, endpoint_url
+from bookgate.thinclient.tools.held_ledgers import held_pages
 
-_PAGE = 100_000
 HELD_SCHEMA = pa.schema(
     [
         pa.field("bookie_id", pa.string(), nullable=False),
@@ -60,19 +61,14 @@ class HeldLedgersReader(DataSourceReader):
         config = client_config(self._options.client_settings)
         # Whom the client trusts for the entry port, whose certificate HTTP shares.
         admin = AdminHttp(partition.http, authorities=config.bookie_tls_ca or config.tls_ca)
-        after = ""
         try:
-            while True:
-                page = admin.get(f"/api/v1/bookie/ledgers?limit={_PAGE}{after}")
-                yield _held_batch(bookie_id, page["ledgers"], None)
-                if page["next"] is None:
-                    return
-                after = f"&start_after={page['next']}"
-        except (AdminRefusedException, KeyError, TypeError) as error:
+            for page in held_pages(admin, self._options.scope_id):
+                yield _held_batch(bookie_id, page, None)
+        except AdminRefusedException as error:
             yield _held_batch(bookie_id, [None], f"it does not tell its ledgers: {error}")
 
 
-def _held_batch(bookie_id: str, ledgers: list[int | None], trouble: str | None) -> pa.RecordBatch:
+def _held_batch(bookie_id: str, ledgers: Sequence[int | None], trouble: str | None) -> pa.RecordBatch:
     count = len(ledgers)
     return pa.RecordBatch.from_arrays(
         [

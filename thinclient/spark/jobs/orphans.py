@@ -39,7 +39,7 @@ NOT_CHECKED = "not checked"
 def orphans(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
     """(kind, bookie_id, ledger_id, detail): `unknown to the metadata`, `not held`, or `not checked` without a ledger.
 
-    `options` say how to reach the cluster; all ledgers of scope 0 are looked at, which is the scope that bookies hold.
+    `options` say how to reach the cluster; all ledgers of one scope are looked at, 0 unless `scopeId` names another.
     """
     reader = spark.read.format("bookkeeper").options(**options)
     told = reader.option("table", Table.HELD_LEDGERS.value).load().persist()
@@ -87,7 +87,7 @@ def _look_again(options: Options) -> Callable[..., Column]:
 def _verdict(options: Options, kind: str, bookie_id: str, ledger_id: int) -> str | None:
     with clients.use(options.gateways, options.client_settings) as client:
         try:
-            record = client.read_record(LedgerId(0, ledger_id))
+            record = client.read_record(LedgerId(options.scope_id, ledger_id))
         except NoSuchLedgerExistsOnMetadataServerException:
             return "deleted, or never created" if kind == UNKNOWN_TO_METADATA else None
         return None if kind == UNKNOWN_TO_METADATA else _ask_bookie(client, record, bookie_id, options)

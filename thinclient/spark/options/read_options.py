@@ -231,7 +231,7 @@ _NOT_OF_JOBS = {
         "audit",
         ("readMode", "digestType", "passwords", *_ROWS, "includeUncommitted", "pushdown", *OF_STREAMS),
     ),
-    Table.HELD_LEDGERS: ("orphans", ("scopeId", *_ENTRIES_ONLY, *_LEDGERS_ONLY)),
+    Table.HELD_LEDGERS: ("orphans", (*_ENTRIES_ONLY, *_LEDGERS_ONLY)),
 }
 """The job that reads a table, and the options that it has no use for: it looks at every copy, or at every ledger."""
 

@@ -50,7 +50,7 @@ def parse_write_options(raw: Mapping[str, str], environment: Mapping[str, str] |
     _refuse_those_of_reading(given)
     common = parse_options(raw, environment)
     if common.scope_id:
-        raise OptionError("option scopeId: entries of scoped ledgers can't be written, their metadata only")
+        raise OptionError("option scopeId: the sink writes ledgers of scope 0 only")
     return WriteOptions(
         common.gateways,
         *_sizes(given),

@@ -203,7 +203,6 @@ def test_tables_of_jobs_are_named_by_jobs_and_by_no_error() -> None:
         ("copies", {"includePayload": "true"}),
         ("held-ledgers", {"ledgerIds": "1"}),
         ("held-ledgers", {"customMetadata.app": "x"}),
-        ("held-ledgers", {"scopeId": "7"}),
         ("held-ledgers", {"startingTimestamp": "1"}),
     ):
         (name,) = options
