@@ -95,12 +95,26 @@ class Journal:
         self.synced_mark = fmt.NO_MARK
 
     def open(self, replayed: LogMark = fmt.NO_MARK) -> None:
-        """Begins a new file after the existing ones, and starts the thread. `replayed`: where the existing ones end."""
+        """Begins a new file after the existing ones, and starts the thread.
+
+        Without space for it the journal begins stalled; not where the directory has no file yet: the bookie would have
+        run, and the next start would take its journal for lost.
+
+        Args:
+            replayed: Where the existing files end.
+
+        Raises:
+            OSError: A file can't be made.
+        """
         self.synced_mark = replayed
+        existing = list_journals(self._files, self._directory)
         try:
-            self._begin()
+            self._begin(existing)
             self._accepting = True
         except OSError as error:
+            if is_no_space(error) and not existing:
+                reason = f"{error.strerror}: a bookie does not begin without its first journal file; make room for it"
+                raise OSError(error.errno, reason, str(self._directory)) from error
             if not is_no_space(error) or self._events.not_stored((), error) is Retry.NEVER:
                 raise
             self._out_of_space = True
@@ -110,12 +124,11 @@ class Journal:
                 logging.ERROR,
                 directory=self._directory,
                 error=error,
-                note="not even for its first file",
+                note="not even for the first file of this start",
             )
         self._thread = self._threads.start(self._run, "journal")
 
-    def _begin(self) -> None:
-        existing = list_journals(self._files, self._directory)
+    def _begin(self, existing: list[int]) -> None:
         journal_id = existing[-1] + 1 if existing else int(self._threads.wall_clock() * 1000) + 1
         self._file = JournalFile(self._files, self._directory, journal_id, self._options)
         self.synced_mark = LogMark(journal_id, self._file.position)
@@ -334,7 +347,7 @@ class Journal:
             with self._ready:
                 self._retry = False
             try:
-                self._begin()
+                self._begin(list_journals(self._files, self._directory))
             except OSError as error:
                 if not is_no_space(error):
                     raise

@@ -247,6 +247,28 @@ def test_a_start_without_space_fails_where_nobody_agrees_to_wait(tmp_path: Path)
     assert not run.disk.open_paths
 
 
+def test_directories_that_no_bookie_has_run_on_need_room_for_the_first_journal_file(tmp_path: Path) -> None:
+    """Else the bookie would be marked as one that has run, and its next start miss the journal."""
+    disk = new_disk(tmp_path)
+    run = PatientRun(tmp_path, disk, -1)
+    run.acks.on_no_space = lambda tokens: Retry.WITH_SPACE
+
+    def without_room_for_journals(operation: Operation) -> None:
+        if operation.kind in GROWS and operation.path.suffix == ".txn":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(operation.path))
+
+    disk.on_operation = without_room_for_journals
+    with pytest.raises(OSError, match="without its first journal file; make room for it") as caught:
+        run.open()
+    assert is_no_space(caught.value)
+    assert not disk.open_paths
+    run = PatientRun(tmp_path, disk, -1)
+    run.open()
+    run.listen()
+    run.insist(lambda: run.add(1, 0))
+    run.storage.close()
+
+
 def test_a_fence_that_was_refused_does_not_count_as_durable(tmp_path: Path) -> None:
     """Asked again on a disk that is still full, it is refused again."""
     disk = new_disk(tmp_path)
