@@ -52,7 +52,7 @@ from bookgate.thinclient.gateways.pinned_create import create_pinned
 from bookgate.thinclient.gateways.registration import RpcRegistrationManager
 from bookgate.thinclient.gateways.replication import RpcReplicationMetadata
 from bookgate.thinclient.gateways.retry_policy import DEFAULT_RETRIES, RetryPolicy
-from bookgate.thinclient.gateways.streams import MAX_BATCH, pages_of, read_scope
+from bookgate.thinclient.gateways.streams import MAX_BATCH, pages_of, read_ledgers
 from bookgate.thinclient.gateways.tokens import TokenSource
 from bookgate.thinclient.gateways.uri import TlsFiles
 from bookgate.thinclient.gateways.watch import MetadataWatch
@@ -172,12 +172,8 @@ class RpcLedgerManager(LedgerManager):
         return self._record(response, what)
 
     async def read_many(self, ledger_ids: Sequence[LedgerId]) -> list[LedgerRecord | BKException]:
-        """Reads many ledgers, thousands per round trip. See `LedgerManager.read_many`."""
-        found: dict[LedgerId, LedgerRecord | BKException] = {}
-        for scope_id in dict.fromkeys(each.scope_id for each in ledger_ids):
-            wanted = {each.ledger_id for each in ledger_ids if each.scope_id == scope_id}
-            results = await read_scope(self._gateways, wanted, scope_id, self._record_or_error)
-            found.update({LedgerId(scope_id, number): result for number, result in results.items()})
+        """Reads many ledgers, thousands of a scope per round trip. See `LedgerManager.read_many`."""
+        found = await read_ledgers(self._gateways, ledger_ids, self._record_or_error)
         return [found[ledger_id] for ledger_id in ledger_ids]
 
     def _record_or_error(self, response: wire.LedgerMetadataResponse, what: str) -> LedgerRecord | BKException:

@@ -11,13 +11,14 @@ Not its job: what a response says about a ledger, and changes (`ledger_manager`)
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TypeVar
 
 from grpc.aio import AioRpcError
 
 from bookgate.ledger.errors import BKException, MetaStoreException, WrongClusterException
 from bookgate.ledger.id_set import unsigned
+from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata_store import LedgerRecord
 from bookgate.protos.bookkeeper.common.v1.status_pb2 import StatusCode
 from bookgate.protos.bookkeeper.gateway.v1 import ledger_metadata_service_pb2 as wire
@@ -35,8 +36,43 @@ Outcome = Callable[[wire.LedgerMetadataResponse, str], LedgerRecord | BKExceptio
 MAX_BATCH = 10_000
 """Maximum ledgers in one batch; also the gateways' limit."""
 
+_SCOPES_AT_ONCE = 16
 
-async def read_scope(
+
+async def read_ledgers(
+    gateways: GatewayChannel, ledger_ids: Sequence[LedgerId], outcome: Outcome
+) -> dict[LedgerId, LedgerRecord | BKException]:
+    """Reads ledgers of any scopes; returns by id what `outcome` makes of each response.
+
+    A request names one scope. With ids that are UUIDs each ledger has a scope to itself, so requests go side by side.
+
+    Raises MetaStoreException if nothing new arrives in time.
+    """
+    wanted: dict[int, set[int]] = {}
+    for each in ledger_ids:
+        wanted.setdefault(each.scope_id, set()).add(each.ledger_id)
+    found: dict[LedgerId, LedgerRecord | BKException] = {}
+
+    async def work() -> None:
+        while wanted:
+            scope_id, numbers = wanted.popitem()
+            results = await _read_scope(gateways, numbers, scope_id, outcome)
+            found.update({LedgerId(scope_id, number): result for number, result in results.items()})
+
+    if len(wanted) < 2:
+        await work()
+        return found
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(_SCOPES_AT_ONCE, len(wanted))):
+                group.create_task(work())
+    except* BKException as failures:
+        # One failure ends the others, which would say the same.
+        raise failures.exceptions[0] from None
+    return found
+
+
+async def _read_scope(
     gateways: GatewayChannel, wanted: set[int], scope_id: int, outcome: Outcome
 ) -> dict[int, LedgerRecord | BKException]:
     """Reads the wanted ledgers of one scope; returns by id what `outcome` makes of each response.

@@ -215,8 +215,8 @@ class FakeGateway(wire_grpc.LedgerMetadataServiceServicer, discovery_grpc.Servic
         for number, ledger_id in enumerate(request.ledger_ids):
             if self.break_after_pages is not None and number >= self.break_after_pages:
                 await context.abort(grpc.StatusCode.UNAVAILABLE, "broke off")
-            response = await self._answer(self.store.read(LedgerId.unscoped(ledger_id)), None)
-            response.ledger_id = ledger_id
+            response = await self._answer(self.store.read(LedgerId(request.ledger_scope_id, ledger_id)), None)
+            response.ledger_id, response.ledger_scope_id = ledger_id, request.ledger_scope_id
             yield response
 
     async def Watch(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import grpc
 import pytest
 
-from bookgate.ledger.errors import MetaStoreException, NoSuchLedgerExistsOnMetadataServerException
+from bookgate.ledger.errors import BKException, MetaStoreException, NoSuchLedgerExistsOnMetadataServerException
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata_store import BookieSet, LedgerRecord
 from bookgate.protos.bookkeeper.common.v1.status_pb2 import StatusCode
@@ -84,6 +85,31 @@ async def test_many_ledgers_are_read_in_one_call_that_is_taken_up_again() -> Non
         found = await manager.read_many([LedgerId.unscoped(i) for i in (4, 99, 0, 1, 2, 3)])
         assert [r.ledger_id.ledger_id for r in found if isinstance(r, LedgerRecord)] == [4, 0, 1, 2, 3]
         assert isinstance(found[1], NoSuchLedgerExistsOnMetadataServerException)
+
+
+@pytest.mark.asyncio
+async def test_ledgers_of_many_scopes_are_read_side_by_side_each_scope_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with connected() as (manager, (gateway,)):
+        ids = [LedgerId(scope, number) for number in (7, -7) for scope in range(-20, 20) if scope or number > 0]
+        for each in ids:
+            await gateway.store.create(each, METADATA)
+        gone = LedgerId(99, 7)
+        together = asyncio.Barrier(8)
+        note = gateway._note
+
+        async def all_wait_for_others(name: str, request: Any, context: Any) -> None:
+            await note(name, request, context)
+            if len(gateway.calls) <= together.parties:
+                await together.wait()
+
+        monkeypatch.setattr(gateway, "_note", all_wait_for_others)
+        found = await manager.read_many([*ids, gone])
+        assert [each.ledger_id for each in found if isinstance(each, LedgerRecord)] == ids
+        assert isinstance(found[-1], NoSuchLedgerExistsOnMetadataServerException)
+        assert len(gateway.calls) == 41
+        gateway.refuse = grpc.StatusCode.PERMISSION_DENIED
+        with pytest.raises(BKException, match="refused by the test"):
+            await manager.read_many(ids)
 
 
 @pytest.mark.asyncio
