@@ -18,6 +18,7 @@ from bookgate.bookie.replication.copies.bookies import Bookies
 from bookgate.bookie.replication.copies.budget import Limits
 from bookgate.bookie.replication.copies.copying import Copied
 from bookgate.bookie.replication.copies.verdicts import Holding
+from bookgate.bookie.replication.repairs import worker as worker_module
 from bookgate.bookie.replication.repairs.tools import WorkerTools
 from bookgate.bookie.replication.repairs.worker import ReplicationWorker, WorkerOptions
 from bookgate.gateway.stores.drivers import create_factory
@@ -317,11 +318,13 @@ async def test_nothing_is_repaired_while_disabled(cluster: ForkedCluster) -> Non
 async def test_a_worker_that_stops_ends_what_is_under_way(
     cluster: ForkedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Copies that were sent are waited for; the lock is free then, and another worker goes on from there."""
-    sent, add_copies = asyncio.Event(), Bookies.add_copies
+    """Copies that were sent are waited for, if they end soon; the lock is free then, and another worker goes on."""
+    sent, add_copies, hangs = asyncio.Event(), Bookies.add_copies, True
 
     async def spied(bookies: Bookies, bookie_id: str, entries: Sequence[Entry], secrets: LedgerSecrets) -> int:
         sent.set()
+        if hangs:
+            await asyncio.Event().wait()
         return await add_copies(bookies, bookie_id, entries, secrets)
 
     monkeypatch.setattr(Bookies, "add_copies", spied)
@@ -330,9 +333,18 @@ async def test_a_worker_that_stops_ends_what_is_under_way(
         number = ledger.ledger_id.ledger_id
         lost = ledger.metadata.fragments[0].ensemble[0]
         (target,) = {*cluster.bookies} - ledger.metadata.bookies
-        async with repairing(cluster, Limits(worker=1 << 19)) as repairs:
+        async with repairing(cluster) as repairs:
             await lost_for_good(cluster, repairs, lost)
             await repairs.mark(number, lost)
+            await sent.wait()
+            with monkeypatch.context() as impatient:
+                impatient.setattr(worker_module, "_STOP_SECONDS", 0.1)
+                await repairs.worker.stop()
+            assert not await repairs.metadata.lock_holders()
+            assert not repairs.copied.entries
+        hangs = False
+        sent.clear()
+        async with repairing(cluster, Limits(worker=1 << 19)) as repairs:
             await sent.wait()
             assert await repairs.metadata.lock_holders()
             await repairs.worker.stop()
