@@ -26,6 +26,10 @@ class LoadProcess:
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
     def rss_bytes(self) -> int:
         return rss_bytes(self._process.pid)
 
