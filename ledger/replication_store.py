@@ -160,6 +160,8 @@ class RecordKind(enum.Enum):
     """Key: a ledger id in decimal. Why it can't be repaired."""
     CORRUPT_LEDGER = "corrupt"
     """Key: a ledger id in decimal. Which of its copies a scrub found damaged."""
+    TASK = "tasks"
+    """Key: a ledger id in decimal. What workers have begun of its repair."""
     CANDIDATE = "candidates"
     """Key: a bookie id that stands in votes. It is a process of Bookgate that casts them."""
     PROGRESS = "progress"

@@ -39,6 +39,7 @@ from bookgate.bookie.replication.repairs.marks import unmark
 from bookgate.bookie.replication.repairs.permission import Permission, Permissions
 from bookgate.bookie.replication.repairs.repair import LedgerRepair, Outcome, RepairTools
 from bookgate.bookie.replication.repairs.taking_over import take_over
+from bookgate.bookie.replication.repairs.tasks import Place, Targets
 from bookgate.ledger.errors import (
     BKException,
     MetadataFormatException,
@@ -123,7 +124,7 @@ class _Tried:
     """A ledger that has not ended yet."""
 
     failures: int = 0
-    targets: dict[tuple[int, int], str] = field(default_factory=dict)
+    targets: Targets = field(default_factory=Targets)
 
 
 async def make_plan(factory: LedgerManagerFactory, order: Order) -> Plan:
@@ -297,12 +298,12 @@ class Recovery:
             noted = circumstances.is_lost(bookie_id, now_ms())
             absent[bookie_id] = noted or not self._order.bookies or bookie_id in self._order.bookies
         emptied = {*circumstances.draining, *(self._order.bookies & present.keys())}
-        self._prefer(record.metadata, tried.targets)
+        self._prefer(record.metadata, tried.targets.by_place)
         suspects = {} if corrupt is None else decode_corrupt(corrupt.value)
         repair = LedgerRepair(self._tools, lock, record, permission, tried.targets, suspects)
         return await repair.run(absent, emptied)
 
-    def _prefer(self, metadata: LedgerMetadata, targets: dict[tuple[int, int], str]) -> None:
+    def _prefer(self, metadata: LedgerMetadata, targets: dict[Place, str]) -> None:
         if self._order.target is None:
             return
         for fragment in complete_fragments(metadata):

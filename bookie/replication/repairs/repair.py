@@ -45,6 +45,7 @@ from bookgate.bookie.replication.copies.verdicts import (
     judge,
 )
 from bookgate.bookie.replication.repairs.budget_share import BudgetShare
+from bookgate.bookie.replication.repairs.tasks import Targets
 from bookgate.ledger.errors import (
     BKException,
     LockLostException,
@@ -114,7 +115,7 @@ class RepairTools:
 
 
 class LedgerRepair:
-    """One ledger's. `targets` keeps the bookies that were chosen for its places from one attempt to the next."""
+    """One ledger's. `targets` keeps the bookies that are chosen for its places from one attempt to the next."""
 
     def __init__(
         self,
@@ -122,7 +123,7 @@ class LedgerRepair:
         lock: LedgerLock,
         record: LedgerRecord,
         permission: Permission,
-        targets: dict[tuple[int, int], str],
+        targets: Targets,
         suspects: Mapping[str, BitMap64] | None = None,
     ) -> None:
         """`suspects` are by bookie the ids of which a scrub found damaged copies: they are read."""
@@ -276,17 +277,21 @@ class LedgerRepair:
         """Returns the bookie that holds all that is due at the place. Raises NotEnoughBookiesException."""
         place = (fragment.first_entry_id, repair.index)
         while True:
-            target = self._targets.get(place)
+            target = self._targets.by_place.get(place)
             if target is None or target in ensemble or target in avoid or target in self._refused:
-                target = self._targets[place] = await self._choose(repair.index, ensemble, avoid)
+                target = await self._choose(repair.index, ensemble, avoid)
+                if not await self._targets.keep(place, target):
+                    continue
             try:
                 await self._fill(target, repair.due, last_copies=repair.last_copies)
             except TargetRefusesException as error:
                 self._refused_by(target, error)
                 continue
+            except RepairStoppedException:
+                raise
             except BKException:
                 # Another one is tried the next time.
-                self._targets.pop(place, None)
+                self._targets.by_place.pop(place, None)
                 raise
             return target
 
@@ -345,7 +350,7 @@ class LedgerRepair:
     ) -> bool:
         request = EnsembleRequest.of(self._record.metadata)
         while True:
-            exclude, prefer = {*avoid, *self._refused}, {*self._targets.values()}
+            exclude, prefer = {*avoid, *self._refused}, {*self._targets.by_place.values()}
             better = self._tools.placement.better_ensemble(request, fragment.ensemble, bookies, exclude, prefer)
             if better is None:
                 return False
@@ -368,7 +373,9 @@ class LedgerRepair:
     async def _fill_all(self, fragment: CompleteFragment, ensemble: Sequence[str], places: Sequence[int]) -> bool:
         """The bookies of these places get what is due there; False if one takes no copies of this ledger."""
         for index in places:
-            target = self._targets[fragment.first_entry_id, index] = ensemble[index]
+            place, target = (fragment.first_entry_id, index), ensemble[index]
+            if not await self._targets.keep(place, target):
+                await self._targets.keep(place, target)
             try:
                 await self._fill(target, fragment.due(index))
             except TargetRefusesException as error:

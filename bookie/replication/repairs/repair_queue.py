@@ -94,10 +94,9 @@ class RepairQueue:
 
     # What has become of one
 
-    def failed(self, ledger_id: int, mark_version: int, now: float) -> float:
-        """Returns for how many seconds it waits."""
-        before = self._waiting.get(ledger_id)
-        failures = 1 if before is None else before.failures + 1
+    def failed(self, ledger_id: int, mark_version: int, now: float, elsewhere: int = 0) -> float:
+        """Returns for how many seconds it waits. It had failed `elsewhere` so many times, in other processes too."""
+        failures = 1 + max(elsewhere, self.failures(ledger_id))
         pause = min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2.0 ** min(failures - 1, 16))
         self._waiting[ledger_id] = _Waiting(mark_version, now + pause, failures)
         return pause

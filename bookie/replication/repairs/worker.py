@@ -39,6 +39,7 @@ from bookgate.bookie.replication.repairs.progress import RepairProgress
 from bookgate.bookie.replication.repairs.repair import LedgerRepair, Outcome, RepairStoppedException, RepairTools
 from bookgate.bookie.replication.repairs.repair_queue import Candidate, RepairQueue
 from bookgate.bookie.replication.repairs.taking_over import take_over
+from bookgate.bookie.replication.repairs.tasks import Tasks
 from bookgate.bookie.replication.repairs.worker_statistics import WorkerStatistics
 from bookgate.ledger.errors import (
     BKException,
@@ -122,8 +123,7 @@ class ReplicationWorker:
         """Whether the marks have to be listed again."""
         self._wake = asyncio.Event()
         self._permissions = Permissions(self._why_not)
-        self._targets: dict[int, dict[tuple[int, int], str]] = {}
-        """Bookies chosen for places, by ledger: kept while its repair is not done."""
+        self._tasks = Tasks(self._metadata)
         self._deleted_due = 0.0
         """When to look for deleted ledgers among those given up."""
         self._ledgers = MarkedLedgers(factory.ledger_manager)
@@ -256,8 +256,7 @@ class ReplicationWorker:
         self._queue.keep_only(marked)
         self._ledgers.keep_only(marked)
         self._graces.keep_only(marked)
-        for ledger_id in self._targets.keys() - marked:
-            del self._targets[ledger_id]
+        await self._tasks.listed(marked)
         emptied = (await self._circumstances.now()).draining.intersection(self._attendance.present)
         candidates = self._queue.order(await self._ledgers.candidates(due, emptied), self._now())
         self._progress.listed(marks, self._ledgers.known, self._queue.is_given_up, now_ms())
@@ -300,14 +299,16 @@ class ReplicationWorker:
             self._queue.failed(ledger_id, mark_version, self._now())
             log_event(_log, "ledger_repair", state="stopped", ledger=ledger_id, reason=error)
         except (BKException, TimeoutError) as error:
-            self._failed(ledger_id, mark_version, str(error))
+            await self._failed(ledger_id, mark_version, str(error))
         except Exception as error:  # one ledger that nobody foresaw must not keep the others from their repair
             log_bug(_log, "ledger_repair_failed", error, ledger=ledger_id)
-            self._failed(ledger_id, mark_version, str(error))
+            await self._failed(ledger_id, mark_version, str(error))
 
-    def _failed(self, ledger_id: int, mark_version: int, reason: str) -> None:
+    async def _failed(self, ledger_id: int, mark_version: int, reason: str) -> None:
         self.statistics.ledgers_failed += 1
-        pause = self._queue.failed(ledger_id, mark_version, self._now())
+        task = self._tasks.of(ledger_id)
+        pause = self._queue.failed(ledger_id, mark_version, self._now(), task.failures)
+        await task.failed()
         times = self._queue.failures(ledger_id)
         log_event(
             _log,
@@ -369,7 +370,7 @@ class ReplicationWorker:
         elif outcome.findings.lost_where_written and not outcome.findings.repairs and not outcome.findings.unknown:
             self._queue.postponed(ledger_id, mark.version, self._now() + self._grace_left(outcome.record))
         else:
-            self._failed(ledger_id, mark.version, outcome.reason)
+            await self._failed(ledger_id, mark.version, outcome.reason)
 
     def _is_unrecoverable(self, outcome: Outcome) -> bool:
         findings = outcome.findings
@@ -393,7 +394,7 @@ class ReplicationWorker:
     ) -> Outcome:
         circumstances = await self._circumstances.now()
         absent, draining = self._absent(mark, record, circumstances), circumstances.draining
-        targets = self._targets.setdefault(lock.ledger_id, {})
+        targets = self._tasks.of(lock.ledger_id)
         suspects = {} if corrupt is None else decode_corrupt(corrupt.value)
         # One that names nobody; what is misplaced beside a loss the next check of placement finds again.
         misplaced = not mark.value.replicas and mark.value.damaged is None
@@ -443,7 +444,7 @@ class ReplicationWorker:
     async def _finish(self, mark: Mark, state: str, corrupt: Versioned[bytes] | None) -> None:
         ledger_id = mark.value.ledger_id
         removed = await unmark(self._metadata, mark, corrupt)
-        self._targets.pop(ledger_id, None)
+        await self._tasks.done(ledger_id)
         if removed:
             self._ended(ledger_id)
         log_event(_log, "ledger_repair", state=state, ledger=ledger_id, marked_again=not removed)

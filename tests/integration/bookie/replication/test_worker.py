@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import random
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -36,6 +37,8 @@ from tests.integration.thinclient.forked_cluster import ForkedCluster, forked_cl
 pytestmark = pytest.mark.asyncio
 
 PASSWORD = b"planted-secret"
+_SEEDS = itertools.count(1)
+"""No two workers of a test choose alike."""
 
 
 @pytest.fixture
@@ -78,7 +81,7 @@ async def repairing(cluster: ForkedCluster, limits: Limits | None = None, **opti
     factory = create_factory(cluster.metadata_uri)
     await factory.initialize()
     config = ClientConfig(add_timeout_seconds=1.5, read_timeout_seconds=1.5, connect_timeout_seconds=1.5)
-    rng = random.Random(1)
+    rng = random.Random(next(_SEEDS))
     tools = WorkerTools(factory, config, rng, limits or Limits())
     worker = ReplicationWorker(factory, tools.repair, WorkerOptions(**options), rng)
     await worker.start()

@@ -307,6 +307,16 @@ MUTATIONS = (
         tests=_SCRUB_TESTS,
     ),
     Mutation(
+        "repair-choices-of-the-dead-forgotten",
+        "auto-recovery",
+        (),
+        "a worker that goes on with another's repair copies to other bookies, and leaves garbage where that one was",
+        "bookie/replication/repairs/tasks.py",
+        "            if place in self.by_place:\n                return self.by_place[place] == target\n",
+        "",
+        tests=("tests/integration/bookie/replication/test_repair_tasks.py",),
+    ),
+    Mutation(
         "repair-slow-sources-pressed",
         "auto-recovery",
         (),

@@ -16,6 +16,7 @@ from bookgate.bookie.replication.copies.fragments import complete_fragments
 from bookgate.bookie.replication.copies.verdicts import Copies, Holding, PlaceRepair, by_danger
 from bookgate.bookie.replication.repairs.budget_share import BudgetShare
 from bookgate.bookie.replication.repairs.repair import LedgerRepair, RepairStoppedException, RepairTools
+from bookgate.bookie.replication.repairs.tasks import Targets
 from bookgate.ledger.errors import BKException
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import LedgerMetadata
@@ -87,7 +88,7 @@ class Cluster:
             copied=Copied(),
         )
         record = LedgerRecord(LedgerId.unscoped(7), self.metadata, 0)
-        await LedgerRepair(tools, cast("LedgerLock", None), record, self, {}).run({lost: True}, ())
+        await LedgerRepair(tools, cast("LedgerLock", None), record, self, Targets()).run({lost: True}, ())
 
 
 @pytest.mark.asyncio

@@ -1,0 +1,173 @@
+"""What workers keep of repairs under way, so that whoever goes on with one goes on where it was (AR15, AR37).
+
+Of a marked ledger that is the bookies that were chosen for its places, which hold copies already when a worker dies,
+and how often its repair has failed. The record is written with each choice and failure, under the ledger's lock, and
+removed with the mark. It costs a ledger no read: whoever writes it first creates it, and only if that fails, since
+another worker had begun, it is read, and that one's choices count. A worker reads all records at its start and now and
+then, and removes those without a mark. A record that can't be written costs what it would have saved, and nothing else.
+
+Source: docs/protocol/auto-recovery.md#tasks. Not its job: choosing (`repair`), pauses (`repair_queue`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from bookgate.ledger.errors import BKException, MetadataVersionException
+from bookgate.ledger.metadata_store import Versioned
+from bookgate.ledger.replication_store import RecordKind, ReplicationMetadata
+from bookgate.runtime.logs import log_event
+
+_log = logging.getLogger(__name__)
+
+_KIND = RecordKind.TASK
+_SWEPT_SECONDS = 600.0
+"""Between two looks for records without a mark."""
+
+Place = tuple[int, int]
+"""The first entry of a fragment, and a place in its ensemble."""
+
+
+class Targets:
+    """The bookies chosen for places of one ledger, in memory."""
+
+    def __init__(self, by_place: Mapping[Place, str] | None = None) -> None:
+        self.by_place: dict[Place, str] = dict(by_place or {})
+
+    async def keep(self, place: Place, target: str) -> bool:
+        """Before a bookie gets copies for a place. False: another worker's choice counts, which is there now."""
+        self.by_place[place] = target
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class _Record:
+    targets: Mapping[Place, str] = field(default_factory=dict)
+    failures: int = 0
+
+    def encode(self) -> bytes:
+        targets = [[first, index, bookie_id] for (first, index), bookie_id in sorted(self.targets.items())]
+        return json.dumps({"failures": self.failures, "targets": targets}, sort_keys=True).encode()
+
+    @classmethod
+    def decode(cls, record: bytes) -> _Record:
+        """What can't be read tells nothing."""
+        try:
+            told = json.loads(record)
+            targets = {(int(first), int(index)): str(bookie_id) for first, index, bookie_id in told["targets"]}
+            return cls(targets, max(0, int(told["failures"])))
+        except (ValueError, TypeError, KeyError):
+            return cls()
+
+
+class Task(Targets):
+    """One ledger's, in the store."""
+
+    def __init__(self, metadata: ReplicationMetadata, ledger_id: int, stored: Versioned[bytes] | None = None) -> None:
+        super().__init__()
+        self._metadata = metadata
+        self._key = str(ledger_id)
+        self._version: int | None = None
+        self.failures = 0
+        if stored is not None:
+            self._take(stored)
+
+    @property
+    def is_stored(self) -> bool:
+        return self._version is not None
+
+    async def keep(self, place: Place, target: str) -> bool:
+        self.by_place[place] = target
+        try:
+            if await self._write():
+                return True
+            if place in self.by_place:
+                return self.by_place[place] == target
+            self.by_place[place] = target
+            await self._write()
+        except BKException as error:
+            self._not_kept(error)
+        return True
+
+    async def failed(self) -> None:
+        """The repair has failed once more."""
+        self.failures += 1
+        try:
+            if not await self._write():
+                self.failures += 1
+                await self._write()
+        except BKException as error:
+            self._not_kept(error)
+
+    async def forget(self) -> None:
+        """The ledger is marked no more."""
+        if self.is_stored:
+            self._version = None
+            try:
+                await self._metadata.remove_record(_KIND, self._key)
+            except BKException as error:
+                self._not_kept(error)
+
+    async def _write(self) -> bool:
+        """False: somebody else has written it, or removed it, and what is stored counts now."""
+        content = _Record(self.by_place, self.failures).encode()
+        try:
+            self._version = await self._metadata.write_record(_KIND, self._key, content, self._version)
+            return True
+        except MetadataVersionException:
+            stored = await self._metadata.read_record(_KIND, self._key)
+            if stored is None:
+                self._version = None
+                self._version = await self._metadata.write_record(_KIND, self._key, content, None)
+                return True
+            self._take(stored)
+            return False
+
+    def _take(self, stored: Versioned[bytes]) -> None:
+        told = _Record.decode(stored.value)
+        self.by_place, self.failures, self._version = dict(told.targets), told.failures, stored.version
+
+    def _not_kept(self, error: BKException) -> None:
+        log_event(_log, "repair_task_not_kept", logging.WARNING, ledger=self._key, error=error)
+
+
+class Tasks:
+    """Of one worker."""
+
+    def __init__(self, metadata: ReplicationMetadata) -> None:
+        self._metadata = metadata
+        self._known: dict[int, Task] = {}
+        self._swept_at: float | None = None
+
+    def of(self, ledger_id: int) -> Task:
+        """The task of a ledger, which may be new."""
+        task = self._known.get(ledger_id)
+        if task is None:
+            task = self._known[ledger_id] = Task(self._metadata, ledger_id)
+        return task
+
+    async def done(self, ledger_id: int) -> None:
+        """A ledger is marked no more."""
+        task = self._known.pop(ledger_id, None)
+        if task is not None:
+            await task.forget()
+
+    async def listed(self, marked: Collection[int]) -> None:
+        """Forgets ledgers that are not marked; at first, and now and then, in the store too. Raises BKException."""
+        for ledger_id in self._known.keys() - marked:
+            del self._known[ledger_id]
+        now = asyncio.get_running_loop().time()
+        if self._swept_at is not None and now - self._swept_at < _SWEPT_SECONDS:
+            return
+        for key, stored in (await self._metadata.records(_KIND)).items():
+            if not key.isdigit() or int(key) not in marked:
+                with suppress(MetadataVersionException):
+                    await self._metadata.remove_record(_KIND, key, stored.version)
+            elif int(key) not in self._known:
+                self._known[int(key)] = Task(self._metadata, int(key), stored)
+        self._swept_at = now

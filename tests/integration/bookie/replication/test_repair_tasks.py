@@ -1,0 +1,129 @@
+"""What workers keep of repairs under way: whoever goes on with one goes on where it was, and leaves no garbage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyroaring import BitMap64
+
+from bookgate.bookie.replication.copies.budget import Limits
+from bookgate.bookie.replication.copies.verdicts import Holding
+from bookgate.bookie.replication.repairs.repair_queue import FIRST_PAUSE_SECONDS, RepairQueue
+from bookgate.bookie.replication.repairs.tasks import Task, Tasks
+from bookgate.gateway.stores.drivers import create_factory
+from bookgate.ledger.replication_store import RecordKind
+from tests.integration.bookie.replication.healing import Store
+from tests.integration.bookie.replication.test_worker import check, lost_for_good, repairing, written
+from tests.integration.thinclient.forked_cluster import ForkedCluster, forked_cluster
+
+pytestmark = pytest.mark.asyncio
+
+KIND = RecordKind.TASK
+ENTRIES, LEDGERS = 60, 6
+SLOW = Limits(worker=ENTRIES * LEDGERS * 8192 / 4)
+"""All copies take some four seconds."""
+GROUP = 32
+"""Entries that are sent at once: the least that shows."""
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[ForkedCluster]:
+    with forked_cluster(tmp_path, 6) as made:
+        yield made
+
+
+async def test_a_successor_goes_on_at_the_bookies_that_have_copies_already(cluster: ForkedCluster) -> None:
+    async with await cluster.client() as client:
+        async with repairing(cluster, SLOW, tasks=LEDGERS) as first:
+            ledgers = [(await written(client, ENTRIES, 3, 3, 2)).ledger_id for _ in range(LEDGERS)]
+            numbers = [each.ledger_id for each in ledgers]
+            before = {number: await first.read(number) for number in numbers}
+            lost = before[numbers[0]].fragments[0].ensemble[0]
+            hit = [number for number in numbers if lost in before[number].bookies]
+            await lost_for_good(cluster, first, lost)
+            for number in hit:
+                await first.mark(number, lost)
+
+            async def some_are_copied() -> bool:
+                return first.copied.entries >= GROUP and len(await first.metadata.records(KIND)) == len(hit)
+
+            await first.until(some_are_copied)
+        async with repairing(cluster) as second:
+            begun = {
+                number: Task(second.metadata, number, await second.metadata.read_record(KIND, str(number)))
+                for number in hit
+                if await second.metadata.read_mark(number) is not None
+            }
+            assert begun, "some were not done when the first worker ended"
+            await second.until_unmarked(*hit)
+            assert not await second.metadata.records(KIND)
+            for number, task in begun.items():
+                (target,) = task.by_place.values()
+                now = await second.read(number)
+                assert now.bookies == before[number].bookies - {lost} | {target}
+                due = BitMap64(range(ENTRIES))
+                for other in cluster.bookies.keys() - now.bookies - {lost}:
+                    assert await second.bookies.copies(other, number, due) == Holding(BitMap64()), f"garbage at {other}"
+            assert second.copied.entries < ENTRIES * len(hit), "what was there is not copied again"
+        for ledger_id in ledgers:
+            await check(client, ledger_id, ENTRIES)
+
+
+@pytest.mark.each_store
+async def test_the_choices_and_failures_of_others_count(store: Store) -> None:
+    factory = create_factory(store.uri)
+    await factory.initialize()
+    metadata = factory.replication_metadata
+    try:
+        dead, other = Tasks(metadata), Tasks(metadata)
+        await dead.listed([7])
+        await other.listed([7])
+        assert not await metadata.records(KIND)
+        assert await dead.of(7).keep((0, 1), "b1")
+        await dead.of(7).failed()
+        await dead.of(7).failed()
+        # It is told where it would choose otherwise, and keeps what nobody has chosen.
+        assert not await other.of(7).keep((0, 1), "b2")
+        assert (other.of(7).by_place, other.of(7).failures) == ({(0, 1): "b1"}, 2)
+        assert await other.of(7).keep((5, 0), "b3")
+        assert await other.of(7).keep((0, 1), "b2")
+        await other.of(7).failed()
+        # So is one that comes later, at its start, and one that comes back.
+        late = Tasks(metadata)
+        await late.listed([7])
+        assert (late.of(7).by_place, late.of(7).failures) == ({(0, 1): "b2", (5, 0): "b3"}, 3)
+        await dead.of(7).failed()
+        assert (dead.of(7).by_place, dead.of(7).failures) == (late.of(7).by_place, 4)
+        await late.of(8).failed()
+        await other.done(7)
+        assert list(await metadata.records(KIND)) == ["8"]
+        # What is gone is made anew; what has no mark goes with the next look.
+        assert await dead.of(7).keep((0, 1), "b2")
+        assert list(await metadata.records(KIND)) == ["7", "8"]
+        await Tasks(metadata).listed([8])
+        assert list(await metadata.records(KIND)) == ["8"]
+    finally:
+        await factory.close()
+
+
+async def test_a_record_that_can_t_be_read_or_written_stops_nobody(store: Store) -> None:
+    factory = create_factory(store.uri)
+    await factory.initialize()
+    metadata = factory.replication_metadata
+    for damaged in (b"", b"[]", b'{"targets": [[1]], "failures": 1}', b'{"targets": 5, "failures": 1}'):
+        await metadata.write_record(KIND, "7", damaged, -1)
+        task = Task(metadata, 7)
+        assert await task.keep((0, 1), "b1")
+        assert task.by_place == {(0, 1): "b1"}
+    await factory.close()
+    assert await task.keep((0, 2), "b2")
+    await task.failed()
+    assert task.by_place == {(0, 1): "b1", (0, 2): "b2"}
+
+
+async def test_the_pause_goes_by_failures_elsewhere_too() -> None:
+    queue = RepairQueue()
+    assert queue.failed(7, 0, 0.0, elsewhere=2) == 4 * FIRST_PAUSE_SECONDS
+    assert queue.failed(7, 0, 100.0, elsewhere=0) == 8 * FIRST_PAUSE_SECONDS
