@@ -456,7 +456,7 @@ def test_marks_come_in_pages_and_say_who_repairs(page: Page, cluster: Standalone
         expect(marked.nth(1)).to_have_text(re.compile("^3under-replicatedbeing repairedbookie-3"))
         expect(marked.nth(2)).to_have_text(re.compile("^4corrupt copiesbookie-3"))
         expect(page.get_by_role("region", name="State")).to_contain_text("Ledgers with corrupt copies1")
-        expect(rows(page, "Being repaired")).to_have_text(["3worker of a test1000 B, 10 of 20 entries1 min ago"])
+        expect(rows(page, "Being repaired")).to_have_text(["3worker of a test1,000 B, 10 of 20 entries1 min ago"])
         expect(rows(page, "Endangered")).to_have_text(["last copy3403.9 KiB"])
         region = page.get_by_role("region", name="Endangered")
         for text in (
