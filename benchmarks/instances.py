@@ -91,7 +91,7 @@ def supervised(directory: Path, disks: Sequence[Path]) -> Iterator[Host]:
     uri = f"sqlite://{directory.absolute()}/metadata.sqlite"
     directory.mkdir()
     make_cluster(uri)
-    dealt = ",".join(str(disk.absolute() / directory.name) for disk in disks)
+    dealt = ",".join(str(disk.absolute()) for disk in disks)
     host = BookieProcess(
         "host",
         directory,
@@ -147,12 +147,17 @@ def _rows(name: str, several: Sequence[Run], one: Sequence[Run]) -> list[Row]:
     ]
 
 
+def _temporary(disk: Path) -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="bookgate-bench-", dir=disk)
+
+
 def _measured(disks: Sequence[Path], what: str, measured: Sequence[tuple[int, int, int]]) -> list[Row]:
     rows = []
     with ExitStack() as stack:
-        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bookgate-bench-", dir=".")))
+        directory = Path(stack.enter_context(_temporary(Path("."))))
         one = stack.enter_context(one_bookie(directory / "one"))
-        several = stack.enter_context(supervised(directory / "several", disks))
+        own = [Path(stack.enter_context(_temporary(disk))) for disk in disks]
+        several = stack.enter_context(supervised(directory / "several", own))
         loads = [
             stack.enter_context(LoadProcess("benchmarks.instances", "--load", str(number + 1)))
             for number in range(INSTANCES)
