@@ -21,9 +21,10 @@ import typer
 from bookgate.bookie.standalone.cluster import ClusterException
 from bookgate.bookie.standalone.main_job.report import Report
 from bookgate.bookie.standalone.main_job.text import InputError, Selection, select_text, standard_library
-from bookgate.ledger.errors import BKException
+from bookgate.ledger.errors import BKException, IncorrectParameterException
 from bookgate.runtime.command_line.groups import new_group
-from bookgate.runtime.command_line.output import AsJson, fail
+from bookgate.runtime.command_line.output import WRONG_USAGE, AsJson, fail
+from bookgate.thinclient.commands.ledger_naming import parse_scope
 from bookgate.thinclient.spark.session import SparkUnavailable, job_errors, reason, require_spark
 
 app = new_group(None, asks_for_a_command=False)
@@ -53,6 +54,9 @@ def run(
     keep_data: Annotated[bool, typer.Option("--keep-data", help="Keep a temporary data directory.")] = False,
     output: Annotated[Path | None, typer.Option(help="Write the whole table to this file, as CSV.")] = None,
     top: Annotated[int, typer.Option(min=0, help="Rows of the table to show.")] = 20,
+    ledger_scope_id: Annotated[
+        str | None, typer.Option(metavar="N", help="Scope of the ledgers; a number, or 0x and hex digits. Default: 0.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Ingests text into a cluster of three bookies, counts it with Spark, and compares with a plain read of the files.
@@ -63,12 +67,12 @@ def run(
     Example: bookgate run --input ./texts --metadata zookeeper
     """
     report = Report(as_json)
-    selection = _selection(input_dir)
+    selection, scope_id = _selection(input_dir), _scope(ledger_scope_id)
     _end_in_good_order_when_told_to()
     try:
         require_spark()
         with _data_directory(data_dir, keep_data, report) as directory:
-            equal = _run(selection, directory, report, metadata, output, top)
+            equal = _run(selection, directory, report, metadata, output, top, scope_id)
     except KeyboardInterrupt:
         fail("interrupted; everything that was started is stopped again", EXIT_INTERRUPTED)
     except (SparkUnavailable, ClusterException, InputError, BKException, OSError) as error:
@@ -83,14 +87,27 @@ def _selection(input_dir: Path | None) -> Selection:
         fail(str(error), EXIT_INPUT)
 
 
+def _scope(text: str | None) -> int:
+    try:
+        return parse_scope(text)
+    except IncorrectParameterException as error:
+        fail(str(error), WRONG_USAGE)
+
+
 def _run(
-    selection: Selection, directory: Path, report: Report, metadata: MetadataStore, output: Path | None, top: int
+    selection: Selection,
+    directory: Path,
+    report: Report,
+    metadata: MetadataStore,
+    output: Path | None,
+    top: int,
+    scope_id: int,
 ) -> bool:
     from bookgate.bookie.standalone.local_zookeeper import LocalZooKeeperError
     from bookgate.bookie.standalone.main_job.job import MainJob
 
     try:
-        job = MainJob(selection, directory, report, metadata=metadata.value, output=output, top=top)
+        job = MainJob(selection, directory, report, metadata=metadata.value, output=output, top=top, scope_id=scope_id)
         return job.run().equal
     except LocalZooKeeperError as error:
         fail(str(error))

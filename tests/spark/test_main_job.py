@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -121,12 +122,15 @@ def bookgate_run(*arguments: str, **environment: str) -> subprocess.CompletedPro
     return subprocess.run(command, capture_output=True, text=True, env=env, check=False, cwd=ROOT)
 
 
-def test_the_command_end_to_end(text_dir: Path, tmp_path: Path) -> None:
-    done = bookgate_run("--input", str(text_dir), "--json", TMPDIR=str(tmp_path))
+def test_the_command_end_to_end_in_a_random_scope(text_dir: Path, tmp_path: Path) -> None:
+    scope_id = random.getrandbits(64) | 1
+    (text_dir / "wide.txt").write_bytes(b"x" * max_line_bytes(scoped=True) + b"\n")
+    done = bookgate_run("--input", str(text_dir), "--json", f"--ledger-scope-id={scope_id}", TMPDIR=str(tmp_path))
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     assert document["equal"] is True
-    assert document["totals"]["entries"] == 5006
+    assert document["totals"]["entries"] == 5007
+    assert {each["ledger_id"][:16] for each in document["ledgers"]} == {f"{scope_id:016x}"}
     assert not list(tmp_path.glob("bookgate-run-*"))
 
 

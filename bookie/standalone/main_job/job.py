@@ -31,7 +31,7 @@ from bookgate.bookie.standalone.main_job.text import (
     shown,
 )
 from bookgate.ledger.digest import digest_for
-from bookgate.ledger.entry import HEADER_SIZE
+from bookgate.ledger.entry import HEADER_SIZE, SCOPED_HEADER_SIZE
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import DigestType
 from bookgate.runtime.interruption import run_interruptibly
@@ -70,6 +70,8 @@ class MainJob:
     metadata: Metadata = "embedded"
     output: Path | None = None
     top: int = 20
+    scope_id: int = 0
+    """In which the ledgers are; in one other than 0 their ids are random."""
     spark_sessions: SparkSessions = local_spark
     after_ingest: Callable[[Cluster, Mapping[LedgerId, TextSource]], None] | None = None
     run_id: str = field(default_factory=lambda: uuid.uuid4().hex)
@@ -150,9 +152,12 @@ class MainJob:
             digest_type=_DIGEST,
             password=b"",
             custom_metadata={"app": APPLICATION, "name": source.encoded_name, "run": self.run_id.encode()},
+            scope_id=self.scope_id,
         )
         async with ledger:
-            await ledger.append_all(self._told(lines_of(source, max_line_bytes()), stage, update))
+            await ledger.append_all(
+                self._told(lines_of(source, max_line_bytes(scoped=self.scope_id != 0)), stage, update)
+            )
         return ledger.ledger_id
 
     def _told(self, lines: Iterator[bytes], stage: Stage, update: Update) -> Iterator[bytes]:
@@ -175,7 +180,7 @@ class MainJob:
     # Census and comparison
 
     def _census(self, cluster: Cluster, outcome: Outcome) -> dict[LedgerId, Census]:
-        options = {"gateways": cluster.gateway_uri, "customMetadata.run": self.run_id}
+        options = {"gateways": cluster.gateway_uri, "customMetadata.run": self.run_id, "scopeId": str(self.scope_id)}
         with ExitStack() as stack:
             with self.report.stage(self._begin(outcome, "Spark start"), ""):
                 spark = stack.enter_context(self.spark_sessions(self.data_dir / "spark"))
@@ -204,9 +209,10 @@ class MainJob:
             outcome.ledgers.append(LedgerResult(ledger_id, "?", census, "in the result of Spark, but never written"))
 
 
-def max_line_bytes() -> int:
+def max_line_bytes(*, scoped: bool = False) -> int:
     """The longest line that fits an entry."""
-    return load_config().max_packet_size - HEADER_SIZE - digest_for(_DIGEST, b"").length
+    header_size = SCOPED_HEADER_SIZE if scoped else HEADER_SIZE
+    return load_config().max_packet_size - header_size - digest_for(_DIGEST, b"").length
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
