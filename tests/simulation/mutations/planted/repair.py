@@ -395,9 +395,9 @@ MUTATIONS = (
         "auto-recovery",
         (),
         "what no ensemble can please more is moved to one that is no worse",
-        "thinclient/core/placement.py",
-        "        if lacking < self._least:\n",
-        "        if lacking <= self._least:\n",
+        "thinclient/core/spread.py",
+        "        if lack < self._least:\n",
+        "        if lack <= self._least:\n",
         tests=("tests/unit/thinclient/core/test_better_ensemble.py",),
     ),
     Mutation(
@@ -704,7 +704,7 @@ MUTATIONS = (
     Mutation(
         "repair-silence-is-missing",
         "auto-recovery",
-        ("R10",),
+        (),
         "a bookie that does not answer for what it holds holds nothing",
         _BOOKIES,
         'list of entries in time")\n        except BKException as error:\n            return Unknown(str(error))\n',
