@@ -22,9 +22,17 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from dataclasses import replace
 from typing import TypeVar
 
+from grpc.aio import AioRpcError
+
 from bookgate.ledger.connection_state import ConnectionListener
 from bookgate.ledger.creator import Creator, creator_of, is_as_written
-from bookgate.ledger.errors import BKException, LedgerExistException, MetadataVersionException, UnknownOutcomeException
+from bookgate.ledger.errors import (
+    BKException,
+    LedgerExistException,
+    MetadataVersionException,
+    MetaStoreException,
+    UnknownOutcomeException,
+)
 from bookgate.ledger.id_set import decode_ids
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import LedgerMetadata
@@ -44,6 +52,7 @@ from bookgate.protos.bookkeeper.common.v1.status_pb2 import StatusCode
 from bookgate.protos.bookkeeper.gateway.v1 import ledger_metadata_service_pb2 as wire
 from bookgate.thinclient.gateways.channel import GatewayChannel
 from bookgate.thinclient.gateways.discovery import RpcServiceDiscovery
+from bookgate.thinclient.gateways.failures import NO_GATEWAY
 from bookgate.thinclient.gateways.gateway import Gateway
 from bookgate.thinclient.gateways.grpc_channels import OpenChannel, open_channel
 from bookgate.thinclient.gateways.membership import GatewayList
@@ -255,18 +264,37 @@ class RpcLedgerManager(LedgerManager):
 
     async def scopes(self, start_after: int = 0) -> AsyncIterator[Sequence[int]]:
         request = wire.ListScopesRequest(start_after=start_after, min_revision=self._gateways.revision)
-        what = "list scopes"
         while True:
-            response = await self._gateways.call(
-                what, lambda gateway, timeout: gateway.answer(gateway.metadata.ListScopes(request, timeout=timeout))
-            )
-            if response.code != StatusCode.SUCCESS:
-                raise code_error(response.code, response.message, what)
+            response = await self._page_of_scopes(request)
             if response.scope_ids:
                 yield list(response.scope_ids)
             if response.end:
                 return
             request.start_after = response.last_scope_id
+
+    async def _page_of_scopes(self, request: wire.ListScopesRequest) -> wire.ListScopesResponse:
+        what, without = "list scopes", set[str]()
+
+        async def ask(gateway: Gateway, timeout: float) -> wire.ListScopesResponse:
+            try:
+                return await gateway.answer(gateway.metadata.ListScopes(request, timeout=timeout))
+            except AioRpcError as error:
+                if error.code() is NO_GATEWAY:
+                    without.add(gateway.address)
+                raise
+
+        try:
+            response = await self._gateways.call(what, ask)
+        except MetaStoreException as error:
+            if without:
+                raise MetaStoreException(
+                    f"{error}; {', '.join(sorted(without))} can't tell which scopes there are, as gateways of an "
+                    "older version can't: upgrade them"
+                ) from error
+            raise
+        if response.code != StatusCode.SUCCESS:
+            raise code_error(response.code, response.message, what)
+        return response
 
     async def register_listener(self, ledger_id: LedgerId, listener: LedgerMetadataListener) -> None:
         self._watch.add(ledger_id, listener)

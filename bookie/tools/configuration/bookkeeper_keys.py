@@ -122,8 +122,8 @@ def zookeeper_uri(servers: str, properties: Properties) -> Value:
     if "metadataServiceUri" in properties:
         raise NoCounterpart("metadataServiceUri is set and counts")
     factory = properties.get("ledgerManagerFactoryClass", properties.get("ledgerManagerType", "")).rpartition(".")[2]
-    managers = {"Flat": "flat", "LongHierarchical": "longhierarchical", "Hierarchical": "hierarchical"}
-    manager = next((scheme for name, scheme in managers.items() if factory.lower().startswith(name.lower())), "null")
+    managers = ("flat", "longlonghierarchical", "longhierarchical", "hierarchical")
+    manager = next((scheme for scheme in managers if factory.lower().startswith(scheme)), "null")
     hosts = ";".join(part.strip() for part in servers.split(",") if part.strip())
     return f"zk+{manager}://{hosts}{properties.get('zkLedgersRootPath', '/ledgers')}"
 

@@ -11,9 +11,12 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from bookgate import BookKeeper
+from bookgate.gateway.server import GatewayServer
 from bookgate.gateway.stores.drivers import create_factory
 from bookgate.gateway.stores.zookeeper.ledger_paths import ScopedPaths, paths_of
 from bookgate.ledger.errors import (
+    BKException,
     IncorrectParameterException,
     LedgerExistException,
     MetadataVersionException,
@@ -105,7 +108,23 @@ async def test_a_flat_cluster_refuses_scopes_with_a_sentence(zookeeper_uri: str)
         await factory.ledger_manager.create(LedgerId(1, 1), some_metadata())
     with pytest.raises(IncorrectParameterException, match="scope 0 only"):
         await all_ids(factory, scope_id=1)
-    await factory.close()
+    assert [run async for run in factory.ledger_manager.scopes()] == []
+    server = GatewayServer(factory)
+    port = await server.start()
+    try:
+        async with await BookKeeper.connect(f"grpc://127.0.0.1:{port}") as client:
+            with pytest.raises(BKException, match="scope 0 only"):
+                await client.ledger_manager.create(LedgerId(1, 1), some_metadata())
+            for refused in (client.open_ledger(LedgerId(1, 1)), client.delete_ledger(LedgerId(1, 1))):
+                with pytest.raises(BKException, match="scope 0 only"):
+                    await refused
+            [found] = await client.ledger_manager.read_many([LedgerId(1, 1)])
+            assert "scope 0 only" in str(found)
+            with pytest.raises(BKException, match="scope 0 only"):
+                _ = [page async for page in client.list_ledgers(1)]
+    finally:
+        await server.stop(0)
+        await factory.close()
 
 
 async def test_paths_of_scopes_are_none_of_scope_0() -> None:

@@ -113,6 +113,18 @@ async def test_ledgers_of_many_scopes_are_read_side_by_side_each_scope_once(monk
 
 
 @pytest.mark.asyncio
+async def test_gateways_that_know_no_scopes_are_passed_over_and_never_taken_for_none() -> None:
+    async with connected(2, timeout=0.5) as (manager, gateways):
+        await gateways[0].store.create(LedgerId(5, 7), METADATA)
+        gateways[0].refuse = grpc.StatusCode.UNIMPLEMENTED
+        for _ in gateways:
+            assert [scope async for run in manager.scopes() for scope in run] == [5]
+        gateways[1].refuse = grpc.StatusCode.UNIMPLEMENTED
+        with pytest.raises(MetaStoreException, match=r"can't tell which scopes there are.*: upgrade them"):
+            _ = [run async for run in manager.scopes()]
+
+
+@pytest.mark.asyncio
 async def test_listeners_hear_the_present_state_and_changes_over_a_broken_stream() -> None:
     async with connected() as (manager, (gateway,)):
         await gateway.store.create(SEVEN, METADATA)

@@ -140,6 +140,10 @@ def test_the_clients_part() -> None:
         ("zkServers=a:2181,b:2181", "zk+null://a:2181;b:2181/ledgers"),
         ("zkServers=a\nzkLedgersRootPath=/bk\nledgerManagerFactoryClass=x.FlatLedgerManagerFactory", "zk+flat://a/bk"),
         ("zkServers=a\nledgerManagerType=longhierarchical", "zk+longhierarchical://a/ledgers"),
+        (
+            "zkServers=a\nledgerManagerFactoryClass=org.apache.bookkeeper.meta.LongLongHierarchicalLedgerManagerFactory",
+            "zk+longlonghierarchical://a/ledgers",
+        ),
         ("zkServers=a\nmetadataServiceUri=zk://b/l", "zk://b/l"),
     ],
 )
