@@ -9,7 +9,7 @@ docs/protocol/auto-recovery.md#worker. Not its job: the consequences (`worker`).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from bookgate.ledger.replication_store import RecordKind, ReplicationMetadata
@@ -33,6 +33,20 @@ class Circumstances:
         """Whether an auditor has missed the bookie for the delay, by the time `now_ms` in milliseconds since 1970."""
         since = self.missed_since.get(bookie_id)
         return since is not None and now_ms - since >= self.delay_ms
+
+    def absent(self, away: Mapping[str, float | None], marked: Collection[str], now_ms: int) -> Mapping[str, bool]:
+        """Bookies of a ledger that are not registered; True for those that are lost.
+
+        Args:
+            away: By bookie for how many seconds it has been away, as this process has seen; None: it is registered.
+            marked: Those that the ledger's mark names.
+            now_ms: The time, in milliseconds since 1970.
+        """
+        return {
+            bookie_id: self.is_lost(bookie_id, now_ms) or (bookie_id in marked and 1000 * seconds >= self.delay_ms)
+            for bookie_id, seconds in away.items()
+            if seconds is not None
+        }
 
 
 class KnownCircumstances:

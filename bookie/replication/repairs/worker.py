@@ -23,14 +23,14 @@ import asyncio
 import logging
 import random
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 from bookgate.bookie.replication.attendance import Attendance
 from bookgate.bookie.replication.copies.corrupt_copies import decode_corrupt
 from bookgate.bookie.replication.copies.verdicts import Findings
-from bookgate.bookie.replication.repairs.circumstances import Circumstances, KnownCircumstances
+from bookgate.bookie.replication.repairs.circumstances import KnownCircumstances
 from bookgate.bookie.replication.repairs.grace import Graces
 from bookgate.bookie.replication.repairs.marked_ledgers import MarkedLedgers
 from bookgate.bookie.replication.repairs.marks import give_up, unmark
@@ -393,7 +393,8 @@ class ReplicationWorker:
         corrupt: Versioned[bytes] | None,
     ) -> Outcome:
         circumstances = await self._circumstances.now()
-        absent, draining = self._absent(mark, record, circumstances), circumstances.draining
+        away = {each: self._attendance.away_seconds(each, self._now()) for each in sorted(record.metadata.bookies)}
+        absent, draining = circumstances.absent(away, mark.value.replicas, now_ms()), circumstances.draining
         targets = self._tasks.of(lock.ledger_id)
         suspects = {} if corrupt is None else decode_corrupt(corrupt.value)
         # One that names nobody; what is misplaced beside a loss the next check of placement finds again.
@@ -410,19 +411,6 @@ class ReplicationWorker:
     def _begun(self, repair: LedgerRepair, lock: LedgerLock) -> LedgerRepair:
         self._progress.began(lock.ledger_id, repair, now_ms())
         return repair
-
-    def _absent(self, mark: Mark, record: LedgerRecord, circumstances: Circumstances) -> Mapping[str, bool]:
-        """Bookies of the ledger that are not registered; True for those that are lost."""
-        now = self._now()
-        delay_ms = circumstances.delay_ms
-        absent = {}
-        for bookie_id in sorted(record.metadata.bookies):
-            away = self._attendance.away_seconds(bookie_id, now)
-            if away is None:
-                continue
-            noted = circumstances.is_lost(bookie_id, now_ms())
-            absent[bookie_id] = noted or (bookie_id in mark.value.replicas and 1000 * away >= delay_ms)
-        return absent
 
     # Ledgers that are still written
 

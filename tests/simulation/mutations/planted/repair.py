@@ -185,9 +185,9 @@ MUTATIONS = (
         "auto-recovery",
         ("R13",),
         "a worker takes any bookie that is not registered for lost",
-        _WORKER,
-        "            absent[bookie_id] = noted or (bookie_id in mark.value.replicas and 1000 * away >= delay_ms)\n",
-        "            absent[bookie_id] = noted or away >= 0.0\n",
+        "bookie/replication/repairs/circumstances.py",
+        "(bookie_id in marked and 1000 * seconds >= self.delay_ms)\n",
+        "seconds >= 0.0\n",
         REPAIR,
     ),
     Mutation(
