@@ -58,12 +58,19 @@ def is_supervised(host: BookieConfig) -> bool:
 
 
 def check_directories(host: BookieConfig, count: int) -> None:
-    """Raises IncorrectParameterException naming data that `count` instances would not serve, and what to do."""
+    """Raises IncorrectParameterException naming data that `count` instances would not serve, and what to do.
+
+    With `auto` also where an instance with data lacks a directory: the number then comes from what is found, and a disk
+    that is not mounted may have had the last instance's, so that all would be dealt out otherwise.
+    """
     supervised = is_supervised(host)
     served = {number: _directories(settings_of(host, number, count)) for number in range(1, count + 1)}
     if not supervised:
         served = {0: _directories(host)}
-    for path, number in sorted(_found(host), key=lambda each: -each.number):
+    found = _found(host)
+    if supervised and host.instances == "auto":
+        _check_complete(served, found)
+    for path, number in sorted(found, key=lambda each: -each.number):
         if path in served.get(number, ()):
             continue
         if number == 0:
@@ -83,6 +90,17 @@ def check_directories(host: BookieConfig, count: int) -> None:
             f"instances to {number} or more; to do without it, decommission instance {number} first and move its "
             f"directories ({folder_of(number)}) away"
         )
+
+
+def _check_complete(dealt: dict[int, set[Path]], found: list[Found]) -> None:
+    there = {each.path for each in found}
+    for number in sorted({each.number for each in found} & dealt.keys()):
+        if missing := sorted(dealt[number] - there):
+            raise IncorrectParameterException(
+                f"{missing[0]} has no data, and other directories of instance {number} have: is its disk mounted? "
+                "Without it nobody knows how many instances there are: mount it, or set instances to their number in "
+                f"place of auto ({len(dealt)}, if none is missing)"
+            )
 
 
 def _directories(settings: BookieConfig) -> set[Path]:

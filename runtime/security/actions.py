@@ -137,6 +137,8 @@ HTTP_ACTIONS: Mapping[tuple[str, str], Action | None] = {
     ("GET", f"{_BOOKIE}/is_ready"): OPEN,
     ("GET", "/metrics"): Action.HTTP_READ,
     ("GET", f"{_API}/config/server_config"): Action.HTTP_READ,
+    ("GET", f"{_API}/instances"): Action.HTTP_READ,
+    ("GET", f"{_API}/instances/targets"): Action.HTTP_READ,
     # Logging in, asking who one is, logging out.
     ("POST", f"{_CONSOLE}/session"): OPEN,
     ("GET", f"{_CONSOLE}/session"): OPEN,

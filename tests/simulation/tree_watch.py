@@ -3,12 +3,12 @@
 It hears of every transaction when it is committed, and keeps the marks, locks and votes as they are then, with the
 sessions that made them. So it knows of each change who held what at that moment, whatever those who made it believed.
 
-*R12.* Who sends a mark to a gateway is in office, or was a moment ago; a mark that is made again loses nothing that it
-said. *R16.* A collector takes no surplus copy of a ledger that another has locked, that is not closed, or that names
-its bookie. *R17.* The members of a complete fragment change only in the session that holds the ledger's lock, and in
-the end no lock or vote is left of a bookie's earlier life. *R18.* Nothing of a ledger that the peer has locked changes
-by a repair, nor is its mark taken away; nobody marks while the peer is in office; no field of its marks is lost; and
-when it has gone all its marks are worked off.
+*R12.* Who sends a mark to a gateway is in office, or was a moment ago, or marks itself, in limbo; a mark that is made
+again loses nothing that it said. *R16.* A collector takes no surplus copy of a ledger that another has locked, that is
+not closed, or that names its bookie. *R17.* The members of a complete fragment change only in the session that holds
+the ledger's lock, and in the end no lock or vote is left of a bookie's earlier life. *R18.* Nothing of a ledger that
+the peer has locked changes by a repair, nor is its mark taken away; nobody else's bookies are marked while the peer is
+in office; no field of its marks is lost; and when it has gone all its marks are worked off.
 
 Source: docs/protocol/auto-recovery.md.
 """
@@ -25,7 +25,11 @@ from bookgate.ledger.metadata import LedgerMetadata, LedgerState
 from bookgate.ledger.metadata_store import LedgerRecord
 from bookgate.ledger.replication import UnderreplicatedLedger, decode_lock, decode_vote, ledger_id_of_mark
 from bookgate.ledger.replication_store import RecordKind
-from bookgate.protos.bookkeeper.gateway.v1.replication_service_pb2 import ClaimRequest, WriteLedgerRequest
+from bookgate.protos.bookkeeper.gateway.v1.replication_service_pb2 import (
+    ClaimRequest,
+    MarkRequest,
+    WriteLedgerRequest,
+)
 from tests.history import events
 from tests.history.recorder import Recorder
 from tests.history.violations import (
@@ -189,7 +193,8 @@ class TreeWatch:
             return
         match method.removeprefix(_SERVICE):
             case "Mark":
-                self._marks_in_office(stream.removeprefix("ipv4:").partition(":")[0])
+                host = stream.removeprefix("ipv4:").partition(":")[0]
+                self._marks_in_office(host, MarkRequest.FromString(message).replicas)
             case "Claim":
                 request = ClaimRequest.FromString(message)
                 lock = self._locks.get(request.try_lock.ledger_id) if request.HasField("try_lock") else None
@@ -200,9 +205,10 @@ class TreeWatch:
                     if token.startswith(f"{lock.session:x}-"):
                         self._peer.steal(number)
 
-    def _marks_in_office(self, host: str) -> None:
+    def _marks_in_office(self, host: str, replicas: Sequence[str]) -> None:
         bookie = self._world.bookies.get(host)
-        if bookie is None:
+        if bookie is None or list(replicas) == [bookie.bookie_id]:
+            # In limbo it marks itself: nobody knows better what it lacks.
             return
         auditor, now = self._auditor(), self._world.now
         by_peer = auditor is not None and auditor.session in self._peer.sessions

@@ -17,6 +17,8 @@ from prometheus_client import CollectorRegistry
 from starlette.applications import Starlette
 
 from bookgate import BookKeeper
+from bookgate.bookie.config.bookie import load_config
+from bookgate.bookie.instances.door import door_routes
 from bookgate.bookie.server import BookieServer
 from bookgate.bookie.tools.doctor.diagnosis import judge
 from bookgate.bookie.tools.doctor.findings import Level
@@ -299,7 +301,9 @@ async def test_the_page_of_paths_is_that_of_the_table(tmp_path: Path, monkeypatc
     rows_of_gateway = gateway_routes(settings, factory, CollectorRegistry(), stopping, console, access)
     of_gateway = {(row.verb, row.path): row for row in rows_of_gateway}
     await factory.close()
-    applications = [create_app(rows_of_gateway, access, {}, console_routes())]
+    rows_of_door = door_routes(load_config(metadata_uri=uri, data_dir=tmp_path), ())
+    of_door = {(row.verb, row.path) for row in rows_of_door}
+    applications = [create_app(rows_of_gateway, access, {}, console_routes()), create_app(rows_of_door, access, {})]
     make = AdminServer.__init__
 
     def kept(self: AdminServer, app: Starlette, *given: Any, **named: Any) -> None:
@@ -314,10 +318,11 @@ async def test_the_page_of_paths_is_that_of_the_table(tmp_path: Path, monkeypatc
     rows = re.findall(r"^\| ([A-Z]+) \| `(/[^`]*)` \| (\w+) \|([^|]*)\|", page, re.MULTILINE)
     places = {(True, True): "both", (True, False): "bookie", (False, True): "gateway"}
     served_at = {row: places[row in of_bookie, row in of_gateway] for row in {*of_bookie, *of_gateway}}
+    served_at |= dict.fromkeys(of_door - served_at.keys(), "supervisor")
     assert {(verb, path): place for verb, path, place, _ in rows} == served_at
     # Whatever is routed says in the one table what a policy must allow.
     routes: list[Any] = [route for app in applications for route in app.routes]
-    assert len(applications) == 2
+    assert len(applications) == 3
     assert {(verb, route.path) for route in routes for verb in {*route.methods} - {"HEAD"}} == set(HTTP_ACTIONS)
     assert {path for _, path in HTTP_ACTIONS} - {path for _, path in served_at} == {
         "/",

@@ -105,6 +105,15 @@ def test_auto_is_the_number_of_cores_and_then_stays(tmp_path: Path) -> None:
     assert count_of(host(tmp_path, 3)) == 3
 
 
+def test_auto_refuses_to_count_without_a_disk_that_may_have_the_last_instance(tmp_path: Path) -> None:
+    of_four = host(None, "auto", **disks(tmp_path, "d1", "d2", "d3", "d4"))
+    stamp(*(tmp_path / f"d{number}" / f"instance-{number}" for number in (1, 2, 3)))
+    with pytest.raises(IncorrectParameterException, match=r"d4/instance-1 has no data.* is its disk mounted"):
+        check_directories(of_four, count_of(of_four))
+    stamp(tmp_path / "d4" / "instance-4")
+    check_directories(of_four, count_of(of_four))
+
+
 def test_commands_mean_the_instance_that_is_named(tmp_path: Path) -> None:
     assert chosen_instance(host(tmp_path, 2, instance=2)).journals == (tmp_path / "instance-2" / "journal",)
     assert chosen_instance(host(tmp_path, 1)).journals == (tmp_path / "journal",)
