@@ -357,12 +357,18 @@ async def ledgers_naming(manager: LedgerManager, bookie_id: str) -> AsyncGenerat
 
     Raises BKException: The listing can't be completed, or a ledger not be read.
     """
-    async for page in manager.ledger_records():
+    async for page in records_of_all_scopes(manager):
         yield [record for record in page if bookie_id in record.metadata.bookies]
+
+
+async def records_of_all_scopes(manager: LedgerManager) -> AsyncGenerator[list[LedgerRecord], None]:
+    """Lists all ledgers, page by page. Raises BKException: The listing can't be completed, or a ledger not be read."""
+    async for page in manager.ledger_records():
+        yield page
     async for run in manager.scopes():
         for scope_id in run:
             async for page in manager.ledger_records(scope_id):
-                yield [record for record in page if bookie_id in record.metadata.bookies]
+                yield page
 
 
 async def require_known(factory: LedgerManagerFactory, bookie_id: str) -> None:

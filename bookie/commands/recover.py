@@ -146,6 +146,12 @@ async def _taken_out(factory: LedgerManagerFactory, order: Order, old: str) -> b
     if found is not None and found.registered:
         _note(f"bookie {old} is empty; stop it, then `bookgate bookie decommission {old}` removes its cookie")
         return False
+    async for page in control.ledgers_naming(factory.ledger_manager, old):
+        if page:
+            _note(
+                f"ledger {page[0].ledger_id} has a scope and names bookie {old}; nothing moves it, so the cookie stays"
+            )
+            return False
     return await control.remove_emptied(factory, old)
 
 

@@ -63,9 +63,9 @@ class EmptiedBookies(OfficeTask):
             if force
         }
         staying: dict[str, list[int]] = {bookie_id: [] for bookie_id in stopped}
-        async for page in self._factory.ledger_manager.ledger_records():
+        async for page in control.records_of_all_scopes(self._factory.ledger_manager):
             for record in page:
-                number = record.ledger_id.ledger_id
+                number = record.ledger_id.number
                 for bookie_id in record.metadata.bookies & staying.keys():
                     if number in given_up.get(bookie_id, ()):
                         staying[bookie_id].append(number)

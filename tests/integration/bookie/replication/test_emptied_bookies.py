@@ -53,10 +53,12 @@ async def test_the_cookie_goes_last(store: Store, looks: list[int]) -> None:
     factory = create_factory(store.uri)
     await factory.initialize()
     manager, ledger_id = factory.ledger_manager, LedgerId(0, 5)
-    names = ("named", "running", "not-wanted", "empty")
+    scoped = LedgerId(9, 5)
+    names = ("named", "scoped", "running", "not-wanted", "empty")
     try:
         await register(factory, *names)
         await manager.create(ledger_id, LedgerMetadata.new(["named", "other"], 2, 1))
+        await manager.create(scoped, LedgerMetadata.new(["scoped"], 1, 1))
         for name in names:
             if name != "running":
                 await factory.registration_manager.unregister_bookie(name)
@@ -65,10 +67,11 @@ async def test_the_cookie_goes_last(store: Store, looks: list[int]) -> None:
             await until(lambda: gone(factory, "empty"))
             seen = len(looks)
             await until(lambda: more_than(looks, seen + 2))
-            for name in ("named", "running", "not-wanted"):
+            for name in ("named", "scoped", "running", "not-wanted"):
                 assert not await gone(factory, name), name
-            await manager.remove(ledger_id, (await manager.read(ledger_id)).version)
-            await until(lambda: gone(factory, "named"))
+            for each, name in ((ledger_id, "named"), (scoped, "scoped")):
+                await manager.remove(each, (await manager.read(each)).version)
+                await until(lambda name=name: gone(factory, name))  # type: ignore[misc]
             await factory.registration_manager.unregister_bookie("running")
             await until(lambda: gone(factory, "running"))
             await until(lambda: only_not_wanted(factory))

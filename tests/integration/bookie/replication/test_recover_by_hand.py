@@ -13,6 +13,7 @@ import pytest
 
 from bookgate import BookKeeper
 from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.metadata import LedgerMetadata
 from bookgate.ledger.metadata_store import LedgerManagerFactory
 from bookgate.ledger.replication_control import find_bookie
 from tests.integration.bookie.replication import healing
@@ -200,6 +201,10 @@ async def test_a_bookie_takes_the_place_of_another_one(cluster: ForkedCluster) -
         assert await healing.naming(factory, {new}) == on_old
         assert await find_bookie(factory, old) is not None, "it is registered"
         await lost(cluster, factory, old)
+        scoped = LedgerId(5, 7)
+        await factory.ledger_manager.create(scoped, LedgerMetadata.new([old], 1, 1))
+        assert (await answer(cluster, "replace", old, new))["cookie_removed"] is False, "what has a scope names it"
+        await factory.ledger_manager.remove(scoped)
         done = await answer(cluster, "replace", old, new)
         assert (done["ledgers"], done["cookie_removed"]) == (0, True)
         assert await find_bookie(factory, old) is None
