@@ -182,12 +182,15 @@ async def read_ledgers(
     each with its record or the reason why it can't be read. Raises HttpError, MetaStoreException.
     """
     scope_id = query.ledger_scope_id
+    listing = caller.listing(scope_id)
     async with aclosing(visible_ranges(manager, caller, scope_id, query.start_after)) as runs:  # type: ignore[type-var]
         async for ids in runs:
             for start in range(0, len(ids), step):
                 async with aclosing(read_pages(manager, scope_id, ids[start : start + step])) as pages:
                     async for page in pages:
                         for listed in page:
+                            # What was told before may have had to be paid.
+                            listing.require_still()
                             yield listed.number, await _decoded(listed)
 
 

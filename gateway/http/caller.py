@@ -24,6 +24,7 @@ from bookgate.ledger.metadata_store import LedgerManager, LedgerRecord, RawLedge
 from bookgate.runtime.security.access_control import AccessControl
 from bookgate.runtime.security.actions import Action
 from bookgate.runtime.security.decision import CLUSTER, Decision, Reach, Resource
+from bookgate.runtime.security.policy import Policy
 from bookgate.runtime.security.principal import LOCAL, Principal
 
 DOOR = "http"
@@ -72,6 +73,10 @@ class Caller:
         if found is Reach.NONE:
             raise self._refused(action, Resource(scope_id), Decision(False, "no binding allows it"))
         return found
+
+    def listing(self, scope_id: int) -> Listing:
+        """What the caller may list and read of a scope. Raises HttpError where that is nothing."""
+        return Listing(self, scope_id)
 
     def changed(self, action: Action, resource: str, status: int, seconds: float) -> None:
         """Records what was allowed and how it ended."""
@@ -132,6 +137,33 @@ class Caller:
         return HttpError(403, f"{self.principal} may not do this: it needs {action} for {resource}")
 
 
+class Listing:
+    """What a caller may see of one scope, from the beginning of a listing to its end."""
+
+    def __init__(self, caller: Caller, scope_id: int) -> None:
+        """Raises HttpError where that is nothing."""
+        self._caller = caller
+        self._scope_id = scope_id
+        self.owned_only = self._look()
+
+    def _look(self) -> bool:
+        # Taken first: one that changes in between is looked at once more.
+        self._policy = _policy_of(self._caller)
+        reaches = [self._caller.reach(action, self._scope_id) for action in (Action.LEDGER_LIST, Action.LEDGER_READ)]
+        return Reach.OWNED in reaches
+
+    def require_still(self) -> None:
+        """Asks once more where the policy has changed, before more is told. Raises HttpError where the caller may see
+        nothing any more, or another part: the answer breaks off then.
+        """
+        if _policy_of(self._caller) is not self._policy and self._look() is not self.owned_only:
+            raise HttpError(503, "what you may see was changed during the listing; list anew")
+
+
+def _policy_of(caller: Caller) -> Policy | None:
+    return None if caller.control is None else caller.control.policy
+
+
 ANYBODY = Caller()
 """Where nobody is asked."""
 
@@ -145,14 +177,16 @@ async def visible_ranges(
     manager: LedgerManager, caller: Caller, scope_id: int, start_after: int | None
 ) -> AsyncIterator[Sequence[int]]:
     """The ids of a scope's ledgers that the caller may list and read, in runs. Raises HttpError, MetaStoreException."""
-    owned_only = Reach.OWNED in [caller.reach(action, scope_id) for action in (Action.LEDGER_LIST, Action.LEDGER_READ)]
+    listing = caller.listing(scope_id)
     async with aclosing(manager.ledger_ranges(scope_id, start_after)) as runs:  # type: ignore[type-var]
         async for ids in runs:
-            if not owned_only:
+            listing.require_still()
+            if not listing.owned_only:
                 yield ids
                 continue
             for start in range(0, len(ids), _READ_AT_ONCE):
                 own = await _owned(manager, caller, scope_id, ids[start : start + _READ_AT_ONCE])
+                listing.require_still()
                 if own:
                     yield own
 

@@ -2,7 +2,8 @@
 
 Reads are served from the cache where possible, and each result is sent as soon as it is available. A client that
 understands batched responses receives hundreds of results per message, because the throughput of a stream is limited by
-the number of messages rather than by their size.
+the number of messages rather than by their size. What the caller may see is asked when a message is put together, not
+when the call begins: a caller with a rate may have to wait between two messages, and the policy may change meanwhile.
 """
 
 from __future__ import annotations
@@ -50,15 +51,21 @@ class BatchReader:
         self._budget = budget
 
     async def read(self, request: BatchReadRequest) -> AsyncIterator[bytes]:
-        """Yields one encoded response per id, or messages that carry many. Raises MetaStoreException."""
+        """Yields one encoded response per id, or messages that carry many.
+
+        Raises AccessDeniedException where the caller may see nothing of the scope, or nothing any more;
+        MetaStoreException.
+        """
+        who = caller()
+        sight = None if who is None else _Sight(who, request.ledger_scope_id)
         if not request.batched_answers:
             async with aclosing(self._answers(request)) as answers:  # type: ignore[type-var]
                 async for answer in answers:
-                    encoded = _alone(answer)
+                    encoded = _alone(answer if sight is None else sight.of(answer))
                     yield encoded
                     await _pay(encoded)
             return
-        message = _Message()
+        message = _Message(sight)
         async with aclosing(self._answers(request)) as answers:  # type: ignore[type-var]
             async for answer in answers:
                 message.add(answer)
@@ -66,25 +73,24 @@ class BatchReader:
                     encoded = message.take()
                     yield encoded
                     await _pay(encoded)
-        if message.items:
+        if message.answers:
             encoded = message.take()
             yield encoded
             await _pay(encoded)
 
     async def _answers(self, request: BatchReadRequest) -> AsyncIterator[_Answer]:
-        """Yields what the caller may see."""
+        """Yields all results, as far as the caller has paid for those before."""
         who = caller()
         if who is None:
             async with aclosing(self._found(request)) as answers:  # type: ignore[type-var]
                 async for answer in answers:
                     yield answer
             return
-        view = ScopeView(who, request.ledger_scope_id, Action.LEDGER_READ)
         who.take("listed_ids_per_second", 0)
         who.take("metadata_bytes_per_second", 0)
         async with aclosing(self._found(request)) as answers:  # type: ignore[type-var]
             async for answer in answers:
-                yield _as_seen(answer, who, view)
+                yield answer
                 await who.pay("listed_ids_per_second", 1)
 
     async def _found(self, request: BatchReadRequest) -> AsyncIterator[_Answer]:
@@ -121,45 +127,67 @@ async def _pay(encoded: bytes) -> None:
         await who.pay("metadata_bytes_per_second", len(encoded))
 
 
-def _as_seen(answer: _Answer, who: Caller, view: ScopeView) -> _Answer:
-    """The answer as the caller may have it."""
-    if not isinstance(answer, CachedAnswer):
-        return answer
-    ledger = answer.ledger
-    if not view.shows(ledger.owner):
-        try:
-            who.require_ledger(Action.LEDGER_READ, ledger.ledger_id, ledger.owner)
-        except AccessDeniedException as error:
-            return failure(error, ledger.ledger_id, answer.revision)
-    if view.shows_password(ledger.owner):
-        return answer
-    withheld = ledger.without_password()
-    return CachedAnswer(withheld, answer.revision, batch_item(withheld.answer(answer.revision)))
+class _Sight:
+    """What the caller may see of the scope, as the policy stands now."""
+
+    def __init__(self, who: Caller, scope_id: int) -> None:
+        """Raises AccessDeniedException where that is nothing."""
+        self._who = who
+        self._scope_id = scope_id
+        self._look()
+
+    def _look(self) -> None:
+        # Taken first: one that changes in between is looked at once more.
+        self._policy = self._who.policy
+        self._view = ScopeView(self._who, self._scope_id, Action.LEDGER_READ)
+
+    def of(self, answer: _Answer) -> _Answer:
+        """The answer as the caller may have it. Raises AccessDeniedException where it may see nothing any more."""
+        if self._who.policy is not self._policy:
+            self._look()
+        if not isinstance(answer, CachedAnswer):
+            return answer
+        ledger = answer.ledger
+        if not self._view.shows(ledger.owner):
+            try:
+                self._who.require_ledger(Action.LEDGER_READ, ledger.ledger_id, ledger.owner)
+            except AccessDeniedException as error:
+                return failure(error, ledger.ledger_id, answer.revision)
+        if self._view.shows_password(ledger.owner):
+            return answer
+        withheld = ledger.without_password()
+        return CachedAnswer(withheld, answer.revision, batch_item(withheld.answer(answer.revision)))
 
 
 class _Message:
     """Results that are sent in one message."""
 
-    def __init__(self) -> None:
-        self.items: list[bytes] = []
+    def __init__(self, sight: _Sight | None) -> None:
+        self.answers: list[_Answer] = []
+        self._sight = sight
         self._bytes = 0
         self._revision = 0
 
     @property
     def full(self) -> bool:
-        return len(self.items) >= _ANSWERS_A_MESSAGE or self._bytes >= _BYTES_A_MESSAGE
+        return len(self.answers) >= _ANSWERS_A_MESSAGE or self._bytes >= _BYTES_A_MESSAGE
 
     def add(self, answer: _Answer) -> None:
-        item = answer.batch_item if isinstance(answer, CachedAnswer) else batch_item(answer.SerializeToString())
-        self.items.append(item)
-        self._bytes += len(item)
+        self.answers.append(answer)
+        self._bytes += len(answer.batch_item) if isinstance(answer, CachedAnswer) else answer.ByteSize()
         if answer.revision > self._revision:
             self._revision = answer.revision
 
     def take(self) -> bytes:
-        message = batched_answer(self.items, self._revision)
-        self.items, self._bytes = [], 0
+        """Raises AccessDeniedException where the caller may see nothing any more."""
+        seen = self.answers if self._sight is None else map(self._sight.of, self.answers)
+        message = batched_answer([_item(answer) for answer in seen], self._revision)
+        self.answers, self._bytes = [], 0
         return message
+
+
+def _item(answer: _Answer) -> bytes:
+    return answer.batch_item if isinstance(answer, CachedAnswer) else batch_item(answer.SerializeToString())
 
 
 def _alone(answer: _Answer) -> bytes:

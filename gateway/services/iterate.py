@@ -1,11 +1,12 @@
 """Iterate: all ledgers of a scope, in responses of bounded size (M5); and the scopes that there are.
 
 Each response carries the cluster's id, and the last one is sent only after the store has confirmed that id again,
-because readers may delete what a listing lacks. The manager lists ids in ascending order; this module groups them into
-responses and reads metadata on request. Only the last response has `end` set; a listing that can't be completed ends
-with an error instead. Held in memory at any time: the ids of one response, and with metadata the response being sent
-and the page being read for the next one, both bounded in bytes. Responses with metadata are built in slices, between
-which other tasks on the event loop run.
+because readers may delete what a listing lacks. For the same reason a listing ends with an error before it tells more
+once the policy lets its caller see another part of the scope than at its beginning. The manager lists ids in ascending
+order; this module groups them into responses and reads metadata on request. Only the last response has `end` set; a
+listing that can't be completed ends with an error instead. Held in memory at any time: the ids of one response, and
+with metadata the response being sent and the page being read for the next one, both bounded in bytes. Responses with
+metadata are built in slices, between which other tasks on the event loop run.
 """
 
 from __future__ import annotations
@@ -84,9 +85,24 @@ class _Seen(ScopeView):
 
     def __init__(self, who: Caller, request: GetLedgerRangesRequest) -> None:
         """Raises AccessDeniedException where the caller may see nothing."""
+        # Taken first: one that changes in between is looked at once more.
+        self._policy = who.policy
         super().__init__(who, request.ledger_scope_id, Action.LEDGER_LIST, Action.LEDGER_READ)
         self.administers = who.may_administer()
         self.left_out = 0
+
+    def require_still(self, who: Caller, request: GetLedgerRangesRequest) -> None:
+        """Asks once more where the policy has changed.
+
+        Raises AccessDeniedException where the caller may see nothing any more, MetaStoreException where it may see
+        another part.
+        """
+        if who.policy is self._policy:
+            return
+        now = _Seen(who, request)
+        if not now.is_same(self) or now.administers != self.administers:
+            raise MetaStoreException("what the caller may see was changed during the listing; list anew")
+        self._policy = now._policy
 
     def take(self, answer: LedgerMetadataResponse) -> bool:
         """Whether the answer is in the listing; without its password where that is withheld."""
@@ -115,7 +131,8 @@ class Listing:
     async def iterate(self, request: GetLedgerRangesRequest) -> AsyncIterator[bytes]:
         """Yields all responses, encoded.
 
-        Raises IncorrectParameterException for an invalid request, TooManyRequestsException, MetaStoreException.
+        Raises IncorrectParameterException for an invalid request, AccessDeniedException, TooManyRequestsException,
+        MetaStoreException.
         """
         _check(request)
         who = caller()
@@ -123,6 +140,9 @@ class Listing:
         with self._counted() if request.include_metadata or not sees_all(view) else nullcontext():
             async with aclosing(self._all(request, view)) as responses:
                 async for response in responses:
+                    # It was made, and the one before it paid, some time ago.
+                    if who is not None and view is not None:
+                        view.require_still(who, request)
                     yield response.encode()
                     if who is not None:
                         await who.pay("listed_ids_per_second", response.fields.count)

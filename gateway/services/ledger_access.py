@@ -114,6 +114,10 @@ class ScopeView:
         self._secrets = who.reach(Action.LEDGER_SECRET, scope_id)
         self._name = str(who.principal)
 
+    def is_same(self, other: ScopeView) -> bool:
+        """Whether both show the same, to one caller."""
+        return (self.whole, self._secrets) == (other.whole, other._secrets)
+
     def shows(self, owner: str | None) -> bool:
         """Whether a ledger of this owner may be seen."""
         return self.whole or owner == self._name

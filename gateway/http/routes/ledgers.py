@@ -175,12 +175,14 @@ async def _with_metadata(
 ) -> AsyncGenerator[str, None]:
     """Members of the JSON object, many at a time."""
     query = call.query
+    listing = call.caller.listing(query.ledger_scope_id)
     async with aclosing(read_pages(manager, query.ledger_scope_id, ids)) as pages:
         async for page in pages:
             members: list[str] = []
             for listed in page:
                 async with giving_way():
                     members += _member(listed, query.decode_meta)
+            listing.require_still()
             if members:
                 part = ",".join(members)
                 yield part

@@ -13,9 +13,11 @@ from google.protobuf.message_factory import GetMessageClass
 
 from bookgate.ledger.bookie_info import BOOKIE_RPC, BookieServiceInfo, Endpoint
 from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.metadata_store import CreateRequest
 from bookgate.protos.bookkeeper.common.v1.status_pb2 import StatusCode
 from bookgate.protos.bookkeeper.gateway.v1 import ledger_metadata_service_pb2 as lm
 from bookgate.protos.bookkeeper.gateway.v1 import replication_service_pb2 as rp
+from tests.integration.gateway.conftest import some_metadata
 from tests.integration.gateway.guarded import POLICY, Guarded, guarded_gateway, outcome, path_of
 from tests.integration.gateway.test_access import METHODS, created, on, request_of
 
@@ -144,3 +146,40 @@ async def test_a_stream_keeps_its_principal_and_the_next_call_does_not(tmp_path:
         gateway.policy_file.write_text('[[bindings]]\nprincipals = ["token:admin"]\nrole = "admin"\n')
         assert (await stream.told()).code == StatusCode.PERMISSION_DENIED
         stream.rpc.cancel()
+
+
+SLOW = '[[limits]]\nprincipals = ["token:team-a"]\nlisted_ids_per_second = 1000\n'
+
+
+@pytest.mark.parametrize("later", ["", READS_ALL], ids=["nothing", "no passwords"])
+@pytest.mark.parametrize("name", ["Iterate", "BatchRead"])
+async def test_a_listing_tells_no_more_than_the_policy_allows_now(tmp_path: Path, name: str, later: str) -> None:
+    """A caller that pays by the second is asked again before each message."""
+    admin = '[[bindings]]\nprincipals = ["token:admin", "token:team-a"]\nrole = "admin"\n'
+    async with guarded_gateway(tmp_path, admin + SLOW) as gateway, gateway.channel() as channel:
+        await gateway.factory.ledger_manager.create_many(
+            [CreateRequest(LedgerId.unscoped(number), some_metadata()) for number in range(1500)]
+        )
+        request: Any = lm.GetLedgerRangesRequest(include_metadata=True, limit_per_response=200)
+        if name == "BatchRead":
+            request = lm.BatchReadRequest(ledger_ids=range(1500))
+        rpc: Any = channel.unary_stream(
+            path_of(METHODS[name]),
+            type(request).SerializeToString,
+            GetMessageClass(METHODS[name].output_type).FromString,
+        )
+        stream = rpc(request, metadata=gateway.bearer("team-a"))
+        await stream.read()
+        gateway.policy_file.write_text(later + SLOW)
+        gateway.access._policy.refresh()  # type: ignore[union-attr]
+        told = 0
+        with suppress(grpc.aio.AioRpcError):
+            while (answer := await stream.read()) is not grpc.aio.EOF:
+                ledgers = answer.ledgers if name == "Iterate" else [answer]
+                told += sum(each.metadata.password != b"" for each in ledgers)
+        # Flow control: what the gateway sent before.
+        assert told <= 1000
+        ends = grpc.StatusCode.PERMISSION_DENIED
+        if later:
+            ends = grpc.StatusCode.UNAVAILABLE if name == "Iterate" else grpc.StatusCode.OK
+        assert await stream.code() is ends

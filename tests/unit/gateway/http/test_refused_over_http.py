@@ -26,6 +26,7 @@ from bookgate.gateway.http.errors import HttpError, OverLimit
 from bookgate.gateway.http.openapi import document
 from bookgate.gateway.http.routes.ledgers import LedgerQuery, ledger_routes
 from bookgate.gateway.http.routes.session import SESSION, session_routes
+from bookgate.gateway.stores import listed_ledgers
 from bookgate.ledger import errors
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import OWNER_KEY, LedgerMetadata, LedgerState
@@ -59,6 +60,12 @@ metadata_bytes_per_second = 0.1
 [[limits]]
 principals = ["token:few-changes"]
 changes_per_second = 0.1
+"""
+OWNED = """
+[[bindings]]
+principals = ["token:few-bytes"]
+role = "admin"
+owned = true
 """
 LISTING = "/api/v1/ledger/list"
 EXPORT = "/api/v1/console/ledgers_export?format=csv"
@@ -232,6 +239,26 @@ async def test_a_listing_goes_on_when_it_is_paid(server: Server, virtual_time: o
     began = _now()
     assert len((await server.ask(f"{LISTING}?print_metadata=true", "few-bytes")).json()) == 5
     assert _now() - began > 1000
+
+
+@pytest.mark.parametrize("path", [f"{LISTING}?print_metadata=true&limit=500", EXPORT])
+@pytest.mark.parametrize(("becomes", "status"), [("", 403), (OWNED, 503)], ids=["nothing", "its own"])
+async def test_a_listing_breaks_off_when_its_caller_may_see_less(
+    server: Server, virtual_time: object, monkeypatch: pytest.MonkeyPatch, path: str, becomes: str, status: int
+) -> None:
+    monkeypatch.setattr(listed_ledgers, "_MOST_A_PAGE", 100)
+    await server.create(3 * STEP)
+    caller = "few-bytes"
+
+    async def revoke() -> None:
+        await asyncio.sleep(1)
+        server.control._policy = parse_policy(POLICY.replace(f', "token:{caller}"', "", 1) + becomes)
+
+    revocation = asyncio.create_task(revoke())
+    with pytest.raises(HttpError) as broken:
+        await server.ask(path, caller)
+    assert broken.value.status == status
+    await revocation
 
 
 async def test_an_export_goes_on_when_it_is_paid(server: Server, virtual_time: object) -> None:
