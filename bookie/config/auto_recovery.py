@@ -34,9 +34,9 @@ class AutoRecoverySettings(BaseSettings, ConsistentSettings):
         0.5,
         gt=0,
         le=1,
-        description="when more than this share of all bookies, or of those of one rack, and at least two, are missed "
-        "at once, only ledgers of which entries have one copy left are repaired before somebody orders an audit; 1: "
-        "never",
+        description="when more than this share of all bookies, and at least two, or of those of one rack, and at least "
+        "three, are missed at once, of the ledgers of these only such are repaired of which entries have one copy left, "
+        "before somebody orders an audit; 1: never",
     )
     mass_loss_window_seconds: float = Field(
         600.0,

@@ -6,12 +6,12 @@ One that has been missed for the delay, according to the record or to what this 
 record by a clock that was ahead delays nothing. A registered bookie, writable or not, is neither; one that is to be
 emptied is lost no earlier than any other, but its ledgers are marked too.
 
-When too large a share of the bookies, or of those of one rack, and at least two, were first missed within a while, it
-is more likely that something else is wrong, such as the network or the store: that is a *storm*. During a storm no
-bookie is considered lost until an operator orders an audit. Those that would be lost are *held*: only ledgers of which
-an entry has one copy left beside the missed bookies are repaired. Bookies whose loss is *settled* do not count, however
-many they have become over time. Only the auditor knows which losses are settled; it therefore records in the store that
-it holds back, and why (`HeldBack`), for others that ask.
+When too large a share of the bookies, and at least two, or of those of one rack, and at least three, were first missed
+within a while, it is more likely that something else is wrong, such as the network or the store: that is a *storm*.
+During a storm no bookie that it is about, any or those of the rack, is considered lost until an operator orders an
+audit. Those that would be lost are *held*: only ledgers of which an entry has one copy left beside them are repaired.
+Bookies whose loss is *settled* do not count, however many they have become over time. Only the auditor knows which
+losses are settled; it therefore records in the store that it holds back, and why (`HeldBack`), for others that ask.
 
 Source: docs/protocol/auto-recovery.md#lost-bookies. Not its job: finding the ledgers and marking them (`auditor`).
 """
@@ -24,6 +24,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 _LEAST_OF_A_STORM = 2
+_LEAST_OF_A_RACK = 3
+"""A rack may be one host: that of two bookies is an ordinary loss."""
 
 HELD_BACK = "held_back"
 """The key of the record, among those of the auditor's progress. There is one in a storm only."""
@@ -68,7 +70,7 @@ class HeldBack:
     known: int
     """Of so many bookies, again without those."""
     rack: str | None = None
-    """Only bookies of this rack are meant; None: all."""
+    """Only bookies of this rack are meant, or of these, by commas; None: all."""
 
     @property
     def in_words(self) -> str:
@@ -137,7 +139,7 @@ def call_the_roll(
         each: delay_ms - max(now_ms - roll.missed_since.get(each, now_ms), roll.away_ms.get(each, 0)) for each in missed
     }
     due = [each for each in missed if ordered or left[each] <= 0]
-    held = [each for each in due if held_back is not None and not ordered and each not in settled]
+    held = [each for each in due if held_back is not None and not ordered and each in held_back.missed]
     waiting = [left[each] for each in missed if each not in due and left[each] > 0]
     return Verdict(
         to_note=tuple(each for each in missed if each not in roll.missed_since),
@@ -152,17 +154,31 @@ def call_the_roll(
 
 
 def _storm(roll: Roll, fresh: Sequence[str], now_ms: int, mass_loss: MassLoss) -> HeldBack | None:
-    """Where too many of the bookies that count are missed: in the whole cluster, or else in the first rack of its name.
+    """Where too many of the bookies that count are missed: in the whole cluster, or else in racks.
 
     `fresh` are the missed ones, in order, without those whose loss is settled."""
     counted = {*roll.present, *fresh} & set(roll.known)
-    for rack in (None, *sorted({roll.racks[each] for each in fresh if each in roll.racks})):
-        there = counted if rack is None else {each for each in counted if roll.racks.get(each) == rack}
-        missed = tuple(each for each in fresh if each in there)
-        at_once = _most_within([roll.missed_since.get(each, now_ms) for each in missed], mass_loss.window_ms)
-        if at_once >= _LEAST_OF_A_STORM and at_once > mass_loss.share * len(there):
-            return HeldBack(missed, len(there), rack)
-    return None
+    if _are_too_many(roll, fresh, len(counted), _LEAST_OF_A_STORM, now_ms, mass_loss):
+        return HeldBack(tuple(fresh), len(counted))
+    found: list[str] = []
+    held: set[str] = set()
+    known = 0
+    for rack in sorted({roll.racks[each] for each in fresh if each in roll.racks}):
+        there = {each for each in counted if roll.racks.get(each) == rack}
+        missed = there.intersection(fresh)
+        if _are_too_many(roll, missed, len(there), _LEAST_OF_A_RACK, now_ms, mass_loss):
+            found.append(rack)
+            held |= missed
+            known += len(there)
+    return HeldBack(tuple(sorted(held)), known, ", ".join(found)) if found else None
+
+
+def _are_too_many(
+    roll: Roll, missed: Collection[str], known: int, least: int, now_ms: int, mass_loss: MassLoss
+) -> bool:
+    times = [roll.missed_since.get(each, now_ms) for each in missed]
+    at_once = _most_within(times, mass_loss.window_ms)
+    return at_once >= least and at_once > mass_loss.share * known
 
 
 def _most_within(times: Iterable[int], window_ms: int) -> int:

@@ -342,8 +342,8 @@ MUTATIONS = (
         (),
         "whoever asks why nothing is marked is told of losses that are settled too",
         _RULES,
-        "            return HeldBack(missed, len(there), rack)\n",
-        "            return HeldBack(tuple(sorted({*roll.known} - {*roll.present})), len(roll.known), rack)\n",
+        "        return HeldBack(tuple(fresh), len(counted))\n",
+        "        return HeldBack(tuple(sorted({*roll.known} - {*roll.present})), len(roll.known))\n",
         tests=_RULES_TESTS,
     ),
     Mutation(
@@ -416,8 +416,8 @@ MUTATIONS = (
         (),
         "most bookies missed at once are held lost",
         _RULES,
-        "        if at_once >= _LEAST_OF_A_STORM and",
-        "        if at_once < 0 and",
+        "    return at_once >= least and",
+        "    return at_once < 0 and",
         tests=_RULES_TESTS,
     ),
     Mutation(
@@ -426,8 +426,8 @@ MUTATIONS = (
         (),
         "a whole rack that is missed at once is held lost, as long as it is a small part of the cluster",
         _RULES,
-        "    for rack in (None, *sorted(",
-        "    for rack in (None, *sorted(set() and ",
+        "    for rack in sorted(",
+        "    for rack in sorted(set() and ",
         tests=_RULES_TESTS,
     ),
     Mutation(

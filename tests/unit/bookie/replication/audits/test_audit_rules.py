@@ -75,20 +75,45 @@ def test_losses_that_lie_far_apart_are_no_storm() -> None:
     assert call_the_roll(fresh, 1000, 12_000, mass_loss=MassLoss(window_ms=12_000)).storm
 
 
+FIVE_OF_A_RACK = tuple(f"{rack}{number}" for rack in "ab" for number in range(5))
+RACKS = {each: f"/{each[0]}" for each in FIVE_OF_A_RACK}
+
+
+def of_racks(*missed: str, known: tuple[str, ...] = FIVE_OF_A_RACK) -> Roll:
+    return Roll(known, {*known} - {*missed}, dict.fromkeys(missed, 0), (), racks=RACKS)
+
+
 def test_a_rack_that_is_missed_is_a_storm_too() -> None:
-    racks = {"a": "/r1", "b": "/r1", "c": "/r2", "d": "/r2", "e": "/r2"}
-    half = replace(roll("a", "b", "e", missed={"c": 0, "d": 0}), racks=racks)
-    verdict = call_the_roll(half, 1000, 5000)
-    assert verdict.held_back == HeldBack(("c", "d"), 3, "/r2")
-    assert (verdict.lost, verdict.held) == ((), ("c", "d"))
-    assert verdict.held_back.in_words == "2 of 3 bookies of rack /r2 are missed at once"
-    # One of each, or half of one, is none; nor is one whose loss is settled, or whose rack nobody knows.
-    assert not call_the_roll(replace(roll("b", "d", "e"), racks=racks), 1000, 5000).storm
-    four = replace(roll("a", "b", "e"), racks={**racks, "b": "/r2"})
-    assert not call_the_roll(four, 1000, 5000).storm
-    assert not call_the_roll(replace(half, settled=("c",)), 1000, 5000).storm
-    assert not call_the_roll(replace(half, racks={**racks, "c": "/r3"}), 1000, 5000).storm
-    assert not call_the_roll(replace(half, racks={}), 1000, 5000).storm
+    most = of_racks("a0", "a1", "a2")
+    verdict = call_the_roll(most, 1000, 5000)
+    assert verdict.held_back == HeldBack(("a0", "a1", "a2"), 5, "/a")
+    assert (verdict.lost, verdict.held) == ((), ("a0", "a1", "a2"))
+    assert verdict.held_back.in_words == "3 of 5 bookies of rack /a are missed at once"
+    # Not one whose loss is settled, or whose rack nobody knows.
+    assert not call_the_roll(replace(most, settled=("a0",)), 1000, 5000).storm
+    assert not call_the_roll(replace(most, racks={**RACKS, "a0": "/b"}), 1000, 5000).storm
+    assert not call_the_roll(replace(most, racks={}), 1000, 5000).storm
+    assert not call_the_roll(of_racks("a0", "a1", "b0", "b1"), 1000, 5000).storm
+
+
+def test_who_is_lost_in_another_rack_is_not_held_with_it() -> None:
+    verdict = call_the_roll(of_racks("a0", "a1", "a2", "b0"), 1000, 5000)
+    assert verdict.held_back == HeldBack(("a0", "a1", "a2"), 5, "/a")
+    assert (verdict.lost, verdict.held) == (("b0",), ("a0", "a1", "a2"))
+
+
+def test_of_two_racks_at_once_both_are_held() -> None:
+    more = (*FIVE_OF_A_RACK, *"cdefg")
+    verdict = call_the_roll(of_racks("a0", "a1", "a2", "b0", "b1", "b2", "c", known=more), 1000, 5000)
+    assert verdict.held_back == HeldBack(("a0", "a1", "a2", "b0", "b1", "b2"), 10, "/a, /b")
+    assert (verdict.lost, verdict.held) == (("c",), ("a0", "a1", "a2", "b0", "b1", "b2"))
+
+
+def test_a_rack_of_two_is_an_ordinary_loss() -> None:
+    hosts = {f"{host}{number}": f"/{host}" for host in "abcde" for number in range(2)}
+    gone = Roll(tuple(hosts), {*hosts} - {"a0", "a1"}, {"a0": 0, "a1": 0}, (), racks=hosts)
+    verdict = call_the_roll(gone, 1000, 5000)
+    assert (verdict.storm, verdict.lost) == (False, ("a0", "a1"))
 
 
 def test_losses_that_are_settled_are_no_part_of_a_storm() -> None:
