@@ -35,7 +35,7 @@ class AutoRecoverySettings(BaseSettings, ConsistentSettings):
         gt=0,
         le=1,
         description="when more than this share of all bookies, and at least two, or of those of one rack, and at least "
-        "three, are missed at once, of the ledgers of these only such are repaired of which entries have one copy left, "
+        "three, are missed at once, of their ledgers only such are repaired of which entries have one copy left, "
         "before somebody orders an audit; 1: never",
     )
     mass_loss_window_seconds: float = Field(
