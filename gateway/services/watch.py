@@ -286,10 +286,15 @@ class WatchService:
         # Either the ledger was recreated under its id, or the listener could not read it yet.
         try:
             record = await self._factory.ledger_manager.read(ledger_id)
-        except (NoSuchLedgerExistsOnMetadataServerException, MetadataFormatException) as error:
+        except NoSuchLedgerExistsOnMetadataServerException:
             if in_doubt:
-                raise MetaStoreException(f"ledger {ledger_id} is not read anew yet; subscribe again") from error
+                # The answer to this subscription alone: what the hub has is too old for it.
+                raise
             # The store's listener is about to report the removal to everyone, or already has.
+            return
+        except MetadataFormatException as error:
+            if in_doubt:
+                self._on_damaged(ledger_id, error)
             return
         self._on_state(ledger_id, record)
 

@@ -10,8 +10,10 @@ import pytest
 
 from bookgate.gateway.services.freshness import RevisionBarrier
 from bookgate.gateway.services.watch import WatchService, _Stream
+from bookgate.gateway.services.watch_answers import DamagedLedger
 from bookgate.ledger.errors import (
     IncorrectParameterException,
+    MetadataFormatException,
     MetaStoreException,
     NoSuchLedgerExistsOnMetadataServerException,
 )
@@ -136,8 +138,9 @@ async def test_a_state_that_could_not_be_read_anew_answers_nobody_who_has_seen_a
     await service._handle(first, LedgerMetadataRequest(ledger_id=1))
     manager.listener(LEDGER, older)
     manager.listener.was_read(MetaStoreException("connection lost"), False)
-    with pytest.raises(MetaStoreException):
-        await service._handle(second, again)
+    await service._handle(second, again)
+    # It is gone, and the stream with its other subscriptions goes on.
+    assert [response.code for response in second.direct] == [StatusCode.LEDGER_NOT_FOUND]
     assert not service.hub.has_answers(second)
     manager.stored = newer
     await service._handle(second, again)
@@ -150,6 +153,24 @@ async def test_a_state_that_could_not_be_read_anew_answers_nobody_who_has_seen_a
     await service._handle(third, again)
     assert manager.calls.count("read") == 2
     assert service.hub.has_answers(third)
+
+
+async def test_a_damaged_ledger_in_doubt_is_told_as_such(factory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    manager, service = factory.ledger_manager, WatchService(factory, freshness=_CaughtUp(factory))
+    stream = _Stream()
+    service.hub.open_stream(stream)
+    await service._handle(stream, LedgerMetadataRequest(ledger_id=1))
+    manager.listener(LEDGER, LedgerRecord(LEDGER, LedgerMetadata.new(["b1"], 1, 1), 1))
+    manager.listener.was_read(MetaStoreException("connection lost"), False)
+
+    async def damaged(ledger_id: LedgerId) -> LedgerRecord:
+        raise MetadataFormatException("no metadata")
+
+    monkeypatch.setattr(manager, "read", damaged)
+    await service._handle(stream, LedgerMetadataRequest(ledger_id=1, min_revision=9))
+    answer = service.hub.take(stream)
+    assert answer is not None
+    assert isinstance(answer.record, DamagedLedger)
 
 
 async def test_lag_is_that_of_the_stream_that_takes_nothing(
