@@ -14,7 +14,9 @@ from __future__ import annotations
 import logging
 import logging.handlers
 import os
+import re
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from io import TextIOWrapper
 from pathlib import Path
@@ -31,7 +33,8 @@ _TOKEN_CHARACTERS = 12
 
 _QUIET_SECONDS = 60.0
 _MOST_KINDS = 1000
-"""Of which a line is written in that time; of more there is none."""
+"""Of which a line is written in that time at each door; of more there is none."""
+_PORT = re.compile(r"(?<=[^:]):[0-9]+$")
 
 
 _REFUSALS = ("denied", "unauthenticated", "quota", "limited")
@@ -49,8 +52,8 @@ class AuditTrail:
     ) -> None:
         self._reads = reads
         self._clock = clock
-        self._written: dict[tuple[str, ...], float] = {}
-        """When there was a line of each kind, the oldest first."""
+        self._written: defaultdict[str, dict[tuple[str, ...], float]] = defaultdict(dict)
+        """When there was a line of each kind at a door, the oldest first."""
         self._logger = logger or logging.getLogger(AUDIT_LOGGER)
         self._handler: logging.Handler | None = None
 
@@ -121,8 +124,8 @@ class AuditTrail:
         outcome: str,
         rule: str,
     ) -> None:
-        """Writes a line unless there was one of this kind within a minute: same but the resource."""
-        if self._is_due(str(principal), peer, door, action, outcome, rule):
+        """Writes a line unless there was one of this kind within a minute: all the same but resource and port."""
+        if self._is_due(door, str(principal), _host(peer), action, outcome, rule):
             self.record(
                 principal=principal,
                 peer=peer,
@@ -133,13 +136,13 @@ class AuditTrail:
                 rule=rule,
             )
 
-    def _is_due(self, *kind: str) -> bool:
-        now = self._clock()
-        while self._written and now - self._written[oldest := next(iter(self._written))] >= _QUIET_SECONDS:
-            del self._written[oldest]
-        if kind in self._written or len(self._written) >= _MOST_KINDS:
+    def _is_due(self, door: str, *kind: str) -> bool:
+        now, written = self._clock(), self._written[door]
+        while written and now - written[oldest := next(iter(written))] >= _QUIET_SECONDS:
+            del written[oldest]
+        if kind in written or len(written) >= _MOST_KINDS:
             return False
-        self._written[kind] = now
+        written[kind] = now
         return True
 
     def close(self) -> None:
@@ -148,6 +151,13 @@ class AuditTrail:
             self._logger.removeHandler(self._handler)
             self._handler.close()
             self._handler = None
+
+
+def _host(peer: str) -> str:
+    """A peer without its port, which is another one with each connection; an IPv6 address alone has none."""
+    address = peer.removeprefix("ipv4:").removeprefix("ipv6:")
+    has_port = address.count(":") == 1 or "]:" in address or "%5D:" in address
+    return _PORT.sub("", address) if has_port else address
 
 
 class _PrivateFile(logging.handlers.RotatingFileHandler):

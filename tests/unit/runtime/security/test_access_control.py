@@ -177,6 +177,23 @@ def test_of_what_anybody_may_provoke_there_is_a_line_a_minute(caplog: pytest.Log
     assert access.counts["http", "anonymous", "denied"] == 2015
 
 
+def test_who_connects_anew_crowds_out_no_line(caplog: pytest.LogCaptureFixture) -> None:
+    access = AccessControl(Authenticators(), audit=AuditTrail(clock=lambda: 0.0))
+
+    def refuse(*peers: str, door: str = "grpc") -> int:
+        caplog.clear()
+        for peer in peers:
+            access.limited(ANONYMOUS, "call", "over a rate", door=door, peer=peer)
+        return len(caplog.records)
+
+    with caplog.at_level(logging.INFO, "bookgate.audit"):
+        assert refuse(*(f"ipv4:192.0.2.7:{port}" for port in range(2000))) == 1
+        assert refuse("ipv6:%5B::1%5D:1", "ipv6:%5B::1%5D:2", "[::1:2]:3", "2001:db8::1", "2001:db8::2") == 4
+        # Too many at one door are too many there alone.
+        assert refuse(*map(str, range(2000))) == 995
+        assert refuse("192.0.2.7", door="http") == 1
+
+
 def test_settings_that_contradict_each_other() -> None:
     for wrong in (
         {"security_jwt_issuer": "x"},
