@@ -8,10 +8,12 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from bookgate.bookie.standalone.cluster import StandaloneCluster
+from bookgate.ledger.digest import ledger_master_key
 from bookgate.thinclient.blocking.client import BookKeeper
 from tests.spark.sessions import HERE, environment, start
 
 PASSWORD = b"planted-secret"
+KEY = ledger_master_key(PASSWORD)
 
 
 @pytest.fixture(scope="session")

@@ -38,7 +38,7 @@ from bookgate.thinclient.spark.reading.planning import TemplateTable, readable_r
 from bookgate.thinclient.spark.worker_client import WorkerClients
 from tests.integration.bookie.entry_client import EntryClient, add
 from tests.integration.bookie.in_process import until
-from tests.spark.conftest import PASSWORD
+from tests.spark.conftest import KEY, PASSWORD
 from tests.spark.planted import Copy, plant, sound
 
 T = TypeVar("T")
@@ -186,7 +186,7 @@ def test_copies_on_their_way_to_a_slow_bookie_are_waited_for(cluster: Standalone
         if not pauses:
             with EntryClient(cluster.bookies[1]) as bookie:
                 for entry_id in (10, 11, 12, 13, 14, 59):
-                    bookie.ask(add(ledger, entry_id, body=sound(ledger, replace(late, entry_id=entry_id))))
+                    bookie.ask(add(ledger, entry_id, key=KEY, body=sound(ledger, replace(late, entry_id=entry_id))))
         pauses.append(seconds)
 
     reader = CopyReader(client, PASSWORD, pause=arrives)

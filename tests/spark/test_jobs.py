@@ -24,7 +24,7 @@ from bookgate.thinclient.spark.jobs.output_directory import OutputException
 from bookgate.thinclient.spark.jobs.usage import usage
 from bookgate.thinclient.spark.options.read_options import OptionError
 from tests.integration.bookie.entry_client import EntryClient, add
-from tests.spark.conftest import PASSWORD
+from tests.spark.conftest import KEY, PASSWORD
 from tests.spark.planted import BOOKIES, Copy, plant, sound
 from tests.spark.sessions import started
 
@@ -300,5 +300,5 @@ def test_losses_that_an_export_skips_stand_in_its_manifest_and_are_made_good_lat
     with EntryClient(cluster.bookies[2]) as bookie:
         for ledger, bodies in lost.items():
             for entry, body in bodies:
-                bookie.ask(add(ledger, entry, body=body))
+                bookie.ask(add(ledger, entry, key=KEY, body=body))
     assert exported() == {ledgers[0]: (10, 0, True), ledgers[1]: (5, 0, True)}
