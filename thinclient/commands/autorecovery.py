@@ -128,7 +128,7 @@ def status(context: typer.Context, gateways: Gateways = None, as_json: AsJson = 
     Entries and bytes that are left are at most so many: bookies may hold some of them already. Of unrecoverable
     ledgers the first 20 are shown; `bookgate ledger under-replicated` shows all.
 
-    
+    \b
     JSON: {"enabled", "auditor": bookie id or null, "under_replicated_ledgers", "oldest_mark": time or null,
     "locked_ledgers", "unrecoverable_ledgers", "corrupt_ledgers", "missed_bookies": [ids], "draining_bookies": [ids],
     "lost_bookie_delay_seconds", "ledgers_checked", "placement_checked", "replicas_checked": time or null,

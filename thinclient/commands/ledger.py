@@ -58,8 +58,6 @@ from bookgate.thinclient.commands.ledger_output import describe, pairs_of
 from bookgate.thinclient.handles.read_handle import ReadHandle
 from bookgate.thinclient.tools.single_replica import batches_of_bookie
 
-"""Bytes of input read at once."""
-
 ledger_app = new_group("Ledgers: create, write, read, list, recover, delete; their metadata.")
 
 
