@@ -190,6 +190,15 @@ class RangeReader:
         run = self._runs.get(first)
         return default if run is None else run.asked_at
 
+    def waited(self, first: int, bookie_id: str, now: float) -> float | None:
+        """How long the bookie took for the run that begins at `first`; None where that can't be told: nothing is
+        outstanding there, or another replica was asked since.
+        """
+        run = self._runs.get(first)
+        if run is None or run.replicas[run.position - 1] != bookie_id:
+            return None
+        return now - run.asked_at
+
     # What to send
 
     def next_reads(self, now: float = 0.0) -> list[ReadEffect | BatchReadEffect]:

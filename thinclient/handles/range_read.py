@@ -191,8 +191,7 @@ class ReadSession:
             if error is None:
                 entry = self._open(entry_id, bookie_id, response)
                 now = self._loop.time()
-                if self._tell is not None:
-                    self._tell(bookie_id, len(entry.payload), now - self.reader.asked_at(entry_id, now), None)
+                self._tell_of(bookie_id, entry_id, len(entry.payload), now)
                 if not entry_id & SAMPLED:
                     self._metrics.read_entry.succeeded.record(now - self.reader.asked_at(entry_id, now))
                 self.reader.on_entries(bookie_id, [entry], now)
@@ -215,7 +214,7 @@ class ReadSession:
                 now = self._loop.time()
                 if self._tell is not None:
                     size = sum(len(entry.payload) for entry in entries)
-                    self._tell(effect.bookie_id, size, now - self.reader.asked_at(effect.entry_id, now), None)
+                    self._tell_of(effect.bookie_id, effect.entry_id, size, now)
                 self.reader.on_entries(effect.bookie_id, entries, now)
         except BKException as unreadable:
             error = unreadable
@@ -223,6 +222,12 @@ class ReadSession:
             self._failed(effect.entry_id, effect.bookie_id, error)
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)
+
+    def _tell_of(self, bookie_id: str, entry_id: int, size: int, now: float) -> None:
+        """A time that is too short would be taken for what the bookie can do."""
+        seconds = None if self._tell is None else self.reader.waited(entry_id, bookie_id, now)
+        if self._tell is not None and seconds is not None:
+            self._tell(bookie_id, size, seconds, None)
 
     def _failed(self, entry_id: int, bookie_id: str, error: BKException) -> None:
         now = self._loop.time()

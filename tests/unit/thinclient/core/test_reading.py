@@ -160,3 +160,15 @@ def test_unknown_failures_become_read_errors() -> None:
     reader.next_reads()
     reader.on_error(0, "b0", Odd())
     assert isinstance(reader.failure, ReadException)
+
+
+def test_how_long_a_bookie_took_is_told_only_where_it_was_asked_last() -> None:
+    reader = RangeReader(metadata(), 0, 0, speculate_after=1.0)
+    (slow,) = reader.next_reads(0.0)
+    assert reader.waited(0, slow.bookie_id, 0.5) == 0.5
+    assert reader.on_time(2.0) == 1
+    (quick,) = reader.next_reads(2.0)
+    assert reader.waited(0, slow.bookie_id, 2.25) is None
+    assert reader.waited(0, quick.bookie_id, 2.25) == 0.25
+    reader.on_entries(quick.bookie_id, [entry(0)], 2.25)
+    assert reader.waited(0, slow.bookie_id, 3.0) is None

@@ -2,10 +2,12 @@
 
 import asyncio
 import gc
+from collections.abc import Sequence
 from contextlib import suppress
 
 import pytest
 
+from bookgate.ledger.entry import Entry
 from bookgate.ledger.errors import (
     BKException,
     BookieHandleNotAvailableException,
@@ -26,6 +28,7 @@ from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import LedgerMetadata, LedgerState
 from bookgate.ledger.metadata_store import LedgerRecord
 from bookgate.ledger.wire.messages import AddRequest, ReadRequest, ReadResponse, Request, Response, Status
+from bookgate.thinclient.core.reading import RangeReader
 from bookgate.thinclient.handles.read_handle import ReadHandle
 from tests.unit.thinclient.fakes import fake_cluster, ledger_of, payloads
 from tests.unit.thinclient.inside import window_of
@@ -314,6 +317,38 @@ async def test_whoever_wants_to_hears_of_each_answer_to_a_read(batch_reads: bool
         refused = [(bookie_id, size) for bookie_id, size, error in heard if isinstance(error, TooManyRequestsException)]
         assert {*refused} == {(busy.bookie_id, 0)}
         assert busy.bookie_id not in {bookie_id for bookie_id, size, _ in heard if size}
+
+
+@pytest.mark.asyncio
+async def test_a_late_answer_after_a_speculative_read_tells_nothing_of_its_bookie(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with fake_cluster() as cluster:
+        ledger = await ledger_of(cluster, 3)
+        await ledger.close()
+        client = cluster.client(batch_reads=False, speculative_read_timeout_seconds=0.05)
+        told: list[str] = []
+        client.metrics.on_read_answer = lambda bookie_id, _size, _seconds, _error: told.append(bookie_id)
+        reader = await client.open_ledger(ledger.ledger_id, b"planted-p")
+        ensemble = cluster.ensemble(ledger.metadata)
+        slow = ensemble[ledger.ledger_id.number % len(ensemble)]
+        slow.holding = True
+        came = asyncio.Event()
+        on_entries = RangeReader.on_entries
+
+        def seen(self: RangeReader, bookie_id: str, entries: Sequence[Entry], now: float = 0.0) -> None:
+            on_entries(self, bookie_id, entries, now)
+            if bookie_id == slow.bookie_id:
+                came.set()
+
+        monkeypatch.setattr(RangeReader, "on_entries", seen)
+        entries = reader.read(0, 2)
+        await anext(entries)
+        slow.let_go()
+        async with asyncio.timeout(10):
+            await came.wait()
+        assert told
+        assert slow.bookie_id not in told
 
 
 @pytest.mark.asyncio
