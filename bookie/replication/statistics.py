@@ -16,6 +16,7 @@ from bookgate.bookie.metrics.exposition import counter, gauge, gauges
 from bookgate.bookie.replication.audits.auditor import AuditorStatistics
 from bookgate.bookie.replication.auto_recovery import AutoRecovery
 from bookgate.bookie.replication.checks.ledger_check import CheckStatistics
+from bookgate.ledger.replication_progress import Amount, Danger
 
 _AUDITOR = "auditor_"
 _CHECK = "auditor_REPLICA_CHECK_"
@@ -66,11 +67,11 @@ class AutoRecoveryCollector(Collector):
         )
 
     def _of_the_progress(self, done: AuditorStatistics) -> Iterator[Metric]:
-        """As this process's worker counts; all see the same marks."""
+        """As this process's worker counts; all see the same marks, so those that are not the auditor tell of none."""
         progress = self._shown.worker.progress if done.is_auditor else None
         classes = {} if progress is None else progress.classes or {}
         bookies = {} if progress is None else progress.bookies
-        by_class = [({"class": danger.value}, amount) for danger, amount in classes.items()]
+        by_class = [({"class": danger.value}, classes.get(danger, Amount())) for danger in Danger]
         yield gauges(
             _AUDITOR + "LEDGERS_IN_DANGER",
             "marked ledgers by the class of danger that they are in",

@@ -124,7 +124,7 @@ async def test_a_ledger_that_is_written_at_a_lost_bookie_is_closed_after_the_gra
         another = next(iter(left_behind.metadata.last_fragment.ensemble))
         await lost(cluster, factory, another)
         assert (await answer(cluster, "recover", another, "-l", number, "--grace", "0.5"))["moved"] == 1
-        async with await client.open_ledger(left_behind.ledger_id, b"secret") as reader:
+        async with await client.open_ledger(left_behind.ledger_id, b"planted-secret") as reader:
             assert reader.last_add_confirmed == entries
 
 
