@@ -290,12 +290,19 @@ class _Reader:
         owned = table.get("owned", False)
         if not isinstance(owned, bool):
             self._problems.append(f"{where}: owned is {owned!r}, neither true nor false")
+        scopes = self._scopes(table, where)
+        registers = Action.BOOKIE_REGISTER in roles[role] and Action.CLUSTER_ADMIN not in roles[role]
+        if registers and (scopes is not None or owned):
+            self._problems.append(
+                f"{where}: a role that registers bookies goes without scopes and owned: a bookie has to be shown every "
+                "ledger, since it takes those that it is not shown for deleted, or for never made"
+            )
         return Binding(
             number,
             self._principals(table, where),
             role,
             roles[role],
-            self._scopes(table, where),
+            scopes,
             owned is True,
             self._strings(table, "bookies", where) if "bookies" in table else None,
         )

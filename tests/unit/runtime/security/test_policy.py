@@ -105,6 +105,16 @@ def test_tells_everything_that_is_wrong() -> None:
         assert part in text
 
 
+@pytest.mark.parametrize("narrowed", ['scopes = ["0"]', "owned = true"])
+def test_a_bookie_is_to_be_shown_every_ledger(narrowed: str) -> None:
+    """What it is not shown it would take for deleted, or, wiped, for never made (R9, S8)."""
+    binding = '[[bindings]]\nprincipals = ["token:b1"]\nrole = '
+    with pytest.raises(PolicyError, match="binding 1: a role that registers bookies goes without scopes and owned"):
+        parse_policy(f'{binding}"bookie"\n{narrowed}')
+    parse_policy(f'{binding}"bookie"\nscopes = ["*"]')
+    parse_policy(f'{binding}"admin"\n{narrowed}')
+
+
 @pytest.mark.parametrize("text", ["ledger", "ledger:x", "bookie:", "ledger:1,owner=", "scope:99999999999999999999"])
 def test_refuses_resources(text: str) -> None:
     with pytest.raises(IncorrectParameterException):
@@ -121,7 +131,8 @@ _BINDINGS = st.fixed_dictionaries(
         "owned": st.booleans(),
         "bookies": st.lists(st.sampled_from(["*", "b1", "{name}"]), min_size=1, max_size=2),
     }
-)
+).filter(lambda each: each["role"] != "bookie" or (not each["owned"] and "*" in each["scopes"]))
+"""A bookie's binding is not narrowed: such a policy is refused."""
 _WHO = st.sampled_from(
     [Principal(Kind.TOKEN, "a"), Principal(Kind.TOKEN, "b"), Principal(Kind.JWT, "a", frozenset("g")), ANONYMOUS, LOCAL]
 )
