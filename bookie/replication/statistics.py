@@ -67,11 +67,12 @@ class AutoRecoveryCollector(Collector):
         )
 
     def _of_the_progress(self, done: AuditorStatistics) -> Iterator[Metric]:
-        """As this process's worker counts; all see the same marks, so those that are not the auditor tell of none."""
+        """As this process's worker counts; all see the same marks."""
         progress = self._shown.worker.progress if done.is_auditor else None
         classes = {} if progress is None else progress.classes or {}
         bookies = {} if progress is None else progress.bookies
-        by_class = [({"class": danger.value}, classes.get(danger, Amount())) for danger in Danger]
+        told = Danger if done.is_auditor else ()
+        by_class = [({"class": danger.value}, classes.get(danger, Amount())) for danger in told]
         yield gauges(
             _AUDITOR + "LEDGERS_IN_DANGER",
             "marked ledgers by the class of danger that they are in",
