@@ -33,6 +33,7 @@ from bookgate.ledger.errors import (
     BKException,
     MetadataFormatException,
     NoSuchLedgerExistsOnMetadataServerException,
+    WriteException,
 )
 from bookgate.ledger.ledger_id import LedgerId, ledger_name, number_of
 from bookgate.ledger.metadata import LedgerMetadata
@@ -108,6 +109,8 @@ class LimboCheck:
         """Where the pass under way asks for copies."""
         self._marked: set[int] = set()
         """Ledgers that this process has marked: one that can't be repaired is not marked for ever."""
+        self._without_key: set[int] = set()
+        """Ledgers of which this process has said that it can't fence them."""
 
     async def run(self) -> None:
         """A pass every period, as long as there is anything in limbo or may come to be."""
@@ -159,6 +162,10 @@ class LimboCheck:
                 return await self._is_fenced(record)
         except StorageCorruptException as error:
             log_event(_log, "limbo_stays", logging.WARNING, ledger=ledger_name(number), error=error)
+        except WriteException as error:
+            # There is no space for a fence; the next pass may find some.
+            log_event(_log, "limbo_stays", logging.WARNING, ledger=ledger_name(number), error=error)
+            return False
         await self._mark(record.ledger_id)
         return False
 
@@ -167,6 +174,11 @@ class LimboCheck:
         metadata = record.metadata
         password = None if metadata.password_check is not None else metadata.password
         if password is None and self._storage.ledgers.get(record.ledger_id) is None:
+            number = record.ledger_id.number
+            if number not in self._without_key:
+                self._without_key.add(number)
+                reason = "it can't be fenced: nothing of it is here, and its password is not known"
+                log_event(_log, "limbo_stays", logging.WARNING, ledger=ledger_name(number), error=reason)
             return False
         await self._fence(record.ledger_id, ledger_master_key(password or b""))
         return True

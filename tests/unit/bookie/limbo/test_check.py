@@ -18,6 +18,7 @@ from bookgate.ledger.errors import (
     MetaStoreException,
     NoSuchLedgerExistsOnMetadataServerException,
     UnauthorizedAccessException,
+    WriteException,
     WrongClusterException,
 )
 from bookgate.ledger.ledger_id import LedgerId
@@ -109,6 +110,7 @@ class Checked:
     def __init__(self, bookie: OpenStorage, store: Store) -> None:
         self.now = 0.0
         self.fenced: dict[int, bytes] = {}
+        self.no_space_for: set[int] = set()
         self._check = LimboCheck(
             bookie.storage,
             cast(LedgerManagerFactory, store),
@@ -121,6 +123,8 @@ class Checked:
         )
 
     async def _fence(self, ledger_id: LedgerId, master_key: bytes) -> None:
+        if ledger_id.number in self.no_space_for:
+            raise WriteException(f"ledger {ledger_id} is not fenced: there is no space")
         self.fenced[ledger_id.number] = master_key
 
     def after(self, seconds: float) -> None:
@@ -162,6 +166,25 @@ def test_what_leaves_and_what_stays(tmp_path: Path) -> None:
         bookie.add(2, 2)
         check.after(WAIT_SECONDS)
         assert bookie.storage.limbo() == [5, 6, 7, 8]
+
+
+def test_a_fence_without_space_does_not_keep_others_from_leaving(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    empty = metadata(LedgerState.CLOSED, -1, (0, "abc"), quorum=3)
+    store = Store({1: empty, 2: empty, 3: replace(empty, password=None, digest_type=None)})
+    with opened(tmp_path) as bookie:
+        bookie.storage.limbo_marks.add(listed(store))
+        check = Checked(bookie, store)
+        check.no_space_for.add(1)
+        check.after(0)
+        assert bookie.storage.limbo() == [1, 3]
+        check.no_space_for.clear()
+        check.after(0)
+        assert bookie.storage.limbo() == [3]
+    assert store.marks == []
+    assert caplog.text.count("ledger 1 is not fenced") == 1
+    assert caplog.text.count("its password is not known") == 1, "said once"
 
 
 def test_what_leaves_is_fenced_if_it_names_the_bookie(tmp_path: Path) -> None:
