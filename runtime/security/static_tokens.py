@@ -14,6 +14,8 @@ import hashlib
 import hmac
 import re
 import secrets
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +34,8 @@ class StaticTokens:
     files: tuple[WatchedFile[Any], ...] = ()
     """Which they are of."""
 
-    def __init__(self, path: Path) -> None:
-        self._file = WatchedFile(path, parse_tokens, "token file")
+    def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        self._file = WatchedFile(path, parse_tokens, "token file", clock)
         self.files = (self._file,)
         self._found: tuple[object, dict[str, Principal]] = (None, {})
         """By token, and the content of the file that they were found in."""
@@ -44,7 +46,11 @@ class StaticTokens:
         return self._file.problem
 
     def principal(self, token: str) -> Principal | None:
-        """Whose token it is; None: nobody's."""
+        """Whose token it is; None: nobody's, also after another look at the file."""
+        principal = self._find(token)
+        return self._find(token) if principal is None and self._file.look_sooner() else principal
+
+    def _find(self, token: str) -> Principal | None:
         tokens, (searched, found) = self._file.value, self._found
         if tokens is not searched:
             found = {}

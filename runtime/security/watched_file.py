@@ -1,8 +1,8 @@
 """A file whose content is read anew when it changes; one that can't be used leaves what was read before.
 
 Files are replaced by renaming, as Kubernetes does it with mounted secrets, or written in place. Whether a file changed
-is asked once a second at most, since every call comes by here. What can't be used is an error in the log, once for each
-state of the file.
+is asked once a second at most, since every call comes by here; ten times for what the content lacks. What can't be used
+is an error in the log, once for each state of the file.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from bookgate.runtime.logs import log_event
 
 _LOG = logging.getLogger(__name__)
 _LOOK_SECONDS = 1.0
+_LOOK_SOONER_SECONDS = 0.1
 
 T = TypeVar("T")
 
@@ -58,6 +59,12 @@ class WatchedFile(Generic[T]):
     def _look(self) -> None:
         if self._clock() >= self.next_look:
             self.refresh()
+
+    def look_sooner(self) -> bool:
+        """Looks for what is missing and may have been written just now; whether there is a new value."""
+        if self._clock() < self.next_look - _LOOK_SECONDS + _LOOK_SOONER_SECONDS:
+            return False
+        return self.refresh()
 
     def refresh(self) -> bool:
         """Looks now; whether there is a new value."""

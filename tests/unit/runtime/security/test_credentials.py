@@ -209,6 +209,18 @@ def test_static_tokens_are_read_anew_and_a_broken_file_changes_nothing(tmp_path:
     assert tokens.problem is None
 
 
+def test_a_token_that_was_written_just_now_counts_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "tokens"
+    path.write_text("")
+    now = [100.0]
+    tokens = StaticTokens(path, clock=lambda: now[0])
+    token, line = new_token("spark")
+    path.write_text(f"{line}\n")
+    assert tokens.principal(token) is None
+    now[0] += 0.2
+    assert tokens.principal(token) == Principal(Kind.TOKEN, "spark")
+
+
 def test_token_files_name_the_line_not_its_content() -> None:
     with pytest.raises(IncorrectParameterException, match="line 2") as caught:
         parse_tokens(f"a:{'0' * 64}\nb:{'f' * 63}\n")

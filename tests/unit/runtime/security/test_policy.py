@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -123,7 +124,14 @@ def test_refuses_resources(text: str) -> None:
 
 _PRINCIPALS = st.sampled_from(["token:a", "token:b", "jwt:a", "token:*", "*", "group:g"])
 _ROLES = st.sampled_from(sorted(BUILT_IN_ROLES))
-_BINDINGS = st.fixed_dictionaries(
+
+
+def _may_be(binding: dict[str, Any]) -> bool:
+    """A bookie's binding is not narrowed: such a policy is refused."""
+    return binding["role"] != "bookie" or (not binding["owned"] and "*" in binding["scopes"])
+
+
+_BINDINGS: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
     {
         "principals": st.lists(_PRINCIPALS, min_size=1, max_size=2),
         "role": _ROLES,
@@ -131,8 +139,7 @@ _BINDINGS = st.fixed_dictionaries(
         "owned": st.booleans(),
         "bookies": st.lists(st.sampled_from(["*", "b1", "{name}"]), min_size=1, max_size=2),
     }
-).filter(lambda each: each["role"] != "bookie" or (not each["owned"] and "*" in each["scopes"]))
-"""A bookie's binding is not narrowed: such a policy is refused."""
+).filter(_may_be)
 _WHO = st.sampled_from(
     [Principal(Kind.TOKEN, "a"), Principal(Kind.TOKEN, "b"), Principal(Kind.JWT, "a", frozenset("g")), ANONYMOUS, LOCAL]
 )
