@@ -18,7 +18,7 @@ LENGTH_BYTES = 4
 """Of a length before its entry, big-endian, as BookKeeper's frames have it."""
 _CHUNK = 256 * 1024
 _ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{2}|.?)", re.DOTALL)
-_ESCAPED = {"n": "\n", "r": "\r", "t": "\t", "0": "\0", "\\": "\\"}
+_ESCAPED = {"n": b"\n", "r": b"\r", "t": b"\t", "0": b"\0", "\\": b"\\"}
 
 
 class Framing(Protocol):
@@ -100,23 +100,21 @@ class LengthPrefixed:
 
 def delimiter_of(text: str) -> bytes:
     r"""Reads `\n`, `\r`, `\t`, `\0`, `\\` and `\xHH` as in C, all else as it is. Raises IncorrectParameterException."""
-
-    def meant(match: re.Match[str]) -> str:
-        escape = match[1]
-        if escape.startswith("x") and len(escape) == 3:
-            return bytes.fromhex(escape[1:]).decode("latin-1")
-        if escape not in _ESCAPED:
-            raise IncorrectParameterException(rf"delimiter {text!r}: \{escape} is none of \n, \r, \t, \0, \\ and \xHH")
-        return _ESCAPED[escape]
-
     if not text:
         raise IncorrectParameterException("delimiter '': it has at least one character")
-    found = b""
-    at = 0
+    found, at = b"", 0
     for match in _ESCAPE.finditer(text):
-        found += text[at : match.start()].encode() + meant(match).encode("latin-1")
+        found += text[at : match.start()].encode() + _meant(text, match[1])
         at = match.end()
     return found + text[at:].encode()
+
+
+def _meant(text: str, escape: str) -> bytes:
+    if escape.startswith("x") and len(escape) == 3:
+        return bytes.fromhex(escape[1:])
+    if escape not in _ESCAPED:
+        raise IncorrectParameterException(rf"delimiter {text!r}: \{escape} is none of \n, \r, \t, \0, \\ and \xHH")
+    return _ESCAPED[escape]
 
 
 async def entries_of(
