@@ -88,7 +88,7 @@ async def _reads(client: BookKeeper, singly: BookKeeper, bookie_ports: Mapping[s
     async with await client.create_ledger(*ONE) as handle:
         await handle.append_all(b"y" * 1024 for _ in range(entries))
     [bookie_id] = handle.metadata.last_fragment.ensemble
-    number, port = handle.ledger_id.ledger_id, bookie_ports[bookie_id]
+    number, port = handle.ledger_id.low, bookie_ports[bookie_id]
     single_frames = encoded_reads(number, range(20_000))
     batch_frames = encoded_batch_reads(number, 20_000, 100)
     single_limit = [requests_per_second(port, single_frames, 100)[0] for _ in range(PAIRS)]
@@ -130,7 +130,7 @@ def _into_arrow(uri: str) -> list[Row]:
         with client.create_ledger(*ONE) as handle:
             handle.append_all(b"y" * 1024 for _ in range(entries))
         ledger_id = handle.ledger_id
-        reader = EntriesReader(replace(options, ledger_ids=(ledger_id.ledger_id,)))
+        reader = EntriesReader(replace(options, ledger_ids=(ledger_id.low,)))
         for _ in range(PAIRS + 1):
             began, began_cpu = time.perf_counter(), time.process_time()
             rows = sum(batch.num_rows for task in reader.partitions() for batch in reader.read(task))

@@ -82,7 +82,7 @@ async def _written(uri: str, ledgers: int, entries: int, size: int) -> list[int]
         async def write() -> int:
             async with room, await client.create_ledger(3, 3, 2) as handle:
                 await handle.append_all(b"r" * size for _ in range(entries))
-                return handle.ledger_id.ledger_id
+                return handle.ledger_id.low
 
         return list(await asyncio.gather(*(write() for _ in range(ledgers))))
 

@@ -144,7 +144,7 @@ def _written(
         for _ in range(2):
             with client.create_ledger(*ONE) as handle:
                 handle.append_all(_payloads(size, count // 2))
-            ledger_ids.append(handle.ledger_id.ledger_id)
+            ledger_ids.append(handle.ledger_id.low)
         reader = (
             spark.read.format("bookkeeper").option("gateways", uri).option("ledgerIds", ",".join(map(str, ledger_ids)))
         )

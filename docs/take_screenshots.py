@@ -110,7 +110,7 @@ def with_changed_ensemble(client: BookKeeper, cluster: StandaloneCluster, rng: r
         process.start()
         process.wait_until_serving()
     handle.close()
-    return handle.ledger_id.ledger_id
+    return handle.ledger_id.low
 
 
 def write(

@@ -1,7 +1,7 @@
 """Ledger ids have 128 bits; all ledgers that BookKeeper releases create use the lower 64 only.
 
-`scope_id` is bits 64–127, `ledger_id` bits 0–63 (docs/protocol/entry-format.md#ledger-ids). Scope 0 is BookKeeper's own
-id space: 0 ≤ ledger_id < 2**63. In any other scope both halves are arbitrary 64-bit patterns, carried signed.
+`scope_id` is bits 64–127, `low` bits 0–63 (docs/protocol/entry-format.md#ledger-ids). Scope 0 is BookKeeper's own
+id space: 0 ≤ low < 2**63. In any other scope both halves are arbitrary 64-bit patterns, carried signed.
 
 An id has three forms:
 
@@ -86,14 +86,14 @@ class LedgerId:
     """A ledger's id, ordered as its qualified name is. Raises ValueError if a value is out of range."""
 
     scope_id: int
-    ledger_id: int
+    low: int
 
     def __post_init__(self) -> None:
-        for half in (self.scope_id, self.ledger_id):
+        for half in (self.scope_id, self.low):
             if not _MIN_INT64 <= half <= _MAX_INT64:
                 raise ValueError(f"ledger id half {half} does not fit 64 bits")
-        if self.scope_id == 0 and self.ledger_id < 0:
-            raise ValueError(f"ledger id {self.ledger_id} is negative; an id without a scope is 0 or more")
+        if self.scope_id == 0 and self.low < 0:
+            raise ValueError(f"ledger id {self.low} is negative; an id without a scope is 0 or more")
 
     @classmethod
     def unscoped(cls, ledger_id: int) -> LedgerId:
@@ -158,8 +158,8 @@ class LedgerId:
 
     @property
     def number(self) -> int:
-        """The 128 bits as one unsigned integer; without a scope, `ledger_id`."""
-        return number_of(self.scope_id, self.ledger_id)
+        """The 128 bits as one unsigned integer; without a scope, `low`."""
+        return number_of(self.scope_id, self.low)
 
     @property
     def qualified_name(self) -> str:
@@ -183,4 +183,4 @@ class LedgerId:
         return self.number >= other.number
 
     def __str__(self) -> str:
-        return str(self.ledger_id) if self.scope_id == 0 else self.qualified_name
+        return str(self.low) if self.scope_id == 0 else self.qualified_name

@@ -98,7 +98,7 @@ def markable(ledger_id: LedgerId) -> int:
     """The id by which a ledger is marked. Raises IncorrectParameterException outside scope 0, where no marks exist."""
     if ledger_id.scope_id:
         raise IncorrectParameterException(f"ledger {ledger_id} can't be marked: marks exist in scope 0 only")
-    return check_markable(ledger_id.ledger_id)
+    return check_markable(ledger_id.low)
 
 
 def mark_name(ledger_id: int) -> str:

@@ -195,7 +195,7 @@ class LimboCheck:
         if self._marks is None or ledger_id.scope_id or ledger_id.number in self._marked:
             return
         try:
-            await self._marks.mark(ledger_id.ledger_id, [self._membership.bookie_id], int(time.time() * 1000))
+            await self._marks.mark(ledger_id.low, [self._membership.bookie_id], int(time.time() * 1000))
         except MetadataFormatException:
             pass  # it is marked, and a worker looks at it
         except BKException as error:

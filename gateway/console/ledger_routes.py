@@ -226,7 +226,7 @@ def _line(record: LedgerRecord, shown: int, keys: int | None) -> dict[str, Any]:
     metadata = record.metadata
     custom = sorted(metadata.custom_metadata.items())
     return {
-        "ledgerId": str(record.ledger_id.ledger_id),
+        "ledgerId": str(record.ledger_id.low),
         "ledgerScopeId": str(record.ledger_id.scope_id),
         "state": metadata.state.name,
         "length": metadata.length if metadata.is_closed else None,

@@ -119,7 +119,7 @@ class BatchReader:
         except MetaStoreException:
             raise
         except BKException as error:
-            return _failed(ledger_id.scope_id, ledger_id.ledger_id, error, await self._factory.revision())
+            return _failed(ledger_id.scope_id, ledger_id.low, error, await self._factory.revision())
 
 
 async def _pay(encoded: bytes) -> None:

@@ -197,7 +197,7 @@ def ledger_resource(ledger_id: LedgerId | None, owner: str | None, scope_id: int
     if ledger_id is None:
         return Resource(scope_id, owner, name="ledger:new")
     where = f"{ledger_id.scope_id}/" if ledger_id.scope_id else ""
-    return Resource(ledger_id.scope_id, owner, name=f"ledger:{where}{ledger_id.ledger_id}")
+    return Resource(ledger_id.scope_id, owner, name=f"ledger:{where}{ledger_id.low}")
 
 
 _CALLER: ContextVar[Caller | None] = ContextVar("bookgate_caller", default=None)

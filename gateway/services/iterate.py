@@ -294,7 +294,7 @@ def _answer(ledger_id: LedgerId, outcome: RawLedgerRecord | BKException, revisio
         return failure(damaged, ledger_id, revision)
     return LedgerMetadataResponse(
         code=_SUCCESS,
-        ledger_id=ledger_id.ledger_id,
+        ledger_id=ledger_id.low,
         ledger_scope_id=ledger_id.scope_id,
         version=outcome.version,
         metadata=metadata,

@@ -383,7 +383,7 @@ class MetadataService(LedgerMetadataServiceServicer):
             self._quotas.removed(ledger_id)
         return LedgerMetadataResponse(
             code=StatusCode.SUCCESS,
-            ledger_id=ledger_id.ledger_id,
+            ledger_id=ledger_id.low,
             ledger_scope_id=ledger_id.scope_id,
             revision=await self._factory.revision(),
         )

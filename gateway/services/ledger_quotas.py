@@ -208,7 +208,7 @@ class LedgerQuotas:
 
     def _apply(self, ledger_id: LedgerId, owner: str | None, *, there: bool) -> None:
         ledgers = self._scopes.setdefault(ledger_id.scope_id, OwnedLedgers())
-        number = ledger_id.ledger_id & _MASK_64
+        number = ledger_id.low & _MASK_64
         if number in ledgers.present and (former := ledgers.discard(number)) is not None:
             self._owned[former] -= 1
         if there:

@@ -108,7 +108,7 @@ def metadata_to_create(request: LedgerMetadataRequest, max_bytes: int) -> Ledger
 def success(record: LedgerRecord, revision: int) -> LedgerMetadataResponse:
     return LedgerMetadataResponse(
         code=StatusCode.SUCCESS,
-        ledger_id=record.ledger_id.ledger_id,
+        ledger_id=record.ledger_id.low,
         ledger_scope_id=record.ledger_id.scope_id,
         version=record.version,
         metadata=to_format(record.metadata),
@@ -121,7 +121,7 @@ def success(record: LedgerRecord, revision: int) -> LedgerMetadataResponse:
 def failure(error: BKException, ledger_id: LedgerId | None, revision: int = 0) -> LedgerMetadataResponse:
     return LedgerMetadataResponse(
         code=status_code(error),
-        ledger_id=ledger_id.ledger_id if ledger_id else 0,
+        ledger_id=ledger_id.low if ledger_id else 0,
         ledger_scope_id=ledger_id.scope_id if ledger_id else 0,
         message=str(error),
         revision=revision,

@@ -92,7 +92,7 @@ class Load:
             self._client.delete_ledger(ledger.ledger_id)
 
     def _as_spark(self, ledger_id: LedgerId) -> None:
-        options = parse_options({"gateways": self._gateways[0], "ledgerIds": str(ledger_id.ledger_id)})
+        options = parse_options({"gateways": self._gateways[0], "ledgerIds": str(ledger_id.low)})
         reader = EntriesReader(options)
         assert sum(batch.num_rows for part in reader.partitions() for batch in reader.read(part)) == 300
 

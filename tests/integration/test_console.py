@@ -615,7 +615,7 @@ def test_entries_are_searched_shown_as_json_downloaded_and_decoded(
     with BookKeeper.connect(cluster.gateway_uri) as client, client.create_ledger() as handle:
         handle.append_all([b'{"order": %d}' % number for number in range(200)])
         handle.append(packed.getvalue())
-    ledger_id = handle.ledger_id.ledger_id
+    ledger_id = handle.ledger_id.low
     page.goto(f"{origin}/#/ledger/{ledger_id}?show=json")
     page.get_by_label("Holding").fill('"order": 17')
     page.get_by_role("button", name="Go").click()
@@ -637,7 +637,7 @@ def test_an_open_ledger_is_followed_and_then_recovered(page: Page, origin: str, 
     with BookKeeper.connect(cluster.gateway_uri) as client:
         writer = client.create_ledger()
         writer.append_all([b"first", b"second"])
-        ledger_id = writer.ledger_id.ledger_id
+        ledger_id = writer.ledger_id.low
         page.goto(f"{origin}/#/ledger/{ledger_id}")
         page.get_by_role("button", name="Follow").click()
         writer.append_all([b"appended while it is looked at"])

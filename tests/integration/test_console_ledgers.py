@@ -59,7 +59,7 @@ def make(uri: str, ledgers: Sequence[LedgerMetadata], scope_id: int = 0) -> list
             names: list[LedgerId | None] = [LedgerId(scope_id, n) if scope_id else None for n in range(len(ledgers))]
             requests = [CreateRequest(name, each) for name, each in zip(names, ledgers, strict=True)]
             created = await factory.ledger_manager.create_many(requests)
-            ids = [str(each.ledger_id.ledger_id) for each in created if isinstance(each, LedgerRecord)]
+            ids = [str(each.ledger_id.low) for each in created if isinstance(each, LedgerRecord)]
             assert len(ids) == len(ledgers), created[:3]
             return ids
         finally:

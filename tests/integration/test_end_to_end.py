@@ -94,11 +94,11 @@ async def test_a_ledger_of_many_writers_side_by_side(standalone_cluster: Standal
                 await ledger.append_all(payload(entry_id) for entry_id in range(count))
             reader = await bookkeeper.open_ledger(ledger.ledger_id)
             await assert_holds(reader, count - 1)
-            return ledger.ledger_id.ledger_id
+            return ledger.ledger_id.low
 
         ids = await asyncio.gather(*(write_and_read(count) for count in range(0, 400, 20)))
         assert len(set(ids)) == 20
-        listed = {record.ledger_id.ledger_id async for page in bookkeeper.list_ledgers() for record in page}
+        listed = {record.ledger_id.low async for page in bookkeeper.list_ledgers() for record in page}
         assert set(ids) <= listed
 
 

@@ -83,7 +83,7 @@ async def write_and_read(client: BookKeeper) -> int:
         await handle.append(b"entry")
     async with await client.open_ledger(handle.ledger_id, b"planted-secret") as reader:
         assert [entry.payload async for entry in reader.read(0, 0)] == [b"entry"]
-    return handle.ledger_id.ledger_id
+    return handle.ledger_id.low
 
 
 def put(file: Path, token: str) -> None:

@@ -91,7 +91,7 @@ def cluster(zookeeper: LocalZooKeeper, tmp_path_factory: pytest.TempPathFactory)
         for name in names[:4]:
             hosts.run("systemctl start bookgate-bookie", name)
         running = Cluster(hosts)
-        variables["LEDGER"] = str(running.write().ledger_id)
+        variables["LEDGER"] = str(running.write().low)
         yield running
     finally:
         hosts.stop()

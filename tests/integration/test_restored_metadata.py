@@ -49,7 +49,7 @@ def write(cluster: StandaloneCluster, payloads: list[bytes], ledger_id: LedgerId
     with BookKeeper.connect(cluster.gateway_uri) as client:
         with client.create_ledger(3, 2, 2, password=b"planted-secret", ledger_id=ledger_id) as ledger:
             ledger.append_all(payloads)
-        return ledger.ledger_id.ledger_id
+        return ledger.ledger_id.low
 
 
 def run(cluster: StandaloneCluster, *arguments: str, fails: bool = False) -> Any:
@@ -95,7 +95,7 @@ def test_what_came_after_the_backup_is_found_and_adopted(restored: tuple[Standal
     )
 
     in_scope = ("ledger", "orphans", f"--ledger-scope-id={SCOPED.scope_id}")
-    assert [each["ledger_id"] for each in run(cluster, *in_scope)["orphans"]] == [SCOPED.ledger_id]
+    assert [each["ledger_id"] for each in run(cluster, *in_scope)["orphans"]] == [SCOPED.low]
     adopted = run(cluster, "ledger", "adopt", SCOPED.qualified_name, "--password=planted-secret", "--yes")
     assert (adopted["state"], adopted["last_entry_id"]) == ("CLOSED", 49)
     assert read(cluster, SCOPED) == NEW

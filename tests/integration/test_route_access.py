@@ -178,7 +178,7 @@ async def written(gateway: str, who: str, *, closed: bool = True, scope_id: int 
             await ledger.append(b"x")
         if closed:
             await ledger.close()
-        return ledger.ledger_id.ledger_id
+        return ledger.ledger_id.low
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -214,7 +214,7 @@ def test_a_lost_bookie_is_repaired_by_bookies_that_authenticate(cluster: Standal
     with http(cluster, secure, token_of(secure, "operator")) as asked:
         deadline = time.monotonic() + 90
         while True:
-            shown = asked.get(f"/api/v1/ledger/metadata?ledger_id={number.ledger_id}").json()[str(number.ledger_id)]
+            shown = asked.get(f"/api/v1/ledger/metadata?ledger_id={number.low}").json()[str(number.low)]
             if not any(each["id"] == lost.bookie_id for each in shown["allEnsembles"]["0"]):
                 break
             assert time.monotonic() < deadline, shown

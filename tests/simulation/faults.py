@@ -264,7 +264,7 @@ class Faults:
                     return
                 self._saw_older.add(bookie.name)
             case "store-of-another":
-                ledgers = {ledger_id: record for ledger_id, record in store.ledgers.items() if ledger_id.ledger_id % 2}
+                ledgers = {ledger_id: record for ledger_id, record in store.ledgers.items() if ledger_id.low % 2}
                 wrong = OtherStore("another", ledgers, dict(store.cookies))
             case _:
                 wrong = OtherStore("just made", {}, {})

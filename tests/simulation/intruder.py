@@ -95,7 +95,7 @@ class Hoarder(MetadataClient):
             case "records":
                 async for records in self._manager.ledger_records():
                     for record in records:
-                        self._shown(record.ledger_id.ledger_id, how)
+                        self._shown(record.ledger_id.low, how)
             case "read":
                 await self._manager.read(LedgerId.unscoped(ledger))
                 self._shown(ledger, how)

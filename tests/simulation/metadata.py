@@ -181,7 +181,7 @@ class MemoryMetadata:
         if after is None:
             self.ledger_listeners.pop(ledger_id, None)
         if ledger_id.scope_id == 0:
-            self.replication.ledger_changed(ledger_id.ledger_id)
+            self.replication.ledger_changed(ledger_id.low)
 
     def tell(self, process: Process, listener: Callable[..., None], *what: object) -> None:
         """Calls back in a process, one way later."""
@@ -311,9 +311,9 @@ class MemoryLedgers(LedgerManager):
             await self._store.request()
             ids = sorted(
                 (
-                    ledger_id.ledger_id
+                    ledger_id.low
                     for ledger_id in self._store.seen.ledgers
-                    if ledger_id.scope_id == scope_id and after < unsigned(ledger_id.ledger_id) < before
+                    if ledger_id.scope_id == scope_id and after < unsigned(ledger_id.low) < before
                 ),
                 key=unsigned,
             )[:10]

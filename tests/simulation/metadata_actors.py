@@ -78,7 +78,7 @@ class MetadataClient:
             self._rng.sample(_BOOKIES, 3), 3, 2, DigestType.CRC32C, self.password, {MARK: mark.encode()}
         )
         created = await self._change(mark, "create", ledger, self._manager.create(wanted, metadata))
-        return None if created is None else created.ledger_id.ledger_id
+        return None if created is None else created.ledger_id.low
 
     async def write(self, ledger: int) -> bool:
         """From the record that this client knows, read first where it knows none."""
@@ -125,7 +125,7 @@ class MetadataClient:
         if record is None:
             recorder.add(ChangeEnded(recorder.now, self.name, mark, kind, "done", text, GONE))
             return None
-        number = record.ledger_id.ledger_id
+        number = record.ledger_id.low
         recorder.add(ChangeEnded(recorder.now, self.name, mark, kind, "done", str(number), record.version))
         self._known[number] = record
         self._ledgers[number] = None
@@ -161,7 +161,7 @@ class MetadataClient:
                 recorder.add(RecordGot(recorder.now, self.name, str(ledger), calls[ledger], GONE))
 
     def _got(self, call: int, record: LedgerRecord) -> None:
-        ledger = record.ledger_id.ledger_id
+        ledger = record.ledger_id.low
         self._recorder.add(RecordGot(self._recorder.now, self.name, str(ledger), call, record.version))
         self._known[ledger] = record
 

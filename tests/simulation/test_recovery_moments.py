@@ -71,7 +71,7 @@ def deleted_at(step: int) -> int:
         state.on_step.append(took_a_step)
         await cluster.until(lambda: is_healed(cluster, lost, left_open) and not state.locks)
         assert (deleted in cluster.store.ledgers) is (seen < step or not step)
-        assert (RecordKind.UNRECOVERABLE_LEDGER, str(deleted.ledger_id)) not in state.records
+        assert (RecordKind.UNRECOVERABLE_LEDGER, str(deleted.low)) not in state.records
         await everything_is_read(cluster, left_open, 3)
 
     world.run(main())
@@ -120,7 +120,7 @@ def test_what_a_collector_takes_between_the_last_copy_and_the_metadata_is_copied
         cluster.named(lost).kill()
         await cluster.until(asked.is_set)
         (target,) = wanted[0].bookies - before
-        number = ledger_id.ledger_id
+        number = ledger_id.low
         assert len(cluster.named(target).stored(nothing_survives)[number].entries) == ENTRIES
         await cluster.until(lambda: number not in cluster.named(target).stored())
         may_write.set()
@@ -295,7 +295,7 @@ def test_one_endangered_ledger_among_a_hundred_thousand_marks(monkeypatch: pytes
         mark_all(state, range(first, first + count))
         lost = one_to_lose(cluster, ledger_id)
         cluster.named(lost).kill()
-        await cluster.until(lambda: ledger_id.ledger_id in state.marks)
+        await cluster.until(lambda: ledger_id.low in state.marks)
         marked_at = world.now
         await cluster.until(lambda: lost not in cluster.members(ledger_id))
         assert world.now - marked_at < 60

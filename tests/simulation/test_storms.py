@@ -34,7 +34,7 @@ def test_in_a_storm_only_what_has_one_copy_left_is_repaired() -> None:
         for name in (one, other):
             cluster.named(name).kill()
         await cluster.until(lambda: marked and not state.marks)
-        assert marked == {each.ledger_id for each in endangered}
+        assert marked == {each.low for each in endangered}
         # They have all their copies again.
         assert not {*cluster.naming(one), *cluster.naming(other)} & {*endangered}
         assert (RecordKind.PROGRESS, HELD_BACK) in state.records
@@ -62,6 +62,6 @@ def test_with_too_few_bookies_an_entry_gets_what_copies_it_can_get() -> None:
             cluster.named(name).kill()
         # Each has two copies, on all that there are, and waits for a third bookie.
         await cluster.until(lambda: all({spare, cluster.auditor} <= cluster.members(each) for each in both))
-        assert {each.ledger_id for each in both} <= cluster.store.replication.marks.keys()
+        assert {each.low for each in both} <= cluster.store.replication.marks.keys()
 
     world.run(main())

@@ -133,7 +133,7 @@ def test_an_acknowledged_entry_is_durable_on_an_ack_quorum_at_that_moment() -> N
         handle = await client.run(append(client.bookkeeper, 1))
         for entry_id in range(1, 9):
             await client.run(handle.append(b"more"))
-            left = [bookie.stored(nothing_survives).get(handle.ledger_id.ledger_id) for bookie in bookies]
+            left = [bookie.stored(nothing_survives).get(handle.ledger_id.low) for bookie in bookies]
             assert sum(state is not None and entry_id in state.entries for state in left) >= 2
 
     world.run(main())
@@ -156,7 +156,7 @@ def test_a_power_loss_takes_what_was_not_synced_and_a_kill_does_not(survives: bo
             bookie.kill()
         else:
             bookie.power_off(nothing_survives)
-        return len(bookie.stored()[handle.ledger_id.ledger_id].entries)
+        return len(bookie.stored()[handle.ledger_id.low].entries)
 
     assert world.run(main()) == (6 if survives else 5)
 
@@ -257,7 +257,7 @@ def test_a_sync_that_fails_ends_the_bookie_and_acknowledges_nothing() -> None:
             await client.run(handle.append(b"more"))
         assert not bookie.running
         assert bookie.failure is not None
-        assert set(bookie.stored(nothing_survives)[handle.ledger_id.ledger_id].entries) == set(range(5))
+        assert set(bookie.stored(nothing_survives)[handle.ledger_id.low].entries) == set(range(5))
 
     world.run(main())
 

@@ -171,7 +171,7 @@ class TreeWatch:
     def _changed(self, before: LedgerRecord | None, after: LedgerRecord | None) -> None:
         if before is None or after is None or not _is_repair(before.metadata, after.metadata):
             return
-        number = before.ledger_id.ledger_id
+        number = before.ledger_id.low
         self._recorder.add(events.LedgerRepaired(self._recorder.now, str(number), after.version))
         self._respects_lock(number, "ledger {} was repaired", 0.0)
         self.looked["R17"] += 1

@@ -53,7 +53,7 @@ def plant(
     """A ledger on all three bookies with the copies that `spoil` gives; its id. `length` is what the metadata say."""
     metadata = LedgerMetadata.new(BOOKIES, write_quorum, 2, DigestType.CRC32C, PASSWORD)
     record = client.ledger_manager.create(None, metadata)
-    ledger_id = record.ledger_id.ledger_id
+    ledger_id = record.ledger_id.low
     total = 0
     with ExitStack() as stack:
         bookies = [stack.enter_context(EntryClient(address)) for address in cluster.bookies]

@@ -143,7 +143,7 @@ def test_ledgers_as_clients_write_them_are_sound(
         being_written.append(b"y")
     empty = client.create_ledger(password=PASSWORD)
     empty.close()
-    wanted = [ledger.ledger_id.ledger_id for ledger in (closed, being_written, empty)]
+    wanted = [ledger.ledger_id.low for ledger in (closed, being_written, empty)]
     rows = run(spark, cluster, *wanted)
     assert damage(rows) == {}
     assert {row.ledger_id for row in rows} == set(wanted[:2])
@@ -207,7 +207,7 @@ class Refusing:
         return getattr(self.client, name)
 
     def open_record(self, record: LedgerRecord, password: bytes) -> Any:
-        if record.ledger_id.ledger_id in self.forbidden:
+        if record.ledger_id.low in self.forbidden:
             raise UnauthorizedAccessException("not for you")
         handle = self.client.open_record(record, password)
         on_bookie_2 = record.metadata.last_fragment.ensemble == ("bookie-2",)

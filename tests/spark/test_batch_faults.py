@@ -33,7 +33,7 @@ def write(client: BookKeeper, count: int, payload: bytes = b"x" * 100, **custom:
     """A closed ledger; its id."""
     with client.create_ledger(password=PASSWORD, custom_metadata=custom) as ledger:
         ledger.append_all(payload for _ in range(count))
-    return ledger.ledger_id.ledger_id
+    return ledger.ledger_id.low
 
 
 # Losses
@@ -133,7 +133,7 @@ def test_queries_of_views_push_filters_where_no_table_is_read_twice(
 def test_ledgers_from_a_time_on_by_their_own_word_else_the_stores(tables: Tables, client: BookKeeper) -> None:
     def create(ctime_ms: int | None) -> int:
         metadata = LedgerMetadata.new(["bookie-1"], 1, 1, password=PASSWORD, ctime_ms=ctime_ms)
-        return client.ledger_manager.create(None, metadata).ledger_id.ledger_id
+        return client.ledger_manager.create(None, metadata).ledger_id.low
 
     def read(since: str) -> set[int]:
         found = tables.load(table="ledgers", ledgerIds=",".join(map(str, made)), startingTimestamp=since).collect()
@@ -248,7 +248,7 @@ def reads_as_any_other(client: BookKeeper, tables: Tables) -> None:
     closed = write(client, 3000, app=b"here")
     with client.create_ledger(password=PASSWORD) as ledger:
         ledger.append_all([b"%d" % n for n in range(10)])
-        opened = ledger.ledger_id.ledger_id
+        opened = ledger.ledger_id.low
         states = {row.ledger_id: row.state for row in tables.load(table="ledgers").collect()}
         assert states == {closed: "CLOSED", opened: "OPEN"}
         seen = [row.entry_id for row in tables.load(ledgerRange=f"{opened}-").orderBy("entry_id").collect()]

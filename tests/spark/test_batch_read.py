@@ -21,7 +21,7 @@ def write(client: BookKeeper, entries: list[bytes], password: bytes = PASSWORD, 
     ledger = client.create_ledger(password=password, custom_metadata=custom)
     ledger.append_all(entries)
     ledger.close()
-    return ledger.ledger_id.ledger_id
+    return ledger.ledger_id.low
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +134,7 @@ def test_open_ledgers_are_read_up_to_their_last_add_confirmed_and_stay_open(tabl
     ledger = client.create_ledger(password=PASSWORD)
     for n in range(5):
         ledger.append(b"%d" % n)
-    wanted = ledger.ledger_id.ledger_id
+    wanted = ledger.ledger_id.low
     seen = [row.entry_id for row in tables.load(ledgerIds=wanted).orderBy("entry_id").collect()]
     # The bookies know the last add confirmed from the entry after it.
     assert seen == list(range(len(seen)))
@@ -147,7 +147,7 @@ def test_open_ledgers_are_read_up_to_their_last_add_confirmed_and_stay_open(tabl
 def test_recover_reads_everything_acknowledged_and_fences_the_writer(tables: Tables, client: BookKeeper) -> None:
     ledger = client.create_ledger(password=PASSWORD)
     ledger.append_all([b"%d" % n for n in range(5)])
-    wanted = ledger.ledger_id.ledger_id
+    wanted = ledger.ledger_id.low
     rows = tables.load(ledgerIds=wanted, readMode="recover").orderBy("entry_id").collect()
     assert [row.entry_id for row in rows] == [0, 1, 2, 3, 4]
     assert client.read_record(wanted).metadata.is_closed
@@ -208,7 +208,7 @@ def test_the_ledgers_table(tables: Tables, client: BookKeeper, text: int) -> Non
 
 def test_an_open_ledger_has_no_end_in_the_ledgers_table(tables: Tables, client: BookKeeper) -> None:
     ledger = client.create_ledger(password=PASSWORD)
-    row = tables.load(table="ledgers", ledgerIds=ledger.ledger_id.ledger_id).first()
+    row = tables.load(table="ledgers", ledgerIds=ledger.ledger_id.low).first()
     ledger.close()
     assert row is not None
     assert (row.state, row.length, row.last_entry_id) == ("OPEN", None, None)

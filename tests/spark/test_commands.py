@@ -46,7 +46,7 @@ def test_sql_over_entries_ledgers_and_bookies(cluster: StandaloneCluster, client
     query = (
         "SELECT e.entry_id, string(e.payload) AS line, e.size, string(l.custom_metadata['app']) AS app, l.state "
         "FROM entries e JOIN ledgers l USING (ledger_id) CROSS JOIN (SELECT count(*) AS n FROM bookies) "
-        f"WHERE ledger_id = {written.ledger_id.ledger_id} AND e.entry_id > 0 AND n = 3 ORDER BY entry_id"
+        f"WHERE ledger_id = {written.ledger_id.low} AND e.entry_id > 0 AND n = 3 ORDER BY entry_id"
     )
     code, told, errors = command("sql", query, "-g", cluster.gateway_uri, *_HERE)
     assert (code, "Traceback" in errors) == (0, False), errors
@@ -114,7 +114,7 @@ def test_an_export_prints_what_its_manifest_says(
     with client.create_ledger(password=PASSWORD) as ledger:
         ledger.append_all([b"abc"] * 5)
     output = str(tmp_path / "out")
-    common = ("-g", cluster.gateway_uri, "--ledger-ids", str(ledger.ledger_id.ledger_id), *_HERE)
+    common = ("-g", cluster.gateway_uri, "--ledger-ids", str(ledger.ledger_id.low), *_HERE)
     (secret := tmp_path / "password").write_bytes(PASSWORD + b"\n")
     code, result, _ = command("export", output, *common, "--password-file", str(secret))
     manifest = {"ledgers": 1, "complete": 1, "entries": 5, "lost_entries": 0, "bytes": 15}
@@ -131,7 +131,7 @@ def test_what_can_not_be_done_is_one_line(cluster: StandaloneCluster) -> None:
 def test_leftovers_are_listed_and_deleted(cluster: StandaloneCluster, client: BookKeeper) -> None:
     with client.create_ledger(custom_metadata=attempt_metadata(Write("a killed driver's"), "0.0.0")) as ledger:
         ledger.append(b"never committed")
-    number = ledger.ledger_id.ledger_id
+    number = ledger.ledger_id.low
     common = ("leftovers", "-g", cluster.gateway_uri, "--older-than")
     code, result, _ = without_spark(*common, "1d", "--delete", "--yes")
     assert (code, result["deleted"]) == (0, 0)
@@ -175,7 +175,7 @@ def test_executors_take_their_environment_from_an_archive(
         str(Path(SPARK_HOME["SPARK_HOME"]) / "bin" / "spark-submit"),
         *("--master", "local-cluster[2,1,1024]", "--archives", f"{tmp_path / 'env.tar.gz'}#environment"),
         *_CONF,
-        *(str(tmp_path / "job.py"), cluster.gateway_uri, str(ledger.ledger_id.ledger_id)),
+        *(str(tmp_path / "job.py"), cluster.gateway_uri, str(ledger.ledger_id.low)),
     ]
     ended = subprocess.run(submit, capture_output=True, text=True, env=ours, timeout=600, check=False)
     assert "read 1000 by {'environment'}" in ended.stdout, ended.stderr[-3000:]

@@ -118,7 +118,7 @@ class Copy:
             metadata = {"app": f"{self.name}-in".encode()}
             with self.client.create_ledger(password=PASSWORD, custom_metadata=metadata) as ledger:
                 ledger.append_all([b"%d" % number for number in range(entries)])
-                number = ledger.ledger_id.ledger_id
+                number = ledger.ledger_id.low
             self.sent.update(b"%d %d %d" % (number, entry, entry) for entry in range(entries))
 
     def run_until(self, batches: int, at_random: random.Random) -> None:

@@ -34,7 +34,7 @@ NOW_MS = 10**14
 def write(client: BookKeeper, entries: list[bytes], **custom: bytes) -> int:
     with client.create_ledger(password=PASSWORD, custom_metadata=custom) as ledger:
         ledger.append_all(entries)
-    return ledger.ledger_id.ledger_id
+    return ledger.ledger_id.low
 
 
 def test_usage_by_bookie_state_custom_metadata_age_and_copies(
@@ -242,7 +242,7 @@ def test_an_open_ledger_is_exported_anew_until_it_is_closed(
     spark: SparkSession, cluster: StandaloneCluster, client: BookKeeper, tmp_path: Path
 ) -> None:
     ledger = client.create_ledger(password=PASSWORD)
-    number = ledger.ledger_id.ledger_id
+    number = ledger.ledger_id.low
     options = {"gateways": cluster.gateway_uri, "password": PASSWORD.decode(), "ledgerIds": str(number)}
     output = tmp_path / "out"
     (line,) = export(spark, options, str(output)).collect()

@@ -78,7 +78,7 @@ def test_a_frame_becomes_one_closed_ledger_a_task_in_order(sinks: Sinks) -> None
         assert payloads == [b"row %d" % number for number in range(first, first + len(payloads))]
     assert sum(record.metadata.last_entry_id + 1 for record in records) == 5000
     marks = [record.metadata.custom_metadata[COMMITTED_KEY] for record in records]
-    ids = [record.ledger_id.ledger_id for record in records]
+    ids = [record.ledger_id.low for record in records]
     assert marks == [b"%d-%d" % (ids[0], ids[-1]), b"%d" % ids[0], b"%d" % ids[0]]
     assert sinks.read() == rows(5000)
 

@@ -102,7 +102,7 @@ def opened(client: BookKeeper, app: str, entries: int = 0) -> WriteHandle:
 def closed(client: BookKeeper, app: str, entries: int) -> int:
     ledger = opened(client, app, entries)
     ledger.close()
-    return ledger.ledger_id.ledger_id
+    return ledger.ledger_id.low
 
 
 def pairs(*ledgers: tuple[int, range]) -> list[tuple[int, int]]:
@@ -130,7 +130,7 @@ def test_available_now_reads_all_within_the_limits_and_goes_on_from_the_checkpoi
 
 def test_a_stream_follows_open_ledgers_and_takes_up_new_ones(streams: Streams, client: BookKeeper) -> None:
     ledger = opened(client, "follow", 5)
-    one = ledger.ledger_id.ledger_id
+    one = ledger.ledger_id.low
     timed = {"processingTime": "100 milliseconds"}
     with streams.running(trigger=timed, **{"customMetadata.app": "follow"}) as query:
         streams.until(query, lambda: streams.entries == pairs((one, range(5))))
@@ -154,7 +154,7 @@ def test_where_a_stream_begins_and_ends_and_how_many_bytes_a_trigger_takes(
     ledger = client.create_ledger(password=PASSWORD, custom_metadata={"app": b"ends"})
     ledger.append_all([b"x" * 1000] * 30)
     ledger.close()
-    one, two = ledger.ledger_id.ledger_id, closed(client, "ends", 10)
+    one, two = ledger.ledger_id.low, closed(client, "ends", 10)
     progress = streams.drain(
         **{
             "customMetadata.app": "ends",
@@ -179,7 +179,7 @@ def test_latest_begins_behind_what_there_is(streams: Streams, client: BookKeeper
         three = closed(client, "latest", 2)
         growing.append_all([b"a", b"b"])
         growing.close()
-        number = growing.ledger_id.ledger_id
+        number = growing.ledger_id.low
         streams.until(query, lambda: streams.entries == pairs((number, range(3, 5)), (three, range(2))))
 
 

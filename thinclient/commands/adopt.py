@@ -123,7 +123,7 @@ def adopt(
         held = await held_ledgers(factory, config.bookie_tls_ca or config.tls_ca, ledger_id.scope_id)
         if not despite:
             _require_all(held)
-        return held.holders.get(ledger_id.ledger_id, [])
+        return held.holders.get(ledger_id.low, [])
 
     holders = with_metadata(context, gateways, find)
     if not holders:

@@ -88,7 +88,7 @@ def bench_write(
         finally:
             if not keep:
                 await bookkeeper.delete_ledger(handle.ledger_id)
-        return handle.ledger_id.ledger_id, result
+        return handle.ledger_id.low, result
 
     interruption = _Interruption()
     ledger_id, result = with_client(context, gateways, work)

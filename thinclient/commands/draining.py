@@ -94,7 +94,7 @@ def decommission(
         await control.begin_draining(factory, bookie, int(time.time() * 1000))
         _warn(await _problems(factory, bookie))
         emptied = await wait_until_empty(factory, bookie, _Teller(bookie), give_up=force)
-        given_up = [ledger_id.ledger_id for ledger_id in emptied.given_up]
+        given_up = [ledger_id.low for ledger_id in emptied.given_up]
         return emptied, await control.remove_emptied(factory, bookie, given_up, int(time.time() * 1000))
 
     emptied, removed = with_metadata(context, gateways, work)
@@ -102,7 +102,7 @@ def decommission(
         {
             "bookie_id": bookie,
             "ledgers_moved": emptied.moved,
-            "ledgers_given_up": [ledger_id.ledger_id for ledger_id in emptied.given_up],
+            "ledgers_given_up": [ledger_id.low for ledger_id in emptied.given_up],
             "cookie_removed": removed,
         },
         as_json,

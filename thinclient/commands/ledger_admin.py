@@ -275,7 +275,7 @@ class _Renaming:
             # Deleted meanwhile: nothing names the old id any more.
             self._named -= 1
         except BKException as error:
-            self.failed.append({"ledger_id": record.ledger_id.ledger_id, "error": str(error)})
+            self.failed.append({"ledger_id": record.ledger_id.low, "error": str(error)})
         await asyncio.sleep(self._pause)
 
     def _renamed(self, metadata: LedgerMetadata) -> LedgerMetadata | None:

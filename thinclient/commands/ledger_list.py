@@ -105,7 +105,7 @@ def list_ledgers(
             found = wanted.of(page)
             shown = found[:left]
             listing.write(shown)
-            last = shown[-1].ledger_id.ledger_id if shown else last
+            last = shown[-1].ledger_id.low if shown else last
             if len(found) > len(shown):
                 return last
             left = None if left is None else left - len(shown)

@@ -73,7 +73,7 @@ def parse_ledger(name: str | None, scope: str | None = None, qualified_name: str
 def ledger_fields(ledger_id: LedgerId) -> dict[str, Any]:
     """What JSON says of a ledger: its id, and its scope where it has one."""
     scope = {"scope_id": ledger_id.scope_id} if ledger_id.scope_id else {}
-    return {"ledger_id": ledger_id.ledger_id, **scope}
+    return {"ledger_id": ledger_id.low, **scope}
 
 
 def names_ledger(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -25,7 +25,7 @@ def describe(record: LedgerRecord) -> dict[str, Any]:
     metadata = record.metadata
     closed = metadata.is_closed
     return {
-        "ledger_id": record.ledger_id.ledger_id,
+        "ledger_id": record.ledger_id.low,
         "scope_id": record.ledger_id.scope_id,
         "version": record.version,
         "state": metadata.state.name,

@@ -38,7 +38,7 @@ _EXCEPTIONS: dict[int, type[BKException]] = {
 
 def scoped(request: wire.LedgerMetadataRequest, ledger_id: LedgerId) -> wire.LedgerMetadataRequest:
     """Sets a request's ledger id; scope 0 is omitted."""
-    request.ledger_id = ledger_id.ledger_id
+    request.ledger_id = ledger_id.low
     if ledger_id.scope_id:
         request.ledger_scope_id = ledger_id.scope_id
     return request

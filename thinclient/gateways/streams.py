@@ -50,7 +50,7 @@ async def read_ledgers(
     """
     wanted: dict[int, set[int]] = {}
     for each in ledger_ids:
-        wanted.setdefault(each.scope_id, set()).add(each.ledger_id)
+        wanted.setdefault(each.scope_id, set()).add(each.low)
     found: dict[LedgerId, LedgerRecord | BKException] = {}
 
     async def work() -> None:

@@ -69,7 +69,7 @@ def _new_id(options: LedgerOptions) -> LedgerId:
     if options.uuid_version == 7:
         return LedgerId.time_ordered(time.time_ns() // 1_000_000)
     made = LedgerId.random()
-    return made if options.uuid_version == 4 else LedgerId(options.scope_id, made.ledger_id)
+    return made if options.uuid_version == 4 else LedgerId(options.scope_id, made.low)
 
 
 async def _new_ensemble(context: ClientContext, request: EnsembleRequest, scoped: bool) -> list[str]:

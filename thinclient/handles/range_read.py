@@ -135,7 +135,7 @@ class ReadSession:
                 if isinstance(taken, EntryColumns):
                     return taken
                 more = reader.take(max_entries - len(taken))
-                return EntryColumns.of(self._ledger_id.ledger_id, taken[0].entry_id, [*taken, *more])
+                return EntryColumns.of(self._ledger_id.low, taken[0].entry_id, [*taken, *more])
             if reader.finished or reader.failure is not None:
                 return None
             self._wake = self._loop.create_future()

@@ -195,7 +195,7 @@ class EntryBatches:
 
     def _take(self, ledger_id: LedgerId, entries: Sequence[EntryLike]) -> None:
         self._scope_ids.extend(repeat(ledger_id.scope_id, len(entries)))
-        self._ledger_ids.extend(repeat(ledger_id.ledger_id, len(entries)))
+        self._ledger_ids.extend(repeat(ledger_id.low, len(entries)))
         self._entry_ids.extend([entry.entry_id for entry in entries])
         self._lengths.extend([entry.ledger_length for entry in entries])
         self._last_adds_confirmed.extend([entry.last_add_confirmed for entry in entries])
@@ -208,7 +208,7 @@ class EntryBatches:
     def _take_columns(self, ledger_id: LedgerId, columns: EntryColumns) -> None:
         first, count = columns.first_entry_id, len(columns)
         self._scope_ids.extend(array("q", [ledger_id.scope_id]) * count)
-        self._ledger_ids.extend(array("q", [ledger_id.ledger_id]) * count)
+        self._ledger_ids.extend(array("q", [ledger_id.low]) * count)
         self._entry_ids.extend(array("q", range(first, first + count)))
         self._lengths.extend(columns.lengths)
         self._last_adds_confirmed.extend(columns.last_adds_confirmed)
@@ -289,7 +289,7 @@ def _ledger_row(record: LedgerRecord) -> dict[str, object]:
     metadata: LedgerMetadata = record.metadata
     return {
         "scope_id": record.ledger_id.scope_id,
-        "ledger_id": record.ledger_id.ledger_id,
+        "ledger_id": record.ledger_id.low,
         "state": metadata.state.name,
         "ensemble_size": metadata.ensemble_size,
         "write_quorum_size": metadata.write_quorum_size,

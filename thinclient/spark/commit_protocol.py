@@ -172,7 +172,7 @@ def sink_state(record: LedgerRecord) -> SinkState | None:
         claimed_for = int(custom[CLAIMED_KEY]) if CLAIMED_KEY in custom else None
     except (KeyError, ValueError):
         return None
-    return SinkState(write, record.ledger_id.ledger_id, named, claimed_for)
+    return SinkState(write, record.ledger_id.low, named, claimed_for)
 
 
 def with_claim(metadata: LedgerMetadata, lead: int) -> LedgerMetadata:
@@ -237,7 +237,7 @@ class Committed:
     def take(self, records: Iterable[LedgerRecord]) -> list[LedgerRecord]:
         """Those that count; `not_taken` does not tell them any more."""
         taken = [record for record in records if self.counts(record)]
-        self._taken.update(record.ledger_id.ledger_id for record in taken if sink_state(record) is not None)
+        self._taken.update(record.ledger_id.low for record in taken if sink_state(record) is not None)
         return taken
 
     @property

@@ -132,9 +132,7 @@ async def _judged(factory: LedgerManagerFactory, bookie_id: str, records: Sequen
         tuple(record.ledger_id for record in records),
         sum(_is_written_at(record, bookie_id) for record in records),
         tuple(
-            record.ledger_id
-            for record in records
-            if record.ledger_id.scope_id or record.ledger_id.ledger_id in unrecoverable
+            record.ledger_id for record in records if record.ledger_id.scope_id or record.ledger_id.low in unrecoverable
         ),
         await draining_obstacle(factory, bookie_id),
     )

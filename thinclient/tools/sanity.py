@@ -18,7 +18,7 @@ async def is_sane(client: BookKeeper, bookie_id: str, entries: int = 10) -> bool
     manager = client.ledger_manager
     record = await manager.create(None, LedgerMetadata.new((bookie_id,), 1, 1, custom_metadata=_ABOUT))
     try:
-        ledger_id = record.ledger_id.ledger_id
+        ledger_id = record.ledger_id.low
         payloads = [_payload(number) for number in range(entries)]
         async with await client.reopen_empty_ledger(ledger_id) as writer:
             for payload in payloads:
@@ -43,7 +43,7 @@ async def simple_test(
     in the end. Raises BKException; the ledger is deleted all the same.
     """
     writer = await client.create_ledger(*quorums, custom_metadata=_ABOUT)
-    ledger_id = writer.ledger_id.ledger_id
+    ledger_id = writer.ledger_id.low
     try:
         async with writer:
             for number in range(entries):

@@ -127,7 +127,7 @@ class Audits:
             if gone:
                 # The index does not tell who stands beside whom.
                 page = await read_page(self._factory.ledger_manager, part, self._not_audited)
-                endangered = {record.ledger_id.ledger_id for record in _endangered(page, gone)}
+                endangered = {record.ledger_id.low for record in _endangered(page, gone)}
                 yield _Part(len(part), {number: names for number, names in part.items() if number in endangered})
             else:
                 yield _Part(len(part), part)
@@ -158,7 +158,7 @@ def _naming(page: Sequence[LedgerRecord], wanted: frozenset[str]) -> dict[int, l
     found = {}
     for record in page:
         if named := sorted(record.metadata.bookies & wanted):
-            found[record.ledger_id.ledger_id] = named
+            found[record.ledger_id.low] = named
     return found
 
 

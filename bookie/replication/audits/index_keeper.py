@@ -245,7 +245,7 @@ class IndexKeeper:
         unreadable: dict[int, str] = {}
 
         def damaged(ledger_id: LedgerId, error: MetadataFormatException) -> None:
-            unreadable[ledger_id.ledger_id] = str(error)
+            unreadable[ledger_id.low] = str(error)
 
         return await read_page(self._factory.ledger_manager, numbers, damaged), unreadable
 

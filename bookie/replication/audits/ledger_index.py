@@ -71,7 +71,7 @@ class LedgerIndex:
             self._take_slot(number)
             self._unreadable[number] = why
         for record in records:
-            slot = self._take_slot(record.ledger_id.ledger_id)
+            slot = self._take_slot(record.ledger_id.low)
             for bookie_id in record.metadata.bookies:
                 ledgers = self._named.get(bookie_id)
                 if ledgers is None:

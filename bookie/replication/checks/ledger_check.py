@@ -209,7 +209,7 @@ class LedgerCheck(OfficeTask):
                     done = False
                     self._postponed(1, error)
             if not done:
-                left.append(record.ledger_id.ledger_id)
+                left.append(record.ledger_id.low)
                 return
             self._round.looked += 1
             self.statistics.ledgers_checked += 1
@@ -225,7 +225,7 @@ class LedgerCheck(OfficeTask):
             return True
         if current.version != record.version:
             return False
-        number = record.ledger_id.ledger_id
+        number = record.ledger_id.low
         await self._metadata.mark(number, bookie_ids, now_ms())
         self.statistics.ledgers_marked += number not in self._round.marked
         self._round.marked.add(number)

@@ -269,7 +269,7 @@ class Scrub(OfficeTask):
                 return
             await self._look(record, fragment)
             entry_id = fragment.last_entry_id + 1
-            self._take(self._progress.looked_at(ledger_id.ledger_id, entry_id))
+            self._take(self._progress.looked_at(ledger_id.low, entry_id))
             await self._save_now_and_then()
 
     def _unverified(self, ledger_id: LedgerId, reason: str) -> None:
@@ -305,7 +305,7 @@ class Scrub(OfficeTask):
             return
         if current.version != record.version:
             raise _ChangedException(f"the metadata of ledger {record.ledger_id} changed while it was read")
-        number = record.ledger_id.ledger_id
+        number = record.ledger_id.low
         await self._record(number, corrupt)
         await self._metadata.mark(number, sorted(corrupt), now_ms())
         for bookie_id, ids in corrupt.items():
@@ -386,7 +386,7 @@ class _Copies:
         average = metadata.length // max(1, metadata.last_entry_id + 1) if metadata.is_closed else 0
         wanted = list(ids)
         await self._pay(len(wanted) * max(average, _LEAST_COST))
-        return await self._bookies.damaged(bookie_id, self._record.ledger_id.ledger_id, wanted, self._secrets)
+        return await self._bookies.damaged(bookie_id, self._record.ledger_id.low, wanted, self._secrets)
 
     async def _pay(self, size: int) -> None:
         if seconds := self._budget.take(size, loop_time()):

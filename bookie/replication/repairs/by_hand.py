@@ -154,7 +154,7 @@ async def _pages(
     manager = factory.ledger_manager
 
     def damaged(ledger_id: LedgerId, error: MetadataFormatException) -> None:
-        unreadable.append(ledger_id.ledger_id)
+        unreadable.append(ledger_id.low)
         log_event(_log, "ledger_not_recovered", logging.ERROR, ledger=ledger_id, error=error)
 
     if order.ledgers:
@@ -169,7 +169,7 @@ def _planned(record: LedgerRecord, sources: frozenset[str]) -> Planned:
     fragments = [each for each in complete_fragments(metadata) if not sources.isdisjoint(each.ensemble)]
     entries, size = due_at(metadata, sources)
     left = copies_left(metadata, sources)
-    number = record.ledger_id.ledger_id
+    number = record.ledger_id.low
     return Planned(number, not metadata.is_closed, len(fragments), entries, size, left)
 
 

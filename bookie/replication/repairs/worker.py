@@ -424,7 +424,7 @@ class ReplicationWorker:
     async def _recover(self, lock: LedgerLock, record: LedgerRecord, findings: Findings) -> LedgerRecord:
         record = await take_over(self._tools, lock, record, findings.lost_where_written, self._options.password)
         self.statistics.ledgers_recovered += 1
-        self._graces.forget(record.ledger_id.ledger_id)
+        self._graces.forget(record.ledger_id.low)
         return record
 
     # Ends

@@ -290,7 +290,7 @@ def shown(record: LedgerRecord) -> dict[str, Any]:
             for fragment in metadata.fragments
         },
         "customMetadata": {key: base64.b64encode(value).decode() for key, value in metadata.custom_metadata.items()},
-        "ledgerId": record.ledger_id.ledger_id,
+        "ledgerId": record.ledger_id.low,
         "ledgerScopeId": record.ledger_id.scope_id,
         "version": record.version,
     }

@@ -36,7 +36,7 @@ _KEY = struct.Struct(">qq")
 
 def ledger_key(ledger_id: LedgerId) -> bytes:
     """The key of a ledger's row: scope and id, big-endian, so that byte order is unsigned order."""
-    return _KEY.pack(ledger_id.scope_id, ledger_id.ledger_id)
+    return _KEY.pack(ledger_id.scope_id, ledger_id.low)
 
 
 def ledger_id_of(key: bytes) -> LedgerId:
@@ -132,6 +132,6 @@ class ChangeFeed:
             frozenset(ledger_id_of(key) for _, kind, key in rows if kind == LEDGER_CHANGE),
             bookies=any(kind == BOOKIES_CHANGE for _, kind, _ in rows),
             replication=frozenset(
-                ReplicationChange(ledger_id_of(key).ledger_id) for _, kind, key in rows if kind == REPLICATION_CHANGE
+                ReplicationChange(ledger_id_of(key).low) for _, kind, key in rows if kind == REPLICATION_CHANGE
             ),
         )

@@ -125,7 +125,7 @@ class SqliteLedgerManager(LedgerManager):
         while True:
             keys = await self._store.read(_page(first, last))
             if keys:
-                yield [ledger_id_of(key).ledger_id for key in keys]
+                yield [ledger_id_of(key).low for key in keys]
             if len(keys) < _RUN:
                 return
             first = keys[-1] + b"\0"

@@ -305,7 +305,7 @@ class ZooKeeperLedgerManager(LedgerManager):
     def _path(self, ledger_id: LedgerId) -> str:
         if ledger_id.scope_id:
             return self._require_scopes(str(ledger_id)).path(ledger_id)
-        return self._paths.path(ledger_id.ledger_id)
+        return self._paths.path(ledger_id.low)
 
     def _require_scopes(self, what: str) -> ScopedPaths:
         if self._scoped is None:

@@ -298,7 +298,7 @@ class ScopedPaths:
 
     def path(self, ledger_id: LedgerId) -> str:
         """The whole path."""
-        return self._scope(ledger_id.scope_id) + _HALF.path(ledger_id.ledger_id & HALF_MASK)
+        return self._scope(ledger_id.scope_id) + _HALF.path(ledger_id.low & HALF_MASK)
 
     def _scope(self, scope_id: int) -> str:
         digits = f"{scope_id & HALF_MASK:016x}"

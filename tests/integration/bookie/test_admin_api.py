@@ -62,7 +62,7 @@ async def write(bookie: BookieServer, *payloads: bytes) -> int:
         for payload in payloads:
             await ledger.append(payload)
         await ledger.close()
-        return ledger.ledger_id.ledger_id
+        return ledger.ledger_id.low
 
 
 async def make_ledgers(root: Path, scope_id: int, ids: range) -> None:

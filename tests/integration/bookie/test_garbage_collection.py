@@ -46,7 +46,7 @@ def fill(uri: str, ledgers: int) -> list[int]:
                 writer.append(PAYLOAD)
         for writer in writers:
             writer.close()
-        return [writer.ledger_id.ledger_id for writer in writers]
+        return [writer.ledger_id.low for writer in writers]
 
 
 def delete(uri: str, numbers: list[int]) -> None:

@@ -151,7 +151,7 @@ async def test_batches_and_watches_of_what_is_anothers(gateway: Guarded) -> None
         await mine.ledger_manager.register_listener(made[0].ledger_id, told)
         await told.until_version(0)
         assert [record.ledger_id for record in told.told] == [made[0].ledger_id]
-        assert [i async for run in mine.ledger_manager.ledger_ranges() for i in run] == [made[0].ledger_id.ledger_id]
+        assert [i async for run in mine.ledger_manager.ledger_ranges() for i in run] == [made[0].ledger_id.low]
     finally:
         await mine.close()
         await theirs.close()

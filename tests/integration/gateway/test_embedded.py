@@ -270,7 +270,7 @@ class TestKill:
         connection = sqlite3.connect(path)
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
         connection.close()
-        stored = {record.ledger_id.ledger_id: record.version for record in await every_record(watching)}
+        stored = {record.ledger_id.low: record.version for record in await every_record(watching)}
         for ledger_id, what in told:
             if what == "gone":
                 assert int(ledger_id) not in stored
@@ -280,7 +280,7 @@ class TestKill:
         assert len(set(stored) - {int(ledger_id) for ledger_id in ids}) <= 3 * 5
         again = await opened(path)
         created = await again.ledger_manager.create(None, some_metadata())
-        assert created.ledger_id.ledger_id > max(stored)
+        assert created.ledger_id.low > max(stored)
         await again.close()
         await watching.close()
 

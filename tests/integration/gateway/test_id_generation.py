@@ -74,8 +74,8 @@ async def test_two_gateways_and_java_never_share_an_id(
     stop.set()
     theirs = await other
     high = 1 << 32 if "long" in below else 0
-    ours = [record.ledger_id.ledger_id for record in made]
-    ours += [record.ledger_id.ledger_id for batch in many for record in batch if isinstance(record, LedgerRecord)]
+    ours = [record.ledger_id.low for record in made]
+    ours += [record.ledger_id.low for batch in many for record in batch if isinstance(record, LedgerRecord)]
     assert len(ours) == len(set(ours)) == 1500
     assert theirs
     assert not set(ours) & {high + number for number in theirs}
@@ -122,7 +122,7 @@ async def test_many_creations_go_on_behind_a_leaf_nodes_end(zookeeper_uri: str) 
         path = await session.reserve_numbers(f"{parse_zookeeper(zookeeper_uri).ledgers_root}/idgen/ID-", 1100)
         session.delete_soon(path)
     results = await factory.ledger_manager.create_many([CreateRequest(None, some_metadata())] * 400)
-    ids = [record.ledger_id.ledger_id for record in results if isinstance(record, LedgerRecord)]
+    ids = [record.ledger_id.low for record in results if isinstance(record, LedgerRecord)]
     assert len(ids) == 400
     assert min(ids) < 10_000 < max(ids)
     assert (await all_ids(factory))[1:] == sorted(ids)
@@ -142,7 +142,7 @@ async def test_lost_answer_of_a_shared_transaction_makes_no_second_ledger(
     await factory.ledger_manager.create(unscoped(9_999), some_metadata())
     monkeypatch.setattr(ZooKeeperSession, "create_together", lossy)
     results = await factory.ledger_manager.create_many([CreateRequest(None, some_metadata())] * 30)
-    ids = [record.ledger_id.ledger_id for record in results if isinstance(record, LedgerRecord)]
+    ids = [record.ledger_id.low for record in results if isinstance(record, LedgerRecord)]
     assert len(ids) == 30
     assert await all_ids(factory) == sorted([*ids, 9_999])
     # Format 2 keeps no token to recognise the ledger by: there it stays unknown.

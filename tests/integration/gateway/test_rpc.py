@@ -340,7 +340,7 @@ class TestWatch:
             raise MetaStoreException("the store is away")
 
         monkeypatch.setattr(gateway.factory, "revision", away)
-        ledger_id = (await gateway.factory.ledger_manager.create(None, some_metadata())).ledger_id.ledger_id
+        ledger_id = (await gateway.factory.ledger_manager.create(None, some_metadata())).ledger_id.low
         watch = gateway.ledgers.Watch()
         await watch.write(pb.LedgerMetadataRequest(ledger_id=ledger_id))
         with pytest.raises(grpc.aio.AioRpcError) as caught:

@@ -61,7 +61,7 @@ async def test_each_scope_has_its_ledgers(factory: LedgerManagerFactory) -> None
         assert await all_ids(factory, scope_id=scope) == IDS
         assert await all_ids(factory, scope_id=scope, start_after=5, end_before=-7) == [2**63 - 1, -(2**63)]
         assert (await manager.read(LedgerId(scope, 5))).metadata.custom_metadata == {"s": b"%d" % scope}
-        found = [r.ledger_id.ledger_id async for page in manager.ledger_records(scope, page_size=2) for r in page]
+        found = [r.ledger_id.low async for page in manager.ledger_records(scope, page_size=2) for r in page]
         assert found == IDS
     assert await all_ids(factory, scope_id=77) == []
     assert [scope async for run in manager.scopes() for scope in run] == SCOPES

@@ -107,10 +107,10 @@ class TestLedgers:
 
     async def test_generated_id_passes_over_one_that_is_taken(self, factories: Factories) -> None:
         manager = factories[0].ledger_manager
-        last = (await manager.create(None, some_metadata())).ledger_id.ledger_id
+        last = (await manager.create(None, some_metadata())).ledger_id.low
         for number in range(last + 1, last + 4):
             await manager.create(unscoped(number), some_metadata())
-        assert (await manager.create(None, some_metadata())).ledger_id.ledger_id > last + 3
+        assert (await manager.create(None, some_metadata())).ledger_id.low > last + 3
 
     async def test_generated_id_of_a_removed_ledger_is_not_given_again(self, factories: Factories) -> None:
         given = set()
@@ -141,7 +141,7 @@ class TestManyLedgers:
         records = [record for record in results if isinstance(record, LedgerRecord)]
         assert len({record.ledger_id for record in records}) == 301
         assert records[8].ledger_id == unscoped(2**40 + 1)
-        assert await all_ids(first) == sorted({record.ledger_id.ledger_id for record in records} | {2**40})
+        assert await all_ids(first) == sorted({record.ledger_id.low for record in records} | {2**40})
         wanted = [record.ledger_id for record in records]
         wanted.insert(7, unscoped(2**41))
         found = await first.ledger_manager.read_many(wanted)
@@ -259,10 +259,8 @@ class TestListing:
             await first.ledger_manager.create(unscoped(number), some_metadata(n=str(number).encode()))
         for page_size in (0, 1, 4):
             pages = [page async for page in second.ledger_manager.ledger_records(0, 0, EDGES[-1], page_size)]
-            assert [record.ledger_id.ledger_id for page in pages for record in page] == EDGES[1:-1]
-            assert all(
-                record.metadata.custom_metadata["n"] == b"%d" % record.ledger_id.ledger_id for record in pages[0]
-            )
+            assert [record.ledger_id.low for page in pages for record in page] == EDGES[1:-1]
+            assert all(record.metadata.custom_metadata["n"] == b"%d" % record.ledger_id.low for record in pages[0])
             assert all(0 < len(page) <= (page_size or len(EDGES)) for page in pages)
 
     async def test_ledgers_removed_meanwhile_do_not_end_a_listing_of_records(self, factories: Factories) -> None:
@@ -271,7 +269,7 @@ class TestListing:
             await first.ledger_manager.create(unscoped(number), some_metadata())
         seen: list[int] = []
         async for page in first.ledger_manager.ledger_records(page_size=1):
-            seen += [record.ledger_id.ledger_id for record in page]
+            seen += [record.ledger_id.low for record in page]
             if page[0].ledger_id == unscoped(0):
                 for number in (1, 3):
                     await second.ledger_manager.remove(unscoped(number))

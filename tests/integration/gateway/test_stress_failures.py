@@ -76,7 +76,7 @@ class TestIterate:
                 for victim in (0, 1):
                     listed: list[int] = []
                     async for page in client.ledger_manager.ledger_records(page_size=100):
-                        listed += [record.ledger_id.ledger_id for record in page]
+                        listed += [record.ledger_id.low for record in page]
                         if len(listed) == 300:
                             # Whichever of them carries the listing, it is gone for a while.
                             await in_thread(gateways[victim].end)
@@ -277,7 +277,7 @@ class Load:
         finals = [await self._managers[-1].read(author._record.ledger_id) for author in self._authors]
         for author, final in zip(self._authors, finals, strict=True):
             author.check(final)
-        newest = {final.ledger_id.ledger_id: final.version for final in finals}
+        newest = {final.ledger_id.low: final.version for final in finals}
         await until(lambda: self._told == newest, lambda: (self._told, newest))
         listed = [i async for run in self._managers[0].ledger_ranges() for i in run]
         assert listed == sorted(set(listed))
@@ -285,7 +285,7 @@ class Load:
 
     async def _create(self, manager: LedgerManager) -> None:
         with contextlib.suppress(UnknownOutcomeException):
-            created = (await manager.create(None, some_metadata())).ledger_id.ledger_id
+            created = (await manager.create(None, some_metadata())).ledger_id.low
             assert created not in self._created, f"ledger {created} was given to two"
             self._created.add(created)
 
@@ -298,7 +298,7 @@ class Load:
 
     def _listen(self, ledger_id: object, record: LedgerRecord | None) -> None:
         assert record is not None
-        number = record.ledger_id.ledger_id
+        number = record.ledger_id.low
         assert record.version > self._told.get(number, -1)
         self._told[number] = record.version
 
@@ -315,7 +315,7 @@ async def test_session_expired_in_the_middle_of_everything(own_zookeeper: LocalZ
         client = RpcLedgerManagerFactory(f"grpc://{addresses}", timeout=30)
         stack.push_async_callback(client.close)
         await client.initialize()
-        created = {(await client.ledger_manager.create(None, some_metadata())).ledger_id.ledger_id for _ in range(20)}
+        created = {(await client.ledger_manager.create(None, some_metadata())).ledger_id.low for _ in range(20)}
         sessions = [factory.session.session_id for factory, _ in gateways]
         await in_thread(own_zookeeper.kill)
         await asyncio.sleep(2.5)
@@ -324,7 +324,7 @@ async def test_session_expired_in_the_middle_of_everything(own_zookeeper: LocalZ
         while record is None:
             with contextlib.suppress(BKException):
                 record = await client.ledger_manager.create(None, some_metadata())
-        created.add(record.ledger_id.ledger_id)
+        created.add(record.ledger_id.low)
         assert len(created) == 21
         for factory, _ in gateways:
             assert set(await all_ids(factory)) >= created

@@ -42,7 +42,7 @@ class Ledgers:
 
     async def create(self, count: int) -> None:
         for record in await asyncio.gather(*(self._manager.create(None, some_metadata()) for _ in range(count))):
-            self.versions[record.ledger_id.ledger_id] = 0
+            self.versions[record.ledger_id.low] = 0
 
     async def change_some(self, changes: int) -> None:
         for number in self._rng.choices(sorted(self.versions), k=changes):
@@ -125,7 +125,7 @@ class TestExpiries:
             async with grpc.aio.insecure_channel(server.address) as channel:
                 stream = WatchStream(channel)
                 for record in created:
-                    await stream.subscribe(record.ledger_id.ledger_id)
+                    await stream.subscribe(record.ledger_id.low)
                 await until(lambda: len(stream.versions) == count, lambda: len(stream.versions))
                 at_once = _most_at_once(factory)
                 await expire(own_zookeeper, factory)
@@ -206,7 +206,7 @@ class Listener:
         self.faults: list[str] = []
 
     def __call__(self, ledger_id: LedgerId, record: LedgerRecord | None) -> None:
-        number = ledger_id.ledger_id
+        number = ledger_id.low
         if number in self.removed:
             self.faults.append(f"ledger {number}: told of something after its removal")
         elif record is None:

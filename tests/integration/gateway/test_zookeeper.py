@@ -93,7 +93,7 @@ class TestLayout:
         factory = await opened(uri)
         await factory.ledger_manager.create(unscoped(5), some_metadata())
         assert kazoo.exists(f"{root_of(uri)}/{path}")
-        generated = (await factory.ledger_manager.create(None, some_metadata())).ledger_id.ledger_id
+        generated = (await factory.ledger_manager.create(None, some_metadata())).ledger_id.low
         assert await all_ids(factory) == sorted([5, generated])
         await factory.close()
         with pytest.raises(IncorrectParameterException, match=manager):
@@ -126,7 +126,7 @@ class TestLayout:
         assert cookie.value.startswith(b"5\nbookieHost: ")
         # Numbers that the fresh counter gives again are passed over.
         created = await factory.ledger_manager.create(None, some_metadata())
-        assert created.ledger_id.ledger_id not in (0, 1, 2, 3, 5, 6, 7)
+        assert created.ledger_id.low not in (0, 1, 2, 3, 5, 6, 7)
         await factory.close()
 
     async def test_legacy_registration_without_content_is_listed(self, zookeeper_uri: str, kazoo: Any) -> None:
@@ -156,7 +156,7 @@ class TestIds:
         kazoo.create(f"{root_of(zookeeper_uri)}/idgen-long")
         factories = (first, second)
         creates = [factories[n % 2].ledger_manager.create(None, some_metadata()) for n in range(20)]
-        ids = sorted(record.ledger_id.ledger_id for record in await asyncio.gather(*creates))
+        ids = sorted(record.ledger_id.low for record in await asyncio.gather(*creates))
         assert len(set(ids)) == 20
         # Two factories that each have a block; nothing but the rest of a block is left out.
         assert (1 << 32) in ids
@@ -302,7 +302,7 @@ class TestSessions:
             health: Any = health_pb2_grpc.HealthStub(channel)
             record = await factory.ledger_manager.create(None, some_metadata())
             watch = ledgers.Watch()
-            await watch.write(pb.LedgerMetadataRequest(ledger_id=record.ledger_id.ledger_id))
+            await watch.write(pb.LedgerMetadataRequest(ledger_id=record.ledger_id.low))
             assert (await watch.read()).version == 0
             statuses = health.Watch(health_pb2.HealthCheckRequest(service=""))
             assert (await statuses.read()).status == health_pb2.HealthCheckResponse.SERVING
@@ -312,7 +312,7 @@ class TestSessions:
             # A watch asked for now is served when the store is back.
             late = ledgers.Watch()
             assert (await late.read()).event == pb.WatchEvent.SUSPENDED
-            await late.write(pb.LedgerMetadataRequest(ledger_id=record.ledger_id.ledger_id))
+            await late.write(pb.LedgerMetadataRequest(ledger_id=record.ledger_id.low))
             await loop.run_in_executor(None, own_zookeeper.start)
             assert (await watch.read()).event == pb.WatchEvent.RESUMED
             assert (await statuses.read()).status == health_pb2.HealthCheckResponse.SERVING

@@ -219,7 +219,7 @@ async def test_a_creation_is_not_carried_out_again_by_a_gateway_that_was_started
         assert len(await ledgers()) == 1
         # The next one knows the new process, and is none of these.
         created = await manager.create(None, METADATA)
-        assert created.ledger_id.ledger_id in await ledgers()
+        assert created.ledger_id.low in await ledgers()
 
 
 @pytest.fixture

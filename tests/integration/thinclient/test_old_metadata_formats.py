@@ -121,7 +121,7 @@ async def test_a_ledger_of_an_old_format(
                 await client.reopen_empty_ledger(empty.ledger_id, PASSWORD)
 
         # To a file and back.
-        number, file = str(closed.ledger_id.ledger_id), str(tmp_path / "dump")
+        number, file = str(closed.ledger_id.low), str(tmp_path / "dump")
         run = CliRunner().invoke
         for arguments in (
             ["ledger", "show", number, "--json"],

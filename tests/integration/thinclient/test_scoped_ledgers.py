@@ -40,9 +40,9 @@ async def test_a_scoped_ledger_from_creation_to_deletion(
         unscoped = await client.create_ledger(digest_type=digest_type)
         await asyncio.gather(ledger.append_all(numbered(500)), unscoped.append_all(numbered(500, b"other")))
         await ledger.close()
-        reader = await client.open_ledger(ledger.ledger_id.ledger_id, b"planted-secret", scope_id=ledger.scope_id)
+        reader = await client.open_ledger(ledger.ledger_id.low, b"planted-secret", scope_id=ledger.scope_id)
         assert [e.payload async for e in reader.read(0, 499)] == list(numbered(500))
-        assert [e.ledger_id async for e in reader.read(7, 7)] == [ledger.ledger_id.ledger_id]
+        assert [e.ledger_id async for e in reader.read(7, 7)] == [ledger.ledger_id.low]
         assert reader.scope_id == ledger.scope_id
         listed = [record.ledger_id async for page in client.list_ledgers(ledger.scope_id) for record in page]
         assert listed == [ledger.ledger_id]
@@ -59,7 +59,7 @@ async def test_one_id_in_several_scopes_is_several_ledgers(standalone_cluster: S
     """Fenced, recovered and read, each by itself, with protocol v3 and with batches for scope 0."""
     async with await BookKeeper.connect(standalone_cluster.gateway_uri) as client:
         first = await client.create_ledger()
-        number = first.ledger_id.ledger_id
+        number = first.ledger_id.low
         ledgers = [first, *[await client.create_ledger(ledger_id=number, scope_id=scope) for scope in (1, -1, 2**62)]]
         for position, ledger in enumerate(ledgers):
             await ledger.append_all(numbered(100 + position, b"%d" % position))

@@ -79,7 +79,7 @@ class TinyLedgerManager(LedgerManager):
 
 
 def _key(ledger_id: LedgerId) -> str:
-    return f"{ledger_id.scope_id}/{ledger_id.ledger_id}"
+    return f"{ledger_id.scope_id}/{ledger_id.low}"
 
 
 def _text(metadata: LedgerMetadata) -> str:

@@ -46,7 +46,7 @@ LEDGER_IDS = st.builds(LedgerId, INT64.filter(bool), INT64) | st.builds(LedgerId
 @given(LEDGER_IDS, LEDGER_IDS)
 def test_numbers_never_alias_and_are_ordered_as_names(one: LedgerId, other: LedgerId) -> None:
     assert LedgerId.of_number(one.number) == one
-    assert halves_of(one.number) == (one.scope_id, one.ledger_id)
+    assert halves_of(one.number) == (one.scope_id, one.low)
     assert (one.scope_id == 0) == (one.number < 2**63)
     assert (one.number == other.number) == (one == other)
     assert (one < other) == (one.number < other.number) == (one.qualified_name < other.qualified_name)

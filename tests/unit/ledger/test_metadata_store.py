@@ -29,13 +29,13 @@ class Listed(InMemoryLedgerManager):
             yield run
 
     async def read(self, ledger_id: LedgerId) -> LedgerRecord:
-        if error := self._failing.get(ledger_id.ledger_id):
+        if error := self._failing.get(ledger_id.low):
             raise error
         return LedgerRecord(ledger_id, METADATA, 0)
 
 
 async def pages(manager: LedgerManager, size: int = 0) -> list[list[int]]:
-    return [[record.ledger_id.ledger_id for record in page] async for page in manager.ledger_records(page_size=size)]
+    return [[record.ledger_id.low for record in page] async for page in manager.ledger_records(page_size=size)]
 
 
 @pytest.mark.asyncio

@@ -37,7 +37,7 @@ def test_the_bytes_of_a_v2_entry() -> None:
 def test_an_entry_comes_back(ledger_id: LedgerId, digest: Digest, entry_id: int, lac: int, payload: bytes) -> None:
     packet = packets.encode_entry(digest, ledger_id.number, entry_id, lac, len(payload), payload)
     found = packets.decode_entry(digest, packet, ledger_id.number, entry_id)
-    assert found == (ledger_id.ledger_id, entry_id, lac, len(payload), payload)
+    assert found == (ledger_id.low, entry_id, lac, len(payload), payload)
     assert packets.decode_header(packet) == (ledger_id.number, entry_id, lac, len(payload))
     assert packets.packet_ids(packet) == (ledger_id.number, entry_id)
     assert packets.packet_lac(packet) == lac
@@ -52,7 +52,7 @@ def test_an_entry_comes_back(ledger_id: LedgerId, digest: Digest, entry_id: int,
 def test_an_entry_of_one_ledger_is_never_one_of_another(
     one: LedgerId, other: LedgerId, digest: Digest, at: int
 ) -> None:
-    for asked in (other, LedgerId(0, (one.ledger_id ^ 1) & (2**63 - 1))):
+    for asked in (other, LedgerId(0, (one.low ^ 1) & (2**63 - 1))):
         if asked != one:
             with pytest.raises(DigestMatchException):
                 packets.decode_entry(digest, packets.encode_entry(digest, one.number, at, -1, 0, b""), asked.number, at)

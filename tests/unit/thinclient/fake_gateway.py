@@ -190,7 +190,7 @@ class FakeGateway(wire_grpc.LedgerMetadataServiceServicer, discovery_grpc.Servic
         self, request: wire.GetLedgerRangesRequest, context: Context
     ) -> AsyncIterator[wire.GetLedgerRangesResponse]:
         await self._note("Iterate", request, context)
-        ids = sorted(i.ledger_id for i in self.store.records)
+        ids = sorted(i.low for i in self.store.records)
         if request.HasField("start_after"):
             ids = [i for i in ids if i > request.start_after]
         size = request.limit_per_response or self.page_size
@@ -292,7 +292,7 @@ def ledger_id_of(request: wire.LedgerMetadataRequest) -> LedgerId:
 
 def response_of(record: LedgerRecord) -> wire.LedgerMetadataResponse:
     return wire.LedgerMetadataResponse(
-        ledger_id=record.ledger_id.ledger_id,
+        ledger_id=record.ledger_id.low,
         ledger_scope_id=record.ledger_id.scope_id,
         version=record.version,
         metadata=to_format(record.metadata),

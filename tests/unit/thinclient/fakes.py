@@ -326,8 +326,8 @@ class InMemoryLedgerManager(LedgerManager):
         self, scope_id: int = 0, start_after: int | None = None, end_before: int | None = None
     ) -> AsyncIterator[Sequence[int]]:
         for ledger_id in sorted(self.records):
-            if ledger_id.scope_id == scope_id and (start_after is None or ledger_id.ledger_id > start_after):
-                yield [ledger_id.ledger_id]
+            if ledger_id.scope_id == scope_id and (start_after is None or ledger_id.low > start_after):
+                yield [ledger_id.low]
 
     async def register_listener(self, ledger_id: LedgerId, listener: LedgerMetadataListener) -> None:
         self.listeners.setdefault(ledger_id, []).append(listener)

@@ -293,7 +293,7 @@ def _leftover(write: Write, record: LedgerRecord) -> dict[str, Any]:
     """`entries` is None for a ledger that is not closed."""
     metadata = record.metadata
     return {
-        "ledger_id": record.ledger_id.ledger_id,
+        "ledger_id": record.ledger_id.low,
         "query": write.query,
         "batch": write.batch,
         "state": metadata.state.name,

@@ -157,7 +157,7 @@ def _batch(reports: Sequence[CopyReport]) -> pa.RecordBatch:
 def _row(report: CopyReport) -> dict[str, object]:
     return {
         "scope_id": report.record.ledger_id.scope_id,
-        "ledger_id": report.record.ledger_id.ledger_id,
+        "ledger_id": report.record.ledger_id.low,
         "fragment": None if report.fragment is None else report.fragment.first_entry_id,
         "bookie_id": report.bookie_id,
         "copies": report.copies,

@@ -74,7 +74,7 @@ def _delete_write(client: BookKeeper, records: Sequence[LedgerRecord]) -> list[i
         except MetadataVersionException:
             # Somebody is at work on this write: it may be committed by now.
             break
-        deleted.append(record.ledger_id.ledger_id)
+        deleted.append(record.ledger_id.low)
     return deleted
 
 

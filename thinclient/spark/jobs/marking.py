@@ -140,7 +140,7 @@ async def mark_page(factory: LedgerManagerFactory, page: Sequence[Lack], marking
 
     async def mark(ledger_id: LedgerId, replicas: Sequence[str]) -> None:
         async with room:
-            await factory.replication_metadata.mark(ledger_id.ledger_id, replicas, now_ms)
+            await factory.replication_metadata.mark(ledger_id.low, replicas, now_ms)
         marking.marked += 1
 
     due: list[tuple[LedgerId, list[str]]] = []

@@ -124,7 +124,7 @@ class Options:
         """The password to open a ledger with."""
         if self.passwords_from_metadata:
             return record.metadata.known_password() or b""
-        return (self.passwords or {}).get(record.ledger_id.ledger_id, self.password)
+        return (self.passwords or {}).get(record.ledger_id.low, self.password)
 
     def __repr__(self) -> str:
         return f"Options({self.table.value} through {self.gateways})"

@@ -68,7 +68,7 @@ def _selected(records: Iterable[LedgerRecord], options: Options, bounds: Bounds)
     return [
         record
         for record in records
-        if is_wanted(record, options) and bounds.takes_ledger(options.scope_id, record.ledger_id.ledger_id)
+        if is_wanted(record, options) and bounds.takes_ledger(options.scope_id, record.ledger_id.low)
     ]
 
 

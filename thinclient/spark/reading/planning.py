@@ -92,7 +92,7 @@ def packed(slices: Sequence[Slice]) -> PackedSlices:
     index_of = {key: index for index, key in enumerate(distinct)}
     columns = (
         [ledger_id.scope_id for ledger_id in ledger_ids],
-        [ledger_id.ledger_id for ledger_id in ledger_ids],
+        [ledger_id.low for ledger_id in ledger_ids],
         [index_of[id(shape)] for shape in shapes],
         *numbers,
     )
@@ -205,7 +205,7 @@ def is_wanted(record: LedgerRecord, options: Options) -> bool:
 
 
 def _is_selected(record: LedgerRecord, options: Options) -> bool:
-    ledger_id = record.ledger_id.ledger_id
+    ledger_id = record.ledger_id.low
     if options.ledger_ids is not None:
         index = bisect_left(options.ledger_ids, ledger_id)
         return options.ledger_ids[index : index + 1] == (ledger_id,)
@@ -230,7 +230,7 @@ def check_digest_type(record: LedgerRecord, digest_type: DigestType | None) -> N
 
 def wanted_part(whole: Slice, options: Options, bounds: Bounds = EVERYTHING) -> Slice | None:
     """The entries of a readable ledger that offsets and bounds leave; None when there are none."""
-    ledger_id = whole.ledger_id.ledger_id
+    ledger_id = whole.ledger_id.low
     first, last = max(0, bounds.entry_id.first), min(whole.end, bounds.entry_id.last)
     if options.starting_offsets:
         first = max(first, options.starting_offsets.get(ledger_id, 0))

@@ -74,7 +74,7 @@ class Available:
         asked = [each for each in seen if each not in self._closed]
         asked += [each for each in offset.next_entries if each not in listed]
         records, gone = read_records(client, self._options.scope_id, asked)
-        wanted = self._wanted([record for record in records if record.ledger_id.ledger_id in listed])
+        wanted = self._wanted([record for record in records if record.ledger_id.low in listed])
         if not self._options.include_uncommitted:
             wanted = self._committed(client, wanted, listed, offset)
         ends = self._ends(client, wanted)
@@ -94,7 +94,7 @@ class Available:
     def _wanted(self, records: Sequence[LedgerRecord]) -> list[LedgerRecord]:
         chosen = [record for record in records if is_wanted(record, self._options)]
         taken = {record.ledger_id for record in chosen}
-        others = [record.ledger_id.ledger_id for record in records if record.ledger_id not in taken]
+        others = [record.ledger_id.low for record in records if record.ledger_id not in taken]
         if others:
             self._left_out = self._left_out.with_more(others)
         for record in chosen:
@@ -107,15 +107,15 @@ class Available:
         """The records without those of a sink that don't count yet."""
         seen = Committed(self._leads)
         seen.show(records)
-        waiting = [record.ledger_id.ledger_id for record in records if not seen.counts(record)]
+        waiting = [record.ledger_id.low for record in records if not seen.counts(record)]
         if waiting and len(offset.done) and not self._has_looked:
             self._show_leads_of_before(client, seen, offset, max(waiting))
         self._has_looked = True
-        taken = {record.ledger_id.ledger_id for record in records if seen.counts(record)}
+        taken = {record.ledger_id.low for record in records if seen.counts(record)}
         if seen.leads:
             to_come = listed.minus(offset.done).minus(self._left_out).minus(LedgerIds({*taken, *self._closed}))
             self._remember(seen.leads, list(to_come))
-        return [record for record in records if record.ledger_id.ledger_id in taken]
+        return [record for record in records if record.ledger_id.low in taken]
 
     def _remember(self, leads: Sequence[SinkState], to_come: Sequence[int]) -> None:
         """New leads, and old ones that name what is still to come."""
@@ -126,14 +126,14 @@ class Available:
     def _show_leads_of_before(self, client: BookKeeper, seen: Committed, offset: StreamOffset, last: int) -> None:
         after, before = listing_ends(self._options.scope_id, Interval(last=last - 1))
         for page in client.list_ledgers(scope_id=self._options.scope_id, start_after=after, end_before=before):
-            done = [record for record in page if record.ledger_id.ledger_id in offset.done]
+            done = [record for record in page if record.ledger_id.low in offset.done]
             seen.show(record for record in done if (state := sink_state(record)) and state.is_committed_lead)
 
     def _keep(self, records: Sequence[LedgerRecord], ends: Mapping[int, End]) -> None:
         """Remembers what the next look or the planning has a use for."""
         self._records = {}
         for record in records:
-            number = record.ledger_id.ledger_id
+            number = record.ledger_id.low
             if record.metadata.is_closed:
                 self._closed[number] = ends[number]
                 self._lengths.pop(number, None)
@@ -147,7 +147,7 @@ class Available:
         sizes = self._sizes(client, records, last)
         ends = {}
         for record in records:
-            number = record.ledger_id.ledger_id
+            number = record.ledger_id.low
             following = last[number] + 1
             end = End(following, record.metadata.is_closed, sizes[number])
             ends[number] = self._bounded(number, end)
@@ -171,7 +171,7 @@ class Available:
                 if isinstance(outcome, BKException):
                     failed.append((record, outcome))
                 else:
-                    last[record.ledger_id.ledger_id] = outcome
+                    last[record.ledger_id.low] = outcome
             if not failed:
                 return last
             record, error = failed[0]
@@ -198,7 +198,7 @@ class Available:
         """Estimates of payload bytes. An open ledger is measured again when it has twice the entries."""
         sizes, measured = {}, []
         for record in records:
-            number = record.ledger_id.ledger_id
+            number = record.ledger_id.low
             entries = last[number] + 1
             known = self._lengths.get(number, (0, 0))
             if record.metadata.is_closed:
@@ -211,7 +211,7 @@ class Available:
             with ThreadPoolExecutor(_READ_AT_ONCE) as pool:
                 lengths = pool.map(lambda each: self._measure(client, *each), measured)
             for (record, end), length in zip(measured, lengths, strict=True):
-                number = record.ledger_id.ledger_id
+                number = record.ledger_id.low
                 self._lengths[number] = (end + 1, length)
                 sizes[number] = length
         return sizes
@@ -227,7 +227,7 @@ class Available:
         known = {piece.ledger_id: self._usable(piece) for piece in found}
         unknown = [number for number, record in known.items() if record is None]
         records, gone = read_records(client, self._options.scope_id, unknown)
-        known.update({record.ledger_id.ledger_id: record for record in records})
+        known.update({record.ledger_id.low: record for record in records})
         self.lose([piece for piece in found if piece.ledger_id in set(gone)])
         slices, shapes = [], TemplateTable(with_ledger_columns=self._options.include_ledger_metadata)
         for piece in found:

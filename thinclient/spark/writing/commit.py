@@ -110,7 +110,7 @@ class Committer:
         """
         if not written:
             return
-        own = {each.ledger_id.ledger_id: each.entries for each in written}
+        own = {each.ledger_id.low: each.entries for each in written}
         records = self._checked(written)
         state = sink_state(records[0])
         if state is not None and state.is_committed_lead:
@@ -124,7 +124,7 @@ class Committer:
             self._deleted(records)
         else:
             lead = self._pass_commit_point(write, records[0], own)
-            self._mark([(record, lead.ledger_id.ledger_id) for record in records[1:]])
+            self._mark([(record, lead.ledger_id.low) for record in records[1:]])
             _log.info("event=sink_committed write=%r wrote=%r", str(write), summary(own))
         self._lookups.note(self._start, look.others.with_more(settled(look.records, write, look.listed)))
 
@@ -156,7 +156,7 @@ class Committer:
     def _claimed(self, write: Write, records: Sequence[LedgerRecord]) -> list[LedgerRecord]:
         """The same with their claims (step 2)."""
         lead, *others = records
-        number = lead.ledger_id.ledger_id
+        number = lead.ledger_id.low
 
         def claim(record: LedgerRecord) -> LedgerRecord:
             return self._changed(
@@ -185,7 +185,7 @@ class Committer:
             if record.metadata.custom_metadata.get(QUERY_KEY) == query.encode():
                 records.append(record)
             else:
-                others.append(record.ledger_id.ledger_id)
+                others.append(record.ledger_id.low)
         records += self._read(leads_not_shown(records))
         return _Look(records, listed, listed.both(known).with_more(others))
 

@@ -291,7 +291,7 @@ async def until(holds: Callable[[], Any], what: Callable[[], object] = lambda: "
 async def naming(factory: LedgerManagerFactory, lost: Collection[str]) -> set[int]:
     """The ledgers that name any of the bookies."""
     pages = [page async for page in factory.ledger_manager.ledger_records()]
-    return {each.ledger_id.ledger_id for page in pages for each in page if each.metadata.bookies & set(lost)}
+    return {each.ledger_id.low for page in pages for each in page if each.metadata.bookies & set(lost)}
 
 
 async def marked(factory: LedgerManagerFactory) -> set[int]:

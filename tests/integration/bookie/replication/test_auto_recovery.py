@@ -139,7 +139,7 @@ async def test_a_process_of_its_own_repairs_too(tmp_path: Path) -> None:
                 assert [(each.bookie_id, each.ledgers_left) for each in progress.endangered.bookies] == [(lost, 1)]
                 assert progress.endangered.oldest is not None
                 (moving,) = progress.moving
-                assert moving.ledger_id == progress.endangered.oldest[0] == ledger.ledger_id.ledger_id
+                assert moving.ledger_id == progress.endangered.oldest[0] == ledger.ledger_id.low
                 assert (0 < moving.entries < 300, moving.due_entries, moving.due_bytes) == (True, 300, size)
                 assert progress.bytes_a_second > 0
                 assert progress.seconds_left is not None
@@ -179,10 +179,10 @@ async def test_a_bookie_that_is_back_in_time_causes_nothing(cluster: ForkedClust
         async with asyncio.timeout(60):
             while other not in await store.records(RecordKind.MISSED_BOOKIE):  # noqa: ASYNC110 - no event for it
                 await asyncio.sleep(0.1)
-        assert await store.read_mark(ledger.ledger_id.ledger_id) is None
+        assert await store.read_mark(ledger.ledger_id.low) is None
         await asyncio.to_thread(cluster.start, other)
         async with asyncio.timeout(60):
             while await store.records(RecordKind.MISSED_BOOKIE):  # noqa: ASYNC110 - no event for it
                 await asyncio.sleep(0.1)
-        assert await store.read_mark(ledger.ledger_id.ledger_id) is None
+        assert await store.read_mark(ledger.ledger_id.low) is None
         assert other in await members(factory, ledger.ledger_id)

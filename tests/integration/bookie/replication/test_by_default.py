@@ -54,7 +54,7 @@ async def test_it_does_nothing_while_another_is_the_auditor(
     monkeypatch.setattr(giving_way, "_LOOK_EVERY_SECONDS", 0.02)
     async with metadata_of(cluster) as factory, metadata_of(cluster) as elsewhere, await cluster.client() as client:
         ledger = await written(client, 3, 3, 3, 2)
-        number = ledger.ledger_id.ledger_id
+        number = ledger.ledger_id.low
         states: list[VoteState] = []
         vote = await elsewhere.replication_metadata.stand_for_auditor("java", states.append)
         await elsewhere.replication_metadata.mark(number, ("bookie-0",), 1)

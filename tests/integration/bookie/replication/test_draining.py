@@ -206,7 +206,7 @@ async def test_what_has_no_copy_left_keeps_the_cookie_until_it_is_given_up(small
             assert key in problem
             assert f"`bookgate bookie decommission {gone} --force`" in problem
             assert await factory.registration_manager.read_cookie(gone) is not None
-            number = ledger.ledger_id.ledger_id
+            number = ledger.ledger_id.low
             expected = {"bookie_id": gone, "ledgers_moved": 0, "ledgers_given_up": [number], "cookie_removed": True}
             assert await answer(small, "decommission", gone, "--force") == expected
         assert await factory.registration_manager.read_cookie(gone) is None

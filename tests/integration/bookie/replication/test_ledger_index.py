@@ -126,7 +126,7 @@ def reads(here: LedgerManagerFactory, monkeypatch: pytest.MonkeyPatch) -> Reads:
     read_many, ledger_ranges = manager.read_many, manager.ledger_ranges
 
     async def counted(ledger_ids: Sequence[LedgerId]) -> list[LedgerRecord | BKException]:
-        seen.ids += [each.ledger_id for each in ledger_ids]
+        seen.ids += [each.low for each in ledger_ids]
         return await read_many(ledger_ids)
 
     def listed(*arguments: Any, **named: Any) -> Any:
@@ -337,7 +337,7 @@ async def test_a_ledger_that_changes_before_it_is_read_first_is_read_once(
 
     async def overtaken(ledger_ids: Sequence[LedgerId]) -> list[LedgerRecord | BKException]:
         found = await read_many(ledger_ids)
-        if changing.ledger_id not in ledger_ids and not reads.ids.count(changing.ledger_id.ledger_id):
+        if changing.ledger_id not in ledger_ids and not reads.ids.count(changing.ledger_id.low):
             await clients.ledger_manager.write(changing.ledger_id, ON_LOST, changing.version)
             await feed.catch_up()
         return found

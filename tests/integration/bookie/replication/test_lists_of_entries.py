@@ -120,7 +120,7 @@ async def test_a_bookie_that_never_lists_is_asked_for_the_entries_themselves(clu
     due, more = BitMap64(range(ENTRIES)), BitMap64(range(ENTRIES + 2))
     async with asking(cluster) as (bookies, relay, ledger):
         relay.swallows = {pb.GET_LIST_OF_ENTRIES_OF_LEDGER}
-        number = ledger.ledger_id.ledger_id
+        number = ledger.ledger_id.low
         assert await bookies.copies("bookie-0", number, due) == Holding(due)
         asked = relay.swallowed
         assert asked == 2
@@ -132,7 +132,7 @@ async def test_a_bookie_that_never_lists_is_asked_for_the_entries_themselves(clu
 async def test_a_bookie_that_has_sent_a_list_is_slow(cluster: ForkedCluster) -> None:
     due = BitMap64(range(ENTRIES))
     async with asking(cluster) as (bookies, relay, ledger):
-        number = ledger.ledger_id.ledger_id
+        number = ledger.ledger_id.low
         assert await bookies.copies("bookie-0", number, due) == Holding(due)
         relay.swallows = {pb.GET_LIST_OF_ENTRIES_OF_LEDGER}
         assert isinstance(await bookies.copies("bookie-0", number, due), Unknown)
@@ -141,10 +141,10 @@ async def test_a_bookie_that_has_sent_a_list_is_slow(cluster: ForkedCluster) -> 
 async def test_a_bookie_that_answers_no_read_either_is_unknown(cluster: ForkedCluster) -> None:
     async with asking(cluster) as (bookies, relay, ledger):
         relay.swallows = {pb.GET_LIST_OF_ENTRIES_OF_LEDGER, pb.READ_ENTRY}
-        copies = await bookies.copies("bookie-0", ledger.ledger_id.ledger_id, BitMap64(range(ENTRIES)))
+        copies = await bookies.copies("bookie-0", ledger.ledger_id.low, BitMap64(range(ENTRIES)))
         assert isinstance(copies, Unknown)
         relay.swallows = set()
-        again = await bookies.copies("bookie-0", ledger.ledger_id.ledger_id, BitMap64(range(ENTRIES)))
+        again = await bookies.copies("bookie-0", ledger.ledger_id.low, BitMap64(range(ENTRIES)))
         assert again == Holding(BitMap64(range(ENTRIES)))
         assert relay.swallowed == 2
 
@@ -154,17 +154,17 @@ async def test_a_last_entry_that_the_list_leaves_out_is_read(cluster: ForkedClus
     due, all_held = BitMap64(range(last + 2048)), BitMap64(range(last + 1))
     async with asking(cluster, last + 1) as (bookies, relay, ledger):
         relay.unlisted = BitMap64([last])
-        assert await bookies.copies("bookie-0", ledger.ledger_id.ledger_id, due) == Holding(all_held)
+        assert await bookies.copies("bookie-0", ledger.ledger_id.low, due) == Holding(all_held)
         relay.unlisted = BitMap64(range(last + 1))
         relay.swallows = {pb.READ_ENTRY}
-        assert isinstance(await bookies.copies("bookie-0", ledger.ledger_id.ledger_id, due), Unknown)
+        assert isinstance(await bookies.copies("bookie-0", ledger.ledger_id.low, due), Unknown)
 
 
 async def test_in_limbo_what_the_list_leaves_out_is_missing_and_nothing_is_given_up(cluster: ForkedCluster) -> None:
     """Its index file was lost: were all of the ledger unknown there, nothing would ever be put back."""
     async with asking(cluster) as (bookies, relay, ledger):
         relay.unlisted, relay.in_limbo = BitMap64([0]), True
-        due, number = BitMap64([0]), ledger.ledger_id.ledger_id
+        due, number = BitMap64([0]), ledger.ledger_id.low
         rest = BitMap64(range(1, ENTRIES))
         assert await bookies.copies("bookie-0", number, due) == Holding(rest)
         relay.unlisted = BitMap64(range(ENTRIES))
@@ -183,7 +183,7 @@ async def test_a_bookie_that_was_started_again_is_another(cluster: ForkedCluster
     """Last, since it has to start again."""
     due = BitMap64(range(ENTRIES))
     async with asking(cluster) as (bookies, _, ledger):
-        number = ledger.ledger_id.ledger_id
+        number = ledger.ledger_id.low
         first, same = [await bookies.copies("bookie-0", number, due) for _ in range(2)]
         await asyncio.to_thread(cluster.kill, "bookie-0")
         await asyncio.to_thread(cluster.start, "bookie-0")

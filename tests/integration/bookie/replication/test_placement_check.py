@@ -146,7 +146,7 @@ async def test_a_ledger_that_is_open_is_moved_as_far_as_it_is_complete(cluster: 
         async with checking(factory, config) as made:
             await until(lambda: made.statistics.checks)
         assert await marked(factory) == {}
-        number = ledger.ledger_id.ledger_id
+        number = ledger.ledger_id.low
         await factory.replication_metadata.mark(number, (), 1)
         running = auto_recovery(factory, config)
         await running.start()

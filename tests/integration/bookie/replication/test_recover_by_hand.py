@@ -70,9 +70,7 @@ async def test_a_lost_bookie_is_recovered_while_auto_recovery_is_disabled(store:
             assert sums.items() <= plan.items()
             assert {each["ledger_id"] for each in plan["ledgers"]} == on_it
             assert {(each["is_open"], each["copies_left"]) for each in plan["ledgers"]} == {(False, 2)}
-            lengths = [
-                len(payload) for each, known in acknowledged.items() for payload in known if each.ledger_id in on_it
-            ]
+            lengths = [len(payload) for each, known in acknowledged.items() for payload in known if each.low in on_it]
             assert abs(plan["bytes"] - sum(lengths)) <= len(on_it), "each is rounded"
             assert await healing.naming(factory, {gone}) == on_it
 
@@ -90,7 +88,7 @@ async def test_a_bookie_that_serves_is_emptied_but_for_what_is_written_there(clu
     async with using(cluster) as (factory, client):
         acknowledged = await healing.filled(client, 6)
         ledger = await written(client, 10, 5, 3, 2, close=False)
-        number = ledger.ledger_id.ledger_id
+        number = ledger.ledger_id.low
         leaving = "bookie-1"
         left = await incomplete(cluster, "recover", leaving)
         assert [(each["ledger_id"], each["state"]) for each in left["left"]] == [(number, "still written")]
@@ -108,7 +106,7 @@ async def test_a_ledger_that_is_written_at_a_lost_bookie_is_closed_after_the_gra
         await asyncio.to_thread(cluster.start, cluster.add())
         gone = left_behind.metadata.fragments[0].ensemble[0]
         await lost(cluster, factory, gone)
-        number = str(left_behind.ledger_id.ledger_id)
+        number = str(left_behind.ledger_id.low)
         assert (await answer(cluster, "recover", gone, "-l", number, "--skip-open-ledgers"))["skipped"] == 1
         assert not (await factory.ledger_manager.read(left_behind.ledger_id)).metadata.is_closed
         # Its writer goes on elsewhere within the grace: it is not fenced.
@@ -136,7 +134,7 @@ async def test_what_has_no_copy_left_is_said_and_does_not_keep_the_others(cluste
         await lost(cluster, factory, gone)
         found = await incomplete(cluster, "recover", gone)
         assert [(each["ledger_id"], each["state"]) for each in found["left"]] == [
-            (single.ledger_id.ledger_id, "unrecoverable")
+            (single.ledger_id.low, "unrecoverable")
         ]
         assert "5 entries have no copy left: 0, 1, 2, 3, 4" in found["left"][0]["reason"]
         for ledger in others:
@@ -151,10 +149,10 @@ async def test_a_ledger_that_somebody_else_repairs_is_waited_for(cluster: Forked
         await lost(cluster, factory, gone)
         # Five bookies are in each ensemble: another one is needed.
         await asyncio.to_thread(cluster.start, cluster.add())
-        lock = await factory.replication_metadata.try_lock(held.ledger_id, "somebody")
+        lock = await factory.replication_metadata.try_lock(held.low, "somebody")
         assert lock is not None
         async with started(cluster, "recover", gone) as recovering:
-            await healing.until(lambda: only_left(factory, gone, held.ledger_id))
+            await healing.until(lambda: only_left(factory, gone, held.low))
             assert recovering.returncode is None
             await factory.replication_metadata.release(lock)
             assert await recovering.wait() == 0
@@ -176,7 +174,7 @@ async def test_single_ledgers_get_what_they_lack_where_they_lack_it(cluster: For
             if lacking not in each.metadata.bookies:
                 await moved(factory, each.ledger_id, index, lacking)
         before = await factory.ledger_manager.read(ledger.ledger_id)
-        done = await answer(cluster, "recover", "--ledger", str(ledger.ledger_id.ledger_id))
+        done = await answer(cluster, "recover", "--ledger", str(ledger.ledger_id.low))
         assert (done["ledgers"], done["moved"], done["entries_copied"]) == (1, 1, 20)
         assert await factory.ledger_manager.read(ledger.ledger_id) == before
         assert "there is no ledger 4711" in await refusal(cluster, "recover", "--ledger", "4711")

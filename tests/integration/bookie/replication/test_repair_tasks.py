@@ -38,7 +38,7 @@ async def test_a_successor_goes_on_at_the_bookies_that_have_copies_already(clust
     async with await cluster.client() as client:
         async with repairing(cluster, SLOW, tasks=LEDGERS) as first:
             ledgers = [(await written(client, ENTRIES, 3, 3, 2)).ledger_id for _ in range(LEDGERS)]
-            numbers = [each.ledger_id for each in ledgers]
+            numbers = [each.low for each in ledgers]
             before = {number: await first.read(number) for number in numbers}
             lost = before[numbers[0]].fragments[0].ensemble[0]
             hit = [number for number in numbers if lost in before[number].bookies]

@@ -153,7 +153,7 @@ async def test_bookies_that_are_not_registered_are_left_to_the_audit(cluster: Fo
 async def test_without_an_answer_of_a_registered_bookie_the_check_is_not_complete(cluster: ForkedCluster) -> None:
     async with metadata_of(cluster) as factory, await cluster.client() as client:
         ledger, another = [await written(client, 5, 3, 3, 2) for _ in range(2)]
-        number = ledger.ledger_id.ledger_id
+        number = ledger.ledger_id.low
         await register(factory, "silent")  # not before, or ledgers may be put there
         await moved(factory, ledger.ledger_id, 0, "silent")
         (lacking,) = cluster.bookies.keys() - another.metadata.bookies
@@ -165,7 +165,7 @@ async def test_without_an_answer_of_a_registered_bookie_the_check_is_not_complet
             assert (done.checks, await last_check(factory)) == (0, 0)
             # An error is no word of a bookie; the others were looked at nevertheless, once.
             assert number not in await marked(factory)
-            assert await marked(factory) == {another.ledger_id.ledger_id: (lacking,)}
+            assert await marked(factory) == {another.ledger_id.low: (lacking,)}
             assert (done.ledgers_checked, done.ledgers_marked) == (1, 1)
             await factory.registration_manager.unregister_bookie("silent")
             await until(lambda: made_check.statistics.checks)
@@ -182,7 +182,7 @@ async def test_what_lacks_is_marked_once_although_another_bookie_does_not_answer
         async with checking(factory) as made_check:
             made_check.allow(True)
             await until(lambda: made_check.statistics.ledgers_marked)
-            assert await marked(factory) == {ledger.ledger_id.ledger_id: (lacking,)}
+            assert await marked(factory) == {ledger.ledger_id.low: (lacking,)}
             await factory.registration_manager.unregister_bookie("silent")
             await until(lambda: made_check.statistics.checks)
             assert made_check.statistics.ledgers_marked == 1

@@ -169,7 +169,7 @@ async def test_what_is_corrupt_is_recorded_and_marked_for_its_bookie_alone(
 ) -> None:
     async with metadata_of(cluster) as factory, await cluster.client() as client:
         ledger = await written(client, 40, 3, 3, 2)
-        key, bookie_id = str(ledger.ledger_id.ledger_id), ledger.metadata.fragments[0].ensemble[0]
+        key, bookie_id = str(ledger.ledger_id.low), ledger.metadata.fragments[0].ensemble[0]
         await rotten(cluster, factory, tmp_path, bookie_id, 5, 6, 30)
         async with scrubbing(factory) as scrub:
             await until(lambda: scrub.statistics.passes)
@@ -198,7 +198,7 @@ async def test_no_answer_is_no_corrupt_copy_and_keeps_a_pass_from_being_complete
         ledgers = [await written(client, 10, 3, 3, 2) for _ in range(3)]
         await register(factory, "silent")  # not before, or they may be put there
         await moved(factory, ledgers[0].ledger_id, 0, "silent")
-        first = ledgers[0].ledger_id.ledger_id
+        first = ledgers[0].ledger_id.low
         async with scrubbing(factory) as scrub:
             await until(lambda: scrub.statistics.ledgers_left_out)
             # The others are looked at; a new auditor knows what is left.
@@ -251,7 +251,7 @@ async def test_a_new_auditor_goes_on_in_the_middle_of_a_ledger(
     monkeypatch.setattr(module, "_SAVED_EVERY_SECONDS", 0.0)
     async with metadata_of(cluster) as factory, await cluster.client() as client:
         ledger = await written(client, 100, 3, 3, 2)
-        number, size = ledger.ledger_id.ledger_id, 3 * sum(len(payload(each)) for each in range(100))
+        number, size = ledger.ledger_id.low, 3 * sum(len(payload(each)) for each in range(100))
         async with scrubbing(factory, bytes_a_second=size / 4) as scrub:
             await until(lambda: scrub.statistics.entries >= 60)
         stopped_at = await progress_of(factory)

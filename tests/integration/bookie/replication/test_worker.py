@@ -137,7 +137,7 @@ async def test_lost_bookies_are_replaced(
 ) -> None:
     async with repairing(cluster) as repairs, await cluster.client() as client:
         ledger = await written(client, entries, *sizes)
-        number = ledger.ledger_id.ledger_id
+        number = ledger.ledger_id.low
         for lost in ledger.metadata.fragments[0].ensemble[:losses]:
             await lost_for_good(cluster, repairs, lost)
             await repairs.mark(number, lost)
@@ -154,8 +154,8 @@ async def test_what_was_copied_is_counted(cluster: ForkedCluster) -> None:
         ledger = await written(client, 200, 3, 3, 2)
         lost = ledger.metadata.fragments[0].ensemble[0]
         await lost_for_good(cluster, repairs, lost)
-        await repairs.mark(ledger.ledger_id.ledger_id, lost)
-        await repairs.until_unmarked(ledger.ledger_id.ledger_id)
+        await repairs.mark(ledger.ledger_id.low, lost)
+        await repairs.until_unmarked(ledger.ledger_id.low)
         overhead = HEADER_SIZE + digest_for(DigestType.CRC32C, PASSWORD).length
         assert repairs.copied == Copied(200, sum(overhead + len(payload(number)) for number in range(200)))
 
@@ -170,8 +170,8 @@ async def test_the_limit_of_the_cluster_holds_back_a_worker_without_its_own(clus
         lost = ledger.metadata.fragments[0].ensemble[0]
         await lost_for_good(cluster, repairs, lost)
         began = time.monotonic()
-        await repairs.mark(ledger.ledger_id.ledger_id, lost)
-        await repairs.until_unmarked(ledger.ledger_id.ledger_id)
+        await repairs.mark(ledger.ledger_id.low, lost)
+        await repairs.until_unmarked(ledger.ledger_id.low)
         assert time.monotonic() - began > 3.5  # two mebibytes are read, and stored
         await set_cluster_rate(repairs.metadata, 0)
         assert await cluster_rate(repairs.metadata) == 0
@@ -186,16 +186,16 @@ async def test_a_ledger_with_one_copy_left_does_not_wait_for_a_budget_of_next_to
         lost = (set(endangered.metadata.bookies) & set(other.metadata.bookies)).pop()
         await lost_for_good(cluster, repairs, lost)
         for ledger in (endangered, other):
-            await repairs.mark(ledger.ledger_id.ledger_id, lost)
-        await repairs.until_unmarked(endangered.ledger_id.ledger_id)
-        assert lost not in (await repairs.read(endangered.ledger_id.ledger_id)).bookies
-        assert lost in (await repairs.read(other.ledger_id.ledger_id)).bookies
+            await repairs.mark(ledger.ledger_id.low, lost)
+        await repairs.until_unmarked(endangered.ledger_id.low)
+        assert lost not in (await repairs.read(endangered.ledger_id.low)).bookies
+        assert lost in (await repairs.read(other.ledger_id.low)).bookies
 
 
 async def test_a_ledger_that_is_written_is_not_fenced(cluster: ForkedCluster) -> None:
     async with repairing(cluster, open_ledger_grace_seconds=3600) as repairs, await cluster.client() as client:
         ledger = await written(client, 20, 3, 3, 2, close=False)
-        number = ledger.ledger_id.ledger_id
+        number = ledger.ledger_id.low
         lost = ledger.metadata.fragments[0].ensemble[0]
         await lost_for_good(cluster, repairs, lost)
         await repairs.mark(number, lost)
@@ -215,7 +215,7 @@ async def test_a_ledger_that_is_written_is_not_fenced(cluster: ForkedCluster) ->
 async def test_a_ledger_whose_writer_is_gone_is_recovered_after_the_grace(cluster: ForkedCluster) -> None:
     async with repairing(cluster, open_ledger_grace_seconds=0.5) as repairs, await cluster.client() as client:
         ledger = await written(client, 20, 3, 3, 2, close=False)
-        number = ledger.ledger_id.ledger_id
+        number = ledger.ledger_id.low
         lost = ledger.metadata.fragments[0].ensemble[0]
         await lost_for_good(cluster, repairs, lost)
         await repairs.mark(number, lost)
@@ -230,7 +230,7 @@ async def test_a_wiped_bookie_is_refilled_where_it_is(cluster: ForkedCluster) ->
     """As many bookies as the ensemble has: nobody else could take its place."""
     async with repairing(cluster) as repairs, await cluster.client() as client:
         ledger = await written(client, 50, 5, 3, 2)
-        number = ledger.ledger_id.ledger_id
+        number = ledger.ledger_id.low
         before = await repairs.read(number)
         wiped, *others = before.fragments[0].ensemble
         await lost_for_good(cluster, repairs, wiped)
@@ -251,7 +251,7 @@ async def test_a_wiped_bookie_is_refilled_where_it_is(cluster: ForkedCluster) ->
 async def test_what_has_no_copy_left_is_listed(cluster: ForkedCluster) -> None:
     async with repairing(cluster) as repairs, await cluster.client() as client:
         ledger = await written(client, 10, 2, 1, 1)
-        number = ledger.ledger_id.ledger_id
+        number = ledger.ledger_id.low
         lost = ledger.metadata.fragments[0].ensemble[0]
         await lost_for_good(cluster, repairs, lost)
         await repairs.mark(number, lost)
@@ -278,7 +278,7 @@ async def test_what_has_no_copy_left_is_listed(cluster: ForkedCluster) -> None:
 async def test_what_is_unrecoverable_is_forgotten_once_it_is_deleted(cluster: ForkedCluster) -> None:
     async with repairing(cluster, deleted_seconds=0.0) as repairs, await cluster.client() as client:
         ledger = await written(client, 10, 2, 1, 1)
-        number = ledger.ledger_id.ledger_id
+        number = ledger.ledger_id.low
         await lost_for_good(cluster, repairs, lost := ledger.metadata.fragments[0].ensemble[0])
         await repairs.mark(number, lost)
 
@@ -299,23 +299,23 @@ async def test_the_mark_of_a_deleted_ledger_goes(cluster: ForkedCluster) -> None
     async with repairing(cluster) as repairs, await cluster.client() as client:
         ledger = await written(client, 1, 3, 3, 2)
         await client.delete_ledger(ledger.ledger_id)
-        await repairs.mark(ledger.ledger_id.ledger_id, "bookie-0")
-        await repairs.until_unmarked(ledger.ledger_id.ledger_id)
+        await repairs.mark(ledger.ledger_id.low, "bookie-0")
+        await repairs.until_unmarked(ledger.ledger_id.low)
 
 
 async def test_nothing_is_repaired_while_disabled(cluster: ForkedCluster) -> None:
     async with repairing(cluster) as repairs, await cluster.client() as client:
         first, second = await written(client, 5, 3, 3, 2), await written(client, 5, 3, 3, 2)
         await repairs.metadata.set_enabled(False)
-        await repairs.mark(first.ledger_id.ledger_id, "bookie-0")
+        await repairs.mark(first.ledger_id.low, "bookie-0")
         await repairs.metadata.set_enabled(True)
-        await repairs.until_unmarked(first.ledger_id.ledger_id)
+        await repairs.until_unmarked(first.ledger_id.low)
         await repairs.metadata.set_enabled(False)
-        await repairs.mark(second.ledger_id.ledger_id, "bookie-0")
+        await repairs.mark(second.ledger_id.low, "bookie-0")
         # What disabled workers leave alone shows in nothing; a worker that looks says how many marks there are.
-        assert await repairs.metadata.read_mark(second.ledger_id.ledger_id) is not None
+        assert await repairs.metadata.read_mark(second.ledger_id.low) is not None
         await repairs.metadata.set_enabled(True)
-        await repairs.until_unmarked(second.ledger_id.ledger_id)
+        await repairs.until_unmarked(second.ledger_id.low)
 
 
 async def test_a_worker_that_stops_ends_what_is_under_way(
@@ -333,7 +333,7 @@ async def test_a_worker_that_stops_ends_what_is_under_way(
     monkeypatch.setattr(Bookies, "add_copies", spied)
     async with await cluster.client() as client:
         ledger = await written(client, 300, 4, 4, 2)
-        number = ledger.ledger_id.ledger_id
+        number = ledger.ledger_id.low
         lost = ledger.metadata.fragments[0].ensemble[0]
         (target,) = {*cluster.bookies} - ledger.metadata.bookies
         async with repairing(cluster) as repairs:
@@ -365,7 +365,7 @@ async def test_a_worker_that_stops_ends_what_is_under_way(
 async def test_another_worker_goes_on_where_one_was_killed(cluster: ForkedCluster) -> None:
     async with await cluster.client() as client:
         ledgers = [await written(client, 30, 3, 3, 2) for _ in range(6)]
-        numbers = [ledger.ledger_id.ledger_id for ledger in ledgers]
+        numbers = [ledger.ledger_id.low for ledger in ledgers]
         async with repairing(cluster, tasks=1) as repairs:
             await lost_for_good(cluster, repairs, "bookie-0")
             for number in numbers:
@@ -374,5 +374,5 @@ async def test_another_worker_goes_on_where_one_was_killed(cluster: ForkedCluste
         async with repairing(cluster) as repairs:
             await repairs.until_unmarked(*numbers)
             for ledger in ledgers:
-                assert "bookie-0" not in (await repairs.read(ledger.ledger_id.ledger_id)).fragments[0].ensemble
+                assert "bookie-0" not in (await repairs.read(ledger.ledger_id.low)).fragments[0].ensemble
                 await check(client, ledger.ledger_id, 30)

@@ -16,7 +16,7 @@ MUTATIONS = (
         "the index file of a scoped ledger has the path of the ledger of the same id in scope 0",
         "bookie/index/file_format.py",
         "    if ledger_id.scope_id != 0:\n        name",
-        "    number = ledger_id.ledger_id\n    if False:\n        name",
+        "    number = ledger_id.low\n    if False:\n        name",
         tests=(f"{_STORAGE}::test_ledgers_of_one_id_stay_apart_over_restarts",),
     ),
     Mutation(

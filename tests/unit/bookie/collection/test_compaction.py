@@ -365,9 +365,9 @@ def test_a_search_of_the_index_that_was_broken_off_goes_on_and_is_held_back(
         log_ids, searched, damaged = store.index.log_ids, list[int](), {150}
 
         def fails_once(ledger_id: LedgerId) -> set[int]:
-            if ledger_id.ledger_id in damaged:
+            if ledger_id.low in damaged:
                 raise StorageCorruptException("damaged")
-            searched.append(ledger_id.ledger_id)
+            searched.append(ledger_id.low)
             return log_ids(ledger_id)
 
         monkeypatch.setattr(store.index, "log_ids", fails_once)

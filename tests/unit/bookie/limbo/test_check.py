@@ -82,7 +82,7 @@ class Store:
         assert revision is None
 
     async def read_many(self, ids: Sequence[LedgerId]) -> list[LedgerRecord | BKException]:
-        found = [(each, self.ledgers.get(each.ledger_id)) for each in ids]
+        found = [(each, self.ledgers.get(each.low)) for each in ids]
         return [
             LedgerRecord(each, known, 1)
             if isinstance(known, LedgerMetadata)

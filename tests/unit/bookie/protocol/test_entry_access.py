@@ -59,7 +59,7 @@ class _Ledgers:
 
     async def read(self, ledger_id: LedgerId) -> LedgerRecord:
         self.asked += 1
-        owner = self.owners.get(ledger_id.ledger_id)
+        owner = self.owners.get(ledger_id.low)
         await self.go_on.wait()
         if owner is None:
             raise NoSuchLedgerExistsOnMetadataServerException("none")

@@ -60,9 +60,9 @@ class _Store:
         return [self._stored(each) for each in ledger_ids]
 
     def _stored(self, ledger_id: LedgerId) -> RawLedgerRecord | BKException:
-        if ledger_id.ledger_id not in self.ledgers[ledger_id.scope_id]:
+        if ledger_id.low not in self.ledgers[ledger_id.scope_id]:
             return NoSuchLedgerExistsOnMetadataServerException("it is gone")
-        owner = self.ledgers[ledger_id.scope_id][ledger_id.ledger_id]
+        owner = self.ledgers[ledger_id.scope_id][ledger_id.low]
         custom = {} if owner is None else {OWNER_KEY: owner.encode()}
         return RawLedgerRecord(ledger_id, encode(LedgerMetadata.new(["b"], 1, 1, custom_metadata=custom)), 0)
 

@@ -170,7 +170,7 @@ def _answer(words: list[str]) -> Answer:
     if words[0] in ERRORS:
         return Unreadable(ERRORS[words[0]]())
     _, entry_id, _, lac, _, length = words
-    return Entry(LEDGER.ledger_id, int(entry_id), int(lac), int(length), bytes(PAYLOAD))
+    return Entry(LEDGER.low, int(entry_id), int(lac), int(length), bytes(PAYLOAD))
 
 
 CORES: dict[str, Callable[[Sequence[str]], Writing | Recovering]] = {"writer": Writing, "recovery": Recovering}

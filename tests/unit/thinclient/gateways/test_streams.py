@@ -31,7 +31,7 @@ async def test_a_listing_that_breaks_off_goes_on_where_it_stopped() -> None:
         runs = [list(run) async for run in manager.ledger_ranges()]
         assert [i for run in runs for i in run] == list(range(9))
         pages = [page async for page in manager.ledger_records(start_after=3, page_size=3)]
-        assert [[r.ledger_id.ledger_id for r in page] for page in pages] == [[4, 5, 6], [7, 8]]
+        assert [[r.ledger_id.low for r in page] for page in pages] == [[4, 5, 6], [7, 8]]
         assert pages[0][0].metadata.custom_metadata == {"k": b"v"}
 
 
@@ -83,7 +83,7 @@ async def test_many_ledgers_are_read_in_one_call_that_is_taken_up_again() -> Non
         await fill(gateway, 5)
         gateway.break_after_pages = 2
         found = await manager.read_many([LedgerId.unscoped(i) for i in (4, 99, 0, 1, 2, 3)])
-        assert [r.ledger_id.ledger_id for r in found if isinstance(r, LedgerRecord)] == [4, 0, 1, 2, 3]
+        assert [r.ledger_id.low for r in found if isinstance(r, LedgerRecord)] == [4, 0, 1, 2, 3]
         assert isinstance(found[1], NoSuchLedgerExistsOnMetadataServerException)
 
 

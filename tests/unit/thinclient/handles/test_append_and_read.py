@@ -57,9 +57,9 @@ async def test_every_bookie_of_the_write_set_gets_the_same_packet() -> None:
         await ledger.close()
         ensemble = cluster.ensemble(ledger.metadata)
         for entry_id in range(8):
-            holders = [i for i, b in enumerate(ensemble) if entry_id in b.ledgers[ledger.ledger_id.ledger_id].entries]
+            holders = [i for i, b in enumerate(ensemble) if entry_id in b.ledgers[ledger.ledger_id.low].entries]
             assert sorted(holders) == sorted({entry_id % 4, (entry_id + 1) % 4})
-            packets = {ensemble[i].ledgers[ledger.ledger_id.ledger_id].entries[entry_id] for i in holders}
+            packets = {ensemble[i].ledgers[ledger.ledger_id.low].entries[entry_id] for i in holders}
             assert len(packets) == 1
 
 
@@ -172,7 +172,7 @@ async def test_packets_carry_the_lac_and_the_running_length() -> None:
         ledger = await cluster.client().create_ledger()
         for payload in (b"a", b"bb", b"ccc"):
             await ledger.append(payload)
-        entries = cluster.bookies[0].ledgers[ledger.ledger_id.ledger_id].entries
+        entries = cluster.bookies[0].ledgers[ledger.ledger_id.low].entries
         headers = [decode_header(entries[i]) for i in range(3)]
         assert [(h.last_add_confirmed, h.length) for h in headers] == [(-1, 1), (0, 3), (1, 6)]
 
@@ -281,7 +281,7 @@ async def test_columns_are_the_entries_in_order(batch_reads: bool) -> None:
         with pytest.raises(ReadException, match="last confirmed entry known here is 1049"):
             await anext(reader.read_columns(0, 1050))
         for bookie in cluster.bookies:
-            bookie.ledgers[ledger.ledger_id.ledger_id].entries.pop(700, None)
+            bookie.ledgers[ledger.ledger_id.low].entries.pop(700, None)
         found: list[int] = []
 
         async def read_all() -> None:

@@ -167,7 +167,7 @@ async def test_recovery_fences_the_writer() -> None:
 async def test_recovered_entries_are_rebuilt_and_stored_on_the_whole_write_set() -> None:
     async with fake_cluster() as cluster:
         ledger = await ledger_of(cluster, 3)
-        number = ledger.ledger_id.ledger_id
+        number = ledger.ledger_id.low
         for bookie in cluster.ensemble(ledger.metadata)[1:2]:
             del bookie.ledgers[number].entries[2]
         await cluster.client().open_ledger(ledger.ledger_id, b"planted-p", recovery=True)
@@ -220,7 +220,7 @@ async def test_reads_fail_over_from_dead_missing_damaged_and_silent_replicas() -
         ledger = await ledger_of(cluster, 40)
         await ledger.close()
         expected = [b"%d" % i for i in range(40)]
-        number = ledger.ledger_id.ledger_id
+        number = ledger.ledger_id.low
         first = cluster.ensemble(ledger.metadata)[number % 3]
 
         def damage(response: Response) -> Response:
@@ -249,7 +249,7 @@ async def test_a_read_of_one_entry_is_one_request_and_fails_over_as_ranges_do() 
     async with fake_cluster() as cluster:
         ledger = await ledger_of(cluster, 4)
         await ledger.close()
-        number = ledger.ledger_id.ledger_id
+        number = ledger.ledger_id.low
         first = cluster.ensemble(ledger.metadata)[number % 3]
 
         def reads() -> int:
@@ -448,7 +448,7 @@ async def test_a_ledger_deleted_while_ledgers_are_listed_is_left_out() -> None:
             await client.create_ledger()
         listed = []
         async for page in client.list_ledgers():
-            listed += [record.ledger_id.ledger_id for record in page]
+            listed += [record.ledger_id.low for record in page]
             with suppress(NoSuchLedgerExistsOnMetadataServerException):
                 await cluster.metadata.remove(LedgerId.unscoped(1))
         assert listed == [0, 2]

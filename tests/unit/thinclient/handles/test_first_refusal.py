@@ -46,8 +46,8 @@ async def test_an_earlier_fenced_ledger_of_the_id_is_told_and_nothing_deleted() 
         ledger = await cluster.client().create_ledger(password=b"planted-p")
         other = await cluster.client().create_ledger(password=b"planted-p")
         await other.append(b"sets the key")
-        key = cluster.ensemble(other.metadata)[0].ledgers[other.ledger_id.ledger_id].master_key
-        hold(cluster, ledger.ledger_id.ledger_id, key, fenced=True)
+        key = cluster.ensemble(other.metadata)[0].ledgers[other.ledger_id.low].master_key
+        hold(cluster, ledger.ledger_id.low, key, fenced=True)
         with pytest.raises(LedgerIdReusedException, match="advance-ids"):
             await ledger.append(b"x")
         assert cluster.metadata.records[ledger.ledger_id].metadata.state is LedgerState.OPEN
@@ -68,7 +68,7 @@ async def test_after_an_acknowledged_entry_a_refusal_is_what_it_was() -> None:
     async with fake_cluster() as cluster:
         ledger = await cluster.client().create_ledger(password=b"planted-p")
         await ledger.append(b"x")
-        hold(cluster, ledger.ledger_id.ledger_id, OTHER_KEY)
+        hold(cluster, ledger.ledger_id.low, OTHER_KEY)
         with pytest.raises(UnauthorizedAccessException) as told:
             await ledger.append(b"y")
         assert type(told.value) is UnauthorizedAccessException

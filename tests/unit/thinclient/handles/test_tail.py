@@ -347,7 +347,7 @@ async def test_an_entry_that_comes_along_without_its_lac_is_not_delivered() -> N
         _, ledger, reader = await tailing(cluster, (1, 1, 1))
         await ledger.append(b"0")
         bookie = cluster.bookies[0]
-        body = bookie.ledgers[ledger.ledger_id.ledger_id].entries[0]
+        body = bookie.ledgers[ledger.ledger_id.low].entries[0]
         asked = 0
 
         def hasty(response: Response) -> Response:

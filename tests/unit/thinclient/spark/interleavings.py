@@ -87,7 +87,7 @@ class World:
         marked = {state.ledger_id for state in states if state.marked}
         assert marked <= (self.committed or set()), "a second set of ledgers is committed, or a part of none"
         assert (self.committed or set()) <= self.records.keys(), "a committed ledger is gone"
-        visible = {each.ledger_id.ledger_id for each in committed(self.sorted()) if sink_state(each) in states}
+        visible = {each.ledger_id.low for each in committed(self.sorted()) if sink_state(each) in states}
         assert visible == (self.committed or set()), "readers see something else than what was committed"
 
     def sorted(self) -> list[LedgerRecord]:
@@ -102,7 +102,7 @@ class World:
 
 def _seen(record: LedgerRecord) -> tuple[object, ...]:
     custom = record.metadata.custom_metadata
-    return record.ledger_id.ledger_id, record.version, custom.get(CLAIMED_KEY), custom.get(COMMITTED_KEY)
+    return record.ledger_id.low, record.version, custom.get(CLAIMED_KEY), custom.get(COMMITTED_KEY)
 
 
 class Client:
@@ -140,7 +140,7 @@ class Client:
             yield [each for number in ids if isinstance(each := self._read(number), LedgerRecord)]
 
     def read_many(self, ids: Sequence[LedgerId]) -> list[LedgerRecord | BKException]:
-        return [self._read(each.ledger_id) for each in ids]
+        return [self._read(each.low) for each in ids]
 
     def _read(self, number: int) -> LedgerRecord | BKException:
         missing = NoSuchLedgerExistsOnMetadataServerException(str(number))
@@ -148,16 +148,16 @@ class Client:
         return missing if found is None else cast(LedgerRecord, found)
 
     def read_record(self, ledger_id: LedgerId) -> LedgerRecord:
-        found = self._read(ledger_id.ledger_id)
+        found = self._read(ledger_id.low)
         if isinstance(found, BKException):
             raise found
         return found
 
     def write(self, ledger_id: LedgerId, metadata: LedgerMetadata, version: int) -> LedgerRecord:
-        return cast(LedgerRecord, self._step(lambda: self._world.change(ledger_id.ledger_id, version, metadata)))
+        return cast(LedgerRecord, self._step(lambda: self._world.change(ledger_id.low, version, metadata)))
 
     def remove(self, ledger_id: LedgerId, version: int) -> None:
-        self._step(lambda: self._world.change(ledger_id.ledger_id, version, None))
+        self._step(lambda: self._world.change(ledger_id.low, version, None))
 
     # What readers ask besides.
 
@@ -203,7 +203,7 @@ def reader(found: list[set[int]]) -> Actor:
     """A batch read of everything."""
 
     def run(client: Client) -> None:
-        found.append({each.ledger_id.ledger_id for each in readable_slices(cast(BookKeeper, client), OPTIONS)})
+        found.append({each.ledger_id.low for each in readable_slices(cast(BookKeeper, client), OPTIONS)})
 
     return run
 

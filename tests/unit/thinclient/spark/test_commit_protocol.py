@@ -124,8 +124,8 @@ def test_what_the_driver_makes_of_other_ledgers() -> None:
     ]
     verdict = judge(others, write, own=[5])
     assert verdict.committed_by is None
-    assert [(record.ledger_id.ledger_id, lead) for record, lead in verdict.unmarked] == [(2, 1)]
-    assert [record.ledger_id.ledger_id for record in verdict.left_over] == [3, 4]
+    assert [(record.ledger_id.low, lead) for record, lead in verdict.unmarked] == [(2, 1)]
+    assert [record.ledger_id.low for record in verdict.left_over] == [3, 4]
     again = judge([*others, ledger(9, 5, mark=[8])], write, own=[5])
     assert again.committed_by == ledger(9, 5, mark=[8])
 
@@ -138,7 +138,7 @@ def claimed(number: int, lead: int) -> LedgerRecord:
 def test_what_is_claimed_goes_after_its_lead() -> None:
     write, records = Write(QUERY), [claimed(30, 9), claimed(5, 4), ledger(4), ledger(9)]
     left_over = judge(records, write).left_over
-    assert [record.ledger_id.ledger_id for record in left_over] == [4, 5, 9, 30]
+    assert [record.ledger_id.low for record in left_over] == [4, 5, 9, 30]
     assert judge(records, write, own=[9]).left_over == (ledger(4), claimed(5, 4)), "it is claimed for what is in hand"
     assert leads_not_shown([claimed(30, 9), claimed(5, 4), ledger(4), ledger(6)]) == [9]
     named = ledger(9, mark=[9, 30])
@@ -190,14 +190,14 @@ class Store:
                 yield [number]
 
     def read_record(self, ledger_id: LedgerId) -> LedgerRecord:
-        if ledger_id.ledger_id not in self.records:
+        if ledger_id.low not in self.records:
             raise NoSuchLedgerExistsOnMetadataServerException(str(ledger_id))
-        return self.records[ledger_id.ledger_id]
+        return self.records[ledger_id.low]
 
     def read_many(self, ids: Sequence[LedgerId]) -> list[LedgerRecord | BKException]:
         missing = NoSuchLedgerExistsOnMetadataServerException()
-        self.reads += [each.ledger_id for each in ids]
-        return [self.records.get(each.ledger_id, missing) for each in ids]
+        self.reads += [each.low for each in ids]
+        return [self.records.get(each.low, missing) for each in ids]
 
     def _change(self, ledger_id: LedgerId, version: int, new: LedgerRecord | None) -> None:
         """Does it, loses the answer, loses the request, or ends the driver before or after."""
@@ -210,9 +210,9 @@ class Store:
         if self.read_record(ledger_id).version != version:
             raise MetadataVersionException(str(ledger_id))
         if new is None:
-            del self.records[ledger_id.ledger_id]
+            del self.records[ledger_id.low]
         else:
-            self.records[ledger_id.ledger_id] = new
+            self.records[ledger_id.low] = new
         if fate == "crash after":
             raise Crash
         if fate == "lost answer":
@@ -245,7 +245,7 @@ WRITE = Write(QUERY, 3)
 
 
 def numbers(written: Sequence[Written]) -> set[int]:
-    return {each.ledger_id.ledger_id for each in written}
+    return {each.ledger_id.low for each in written}
 
 
 def test_a_commit_marks_its_ledgers_and_deletes_what_other_attempts_left() -> None:
@@ -329,7 +329,7 @@ def test_ledgers_that_are_not_what_the_task_wrote_are_refused() -> None:
     written = store.write_ledger(WRITE, 3)
     with pytest.raises(WriteException, match="closed it with 4"):
         committer(store).commit(WRITE, [replace(written, entries=4)])
-    del store.records[written.ledger_id.ledger_id]
+    del store.records[written.ledger_id.low]
     with pytest.raises(LostCommitException):
         committer(store).commit(WRITE, [written])
 

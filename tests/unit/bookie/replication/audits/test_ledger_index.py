@@ -25,7 +25,7 @@ def record(number: int, *fragments: tuple[str, ...]) -> LedgerRecord:
 
 def filled(*records: LedgerRecord) -> LedgerIndex:
     index = LedgerIndex()
-    index.put([each.ledger_id.ledger_id for each in records], records, {})
+    index.put([each.ledger_id.low for each in records], records, {})
     return index
 
 

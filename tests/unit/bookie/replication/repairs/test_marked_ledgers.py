@@ -34,16 +34,16 @@ class Ledgers:
         self.read: list[int] = []
 
     async def read_many(self, ledger_ids: Sequence[LedgerId]) -> list[LedgerRecord | BKException]:
-        self.read += [each.ledger_id for each in ledger_ids]
+        self.read += [each.low for each in ledger_ids]
         return [self._of(each) for each in ledger_ids]
 
     def _of(self, ledger_id: LedgerId) -> LedgerRecord | BKException:
-        if ledger_id.ledger_id == DELETED:
+        if ledger_id.low == DELETED:
             return NoSuchLedgerExistsOnMetadataServerException("deleted")
-        if ledger_id.ledger_id == DAMAGED:
+        if ledger_id.low == DAMAGED:
             return MetadataFormatException("damaged")
         metadata = LedgerMetadata.new(["b1", "b2", "b3"], 3, 2)
-        return LedgerRecord(ledger_id, metadata.close(9, 100) if ledger_id.ledger_id > WRITTEN else metadata, 0)
+        return LedgerRecord(ledger_id, metadata.close(9, 100) if ledger_id.low > WRITTEN else metadata, 0)
 
 
 def mark(ledger_id: int, *bookies: str, version: int = 0) -> Mark:

@@ -27,8 +27,7 @@ def made(
 
 def found(*records: LedgerRecord) -> dict[str, list[int]]:
     return {
-        str(write): [record.ledger_id.ledger_id for record in of_write]
-        for write, of_write in left_over(records, NOW).items()
+        str(write): [record.ledger_id.low for record in of_write] for write, of_write in left_over(records, NOW).items()
     }
 
 
@@ -119,4 +118,4 @@ def test_a_claimed_ledger_goes_after_a_lead_that_the_listing_has_passed(store: S
     pages = [[record] for record in store.records.values()]
     store.records[1] = lead
     store.list_ledgers = lambda: iter(pages)  # type: ignore[method-assign]
-    assert [record.ledger_id.ledger_id for record in leftovers(client, NOW)[WRITE]] == [1, 1001, 1002]
+    assert [record.ledger_id.low for record in leftovers(client, NOW)[WRITE]] == [1, 1001, 1002]

@@ -58,7 +58,7 @@ class Metadata:
         ]
 
     async def read_many(self, ids: Sequence[LedgerId]) -> list[LedgerRecord | BKException]:
-        found = [(each, self.ledgers[each.ledger_id]) for each in ids]
+        found = [(each, self.ledgers[each.low]) for each in ids]
         return [value if isinstance(value, BKException) else LedgerRecord(each, value, 0) for each, value in found]
 
     async def mark(self, ledger_id: int, replicas: Sequence[str], ctime_ms: int) -> None:

@@ -74,7 +74,7 @@ class FakeHandle:
                         yield batch
                     raise error
                 length = ENTRY_SIZE * (entry_id + 1)
-                batch.append(Entry(self.record.ledger_id.ledger_id, entry_id, entry_id - 1, length, b"x" * ENTRY_SIZE))
+                batch.append(Entry(self.record.ledger_id.low, entry_id, entry_id - 1, length, b"x" * ENTRY_SIZE))
             yield batch
 
 
@@ -130,10 +130,10 @@ class FakeClient:
         return FakeHandle(self, record, record.metadata.last_entry_id if record.metadata.is_closed else last)
 
     def read_many(self, ledger_ids: Sequence[LedgerId]) -> list[LedgerRecord | BKException]:
-        self.bulk_reads.append([each.ledger_id for each in ledger_ids])
+        self.bulk_reads.append([each.low for each in ledger_ids])
         missing = NoSuchLedgerExistsOnMetadataServerException("gone")
         return [
-            MetaStoreException("no gateway") if each.ledger_id in self.unreadable else self.records.get(each, missing)
+            MetaStoreException("no gateway") if each.low in self.unreadable else self.records.get(each, missing)
             for each in ledger_ids
         ]
 
@@ -166,7 +166,7 @@ def options(**changes: Any) -> Options:
 
 
 def ids(client: FakeClient, wanted: Options) -> list[int]:
-    return [record.ledger_id.ledger_id for page in selected_records(as_client(client), wanted) for record in page]
+    return [record.ledger_id.low for page in selected_records(as_client(client), wanted) for record in page]
 
 
 def test_one_listing_as_narrow_as_the_selector_allows() -> None:
@@ -221,8 +221,8 @@ class Ordered(FakeClient):
         low = -1 if start_after is None else unsigned(start_after)
         high = 1 << 64 if end_before is None else unsigned(end_before)
         in_scope = [each for each in self.records if each.scope_id == scope_id]
-        self.listed = tuple(each for each in in_scope if low < unsigned(each.ledger_id) < high)
-        yield [self.records[each] for each in sorted(self.listed, key=lambda each: unsigned(each.ledger_id))]
+        self.listed = tuple(each for each in in_scope if low < unsigned(each.low) < high)
+        yield [self.records[each] for each in sorted(self.listed, key=lambda each: unsigned(each.low))]
 
 
 IDS = st.integers(-(2**63), 2**63 - 1) | st.sampled_from(
@@ -259,10 +259,10 @@ def test_filters_and_ranges_leave_what_they_say_whatever_the_ids(scope: int, dat
         wanted = options(scope_id=scope, ledger_range=LedgerRange(first, end))
         expected = {each for each in expected if first <= each and (end is None or each <= end)}
     found = [each.ledger_id for page in selected_records(as_client(client), wanted, bounds) for each in page]
-    assert sorted(each.ledger_id for each in found) == sorted(expected)
+    assert sorted(each.low for each in found) == sorted(expected)
     whole = listing_ends(scope, wanted_range(wanted, bounds)) == (None, None)
     run = wanted_range(wanted, bounds)
-    assert whole or all(each.ledger_id in run for each in client.listed), "more is listed than need be"
+    assert whole or all(each.low in run for each in client.listed), "more is listed than need be"
 
 
 def test_a_ledger_of_a_committed_write_that_can_not_be_looked_up_is_an_error() -> None:
@@ -274,7 +274,7 @@ def test_a_ledger_of_a_committed_write_that_can_not_be_looked_up_is_an_error() -
 
 def spans(client: FakeClient, wanted: Options) -> list[tuple[int, int, int, int]]:
     return [
-        (piece.ledger_id.ledger_id, piece.first_entry_id, piece.last_entry_id, piece.size)
+        (piece.ledger_id.low, piece.first_entry_id, piece.last_entry_id, piece.size)
         for piece in readable_slices(as_client(client), wanted)
     ]
 
@@ -289,7 +289,7 @@ def test_open_ledgers_are_read_up_to_their_last_add_confirmed_without_recovery()
     client = FakeClient(ledger(1, entries=None), ledger(2, entries=3), ledger(3, entries=None))
     client.last_confirmed[LedgerId.unscoped(1)] = 6
     slices = readable_slices(as_client(client), options())
-    assert [(s.ledger_id.ledger_id, s.last_entry_id, s.size) for s in slices] == [(1, 6, 70), (2, 2, 30)]
+    assert [(s.ledger_id.low, s.last_entry_id, s.size) for s in slices] == [(1, 6, 70), (2, 2, 30)]
     assert client.recovered == []
     assert all(s.record.metadata.is_closed for s in slices)
 
@@ -512,7 +512,7 @@ def test_small_slices_are_read_ahead_side_by_side_and_handed_over_in_order() -> 
     records = [ledger(number) for number in range(16)]
     slices = [whole(record) for record in records]
     found = task_entries(as_client(Meeting(*records, readers=8)), slices, options(), Losses())
-    assert [(number.ledger_id, len(batch)) for number, batch in found] == [
+    assert [(number.low, len(batch)) for number, batch in found] == [
         (number, size) for number in range(16) for size in (4, 4, 2)
     ]
 
@@ -523,7 +523,7 @@ def test_what_fails_ahead_is_read_again_in_its_turn_and_large_slices_always_are(
     client.lost = {3}
     slices = [whole(record) for record in (ledger(0), large, ledger(2))]
     found = task_entries(as_client(client), slices, options(fail_on_data_loss=False), losses)
-    entries = [(number.ledger_id, entry.entry_id) for number, batch in found for entry in batch]
+    entries = [(number.low, entry.entry_id) for number, batch in found for entry in batch]
     counts = [(number, entry) for number, end in enumerate((10, 3000, 10)) for entry in range(end) if entry != 3]
     assert entries == counts
     assert losses.entries == 3

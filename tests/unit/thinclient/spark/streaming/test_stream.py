@@ -64,9 +64,9 @@ class Ledgers:
         yield [number for number in sorted(self.records) if low < number < high]
 
     def read_many(self, ids: Sequence[LedgerId]) -> list[LedgerRecord | BKException]:
-        self.metadata_reads.append([each.ledger_id for each in ids])
+        self.metadata_reads.append([each.low for each in ids])
         missing = NoSuchLedgerExistsOnMetadataServerException()
-        return [self.records.get(each.ledger_id, missing) for each in ids]
+        return [self.records.get(each.low, missing) for each in ids]
 
     def list_ledgers(self, scope_id: int, start_after: int | None, end_before: int) -> Iterator[list[LedgerRecord]]:
         yield [record for number, record in sorted(self.records.items()) if number < end_before]
@@ -75,11 +75,11 @@ class Ledgers:
         for record in records:
             self.open_record(record, password)
         open_ones = [record for record in records if not record.metadata.is_closed]
-        self.asked_bookies.append([record.ledger_id.ledger_id for record in open_ones])
+        self.asked_bookies.append([record.ledger_id.low for record in open_ones])
         answers: list[int | BKException] = []
         for record in records:
             failed = self.errors and not record.metadata.is_closed
-            answers.append(self.errors.pop() if failed else self.confirmed[record.ledger_id.ledger_id])
+            answers.append(self.errors.pop() if failed else self.confirmed[record.ledger_id.low])
         return answers
 
     def open_record(self, record: LedgerRecord, password: bytes) -> Ledgers:
@@ -168,7 +168,7 @@ def rows_of(partitions: Sequence[InputPartition]) -> list[tuple[int, int]]:
         for piece in partition.slices:
             assert piece.record.metadata.is_closed, "executors need no more than a snapshot"
             assert piece.last_entry_id <= piece.record.metadata.last_entry_id
-            number = piece.ledger_id.ledger_id
+            number = piece.ledger_id.low
             found += [(number, entry) for entry in range(piece.first_entry_id, piece.last_entry_id + 1)]
     return sorted(found)
 
