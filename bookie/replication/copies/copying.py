@@ -10,7 +10,7 @@ Not its job: which entries, whether the metadata may name the bookie afterwards 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from itertools import islice
@@ -22,7 +22,7 @@ from bookgate.bookie.replication.copies.bookies import Bookies, all_of
 from bookgate.bookie.replication.copies.budget import WorkerBudget, cost_of
 from bookgate.bookie.replication.copies.fragments import pieces_of
 from bookgate.ledger.entry import Entry
-from bookgate.ledger.errors import BKException
+from bookgate.ledger.errors import BKException, ReadException
 from bookgate.ledger.metadata import LedgerMetadata
 from bookgate.thinclient.handles.context import LedgerSecrets
 from bookgate.thinclient.handles.read_handle import ReadHandle
@@ -33,6 +33,10 @@ _PIECE_BYTES = 256 * 1024
 repair had twice the p99 of adds without."""
 _PIECE_ENTRIES = 256
 _GROUP_COST = 128 * 1024
+
+
+class SourceFailedException(ReadException):
+    """An entry can't be read now. The bookie that was to get it has not failed, and keeps what it has got."""
 
 
 @dataclass(slots=True)
@@ -87,7 +91,8 @@ class Copier:
 
         Raises:
             TargetRefusesException: The bookie takes no copies of this ledger.
-            BKException: An entry can't be read or stored now.
+            SourceFailedException: An entry can't be read now.
+            BKException: An entry can't be stored now.
         """
         room, stopped = asyncio.Semaphore(_PIECES_AT_ONCE), list[BKException]()
 
@@ -104,7 +109,7 @@ class Copier:
             async with room:
                 if not await may_go_on():
                     return
-                async with aclosing(handle.read_batches(first, last)) as batches:
+                async with aclosing(_read(handle, first, last)) as batches:
                     async for batch in batches:
                         for group in groups_of(batch):
                             await self._wait_for(group, sources, target, last_copies=last_copies)
@@ -139,6 +144,15 @@ class Copier:
         now = self._loop.time()
         self._budget.answered(target, Asked.STORE, stored, now - sent_at, now)
         self._copied.add(len(group), stored)
+
+
+async def _read(handle: ReadHandle, first: int, last: int) -> AsyncGenerator[Sequence[Entry]]:
+    try:
+        async with aclosing(handle.read_batches(first, last)) as batches:
+            async for batch in batches:
+                yield batch
+    except BKException as error:
+        raise SourceFailedException(str(error), bookies=error.bookies) from error
 
 
 def groups_of(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:

@@ -26,7 +26,7 @@ from pyroaring import BitMap64
 
 from bookgate.bookie.replication.copies.bookies import Bookies, TargetRefusesException
 from bookgate.bookie.replication.copies.budget import WorkerBudget
-from bookgate.bookie.replication.copies.copying import Copied, Copier
+from bookgate.bookie.replication.copies.copying import Copied, Copier, SourceFailedException
 from bookgate.bookie.replication.copies.fragments import (
     CompleteFragment,
     complete_fragments,
@@ -287,7 +287,7 @@ class LedgerRepair:
             except TargetRefusesException as error:
                 self._refused_by(target, error)
                 continue
-            except RepairStoppedException:
+            except (RepairStoppedException, SourceFailedException):
                 raise
             except BKException:
                 # Another one is tried the next time.

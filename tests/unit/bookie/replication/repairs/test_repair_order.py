@@ -74,7 +74,7 @@ class Cluster:
     def check(self) -> None:
         return
 
-    async def repair(self, lost: str) -> None:
+    async def repair(self, lost: str, targets: Targets | None = None) -> None:
         budget = WorkerBudget(Limits(), 0.0)
         tools = RepairTools(
             client=cast("BookKeeper", self),
@@ -88,7 +88,7 @@ class Cluster:
             copied=Copied(),
         )
         record = LedgerRecord(LedgerId.unscoped(7), self.metadata, 0)
-        await LedgerRepair(tools, cast("LedgerLock", None), record, self, Targets()).run({lost: True}, ())
+        await LedgerRepair(tools, cast("LedgerLock", None), record, self, targets or Targets()).run({lost: True}, ())
 
 
 @pytest.mark.asyncio

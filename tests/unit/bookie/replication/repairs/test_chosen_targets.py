@@ -1,0 +1,65 @@
+"""Which failures cost a chosen bookie its place: its own alone."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from pyroaring import BitMap64
+
+from bookgate.bookie.replication.copies.verdicts import Copies, Holding
+from bookgate.bookie.replication.repairs.tasks import Targets
+from bookgate.ledger.entry import Entry
+from bookgate.ledger.errors import BKException, ReadException, TooManyRequestsException
+from tests.unit.bookie.replication.copies.test_fragments import ledger
+from tests.unit.bookie.replication.repairs.test_repair_order import ENTRIES, Cluster
+
+
+@dataclass
+class FailingCopies(Cluster):
+    """The bookie that is chosen holds nothing, and no copy of anything reaches it."""
+
+    unread: BKException | None = None
+    """Why the entries can't be read."""
+
+    async def copies(self, bookie_id: str, _ledger_id: int, _due: BitMap64) -> Copies:
+        return Holding(BitMap64() if bookie_id == "new:1" else BitMap64(range(ENTRIES)))
+
+    @asynccontextmanager
+    async def open_record(self, *_arguments: Any) -> AsyncIterator[FailingCopies]:
+        yield self
+
+    async def read_batches(self, first: int, last: int) -> AsyncGenerator[list[Entry], None]:
+        if self.unread is not None:
+            raise self.unread
+        yield [Entry(7, number, number - 1, 100, b"x") for number in range(first, last + 1)]
+
+    async def add_copies(self, _target: str, _group: Sequence[Entry], _secrets: Any) -> int:
+        raise self.error
+
+    async def lock_holders(self, *_key: Any) -> dict[int, str]:
+        raise BKException("the store is out of reach")
+
+    read_record = lock_holders
+
+
+@pytest.mark.parametrize(
+    ("unread", "kept"),
+    [(ReadException("no bookie can serve entry 0"), {(0, 2): "new:1"}), (None, {})],
+    ids=["a source fails", "the bookie itself fails"],
+)
+@pytest.mark.asyncio
+async def test_a_chosen_bookie_keeps_its_place_unless_it_fails_itself(
+    unread: BKException | None, kept: dict[tuple[int, int], str]
+) -> None:
+    cluster = FailingCopies(
+        ledger((0,), ENTRIES - 1), (), unread=unread, error=TooManyRequestsException("new:1 has too much to do")
+    )
+    targets = Targets()
+    with pytest.raises(type(unread or cluster.error), match=str(unread or cluster.error)):
+        await cluster.repair("c:1", targets)
+    assert targets.by_place == kept
+    assert cluster.metadata.fragments[0].ensemble == ("a:1", "b:1", "c:1")
