@@ -166,7 +166,7 @@ def take(page: Page, cluster: StandaloneCluster, ledger_id: int, scheme: str) ->
     page.goto(f"{base}/#/autorecovery")
     page.wait_for_selector(".stacked .chip:has-text('missed')", timeout=60_000)
     change(f"{base}/api/v1/autorecovery/trigger_audit")
-    page.wait_for_selector("td:has-text('being repaired')", timeout=60_000)
+    page.wait_for_selector("td.space:has-text(' KiB')", timeout=60_000)  # a repair that has copied something
     shoot(page, "recovery", scheme)
     victim.start()
     victim.wait_until_serving()
