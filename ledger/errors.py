@@ -214,6 +214,16 @@ class TooManyRequestsException(BKException):
     code = -105
 
 
+class InvalidTermException(BKException):
+    """Another client has taken over the unbounded ledger at a higher term; this client must stop writing to it."""
+
+    code = -600
+
+
+class EntryNotConfirmedException(ReadException):
+    """The bookie does not know that the entry of an unbounded ledger is confirmed; it may be there all the same."""
+
+
 class LedgerIdOverflowException(BKException):
     """The id generator has no ids left."""
 
@@ -281,6 +291,8 @@ _STATUS_EXCEPTIONS: dict[int, type[BKException]] = {
     505: WriteOnReadOnlyBookieException,
     506: TooManyRequestsException,
     507: DataUnknownException,
+    600: InvalidTermException,
+    601: EntryNotConfirmedException,
 }
 
 

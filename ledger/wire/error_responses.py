@@ -11,9 +11,9 @@ def error_response(request: Request, status: Status) -> Response:
     txn_id = request.txn_id
     match request:
         case messages.AddRequest():
-            return messages.AddResponse(txn_id, status, request.ledger_id, request.entry_id)
+            return messages.AddResponse(txn_id, status, request.ledger_id, request.entry_id, request.term)
         case messages.ReadRequest():
-            return messages.ReadResponse(txn_id, status, request.ledger_id, request.entry_id)
+            return messages.ReadResponse(txn_id, status, request.ledger_id, request.entry_id, term=request.term)
         case messages.BatchReadRequest():
             return messages.BatchReadResponse(txn_id, status, request.ledger_id, request.entry_id)
         case messages.ReadLacRequest():

@@ -30,6 +30,8 @@ class Status(enum.IntEnum):
     EREADONLY = 505
     ETOOMANYREQUESTS = 506
     EUNKNOWNLEDGERSTATE = 507
+    EINVALIDTERM = 600
+    ENOTCONFIRMED = 601
 
 
 class Operation(enum.IntEnum):
@@ -69,6 +71,9 @@ FREE_DISK_SPACE = 2
 class AddRequest(NamedTuple):
     """Stores an entry packet. A recovery add is accepted on a fenced ledger.
 
+    `term` is the writer's in an unbounded ledger, None in any other. Beside it, `lafr` is the writer's last add fully
+    replicated, and `truncate` deletes every entry above this one.
+
     Four modules know its shape: `v3` and `v2` for every request, `fast_requests` and `fast_add` for common ones. A new
     field needs `v3`; the fast path leaves what it does not know to it (tests/unit/ledger/wire/test_fast_add.py).
     """
@@ -81,12 +86,17 @@ class AddRequest(NamedTuple):
     recovery: bool = False
     write_flags: int = 0
     priority: int = 0
+    term: int | None = None
+    lafr: int | None = None
+    truncate: bool = False
 
 
 class ReadRequest(NamedTuple):
     """Reads an entry (`LAST_ENTRY`: the highest one); with `fence`, fences the ledger first.
 
-    `previous_lac` without `fence` makes it a long poll of at most `timeout_ms` milliseconds.
+    `previous_lac` without `fence` makes it a long poll of at most `timeout_ms` milliseconds. With a `term`, of an
+    unbounded ledger, it is a read of the client that takes the ledger over: it fences below that term, needs the master
+    key, and finds what is not confirmed too. A reader may tell in `known_lac` up to where it knows entries confirmed.
     """
 
     txn_id: int
@@ -98,6 +108,8 @@ class ReadRequest(NamedTuple):
     timeout_ms: int | None = None
     piggyback: bool = False
     priority: int = 0
+    term: int | None = None
+    known_lac: int | None = None
 
 
 class BatchReadRequest(NamedTuple):
@@ -214,14 +226,21 @@ OPERATIONS: Mapping[type, Operation] = {
 
 
 class AddResponse(NamedTuple):
+    """`term` is the request's."""
+
     txn_id: int
     status: int
     ledger_id: int
     entry_id: int
+    term: int | None = None
 
 
 class ReadResponse(NamedTuple):
-    """`max_lac` is the highest LAC that the bookie knows; `body` is the stored packet."""
+    """`max_lac` is the highest LAC that the bookie knows; `body` is the stored packet.
+
+    `term` is the request's. An answer to a request with a term has the highest LAFR that the bookie knows in `lafr`,
+    and `max_lac`, whether or not there is an entry.
+    """
 
     txn_id: int
     status: int
@@ -230,6 +249,8 @@ class ReadResponse(NamedTuple):
     body: bytes | None = None
     max_lac: int | None = None
     lac_update_timestamp_ms: int | None = None
+    term: int | None = None
+    lafr: int | None = None
 
 
 class BatchReadResponse(NamedTuple):

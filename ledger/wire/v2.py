@@ -91,6 +91,8 @@ _CODES: dict[int, int] = {
     Status.EUNKNOWNLEDGERSTATE: 107,
 }
 _STATUSES = {code: Status(status) for status, code in _CODES.items()}
+_CODES |= {Status.EINVALIDTERM: _CODES[Status.EFENCED], Status.ENOTCONFIRMED: _CODES[Status.EIO]}
+"""Of ledgers with terms v2 tells what comes nearest."""
 
 
 class VersionedRequest(NamedTuple):
@@ -185,17 +187,27 @@ def refuse_scope(ledger_id: int) -> None:
         )
 
 
+def _refuse_term(request: Request) -> None:
+    """Nor is there a field for what requests of unbounded ledgers carry."""
+    if isinstance(request, messages.AddRequest | messages.ReadRequest) and request.term is not None:
+        raise IllegalOpException(
+            f"a request with term {request.term} of ledger {request.ledger_id} can't be sent in the binary protocol "
+            "(v2), which has no terms; use protocol v3"
+        )
+
+
 def encode_request(request: Request, version: int = CURRENT_VERSION) -> bytes:
     """Encodes the frame of a request.
 
     Raises:
         ValueError: This version can't express it.
-        IllegalOpException: The ledger has a scope.
+        IllegalOpException: The ledger has a scope, or the request a term.
     """
     encoder = _REQUEST_ENCODERS.get(type(request))
     if encoder is None:
         raise ValueError(f"the binary protocol has no {type(request).__name__}; use v3")
     refuse_scope(getattr(request, "ledger_id", 0))
+    _refuse_term(request)
     return encoder(request, version)
 
 

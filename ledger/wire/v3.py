@@ -32,6 +32,8 @@ _RECOVERY = wire.AddRequest.RECOVERY_ADD
 _FLAG_TAG = b"\xa0\x06"
 _SCOPE_TAG = b"\xc0\x3e"
 """Of `ledgerScopeId`, field 1000 of every sub-message with a ledger id."""
+_TERM_TAG, _LAFR_TAG, _TRUNCATE, _KNOWN_LAC_TAG = b"\xc8\x3e", b"\xd0\x3e", b"\xd8\x3e\x01", b"\xe0\x3e"
+"""Of fields 1001, 1002 and 1004; 1003 as a whole, which is only there to say yes."""
 
 
 class ProtocolError(Exception):
@@ -97,6 +99,20 @@ def scope_field(ledger_id: int) -> bytes:
     return _SCOPE_TAG + _size(ledger_id >> 64) if ledger_id > MAX_UNSCOPED else b""
 
 
+def term_fields(
+    term: int | None, lafr: int | None = None, *, truncate: bool = False, known_lac: int | None = None
+) -> bytes:
+    """What stands behind the scope in messages of an unbounded ledger; nothing in those of any other."""
+    return b"".join(
+        (
+            b"" if term is None else _TERM_TAG + _int64(term),
+            b"" if lafr is None else _LAFR_TAG + _int64(lafr),
+            _TRUNCATE if truncate else b"",
+            b"" if known_lac is None else _KNOWN_LAC_TAG + _int64(known_lac),
+        )
+    )
+
+
 class _Halves(TypedDict, total=False):
     ledgerId: int
     ledgerScopeId: int
@@ -120,6 +136,7 @@ def _encode_add_request(request: messages.AddRequest) -> bytes:
         b"\x28" + _size(request.write_flags) if request.write_flags else b"",
         scope_field(request.ledger_id),
     )
+    message += term_fields(request.term, request.lafr, truncate=request.truncate)
     return _request(ADD_ENTRY, request.txn_id, message, request.priority)
 
 
@@ -136,7 +153,7 @@ def _encode_read_request(request: messages.ReadRequest) -> bytes:
         message += b"\x20" + _int64(request.previous_lac)
     if request.timeout_ms is not None:
         message += b"\x28" + _int64(request.timeout_ms)
-    message += scope_field(request.ledger_id)
+    message += scope_field(request.ledger_id) + term_fields(request.term, known_lac=request.known_lac)
     return _request(READ_ENTRY, request.txn_id, message, request.priority)
 
 
@@ -208,6 +225,8 @@ def _encode_add_response(response: messages.AddResponse) -> bytes:
         _int64(response.entry_id),
         scope_field(ledger_id),
     )
+    if response.term is not None:
+        message += term_fields(response.term)
     return _frame(_header(ADD_ENTRY, response.txn_id), b"\x10", status, _ADD_TAG, _size(len(message)), message)
 
 
@@ -222,6 +241,8 @@ def _encode_read_response(response: messages.ReadResponse) -> bytes:
         parts += [b"\x30", _int64(response.lac_update_timestamp_ms)]
     if response.ledger_id > MAX_UNSCOPED:
         parts.append(scope_field(response.ledger_id))
+    if response.term is not None:
+        parts.append(term_fields(response.term, response.lafr))
     size = _size(sum(map(len, parts)))
     return _frame(_header(READ_ENTRY, response.txn_id), b"\x10", status, _READ_TAG, size, *parts)
 
@@ -355,6 +376,9 @@ def _decode_add_request(add: wire.AddRequest, txn_id: int, priority: int) -> Req
         add.flag == _RECOVERY and add.HasField("flag"),
         add.writeFlags,
         priority,
+        add.ledgerTerm if add.HasField("ledgerTerm") else None,
+        add.lastAddFullyReplicated if add.HasField("lastAddFullyReplicated") else None,
+        add.truncate,
     )
 
 
@@ -372,6 +396,8 @@ def _decode_read_request(read: wire.ReadRequest, txn_id: int, priority: int) -> 
         read.timeOut if read.HasField("timeOut") else None,
         flag == _PIGGYBACK,
         priority,
+        read.ledgerTerm if read.HasField("ledgerTerm") else None,
+        read.lastAddConfirmed if read.HasField("lastAddConfirmed") else None,
     )
 
 
@@ -446,7 +472,8 @@ def _outcome(message: wire.Response, inner: int) -> int:
 
 def _decode_add_response(message: wire.Response, txn_id: int) -> Response:
     add = message.addResponse
-    return messages.AddResponse(txn_id, message.status or add.status, _number(add), add.entryId)
+    term = add.ledgerTerm if add.HasField("ledgerTerm") else None
+    return messages.AddResponse(txn_id, message.status or add.status, _number(add), add.entryId, term)
 
 
 def _decode_read_response(message: wire.Response, txn_id: int) -> Response:
@@ -459,6 +486,8 @@ def _decode_read_response(message: wire.Response, txn_id: int) -> Response:
         read.body if read.HasField("body") else None,
         read.maxLAC if read.HasField("maxLAC") else None,
         read.lacUpdateTimestamp if read.HasField("lacUpdateTimestamp") else None,
+        read.ledgerTerm if read.HasField("ledgerTerm") else None,
+        read.lastAddFullyReplicated if read.HasField("lastAddFullyReplicated") else None,
     )
 
 

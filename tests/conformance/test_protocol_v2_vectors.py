@@ -51,6 +51,9 @@ RESPONSES = rows("v2.jsonl", "response")
 CAPTURED = [row for row in rows("wire_capture.jsonl") if row["proto"] == "v2" and row["decoded"].startswith("v2 ")]
 
 
+STATUSES_OF_V2 = [status for status in Status if status < Status.EINVALIDTERM]
+
+
 def packet_of(row: dict[str, Any]) -> bytes:
     [packet] = FrameDecoder().feed(bytes.fromhex(row["frame"]))
     return bytes(packet)
@@ -157,7 +160,7 @@ def test_every_status_has_its_code(code: int, status: Status) -> None:
     frame = encode_response(messages.AddResponse(NO_TXN_ID, status, 7, 3))
     assert struct.unpack_from(">i", frame, 8) == (code,)
     assert decode_response(frame[4:]) == messages.AddResponse(NO_TXN_ID, status, 7, 3)
-    assert set(CODES.values()) == set(Status)
+    assert set(CODES.values()) == set(STATUSES_OF_V2)
 
 
 def test_a_code_that_nobody_knows_is_refused() -> None:
@@ -371,8 +374,8 @@ REQUEST_VALUES = st.one_of(
     ),
     st.builds(messages.AuthRequest, st.just(NO_TXN_ID), st.text(), st.binary(), PRIORITIES),
 )
-STATUSES = st.sampled_from(Status)
-FAILURES = st.sampled_from([status for status in Status if status is not Status.EOK])
+STATUSES = st.sampled_from(STATUSES_OF_V2)
+FAILURES = st.sampled_from([status for status in STATUSES_OF_V2 if status is not Status.EOK])
 BODIES = st.lists(st.binary(max_size=40), max_size=5).map(tuple)
 RESPONSE_VALUES: st.SearchStrategy[Response] = st.one_of(
     st.tuples(st.just(NO_TXN_ID), STATUSES, LONGS, LONGS).map(lambda fields: messages.AddResponse(*fields)),

@@ -37,6 +37,7 @@ FILES: list[FileDescriptor] = [
         replication_service_pb2,
     )
 ]
+_BEYOND_BOOKKEEPER = {"ledgerScopeId", "ledgerTerm", "lastAddFullyReplicated", "truncate", "lastAddConfirmed"}
 _IN_TEXT = re.compile(r"(\d+) `(\w+)`")
 
 
@@ -57,8 +58,8 @@ def messages() -> Iterator[Any]:
 
 
 def fields_of(message: Any) -> dict[int, str]:
-    """BookKeeper's own fields: `ledgerScopeId` is told once for all, in scoped-ledgers.md."""
-    return {field.number: field.name for field in message.fields if field.name != "ledgerScopeId"}
+    """BookKeeper's own fields: others are told once for all, in scoped-ledgers.md and unbounded-ledgers.md."""
+    return {field.number: field.name for field in message.fields if field.name not in _BEYOND_BOOKKEEPER}
 
 
 FIELDS = {message.name: fields_of(message) for message in messages()}

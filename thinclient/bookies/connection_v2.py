@@ -230,6 +230,9 @@ class V2Connection(BookieConnection):
                 return
         try:
             said = v2.encode_request(request)
+        except IllegalOpException as refused:
+            self._loop.call_soon(sink, token, None, refused)
+            return
         except ValueError as reason:
             error = IllegalOpException(f"a request to bookie {self} can't be sent in protocol v2: {reason}")
             self._loop.call_soon(sink, token, None, error)

@@ -25,6 +25,8 @@ class StatusCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     EREADONLY: _ClassVar[StatusCode]
     ETOOMANYREQUESTS: _ClassVar[StatusCode]
     EUNKNOWNLEDGERSTATE: _ClassVar[StatusCode]
+    EINVALIDTERM: _ClassVar[StatusCode]
+    ENOTCONFIRMED: _ClassVar[StatusCode]
 
 class OperationType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -54,6 +56,8 @@ EFENCED: StatusCode
 EREADONLY: StatusCode
 ETOOMANYREQUESTS: StatusCode
 EUNKNOWNLEDGERSTATE: StatusCode
+EINVALIDTERM: StatusCode
+ENOTCONFIRMED: StatusCode
 READ_ENTRY: OperationType
 ADD_ENTRY: OperationType
 RANGE_READ_ENTRY: OperationType
@@ -114,7 +118,7 @@ class Request(_message.Message):
     def __init__(self, header: _Optional[_Union[BKPacketHeader, _Mapping]] = ..., readRequest: _Optional[_Union[ReadRequest, _Mapping]] = ..., addRequest: _Optional[_Union[AddRequest, _Mapping]] = ..., authRequest: _Optional[_Union[AuthMessage, _Mapping]] = ..., writeLacRequest: _Optional[_Union[WriteLacRequest, _Mapping]] = ..., readLacRequest: _Optional[_Union[ReadLacRequest, _Mapping]] = ..., getBookieInfoRequest: _Optional[_Union[GetBookieInfoRequest, _Mapping]] = ..., startTLSRequest: _Optional[_Union[StartTLSRequest, _Mapping]] = ..., forceLedgerRequest: _Optional[_Union[ForceLedgerRequest, _Mapping]] = ..., getListOfEntriesOfLedgerRequest: _Optional[_Union[GetListOfEntriesOfLedgerRequest, _Mapping]] = ..., requestContext: _Optional[_Iterable[_Union[ContextPair, _Mapping]]] = ...) -> None: ...
 
 class ReadRequest(_message.Message):
-    __slots__ = ("ledgerId", "entryId", "masterKey", "previousLAC", "timeOut", "flag", "ledgerScopeId")
+    __slots__ = ("ledgerId", "entryId", "masterKey", "previousLAC", "timeOut", "flag", "ledgerScopeId", "ledgerTerm", "lastAddConfirmed")
     class Flag(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         FENCE_LEDGER: _ClassVar[ReadRequest.Flag]
@@ -128,6 +132,8 @@ class ReadRequest(_message.Message):
     TIMEOUT_FIELD_NUMBER: _ClassVar[int]
     FLAG_FIELD_NUMBER: _ClassVar[int]
     LEDGERSCOPEID_FIELD_NUMBER: _ClassVar[int]
+    LEDGERTERM_FIELD_NUMBER: _ClassVar[int]
+    LASTADDCONFIRMED_FIELD_NUMBER: _ClassVar[int]
     ledgerId: int
     entryId: int
     masterKey: bytes
@@ -135,10 +141,12 @@ class ReadRequest(_message.Message):
     timeOut: int
     flag: ReadRequest.Flag
     ledgerScopeId: int
-    def __init__(self, ledgerId: _Optional[int] = ..., entryId: _Optional[int] = ..., masterKey: _Optional[bytes] = ..., previousLAC: _Optional[int] = ..., timeOut: _Optional[int] = ..., flag: _Optional[_Union[ReadRequest.Flag, str]] = ..., ledgerScopeId: _Optional[int] = ...) -> None: ...
+    ledgerTerm: int
+    lastAddConfirmed: int
+    def __init__(self, ledgerId: _Optional[int] = ..., entryId: _Optional[int] = ..., masterKey: _Optional[bytes] = ..., previousLAC: _Optional[int] = ..., timeOut: _Optional[int] = ..., flag: _Optional[_Union[ReadRequest.Flag, str]] = ..., ledgerScopeId: _Optional[int] = ..., ledgerTerm: _Optional[int] = ..., lastAddConfirmed: _Optional[int] = ...) -> None: ...
 
 class AddRequest(_message.Message):
-    __slots__ = ("ledgerId", "entryId", "masterKey", "body", "writeFlags", "flag", "ledgerScopeId")
+    __slots__ = ("ledgerId", "entryId", "masterKey", "body", "writeFlags", "flag", "ledgerScopeId", "ledgerTerm", "lastAddFullyReplicated", "truncate")
     class Flag(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         RECOVERY_ADD: _ClassVar[AddRequest.Flag]
@@ -150,6 +158,9 @@ class AddRequest(_message.Message):
     WRITEFLAGS_FIELD_NUMBER: _ClassVar[int]
     FLAG_FIELD_NUMBER: _ClassVar[int]
     LEDGERSCOPEID_FIELD_NUMBER: _ClassVar[int]
+    LEDGERTERM_FIELD_NUMBER: _ClassVar[int]
+    LASTADDFULLYREPLICATED_FIELD_NUMBER: _ClassVar[int]
+    TRUNCATE_FIELD_NUMBER: _ClassVar[int]
     ledgerId: int
     entryId: int
     masterKey: bytes
@@ -157,7 +168,10 @@ class AddRequest(_message.Message):
     writeFlags: int
     flag: AddRequest.Flag
     ledgerScopeId: int
-    def __init__(self, ledgerId: _Optional[int] = ..., entryId: _Optional[int] = ..., masterKey: _Optional[bytes] = ..., body: _Optional[bytes] = ..., writeFlags: _Optional[int] = ..., flag: _Optional[_Union[AddRequest.Flag, str]] = ..., ledgerScopeId: _Optional[int] = ...) -> None: ...
+    ledgerTerm: int
+    lastAddFullyReplicated: int
+    truncate: bool
+    def __init__(self, ledgerId: _Optional[int] = ..., entryId: _Optional[int] = ..., masterKey: _Optional[bytes] = ..., body: _Optional[bytes] = ..., writeFlags: _Optional[int] = ..., flag: _Optional[_Union[AddRequest.Flag, str]] = ..., ledgerScopeId: _Optional[int] = ..., ledgerTerm: _Optional[int] = ..., lastAddFullyReplicated: _Optional[int] = ..., truncate: bool = ...) -> None: ...
 
 class StartTLSRequest(_message.Message):
     __slots__ = ()
@@ -240,7 +254,7 @@ class Response(_message.Message):
     def __init__(self, header: _Optional[_Union[BKPacketHeader, _Mapping]] = ..., status: _Optional[_Union[StatusCode, str]] = ..., readResponse: _Optional[_Union[ReadResponse, _Mapping]] = ..., addResponse: _Optional[_Union[AddResponse, _Mapping]] = ..., authResponse: _Optional[_Union[AuthMessage, _Mapping]] = ..., writeLacResponse: _Optional[_Union[WriteLacResponse, _Mapping]] = ..., readLacResponse: _Optional[_Union[ReadLacResponse, _Mapping]] = ..., getBookieInfoResponse: _Optional[_Union[GetBookieInfoResponse, _Mapping]] = ..., startTLSResponse: _Optional[_Union[StartTLSResponse, _Mapping]] = ..., forceLedgerResponse: _Optional[_Union[ForceLedgerResponse, _Mapping]] = ..., getListOfEntriesOfLedgerResponse: _Optional[_Union[GetListOfEntriesOfLedgerResponse, _Mapping]] = ...) -> None: ...
 
 class ReadResponse(_message.Message):
-    __slots__ = ("status", "ledgerId", "entryId", "body", "maxLAC", "lacUpdateTimestamp", "ledgerScopeId")
+    __slots__ = ("status", "ledgerId", "entryId", "body", "maxLAC", "lacUpdateTimestamp", "ledgerScopeId", "ledgerTerm", "lastAddFullyReplicated")
     STATUS_FIELD_NUMBER: _ClassVar[int]
     LEDGERID_FIELD_NUMBER: _ClassVar[int]
     ENTRYID_FIELD_NUMBER: _ClassVar[int]
@@ -248,6 +262,8 @@ class ReadResponse(_message.Message):
     MAXLAC_FIELD_NUMBER: _ClassVar[int]
     LACUPDATETIMESTAMP_FIELD_NUMBER: _ClassVar[int]
     LEDGERSCOPEID_FIELD_NUMBER: _ClassVar[int]
+    LEDGERTERM_FIELD_NUMBER: _ClassVar[int]
+    LASTADDFULLYREPLICATED_FIELD_NUMBER: _ClassVar[int]
     status: StatusCode
     ledgerId: int
     entryId: int
@@ -255,19 +271,23 @@ class ReadResponse(_message.Message):
     maxLAC: int
     lacUpdateTimestamp: int
     ledgerScopeId: int
-    def __init__(self, status: _Optional[_Union[StatusCode, str]] = ..., ledgerId: _Optional[int] = ..., entryId: _Optional[int] = ..., body: _Optional[bytes] = ..., maxLAC: _Optional[int] = ..., lacUpdateTimestamp: _Optional[int] = ..., ledgerScopeId: _Optional[int] = ...) -> None: ...
+    ledgerTerm: int
+    lastAddFullyReplicated: int
+    def __init__(self, status: _Optional[_Union[StatusCode, str]] = ..., ledgerId: _Optional[int] = ..., entryId: _Optional[int] = ..., body: _Optional[bytes] = ..., maxLAC: _Optional[int] = ..., lacUpdateTimestamp: _Optional[int] = ..., ledgerScopeId: _Optional[int] = ..., ledgerTerm: _Optional[int] = ..., lastAddFullyReplicated: _Optional[int] = ...) -> None: ...
 
 class AddResponse(_message.Message):
-    __slots__ = ("status", "ledgerId", "entryId", "ledgerScopeId")
+    __slots__ = ("status", "ledgerId", "entryId", "ledgerScopeId", "ledgerTerm")
     STATUS_FIELD_NUMBER: _ClassVar[int]
     LEDGERID_FIELD_NUMBER: _ClassVar[int]
     ENTRYID_FIELD_NUMBER: _ClassVar[int]
     LEDGERSCOPEID_FIELD_NUMBER: _ClassVar[int]
+    LEDGERTERM_FIELD_NUMBER: _ClassVar[int]
     status: StatusCode
     ledgerId: int
     entryId: int
     ledgerScopeId: int
-    def __init__(self, status: _Optional[_Union[StatusCode, str]] = ..., ledgerId: _Optional[int] = ..., entryId: _Optional[int] = ..., ledgerScopeId: _Optional[int] = ...) -> None: ...
+    ledgerTerm: int
+    def __init__(self, status: _Optional[_Union[StatusCode, str]] = ..., ledgerId: _Optional[int] = ..., entryId: _Optional[int] = ..., ledgerScopeId: _Optional[int] = ..., ledgerTerm: _Optional[int] = ...) -> None: ...
 
 class AuthMessage(_message.Message):
     __slots__ = ("authPluginName", "payload")

@@ -119,6 +119,12 @@ async def test_what_v2_has_no_words_for_is_said_otherwise_or_refused_but_never_h
             assert "wire_protocol" in str(refused)
         client.send(Operation.ADD_ENTRY, add(6, 1)._replace(master_key=b"short"))
         assert isinstance(await client.answer(6), IllegalOpException)
+        client.send(Operation.ADD_ENTRY, add(7, 1)._replace(term=2))
+        client.send(Operation.READ_ENTRY, ReadRequest(8, 7, 0, term=2))
+        for txn_id in (7, 8):
+            refused = await client.answer(txn_id)
+            assert isinstance(refused, IllegalOpException)
+            assert "term 2 of ledger 7" in str(refused)
         client.pool.close()
 
 
