@@ -2,75 +2,112 @@
 
 A bookie that was wiped, or formatted, and comes back under its id has forgotten what it acknowledged and what it had
 fenced. As a new one it would answer "no such ledger", and take adds of a writer that was fenced (R9, S8). Whatever
-metadata name its id is therefore in limbo from its first start on; whoever is new in the cluster finds nothing.
+metadata name its id is therefore in limbo from its first start on. Of what they do not name, since it was moved to
+others when the id's last bookie was given up, nothing tells whether that one had held it: ledgers that are not open any
+more are noted as closed before (`storage.closed_before`), whose writers find nobody here.
 
 Nothing is guessed: the start waits for the whole listing, which takes about 20 seconds for a million ledgers of the
-embedded store, 40 of ZooKeeper or behind a gateway, or fails. What can't be read counts: damaged metadata may name the
-bookie. Not its job: what limbo means (`storage.limbo`), how it ends
+embedded store, 40 of ZooKeeper or behind a gateway, or fails; the log tells every ten seconds how far it is. What can't
+be read counts: damaged metadata may name the bookie. Not its job: what limbo means (`storage.limbo`), how it ends
 (`check`).
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Sequence
 
 from bookgate.ledger.errors import BKException, MetadataFormatException, NoSuchLedgerExistsOnMetadataServerException
 from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.ledger_numbers import LedgerNumbers
+from bookgate.ledger.metadata import LedgerMetadata, LedgerState
 from bookgate.ledger.metadata_store import LedgerManager, LedgerManagerFactory, LedgerRecord
 from bookgate.runtime.logs import log_event
 
 _log = logging.getLogger(__name__)
 
 _READ_AT_ONCE = 1000
+_TOLD_EVERY_SECONDS = 10.0
 
 
-async def ledgers_of_a_former_life(metadata: LedgerManagerFactory, bookie_id: str) -> list[int]:
-    """Lists the numbers of all ledgers, of every scope, of which any ensemble names the bookie.
+class FormerLife:
+    """What a listing has found of a bookie id. Numbers of ledgers of every scope."""
 
-    Reads the metadata of all ledgers there are, page by page.
+    def __init__(self, bookie_id: str) -> None:
+        self.naming = LedgerNumbers()
+        """Ledgers of which any ensemble names the id, or whose metadata are damaged."""
+        self.closed = LedgerNumbers()
+        """Other ledgers that are closed, or in recovery: they are written no more."""
+        self._bookie_id = bookie_id
+        self._looked_at = 0
+        self._began = self._told_at = asyncio.get_running_loop().time()
+
+    def saw(self, number: int, metadata: LedgerMetadata) -> None:
+        """Notes a ledger."""
+        if self._bookie_id in metadata.bookies:
+            self.naming.add(number)
+        elif metadata.state is not LedgerState.OPEN:
+            self.closed.add(number)
+        self._looked_at += 1
+
+    def tell(self) -> None:
+        """After each page: how far the listing is, every ten seconds."""
+        now = asyncio.get_running_loop().time()
+        if now - self._told_at < _TOLD_EVERY_SECONDS:
+            return
+        self._told_at = now
+        log_event(
+            _log,
+            "former_life_sought",
+            bookie=self._bookie_id,
+            ledgers=self._looked_at,
+            naming_it=len(self.naming),
+            seconds=round(now - self._began),
+            note="the first start of a bookie reads the metadata of all ledgers before it serves",
+        )
+
+
+async def find_former_life(metadata: LedgerManagerFactory, bookie_id: str) -> FormerLife:
+    """Reads the metadata of all ledgers there are, of every scope, page by page.
 
     Raises:
         BKException: The store can't be read; nothing is known then.
     """
     await metadata.catch_up(None)
-    manager = metadata.ledger_manager
-    named = await _of_scope(manager, 0, bookie_id)
+    manager, found = metadata.ledger_manager, FormerLife(bookie_id)
+    await _look_through(manager, 0, found)
     async for scopes in manager.scopes():
         for scope_id in scopes:
-            named += await _of_scope(manager, scope_id, bookie_id)
-    return named
+            await _look_through(manager, scope_id, found)
+    return found
 
 
-async def _of_scope(manager: LedgerManager, scope_id: int, bookie_id: str) -> list[int]:
+async def _look_through(manager: LedgerManager, scope_id: int, found: FormerLife) -> None:
     """As a listing with metadata tells, which costs a gateway least; it ends at the first damaged ledger."""
-    named: list[int] = []
     try:
         async for page in manager.ledger_records(scope_id):
-            named += [record.ledger_id.number for record in page if bookie_id in record.metadata.bookies]
+            for record in page:
+                found.saw(record.ledger_id.number, record.metadata)
+            found.tell()
     except MetadataFormatException as error:
         log_event(_log, "former_life_sought", logging.WARNING, error=error, note="what is damaged may name the bookie")
-        return await _of_damaged_scope(manager, scope_id, bookie_id)
-    return named
+        await _look_through_one_by_one(manager, scope_id, found)
 
 
-async def _of_damaged_scope(manager: LedgerManager, scope_id: int, bookie_id: str) -> list[int]:
-    named: list[int] = []
+async def _look_through_one_by_one(manager: LedgerManager, scope_id: int, found: FormerLife) -> None:
     async for run in manager.ledger_ranges(scope_id):
         for start in range(0, len(run), _READ_AT_ONCE):
             page = [LedgerId(scope_id, each) for each in run[start : start + _READ_AT_ONCE]]
-            named += _naming(bookie_id, page, await manager.read_many(page))
-    return named
+            _take(page, await manager.read_many(page), found)
+            found.tell()
 
 
-def _naming(bookie_id: str, page: Sequence[LedgerId], records: Sequence[LedgerRecord | BKException]) -> list[int]:
-    named = []
+def _take(page: Sequence[LedgerId], records: Sequence[LedgerRecord | BKException], found: FormerLife) -> None:
     for ledger_id, record in zip(page, records, strict=True):
         if isinstance(record, LedgerRecord):
-            if bookie_id in record.metadata.bookies:
-                named.append(ledger_id.number)
+            found.saw(ledger_id.number, record.metadata)
         elif isinstance(record, MetadataFormatException):
-            named.append(ledger_id.number)
+            found.naming.add(ledger_id.number)
         elif not isinstance(record, NoSuchLedgerExistsOnMetadataServerException):
             raise record
-    return named

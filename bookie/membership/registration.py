@@ -11,9 +11,10 @@ from dataclasses import replace
 
 from bookgate.bookie.config.bookie import BookieConfig
 from bookgate.bookie.disks import directories
-from bookgate.bookie.limbo.former_life import ledgers_of_a_former_life
+from bookgate.bookie.limbo.former_life import find_former_life
 from bookgate.bookie.membership import cookie
 from bookgate.bookie.protocol.authentication import TOKEN
+from bookgate.bookie.storage.closed_before import closed_before
 from bookgate.bookie.storage.limbo import Limbo
 from bookgate.bookie.system.files import REAL_FILE_SYSTEM, FileSystem
 from bookgate.ledger.bookie_info import (
@@ -78,8 +79,8 @@ async def check_cookie(
 ) -> str:
     """Rejects directories of another bookie; stamps those of a new bookie. The directories are locked.
 
-    What an earlier bookie of the id may have held is in limbo before the metadata store knows the new one: a start that
-    is cut short begins again. Returns the instance id of the cluster.
+    What an earlier bookie of the id may have held is noted before the metadata store knows the new one: a start that is
+    cut short begins again. Returns the instance id of the cluster.
 
     Raises:
         InvalidCookieException: The directories are another bookie's, or empty while this one has a cookie.
@@ -102,9 +103,10 @@ async def check_cookie(
         return instance_id
     content = master.encode()
     if decision is cookie.Decision.NEW_ENVIRONMENT:
-        former = await ledgers_of_a_former_life(metadata, bookie_id)
+        former = await find_former_life(metadata, bookie_id)
         Membership(bookie_id, instance_id).check(await registration.cluster_instance_id(), content)
-        Limbo(files, config.ledgers).begin(former)
+        Limbo(files, config.ledgers).begin(former.naming)
+        closed_before(files, config.ledgers).replace(former.closed)
         directories.write_version_files(files, dict.fromkeys(paths, content))
         await registration.write_cookie(bookie_id, content, None)
         log_event(_log, "directories_stamped", bookie=bookie_id)

@@ -276,7 +276,7 @@ class EntryReads:
     def _look_up(self, request: QueuedRead) -> Response:
         try:
             ledger = self._storage.ledgers.get(LedgerId.of_number(request.ledger_id))
-            if ledger is None and self._storage.is_in_limbo(request.ledger_id):
+            if ledger is None and self._storage.may_have_held(request.ledger_id):
                 return _refusal(request, Status.EUNKNOWNLEDGERSTATE)
             if isinstance(request, ReadLacRequest):
                 return self._lac(request, ledger)

@@ -155,6 +155,8 @@ class RequestProcessor:
         status = admission.check_add(request, self._mode)
         if status is Status.EOK:
             status = self._check_reach(request)
+        if status is Status.EOK and not request.recovery:
+            status = self._check_beginning(request.ledger_id)
         if status is Status.EOK:
             ledger = self._open_ledger(request.ledger_id, request.master_key)
             if ledger is None and request.recovery:
@@ -196,8 +198,20 @@ class RequestProcessor:
         self._refused.tell(error, **_about(request))
         return Status.EBADREQ
 
+    def _check_beginning(self, ledger_id: int) -> Status:
+        """Whether a writer may make a ledger known here: not where it may have been fenced (R9).
+
+        What is refused leaves nothing behind, so that no key but that of who repairs the ledger counts.
+        """
+        if self._ledgers.recent(ledger_id) is not None or not self._storage.may_have_held(ledger_id):
+            return Status.EOK
+        known = self._ledgers.get(LedgerId.of_number(ledger_id)) is not None
+        return Status.EOK if known else Status.EUNKNOWNLEDGERSTATE
+
     def _write_lac(self, client: Client, request: messages.WriteLacRequest) -> None:
         status = admission.check_write_lac(request, self._mode)
+        if status is Status.EOK:
+            status = self._check_beginning(request.ledger_id)
         if status is Status.EOK:
             ledger = self._open_ledger(request.ledger_id, request.master_key)
             status = Status.ENOLEDGER if ledger is None else ledger.check_key(request.master_key)
@@ -297,8 +311,8 @@ class RequestProcessor:
             return Status.EBADREQ
         ledger = self._ledgers.get(LedgerId.of_number(request.ledger_id))
         if ledger is None:
-            limbo = self._storage.is_in_limbo(request.ledger_id)
-            return Status.EUNKNOWNLEDGERSTATE if limbo else Status.ENOLEDGER
+            unknown = self._storage.may_have_held(request.ledger_id)
+            return Status.EUNKNOWNLEDGERSTATE if unknown else Status.ENOLEDGER
         self._statistics.long_polls += 1
         if self.long_polls.take(client, request, ledger):
             return Status.EOK

@@ -10,7 +10,7 @@ Not its job: creating index files (`index.file_index`), rules on keys and fences
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from weakref import WeakValueDictionary
 
 from bookgate.bookie.index.file_format import IndexHeader
@@ -35,10 +35,15 @@ class LedgerTable:
         limit: int,
         threads: Threads = REAL_THREADS,
         limbo: Limbo | None = None,
+        closed_before: Container[int] = (),
     ) -> None:
-        """`limbo`: which ledgers are in limbo; those of which the index has lost entries are added to it."""
+        """`limbo`: which ledgers are in limbo; those of which the index has lost entries are added to it.
+
+        Those that were `closed_before` the bookie began are made fenced (R9).
+        """
         self._stores = stores
         self._limbo = limbo
+        self._closed_before = closed_before
         self._deleted_here = LedgerNumbers()
         """Those that were deleted and not made anew since."""
         self._limit = limit
@@ -204,7 +209,8 @@ class LedgerTable:
 
     def _new(self, ledger_id: LedgerId, master_key: bytes, last_entry_id: int) -> LedgerDescriptor:
         limbo = self._in_limbo(ledger_id)
-        return LedgerDescriptor(ledger_id, master_key, fenced=limbo, last_entry_id=last_entry_id, limbo=limbo)
+        fenced = limbo or ledger_id.number in self._closed_before
+        return LedgerDescriptor(ledger_id, master_key, fenced=fenced, last_entry_id=last_entry_id, limbo=limbo)
 
     def _in_limbo(self, ledger_id: LedgerId) -> bool:
         return self._limbo is not None and ledger_id.number in self._limbo

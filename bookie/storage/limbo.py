@@ -7,8 +7,8 @@ the ledger was fenced: the bookie never says that there is no such entry or no s
 A ledger enters when a loss is accepted: every ledger that the metadata has at that time. Ledgers created later are not
 concerned. So it does when the bookie begins anew under an id that the ledger's metadata name (`limbo.former_life`). A
 ledger whose index file is missing, is an older copy, or has lost entries enters by itself (`index_list`).
-A ledger leaves once it is verified (`limbo.check`). Ids are kept, with a checksum, in a file next to `current` of each
-ledger directory, so limbo survives restarts; if there are several copies, each id in any valid one counts.
+A ledger leaves once it is verified (`limbo.check`). The ids are a list beside the ledger directories, so limbo survives
+restarts (`ledger_list`).
 
 Storage of type `db` has a limbo of its own in addition, which Apache BookKeeper's bookie marks in RocksDB.
 
@@ -18,16 +18,14 @@ Any thread reads; changes are made one at a time. Not its job: responses (`reade
 from __future__ import annotations
 
 import logging
-import zlib
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from pyroaring import BitMap64
-
-from bookgate.bookie.system.data_loss import LostDataException, OnLoss
-from bookgate.bookie.system.files import FileSystem, read_whole, write_beside
+from bookgate.bookie.storage.ledger_list import LedgerList
+from bookgate.bookie.system.data_loss import OnLoss
+from bookgate.bookie.system.files import FileSystem
 from bookgate.ledger.ledger_id import ledger_name
-from bookgate.ledger.ledger_numbers import LedgerNumbers, union
+from bookgate.ledger.ledger_numbers import LedgerNumbers
 from bookgate.runtime.logs import log_event
 
 _log = logging.getLogger(__name__)
@@ -35,9 +33,6 @@ _log = logging.getLogger(__name__)
 LIMBO_FILE = "bookie.limbo"
 SCOPED_LIMBO_FILE = "bookie.scoped-limbo"
 """The same for ledgers with a scope, where there are any: the 16 bytes of each."""
-_MAGIC = b"BGLI"
-_CRC_SIZE = 4
-_NUMBER_SIZE = 16
 _MOST_LOGGED = 100
 
 
@@ -45,39 +40,28 @@ class Limbo:
     """`directories` are the configured ledger directories, the parents of `current`."""
 
     def __init__(self, files: FileSystem, directories: Sequence[Path]) -> None:
-        self._files = files
-        self._directories = directories
-        self._numbers = LedgerNumbers()
-        """Replaced as a whole, never changed."""
+        self._list = LedgerList(files, directories, LIMBO_FILE, SCOPED_LIMBO_FILE, "the list of ledgers in limbo")
 
     def __contains__(self, number: object) -> bool:
-        return isinstance(number, int) and number in self._numbers
+        return number in self._list
 
     def __len__(self) -> int:
-        return len(self._numbers)
+        return len(self._list.numbers)
 
     def numbers(self) -> list[int]:
         """All numbers, ascending."""
-        return list(self._numbers)
+        return list(self._list.numbers)
 
     def load(self, on_loss: OnLoss) -> None:
         """Reads what an earlier process left; calls `on_loss` if only damaged files say it. Raises OSError."""
-        self._numbers = union((self._load(LIMBO_FILE, on_loss), self._load(SCOPED_LIMBO_FILE, on_loss)))
-
-    def _load(self, name: str, on_loss: OnLoss) -> LedgerNumbers:
-        contents = {path: read_whole(self._files, path) for path in self._paths(name)}
-        found = {path: _decode(name, content) for path, content in contents.items() if content is not None}
-        sound = [numbers for numbers in found.values() if numbers is not None]
-        if found and not sound:
-            on_loss(LostDataException(f"{next(iter(found))}, the list of ledgers in limbo, is damaged"))
-        return union(sound)
+        self._list.load(on_loss)
 
     def begin(self, numbers: Collection[int]) -> None:
         """The directories are a new bookie's: in limbo are these ledgers, of a former life, and no others.
 
         Durable on return. Raises OSError.
         """
-        self._replace(LedgerNumbers(numbers))
+        self._list.replace(LedgerNumbers(numbers))
         if numbers:
             log_event(
                 _log,
@@ -90,7 +74,7 @@ class Limbo:
 
     def add(self, numbers: Collection[int]) -> None:
         """A loss was accepted. Durable on return. Raises OSError."""
-        self._replace(self._numbers | LedgerNumbers(numbers))
+        self._list.replace(self._list.numbers | LedgerNumbers(numbers))
         log_event(
             _log,
             "loss_accepted",
@@ -101,10 +85,10 @@ class Limbo:
 
     def add_lost(self, numbers: Collection[int]) -> None:
         """The index has lost these ledgers, or entries of them. Durable on return. Raises OSError."""
-        new = [number for number in numbers if number not in self._numbers]
+        new = [number for number in numbers if number not in self._list.numbers]
         if not new:
             return
-        self._replace(self._numbers | LedgerNumbers(new))
+        self._list.replace(self._list.numbers | LedgerNumbers(new))
         for number in new[:_MOST_LOGGED]:
             log_event(
                 _log,
@@ -116,31 +100,4 @@ class Limbo:
 
     def remove(self, numbers: Collection[int]) -> None:
         """Removes verified ledgers. Durable on return. Raises OSError."""
-        self._replace(self._numbers - LedgerNumbers(numbers))
-
-    def _replace(self, numbers: LedgerNumbers) -> None:
-        unscoped = numbers.unscoped.serialize() if numbers.unscoped else b""
-        scoped = b"".join(number.to_bytes(_NUMBER_SIZE, "big") for number in sorted(numbers.scoped))
-        for name, body in ((LIMBO_FILE, unscoped), (SCOPED_LIMBO_FILE, scoped)):
-            for path in self._paths(name):
-                if body:
-                    write_beside(self._files, path, _MAGIC + zlib.crc32(body).to_bytes(_CRC_SIZE, "big") + body)
-                elif self._files.exists(path):
-                    self._files.unlink(path)
-        for directory in self._directories:
-            self._files.sync_directory(directory)
-        self._numbers = numbers
-
-    def _paths(self, name: str) -> list[Path]:
-        return [directory / name for directory in self._directories]
-
-
-def _decode(name: str, content: bytes) -> LedgerNumbers | None:
-    """None for what is damaged."""
-    body = content[len(_MAGIC) + _CRC_SIZE :]
-    if content[: -len(body) or None] != _MAGIC + zlib.crc32(body).to_bytes(_CRC_SIZE, "big"):
-        return None
-    if name == LIMBO_FILE:
-        return LedgerNumbers.of_parts(BitMap64.deserialize(body))
-    starts = range(0, len(body), _NUMBER_SIZE)
-    return LedgerNumbers(int.from_bytes(body[start : start + _NUMBER_SIZE], "big") for start in starts)
+        self._list.replace(self._list.numbers - LedgerNumbers(numbers))

@@ -36,6 +36,7 @@ from bookgate.bookie.journal.journal import Journal
 from bookgate.bookie.journal.last_mark import is_last_here, mark_file_name, write_mark
 from bookgate.bookie.statistics import FlushStatistics, StorageStatistics, StoreStatistics
 from bookgate.bookie.storage.checkpoint import Checkpointer, Flusher, SpaceTolerantFlusher
+from bookgate.bookie.storage.closed_before import closed_before
 from bookgate.bookie.storage.fails_once import FailsOnce
 from bookgate.bookie.storage.ledger_descriptor import LedgerDescriptor
 from bookgate.bookie.storage.ledger_store import LedgerStore
@@ -103,6 +104,7 @@ class LedgerStorage:
         self._lock: DirectoryLock | None = None
         self._deleted = FencedAndDeleted(threads.monotonic)
         self.limbo_marks = Limbo(files, config.ledger_directories)
+        self._closed_before = closed_before(files, config.ledger_directories)
         self._cache = WriteCache(config.write_cache_bytes)
         self._journals = tuple(
             Journal(files, directories.current(path), config.each_journal(), self._events, threads)
@@ -157,6 +159,7 @@ class LedgerStorage:
         config = self._config
         on_loss = refuse_loss if accept_loss is None else tell_loss
         self.limbo_marks.load(on_loss)
+        self._closed_before.load(on_loss)
         if accept_loss is not None:
             # Durable before a replay does away with the proof of it.
             self.limbo_marks.add(accept_loss)
@@ -164,7 +167,9 @@ class LedgerStorage:
         trusted = is_last_here(self._files, config.ledger_directories, len(config.journal_directories))
         self.stores = open_stores(config, self._files, self._disks, self._store_statistics, self._threads)
         self._find_lost(trusted, on_loss)
-        self.ledgers = LedgerTable(self.stores, config.ledger_state_limit, self._threads, self.limbo_marks)
+        self.ledgers = LedgerTable(
+            self.stores, config.ledger_state_limit, self._threads, self.limbo_marks, self._closed_before
+        )
         flusher = Flusher(self._cache, self.stores)
         self._flush_statistics = flusher.statistics
         tolerant = SpaceTolerantFlusher(flusher, self._events)
@@ -332,6 +337,13 @@ class LedgerStorage:
     def is_in_limbo(self, number: int) -> bool:
         """Whether a ledger is in limbo, be it one that is not known here."""
         return number in self.limbo_marks
+
+    def may_have_held(self, number: int) -> bool:
+        """Of a ledger that is not known here: whether it is in limbo, or was closed before this bookie began.
+
+        Nobody is told that there is no such ledger, and no writer's request makes it known.
+        """
+        return number in self.limbo_marks or number in self._closed_before
 
     def limbo(self) -> list[int]:
         """Numbers of all ledgers in limbo since a loss was accepted, ascending."""

@@ -132,7 +132,9 @@ class ForeignDirectoriesAreRefused(Rule):
 
 
 class NewLivesTakeNoOldAdds(_OfAnswers):
-    """R9: of a bookie that began anew under its id, for ledgers that named it all the time until it served again."""
+    """R9: of a bookie that began anew under its id, for ledgers that named it all the time until it served again, and
+    for those that were not open any more when its former life ended.
+    """
 
     id = "R9"
     hears = (BookieAnswered, DeleteAsked, Fault, events.BookieStarted, MetadataSeen, MetadataRemoved)
@@ -141,6 +143,8 @@ class NewLivesTakeNoOldAdds(_OfAnswers):
         super().__init__()
         self._members: dict[str, set[str]] = {}
         """By ledger, as the store has it."""
+        self._over: set[str] = set()
+        """Ledgers that are closed, or in recovery."""
         self._older: dict[str, set[str]] = {}
         """Ledgers of former lives by bookie."""
         self._down: set[str] = set()
@@ -148,21 +152,26 @@ class NewLivesTakeNoOldAdds(_OfAnswers):
     def take(self, position: int, event: Event) -> None:
         match event:
             case Fault(kind=events.BEGUN_ANEW, target=bookie):
-                self._older[bookie] = {ledger for ledger, members in self._members.items() if bookie in members}
+                naming = {ledger for ledger, members in self._members.items() if bookie in members}
+                self._older[bookie] = naming | (self._over & self._members.keys())
                 self._down.add(bookie)
             case events.BookieStarted(bookie=bookie):
                 self._down.discard(bookie)
             case MetadataSeen(client=events.STORE, ledger=ledger):
+                if event.state != "OPEN":
+                    self._over.add(ledger)
                 self._seen(ledger, {member for _, ensemble in event.fragments for member in ensemble})
             case MetadataRemoved(client=events.STORE, ledger=ledger):
+                self._over.discard(ledger)
                 self._seen(ledger, set())
         super().take(position, event)
 
     def _seen(self, ledger: str, members: set[str]) -> None:
-        """What leaves a bookie while it is down is not among what it finds."""
+        """What leaves a bookie while it is down is not among what it finds, unless it is closed."""
         self._members[ledger] = members
-        for bookie in self._down - members:
-            self._older[bookie].discard(ledger)
+        if ledger not in self._over:
+            for bookie in self._down - members:
+                self._older[bookie].discard(ledger)
 
     def _answered(self, position: int, event: BookieAnswered) -> None:
         if event.operation in ADDS and event.ledger in self._older.get(event.bookie, ()):

@@ -244,7 +244,7 @@ class TargetNotFenced(InvariantViolated):
 
 class NewLifeTookOldAdd(InvariantViolated):
     id = "R9"
-    sentence = "a new life of a bookie id takes no normal add to an older ledger that names the id"
+    sentence = "a new life of a bookie id takes no normal add to an older ledger that names the id or is closed"
 
 
 class UnknownTakenForMissing(InvariantViolated):

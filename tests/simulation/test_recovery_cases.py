@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import pytest
 
+from bookgate.ledger.errors import BKException
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import LedgerState
 from bookgate.ledger.metadata_store import Versioned
@@ -212,5 +213,39 @@ def test_what_is_endangered_does_not_wait_for_all_that_was_marked_before() -> No
         assert len(cluster.naming(first)) > 5
         assert state.marks.keys() >= {*deleted}
         await cluster.until(lambda: not cluster.naming(first) and not cluster.naming(second) and not state.marks)
+
+    world.run(main())
+
+
+def test_a_writer_that_slept_finds_nobody_under_a_reused_id() -> None:
+    """R9: most of its ensemble was given up, one bookie after the other, and new ones have got their ids."""
+    world = World("reused ids")
+
+    async def main() -> None:
+        cluster = await cluster_of(world, 7)
+        store, sleeper = cluster.store, world.client("sleeper")
+        handle = await sleeper.run(sleeper.bookkeeper.create_ledger(3, 3, 2))
+        await sleeper.run(handle.append(b"before"))
+        ledger_id = handle.ledger_id
+        *given_up, fenced = sorted(cluster.members(ledger_id))
+        for bookie_id in given_up:
+            cluster.named(bookie_id).kill()
+            await cluster.until(lambda: not cluster.naming(bookie_id) and not store.replication.marks)  # noqa: B023
+            store.cookies.pop(bookie_id)
+        assert store.ledgers[ledger_id].metadata.state is LedgerState.CLOSED
+        for bookie_id in given_up:
+            bookie = cluster.named(bookie_id)
+            store.lead(bookie.name, None)
+            bookie.wipe()
+            assert await bookie.start()
+        # The only one that knows of the fence can't tell.
+        cluster.named(fenced).pause()
+        with pytest.raises(BKException):
+            await sleeper.run(handle.append(b"after"))
+        reader = await cluster.client.run(cluster.client.bookkeeper.open_ledger(ledger_id))
+        assert reader.last_add_confirmed == 0
+        # They are as good as any for what is written now.
+        while not all(any(each in cluster.members(ledger) for ledger in store.ledgers) for each in given_up):
+            await cluster.write(2)
 
     world.run(main())

@@ -8,9 +8,20 @@ from pathlib import Path
 import pytest
 
 from bookgate.bookie.server import BookieServer
+from bookgate.bookie.storage.closed_before import closed_before
+from bookgate.bookie.system.files import REAL_FILE_SYSTEM
 from bookgate.ledger.ledger_id import LedgerId
-from bookgate.ledger.wire.messages import BatchReadRequest, ReadLacRequest, ReadRequest, ReadResponse, Request, Status
-from tests.integration.bookie.entry_client import BinaryEntryClient, EntryClient, add, fence, packet, read
+from bookgate.ledger.ledger_numbers import LedgerNumbers
+from bookgate.ledger.wire.messages import (
+    BatchReadRequest,
+    ReadLacRequest,
+    ReadRequest,
+    ReadResponse,
+    Request,
+    Status,
+    WriteLacRequest,
+)
+from tests.integration.bookie.entry_client import BinaryEntryClient, EntryClient, add, fence, lac_packet, packet, read
 from tests.integration.bookie.in_process import entry_address, running_bookie
 
 pytestmark = pytest.mark.asyncio
@@ -67,6 +78,34 @@ async def test_a_ledger_in_limbo_of_which_nothing_is_left(tmp_path: Path) -> Non
         assert await asyncio.to_thread(ask_all, server, late) == [Status.EUNKNOWNLEDGERSTATE]
         assert await asyncio.to_thread(ask_all, server, late._replace(recovery=True), read(LEDGER, 4)) == [0, 0]
         assert await asyncio.to_thread(ask_all, server, read(LEDGER + 1, 0)) == [Status.ENOLEDGER]
+
+
+async def test_a_ledger_that_was_closed_before_the_bookie_began(tmp_path: Path) -> None:
+    """R9: nothing of it is denied, its writer is turned away and leaves no key, and whoever repairs it fences it."""
+    async with running_bookie(tmp_path):
+        pass
+    closed_before(REAL_FILE_SYSTEM, [tmp_path / "ledgers"]).replace(LedgerNumbers([LEDGER, LEDGER + 1]))
+    async with running_bookie(tmp_path) as server:
+        late, stranger = add(LEDGER, 4), b"another key".ljust(20)
+        lac = WriteLacRequest(1, LEDGER, 3, stranger, lac_packet(LEDGER, 3))
+        unknown: list[Request] = [
+            add(LEDGER, 4, key=stranger),
+            late,
+            lac,
+            read(LEDGER, 4),
+            ReadLacRequest(1, LEDGER),
+            long_poll(-1),
+        ]
+        assert await asyncio.to_thread(ask_all, server, *unknown) == [Status.EUNKNOWNLEDGERSTATE] * len(unknown)
+        repairs: list[Request] = [late._replace(recovery=True), read(LEDGER, 4), add(LEDGER, 5)]
+        assert await asyncio.to_thread(ask_all, server, *repairs) == [0, 0, Status.EFENCED]
+        assert await asyncio.to_thread(ask_all, server, read(LEDGER, 9)) == [Status.ENOENTRY]
+    async with running_bookie(tmp_path) as server:
+        assert await asyncio.to_thread(ask_all, server, late, add(LEDGER + 1, 4), read(LEDGER + 2, 0)) == [
+            Status.EFENCED,
+            Status.EUNKNOWNLEDGERSTATE,
+            Status.ENOLEDGER,
+        ]
 
 
 async def test_an_entry_that_is_damaged_on_the_disk(tmp_path: Path) -> None:

@@ -276,14 +276,26 @@ def test_a_bookie_that_lost_a_file_may_have_lost_the_key() -> None:
         assert ("S7" in check_history(change(good_history())).broken) is broken
 
 
-@pytest.mark.parametrize("moved_first", [True, False])
-def test_a_new_life_may_take_adds_of_ledgers_that_had_left_the_bookie(moved_first: bool) -> None:
-    (left,) = set(BOOKIES) - set(MOVED)
-    moved = with_last(events.LedgerRepaired(3.0, "7", 3), metadata(3, "CLOSED", fragments=((0, MOVED),)))
-    begun, serves = (with_last(each) for each in (Fault(3.0, events.BEGUN_ANEW, left), events.BookieStarted(3.0, left)))
-    steps = (begun, moved, serves) if moved_first else (begun, serves, moved)
-    verdict = check_history(changes(*steps, with_late_answer(left, 9, "add", "EOK"))(good_history()))
-    assert ("R9" in verdict.broken) is not moved_first
+@pytest.mark.parametrize(
+    ("state", "moved", "broken"),
+    [
+        ("OPEN", "first", False),
+        ("OPEN", "meanwhile", False),
+        ("OPEN", "later", True),
+        ("CLOSED", "first", True),
+        ("CLOSED", "meanwhile", True),
+    ],
+)
+def test_a_new_life_may_take_adds_of_open_ledgers_that_had_left_the_bookie(
+    state: str, moved: str, broken: bool
+) -> None:
+    named = with_last(metadata(0, state, ledger="8"))
+    left = with_last(metadata(1, state, ledger="8", fragments=((0, MOVED),)))
+    (old,) = set(BOOKIES) - set(MOVED)
+    begun, serves = (with_last(each) for each in (Fault(3.0, events.BEGUN_ANEW, old), events.BookieStarted(3.0, old)))
+    order = {"first": (left, begun, serves), "meanwhile": (begun, left, serves), "later": (begun, serves, left)}[moved]
+    late = with_late_answer(old, 9, "add", "EOK", ledger="8")
+    assert ("R9" in check_history(changes(named, *order, late)(good_history())).broken) is broken
 
 
 def test_a_bookie_may_deny_what_lies_behind_the_end() -> None:

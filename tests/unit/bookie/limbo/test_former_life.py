@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,10 @@ import pytest_asyncio
 
 from bookgate.bookie.config.bookie import BookieConfig, load_config
 from bookgate.bookie.disks import directories
-from bookgate.bookie.limbo.former_life import ledgers_of_a_former_life
+from bookgate.bookie.limbo import former_life
+from bookgate.bookie.limbo.former_life import find_former_life
 from bookgate.bookie.membership.registration import check_cookie
+from bookgate.bookie.storage.closed_before import closed_before
 from bookgate.bookie.storage.limbo import Limbo
 from bookgate.bookie.system.data_loss import refuse_loss
 from bookgate.bookie.system.files import REAL_FILE_SYSTEM
@@ -21,8 +24,9 @@ from bookgate.gateway.stores.drivers import create_factory
 from bookgate.gateway.stores.sqlite.factory import SqliteLedgerManagerFactory
 from bookgate.ledger.errors import MetaStoreException, WrongClusterException
 from bookgate.ledger.ledger_id import LedgerId
-from bookgate.ledger.metadata import Fragment, LedgerMetadata
+from bookgate.ledger.metadata import Fragment, LedgerMetadata, LedgerState
 from bookgate.ledger.metadata_store import LedgerManagerFactory
+from bookgate.runtime.logs import Event
 from tests.stores import made
 
 pytestmark = pytest.mark.asyncio
@@ -33,7 +37,7 @@ ENSEMBLES = (("b-1", "b-2"), ("b-2", "b-3"), ("b-3", "b-1"))
 
 @pytest_asyncio.fixture
 async def store(tmp_path: Path) -> AsyncIterator[LedgerManagerFactory]:
-    """Ledgers 1 to 3 without a scope and 5 to 7 with one; ledger 2 named the bookie in its first fragment only."""
+    """Ledgers 1 to 4 without a scope, 5 to 7 with one, all open; 4 named the bookie in its first fragment only."""
     factory = create_factory(made(f"sqlite://{tmp_path}/metadata.db"))
     await factory.initialize()
     manager = factory.ledger_manager
@@ -53,8 +57,38 @@ NAMED = [1, 3, 4, LedgerId(-1, 5).number, LedgerId(-1, 7).number]
 
 
 async def test_all_ledgers_that_name_it_anywhere(store: LedgerManagerFactory) -> None:
-    assert await ledgers_of_a_former_life(store, WIPED) == NAMED
-    assert await ledgers_of_a_former_life(store, NEW) == []
+    assert list((await find_former_life(store, WIPED)).naming) == NAMED
+    assert list((await find_former_life(store, NEW)).naming) == []
+
+
+async def test_what_is_closed_and_names_others_was_closed_before(store: LedgerManagerFactory, tmp_path: Path) -> None:
+    """Among it is what was moved away from the id; the writer of an open ledger knows better than to come here."""
+    manager = store.ledger_manager
+    for ledger_id, state in (
+        (LedgerId.unscoped(1), LedgerState.CLOSED),
+        (LedgerId.unscoped(2), LedgerState.CLOSED),
+        (LedgerId(-1, 6), LedgerState.IN_RECOVERY),
+    ):
+        metadata = (await manager.read(ledger_id)).metadata
+        end = {"last_entry_id": 3, "length": 9} if state is LedgerState.CLOSED else {}
+        await manager.write(ledger_id, replace(metadata, state=state, **end), 0)  # type: ignore[arg-type]
+    found = await find_former_life(store, WIPED)
+    assert (list(found.naming), list(found.closed)) == (NAMED, [2, LedgerId(-1, 6).number])
+    config = settings(tmp_path / "reused")
+    await check_cookie(config, WIPED, store)
+    closed = closed_before(REAL_FILE_SYSTEM, config.ledgers)
+    closed.load(refuse_loss)
+    assert closed.numbers == found.closed
+
+
+async def test_a_long_listing_tells_how_far_it_is(
+    store: LedgerManagerFactory, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(former_life, "_TOLD_EVERY_SECONDS", 0.0)
+    with caplog.at_level("INFO"):
+        await find_former_life(store, WIPED)
+    told = [record.msg.fields for record in caplog.records if isinstance(record.msg, Event)]
+    assert [(each["ledgers"], each["naming_it"]) for each in told] == [(4, 3), (7, 5)]
 
 
 async def test_what_is_damaged_may_name_it(store: LedgerManagerFactory) -> None:
@@ -68,8 +102,8 @@ async def test_what_is_damaged_may_name_it(store: LedgerManagerFactory) -> None:
     behind = create_factory(f"grpc://127.0.0.1:{await server.start()}")
     await behind.initialize()
     for factory in (store, behind):
-        found = await ledgers_of_a_former_life(factory, NEW)
-        assert found == [1, 2]
+        found = await find_former_life(factory, NEW)
+        assert list(found.naming) == [1, 2]
     await behind.close()
     await server.stop(0)
 
