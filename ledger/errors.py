@@ -264,6 +264,21 @@ class UnknownOutcomeException(MetaStoreException):
     """A change was sent and its response was lost: it may or may not have been carried out."""
 
 
+class TermSupersededException(LedgerFencedException):
+    """Another client has taken the unbounded ledger over: this writer's term has passed, and what was pending failed.
+
+    Whether a pending entry is in the ledger all the same, only the new term tells. It is never sent again.
+    """
+
+
+class LedgerTrimmedException(NoSuchEntryException):
+    """The entry was deleted by a trim of its unbounded ledger; `first_available` is the first one that was not."""
+
+    def __init__(self, message: str, first_available: int, *, ledger_id: LedgerId | None = None) -> None:
+        super().__init__(message, ledger_id=ledger_id)
+        self.first_available = first_available
+
+
 class LockLostException(IllegalOpException):
     """The lock of an under-replicated ledger is no longer this holder's: what was to be done under it was not done."""
 

@@ -6,7 +6,7 @@ a method that returns a new value; the store's version check decides which value
 docs/protocol/metadata.md#serialization, docs/protocol/metadata.md#ledger-states.
 
 Not its job: serialising metadata (`metadata_codec`); deciding who may make a transition and when (the client's protocol
-logic).
+logic); the transitions of unbounded ledgers (`unbounded`), which these methods refuse.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from bookgate.ledger.errors import IncorrectParameterException, UnauthorizedAccessException
 from bookgate.ledger.ledger_id import NO_ENTRY
 from bookgate.ledger.password_check import PasswordCheck
+from bookgate.ledger.terms import Terms
 
 
 class DigestType(enum.IntEnum):
@@ -84,6 +85,8 @@ class LedgerMetadata:
     format_version: int = CURRENT_FORMAT_VERSION
     password_check: PasswordCheck | None = field(default=None, repr=False, compare=False)
     """The password was withheld by a gateway, and this is known of it; `password` is empty then."""
+    terms: Terms | None = None
+    """Of an unbounded ledger; None for every other (`unbounded`)."""
 
     def __post_init__(self) -> None:
         problem = self._broken_rule()
@@ -154,6 +157,10 @@ class LedgerMetadata:
         return self.password
 
     @property
+    def is_unbounded(self) -> bool:
+        return self.terms is not None
+
+    @property
     def is_closed(self) -> bool:
         return self.state is _CLOSED
 
@@ -186,11 +193,13 @@ class LedgerMetadata:
 
     def begin_recovery(self) -> LedgerMetadata:
         """The transition OPEN → IN_RECOVERY."""
+        self._require_bounded()
         self._require(LedgerState.OPEN)
         return replace(self, state=LedgerState.IN_RECOVERY, creator_token=0)
 
     def close(self, last_entry_id: int, length: int) -> LedgerMetadata:
         """The transition OPEN or IN_RECOVERY → CLOSED, with the final last entry id and the length in payload bytes."""
+        self._require_bounded()
         self._require(LedgerState.OPEN, LedgerState.IN_RECOVERY)
         return replace(self, state=LedgerState.CLOSED, last_entry_id=last_entry_id, length=length, creator_token=0)
 
@@ -198,6 +207,7 @@ class LedgerMetadata:
         """Replaces the last ensemble if it begins at `first_entry_id`; otherwise appends a fragment that begins
         there.
         """
+        self._require_bounded()
         self._require(LedgerState.OPEN, LedgerState.IN_RECOVERY)
         kept = self.fragments
         if kept[-1].first_entry_id == first_entry_id:
@@ -209,4 +219,11 @@ class LedgerMetadata:
             raise IncorrectParameterException(
                 f"a ledger that is {self.state.name} can't change so; it must be "
                 + " or ".join(state.name for state in states)
+            )
+
+    def _require_bounded(self) -> None:
+        if self.terms is not None:
+            raise IncorrectParameterException(
+                "the ledger is unbounded: it is not recovered, changed or closed as others are, but by whoever takes "
+                "it over"
             )

@@ -24,6 +24,7 @@ from bookgate.ledger.errors import IncorrectParameterException, MetadataFormatEx
 from bookgate.ledger.ledger_id import NO_ENTRY
 from bookgate.ledger.metadata import DigestType, Fragment, LedgerMetadata, LedgerState
 from bookgate.ledger.protobuf_text import quoted
+from bookgate.ledger.unbounded_codec import disguised, undisguised
 from bookgate.ledger.varint import encode_varint
 from bookgate.protos.bookkeeper.proto.data_formats_pb2 import LedgerMetadataFormat
 
@@ -45,6 +46,8 @@ def encode(metadata: LedgerMetadata) -> bytes:
         raise MetadataSerializationException(f"there is no metadata format version {metadata.format_version}")
     if metadata.password_check is not None:
         raise MetadataSerializationException("the password was withheld: these are not all of the ledger's metadata")
+    if metadata.terms is not None and metadata.format_version != 3:
+        raise MetadataSerializationException("an unbounded ledger has metadata of version 3: no other can hold terms")
     header = b"%s%d\n" % (_PREFIX, metadata.format_version)
     if metadata.format_version == 1:
         return header + _encode_v1(metadata)
@@ -102,6 +105,18 @@ def stored_format(data: bytes) -> LedgerMetadataFormat:
 
 def to_format(metadata: LedgerMetadata) -> LedgerMetadataFormat:
     """The protobuf message that the gateway sends and that version 3 stores."""
+    message = _bounded_fields(metadata) if metadata.terms is None else disguised(metadata)
+    message.cToken = metadata.creator_token
+    if metadata.password is not None and metadata.digest_type is not None:
+        message.MergeFrom(LedgerMetadataFormat(digestType=metadata.digest_type.name, password=metadata.password))
+    if metadata.ctime_ms is not None:
+        message.ctime = metadata.ctime_ms
+    for key, value in metadata.custom_metadata.items():
+        message.customMetadata.add(key=key, value=value)
+    return message
+
+
+def _bounded_fields(metadata: LedgerMetadata) -> LedgerMetadataFormat:
     message = LedgerMetadataFormat(
         quorumSize=metadata.write_quorum_size,
         ensembleSize=metadata.ensemble_size,
@@ -109,16 +124,9 @@ def to_format(metadata: LedgerMetadata) -> LedgerMetadataFormat:
         lastEntryId=metadata.last_entry_id,
         state=metadata.state.name,
         ackQuorumSize=metadata.ack_quorum_size,
-        cToken=metadata.creator_token,
     )
     for fragment in metadata.fragments:
         message.segment.add(ensembleMember=fragment.ensemble, firstEntryId=fragment.first_entry_id)
-    if metadata.password is not None and metadata.digest_type is not None:
-        message.MergeFrom(LedgerMetadataFormat(digestType=metadata.digest_type.name, password=metadata.password))
-    if metadata.ctime_ms is not None:
-        message.ctime = metadata.ctime_ms
-    for key, value in metadata.custom_metadata.items():
-        message.customMetadata.add(key=key, value=value)
     return message
 
 
@@ -131,6 +139,8 @@ def from_format(message: LedgerMetadataFormat, format_version: int = 3) -> Ledge
     custom_metadata = {entry.key: entry.value for entry in message.customMetadata}
     _check_texts(custom_metadata, "a key of the custom metadata")
     try:
+        if message.HasField("unbounded"):
+            return _unbounded(message, custom_metadata, format_version)
         return LedgerMetadata(
             ensemble_size=message.ensembleSize,
             write_quorum_size=message.quorumSize,
@@ -153,6 +163,20 @@ def from_format(message: LedgerMetadataFormat, format_version: int = 3) -> Ledge
         )
     except IncorrectParameterException as error:
         raise MetadataFormatException(str(error)) from error
+
+
+def _unbounded(message: LedgerMetadataFormat, custom_metadata: dict[str, bytes], format_version: int) -> LedgerMetadata:
+    _check_texts(message.unbounded.bookie, "a bookie id")
+    if format_version != 3 or not message.HasField("password"):
+        raise MetadataFormatException("ledger metadata are damaged: an unbounded ledger of an old format")
+    return replace(
+        undisguised(message.unbounded),
+        digest_type=_DIGEST_TYPES[message.digestType],
+        password=message.password,
+        ctime_ms=message.ctime if message.HasField("ctime") else None,
+        custom_metadata=custom_metadata,
+        creator_token=message.cToken,
+    )
 
 
 def _check_fields(message: LedgerMetadataFormat) -> None:

@@ -36,6 +36,7 @@ from bookgate.ledger.metadata_store import (
     ServiceDiscovery,
 )
 from bookgate.ledger.payload_codec import CODEC_KEY, Compression, codec_for
+from bookgate.ledger.unbounded import check_ordinary
 from bookgate.runtime.unclosed import made_at, warn_unclosed
 from bookgate.thinclient.bookies.auth import ClientAuthProvider
 from bookgate.thinclient.bookies.connection import Connector, tcp_connector
@@ -326,6 +327,7 @@ class BookKeeper:
             NoSuchLedgerExistsOnMetadataServerException: There is no such ledger.
             UnauthorizedAccessException: The password is wrong (detected before any bookie is contacted).
             LedgerRecoveryException: Too few bookies responded. The ledger can be opened again later.
+            IllegalOpException: The ledger is unbounded.
         """
         self._check_open()
         with self.metrics.timed("LEDGER_OPEN"):
@@ -344,8 +346,10 @@ class BookKeeper:
 
         Raises:
             UnauthorizedAccessException: The password is wrong.
+            IllegalOpException: The ledger is unbounded.
         """
         self._check_open()
+        check_ordinary(record)
         record = unlocked(record, password, self._config)
         secrets = secrets_of(record, password, self._config)
         return ReadHandle(LedgerView(self._context, record, secrets, known_last_entry(record), asks_metadata=False))

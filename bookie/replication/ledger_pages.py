@@ -1,4 +1,7 @@
-"""Reads the metadata of many ledgers for an auditor: deleted ones are left out, damaged ones reported."""
+"""Reads the metadata of many ledgers for an auditor: deleted ones are left out, damaged ones reported.
+
+Unbounded ledgers are left out as well: auto-recovery has no rules for them (their writer keeps every fragment but the
+last fully replicated, and copies would need its term). docs/protocol/unbounded-ledgers.md#metadata."""
 
 from __future__ import annotations
 
@@ -26,7 +29,8 @@ async def see_all_ledgers(factory: LedgerManagerFactory, membership: Membership 
 async def read_page(
     manager: LedgerManager, numbers: Iterable[int], unreadable: Callable[[LedgerId, MetadataFormatException], None]
 ) -> list[LedgerRecord]:
-    """The records of those ledgers of scope 0 that exist and can be read; `unreadable` is told of damaged ones.
+    """The records of those ledgers of scope 0 that exist, are ordinary and can be read; `unreadable` is told of damaged
+    ones.
 
     Raises:
         BKException: Any other failure of the store.
@@ -35,7 +39,7 @@ async def read_page(
     page = []
     for ledger_id, record in zip(ids, await manager.read_many(ids), strict=True):
         if isinstance(record, LedgerRecord):
-            page.append(record)
+            page += () if record.metadata.is_unbounded else (record,)
         elif isinstance(record, MetadataFormatException):
             unreadable(ledger_id, record)
         elif not isinstance(record, NoSuchLedgerExistsOnMetadataServerException):

@@ -8,7 +8,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from bookgate.ledger.errors import IncorrectParameterException
+from bookgate.ledger.metadata import LedgerMetadata
 from bookgate.ledger.metadata_store import LedgerRecord
+from bookgate.ledger.unbounded import deleted_before
 from bookgate.runtime.command_line.output import shown_time
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
@@ -40,6 +42,20 @@ def describe(record: LedgerRecord) -> dict[str, Any]:
             key: value.decode(errors="backslashreplace") for key, value in metadata.custom_metadata.items()
         },
         "created_ms": record.creation_ms,
+        **_unbounded(metadata),
+    }
+
+
+def _unbounded(metadata: LedgerMetadata) -> dict[str, Any]:
+    """What only an unbounded ledger has."""
+    if metadata.terms is None:
+        return {}
+    terms = metadata.terms
+    return {
+        "term": terms.term,
+        "deleted_before": deleted_before(metadata),
+        "max_fragment_bytes": terms.caps.max_bytes,
+        "max_fragment_entries": terms.caps.max_entries,
     }
 
 

@@ -17,6 +17,7 @@ from bookgate.ledger.errors import BKException, IllegalOpException
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import LedgerState
 from bookgate.ledger.metadata_store import LedgerRecord
+from bookgate.ledger.unbounded import check_ordinary
 from bookgate.runtime.logs import log_event
 from bookgate.thinclient.handles.context import ClientContext, LedgerSecrets, secrets_of, unlocked
 from bookgate.thinclient.handles.ledger_view import LedgerView
@@ -36,6 +37,7 @@ _WRITER_KEY = "bookgate.writer"
 async def open_ledger(context: ClientContext, ledger_id: LedgerId, password: bytes, recovery: bool) -> ReadHandle:
     """A reader of a ledger, once it is recovered where that is wanted. Raises as `BookKeeper.open_ledger` says."""
     record = await context.ledger_manager.read(ledger_id)
+    check_ordinary(record)
     record = unlocked(record, password, context.config)
     secrets = secrets_of(record, password, context.config)
     if recovery and not record.metadata.is_closed:
@@ -72,10 +74,11 @@ async def last_adds_confirmed(
     room = asyncio.Semaphore(_LEDGERS_AT_ONCE)
 
     async def ask(record: LedgerRecord, secrets: LedgerSecrets) -> int | BKException:
-        if record.metadata.is_closed:
+        if record.metadata.is_closed and not record.metadata.is_unbounded:
             return record.metadata.last_entry_id
         async with room:
             try:
+                check_ordinary(record)
                 return (await read_last_confirmed(context, record, secrets)).result
             except BKException as error:
                 return error
@@ -88,6 +91,7 @@ async def reopen_empty_ledger(
 ) -> WriteHandle:
     """The writer of an OPEN ledger without entries. Raises IllegalOpException for one that can't be taken up."""
     record = await context.ledger_manager.read(ledger_id)
+    check_ordinary(record)
     record = unlocked(record, password, context.config)
     secrets = secrets_of(record, password, context.config)
     await _check_never_written(context, record, secrets)

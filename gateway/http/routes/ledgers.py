@@ -34,6 +34,7 @@ from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import DigestType, LedgerMetadata
 from bookgate.ledger.metadata_codec import encode
 from bookgate.ledger.metadata_store import LedgerManager, LedgerManagerFactory, LedgerRecord, RawLedgerRecord
+from bookgate.ledger.unbounded import deleted_before
 from bookgate.runtime.cooperative_yield import giving_way
 from bookgate.runtime.security.actions import Action
 
@@ -293,6 +294,7 @@ def shown(record: LedgerRecord) -> dict[str, Any]:
         "ledgerId": record.ledger_id.low,
         "ledgerScopeId": record.ledger_id.scope_id,
         "version": record.version,
+        **({} if metadata.terms is None else {"term": metadata.terms.term, "deletedBefore": deleted_before(metadata)}),
     }
 
 

@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class LedgerMetadataFormat(_message.Message):
-    __slots__ = ("quorumSize", "ensembleSize", "length", "lastEntryId", "state", "segment", "digestType", "password", "ackQuorumSize", "ctime", "customMetadata", "cToken")
+    __slots__ = ("quorumSize", "ensembleSize", "length", "lastEntryId", "state", "segment", "digestType", "password", "ackQuorumSize", "ctime", "customMetadata", "cToken", "unbounded")
     class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         OPEN: _ClassVar[LedgerMetadataFormat.State]
@@ -52,6 +52,7 @@ class LedgerMetadataFormat(_message.Message):
     CTIME_FIELD_NUMBER: _ClassVar[int]
     CUSTOMMETADATA_FIELD_NUMBER: _ClassVar[int]
     CTOKEN_FIELD_NUMBER: _ClassVar[int]
+    UNBOUNDED_FIELD_NUMBER: _ClassVar[int]
     quorumSize: int
     ensembleSize: int
     length: int
@@ -64,7 +65,45 @@ class LedgerMetadataFormat(_message.Message):
     ctime: int
     customMetadata: _containers.RepeatedCompositeFieldContainer[LedgerMetadataFormat.cMetadataMapEntry]
     cToken: int
-    def __init__(self, quorumSize: _Optional[int] = ..., ensembleSize: _Optional[int] = ..., length: _Optional[int] = ..., lastEntryId: _Optional[int] = ..., state: _Optional[_Union[LedgerMetadataFormat.State, str]] = ..., segment: _Optional[_Iterable[_Union[LedgerMetadataFormat.Segment, _Mapping]]] = ..., digestType: _Optional[_Union[LedgerMetadataFormat.DigestType, str]] = ..., password: _Optional[bytes] = ..., ackQuorumSize: _Optional[int] = ..., ctime: _Optional[int] = ..., customMetadata: _Optional[_Iterable[_Union[LedgerMetadataFormat.cMetadataMapEntry, _Mapping]]] = ..., cToken: _Optional[int] = ...) -> None: ...
+    unbounded: UnboundedLedgerFormat
+    def __init__(self, quorumSize: _Optional[int] = ..., ensembleSize: _Optional[int] = ..., length: _Optional[int] = ..., lastEntryId: _Optional[int] = ..., state: _Optional[_Union[LedgerMetadataFormat.State, str]] = ..., segment: _Optional[_Iterable[_Union[LedgerMetadataFormat.Segment, _Mapping]]] = ..., digestType: _Optional[_Union[LedgerMetadataFormat.DigestType, str]] = ..., password: _Optional[bytes] = ..., ackQuorumSize: _Optional[int] = ..., ctime: _Optional[int] = ..., customMetadata: _Optional[_Iterable[_Union[LedgerMetadataFormat.cMetadataMapEntry, _Mapping]]] = ..., cToken: _Optional[int] = ..., unbounded: _Optional[_Union[UnboundedLedgerFormat, _Mapping]] = ...) -> None: ...
+
+class UnboundedLedgerFormat(_message.Message):
+    __slots__ = ("ensembleSize", "writeQuorumSize", "ackQuorumSize", "state", "term", "holder", "lengthBefore", "bookie", "fragment", "lastEntryId", "length", "maxFragmentBytes", "maxFragmentEntries")
+    class FragmentFormat(_message.Message):
+        __slots__ = ("after", "member")
+        AFTER_FIELD_NUMBER: _ClassVar[int]
+        MEMBER_FIELD_NUMBER: _ClassVar[int]
+        after: int
+        member: _containers.RepeatedScalarFieldContainer[int]
+        def __init__(self, after: _Optional[int] = ..., member: _Optional[_Iterable[int]] = ...) -> None: ...
+    ENSEMBLESIZE_FIELD_NUMBER: _ClassVar[int]
+    WRITEQUORUMSIZE_FIELD_NUMBER: _ClassVar[int]
+    ACKQUORUMSIZE_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    HOLDER_FIELD_NUMBER: _ClassVar[int]
+    LENGTHBEFORE_FIELD_NUMBER: _ClassVar[int]
+    BOOKIE_FIELD_NUMBER: _ClassVar[int]
+    FRAGMENT_FIELD_NUMBER: _ClassVar[int]
+    LASTENTRYID_FIELD_NUMBER: _ClassVar[int]
+    LENGTH_FIELD_NUMBER: _ClassVar[int]
+    MAXFRAGMENTBYTES_FIELD_NUMBER: _ClassVar[int]
+    MAXFRAGMENTENTRIES_FIELD_NUMBER: _ClassVar[int]
+    ensembleSize: int
+    writeQuorumSize: int
+    ackQuorumSize: int
+    state: LedgerMetadataFormat.State
+    term: int
+    holder: int
+    lengthBefore: int
+    bookie: _containers.RepeatedScalarFieldContainer[str]
+    fragment: _containers.RepeatedCompositeFieldContainer[UnboundedLedgerFormat.FragmentFormat]
+    lastEntryId: int
+    length: int
+    maxFragmentBytes: int
+    maxFragmentEntries: int
+    def __init__(self, ensembleSize: _Optional[int] = ..., writeQuorumSize: _Optional[int] = ..., ackQuorumSize: _Optional[int] = ..., state: _Optional[_Union[LedgerMetadataFormat.State, str]] = ..., term: _Optional[int] = ..., holder: _Optional[int] = ..., lengthBefore: _Optional[int] = ..., bookie: _Optional[_Iterable[str]] = ..., fragment: _Optional[_Iterable[_Union[UnboundedLedgerFormat.FragmentFormat, _Mapping]]] = ..., lastEntryId: _Optional[int] = ..., length: _Optional[int] = ..., maxFragmentBytes: _Optional[int] = ..., maxFragmentEntries: _Optional[int] = ...) -> None: ...
 
 class BookieServiceInfoFormat(_message.Message):
     __slots__ = ("endpoints", "properties")

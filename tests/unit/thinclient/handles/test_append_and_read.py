@@ -3,6 +3,7 @@
 import asyncio
 from array import array
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,7 +21,8 @@ from bookgate.ledger.errors import (
     UnauthorizedAccessException,
 )
 from bookgate.ledger.ledger_id import LedgerId
-from bookgate.ledger.metadata import DigestType, LedgerState
+from bookgate.ledger.metadata import DigestType, LedgerMetadata, LedgerState
+from bookgate.ledger.unbounded import close_unbounded, create_unbounded
 from bookgate.ledger.wire.messages import AddRequest, ReadRequest
 from tests.unit.thinclient.fakes import fake_cluster
 from tests.unit.thinclient.inside import window_of
@@ -351,3 +353,21 @@ async def test_an_empty_open_ledger_can_be_taken_up_and_one_with_entries_can_not
             await client.reopen_empty_ledger(written.ledger_id)
         with pytest.raises(IllegalOpException, match="it is CLOSED"):
             await client.reopen_empty_ledger(empty.ledger_id, b"planted-p")
+
+
+@pytest.mark.asyncio
+async def test_an_unbounded_ledger_is_not_opened_as_an_ordinary_one() -> None:
+    async with fake_cluster() as cluster:
+        client = cluster.client()
+        members = [bookie.bookie_id for bookie in cluster.bookies]
+        metadata = create_unbounded(LedgerMetadata.new(members, 3, 2))
+        record = await cluster.metadata.create(LedgerId.unscoped(7), metadata)
+        for call in (client.open_ledger(7), client.open_ledger(7, recovery=False), client.reopen_empty_ledger(7)):
+            with pytest.raises(IllegalOpException, match="ledger 7 is unbounded"):
+                await call
+        with pytest.raises(IllegalOpException, match="ledger 7 is unbounded"):
+            client.open_record(record)
+        closed = replace(record, metadata=close_unbounded(metadata, 4, 40))
+        for found in await client.last_adds_confirmed([record, closed]):
+            assert isinstance(found, IllegalOpException)
+        assert (await cluster.metadata.read(record.ledger_id)).metadata == metadata
