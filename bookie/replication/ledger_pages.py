@@ -36,10 +36,10 @@ async def read_page(
         BKException: Any other failure of the store.
     """
     ids = [LedgerId.unscoped(number) for number in numbers]
-    page = []
+    page: list[LedgerRecord] = []
     for ledger_id, record in zip(ids, await manager.read_many(ids), strict=True):
         if isinstance(record, LedgerRecord):
-            page += () if record.metadata.is_unbounded else (record,)
+            page += [] if record.metadata.is_unbounded else [record]
         elif isinstance(record, MetadataFormatException):
             unreadable(ledger_id, record)
         elif not isinstance(record, NoSuchLedgerExistsOnMetadataServerException):

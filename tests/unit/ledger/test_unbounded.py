@@ -75,7 +75,8 @@ def test_closed_is_final() -> None:
         begin_term(closed, 77)
     with pytest.raises(LedgerClosedException, match="entry 9"):
         check_holder(closed, 0, 0)
-    for change in (lambda: open_term(closed), lambda: begin_fragment(closed, Fragment(9, B), 0)):
+    changes: list[Callable[[], object]] = [lambda: open_term(closed), lambda: begin_fragment(closed, Fragment(9, B), 0)]
+    for change in changes:
         with pytest.raises(IncorrectParameterException, match="CLOSED"):
             change()
 
@@ -94,7 +95,8 @@ def test_ordinary_transitions_refuse_it(change: Callable[[], object]) -> None:
 
 
 def test_an_ordinary_ledger_is_not_taken_over() -> None:
-    for change in (lambda: begin_term(ORDINARY, 1), lambda: trim(ORDINARY, 5)):
+    changes: list[Callable[[], object]] = [lambda: begin_term(ORDINARY, 1), lambda: trim(ORDINARY, 5)]
+    for change in changes:
         with pytest.raises(IncorrectParameterException, match="not unbounded"):
             change()
     check_ordinary(LedgerRecord(LedgerId.unscoped(1), ORDINARY, 0))
