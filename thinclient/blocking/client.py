@@ -700,6 +700,7 @@ class BookKeeper(BookKeeperFacade):
             NoSuchLedgerExistsOnMetadataServerException: There is no such ledger.
             UnauthorizedAccessException: The password is wrong (detected before any bookie is contacted).
             LedgerRecoveryException: Too few bookies responded. The ledger can be opened again later.
+            IllegalOpException: The ledger is unbounded.
         """
         return ReadHandle(
             self._thread, self._run(self._asynchronous.open_ledger(ledger_id, password, recovery, scope_id=scope_id))
@@ -718,6 +719,7 @@ class BookKeeper(BookKeeperFacade):
 
         Raises:
             UnauthorizedAccessException: The password is wrong.
+            IllegalOpException: The ledger is unbounded.
         """
         return ReadHandle(self._thread, self._asynchronous.open_record(record, password))
 
