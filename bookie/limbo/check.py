@@ -4,7 +4,8 @@ A ledger leaves limbo when its metadata are gone, or when it is closed and this 
 ensembles place on it: from then on "no such entry" is true. An open ledger may end anywhere, so it stays until someone
 has closed it; a closed one that lacks entries here is marked, once, and stays until these were replicated, to here or
 elsewhere. Where auto-recovery does not run nobody is asked. One that names this bookie is fenced before it leaves: that
-it had been fenced may be among what was lost (R9).
+it had been fenced may be among what was lost (R9). One that a stranger has made known here, with a master key that is
+not the ledger's, is forgotten and made anew with its own.
 
 A released ledger is answered with "no such ledger" from then on, so the rules for deletions apply: only the metadata of
 the bookie's own cluster count, and gone means missing in two passes a full period apart. A store that is temporarily
@@ -25,10 +26,10 @@ from typing import Any
 from pyroaring import BitMap64
 
 from bookgate.bookie.collection.deletion_rules import Quarantine
+from bookgate.bookie.limbo.foreign_key import Key, judge_key, own_key
 from bookgate.bookie.limbo.placed_entries import placed_entries
 from bookgate.bookie.storage.storage import LedgerStorage
 from bookgate.bookie.system.files import StorageCorruptException
-from bookgate.ledger.digest import ledger_master_key
 from bookgate.ledger.errors import (
     BKException,
     MetadataFormatException,
@@ -109,8 +110,8 @@ class LimboCheck:
         """Where the pass under way asks for copies."""
         self._marked: set[int] = set()
         """Ledgers that this process has marked: one that can't be repaired is not marked for ever."""
-        self._without_key: set[int] = set()
-        """Ledgers of which this process has said that it can't fence them."""
+        self._told: set[int] = set()
+        """Ledgers of which this process has said why their key keeps them in limbo."""
 
     async def run(self) -> None:
         """A pass every period, as long as there is anything in limbo or may come to be."""
@@ -152,12 +153,15 @@ class LimboCheck:
         return len(numbers)
 
     async def _is_settled(self, number: int, record: LedgerRecord | BKException) -> bool:
-        if isinstance(record, BKException) or not record.metadata.is_closed:
+        if isinstance(record, BKException):
             return False
         metadata = record.metadata
         if self._membership.bookie_id not in metadata.bookies:
-            return True
+            return metadata.is_closed
         try:
+            await self._see_to_its_key(record)
+            if not metadata.is_closed:
+                return False
             if await self._in_thread(lambda: self._holds_its_part(number, metadata)):
                 return await self._is_fenced(record)
         except StorageCorruptException as error:
@@ -171,17 +175,36 @@ class LimboCheck:
 
     async def _is_fenced(self, record: LedgerRecord) -> bool:
         """Fences the ledger; where nothing of it is here, with the key that its password makes, if that is known."""
-        metadata = record.metadata
-        password = None if metadata.password_check is not None else metadata.password
-        if password is None and self._storage.ledgers.get(record.ledger_id) is None:
-            number = record.ledger_id.number
-            if number not in self._without_key:
-                self._without_key.add(number)
-                reason = "it can't be fenced: nothing of it is here, and its password is not known"
-                log_event(_log, "limbo_stays", logging.WARNING, ledger=ledger_name(number), error=reason)
+        key = own_key(record.metadata)
+        if key is None and self._storage.ledgers.get(record.ledger_id) is None:
+            self._tell_once(record, "it can't be fenced: nothing of it is here, and its password is not known")
             return False
-        await self._fence(record.ledger_id, ledger_master_key(password or b""))
+        await self._fence(record.ledger_id, key or b"")
         return True
+
+    async def _see_to_its_key(self, record: LedgerRecord) -> None:
+        """Of who repairs the ledger the key has to be the one here."""
+        found = await self._in_thread(lambda: judge_key(self._storage, record))
+        if found is Key.DOUBTFUL:
+            self._tell_once(
+                record,
+                "it is known here by another master key than its password in the metadata makes, and entries of it are "
+                "here: it takes no copies; see `bookgate bookie inspect` for what is here",
+            )
+        key = own_key(record.metadata)
+        if found is not Key.FOREIGN or key is None:
+            return
+        await self._metadata.registration_manager.verify(self._membership)
+        await self._in_thread(lambda: self._storage.delete_ledgers([record.ledger_id.number]))
+        await self._fence(record.ledger_id, key)
+        note = "a request with another key than the ledger's was the first here; what came with it is given up"
+        log_event(_log, "limbo_key_replaced", logging.WARNING, ledger=record.ledger_id, note=note)
+
+    def _tell_once(self, record: LedgerRecord, reason: str) -> None:
+        number = record.ledger_id.number
+        if number not in self._told:
+            self._told.add(number)
+            log_event(_log, "limbo_stays", logging.WARNING, ledger=ledger_name(number), error=reason)
 
     async def _find_marks(self) -> ReplicationMetadata | None:
         """Where to ask for copies of what is missing here; None: nobody would make them, or this bookie may not ask."""

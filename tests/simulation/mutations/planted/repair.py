@@ -751,6 +751,16 @@ MUTATIONS = (
         tests=("tests/unit/bookie/limbo/test_former_life.py",),
     ),
     Mutation(
+        "limbo-keeps-a-strangers-key",
+        "auto-recovery",
+        (),
+        "a fence with a wrong key that is the first at a wiped bookie keeps whoever repairs the ledger away for good",
+        "bookie/limbo/foreign_key.py",
+        "if key is None or ledger is None or ledger.master_key == key:",
+        "if key is None or ledger is None or ledger.master_key:",
+        tests=("tests/unit/bookie/limbo/test_check.py",),
+    ),
+    Mutation(
         "moved-ledgers-forgotten",
         "auto-recovery",
         (),

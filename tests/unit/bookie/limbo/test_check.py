@@ -12,7 +12,8 @@ import pytest
 
 from bookgate.bookie.limbo.check import LimboCheck, all_ledgers
 from bookgate.bookie.limbo.placed_entries import placed_entries
-from bookgate.ledger.digest import ledger_master_key
+from bookgate.ledger.digest import digest_for, ledger_master_key
+from bookgate.ledger.entry import encode_entry, encode_header
 from bookgate.ledger.errors import (
     BKException,
     MetaStoreException,
@@ -22,7 +23,7 @@ from bookgate.ledger.errors import (
     WrongClusterException,
 )
 from bookgate.ledger.ledger_id import LedgerId
-from bookgate.ledger.metadata import Fragment, LedgerMetadata, LedgerState
+from bookgate.ledger.metadata import DigestType, Fragment, LedgerMetadata, LedgerState
 from bookgate.ledger.metadata_store import LedgerManagerFactory, LedgerRecord, Membership
 from bookgate.ledger.password_check import PasswordCheck
 from tests.unit.bookie.storage.storage_support import OpenStorage, opened
@@ -111,6 +112,7 @@ class Checked:
         self.now = 0.0
         self.fenced: dict[int, bytes] = {}
         self.no_space_for: set[int] = set()
+        self._bookie = bookie
         self._check = LimboCheck(
             bookie.storage,
             cast(LedgerManagerFactory, store),
@@ -126,6 +128,7 @@ class Checked:
         if ledger_id.number in self.no_space_for:
             raise WriteException(f"ledger {ledger_id} is not fenced: there is no space")
         self.fenced[ledger_id.number] = master_key
+        self._bookie.storage.ledgers.get_or_create(ledger_id, master_key)
 
     def after(self, seconds: float) -> None:
         self.now += seconds
@@ -157,6 +160,8 @@ def test_what_leaves_and_what_stays(tmp_path: Path) -> None:
         }
     )
     with opened(tmp_path) as bookie:
+        for number in (1, 2):
+            bookie.ledger(number, ledger_master_key(b""))
         bookie.add(1, 0, 1, 2)
         bookie.add(2, 0, 1)
         bookie.storage.limbo_marks.add([*listed(store), 9])
@@ -203,6 +208,7 @@ def test_what_leaves_is_fenced_if_it_names_the_bookie(tmp_path: Path) -> None:
         }
     )
     with opened(tmp_path) as bookie:
+        bookie.ledger(1, ledger_master_key(b""))
         bookie.add(1, 0)
         bookie.storage.limbo_marks.add(listed(store))
         check = Checked(bookie, store)
@@ -210,6 +216,46 @@ def test_what_leaves_is_fenced_if_it_names_the_bookie(tmp_path: Path) -> None:
         assert bookie.storage.limbo() == [3, 4]
         assert check.fenced.keys() == {1, 2}
         assert check.fenced[2] == ledger_master_key(b"secret")
+
+
+@pytest.mark.parametrize("state", [LedgerState.OPEN, LedgerState.CLOSED])
+def test_the_key_that_the_metadata_bear_out_counts(
+    tmp_path: Path, state: LedgerState, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A stranger was the first at a bookie that had lost the ledgers: with a fence, or with copies of its own."""
+    closed = state is LedgerState.CLOSED
+    known = replace(metadata(LedgerState.CLOSED, 1, (0, "abc"), quorum=3), password=b"secret")
+    if not closed:
+        known = replace(known, state=state, last_entry_id=-1, length=0)
+    own = digest_for(DigestType.CRC32C, b"secret")
+    stored = {2: encode_entry(own, 2, 0, -1, 1, b"x"), 3: encode_entry(own, 2, 0, -1, 1, b"x")}
+    stored[3] = encode_header(4, 3, 0, -1, 1) + stored[3][len(stored[3]) - 5 :]  # of another ledger
+    withheld = replace(known, password=b"", password_check=PasswordCheck(b"salt", b"hash"))
+    store = Store({1: known, 2: known, 3: known, 4: known, 5: withheld})
+    stranger, right = b"s" * 20, ledger_master_key(b"secret")
+    with opened(tmp_path) as bookie:
+        bookie.storage.limbo_marks.add(listed(store))
+        for number in (1, 2, 3, 5):
+            bookie.ledger(number, stranger)
+            bookie.fence(number)
+        bookie.ledger(4, right)
+        bookie.fence(4)
+        for number, entry in stored.items():
+            bookie.writer.add_entry(bookie.ledger(number), 0, entry, number)
+        bookie.acks.wait_for(*stored)
+        check = Checked(bookie, store)
+        for _ in range(2):
+            check.after(0)
+        found = {number: bookie.ledger(number) for number in store.ledgers}
+        assert {number for number, ledger in found.items() if ledger.master_key == right} == {1, 3, 4}
+        assert check.fenced == {1: right, 3: right}
+        assert all(ledger.fenced and ledger.limbo for ledger in found.values())
+        held = {number: list(bookie.storage.reader.entry_ids(ledger)) for number, ledger in found.items()}
+        assert held == {1: [], 2: [(0, 1)], 3: [], 4: [], 5: []}
+        assert store.marks == ([(number, ["a:1"]) for number in store.ledgers] if closed else [])
+    assert caplog.text.count("another master key than its password") == 1, "of ledger 2, once"
+    with opened(tmp_path) as again:
+        assert again.ledger(1).master_key != stranger
 
 
 def test_what_is_missing_is_marked_once(tmp_path: Path) -> None:
