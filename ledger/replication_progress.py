@@ -218,13 +218,24 @@ def together(workers: Sequence[WorkerProgress], now_ms: int) -> ClusterProgress:
 
 
 async def forget_the_gone(store: ReplicationMetadata, now_ms: int) -> None:
-    """Removes the records of workers whose processes are gone for long. Raises what the store raises."""
+    """Removes the records of workers whose processes are gone for long, and such as tell no time.
+
+    A worker that lives writes its own again soon. Raises what the store raises.
+    """
     for key, record in (await store.records(RecordKind.PROGRESS)).items():
         if not key.startswith(KEY_PREFIX):
             continue
-        told = decode(record.value)
-        if told is not None and now_ms - told.time_ms > 10 * _STALE_MS:
+        written_ms = _time_of(record.value)
+        if written_ms is None or now_ms - written_ms > 10 * _STALE_MS:
             await store.remove_record(RecordKind.PROGRESS, key)
+
+
+def _time_of(record: bytes) -> int | None:
+    """When a record was written, be it a later version's; None: it is damaged."""
+    try:
+        return int(json.loads(record)["time_ms"])
+    except (ValueError, TypeError, KeyError):
+        return None
 
 
 def facts_of(progress: ClusterProgress) -> dict[str, object]:

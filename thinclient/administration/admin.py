@@ -38,7 +38,7 @@ from bookgate.thinclient.handles.context import ledger_id_of, status_error
 from bookgate.thinclient.handles.opening_call import opens
 from bookgate.thinclient.metadata_source import metadata_factory
 from bookgate.thinclient.tools.admin_client import AdminHttp, admin_url
-from bookgate.thinclient.tools.draining import Look, look, wait_until_empty
+from bookgate.thinclient.tools.draining import Emptied, Look, decommission, look
 
 _GC = "/api/v1/bookie/gc"
 
@@ -227,20 +227,23 @@ class Admin:
         """Which ledgers name a bookie, and what keeps them there: one listing of all ledgers."""
         return await look(self._factory, bookie_id)
 
-    async def decommission(self, bookie_id: str) -> int:
+    async def decommission(self, bookie_id: str, *, force: bool = False) -> Emptied:
         """Takes a stopped bookie out of the cluster: waits until no ledger names it, then removes its cookie.
 
+        Args:
+            bookie_id: The bookie.
+            force: Ledgers that can't be moved, since entries of them have no copy left, are given up: they still name
+                the bookie, and what is recorded of each tells so.
+
         Returns:
-            How many ledgers were moved meanwhile.
+            How many ledgers were moved meanwhile, and which were given up.
 
         Raises:
-            IllegalOpException: It is registered, nobody works on it, or what is left has no copies to be moved.
+            IllegalOpException: It is registered, nobody works on it, or, without `force`, what is left has no copies to
+                be moved.
         """
-        await control.require_unregistered(self._factory, bookie_id, "it is decommissioned")
-        await control.begin_draining(self._factory, bookie_id, int(time.time() * 1000))
-        emptied = await wait_until_empty(self._factory, bookie_id, lambda _look, _estimate: None)
-        await control.remove_emptied(self._factory, bookie_id)
-        return emptied.moved
+        emptied, _ = await decommission(self._factory, bookie_id, lambda _look, _estimate: None, force=force)
+        return emptied
 
     # Replicas
 

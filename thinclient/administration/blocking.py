@@ -13,7 +13,7 @@ from bookgate.thinclient.administration.admin import BookieSpace, RecoveryStatus
 from bookgate.thinclient.blocking.facades import Facade
 from bookgate.thinclient.blocking.loop_thread import LoopThread, iterate
 from bookgate.thinclient.config import ClientConfig
-from bookgate.thinclient.tools.draining import Look
+from bookgate.thinclient.tools.draining import Emptied, Look
 
 Member = TypeVar("Member", bound=Callable[..., Any])
 
@@ -123,8 +123,8 @@ class Admin(Facade[admin.Admin]):
         return self._run(self._asynchronous.draining(bookie_id))
 
     @_as(admin.Admin.decommission)
-    def decommission(self, bookie_id: str) -> int:
-        return self._run(self._asynchronous.decommission(bookie_id))
+    def decommission(self, bookie_id: str, *, force: bool = False) -> Emptied:
+        return self._run(self._asynchronous.decommission(bookie_id, force=force))
 
     @_as(admin.Admin.replicas)
     def replicas(self, ledger_id: int | LedgerId) -> list[Replicas]:

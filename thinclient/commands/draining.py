@@ -13,6 +13,7 @@ from bookgate.ledger.metadata_store import LedgerManagerFactory
 from bookgate.runtime.command_line.output import AsJson, fail, print_result
 from bookgate.runtime.estimates import Estimate
 from bookgate.thinclient.commands.client_options import BookieId, Gateways, with_metadata
+from bookgate.thinclient.tools import draining as tools
 from bookgate.thinclient.tools.draining import Emptied, Look, look, wait_until_empty
 
 
@@ -91,11 +92,8 @@ def decommission(
 
     async def work(factory: LedgerManagerFactory) -> tuple[Emptied, bool]:
         await control.require_unregistered(factory, bookie, "it is decommissioned")
-        await control.begin_draining(factory, bookie, int(time.time() * 1000))
         _warn(await _problems(factory, bookie))
-        emptied = await wait_until_empty(factory, bookie, _Teller(bookie), give_up=force)
-        given_up = [ledger_id.low for ledger_id in emptied.given_up]
-        return emptied, await control.remove_emptied(factory, bookie, given_up, int(time.time() * 1000))
+        return await tools.decommission(factory, bookie, _Teller(bookie), force=force)
 
     emptied, removed = with_metadata(context, gateways, work)
     print_result(

@@ -13,6 +13,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from bookgate.ledger import replication_control as control
 from bookgate.ledger.errors import (
     IllegalOpException,
     MetadataFormatException,
@@ -21,6 +22,7 @@ from bookgate.ledger.errors import (
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata_store import LedgerManager, LedgerManagerFactory, LedgerRecord
 from bookgate.ledger.replication_control import draining_obstacle, ledgers_naming, unrecoverable_at
+from bookgate.runtime.clock import now_ms
 from bookgate.runtime.estimates import Estimate, Progress
 
 _READ_AT_ONCE = 500
@@ -108,6 +110,32 @@ async def wait_until_empty(
         else:
             found = await look(factory, bookie_id)
     return Emptied(estimate.total)
+
+
+async def decommission(
+    factory: LedgerManagerFactory, bookie_id: str, tell: Callable[[Look, Estimate], None], *, force: bool = False
+) -> tuple[Emptied, bool]:
+    """Takes a stopped bookie out of the cluster: waits until no ledger names it, then removes its cookie.
+
+    Args:
+        factory: The metadata.
+        bookie_id: The bookie.
+        tell: Called after each look.
+        force: Ledgers that can't be moved, since entries have no copy left, are given up: they still name the bookie,
+            and what is recorded of each tells so.
+
+    Returns:
+        How the wait has ended, and whether there was a cookie.
+
+    Raises:
+        IllegalOpException: It is registered, nobody works on it, or what is left has no copies to be moved.
+        BKException: The store can't be read or written.
+    """
+    await control.require_unregistered(factory, bookie_id, "it is decommissioned")
+    await control.begin_draining(factory, bookie_id, now_ms())
+    emptied = await wait_until_empty(factory, bookie_id, tell, give_up=force)
+    given_up = [ledger_id.low for ledger_id in emptied.given_up]
+    return emptied, await control.remove_emptied(factory, bookie_id, given_up, now_ms())
 
 
 def _stuck(bookie_id: str, ledgers: Sequence[LedgerId]) -> str:

@@ -19,9 +19,12 @@ from bookgate.bookie.replication.copies.budget import Limits
 from bookgate.bookie.replication.repairs.marks import note_unrecoverable
 from bookgate.bookie.replication.repairs.worker import WorkerOptions
 from bookgate.bookie.standalone.local_zookeeper import LocalZooKeeper
+from bookgate.ledger.errors import IllegalOpException
 from bookgate.ledger.metadata_store import BookieSet, LedgerManagerFactory
 from bookgate.ledger.replication_control import find_bookie, given_up_with, loss_of
 from bookgate.ledger.replication_store import RecordKind
+from bookgate.thinclient.administration.admin import Admin
+from bookgate.thinclient.tools.draining import Emptied
 from tests.integration.bookie.replication.test_auto_recovery import members, metadata_of, until_auditor
 from tests.integration.bookie.replication.test_worker import check, written
 from tests.integration.thinclient.forked_cluster import ForkedCluster, forked_cluster
@@ -241,3 +244,30 @@ async def test_a_ledger_that_is_written_on_the_bookie_leaves_it_once_it_is_close
             assert json.loads(await waiting.stdout.read())["ledgers_left"] == 0
         assert leaving not in await members(factory, ledger.ledger_id)
         await check(client, ledger.ledger_id, 10)
+
+
+async def test_an_operators_program_gives_up_what_has_no_copy_left_only_when_told(small: ForkedCluster) -> None:
+    async with (
+        metadata_of(small) as factory,
+        await small.client() as client,
+        await Admin.connect(small.metadata_uri) as admin,
+    ):
+        ledger = await written(client, 5, 1, 1, 1)
+        (gone,) = ledger.metadata.bookies
+        with pytest.raises(IllegalOpException, match="stop it"):
+            await admin.decommission(gone, force=True)
+        await asyncio.to_thread(small.kill, gone)
+        await until_unregistered(factory, gone)
+        async with recovering(factory):
+            async with asyncio.timeout(60):
+                while not (await admin.draining(gone)).unrecoverable:  # noqa: ASYNC110 - as above
+                    await asyncio.sleep(0.05)
+            with pytest.raises(IllegalOpException, match="--force"):
+                await admin.decommission(gone)
+            assert await admin.decommission(gone, force=True) == Emptied(0, (ledger.ledger_id,))
+        assert await find_bookie(factory, gone) is None
+        record = await factory.replication_metadata.read_record(
+            RecordKind.UNRECOVERABLE_LEDGER, str(ledger.ledger_id.low)
+        )
+        assert record is not None
+        assert list(given_up_with(record.value)) == [gone]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -87,8 +88,16 @@ async def test_the_records_of_processes_that_are_long_gone_go(store: Replication
     at_ms = now_ms()
     for name, age_ms in (("gone", 1_300_000), ("recent", 1_000_000)):
         await store.write_record(KIND, f"worker.{name}", encode(told_by_a_worker(at_ms - age_ms)), None)
-    for name in ("scrub", "worker.later-version"):
-        await store.write_record(KIND, name, b"{}", None)
+    later = {"time_ms": at_ms - 1_000_000, "of a later version": []}
+    others = {
+        "scrub": b"{}",
+        "worker.damaged": b"\xff",
+        "worker.timeless": b"{}",
+        "worker.later-version": json.dumps(later).encode(),
+        "worker.gone-later-version": json.dumps({**later, "time_ms": at_ms - 1_300_000}).encode(),
+    }
+    for name, content in others.items():
+        await store.write_record(KIND, name, content, None)
     told = Told()
     record = ProgressRecord(store, "here", told)
     record.start()
