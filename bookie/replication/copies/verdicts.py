@@ -12,6 +12,9 @@ corrupt there. An entry that nobody holds, with all that could hold it lost or w
 is a ledger that is not closed and whose lost bookies may alone have acknowledged its last entries: nobody can tell any
 more where it ends.
 
+A bookie of the ensemble that is still written holds nothing that can be judged, but it has to answer before a ledger
+counts as whole: a worker that has not yet heard of its loss would take the mark for nothing.
+
 Source: docs/protocol/auto-recovery.md#verdicts.
 
 Not its job: asking bookies (`bookies`), copying (`copying`), when to fence (`worker`).
@@ -126,6 +129,9 @@ def judge(metadata: LedgerMetadata, copies: Mapping[str, Copies]) -> Findings:
                     unrecoverable.add(entry_id)
     written = written_ensemble(metadata)
     lost = tuple(bookie_id for bookie_id in written if isinstance(copies[bookie_id], Lost))
+    if not lost:
+        states = ((bookie_id, copies[bookie_id]) for bookie_id in written)
+        unknown.update((f"{name}: {state.reason}", None) for name, state in states if isinstance(state, Unknown))
     return Findings(tuple(repairs), unrecoverable, tuple(unknown), lost, bool(lost) and _end_is_lost(metadata, lost))
 
 

@@ -6,11 +6,13 @@ import contextlib
 import os
 import shutil
 import signal
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from bookgate import BookKeeper, ClientConfig
+from bookgate.gateway.stores.sqlite.store import Transaction
 from tests.integration.bookie.forked_bookie import ForkedBookie
 
 
@@ -56,6 +58,14 @@ class ForkedCluster:
         self.bookies[bookie_id].kill()
         self._running.discard(bookie_id)
         self._paused.discard(bookie_id)
+
+    def lose(self, bookie_id: str) -> None:
+        """kill -9, and as much later as its lease lasts: nobody waits for that time. In the embedded store only."""
+        self.kill(bookie_id)
+        with contextlib.closing(sqlite3.connect(self._root / "metadata.sqlite")) as store, store:
+            ended = store.execute("UPDATE registrations SET expires_at_ms = 0 WHERE bookie_id = ?", (bookie_id,))
+            Transaction(store).bookies_changed()
+        assert ended.rowcount == 1, f"{bookie_id} was not registered"
 
     def home(self, bookie_id: str) -> Path:
         """The directory with the bookie's own."""

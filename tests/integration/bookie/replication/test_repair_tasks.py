@@ -15,7 +15,7 @@ from bookgate.bookie.replication.repairs.tasks import Task, Tasks
 from bookgate.gateway.stores.drivers import create_factory
 from bookgate.ledger.replication_store import RecordKind
 from tests.integration.bookie.replication.healing import Store
-from tests.integration.bookie.replication.test_worker import check, lost_for_good, repairing, written
+from tests.integration.bookie.replication.test_worker import check, repairing, written
 from tests.integration.thinclient.forked_cluster import ForkedCluster, forked_cluster
 
 pytestmark = pytest.mark.asyncio
@@ -42,7 +42,7 @@ async def test_a_successor_goes_on_at_the_bookies_that_have_copies_already(clust
             before = {number: await first.read(number) for number in numbers}
             lost = before[numbers[0]].fragments[0].ensemble[0]
             hit = [number for number in numbers if lost in before[number].bookies]
-            await lost_for_good(cluster, first, lost)
+            cluster.lose(lost)
             for number in hit:
                 await first.mark(number, lost)
 

@@ -117,6 +117,16 @@ MUTATIONS = (
         tests=("tests/unit/bookie/replication/copies/test_verdicts.py",),
     ),
     Mutation(
+        "repair-silence-where-written-believed",
+        "auto-recovery",
+        (),
+        "a mark goes though a bookie of the ensemble that is still written has not answered",
+        _VERDICTS,
+        "    if not lost:\n        states = ",
+        "    if False:\n        states = ",
+        tests=("tests/unit/bookie/replication/copies/test_verdicts.py",),
+    ),
+    Mutation(
         "repair-limbo-is-missing",
         "auto-recovery",
         (),

@@ -122,6 +122,16 @@ def test_the_fragment_that_is_written_is_left_alone() -> None:
     assert findings.lost_where_written == ("b:1",)
 
 
+def test_a_ledger_that_is_written_is_whole_once_all_of_its_last_ensemble_have_answered() -> None:
+    written = ledger((0,), None)
+    assert found(whole(written), written).whole
+    findings = found({**whole(written), "b:1": Unknown("refused")}, written)
+    assert not findings.whole
+    assert findings.unknown == ("b:1: refused",)
+    beside_a_loss = found({**whole(written), "a:1": Lost(), "b:1": Unknown("refused")}, written)
+    assert not beside_a_loss.unknown, "the recovery finds out"
+
+
 def test_the_end_of_a_ledger_is_lost_with_all_that_may_have_acknowledged_it() -> None:
     one_acknowledges = ledger((0, 5), None)
     two_acknowledge = replace(one_acknowledges, ack_quorum_size=2)
