@@ -1,9 +1,9 @@
-"""The tables as Arrow: one schema per table, and record batches that are built column by column.
+"""The Arrow form of the tables: one schema per table, and record batches built column by column.
 
-Spark checks only the first batch against the declared schema and fails without a clear message at a later mismatch, so
-the schemas here are the single definition: batches are made with them and Spark's own types are derived from them.
-Entries become Arrow arrays from one payload buffer and its offsets, without a Python or Arrow object per entry. No
-batch comes near Spark's limit of 64 MiB. Source: docs/spark.md#tables.
+Spark checks only the first batch against the declared schema, and fails without a clear message at a later mismatch.
+Therefore the schemas here are the single definition: batches are built with them, and Spark's own types are derived
+from them. Entries become Arrow arrays from one payload buffer and its offsets, without a Python or Arrow object per
+entry. Batches stay far below Spark's limit of 64 MiB. Source: docs/spark.md#tables.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from bookgate.ledger.metadata_store import LedgerRecord, RegisteredBookie
 
 MAX_BATCH_ENTRIES = 16 * 1024
 MAX_BATCH_BYTES = 16 * 1024 * 1024
-"""Payload bytes after which a batch is handed over; the largest entry may come on top."""
+"""Payload bytes after which a batch is emitted; the largest entry may come on top."""
 
 
 def _required(name: str, kind: pa.DataType) -> pa.Field:
@@ -31,7 +31,7 @@ def _required(name: str, kind: pa.DataType) -> pa.Field:
 
 
 def _list_of(kind: pa.DataType) -> pa.DataType:
-    """A list as Spark names its parts."""
+    """A list type whose element field has the name that Spark uses."""
     return pa.list_(pa.field("element", kind))
 
 
@@ -54,13 +54,15 @@ _LEDGER_COLUMNS = (
     _required("custom_metadata", pa.map_(pa.string(), pa.binary())),
 )
 LEDGER_COLUMNS = tuple(field.name for field in _LEDGER_COLUMNS)
-"""What a row of `entries` may have of its ledger: the same for all its entries, so only where it is asked for."""
+"""Optional columns of `entries` with the ledger's metadata. They repeat in every row of a ledger, so they must be
+requested.
+"""
 FORMER_NAMES = {"length": "ledger_length"}
-"""Columns of `entries` by the names that earlier releases had."""
+"""Columns of `entries` that earlier releases called by another name: old name to new name."""
 
 
 def entries_schema(*, payload_as_text: bool = False, with_ledger_columns: bool = False) -> pa.Schema:
-    """The columns of table `entries` under these options."""
+    """The schema of table `entries` under these options."""
     schema = ENTRIES_SCHEMA
     if payload_as_text:
         index = schema.get_field_index("payload")
@@ -90,7 +92,7 @@ LEDGERS_SCHEMA = pa.schema(
         _required("metadata_version", pa.int64()),
     ]
 )
-"""`length` and `last_entry_id` are null until the ledger is closed: nobody knows them before."""
+"""`length` and `last_entry_id` are null until the ledger is closed, since they are unknown before."""
 
 BOOKIES_SCHEMA = pa.schema(
     [
@@ -122,10 +124,10 @@ class EntryLike(Protocol):
 
 
 class EntryBatches:
-    """Gathers entries, of one ledger after the other, into record batches of a schema: `entries_schema` or some of it.
+    """Collects entries, ledger by ledger, into record batches with `entries_schema` or a subset of its columns.
 
-    `add` yields the batches that became full, `finish` what is left. Row order is the order of the calls. Without
-    `include_payload` the payload is null. Text that is no UTF-8 has U+FFFD where it is wrong.
+    `add` yields the batches that became full, `finish` the remainder. Rows are in the order of the calls. Without
+    `include_payload` the payload column is null. In text payloads, invalid UTF-8 is replaced by U+FFFD.
     """
 
     def __init__(
@@ -153,7 +155,7 @@ class EntryBatches:
     def add(
         self, ledger_id: LedgerId, entries: Sequence[EntryLike], ledger: LedgerMetadata | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """Takes entries of one ledger, in order. `ledger` is for columns of the ledger."""
+        """Adds entries of one ledger, in order. `ledger` is needed only if the schema has ledger columns."""
         start = 0
         while start < len(entries):
             end = self._room(entries, start)
@@ -257,7 +259,7 @@ def _int64_array(values: array[int]) -> pa.Array:
 
 
 def _payloads(parts: Sequence[bytes], sizes: array[int], kind: pa.DataType) -> pa.Array:
-    """Values of these sizes, one behind the other in the parts."""
+    """An array of values with these sizes, which lie one after the other in the parts."""
     offsets = array("i", accumulate(sizes, initial=0))
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(parts))]
     if kind != pa.string():
@@ -272,16 +274,16 @@ def _payloads(parts: Sequence[bytes], sizes: array[int], kind: pa.DataType) -> p
 
 
 _TIMES_MS = range(-62_135_596_800_000, 253_402_300_800_000)
-"""The years 1 to 9999, Spark's; who writes a ledger may give it any time."""
+"""The years 1 to 9999, which is what Spark's timestamps can hold; the writer of a ledger may have set any time."""
 
 
 def creation_us(created_ms: int | None) -> int | None:
-    """A time of creation as Spark's timestamps count, None for one that they can't tell."""
+    """A creation time in microseconds, as Spark's timestamps have it; None if it is outside their range."""
     return created_ms * 1000 if created_ms is not None and created_ms in _TIMES_MS else None
 
 
 def ledgers_batch(records: Sequence[LedgerRecord]) -> pa.RecordBatch:
-    """One row per ledger, of LEDGERS_SCHEMA."""
+    """A batch of LEDGERS_SCHEMA with one row per ledger."""
     return pa.RecordBatch.from_pylist([_ledger_row(record) for record in records], schema=LEDGERS_SCHEMA)
 
 
@@ -308,7 +310,7 @@ def _ledger_row(record: LedgerRecord) -> dict[str, object]:
 
 
 def bookies_batch(bookies: Sequence[RegisteredBookie]) -> pa.RecordBatch:
-    """One row per bookie, of BOOKIES_SCHEMA."""
+    """A batch of BOOKIES_SCHEMA with one row per bookie."""
     return pa.RecordBatch.from_pylist([_bookie_row(bookie) for bookie in bookies], schema=BOOKIES_SCHEMA)
 
 

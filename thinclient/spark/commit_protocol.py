@@ -1,76 +1,77 @@
-"""How the sink writes exactly once, and what a reader of its ledgers counts as committed. Pure.
+"""The sink's protocol: how it writes exactly once, and which of its ledgers a reader counts as committed. Pure.
 
 **What is written.** Each attempt of a task that has rows writes one ledger of its own and closes it when the last entry
-is acknowledged. Its custom metadata say whose it is, from its creation on:
+is acknowledged. From its creation on, the ledger's custom metadata identify its origin:
 
     bookgate.sink.query     the id of the streaming query; of a batch write its option `writeId`, or a random id
     bookgate.sink.batch     the number of the micro-batch; 0 for a batch write
     bookgate.sink.task      partition and attempt, for people
 
-Query and batch together are called the *write* here. Spark retries tasks, runs two attempts of one at a time, kills
-executors and drivers: so there may be more ledgers of a write than are meant, open or closed. Nor is a driver that was
-superseded always dead: it may have stood still, at any step, and go on.
+Query and batch together are called the *write* here. Spark retries tasks, runs two attempts of one at a time, and kills
+executors and drivers: so a write may have more ledgers than intended, open or closed. A driver that was superseded need
+not be dead either: it may have been suspended at any step, and resume.
 
-**Commit.** The driver gets the ledgers of the attempts that Spark chose. The one of the lowest id is the *lead*.
+**Commit.** Spark gives the driver the ledgers of the attempts that it chose. The one with the lowest id is the *lead*.
 
 1. Each is read back: it must be closed and hold as many entries as its task wrote.
-2. Each but the lead is *claimed*: a compare-and-set adds `bookgate.sink.claimed`, with the id of the lead. If one is
-   gone, another driver took the write over.
-3. All ledgers of the query are looked up. If they contain a marked one of this write, another driver committed it: what
-   is in hand is deleted, the marks (5) that are missing are set, and that is all. Otherwise those of this write and of
-   earlier ones that are not committed are left over and are deleted, each only at the version in which it was seen to
-   be so, in ascending order of id: what is claimed goes after the lead that it is claimed for.
-4. **The commit point**: one compare-and-set adds `bookgate.sink.committed` to the lead, with the ids of all the
-   ledgers of the write. Before it nothing of the write is committed, after it everything is.
-5. The same key is set on the others, with the id of the lead: for readers that don't see the lead, and so that they
-   stay committed when the lead is deleted one day. Only then does Spark hear of success.
+2. Each except the lead is *claimed*: a compare-and-set adds `bookgate.sink.claimed`, with the id of the lead. If one of
+   them is gone, another driver has taken the write over.
+3. All ledgers of the query are looked up. If they contain a marked one of this write, another driver has committed it:
+   the driver deletes its own ledgers, sets the marks (step 5) that are missing, and is done. Otherwise it deletes every
+   uncommitted ledger of this write and of earlier ones, each only at the version at which it was seen uncommitted, in
+   ascending order of id: a claimed ledger is deleted after the lead for which it is claimed.
+4. **The commit point**: one compare-and-set adds `bookgate.sink.committed` to the lead, with the ids of all the ledgers
+   of the write. Before it nothing of the write is committed, after it everything is.
+5. The same key is set on the others, with the id of the lead: for readers that do not see the lead, and so that they
+   stay committed if the lead is deleted one day. Only then is success reported to Spark.
 
-Whatever keeps a step from being known to have succeeded ends the commit, and abort follows: step 3 with nothing in
-hand. It deletes nothing of a write whose commit point was passed, even if the answer was lost.
+If a step is not known to have succeeded, the commit ends and abort follows: step 3 without ledgers of its own. Abort
+deletes nothing of a write whose commit point was passed, even if the response was lost.
 
-**Ids tell nothing of time.** Gateways hand them out in blocks of their own, so a ledger may have a lower id than one
-that is older, and a listing that is under way may pass the id of a ledger before that is created. Relied upon is this:
-changes of the store have an order; a listing shows every ledger that was there when it began and still is; nobody is
-answered by a state older than what he was shown before. The lowest id is only a choice that everybody can repeat.
+**Ids say nothing about time.** Gateways allocate ids from blocks of their own, so a ledger may have a lower id than an
+older one, and a running listing may pass the id of a ledger before that ledger is created. The protocol relies on this:
+changes in the store are ordered; a listing shows every ledger that existed when it began and still exists; no client is
+shown a state older than one it was shown before. The lowest id is only a choice that every driver can repeat.
 
 *At most one set of ledgers of a write is committed.* Take two drivers and their leads; one of the leads was created
-first. The driver of the other begins step 3 after its own lead was created, so it is shown the first lead. If that is
-marked by then it gives up. If not it must delete the lead at that version before its own commit point: if the delete
-comes first, the commit point of the first driver finds no ledger; if the commit point comes first, the version has
-changed, the delete fails, and whoever wanted it looks again and finds the mark. So both never pass. A request that is
-carried out late, after its sender gave it up, is one of these compare-and-sets at its old version: it changes nothing
-in the argument.
+first. The driver of the other lead begins step 3 after creating its own lead, so its listing shows the first lead. If
+the first lead is marked by then, this driver gives up. If not, it must delete the first lead at that version before its
+own commit point. If the delete comes first, the commit point of the first driver finds no ledger. If the commit point
+comes first, the version has changed, the delete fails, and the second driver looks again and finds the mark. So both
+never pass. A request that is carried out late, after its sender gave it up, is one of these compare-and-sets at its old
+version: it changes nothing in the argument.
 
-*What is committed was there, all of it.* A rival deletes a ledger at a version. Without claim: then the claim that
-precedes the commit point fails. With claim: then the lead was gone before, and the commit point fails. That a ledger's
-version moves with its claim would not be enough: a listing that has passed the id of the lead before it was created
-shows the claimed ledger alone. So a lead that a claim names and the listing lacks is looked up by its id.
+*A committed write was complete.* A rival deletes a ledger at a version. If that version has no claim, the claim that
+precedes the commit point fails. If it has one, the lead was deleted before it, and the commit point fails. The version
+change made by the claim would not be enough: a listing that passed the id of the lead before the lead was created shows
+the claimed ledger alone. Therefore a lead that a claim names and the listing lacks is looked up by its id.
 
-*It stays committed.* Deleted is what was seen uncommitted, at that version. A ledger of a committed write is marked, or
-is named by its lead; if the listing lacks the lead, the claim names it. (A lead that somebody deletes before the marks
-of step 5 are set takes those with it that lack theirs. A write of which somebody deletes every ledger was never
-there: a driver that stood still for so long may commit it again.)
+*It stays committed.* Only ledgers that were seen uncommitted are deleted, at the version seen. A ledger of a committed
+write is marked, or is named by its lead; if the listing lacks the lead, the claim names it. (If somebody deletes a lead
+before the marks of step 5 are set, the unmarked ledgers of the write are lost with it. If somebody deletes every ledger
+of a write, the write never happened: a driver suspended for that long may commit it again.)
 
-**Readers.** A ledger without these keys is no ledger of a sink: always read. Of the others (the sources' default):
+**Readers.** A ledger without these keys was not written by a sink and is always read. For the others (the sources'
+default):
 
-* if the lead is known, a ledger counts if the lead does: the lead is committed and names it. A lead that a marked
-  ledger names and the listing lacks is looked up; what a committed lead names and the listing has not shown as
-  committed is read by id in the end. If the listing has shown the lead without its mark, nothing of the write counts.
-  So a listing shows a write as a whole or not at all, at whatever moment;
+* if the lead is known, a ledger counts if the lead is committed and names it. A lead that a marked ledger names and the
+  listing lacks is looked up; ledgers that a committed lead names and the listing has not shown as committed are read by
+  id at the end. If the listing has shown the lead without its mark, nothing of the write counts. So a listing shows a
+  write as a whole or not at all, at whatever moment;
 * if the lead was deleted, a ledger counts if it has the key itself.
 
-A stream doesn't list again what it has read; it remembers the leads among it, and after a restart looks them up. To it
-a mark is enough: what else belongs to the write comes with the next look.
+A stream does not list again what it has read; it remembers the leads among those ledgers, and after a restart looks
+them up. For a stream a mark is enough: the other ledgers of the write arrive at the next look.
 
-Ledgers that an earlier release committed have the same marks and are read the same; it set no claims, and two drivers
-of which one is of an earlier release are no safer than two of those. It may have committed a write twice: then the lead
-that is found first counts, by id.
+Ledgers that an earlier release committed have the same marks and are read in the same way. Earlier releases set no
+claims, and if one of two drivers is of an earlier release, the pair is no safer than two such drivers. They may have
+committed a write twice: then the lead that is found first counts, by id.
 
 Invariants, which the tests hold for every order of the steps of two drivers and a reader, and for arbitrary failures:
-at most one set of ledgers of a write is ever committed; it is complete; what was committed stays so; a listing shows
-all of a write or nothing; what is not committed is gone after the query's next commit.
+at most one set of ledgers of a write is ever committed; it is complete; what was committed stays committed; a listing
+shows all of a write or nothing; uncommitted ledgers are gone after the query's next commit.
 
-Not here: the calls (`spark.writing.commit`), and Spark (`sink`).
+Not its job: the calls (`spark.writing.commit`), and Spark (`sink`).
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ KEYS_BEGIN_WITH = "bookgate.sink."
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """What is committed as a whole: a micro-batch of a query, or a batch write."""
+    """The unit of commit: a micro-batch of a query, or a batch write."""
 
     query: str
     batch: int = 0
@@ -106,7 +107,7 @@ class Write:
 
 
 def attempt_metadata(write: Write, task: str) -> dict[str, bytes]:
-    """What a ledger says of itself from its creation on."""
+    """The custom metadata of an attempt's ledger, set at its creation."""
     return {QUERY_KEY: write.query.encode(), BATCH_KEY: b"%d" % write.batch, TASK_KEY: task.encode()}
 
 
@@ -120,7 +121,7 @@ def ids_text(ids: Iterable[int]) -> str:
 
 
 def parse_ids(text: str) -> Iterator[tuple[int, int]]:
-    """The runs of `ids_text`, first and last. Raises ValueError."""
+    """The runs in the output of `ids_text`, as (first, last). Raises ValueError."""
     for run in text.split(","):
         first, _, last = run.partition("-")
         yield int(first), int(last or first)
@@ -128,7 +129,7 @@ def parse_ids(text: str) -> Iterator[tuple[int, int]]:
 
 @dataclass(frozen=True, slots=True)
 class SinkState:
-    """What a ledger of a sink says of itself.
+    """The sink's keys in a ledger's custom metadata.
 
     `named`: the ids in its mark, as runs; empty without a mark. `claimed_for`: the lead that its claim names.
     """
@@ -157,12 +158,12 @@ class SinkState:
         return (each for first, last in self.named for each in range(first, last + 1))
 
     def names(self, ledger_id: int) -> bool:
-        """Whether the mark has this id."""
+        """Whether the mark contains this id."""
         return any(first <= ledger_id <= last for first, last in self.named)
 
 
 def sink_state(record: LedgerRecord) -> SinkState | None:
-    """None for a ledger that no sink wrote, or whose keys are not a sink's after all."""
+    """The ledger's sink state; None if no sink wrote it, or its keys are not valid sink keys."""
     custom = record.metadata.custom_metadata
     if QUERY_KEY not in custom:
         return None
@@ -176,12 +177,14 @@ def sink_state(record: LedgerRecord) -> SinkState | None:
 
 
 def with_claim(metadata: LedgerMetadata, lead: int) -> LedgerMetadata:
-    """The metadata of a ledger that is to be committed by a lead."""
+    """The metadata with a claim for `lead`."""
     return _with(metadata, CLAIMED_KEY, [lead])
 
 
 def with_mark(metadata: LedgerMetadata, ids: Iterable[int]) -> LedgerMetadata:
-    """The metadata of a ledger that is committed: of the lead with all ids, of the others with the lead's."""
+    """The metadata with the mark of a committed ledger; `ids` are all ids for the lead, the lead's id for the
+    others.
+    """
     return _with(metadata, COMMITTED_KEY, ids)
 
 
@@ -193,17 +196,17 @@ def _with(metadata: LedgerMetadata, key: str, ids: Iterable[int]) -> LedgerMetad
 
 
 class Committed:
-    """Which ledgers count, by what was shown so far."""
+    """Which ledgers count, according to the records shown so far."""
 
     def __init__(self, leads: Iterable[SinkState] = ()) -> None:
-        """`leads`: committed ones that are known already."""
+        """`leads`: committed leads that are already known."""
         self._leads = {lead.write: lead for lead in leads}
         self._unmarked: set[tuple[Write, int]] = set()
         self._looked_up: set[int] = set()
         self._taken: Any = BitMap64()
 
     def show(self, records: Iterable[LedgerRecord]) -> None:
-        """Takes in what ledgers say of themselves."""
+        """Takes note of the sink state of these ledgers."""
         for record in records:
             state = sink_state(record)
             if state is None:
@@ -214,7 +217,7 @@ class Committed:
                 self._leads.setdefault(state.write, state)
 
     def unknown_leads(self, records: Iterable[LedgerRecord]) -> list[int]:
-        """The leads that marked ones of these records name and nobody has shown yet; each is told once."""
+        """The leads that marked ledgers among these records name and that were not shown yet; each is returned once."""
         states = [state for record in records if (state := sink_state(record)) is not None and state.marked]
         unknown = {
             state.lead
@@ -235,18 +238,18 @@ class Committed:
         return state.marked and (state.write, state.lead) not in self._unmarked
 
     def take(self, records: Iterable[LedgerRecord]) -> list[LedgerRecord]:
-        """Those that count; `not_taken` does not tell them any more."""
+        """The records that count; `not_taken` no longer returns them."""
         taken = [record for record in records if self.counts(record)]
         self._taken.update(record.ledger_id.low for record in taken if sink_state(record) is not None)
         return taken
 
     @property
     def leads(self) -> list[SinkState]:
-        """The committed leads that are known."""
+        """The committed leads known so far."""
         return list(self._leads.values())
 
     def not_taken(self) -> list[int]:
-        """What committed leads name and was not taken: committed while the listing was under way, or deleted."""
+        """Ids that committed leads name and that were not taken: committed while the listing ran, or deleted."""
         named = BitMap64()
         for lead in self._leads.values():
             for first, last in lead.named:
@@ -266,10 +269,10 @@ def committed(records: Sequence[LedgerRecord]) -> list[LedgerRecord]:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the other ledgers of a query mean for a write that is about to be committed.
+    """The consequences of a query's other ledgers for a write that is about to be committed.
 
-    `committed_by`: the write is committed already, this ledger says so. `unmarked`: committed ledgers whose mark is
-    missing, with the id of their lead. `left_over`: to be deleted, in this order, up to the first that can't be.
+    `committed_by`: a ledger that shows that the write is committed already. `unmarked`: committed ledgers whose mark is
+    missing, with the id of their lead. `left_over`: to be deleted in this order, up to the first that can't be deleted.
     """
 
     committed_by: LedgerRecord | None
@@ -278,16 +281,18 @@ class Verdict:
 
 
 def leads_not_shown(records: Iterable[LedgerRecord]) -> list[int]:
-    """The leads that claims name and that are not among the records: to be looked up before `judge` is asked."""
+    """The leads that claims name and that are missing among the records: look them up before calling `judge`."""
     states = [state for record in records if (state := sink_state(record)) is not None]
     claimed_for = {state.claimed_for for state in states if state.claimed_for is not None and not state.marked}
     return sorted(claimed_for - {state.ledger_id for state in states})
 
 
 def judge(records: Iterable[LedgerRecord], write: Write, own: Iterable[int] = ()) -> Verdict:
-    """Of records of any ledgers, those of `write` and of the query's earlier ones; `own` are in hand.
+    """The verdict for `write`. `records` may be of any ledgers; those of `write` and of the query's earlier writes
+    count.
 
-    A lead that a claim names is among the records unless it is gone (`leads_not_shown`).
+    `own` are the ids of the caller's own ledgers. A lead that a claim names must be among the records unless it was
+    deleted (`leads_not_shown`).
     """
     mine = set(own)
     states = {record.ledger_id: (record, state) for record in records if (state := _earlier(record, write)) is not None}
@@ -307,9 +312,11 @@ def judge(records: Iterable[LedgerRecord], write: Write, own: Iterable[int] = ()
 
 
 def settled(records: Iterable[LedgerRecord], write: Write, listed: LedgerIds) -> list[int]:
-    """Of looked-up ledgers, whose missing marks were set, those of earlier writes that need no other look.
+    """Ids of those looked-up ledgers of earlier writes that need not be looked up again. Their missing marks must have
+    been set.
 
-    A lead does as long as something that it names was not listed: a listing may have passed that before it was created.
+    A lead must be looked up again as long as a ledger that it names was not listed: a listing may have passed that id
+    before the ledger was created.
     """
     found = []
     for record in records:
@@ -329,6 +336,6 @@ def _earlier(record: LedgerRecord, write: Write) -> SinkState | None:
 
 
 def summary(counts: Mapping[int, int]) -> str:
-    """Ledgers and entry counts, for the log."""
+    """Ledgers and their entry counts, as text for the log."""
     entries = sum(counts.values())
     return f"{len(counts)} ledgers ({ids_text(counts)}), {entries} entries" if counts else "no entries"

@@ -1,25 +1,25 @@
-"""Offsets of a stream of ledgers: where it stands, what it may read, and how far a trigger takes it. Pure.
+"""Offsets of a stream of ledgers: its position, what it may read, and how far a trigger takes it. Pure.
 
-An offset says of every ledger of the stream which entry comes next. It is JSON, for Spark writes it into the
+An offset gives the next entry to read of every ledger of the stream. It is JSON, because Spark writes it into the
 checkpoint:
 
     {"v": 1, "ledgers": {"<ledger id>": <next entry>}, "done": "<set of ledger ids>"}
 
 `ledgers` has those that were begun and are not finished; a ledger that is not named is begun at entry 0. A ledger that
-is closed and read to its end moves into `done`, a set in the 64-bit Roaring serialisation (base64): runs of ids cost
-next to nothing there, so that an offset stays small whatever number of ledgers was read. Ids are decimal strings, since
-JSON readers lose bits of large numbers. Scopes are not named: a stream has one.
+is closed and read to its end moves into `done`, a set in the 64-bit Roaring serialisation (base64), where runs of ids
+cost next to nothing, so an offset stays small however many ledgers were read. Ids are decimal strings, since JSON
+readers lose bits of large numbers. The scope is not part of an offset: a stream has only one.
 
-What may be read is told by *ends*: a ledger's first entry that may not be read (yet), and whether that is its end for
-good. Rules, which the tests hold for arbitrary ledgers:
+What may be read is given by *ends*: a ledger's first entry that may not be read (yet), and whether that end is final.
+Rules, which the tests hold for arbitrary ledgers:
 
 * an offset never goes back, and never passes an end;
 * the ranges of successive offsets are disjoint and leave nothing out, so a batch that is read again has the same rows;
-* an offset changes only when there are rows to read. A ledger that is closed after its last entry was read is noted
-  as done along with the next rows, wherever they are, so that no trigger runs for nothing;
+* an offset changes only when there are rows to read. A ledger that is closed after its last entry was read is recorded
+  as done along with the next rows of any ledger, so that no trigger runs without rows;
 * within the limits of a trigger every ledger gets its share of what is waiting.
 
-Not here: who finds the ends (`available`), and who reads (`entries`).
+Not its job: finding the ends (`available`), reading (`entries`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _SIGN = 1 << 63
 
 
 class OffsetError(ValueError):
-    """An offset in a checkpoint that this source did not write."""
+    """The checkpoint contains an offset that this source did not write."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class LedgerIds:
         try:
             if text:
                 made._bitmap = BitMap64.deserialize(base64.b64decode(text, validate=True))
-        except Exception as error:  # the library raises whatever it likes
+        except Exception as error:  # the library does not say what it raises
             raise OffsetError(f"{text[:40]!r} is not a set of ledger ids") from error
         made._text = text
         return made
@@ -197,7 +197,7 @@ def backlogs(start: StreamOffset, ends: Mapping[int, End]) -> dict[int, Backlog]
 
 
 def advance(start: StreamOffset, ends: Mapping[int, End], grants: Mapping[int, int]) -> StreamOffset:
-    """The offset after the granted entries, a number per ledger. Without any it is `start` itself."""
+    """The offset after the granted numbers of entries per ledger. Without any grant it is `start` itself."""
     if not any(grants.values()):
         return start
     next_entries, done = dict(start.next_entries), []
@@ -215,14 +215,14 @@ def advance(start: StreamOffset, ends: Mapping[int, End], grants: Mapping[int, i
 
 
 def without(offset: StreamOffset, ledger_ids: Iterable[int]) -> StreamOffset:
-    """The offset with these ledgers given up, as if they were done."""
+    """The offset with these ledgers given up: treated as done."""
     gone = set(ledger_ids)
     kept = {ledger_id: entry for ledger_id, entry in offset.next_entries.items() if ledger_id not in gone}
     return StreamOffset(kept, offset.done.with_more(gone))
 
 
 def ranges(start: StreamOffset, end: StreamOffset) -> list[Range]:
-    """The ranges between two offsets, by ledger id. A finished ledger whose last entry was read before has no rows."""
+    """The ranges between two offsets, by ledger id. A finished ledger whose last entry was read before has none."""
     found = []
     for ledger_id, stop in end.next_entries.items():
         first = start.position(ledger_id)
@@ -234,7 +234,7 @@ def ranges(start: StreamOffset, end: StreamOffset) -> list[Range]:
 
 
 def behind_latest(offset: StreamOffset, ends: Mapping[int, End]) -> dict[str, str]:
-    """How far an offset is behind, over the ledgers that are not done; named as by Spark's source for Kafka."""
+    """How far an offset is behind, over the ledgers that are not done; with the keys of Spark's source for Kafka."""
     positions = {ledger_id: offset.position(ledger_id) for ledger_id in ends}
     waiting = [max(0, ends[each].next_entry_id - at) for each, at in positions.items() if at is not None] or [0]
     return {

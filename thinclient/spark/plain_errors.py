@@ -1,8 +1,8 @@
-"""Errors as Spark shows them: our sentence at the end, and none of our frames above it.
+"""Errors as Spark shows them: only our message, without our stack frames.
 
-Spark prints the traceback of what a Python source raises, whole, and its cause and context before it. A user is helped
-by the sentence alone. So what Spark calls is wrapped: an error that was foreseen leaves from there, without the frames
-and the causes it came by. The log of the worker has them, at level DEBUG. A fault of the program keeps its traceback.
+Spark prints the whole traceback of an exception that a Python source raises, after its cause and context. Only the
+message helps a user. Therefore the methods that Spark calls are wrapped: an expected error leaves them without frames
+and causes, which go to the worker's log at level DEBUG. A programming error keeps its traceback.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FORESEEN = (BKException, OSError, ValueError)
 
 
 def plain_errors(method: Callable[P, R]) -> Callable[P, R]:
-    """Lets foreseen errors of a function or a generator leave without frames and causes."""
+    """Removes frames and causes from expected errors of a function or a generator."""
     if isgeneratorfunction(method):
 
         @wraps(method)

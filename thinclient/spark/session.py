@@ -1,7 +1,8 @@
-"""A Spark session for a command: found out beforehand whether one can start, started, watched, and ended whole.
+"""A Spark session for a command: checks that it can start, starts it, watches it and ends it with its JVM.
 
-Nothing here is imported before it is known that PySpark and a fitting Java are there. Executors on this machine run
-this interpreter and import the same packages; those of a cluster run what PYSPARK_PYTHON names there.
+Nothing is imported here before it is known that PySpark and a suitable Java are installed. Executors on this machine
+run this interpreter and import the same packages; those of a cluster run the interpreter that PYSPARK_PYTHON names
+there.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Progress = Callable[[int, int], None]
-"""Told the tasks that are done, and how many there are."""
+"""Called with the number of tasks done and the number in all."""
 
 _POLL_SECONDS = 0.2
 _JVM_STOP_SECONDS = 15.0
@@ -33,7 +34,7 @@ _INSTALL_JAVA = (
     "openjdk-17-jre-headless, macOS: brew install openjdk), or point JAVA_HOME at one"
 )
 _RAISED = re.compile(r"^(?:: )?(?:\w+\.)+\w*(?:Exception|Error): (.+)$", re.MULTILINE)
-"""The line of a traceback that says what was raised."""
+"""Matches the line of a traceback that names the exception."""
 
 
 class SparkUnavailable(Exception):
@@ -41,7 +42,7 @@ class SparkUnavailable(Exception):
 
 
 def require_spark() -> None:
-    """Raises SparkUnavailable when PySpark or a fitting Java is missing. Starts nothing that stays."""
+    """Raises SparkUnavailable when PySpark or a suitable Java is missing. Leaves no process running."""
     try:
         import pyspark  # noqa: F401
     except ImportError as error:
@@ -69,10 +70,16 @@ def _java() -> str | None:
 def spark_session(
     app_name: str, master: str | None, log: Path | None, settings: Mapping[str, str]
 ) -> Iterator[SparkSession]:
-    """A session, stopped with its JVM at the end. What the JVM says goes to the file `log`, None: to standard error.
+    """A session, stopped with its JVM at the end.
 
-    `master` None: what the environment says (as `spark-submit` sets it), else all cores of this machine.
-    Raises SparkUnavailable.
+    Args:
+        app_name: Name of the application.
+        master: None: as the environment says (`spark-submit` sets it), else all cores of this machine.
+        log: File for the JVM's output; None: standard error.
+        settings: Spark's configuration.
+
+    Raises:
+        SparkUnavailable: PySpark or a suitable Java is missing, or the session can't be started.
     """
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
@@ -98,7 +105,7 @@ def spark_session(
 
 @contextmanager
 def _own_interrupt_handler() -> Iterator[None]:
-    """Keeps this process's handler of Ctrl-C: Spark's would call the JVM from within whatever call it interrupts."""
+    """Keeps this process's handler of Ctrl-C: Spark's would call the JVM from within the interrupted call."""
     handler = signal.getsignal(signal.SIGINT)
     try:
         yield
@@ -108,7 +115,7 @@ def _own_interrupt_handler() -> Iterator[None]:
 
 
 def _prepare_workers(master: str | None) -> None:
-    """Workers run this interpreter and import the same packages as this process; on a cluster PYSPARK_PYTHON counts."""
+    """Makes workers run this interpreter and import this process's packages; on a cluster PYSPARK_PYTHON decides."""
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     if master is not None and master.startswith("local"):
         os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -121,7 +128,7 @@ def _prepare_workers(master: str | None) -> None:
 
 @contextmanager
 def _standard_error_in(log: Path | None) -> Iterator[None]:
-    """Children started inside write their standard error to a file; this process gets its own back."""
+    """Child processes started inside write their standard error to a file; this process's own is restored."""
     if log is None:
         yield
         return
@@ -157,7 +164,9 @@ def _stop(session: SparkSession) -> None:
 
 
 def job_errors() -> tuple[type[Exception], ...]:
-    """What a job that fails may raise: PySpark gives what it does not know, lost workers say, as Py4J has it."""
+    """The exceptions that a failed job may raise: PySpark passes those it does not know, such as lost workers, as
+    Py4J's.
+    """
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
@@ -165,14 +174,16 @@ def job_errors() -> tuple[type[Exception], ...]:
 
 
 def reason(error: Exception) -> str:
-    """What was raised in a Python worker, out of the tracebacks that Spark wraps around it; else its first line."""
+    """The message of the exception in a Python worker, taken from the tracebacks around it; else the error's first
+    line.
+    """
     raised = _RAISED.findall(str(error))
     return str(raised[-1]) if raised else str(error).strip().partition("\n")[0]
 
 
 @contextmanager
 def watched(spark: SparkSession, progress: Progress) -> Iterator[None]:
-    """Tells of finished tasks, from a thread of its own, while the block runs."""
+    """Reports finished tasks while the block runs, from a thread of its own."""
     tracker = spark.sparkContext.statusTracker()
     ended = threading.Event()
     tasks: dict[int, tuple[int, int]] = {}

@@ -1,7 +1,7 @@
-"""The data source `bookkeeper`: what Spark asks of it for reads, streams and writes.
+"""The data source `bookkeeper`: Spark's entry point for reads, streams and writes.
 
-Spark pickles the source from process to process: it holds checked options only, and hands them to the reader or writer
-that is asked for. Which reader a table has stands in `tables`.
+Spark pickles the source from process to process, so it holds checked options only, and passes them to the reader or
+writer that is requested. `tables` maps each table to its reader.
 
 Source: docs/spark.md#tables.
 """
@@ -97,10 +97,10 @@ class BookKeeperDataSource(DataSource):
         return StreamSink(parse_write_options(self.options), payload_column(schema))
 
     def _columns(self, wanted: StructType) -> pa.Schema:
-        """What a read is to have of the table's columns; all of them unless schema(…) names some.
+        """The columns that a read returns: those in schema(…), else all of the table's.
 
         Spark does not tell Python sources which columns a query needs. Columns that a given schema leaves out are not
-        read, the payload neither.
+        read, including the payload.
         """
         schema = kind_of(self._checked.table).schema_of(self._checked)
         if wanted == self.schema():
@@ -114,7 +114,7 @@ class BookKeeperDataSource(DataSource):
 
 
 def _column(wanted: StructField, schema: pa.Schema) -> pa.Field:
-    """A column of table `entries` that schema(…) names."""
+    """The column of table `entries` that a field of schema(…) names."""
     name = FORMER_NAMES.get(wanted.name, wanted.name)
     if name not in schema.names:
         meant = nearest_key(wanted.name, schema.names)

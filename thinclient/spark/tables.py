@@ -1,6 +1,6 @@
-"""Which tables the source has: of each its columns, and who reads it.
+"""The source's tables: the columns and the reader of each.
 
-The tables of jobs (`Table.is_for_jobs`) are loaded on first use: the workers of everybody else have no use for them.
+The tables of jobs (`Table.is_for_jobs`) are loaded on first use, since other workers do not need them.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _Reader = Callable[[Options, pa.Schema], DataSourceReader]
 
 @dataclass(frozen=True, slots=True)
 class TableKind:
-    """What a table is. `filtered` reads it where Spark hands filters over.
+    """The definition of a table. `filtered` is the reader used if Spark hands filters over.
 
-    One that does not open ledgers has no use for their password.
+    A table that does not open ledgers does not get their password.
     """
 
     schema_of: Callable[[Options], pa.Schema]
@@ -31,8 +31,8 @@ class TableKind:
     opens_ledgers: bool = False
 
     def reader(self, options: Options, schema: pa.Schema) -> DataSourceReader:
-        """Made of checked options and the columns that are wanted."""
-        # What a reader holds goes to every task, and to the disks of executors.
+        """A reader with checked options and the wanted columns."""
+        # A reader's contents go to every task, and to the disks of executors.
         options = options if self.opens_ledgers else replace(options, password=b"")
         takes_filters = bool(options.pushdown)
         return self.filtered(options, schema) if takes_filters and self.filtered else self.plain(options, schema)
@@ -52,7 +52,7 @@ _KINDS = {
 
 
 def kind_of(table: Table) -> TableKind:
-    """Of any table."""
+    """The definition of a table."""
     if table is Table.COPIES:
         from bookgate.thinclient.spark.jobs.copies_table import COPIES_SCHEMA, CopiesReader
 

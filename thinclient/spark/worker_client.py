@@ -1,8 +1,8 @@
-"""One client a worker process.
+"""One client per worker process.
 
 PySpark's daemon forks its workers, and neither gRPC channels nor threads survive a fork. So nothing connects at import
-time, a client is made where it is first used, is kept for this process only, and is thrown away after a failure: the
-next task in the same worker begins with fresh connections.
+time; a client is made on first use, kept for this process only, and discarded after a failure: the next task in the
+same worker begins with fresh connections.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def _connect(gateways: str, settings: ClientSettings) -> BookKeeper:
 
 
 def client_config(settings: ClientSettings) -> ClientConfig:
-    """The client's settings in this process: its file, and above it what the options say."""
+    """The client's settings in this process: its file, overridden by the options."""
     from bookgate.thinclient.config import ClientConfig
 
     file = os.environ.get(CONFIG_VARIABLE)
@@ -39,7 +39,9 @@ def client_config(settings: ClientSettings) -> ClientConfig:
 
 
 class WorkerClients:
-    """The clients of this process, by gateways and settings. The process id tells a forked copy, which starts anew."""
+    """The clients of this process, by gateways and settings. A forked copy is recognised by its process id and starts
+    anew.
+    """
 
     def __init__(self, connect: Callable[[str, ClientSettings], BookKeeper] = _connect) -> None:
         self._connect = connect
@@ -48,7 +50,7 @@ class WorkerClients:
 
     @contextmanager
     def use(self, gateways: str, settings: ClientSettings = ()) -> Iterator[BookKeeper]:
-        """The client for these gateways and settings; an exception inside throws it away."""
+        """The client for these gateways and settings; it is discarded if the block raises."""
         client = self._client(gateways, settings)
         try:
             yield client
@@ -57,12 +59,12 @@ class WorkerClients:
             raise
 
     def metrics(self) -> list[ClientMetrics]:
-        """Of each client that this process has."""
+        """The metrics of each client of this process."""
         return [client.metrics for client in self._clients.values()] if self._pid == os.getpid() else []
 
     def _client(self, gateways: str, settings: ClientSettings) -> BookKeeper:
         if self._pid != os.getpid():
-            # What the parent made can't be closed here: its threads did not come along.
+            # The parent's clients can't be closed here: their threads did not survive the fork.
             self._pid, self._clients = os.getpid(), {}
         client = self._clients.get((gateways, settings))
         if client is None:

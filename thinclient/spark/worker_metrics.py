@@ -1,14 +1,14 @@
-"""What the Spark source counts in a Python worker, and the file through which Prometheus learns of it.
+"""Counters of the Spark source in a Python worker, and the file through which Prometheus reads them.
 
-Spark's own metrics do not reach into a Python data source, and a worker has no port that could be scraped: there are
-many on a machine, and they come and go. So each worker process keeps one file of Prometheus' text format in a directory
-of its machine, `bookgate-spark-<pid>.prom`, where node_exporter's textfile collector finds it. It holds the counts
-below and those of the worker's clients (`bookgate.thinclient.metrics`), each with the label `worker`, the process id.
-The file is replaced as a whole, after each task and every few seconds within one; files of workers that have ended are
-removed by those that live. A directory that can't be written costs the metrics, never the task.
+Spark's own metrics do not cover a Python data source, and a worker has no port that could be scraped: there are many on
+a machine, and they come and go. So each worker process keeps one file of Prometheus' text format in a directory of its
+machine, `bookgate-spark-<pid>.prom`, where node_exporter's textfile collector finds it. It holds the counters below and
+those of the worker's clients (`bookgate.thinclient.metrics`), each with the label `worker`, the process id. The file is
+replaced as a whole, after each task and every few seconds within one; running workers remove the files of workers that
+have ended. If the directory can't be written, the metrics are lost, never the task.
 
-The directory is that of the variable BOOKGATE_SPARK_METRICS_DIRECTORY in the worker's environment; without it nothing
-is counted. Not its job: what Spark itself tells of its stages and executors.
+The environment variable BOOKGATE_SPARK_METRICS_DIRECTORY of the worker names the directory; without it nothing is
+counted. Not its job: Spark's own metrics of stages and executors.
 """
 
 from __future__ import annotations
@@ -57,14 +57,16 @@ class _Table:
 
 
 class JobMetrics:
-    """Of one worker process."""
+    """The counters of one worker process."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._tables: dict[str, _Table] = {}
 
     def task(self, table: str, batches: Iterable[pa.RecordBatch], told: Callable[[], None]) -> Iterator[pa.RecordBatch]:
-        """The batches as they are, counted. `told` is called now and then, and when the task has ended."""
+        """Counts the batches and yields them unchanged. `told` is called from time to time, and when the task has
+        ended.
+        """
         counts = self._tables.setdefault(table, _Table())
         began = last = self._clock()
         outcome = "failed"
@@ -129,7 +131,7 @@ class MetricsFile(NamedTuple):
 
 
 class _Worker:
-    """This process, once it has counted something."""
+    """The state of this process, created when it first counts something."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
@@ -144,20 +146,20 @@ _worker: _Worker | None = None
 
 
 def counted(table: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """What a task hands to Spark, as it is; counted where the environment names a directory."""
+    """Yields a task's batches unchanged; counts them if the environment names a directory."""
     global _worker
     directory = os.environ.get(DIRECTORY_VARIABLE)
     if not directory:
         return batches
     if _worker is None or _worker.pid != os.getpid():
-        # A forked copy begins with counts of its own.
+        # A forked copy begins with its own counts.
         _worker = _Worker()
     worker = _worker
     return worker.metrics.task(table, batches, lambda: worker.write(directory))
 
 
 def merged(snapshots: Sequence[Sequence[ClientMetric]]) -> list[ClientMetric]:
-    """The metrics of several clients under one name each; the label `client` tells them apart."""
+    """The metrics of several clients under one name each, distinguished by the label `client`."""
     together: dict[str, ClientMetric] = {}
     for number, snapshot in enumerate(snapshots):
         for metric in snapshot:
@@ -167,7 +169,9 @@ def merged(snapshots: Sequence[Sequence[ClientMetric]]) -> list[ClientMetric]:
 
 
 def render(metrics: Iterable[ClientMetric], labels: dict[str, str]) -> str:
-    """Prometheus' text format (0.0.4), each sample with the labels besides its own, whose values are plain words."""
+    """Prometheus' text format (0.0.4); `labels` are added to each sample's own, and their values must need no
+    escaping.
+    """
     lines = []
     for metric in metrics:
         lines.append(f"# HELP {metric.name} {metric.text}\n# TYPE {metric.name} {metric.kind}\n")

@@ -1,7 +1,7 @@
 """`bookgate spark`: the included jobs, on any Spark.
 
-Each is a function of `bookgate.thinclient.spark.jobs`, to which the command adds a session, a progress bar, a table of
-the results, and an exit code: 1 if the job failed or found damage, also if copies could not be examined.
+Each command calls a function of `bookgate.thinclient.spark.jobs` and adds a session, a progress bar, a table of the
+results, and an exit code: 1 if the job failed or found damage, also if copies could not be examined.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _UNITS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 class Format(str, Enum):  # noqa: UP042  typer shows the values of this form
-    """What a result is written as."""
+    """File format of a result."""
 
     PARQUET = "parquet"
     JSON = "json"
@@ -178,7 +178,7 @@ def _amounts(marking: Marking, as_json: bool) -> dict[str, Any]:
 
 
 def _tell_what_is_in_the_way(marking: Marking, as_json: bool) -> None:
-    """Of repairs, for people; and, as a failure, of the marks themselves."""
+    """Prints why nothing is repaired at present (for people), and fails if ledgers could not be marked."""
     if marking.obstacle is not None and not as_json:
         print_note(f"nothing is repaired now: {marking.obstacle}")
     if marking.failure is not None:
@@ -352,7 +352,7 @@ def sql_command(
 
 
 def _printable(row: Row) -> dict[str, Any]:
-    """A row's values as JSON has them: bytes as text, what is no UTF-8 as U+FFFD; times in ISO 8601."""
+    """A row's values as JSON can hold them: bytes as text (invalid UTF-8 as U+FFFD), times in ISO 8601."""
 
     def plain(value: Any) -> Any:
         match value:
@@ -375,7 +375,7 @@ def _printable(row: Row) -> dict[str, Any]:
 def _options(
     gateways: str | None, password: str, ledger_ids: str | None, more: Sequence[str] | None, table: str = "entries"
 ) -> dict[str, str]:
-    """The source's options. Checked here for the `table` they are for: a wrong one is known before Spark starts."""
+    """The source's options, checked here for `table`, so that an invalid one is reported before Spark starts."""
     from bookgate.thinclient.spark.commands.secret_arguments import warn_of_secrets
     from bookgate.thinclient.spark.options.read_options import OptionError, parse_options
 
@@ -402,7 +402,7 @@ def _pairs(given: Sequence[str] | None, name: str) -> dict[str, str]:
 
 @contextmanager
 def _session(job: str, master: str | None, conf: Sequence[str] | None) -> Iterator[SparkSession]:
-    """A session for one job; what Spark and the source refuse ends the command with one line."""
+    """A session for one job; an error of Spark or of the source ends the command with one line."""
     settings = {"spark.ui.showConsoleProgress": "false", **_pairs(conf, "--conf")}
     try:
         require_spark()
@@ -419,7 +419,7 @@ def _session(job: str, master: str | None, conf: Sequence[str] | None) -> Iterat
             try:
                 yield spark
             except job_errors() as error:
-                # Spark words its errors in the JVM, which is gone with the session.
+                # The text of Spark's errors comes from the JVM, which is gone once the session has ended.
                 fail(reason(error))
     except (SparkUnavailable, ExportException, OutputException, OptionError) as error:
         fail(str(error))
@@ -427,13 +427,13 @@ def _session(job: str, master: str | None, conf: Sequence[str] | None) -> Iterat
 
 @contextmanager
 def _shown(spark: SparkSession, what: str) -> Iterator[None]:
-    """A bar of Spark's tasks while the block runs."""
+    """Shows a progress bar of Spark's tasks while the block runs."""
     with progress(what, None, "tasks") as update, watched(spark, lambda done, _total: update(done)):
         yield
 
 
 def _kept(found: DataFrame, job: str, output: str | None, output_format: Format) -> DataFrame:
-    """The result, worked out once: in the files, or in Spark's storage."""
+    """The result, computed once: from the files if `output` is given, else from Spark's storage."""
     from bookgate.thinclient.spark.jobs.output_directory import make_ready
 
     if output is None:

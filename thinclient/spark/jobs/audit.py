@@ -21,16 +21,17 @@ from bookgate.thinclient.spark.options.read_options import Table
 
 _KEY = ("scope_id", "ledger_id", "fragment", "bookie_id")
 FAULTS = tuple(fault.column for fault in Fault)
-"""Columns that count copies which are not known to be good, and in `unauthorized` what was not looked at at all.
+"""Columns that count copies which are not known to be good; `unauthorized` counts ledgers that were not examined at
+all.
 
-Nothing is known of copies that are `unreachable` or `busy`: no damage yet.
+Of `unreachable` or `busy` copies nothing is known: they are not damage.
 """
 
 
 def audit(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
     """One row per (ledger, fragment, bookie), and one per ledger with a fault of its own."""
     parts = spark.read.format("bookkeeper").options(**options).option("table", Table.COPIES.value).load()
-    # Tasks that share a fragment report a part each.
+    # Tasks that share a fragment each report a part of it.
     summed = (F.sum(name).alias(name) for name in ("copies", "good", *FAULTS))
     ranges = F.array_sort(F.flatten(F.collect_list("ranges")), _by_first_entry).alias("ranges")
     return parts.groupBy(*_KEY).agg(*summed, ranges)

@@ -1,14 +1,14 @@
 """Reads every copy of a ledger's entries, bookie by bookie: the core of `audit`, without Spark.
 
-A bookie is read alone by means of a record that names only it: the same pipelined and batched reads, the same digest
-check, and no other replica to fall back on. A copy is good; *missing* (the bookie says it has no such entry or ledger);
-*corrupt* (its digest is wrong, or the bookie can't read it from disk); or of *wrong length* (see `core.copy_check`).
-Nothing is known of a copy that is *unreachable* (no response), or whose bookie is *busy* (it rejected the read because
-of overload, also after pauses). A ledger that may not be read is *unauthorized*, as a whole.
+To read one bookie alone, the reader uses a record that names only that bookie: the same pipelined and batched reads,
+the same digest check, and no other replica to fall back on. A copy is good; *missing* (the bookie says it has no such
+entry or ledger); *corrupt* (its digest is wrong, or the bookie can't read it from disk); or of *wrong length* (see
+`core.copy_check`). The state of a copy is unknown if its bookie is *unreachable* (no response) or *busy* (it rejected
+the read because of overload, also after pauses). A ledger that may not be read is *unauthorized*, as a whole.
 
-A fault is reported only if it is still there at a second check, with the ledger's newest metadata: a ledger deleted
-meanwhile has none, one whose ensemble changed is examined again. The last entries of an open ledger may still be on
-their way to a slow bookie; they get some seconds.
+A fault is reported only if a second check, with the ledger's newest metadata, confirms it: a ledger deleted meanwhile
+has none, one whose ensemble changed is examined again. The last entries of an open ledger may still be on their way to
+a slow bookie, so they get a few seconds.
 """
 
 from __future__ import annotations
@@ -46,25 +46,27 @@ if TYPE_CHECKING:
     from bookgate.thinclient.blocking.client import BookKeeper, ReadHandle
 
 WINDOW = 16 * 1024
-"""Entries of which lengths are compared together, and held in memory."""
+"""Entries whose lengths are compared together, and which are held in memory."""
 MAX_RANGES = 1000
-"""Ranges of faults named for one bookie by one task; the counts go on."""
+"""Maximum number of fault ranges that one task lists for one bookie; further faults are only counted."""
 _PROBED_AT_ONCE = 64
 _PROBE_THREADS = 16
 _PAUSES = (0.0, 0.2, 1.0, 3.0)
-"""Seconds before each further look. At once first: others of the same bookie may have been waited for."""
+"""Seconds before each further check. The first is immediate: time may have passed while other copies of the bookie were
+awaited.
+"""
 _LOOKS = 3
-"""How often a slice is begun anew because its ledger's metadata changed."""
+"""How often a slice is started again because its ledger's metadata changed."""
 
 
 _MISSING = (NoSuchEntryException, NoSuchLedgerExistsException)
 _AWAY = (BookieHandleNotAvailableException, TimeoutException)
 _CORRUPT = (DigestMatchException, ReadException)
-"""A bookie that can't read an entry off its disk answers EIO, a ReadException."""
+"""A bookie that can't read an entry from its disk returns EIO, which is a ReadException."""
 
 
 class Fault(Enum):
-    """The fault of a copy."""
+    """Why a copy is not known to be good."""
 
     MISSING = "missing"
     CORRUPT = "corrupt"
@@ -75,7 +77,7 @@ class Fault(Enum):
 
     @property
     def column(self) -> str:
-        """Of the table that counts them."""
+        """The column of the table that counts this fault."""
         return self.value.replace(" ", "_")
 
 
@@ -105,7 +107,7 @@ class CopyReport:
 
 
 def ledger_report(record: LedgerRecord, fault: Fault, detail: str) -> CopyReport:
-    """A fault that concerns no single copy."""
+    """The report of a fault that concerns the ledger, not a single copy."""
     return CopyReport(record, None, None, 0, Counter({fault: 1}), [FaultRange(fault, -1, -1, detail)])
 
 
@@ -123,7 +125,7 @@ class Patience:
         self._failures = 0
 
     def once_more(self) -> bool:
-        """After a refusal: waits, or says that there is nothing to wait for."""
+        """Called after a rejection: waits and returns True, or returns False when the retries are used up."""
         if self._failures >= self._retries:
             return False
         self._pause(FIRST_PAUSE_SECONDS * 2**self._failures)
@@ -131,24 +133,24 @@ class Patience:
         return True
 
     def answered(self) -> None:
-        """Not busy: the count begins anew."""
+        """The bookie was not busy: the retries start anew."""
         self._failures = 0
 
     def fresh(self) -> Patience:
-        """For one of several reads side by side; as short as this one is by now."""
+        """An independent copy for one of several concurrent reads, with the retries that are left now."""
         other = Patience(self._retries, self._pause)
         other._failures = self._failures
         return other
 
 
 def password_for(record: LedgerRecord, given: bytes) -> bytes:
-    """The password in the metadata, else the given one, if the metadata has none or it is withheld."""
+    """The password in the metadata, or `given` if the metadata has none or withholds it."""
     metadata = record.metadata
     return given if metadata.password is None or metadata.password_check is not None else metadata.password
 
 
 class CopyReader:
-    """Reads slices of one task. A bookie that did not respond is not asked again."""
+    """Reads slices of one task. A bookie that did not respond is not contacted again."""
 
     def __init__(
         self,
@@ -157,7 +159,7 @@ class CopyReader:
         retries: int = DEFAULT_NUM_RETRIES,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
-        """`password` is for ledgers whose metadata keep none; `retries` for busy bookies. `pause` takes seconds."""
+        """`password` is for ledgers whose metadata has none; `retries` for busy bookies. `pause` takes seconds."""
         self._client = client
         self._password = password
         self._retries = retries
@@ -166,7 +168,7 @@ class CopyReader:
         self._patience: dict[str, Patience] = {}
 
     def check(self, piece: Slice, *, is_open: bool = False) -> list[CopyReport]:
-        """The reports of one slice, a bookie each; of a ledger that is gone by now there are none.
+        """The reports of one slice, one per bookie; none if the ledger was deleted meanwhile.
 
         `is_open`: the ledger was not closed when the slice was made.
         """
@@ -247,7 +249,7 @@ class CopyReader:
                         check.add(bookie_id, copy)
 
     def _held(self, report: _Report, handle: ReadHandle, first: int, last: int) -> Iterator[EntryColumns | FaultRange]:
-        """What the bookie holds of the window; the runs of a striped ledger are read side by side."""
+        """The bookie's copies in the window; the runs of a striped ledger are read concurrently."""
         ranges = list(report.ranges_between(first, last))
         if len(ranges) == 1:
             yield from self._range(report.bookie_id, handle, *ranges[0])
@@ -259,7 +261,7 @@ class CopyReader:
     def _settled(
         self, report: _Report, handle: ReadHandle, found: FaultRange | EntryColumns
     ) -> Sequence[FaultRange | EntryColumns]:
-        """The same, or, if it was missing and may be on its way still, what comes of it in some seconds."""
+        """`found` itself or, if entries are missing that may still be on their way, the outcome after some seconds."""
         again: list[FaultRange | EntryColumns] = [found]
         if isinstance(found, EntryColumns) or found.fault is not Fault.MISSING or not report.is_being_written:
             return again
@@ -290,7 +292,7 @@ class CopyReader:
 
 
 class _Report:
-    """A CopyReport that grows."""
+    """A mutable CopyReport."""
 
     def __init__(
         self, record: LedgerRecord, fragment: Fragment, index: int, first: int, last: int, is_being_written: bool
@@ -325,7 +327,7 @@ class _Report:
 
 
 def _by_newer_metadata(piece: Slice, newest: LedgerRecord) -> Slice | None:
-    """The slice by metadata that name other ensembles or another end; None when they don't."""
+    """The slice under the newest metadata; None if they name the same ensembles and the same end."""
     before = piece.record.metadata
     if newest.version <= piece.version:
         return None
@@ -339,7 +341,7 @@ def _by_newer_metadata(piece: Slice, newest: LedgerRecord) -> Slice | None:
 
 
 def _copies(handle: ReadHandle, first: int, last: int, patience: Patience) -> Iterator[EntryColumns | FaultRange]:
-    """What the only bookie of the handle holds of a range, in order, without payloads."""
+    """The copies in a range that the handle's only bookie holds, in order, without payloads."""
     position = first
     while position <= last:
         try:
@@ -356,7 +358,7 @@ def _copies(handle: ReadHandle, first: int, last: int, patience: Patience) -> It
         if fault in (Fault.BUSY, Fault.UNREACHABLE) or isinstance(error, NoSuchLedgerExistsException):
             yield FaultRange(fault, position, last, str(error))
             return
-        # One that lost an entry may have lost many; each is asked for by itself, many at a time.
+        # A bookie that lost one entry may have lost many; each is read by itself, many concurrently.
         patience.answered()
         probed = range(position, min(last, position + _PROBED_AT_ONCE - 1) + 1)
         with ThreadPoolExecutor(_PROBE_THREADS) as pool:
@@ -365,7 +367,7 @@ def _copies(handle: ReadHandle, first: int, last: int, patience: Patience) -> It
 
 
 def _copy(handle: ReadHandle, entry_id: int, patience: Patience) -> EntryColumns | FaultRange:
-    """One copy."""
+    """Reads one copy."""
     while True:
         try:
             (columns,) = handle.read_columns(entry_id, entry_id)
@@ -378,7 +380,7 @@ def _copy(handle: ReadHandle, entry_id: int, patience: Patience) -> EntryColumns
 
 
 def _fault_of(error: BKException) -> Fault:
-    """What an error of a read says of the copy. Raises it when it is not about the copy."""
+    """The fault of the copy that a read error stands for. Raises the error if it does not concern the copy."""
     if isinstance(error, _MISSING):
         return Fault.MISSING
     if isinstance(error, _AWAY):

@@ -66,7 +66,7 @@ COPIES_SCHEMA = pa.schema(
 
 
 class CopiesPartition(InputPartition):
-    """Slices of fragments that one task looks at, which of their ledgers are open, and what planning has found."""
+    """Slices of fragments that one task examines, which of their ledgers are open, and what planning has found."""
 
     def __init__(
         self, slices: list[Slice], open_ids: frozenset[LedgerId] = frozenset(), found: Sequence[CopyReport] = ()
@@ -95,7 +95,7 @@ class CopiesReader(DataSourceReader):
         unfinished: list[LedgerRecord] = []
         shapes = TemplateTable()
         with clients.use(self._options.gateways, self._options.client_settings) as client:
-            # Of a million ledgers no more is kept than their slices, which have in common what ledgers have.
+            # For a million ledgers only their slices are kept, and these share what ledgers have in common.
             for record in (record for page in selected_records(client, self._options) for record in page):
                 if record.metadata.is_closed:
                     found += _without_entries(record)
@@ -113,12 +113,12 @@ class CopiesReader(DataSourceReader):
         return [*tasks, CopiesPartition([], found=found)] if found else tasks
 
     def _fragments(self, shapes: TemplateTable, record: LedgerRecord) -> Iterable[Slice]:
-        """What the options leave of a readable ledger, cut where a new ensemble begins."""
+        """The part of a readable ledger that the options select, cut where a new ensemble begins."""
         piece = wanted_part(shapes.slice_of(record), self._options)
         return () if piece is None else by_fragment(piece)
 
     def _readable(self, client: BookKeeper, record: LedgerRecord, found: list[CopyReport]) -> LedgerRecord | None:
-        """An open ledger as far as it may be read now; None for one that is gone or whose end nobody knows."""
+        """An open ledger as far as it may be read now; None if it was deleted or its end is unknown."""
         options = replace(self._options, password=password_for(record, self._options.password))
         try:
             return readable_snapshot(client, record, options)
@@ -144,7 +144,7 @@ class CopiesReader(DataSourceReader):
 
 
 def _without_entries(record: LedgerRecord) -> Iterator[CopyReport]:
-    """What a closed ledger without entries can have wrong."""
+    """The possible faults of a closed ledger without entries."""
     metadata = record.metadata
     if metadata.last_entry_id < 0 and metadata.length != 0:
         yield ledger_report(record, Fault.WRONG_LENGTH, f"the metadata say {metadata.length} bytes and no entries")

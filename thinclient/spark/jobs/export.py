@@ -57,7 +57,7 @@ _WRITTEN_SCHEMA = "entry_id bigint, payload binary, scope_id bigint, ledger_id b
 
 GROUP_LEDGERS = 200
 GROUP_BYTES = 1 << 30
-"""A group ends with the ledger that reaches either."""
+"""A group ends with the ledger that reaches either limit."""
 
 _PARTS_OF_LEDGERS = ("startingoffsets", "endingoffsets", "includepayload")
 _KEY = ["scope_id", "ledger_id"]
@@ -65,9 +65,9 @@ _NAMED_AT_MOST = 10
 
 
 class ExportException(Exception):
-    """Nothing is listed of a ledger whose files are not what its metadata say, and nothing written over other ledgers.
+    """The files of a ledger are not what its metadata say, or would overwrite those of other ledgers.
 
-    The message names the ledgers.
+    The message names the ledgers. No line is added to the manifest for them.
     """
 
 
@@ -90,7 +90,7 @@ class _Ledger:
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    """What the files of a ledger hold."""
+    """The contents of a ledger's files."""
 
     entries: int = 0
     bytes: int = 0
@@ -108,11 +108,23 @@ def export(
     group_bytes: int = GROUP_BYTES,
     on_group: Callable[[int, int], None] = lambda done, total: None,
 ) -> DataFrame:
-    """Exports the ledgers that `options` select; the manifest's latest line of each ledger (MANIFEST_SCHEMA).
+    """Exports the ledgers that `options` select.
 
-    `options` are those of table `entries`, but for offsets and includePayload: ledgers are exported whole. `output` is
-    a directory on any file system that Spark writes to. `on_group` is told ledgers done and in all.
-    Raises OptionError, ExportException, and what Spark raises when a ledger can't be read.
+    Args:
+        spark: The session.
+        options: Those of table `entries`, without offsets and includePayload: ledgers are exported whole.
+        output: A directory on any file system that Spark writes to.
+        group_ledgers: Ledgers after which a group ends.
+        group_bytes: Bytes after which a group ends.
+        on_group: Called with the number of ledgers exported so far and in all.
+
+    Returns:
+        The manifest's latest line of each ledger (MANIFEST_SCHEMA).
+
+    Raises:
+        OptionError: An option can't be used.
+        ExportException: The files of a ledger are incomplete, or are another ledger's.
+        Exception: Whatever Spark raises when a ledger can't be read.
     """
     for name in options:
         if name.lower() in _PARTS_OF_LEDGERS:
@@ -183,7 +195,7 @@ def _pending(spark: SparkSession, options: Mapping[str, str], output: str) -> li
 
 
 def _lines_to_compare(spark: SparkSession, output: str) -> DataFrame:
-    """What is known of the ledger of each line. Lines of earlier releases have the bytes of their files only."""
+    """The ledger that each line describes. Lines of earlier releases contain only the bytes of their files."""
     return manifest(spark, output).select(
         *_KEY,
         F.col("complete").alias("line_complete"),
@@ -198,9 +210,9 @@ def _is_complete(row: Row) -> bool:
 
 
 def _is_of_another(row: Row) -> bool:
-    """Whether a line is of another ledger than the one that has its id now, and has something of it.
+    """Whether a line, with data, is of another ledger than the one that has its id now.
 
-    What is closed stays as it is, but for an empty ledger, which may be opened again.
+    A closed ledger does not change, except that an empty one may be opened again.
     """
     if not row.line_entries:
         return False
@@ -231,7 +243,7 @@ def _export_group(
         .options(**without_selection(options))
         .options(ledgerIds=ids, includeUncommitted=True)
     )
-    # In this order Spark has nothing to sort by partition, and entries stay in order within a file.
+    # In this order Spark need not sort by partition, and entries stay in order within a file.
     rows = reader.load().sortWithinPartitions(*_KEY, "entry_id")
     writer = rows.write.mode("overwrite").option("partitionOverwriteMode", "dynamic")
     writer.partitionBy(*_KEY).parquet(output)
@@ -247,7 +259,9 @@ def _export_group(
 
 
 def _written(spark: SparkSession, output: str, group: Sequence[_Ledger], skips_losses: bool) -> dict[int, _Written]:
-    """By ledger id, what the group's files hold. Only of a closed ledger without losses is it known that it has any."""
+    """The contents of the group's files by ledger id. Only a closed ledger read without losses is certain to have
+    files.
+    """
     paths = []
     for ledger in group:
         path = f"{output}/{ledger.directory}"
@@ -281,7 +295,7 @@ def _is_there(spark: SparkSession, path: str) -> bool:
 
 
 def _check(ledger: _Ledger, found: _Written) -> None:
-    """Raises ExportException when entries lack."""
+    """Raises ExportException if entries are missing."""
     expected = found.entries if ledger.entries is None else ledger.entries
     size = found.bytes if ledger.bytes is None else ledger.bytes
     last = None if found.entries == 0 else found.entries - 1
@@ -318,6 +332,6 @@ def _line(ledger: _Ledger, found: _Written, instance_id: str) -> tuple[object, .
 
 
 def _lost(ledger: _Ledger, found: _Written) -> int:
-    """Entries that are not in the files; of an open ledger only those before the last one that is."""
+    """The number of entries missing in the files; for an open ledger only those before the last entry present."""
     last = -1 if found.last_entry_id is None else found.last_entry_id
     return max(0, (last + 1 if ledger.entries is None else ledger.entries) - found.entries)

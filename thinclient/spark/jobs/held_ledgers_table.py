@@ -59,7 +59,7 @@ class HeldLedgersReader(DataSourceReader):
         if partition.http is None:
             return
         config = client_config(self._options.client_settings)
-        # Whom the client trusts for the entry port, whose certificate HTTP shares.
+        # HTTP shares the certificate of the entry port, so the client's authorities for that port apply.
         admin = AdminHttp(partition.http, authorities=config.bookie_tls_ca or config.tls_ca)
         try:
             for page in held_pages(admin, self._options.scope_id):

@@ -5,11 +5,11 @@ The next commit of a query deletes what its earlier attempts left (`spark.commit
 recognised by age: those of a write (a micro-batch, or a batch write) are leftovers if the youngest of them is older
 than a given time, which must be longer than any write takes. A ledger of unknown age is never a leftover.
 
-Deleting is safe even if the driver is still at work. It follows the protocol: in the order given by `judge`, each
-ledger only at the version in which it was seen, and nothing more of a write once one of its ledgers has changed. So
-either the driver's commit fails as a whole, or the write stays as a whole.
+Deleting is safe even if the driver still runs. It follows the protocol: in the order given by `judge`, each ledger only
+at the version in which it was seen, and nothing more of a write once one of its ledgers has changed. So either the
+driver's commit fails as a whole, or the write stays as a whole.
 
-This is no Spark job: the caller's process lists the metadata once, and deletes metadata only.
+This is not a Spark job: the caller's process lists the metadata once, and deletes metadata only.
 """
 
 from __future__ import annotations
@@ -27,13 +27,21 @@ if TYPE_CHECKING:
     from bookgate.thinclient.blocking.client import BookKeeper
 
 Leftovers = dict[Write, list[LedgerRecord]]
-"""By write, in the order in which they are to be deleted."""
+"""Ledgers by write, in the order in which they must be deleted."""
 
 
 def leftovers(client: BookKeeper, before_ms: int) -> Leftovers:
-    """Of all ledgers of scope 0, those left over of writes whose youngest was created before `before_ms` (since 1970).
+    """The leftovers among all ledgers of scope 0.
 
-    Raises the client's errors.
+    Args:
+        client: The client to list with.
+        before_ms: Milliseconds since 1970. A write is left over if its youngest ledger was created before.
+
+    Returns:
+        The leftovers by write.
+
+    Raises:
+        BKException: The ledgers can't be listed.
     """
     records = [record for page in client.list_ledgers() for record in page if sink_state(record) is not None]
     leads, _ = read_records(client, 0, leads_not_shown(records))
@@ -41,7 +49,7 @@ def leftovers(client: BookKeeper, before_ms: int) -> Leftovers:
 
 
 def left_over(records: Iterable[LedgerRecord], before_ms: int) -> Leftovers:
-    """The same for a listing, with the leads that claims name."""
+    """The leftovers in a listing, which must include the leads that claims name."""
     queries: defaultdict[str, list[LedgerRecord]] = defaultdict(list)
     for record in records:
         state = sink_state(record)
@@ -57,7 +65,7 @@ def left_over(records: Iterable[LedgerRecord], before_ms: int) -> Leftovers:
 
 
 def delete(client: BookKeeper, found: Leftovers) -> list[int]:
-    """Deletes what has not changed since; returns the ids of what was deleted. Raises the client's errors."""
+    """Deletes the leftovers that have not changed since; returns their ids. Raises the client's errors."""
     deleted: list[int] = []
     for records in found.values():
         deleted += _delete_write(client, records)
@@ -72,7 +80,7 @@ def _delete_write(client: BookKeeper, records: Sequence[LedgerRecord]) -> list[i
         except NoSuchLedgerExistsOnMetadataServerException:
             continue
         except MetadataVersionException:
-            # Somebody is at work on this write: it may be committed by now.
+            # A driver is at work on this write, which may be committed by now.
             break
         deleted.append(record.ledger_id.low)
     return deleted

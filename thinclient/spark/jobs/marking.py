@@ -1,15 +1,15 @@
-"""Marks for auto-recovery after an audit: one per ledger, with the bookies that lack copies of it.
+"""Marks ledgers for auto-recovery after an audit: one mark per ledger, with the bookies that lack copies of it.
 
 A place of a ledger (a bookie of a fragment) lacks copies if the bookie itself said that it has no such entry. Unknown
-states (unreachable, busy, unauthorized) never count. Nor do damaged copies: a worker relies on what bookies list, so it
-would find nothing to do.
+states (unreachable, busy, unauthorized) never count. Nor do damaged copies: a worker relies on the ids that bookies
+list, so it would find nothing to do.
 
-An audit takes long, so every ledger is read once more before it is marked. A place is left out if the ledger is gone,
-if another bookie has taken the place, if the fragment may still be extended, since only complete ones are repaired
-(R7), or if the bookie is not registered at present: whether it is lost is for the auditor to decide, after the delay
+An audit takes long, so every ledger is read once more before it is marked. A place is left out if the ledger is gone;
+if another bookie has taken the place; if the fragment may still be extended, since only complete ones are repaired
+(R7); or if the bookie is not registered at present: whether it is lost is for the auditor to decide, after the delay
 (R13). A wrong mark costs nothing: the worker asks the bookies itself (R10).
 
-Marks are stored even if auto-recovery is disabled or does not run, and then wait; the caller is told so.
+Marks are stored even if auto-recovery is disabled or does not run, and then wait; the result says so.
 
 Not its job: finding lacking copies (`audit`), repairs (auto-recovery).
 """
@@ -48,35 +48,37 @@ _LOOKED_UP_AT_ONCE = 1000
 _MARKS_AT_ONCE = 32
 
 _GONE = (NoSuchLedgerExistsOnMetadataServerException, MetadataFormatException)
-"""Of such a ledger nobody can tell what is due where."""
+"""Errors after which nothing is known of a ledger's bookies."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lack:
-    """A ledger that lacks copies, and where."""
+    """A ledger that lacks copies, and where it lacks them."""
 
     ledger_id: LedgerId
     places: frozenset[tuple[int, str]]
-    """First entry of a fragment, and a bookie of it."""
+    """Pairs of a fragment's first entry and a bookie of it."""
 
 
 @dataclass(slots=True)
 class Marking:
-    """The outcome for the ledgers that lack copies. It grows."""
+    """The counts of what was done with the ledgers that lack copies. Mutable."""
 
     marked: int = 0
     not_markable: int = 0
-    """Of scopes other than 0, where no marks exist."""
+    """Ledgers of scopes other than 0, where no marks exist."""
     left: int = 0
-    """Gone or damaged by now, changed, being written where they lack, or their bookies are not registered any more."""
+    """Ledgers left unmarked: deleted, damaged or changed meanwhile, still written where copies are lacking, or with
+    bookies that are no longer registered.
+    """
     obstacle: str | None = None
     """Why nothing is repaired now, and what to do about it; None: nothing is in the way."""
     failure: BKException | None = None
-    """What kept the rest from being marked."""
+    """The error that kept the remaining ledgers from being marked."""
 
 
 def bookies_to_mark(lack: Lack, metadata: LedgerMetadata, registered: Collection[str]) -> list[str]:
-    """The bookies that a mark should name, by the newest metadata; none: the ledger is not to be marked."""
+    """The bookies that a mark should name, by the newest metadata; if empty, the ledger must not be marked."""
     ensembles = {fragment.first_entry_id: fragment.ensemble for fragment in metadata.complete_fragments}
     still_due = {bookie_id for start, bookie_id in lack.places if bookie_id in ensembles.get(start, ())}
     return sorted(still_due.intersection(registered))
@@ -97,11 +99,11 @@ def mark_lacking(found: DataFrame, options: Mapping[str, str]) -> Marking:
     """Marks each ledger that lacks copies, from this process.
 
     Args:
-        found: What an audit has found.
-        options: Those of the audit.
+        found: The result of an audit.
+        options: The options of that audit.
 
     Returns:
-        What became of the ledgers. If the metadata fail, marking ends there, with the failure; it may be repeated.
+        The counts. If the metadata store fails, marking stops and `failure` has the error; the call may be repeated.
     """
     marking = Marking()
     remaining = lacks(found)
@@ -116,7 +118,7 @@ def mark_lacking(found: DataFrame, options: Mapping[str, str]) -> Marking:
 
 
 def lacks(found: DataFrame) -> Iterator[Lack]:
-    """The ledgers of an audit that lack copies. The driver holds those of one partition at a time."""
+    """The ledgers of an audit that lack copies. The driver holds one partition of them at a time."""
     from pyspark.sql import functions as F  # noqa: N812
 
     places = found.where("missing > 0").groupBy("scope_id", "ledger_id")
@@ -128,7 +130,7 @@ def lacks(found: DataFrame) -> Iterator[Lack]:
 
 
 async def mark_page(factory: LedgerManagerFactory, page: Sequence[Lack], marking: Marking) -> None:
-    """Marks some ledgers, and adds to `marking` what became of them. Raises BKException after what could be marked."""
+    """Marks some ledgers and adds the outcomes to `marking`. Raises BKException after marking as many as it can."""
     wanted = [lack for lack in page if _is_markable(lack.ledger_id)]
     marking.not_markable += len(page) - len(wanted)
     if not wanted:
@@ -168,7 +170,7 @@ def _is_markable(ledger_id: LedgerId) -> bool:
 
 @contextmanager
 def _metadata(options: Mapping[str, str]) -> Iterator[tuple[LoopThread, LedgerManagerFactory]]:
-    """The metadata behind the gateways of the options, and the thread on which they are asked."""
+    """The metadata store behind the gateways of the options, and the thread that its calls run on."""
     parsed = parse_options({**options, "table": Table.COPIES.value})
     config = client_config(parsed.client_settings)
     thread = LoopThread.acquire()

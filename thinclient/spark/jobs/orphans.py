@@ -37,9 +37,15 @@ NOT_CHECKED = "not checked"
 
 
 def orphans(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
-    """(kind, bookie_id, ledger_id, detail): `unknown to the metadata`, `not held`, or `not checked` without a ledger.
+    """Looks for orphans among all ledgers of one scope, 0 unless option `scopeId` names another.
 
-    `options` say how to reach the cluster; all ledgers of one scope are looked at, 0 unless `scopeId` names another.
+    Args:
+        spark: The session.
+        options: How to reach the cluster.
+
+    Returns:
+        Rows (kind, bookie_id, ledger_id, detail). `kind` is `unknown to the metadata`, `not held`, or `not checked`,
+        which has no ledger.
     """
     reader = spark.read.format("bookkeeper").options(**options)
     told = reader.option("table", Table.HELD_LEDGERS.value).load().persist()
@@ -65,7 +71,7 @@ def orphans(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
 
 
 def _expected(ledgers: DataFrame) -> DataFrame:
-    """(bookie, ledger) for each finished fragment with entries. A fragment that is being written tells nothing."""
+    """(bookie, ledger) for each finished fragment with entries. A fragment still being written proves nothing."""
     after = F.try_element_at("fragments", F.col("number") + 2)["first_entry_id"]  # counted from 1
     end = F.coalesce(after, F.col("last_entry_id") + 1, F.lit(0))
     fragments = ledgers.select("*", F.posexplode("fragments").alias("number", "fragment"))
@@ -74,13 +80,13 @@ def _expected(ledgers: DataFrame) -> DataFrame:
 
 
 def _look_again(options: Options) -> Callable[..., Column]:
-    """A function of (kind, bookie, ledger): what is to be said of a candidate that still is one, else null."""
+    """A function of (kind, bookie, ledger): the detail to report if the candidate is confirmed, else null."""
 
     def verdict(kind: str, bookie_id: str, ledger_id: int) -> str | None:
-        # Only what is named here travels to the tasks: this process's clients must not.
+        # Only the names used here are sent to the tasks: the clients of this process must not be.
         return _verdict(options, kind, bookie_id, ledger_id)
 
-    # The answer of one moment: to be asked once for a row.
+    # The result depends on the moment, so Spark must evaluate it once per row.
     return F.udf(verdict, StringType(), useArrow=False).asNondeterministic()
 
 
@@ -94,7 +100,7 @@ def _verdict(options: Options, kind: str, bookie_id: str, ledger_id: int) -> str
 
 
 def _ask_bookie(client: BookKeeper, record: LedgerRecord, bookie_id: str, options: Options) -> str | None:
-    """None when the bookie knows the ledger, or can't be asked; what it holds of it is the audit's."""
+    """None when the bookie knows the ledger or can't be asked; how many entries it holds is the audit's concern."""
     entry_id = _first_held(record, bookie_id)
     if entry_id is None:
         return None

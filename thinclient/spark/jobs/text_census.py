@@ -35,7 +35,7 @@ def text_census(spark: SparkSession, options: Mapping[str, str], min_partitions:
 
 
 def _by_word(entries: DataFrame) -> DataFrame:
-    """A row for each ledger and word; figures of lines are in the rows of whichever word came first in the line."""
+    """One row per ledger and word; the figures of a line are in the row of the line's first word."""
     size = F.octet_length("payload")
     words = F.array_distinct(F.split(F.decode("payload", "ISO-8859-1"), _WHITESPACE))
     lines = entries.select(*_KEY, size.cast("bigint").alias("size"), F.posexplode(words).alias("position", "word"))

@@ -15,7 +15,9 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 COLUMNS = ("dimension", "value", "ledgers", "unfinished", "entries", "bytes", "stored_bytes")
-"""`entries` and `bytes` are the ledgers' own, `stored_bytes` are with all copies. By bookie they are what is there."""
+"""`entries` and `bytes` count each entry once, `stored_bytes` counts all copies. By bookie, they count what it
+stores.
+"""
 
 _AMOUNTS = COLUMNS[4:]
 _HOUR_MS = 3_600_000
@@ -31,10 +33,16 @@ _OLDER, _NO_AGE = "a year and more", "not known"
 
 
 def usage(spark: SparkSession, options: Mapping[str, str], now_ms: int | None = None) -> DataFrame:
-    """COLUMNS, a row for each value of each dimension: `bookie`, `state`, `custom metadata` (its keys), `age`,
-    `copies` (how many each entry is due to have: the write quorum).
+    """Sums up ledgers along several dimensions; a ledger counts once in each value that it has.
 
-    `options` are those of table `ledgers`. A ledger counts once in each value that it has.
+    Args:
+        spark: The session.
+        options: Those of table `ledgers`.
+        now_ms: Milliseconds since 1970 from which ages count; None: now.
+
+    Returns:
+        COLUMNS, one row per value of each dimension: `bookie`, `state`, `custom metadata` (its keys), `age`, `copies`
+        (how many each entry should have: the write quorum).
     """
     ledgers = _measured(spark.read.format("bookkeeper").options(**options).option("table", "ledgers").load())
     age = _age(F.lit(int(time.time() * 1000) if now_ms is None else now_ms))
@@ -48,7 +56,7 @@ def usage(spark: SparkSession, options: Mapping[str, str], now_ms: int | None = 
         F.flatten(F.transform("fragments", _shares_of_bookies)),
     )
     by_ledger = ledgers.select("scope_id", "ledger_id", "unfinished", F.explode(shares).alias("share"))
-    # A bookie has a share in each fragment of a ledger.
+    # A bookie has a share in each fragment of a ledger, so its shares are summed up first.
     once = by_ledger.groupBy("scope_id", "ledger_id", "unfinished", "share.dimension", "share.value").agg(
         *(F.sum(f"share.{name}").alias(name) for name in _AMOUNTS)
     )
@@ -74,7 +82,7 @@ def _measured(ledgers: DataFrame) -> DataFrame:
 
 
 def _share(dimension: str, value: Column, entries: Column | None = None, size: Column | None = None) -> Column:
-    """What a ledger adds to one value of a dimension; all of it unless told otherwise."""
+    """A ledger's contribution to one value of a dimension; without `entries` and `size`, the whole ledger."""
     return F.struct(
         F.lit(dimension).alias("dimension"),
         value.alias("value"),

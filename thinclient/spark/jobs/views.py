@@ -1,8 +1,8 @@
 """The source's tables by name in SQL: temporary views `entries`, `ledgers` and `bookies` of a session.
 
 Spark's Python sources have no catalog of their own. A view costs nothing until it is queried. `query_views` runs one
-query over new views, and hands its filters on ids to the source where that is safe: Spark keeps one set of filters a
-table, so never where the query reads a table twice.
+query over new views, and hands its filters on ids to the source where that is safe. Spark keeps one set of filters per
+table, so it is never safe if the query reads a table twice.
 
 Source: docs/spark.md#sql.
 """
@@ -20,10 +20,14 @@ FILTERS_TO_SOURCES = "spark.sql.python.filterPushdown.enabled"
 
 
 def create_views(spark: SparkSession, options: Mapping[str, str]) -> list[str]:
-    """Makes the views, over what the options of table `entries` select.
+    """Creates the views over what the options of table `entries` select.
+
+    Args:
+        spark: The session that gets the views.
+        options: Of table `entries`.
 
     Returns:
-        Their names.
+        The names of the views.
 
     Raises:
         OptionError: An option can't be used.
@@ -42,10 +46,15 @@ def create_views(spark: SparkSession, options: Mapping[str, str]) -> list[str]:
 
 
 def query_views(spark: SparkSession, query: str, options: Mapping[str, str]) -> DataFrame:
-    """A query over new views, to be evaluated once.
+    """Runs a query over new views. The result must be evaluated only once.
 
     Args:
-        options: Of table `entries`. With `pushdown` in them, that decides whether filters reach the source.
+        spark: The session.
+        query: The query, in Spark's SQL.
+        options: Of table `entries`. If they contain `pushdown`, it decides whether filters reach the source.
+
+    Returns:
+        The query's frame, not evaluated yet.
 
     Raises:
         OptionError: An option can't be used.
@@ -63,7 +72,7 @@ def query_views(spark: SparkSession, query: str, options: Mapping[str, str]) -> 
 
 
 def _tables_read(spark: SparkSession, frame: DataFrame) -> Iterator[int]:
-    """Identities of the sources' tables that a query reads, one for each time."""
+    """Identities of the source's tables that a query reads, one for each time it reads them."""
     jvm: Any = spark._jvm
     optimized = frame._jdf.queryExecution().optimizedPlan()
     for plan in (optimized, *_items(optimized.subqueriesAll())):
@@ -73,5 +82,5 @@ def _tables_read(spark: SparkSession, frame: DataFrame) -> Iterator[int]:
 
 
 def _items(seq: Any) -> list[Any]:
-    """What a sequence of Scala's holds."""
+    """The elements of a Scala sequence."""
     return [seq.apply(n) for n in range(seq.size())]

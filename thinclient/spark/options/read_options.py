@@ -28,12 +28,12 @@ from bookgate.thinclient.spark.options.values import LedgerRange
 
 GATEWAYS_VARIABLE = "BOOKGATE_GATEWAYS"
 CONFIG_VARIABLE = "BOOKGATE_CONFIG"
-"""Names a TOML file with the client's settings, as for the commands."""
+"""Environment variable that names a TOML file with the client's settings, as for the commands."""
 DEFAULT_MAX_BYTES_PER_PARTITION = 128 * 1024 * 1024
 DEFAULT_NUM_RETRIES = 3
 
 FROM_METADATA = "metadata"
-"""Value of option `passwords`: each ledger's own, as its metadata have it."""
+"""Value of option `passwords`: each ledger's password is taken from its metadata."""
 
 _CUSTOM_METADATA = "custommetadata."
 _CLIENT = "client."
@@ -46,7 +46,7 @@ class OptionError(ValueError):
 
 
 class Table(Enum):
-    """What the rows are: entries, ledgers or bookies; or what a job reads through this source and nobody else does."""
+    """What the rows are: entries, ledgers or bookies; or the internal table of a job."""
 
     ENTRIES = "entries"
     LEDGERS = "ledgers"
@@ -58,7 +58,7 @@ class Table(Enum):
 
     @property
     def is_for_jobs(self) -> bool:
-        """Such a table is no interface: its columns change with its job."""
+        """True for a table that is not a public interface: its columns change with its job."""
         return self in (Table.COPIES, Table.HELD_LEDGERS)
 
 
@@ -76,7 +76,7 @@ class PayloadAs(Enum):
 
     BINARY = "binary"
     STRING = "string"
-    """UTF-8; what is none has U+FFFD in its place."""
+    """UTF-8; invalid bytes are replaced by U+FFFD."""
 
 
 ClientSettings = tuple[tuple[str, str], ...]
@@ -96,9 +96,9 @@ class Options:
     scope_id: int = 0
     password: bytes = b""
     passwords: Mapping[int, bytes] | None = None
-    """Of these ledgers; `password` is that of the others."""
+    """Passwords by ledger id; `password` is for the other ledgers."""
     passwords_from_metadata: bool = False
-    """Each ledger is read with the password that its metadata has."""
+    """Each ledger is read with the password in its metadata."""
     digest_type: DigestType | None = None
     starting_offsets: Mapping[int, int] | None = None
     ending_offsets: Mapping[int, int] | None = None
@@ -113,7 +113,7 @@ class Options:
     include_ledger_metadata: bool = False
     fail_on_data_loss: bool = True
     pushdown: bool | None = None
-    """None: where Spark hands filters over."""
+    """None: filters are used if Spark hands them over."""
     num_retries: int = DEFAULT_NUM_RETRIES
     include_uncommitted: bool = False
     max_entries_per_trigger: int | None = None
@@ -200,9 +200,9 @@ NAMES = (
 )
 OF_STREAMS = ("maxEntriesPerTrigger", "maxBytesPerTrigger")
 OF_WRITING = ("ensembleSize", "writeQuorum", "ackQuorum", "writeId")
-"""Checked by `write_options`."""
+"""Options of the sink, which `write_options` checks."""
 SPARKS_OWN = ("checkpointLocation", "queryName")
-"""What Spark hands over of a stream that is written."""
+"""Options that Spark itself adds for a streaming write."""
 _LOWER_NAMES = frozenset(name.lower() for name in (*NAMES, *OF_WRITING, *SPARKS_OWN) if "<" not in name)
 _ENTRIES_ONLY = (
     "digestType",
@@ -223,9 +223,9 @@ _ENTRIES_ONLY = (
     *OF_STREAMS,
 )
 _LEDGERS_ONLY = ("startingTimestamp", "pushdown", "failOnDataLoss")
-"""For tables of which ledgers are selected, and not for `bookies`."""
+"""Options for tables whose ledgers are selected, thus not for `bookies`."""
 _ROWS = ("includePayload", "payloadAs", "includeLedgerMetadata")
-"""What says how rows look."""
+"""Options that determine the columns of the rows."""
 _NOT_OF_JOBS = {
     Table.COPIES: (
         "audit",
@@ -233,7 +233,9 @@ _NOT_OF_JOBS = {
     ),
     Table.HELD_LEDGERS: ("orphans", (*_ENTRIES_ONLY, *_LEDGERS_ONLY)),
 }
-"""The job that reads a table, and the options that it has no use for: it looks at every copy, or at every ledger."""
+"""For each internal table: the job that reads it, and the options that do not apply, because the job looks at every
+copy or at every ledger.
+"""
 
 
 def refuse(names: Iterable[str], raw: Mapping[str, str], why: str) -> None:
@@ -242,7 +244,7 @@ def refuse(names: Iterable[str], raw: Mapping[str, str], why: str) -> None:
 
 
 def ledger_options(raw: Mapping[str, str]) -> dict[str, str]:
-    """Of the options of a read of entries those that table `ledgers` takes, to list the same ledgers."""
+    """Those options of a read of entries that table `ledgers` accepts, to list the same ledgers."""
     entries_only = {name.lower() for name in (*_ENTRIES_ONLY, "table")}
     return {name: value for name, value in raw.items() if name.lower() not in entries_only}
 
@@ -334,7 +336,7 @@ _E = TypeVar("_E", bound=Enum)
 
 
 def _choice(given: Mapping[str, str], name: str, kind: type[_E], default: _E, hidden: Sequence[_E] = ()) -> _E:
-    """A member by its value; of those that are `hidden` an error says nothing."""
+    """The member with the given value; error messages do not mention the `hidden` members."""
 
     def parse(text: str) -> _E:
         for member in kind:
@@ -346,7 +348,7 @@ def _choice(given: Mapping[str, str], name: str, kind: type[_E], default: _E, hi
 
 
 def _offsets(given: Mapping[str, str], name: str, words: tuple[str, ...]) -> Mapping[int, int] | None:
-    """Offsets of JSON; None for a word, whose meaning is the caller's."""
+    """Offsets parsed from JSON; None if the value is one of `words`, whose meaning is the caller's."""
 
     def parse(text: str) -> Mapping[int, int] | None:
         if text.strip().lower() in words:
@@ -377,7 +379,7 @@ def _custom_metadata(given: Mapping[str, str]) -> dict[str, bytes] | None:
 
 
 def _client_settings(given: Mapping[str, str]) -> ClientSettings:
-    """What options say of the client's settings, checked as those are; files are for the executors."""
+    """The `client.*` options, checked as settings of the client; files are looked up on the executors."""
     wanted = {name[len(_CLIENT) :]: value for name, value in given.items() if name.startswith(_CLIENT)}
     if "gateways" in wanted:
         raise OptionError("option client.gateways: gateways have an option of their own, gateways")

@@ -47,7 +47,7 @@ def scope_id(text: str) -> int:
 
 
 def ledger_ids(text: str) -> tuple[int, ...]:
-    """Ascending, each once."""
+    """Ledger ids in ascending order without duplicates."""
     ids = {_int64(integer(part)) for part in text.split(",") if part.strip()}
     if not ids:
         raise ValueError("it must be ledger ids separated by commas")
@@ -130,7 +130,7 @@ def offsets(text: str) -> dict[int, int]:
 
 
 def passwords(text: str) -> dict[int, bytes]:
-    """JSON, passwords by ledger id. What it raises does not repeat them."""
+    """JSON, passwords by ledger id. Its error messages do not contain them."""
     try:
         given = json.loads(text)
         if not all(isinstance(value, str) for value in given.values()):

@@ -1,6 +1,6 @@
 """Options of the sink: parses Spark's strings into one checked value.
 
-What source and sink have in common is checked by `options`; an option of the other side is rejected by name, because it
+The options that source and sink share are checked by `options`; an option of the source is rejected by name, because it
 would have no effect. Spark passes names in lower case, so keys of custom metadata are written in lower case. Source:
 docs/spark.md#writing.
 """
@@ -75,7 +75,7 @@ def _refuse_those_of_reading(given: Mapping[str, str]) -> None:
 
 
 def _sizes(given: Mapping[str, str]) -> tuple[int, int, int]:
-    """Ensemble, write and ack quorum. What is not given follows from what is: 3, 3, 2 without any."""
+    """Ensemble size, write quorum and ack quorum. Missing ones follow from the given ones; without any: 3, 3, 2."""
     ensemble = parsed(given, "ensembleSize", values.positive, None)
     write = parsed(given, "writeQuorum", values.positive, None)
     ack = parsed(given, "ackQuorum", values.positive, None)

@@ -1,10 +1,10 @@
-"""Batch reads of entries, ledgers and bookies: what Spark calls, and nothing of how it is done.
+"""Batch reads of entries, ledgers and bookies: the methods that Spark calls.
 
-Spark pickles readers from process to process: they hold checked options only. Whatever connects is made inside
+Spark pickles readers from process to process, so they hold checked options only. Connections are made inside
 `partitions` and `read`, which run in Python workers, on the driver's machine and on the executors.
 
-`entries` is planned into tasks on the driver. `ledgers` and `bookies` are one task each that streams what the gateway
-lists, page by page, so that a million ledgers need no memory to speak of.
+`entries` is planned into tasks on the driver. `ledgers` and `bookies` are one task each that streams the gateway's
+listing page by page, so a million ledgers need little memory.
 
 Source: docs/spark.md#tables.
 """
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class EntriesPartition(InputPartition):
-    """Slices that one task reads, in order, and where their bookies were when the scan was planned."""
+    """Slices that one task reads, in order, and the addresses of their bookies when the scan was planned."""
 
     def __init__(self, slices: list[Slice], bookies: tuple[BookieServiceInfo, ...] = ()) -> None:
         super().__init__(None)
@@ -54,7 +54,7 @@ class EntriesPartition(InputPartition):
 
 
 class EntriesReader(DataSourceReader):
-    """One row an entry."""
+    """One row per entry."""
 
     def __init__(self, options: Options, schema: pa.Schema = arrow.ENTRIES_SCHEMA) -> None:
         self._options = options
@@ -63,7 +63,9 @@ class EntriesReader(DataSourceReader):
 
     @plain_errors
     def partitions(self) -> list[InputPartition]:
-        """A list, as Spark insists. It may be empty; Spark then calls `read` with a partition of its own."""
+        """The tasks, as a list, which Spark requires. If it is empty, Spark calls `read` with a partition of its
+        own.
+        """
         with clients.use(self._options.gateways, self._options.client_settings) as client, _no_collection():
             return tasks_of(client, readable_slices(client, self._options, self._bounds), self._options)
 
@@ -90,7 +92,9 @@ class EntriesReader(DataSourceReader):
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """A plan is no garbage, and has no cycles: the collector would look through a million slices again and again."""
+    """Suspends the garbage collector: a plan has no cycles, and the collector would traverse a million slices
+    repeatedly.
+    """
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -109,14 +113,14 @@ def tasks_of(client: BookKeeper, slices: Sequence[Slice], options: Options) -> l
 
 
 def _of_task(task: list[Slice], infos: Mapping[str, BookieServiceInfo]) -> tuple[BookieServiceInfo, ...]:
-    """Those bookies that hold entries of a task."""
+    """The bookies that hold entries of a task."""
     shapes = {id(piece.shape): piece.shape for piece in task}
     named = {name for shape in shapes.values() for fragment in shape.fragments for name in fragment.ensemble}
     return tuple(infos[name] for name in sorted(named) if name in infos)
 
 
 class LedgersReader(DataSourceReader):
-    """One row a ledger."""
+    """One row per ledger."""
 
     def __init__(self, options: Options, schema: pa.Schema = arrow.LEDGERS_SCHEMA) -> None:
         self._options = options
@@ -133,10 +137,11 @@ class LedgersReader(DataSourceReader):
 
 
 class _Filtered(DataSourceReader):
-    """With the option `pushdown`: a class that has `pushFilters`, upon which Spark insists on its own switch.
+    """For option `pushdown`: a separate class, since Spark demands its own setting as soon as a reader has
+    `pushFilters`.
 
-    Spark keeps what it planned with the filters that it pushed last, a frame: what the frame is asked later without
-    a filter, or elsewhere in the same query, is read through them too. No reader can see that it happens.
+    Spark reuses the plan that it made with the filters pushed last for a frame. A later action on the frame without
+    filters, or another use in the same query, is read through those filters too. A reader can't detect this.
     """
 
     _bounds: Bounds
@@ -155,7 +160,7 @@ class FilteredLedgersReader(_Filtered, LedgersReader):
 
 
 class BookiesReader(DataSourceReader):
-    """One row a bookie, registered now or known by its cookie."""
+    """One row per bookie that is registered now or known by its cookie."""
 
     def __init__(self, options: Options, schema: pa.Schema = arrow.BOOKIES_SCHEMA) -> None:
         self._options = options

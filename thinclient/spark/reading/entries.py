@@ -1,11 +1,11 @@
-"""Which entries the Spark source reads, without Spark: the slices of ledgers that there are.
+"""Which entries the Spark source reads, as slices of ledgers; independent of Spark.
 
-On the driver `readable_slices` lists the ledgers once (or asks for those that are named by id, in bulk), keeps what the
-options select, and finds out how far each may be read: a closed ledger to its end, an open one to its last add
-confirmed, asked of the bookies without fencing, or, when the options say so, to where recovery closes it.
+On the driver `readable_slices` lists the ledgers once (or looks up the given ids in bulk), keeps those that the options
+select, and determines how far each may be read: a closed ledger to its end; an open one to its last add confirmed, read
+from the bookies without fencing, or, if the options say so, to where recovery closes it.
 
-A ledger that was asked for by its id and is gone is data loss: an error that names it, or left out with a warning when
-`failOnDataLoss` is false.
+A ledger that was requested by id and no longer exists is data loss: an error that names it, or, when `failOnDataLoss`
+is false, left out with a warning.
 
 Not its job: reading the entries (`slice_reads`).
 """
@@ -46,9 +46,9 @@ _NAMED_AT_MOST = 10
 
 
 def selected_records(client: BookKeeper, options: Options, bounds: Bounds = EVERYTHING) -> Iterator[list[LedgerRecord]]:
-    """The ledgers that the options select and the bounds leave, in pages, by id.
+    """The ledgers that the options and the bounds select, in pages, by id.
 
-    Raises NoSuchLedgerExistsOnMetadataServerException for ids that were asked for and are gone (failOnDataLoss).
+    Raises NoSuchLedgerExistsOnMetadataServerException for requested ids that no longer exist (failOnDataLoss).
     """
     scope_id, wanted = options.scope_id, wanted_range(options, bounds)
     if wanted.first > wanted.last or scope_id not in bounds.scope_id:
@@ -73,7 +73,7 @@ def _selected(records: Iterable[LedgerRecord], options: Options, bounds: Bounds)
 
 
 def _asked_for(client: BookKeeper, options: Options, bounds: Bounds) -> Iterator[list[LedgerRecord]]:
-    """The ledgers of option ledgerIds."""
+    """The ledgers of option `ledgerIds`."""
     scope_id, missing = options.scope_id, list[int]()
     numbers = [each for each in options.ledger_ids or () if bounds.takes_ledger(scope_id, each)]
     for start in range(0, len(numbers), _ASKED_FOR_AT_ONCE):
@@ -85,7 +85,7 @@ def _asked_for(client: BookKeeper, options: Options, bounds: Bounds) -> Iterator
 
 
 def read_records(client: BookKeeper, scope_id: int, numbers: Sequence[int]) -> tuple[list[LedgerRecord], list[int]]:
-    """The records of ledgers of a scope, and those that don't exist. Raises what keeps others from being read."""
+    """The records of ledgers of a scope, and the ids that don't exist. Raises any other error."""
     records, gone = [], []
     outcomes = client.ledger_manager.read_many([LedgerId(scope_id, each) for each in numbers]) if numbers else []
     for number, outcome in zip(numbers, outcomes, strict=True):
@@ -99,17 +99,17 @@ def read_records(client: BookKeeper, scope_id: int, numbers: Sequence[int]) -> t
 
 
 def listing_ends(scope_id: int, wanted: Interval) -> tuple[int | None, int | None]:
-    """The id after which a listing begins and that before which it ends; None for all that the scope has.
+    """The exclusive start and end of a listing that covers the wanted ids; None: no limit.
 
-    What is wanted compares ids with their sign, and a listing is in the order of their bits: 0, 1, …, then the negative
-    ones from the least. Ids of both signs that are wanted together are not one run of it, unless they are all.
+    Wanted ids are compared as signed numbers, but a listing is in unsigned order: 0, 1, …, then the negative ids from
+    the least one. A wanted interval with ids of both signs is not contiguous in a listing, unless it contains all ids.
     """
     everything = Interval()
     first = max(0, wanted.first) if scope_id == 0 else wanted.first
     if first < 0 <= wanted.last:
         return None, None
     least, greatest = (everything.first, -1) if first < 0 else (0, everything.last)
-    # The least negative id comes right after the greatest of the others.
+    # The least negative id follows the greatest non-negative one.
     after = first - 1 if first > least else everything.last if first < 0 else None
     before = wanted.last + 1 if wanted.last < greatest else everything.first if first >= 0 and scope_id else None
     return after, before
@@ -127,9 +127,9 @@ def _ledgers_are_gone(ids: list[int], options: Options) -> None:
 
 
 def readable_slices(client: BookKeeper, options: Options, bounds: Bounds = EVERYTHING) -> list[Slice]:
-    """What is to be read, ordered by ledger id.
+    """The slices to read, ordered by ledger id.
 
-    Raises UnauthorizedAccessException and DigestMatchException before any bookie is asked.
+    Raises UnauthorizedAccessException and DigestMatchException before any request to a bookie.
     """
     found, unfinished = list[Slice](), list[LedgerRecord]()
     shapes = TemplateTable(with_ledger_columns=options.include_ledger_metadata)
@@ -149,7 +149,7 @@ def readable_slices(client: BookKeeper, options: Options, bounds: Bounds = EVERY
 
 
 def _committed(client: BookKeeper, options: Options, bounds: Bounds) -> Iterator[list[LedgerRecord]]:
-    """The selected records without ledgers of sinks that are not committed; see `spark.commit_protocol`."""
+    """The selected records without the uncommitted ledgers of sinks; see `spark.commit_protocol`."""
     if options.include_uncommitted:
         yield from selected_records(client, options, bounds)
         return
@@ -170,7 +170,7 @@ def _wanted(whole: Slice, options: Options, bounds: Bounds) -> tuple[Slice, ...]
 
 
 class Passwords:
-    """Has the client look at the password of each ledger, once for all ledgers with the same one."""
+    """Checks the password of each ledger with the client, once for all ledgers with the same password."""
 
     def __init__(self, client: BookKeeper, options: Options) -> None:
         self._client = client
@@ -178,7 +178,7 @@ class Passwords:
         self._right: set[tuple[bytes | None, bytes]] = set()
 
     def check(self, record: LedgerRecord) -> LedgerRecord:
-        """The record with its password, where that was withheld. Raises UnauthorizedAccessException."""
+        """The record, with its password if the metadata withheld it. Raises UnauthorizedAccessException."""
         given = self._options.password_of(record)
         record = unlocked(record, given, self._client.config)
         stored = record.metadata.password
@@ -199,7 +199,9 @@ def readable_snapshot(client: BookKeeper, record: LedgerRecord, options: Options
 
 
 def length_at(entries: Iterator[Entry]) -> int:
-    """The ledger's length as its last entry tells it; 0 when it can't be read, for the plan needs no more than that."""
+    """The ledger's length in bytes as its last entry carries it; 0 if that can't be read, which is good enough to plan
+    with.
+    """
     try:
         return max((entry.ledger_length for entry in entries), default=0)
     except BKException:

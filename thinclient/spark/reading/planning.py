@@ -1,16 +1,15 @@
-"""How a scan of ledgers becomes tasks. Pure: values in, values out.
+"""Divides a scan of ledgers into tasks. Pure: values in, values out.
 
-A *slice* is a run of entries of one ledger. The plan covers every entry of every slice it is given exactly once, in
-this way:
+A *slice* is a run of entries of one ledger. The plan covers every entry of every given slice exactly once:
 
-* A ledger that fits into one task whole is small. Small ledgers are packed together in the order given, until a task
-  would pass its size, whatever their ensembles.
-* A larger ledger is cut at the borders of its fragments, so that a task speaks to one ensemble, and each piece into
-  tasks of about equal size. Such a task holds nothing else.
+* A ledger that fits into one task as a whole is small. Small ledgers are packed together in the given order, until a
+  task would exceed its size, whatever their ensembles.
+* A larger ledger is cut at the borders of its fragments, so that a task reads from one ensemble, and each piece is cut
+  into tasks of about equal size. Such a task contains nothing else.
 
-A task's size is the smallest of `max_bytes`, `max_entries` and an even share of the whole, and it packs at most
-MOST_LEDGERS together. `max_entries` is kept exactly. Bytes are an estimate (the ledger's length spread evenly over its
-entries), since nothing knows the size of an entry before it is read, and the length in metadata can be wrong.
+A task's size is the smallest of `max_bytes`, `max_entries` and an even share of the whole, and a task packs at most
+MOST_LEDGERS ledgers together. `max_entries` is exact. Bytes are an estimate (the ledger's length spread evenly over its
+entries), since the size of an entry is unknown before it is read, and the length in metadata can be wrong.
 
 Source: docs/spark.md#how-a-read-is-split.
 """
@@ -34,20 +33,19 @@ from bookgate.thinclient.spark.options.read_options import DEFAULT_MAX_BYTES_PER
 from bookgate.thinclient.spark.reading.pushdown import EVERYTHING, Bounds, Interval
 
 _ENTRY_COST = 64
-"""Bytes that an entry weighs beyond its payload, so that ledgers of tiny entries spread out too."""
+"""Bytes that an entry counts beyond its payload, so that ledgers of tiny entries are spread out too."""
 _LEDGER_COST = 64 * 1024
-"""Bytes that opening one more ledger weighs: round trips to its bookies."""
+"""Bytes that opening one more ledger counts, for the round trips to its bookies."""
 MOST_LEDGERS = 4096
-"""Small ledgers in one task: a million of them are not lost with the one task that fails."""
+"""Limit of small ledgers in one task, so that a failed task does not lose the work on a million of them."""
 
 
 class Slice(NamedTuple):
     """Entries `first_entry_id` to `last_entry_id`, both included, of a ledger.
 
-    There may be a million, so what ledgers have in common stands in one `shape` for all of them: metadata without
-    end, and without custom metadata and time of creation unless rows have columns of them. `end` and `length` are the
-    ledger's last entry that may be read, and its payload bytes up to there. `size` is the payload bytes expected in the
-    slice.
+    There may be a million slices, so ledgers share one `shape`: their metadata without end, and without custom metadata
+    and creation time unless rows have columns of them. `end` is the last entry of the ledger that may be read, `length`
+    the payload bytes up to and including it. `size` is the expected number of payload bytes in the slice.
     """
 
     ledger_id: LedgerId
@@ -61,7 +59,7 @@ class Slice(NamedTuple):
 
     @property
     def record(self) -> LedgerRecord:
-        """What a reader of bookies needs and no more: closed at what may be read."""
+        """The minimal record to read the slice from bookies: closed at the last entry that may be read."""
         metadata: LedgerMetadata = replace(self.shape, last_entry_id=self.end, length=self.length)
         return LedgerRecord(self.ledger_id, metadata, self.version)
 
@@ -80,11 +78,11 @@ class Slice(NamedTuple):
 
 
 PackedSlices = tuple[tuple[LedgerMetadata, ...], tuple[bytes, ...]]
-"""Slices as they travel: the shapes, and a column of 64-bit numbers for everything else."""
+"""Slices in the form in which they are pickled: the shapes, and one column of 64-bit numbers for everything else."""
 
 
 def packed(slices: Sequence[Slice]) -> PackedSlices:
-    """Slices without an object a slice."""
+    """Packs slices without one object per slice."""
     if not slices:
         return (), ()
     ledger_ids, shapes, *numbers = zip(*slices, strict=True)
@@ -100,7 +98,7 @@ def packed(slices: Sequence[Slice]) -> PackedSlices:
 
 
 def unpacked(travelled: PackedSlices) -> list[Slice]:
-    """What `packed` packed."""
+    """The inverse of `packed`."""
     shapes, columns = travelled
     if not shapes:
         return []
@@ -112,15 +110,15 @@ def unpacked(travelled: PackedSlices) -> list[Slice]:
 
 
 class TemplateTable:
-    """One metadata object for all ledgers that differ in nothing that a reader needs but id, version and end."""
+    """Interns metadata: one object for all ledgers whose metadata, for a reader, differ only in id, version and end."""
 
     def __init__(self, *, with_ledger_columns: bool = False) -> None:
-        """`with_ledger_columns` keeps custom metadata, and the time of creation as `ctime_ms`."""
+        """`with_ledger_columns` keeps custom metadata, and the creation time as `ctime_ms`."""
         self._known: dict[tuple[object, ...], LedgerMetadata] = {}
         self._with_ledger_columns = with_ledger_columns
 
     def slice_of(self, record: LedgerRecord) -> Slice:
-        """All of a closed record."""
+        """The slice of all entries of a closed record."""
         metadata = record.metadata
         shape = self._shape(metadata, record.creation_ms)
         last, length = metadata.last_entry_id, metadata.length
@@ -151,9 +149,9 @@ class TemplateTable:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How large tasks become and how many there are.
+    """The size and number of tasks.
 
-    `spread_over` tasks are wished for, `min_partitions` there are where there are as many entries.
+    `spread_over` is the desired number of tasks; `min_partitions` is the least number if there are as many entries.
     """
 
     spread_over: int = 1
@@ -163,7 +161,7 @@ class Limits:
 
 
 def limits_of(options: Options) -> Limits:
-    """What the options say, and a task a core of the machine that plans at least."""
+    """The limits that the options set; the desired number of tasks is at least one per core of the planning machine."""
     return Limits(
         spread_over=os.cpu_count() or 1,
         min_partitions=options.min_partitions or 1,
@@ -173,14 +171,16 @@ def limits_of(options: Options) -> Limits:
 
 
 def readable_record(record: LedgerRecord, last_add_confirmed: int = NO_ENTRY, length: int = 0) -> LedgerRecord:
-    """The record as a snapshot of what may be read: one that is not closed counts as closed at `last_add_confirmed`."""
+    """The record as a snapshot of what may be read: if it is not closed, it is returned closed at
+    `last_add_confirmed`.
+    """
     if record.metadata.is_closed:
         return record
     return replace(record, metadata=record.metadata.close(last_add_confirmed, length))
 
 
 def wanted_range(options: Options, bounds: Bounds = EVERYTHING) -> Interval:
-    """The ledger ids that a listing must cover. Those of scope 0 have no sign."""
+    """The ledger ids that a listing must cover. Ids of scope 0 are not negative."""
     wanted = bounds.listed_range()
     if options.scope_id == 0:
         wanted.narrow(0)
@@ -194,9 +194,9 @@ def wanted_range(options: Options, bounds: Bounds = EVERYTHING) -> Interval:
 
 
 def is_wanted(record: LedgerRecord, options: Options) -> bool:
-    """Whether the options take this ledger. Keys of custom metadata compare without case.
+    """Whether the options select this ledger. Keys of custom metadata are compared without case.
 
-    A ledger that does not say when it was created is taken whatever `startingTimestamp` says.
+    A ledger without creation time is selected whatever `startingTimestamp` is.
     """
     created = record.creation_ms
     if options.starting_timestamp_ms is not None and created is not None and created < options.starting_timestamp_ms:
@@ -219,7 +219,7 @@ def _is_selected(record: LedgerRecord, options: Options) -> bool:
 
 
 def check_digest_type(record: LedgerRecord, digest_type: DigestType | None) -> None:
-    """Raises DigestMatchException when the ledger was written with another digest than the one asked for."""
+    """Raises DigestMatchException when the ledger was written with another digest than the requested one."""
     actual = record.metadata.digest_type
     if digest_type is not None and actual is not None and actual is not digest_type:
         raise DigestMatchException(
@@ -229,7 +229,7 @@ def check_digest_type(record: LedgerRecord, digest_type: DigestType | None) -> N
 
 
 def wanted_part(whole: Slice, options: Options, bounds: Bounds = EVERYTHING) -> Slice | None:
-    """The entries of a readable ledger that offsets and bounds leave; None when there are none."""
+    """The entries of a readable ledger within offsets and bounds; None when there are none."""
     ledger_id = whole.ledger_id.low
     first, last = max(0, bounds.entry_id.first), min(whole.end, bounds.entry_id.last)
     if options.starting_offsets:
@@ -278,7 +278,7 @@ class _Bound:
         return weight <= self.weight and size <= self.size and entries <= self.entries
 
     def cut(self, piece: Slice) -> Iterator[Slice]:
-        """Parts of about equal size, as few as the bound allows, of an entry at least."""
+        """Parts of about equal size, as few as the bound allows, with at least one entry each."""
         parts = max(
             _ceil(piece.weight - _LEDGER_COST, self.weight),
             _ceil(piece.size, self.size),
@@ -309,7 +309,7 @@ def by_fragment(piece: Slice) -> Iterator[Slice]:
 
 
 def _packed(pieces: Iterable[Slice], bound: _Bound) -> list[list[Slice]]:
-    """Neighbours together, as long as a task takes one more."""
+    """Groups neighbouring slices as long as a task has room for the next one."""
     tasks: list[list[Slice]] = []
     weight = size = entries = 0
     for piece in pieces:

@@ -1,9 +1,9 @@
-"""What Spark's filters on ids say of what is to be read. Pure: filters in, bounds out.
+"""Turns Spark's filters on ids into bounds on what is read. Pure: filters in, bounds out.
 
-Spark hands over a list of filters that all hold; what stands below an OR never comes. A filter that `Bounds` carries
-out completely is taken, so that Spark looks no more at it; every other goes back to Spark, the very same object, as
-Spark insists. Taken are comparisons of the id columns with numbers: `=`, `<=>`, `<`, `<=`, `>`, `>=`, and `IN` of
-ledger ids; and that they are not null, since they never are.
+Spark passes a list of filters that all hold; filters below an OR are never passed. A filter that `Bounds` applies
+completely is accepted, so Spark does not apply it again; every other one must be returned to Spark as the same object.
+Accepted are comparisons of the id columns with numbers: `=`, `<=>`, `<`, `<=`, `>`, `>=`, and `IN` for ledger ids; and
+`IS NOT NULL`, since ids are never null.
 
 Source: docs/spark.md#filters.
 """
@@ -40,13 +40,13 @@ class Interval:
         return self.first <= value <= self.last
 
     def narrow(self, first: int = _MIN, last: int = _MAX) -> None:
-        """To what is in both."""
+        """Narrows the interval to its intersection with the given one."""
         self.first, self.last = max(self.first, first), min(self.last, last)
 
 
 @dataclass(slots=True)
 class Bounds:
-    """What ids may be, all together. Travels with the reader."""
+    """Conditions on ids, all of which hold. Pickled with the reader."""
 
     scope_id: Interval = field(default_factory=Interval)
     ledger_id: Interval = field(default_factory=Interval)
@@ -55,7 +55,7 @@ class Bounds:
     """When not None, no other ledgers."""
 
     def take(self, filters: Iterable[Filter]) -> Iterator[Filter]:
-        """Narrows itself to the filters; yields those that are Spark's to look at."""
+        """Narrows itself by the filters that it can apply; yields the others, which Spark must apply."""
         for condition in filters:
             if not self._take(condition):
                 yield condition
@@ -108,4 +108,4 @@ class Bounds:
 
 
 EVERYTHING = Bounds()
-"""Of a reader that has no filters. Not to be narrowed."""
+"""The bounds of a reader without filters. Must not be narrowed."""

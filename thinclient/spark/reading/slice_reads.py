@@ -1,12 +1,12 @@
 """Reads the entries of slices from the bookies, in order, on an executor.
 
-`task_entries` reads slices, small ones some ahead, and `slice_entries` reads one. The gateway is asked only when the
-bookies in the slice fail, since the ledger may have moved meanwhile.
+`task_entries` reads slices, some small ones ahead of their turn, and `slice_entries` reads one. The gateway is asked
+only when the bookies in the slice fail, since the ledger may have moved meanwhile.
 
-Data loss: an entry that no bookie of the newest metadata holds. It is an error that names ledger and range, or is
-skipped and counted when `failOnDataLoss` is false. Every other entry comes once, whatever fails in between.
+Data loss is an entry that no bookie in the newest metadata holds. It is an error that names ledger and range, or, when
+`failOnDataLoss` is false, skipped and counted. Every other entry is returned once, whatever fails in between.
 
-Not its job: which slices there are (`entries`).
+Not its job: choosing the slices (`entries`).
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ _log = logging.getLogger(__name__)
 _SLICES_AT_ONCE = 8
 _SMALL_BYTES = 1024 * 1024
 _SMALL_ENTRIES = 1000
-"""A slice that is no larger may be read ahead, and is then in memory as a whole."""
+"""Entries up to which a slice may be read ahead; it is then in memory as a whole."""
 _LOST = (NoSuchEntryException, NoSuchLedgerExistsException)
 _FINAL = (*_LOST, ClientClosedException, DigestMatchException, UnauthorizedAccessException)
-"""What another try would not mend: every replica was asked already."""
+"""Errors that a retry would not mend, because every replica was asked already."""
 FIRST_PAUSE_SECONDS = 0.2
 
 
 @dataclass(slots=True)
 class Losses:
-    """Entries of one task that were skipped. Told in the log, by range and in the end in sum.
+    """Counts the entries of one task that were skipped, and logs them: each range, and their sum at the end.
 
-    The log is the one place that a task has to say something other than rows. Each line carries numbers in its
+    The log is the only place where a task can report something other than rows. Each line carries numbers in its
     `context` (`ledger_id`, `first`, `last`; `lost_entries`), which Spark's `python_worker_logs()` has as columns.
     """
 
@@ -73,7 +73,7 @@ class Losses:
         )
 
     def report(self) -> None:
-        """At the end of the task."""
+        """Logs the sum, at the end of the task."""
         if self.entries:
             _log.warning(
                 "%d entries were lost and skipped (failOnDataLoss is false)",
@@ -85,10 +85,10 @@ class Losses:
 def task_entries(
     client: BookKeeper, slices: Sequence[Slice], options: Options, losses: Losses
 ) -> Iterator[tuple[LedgerId, Sequence[Entry]]]:
-    """The entries of slices, in the order of these, in columns with their ledger.
+    """The entries of slices, in their order, column-wise with their ledger.
 
-    Of small slices some are read ahead, side by side: what each costs is the way to its bookies. Where that fails the
-    slice is read as any other, by `slice_entries`, once its turn has come.
+    Some small slices are read ahead concurrently, because their cost is the round trips to their bookies. If reading
+    ahead fails, the slice is read by `slice_entries` when its turn comes.
     """
     ahead: deque[tuple[Slice, Future[list[EntryColumns] | None] | None]] = deque()
     pool = ThreadPoolExecutor(_SLICES_AT_ONCE)
@@ -106,7 +106,7 @@ def task_entries(
 
 
 def _whole(client: BookKeeper, piece: Slice, options: Options) -> list[EntryColumns] | None:
-    """All of a slice; None when it can't be had just so."""
+    """All entries of a slice; None if they can't be read at the first try."""
     try:
         with client.open_record(piece.record, password=options.password_of(piece.record)) as handle:
             return list(handle.read_columns(piece.first_entry_id, piece.last_entry_id))
@@ -121,7 +121,7 @@ def _taken(
     options: Options,
     losses: Losses,
 ) -> Iterator[tuple[LedgerId, Sequence[Entry]]]:
-    """A slice whose turn has come; `read` is that ahead, if there was one."""
+    """The entries of the slice whose turn it is; `read` is its read-ahead, if any."""
     batches = None if read is None else read.result()
     for batch in slice_entries(client, piece, options, losses) if batches is None else batches:
         yield piece.ledger_id, batch
@@ -130,11 +130,20 @@ def _taken(
 def slice_entries(
     client: BookKeeper, piece: Slice, options: Options, losses: Losses, pause: Callable[[float], None] = time.sleep
 ) -> Iterator[Sequence[Entry]]:
-    """The entries of a slice in order, in columns.
+    """The entries of a slice in order, column-wise.
 
-    What can't be read is tried again by newer metadata if there are any, else after a `pause` (in seconds, twice as
-    long each time), `numRetries` times without an entry read in between.
-    Raises the client's error, with ledger and range added to its message.
+    After a failure the read continues with newer metadata if there are any, else it is repeated after a pause, at most
+    `numRetries` times without progress in between.
+
+    Args:
+        client: The client to read with.
+        piece: The slice.
+        options: The source's options.
+        losses: Counts the entries that are skipped.
+        pause: Called with seconds, which double each time.
+
+    Raises:
+        BKException: The client's error, with ledger and range added to its message.
     """
     progress, failures, failed_at = _Progress(piece.first_entry_id), 0, -1
     while True:
@@ -156,7 +165,7 @@ def slice_entries(
 
 @dataclass(slots=True)
 class _Progress:
-    """The next entry that was neither handed over nor skipped."""
+    """The next entry that was neither returned nor skipped."""
 
     next: int
 
@@ -167,7 +176,7 @@ class _Progress:
 
 
 def _told(error: BKException, piece: Slice, first: int) -> BKException:
-    """The same error with ledger and range, and with the way out where there is one."""
+    """The same error with ledger and range added, and with a remedy where there is one."""
     hint = "; failOnDataLoss=false skips what is lost" if isinstance(error, _LOST) else ""
     return type(error)(
         f"entries {first} to {piece.last_entry_id} of ledger {piece.ledger_id} can't be read: {error}{hint}"
@@ -175,7 +184,7 @@ def _told(error: BKException, piece: Slice, first: int) -> BKException:
 
 
 def _moved(client: BookKeeper, piece: Slice, options: Options) -> Slice | None:
-    """The slice by newer metadata; None when there is none, the ledger is gone, or nobody can tell."""
+    """The slice with newer metadata; None if there are none, the ledger is gone, or the metadata can't be read."""
     try:
         return _newer(client, piece, options)
     except BKException:
@@ -183,7 +192,9 @@ def _moved(client: BookKeeper, piece: Slice, options: Options) -> Slice | None:
 
 
 def _newer(client: BookKeeper, piece: Slice, options: Options) -> Slice | None:
-    """The slice by newer metadata, if there are any. Raises NoSuchLedgerExistsOnMetadataServerException and others."""
+    """The slice with newer metadata, None if there are none. Raises NoSuchLedgerExistsOnMetadataServerException and
+    others.
+    """
     record = client.read_record(piece.ledger_id)
     if record.version <= piece.version:
         return None
@@ -197,11 +208,11 @@ def _newer(client: BookKeeper, piece: Slice, options: Options) -> Slice | None:
 def _read(
     client: BookKeeper, piece: Slice, progress: _Progress, options: Options, losses: Losses
 ) -> Generator[Sequence[Entry], None, Slice | None]:
-    """The entries that are next; returns the slice by newer metadata where the rest has to be read by those.
+    """Yields the next entries; returns the slice with newer metadata if the rest must be read with these.
 
-    To skip losses, a range that fails is halved until the lost entry stands alone. Bookies answer the same for what is
-    lost and for what is no longer theirs: so nothing is skipped before the gateway has said that there are no newer
-    metadata, or no ledger.
+    To skip losses, a range that fails is halved until the lost entry is isolated. A bookie's response is the same for a
+    lost entry and for one that it no longer has to hold. So nothing is skipped before the gateway has confirmed that
+    there are no newer metadata, or no ledger.
     """
     with client.open_record(piece.record, password=options.password_of(piece.record)) as handle:
         ranges = [(progress.next, piece.last_entry_id)]

@@ -1,10 +1,10 @@
-"""How the entries of a trigger are shared between ledgers. Pure.
+"""Shares the entries of a trigger between ledgers. Pure.
 
-With a limit each ledger gets entries in proportion to what waits in it, so that a large ledger does not keep small ones
-waiting nor the other way round. Shares are whole entries: what rounding leaves goes first to the ledgers whose share is
-less than one entry, beginning with another one at each turn, then to the rest. The limit of entries is exact. That of
-bytes is kept by the mean size of a ledger's entries, since nothing knows the size of an entry before it is read. One
-entry is admitted whatever its size, or a stream would stand still for ever.
+With a limit, each ledger gets entries in proportion to its backlog, so that large and small ledgers do not keep each
+other waiting. Shares are whole entries: the remainder after rounding goes first to the ledgers whose share is less than
+one entry, beginning with another one at each turn, then to the rest. The limit of entries is exact. The limit of bytes
+relies on the mean size of a ledger's entries, since the size of an entry is unknown before it is read. One entry is
+admitted whatever its size; otherwise a stream could stop for ever.
 """
 
 from __future__ import annotations
@@ -17,9 +17,16 @@ from bookgate.thinclient.spark.offsets import Backlog
 def admit(
     waiting: Mapping[int, Backlog], max_entries: int | None, max_bytes: int | None, turn: int = 0
 ) -> dict[int, int]:
-    """How many entries each ledger may give now. Without limits all that waits; else at least one in sum, if any.
+    """The number of entries that each ledger may deliver now.
 
-    `turn` counts the calls.
+    Args:
+        waiting: The backlogs by ledger id.
+        max_entries: Limit of entries; None: no limit.
+        max_bytes: Limit of payload bytes; None: no limit.
+        turn: Number of the call, which rotates the ledgers that get the remainder.
+
+    Returns:
+        Entries by ledger id. Without limits everything that waits; with limits at least one in sum, if any waits.
     """
     grants = {ledger_id: backlog.entries for ledger_id, backlog in waiting.items()}
     if max_entries is not None:
@@ -37,7 +44,7 @@ def _share(wanted: Mapping[int, int], limit: int, turn: int) -> dict[int, int]:
     left = limit - sum(grants.values())
     small = [ledger_id for ledger_id, granted in grants.items() if not granted and wanted[ledger_id]]
     begin = turn * max(1, limit) % len(small) if small else 0
-    # What has its share exactly gets no more: of the others there are more than entries left.
+    # A ledger whose share is exact gets no more: the others outnumber the entries left.
     rest = [ledger_id for ledger_id, granted in grants.items() if granted and wanted[ledger_id] * limit % total]
     for ledger_id in (small[begin:] + small[:begin] + rest)[:left]:
         grants[ledger_id] += 1
@@ -47,7 +54,7 @@ def _share(wanted: Mapping[int, int], limit: int, turn: int) -> dict[int, int]:
 
 
 def _within_bytes(wanted: Mapping[int, int], waiting: Mapping[int, Backlog], limit: int, turn: int) -> dict[int, int]:
-    """Of each ledger the part by which all together come to the limit."""
+    """Scales the wanted entries of each ledger down so that they keep to `limit` bytes together."""
     total = sum(_bytes(waiting[ledger_id], entries) for ledger_id, entries in wanted.items())
     if total <= limit:
         return dict(wanted)

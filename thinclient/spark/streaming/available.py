@@ -1,16 +1,16 @@
-"""What the ledgers of a stream have to read now: which there are, and where each ends. Lives on the driver.
+"""What can be read of a stream's ledgers now: which ledgers exist, and where each ends. Lives on the driver.
 
-Each look lists ids only (or takes them from the option), and asks for the metadata, in bulk, of ledgers that are new or
-were not closed at the last look; what a closed ledger is stays as it was. Then the bookies of those that are not closed
-are asked for the last add confirmed, many ledgers at once and without fencing. So a look at a hundred thousand ledgers
-of which ten are being written is one listing of ids, one bulk read of ten records, and ten questions to bookies.
+Each look lists ids only (or takes them from the option), and reads the metadata, in bulk, of ledgers that are new or
+were not closed at the last look; a closed ledger does not change. Then the bookies of the ledgers that are not closed
+are asked for the last add confirmed, many ledgers concurrently and without fencing. So a look at a hundred thousand
+ledgers of which ten are being written is one listing of ids, one bulk read of ten records, and ten requests to bookies.
 
-Ledgers of a sink that are not committed are looked at again each time. What makes them count may stand in a ledger that
-was read already (the lead of their write, see `spark.commit_protocol`): leads are remembered as long as something they
-name is still to come, and at the first look after a restart those that were read before it are looked up. A ledger that
-the selection leaves out is left out for good: custom metadata are taken as they were when the ledger was first seen.
+Uncommitted ledgers of a sink are looked at again each time. Whether they count may depend on a ledger that was read
+already (the lead of their write, see `spark.commit_protocol`): leads are remembered as long as a ledger that they name
+is still to come, and the first look after a restart looks up the leads read before it. A ledger that the selection
+leaves out is left out for good: its custom metadata count as they were when it was first seen.
 
-How many bytes a ledger has is an estimate unless it is closed: the length that an entry near its end carries.
+A ledger's size in bytes is an estimate unless the ledger is closed: the length that an entry near its end carries.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _NAMED_AT_MOST = 10
 
 
 class Available:
-    """The ledgers of one stream, as far as they are not done."""
+    """The ledgers of one stream that are not done."""
 
     def __init__(self, options: Options, pause: Callable[[float], None] = time.sleep) -> None:
         self._options = options
@@ -64,9 +64,10 @@ class Available:
         self._has_looked = False
 
     def look(self, client: BookKeeper, offset: StreamOffset) -> tuple[dict[int, End], list[int]]:
-        """The ends of ledgers that are not done, and the ledgers that are gone: begun, or asked for by id.
+        """The ends of ledgers that are not done, and the ids of ledgers that were begun or requested by id and are
+        gone.
 
-        Raises UnauthorizedAccessException, DigestMatchException, or what keeps an open ledger's end from being known.
+        Raises UnauthorizedAccessException, DigestMatchException, or the error that keeps an open ledger's end unknown.
         """
         listed = self._listed(client)
         self._closed = {each: end for each, end in self._closed.items() if each in listed and each not in offset.done}
@@ -104,7 +105,7 @@ class Available:
     def _committed(
         self, client: BookKeeper, records: Sequence[LedgerRecord], listed: LedgerIds, offset: StreamOffset
     ) -> list[LedgerRecord]:
-        """The records without those of a sink that don't count yet."""
+        """The records without those ledgers of sinks that do not count yet."""
         seen = Committed(self._leads)
         seen.show(records)
         waiting = [record.ledger_id.low for record in records if not seen.counts(record)]
@@ -118,9 +119,9 @@ class Available:
         return [record for record in records if record.ledger_id.low in taken]
 
     def _remember(self, leads: Sequence[SinkState], to_come: Sequence[int]) -> None:
-        """New leads, and old ones that name what is still to come."""
+        """Keeps new leads, and old ones that name a ledger still to come."""
         old = {lead.write for lead in self._leads}
-        # What a new lead names may have come behind the listing; the next one has it.
+        # A ledger that a new lead names may have appeared behind the listing's position; the next listing has it.
         self._leads = [lead for lead in leads if lead.write not in old or any(map(lead.names, to_come))]
 
     def _show_leads_of_before(self, client: BookKeeper, seen: Committed, offset: StreamOffset, last: int) -> None:
@@ -130,7 +131,7 @@ class Available:
             seen.show(record for record in done if (state := sink_state(record)) and state.is_committed_lead)
 
     def _keep(self, records: Sequence[LedgerRecord], ends: Mapping[int, End]) -> None:
-        """Remembers what the next look or the planning has a use for."""
+        """Remembers what the next look or the planning needs."""
         self._records = {}
         for record in records:
             number = record.ledger_id.low
@@ -154,14 +155,14 @@ class Available:
         return ends
 
     def _bounded(self, number: int, end: End) -> End:
-        """Not beyond `endingOffsets`; a ledger that was not read to its real end is never done."""
+        """The end limited by `endingOffsets`; a ledger that is not read to its real end is never done."""
         bound = (self._options.ending_offsets or {}).get(number)
         if bound is None or bound >= end.next_entry_id:
             return end
         return End(bound, closed=False, size=end.size * bound // end.next_entry_id)
 
     def _last_entries(self, client: BookKeeper, records: Sequence[LedgerRecord]) -> dict[int, int]:
-        """Bookies that don't answer are asked again, `numRetries` times."""
+        """Last adds confirmed by ledger id. Bookies that do not respond are asked again, `numRetries` times."""
         last: dict[int, int] = {}
         left = list(records)
         for attempt in range(self._options.num_retries + 1):
@@ -184,7 +185,7 @@ class Available:
         return last
 
     def _asked(self, client: BookKeeper, records: Sequence[LedgerRecord]) -> list[int | BKException]:
-        """Last adds confirmed, asked for with each password at once."""
+        """Last adds confirmed, requested together for all ledgers with the same password."""
         by_password: dict[bytes, list[int]] = {}
         for index, record in enumerate(records):
             by_password.setdefault(self._options.password_of(record), []).append(index)
@@ -223,7 +224,7 @@ class Available:
     # Planning
 
     def slices(self, client: BookKeeper, found: Sequence[Range]) -> list[Slice]:
-        """What is to be read of these ranges. Ledgers that are gone meanwhile are data loss."""
+        """The slices of these ranges. Ledgers that are gone meanwhile are data loss."""
         known = {piece.ledger_id: self._usable(piece) for piece in found}
         unknown = [number for number, record in known.items() if record is None]
         records, gone = read_records(client, self._options.scope_id, unknown)
@@ -251,7 +252,7 @@ class Available:
         return whole.between(piece.first, last) if piece.first <= last else None
 
     def lose(self, pieces: Sequence[Range]) -> None:
-        """Data loss: an error that names ledgers and entries; without failOnDataLoss a warning, once a ledger."""
+        """Data loss: an error that names ledgers and entries; without failOnDataLoss a warning, once per ledger."""
         told = [self._told(piece) for piece in pieces if piece.ledger_id not in self._lost]
         if not told:
             return

@@ -1,11 +1,11 @@
-"""The source `bookkeeper` for streams: what Spark calls on the driver; tasks read as those of a batch do.
+"""Streaming reads: what Spark calls on the driver; tasks read as those of a batch do.
 
 Spark keeps one reader for the life of a query, in a Python process of its own, and calls it for each trigger:
-`latestOffset` (how far to go), `reportLatestOffset` (how far one could), `partitions`, and at the end `commit`. Copies
-of it are pickled to the tasks, so what it connects to is made on use. Ledgers hold what was read for as long as they
-exist: there is nothing to free at a commit, and after a restart the checkpoint's offsets say all there is to know.
+`latestOffset` (the end of the batch), `reportLatestOffset` (the end of what is available), `partitions`, and finally
+`commit`. Copies of it are pickled to the tasks, so it connects on first use. Ledgers keep what was read for as long as
+they exist: there is nothing to free at a commit, and after a restart the checkpoint's offsets are the whole state.
 
-`latestOffset` has the parameters of Spark 4.2: without them Spark would ignore every limit, silently.
+`latestOffset` has the parameters of Spark 4.2: without them Spark would silently ignore every limit.
 
 Source: docs/spark.md#streaming; PySpark's `sql/datasource.py`.
 """
@@ -48,7 +48,7 @@ from bookgate.thinclient.spark.worker_client import clients
 
 
 class EntriesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """One row an entry, as it is confirmed."""
+    """One row per entry, as entries are confirmed."""
 
     def __init__(self, options: Options, schema: pa.Schema = ENTRIES_SCHEMA) -> None:
         self._options = options
@@ -82,13 +82,13 @@ class EntriesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @plain_errors
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """From now on nothing is read but what is there now."""
+        """From now on only entries available now are read."""
         with clients.use(self._options.gateways, self._options.client_settings) as client:
             self._target, _ = self._available.look(client, NOTHING)
 
     @plain_errors
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """The end of the next batch; `start` as it came when there is nothing to read."""
+        """The end of the next batch; `start` unchanged when there is nothing to read."""
         began = StreamOffset.from_json(start)
         offset = began
         with clients.use(self._options.gateways, self._options.client_settings) as client:
@@ -104,7 +104,7 @@ class EntriesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return start if end is offset else end.to_json()
 
     def _limits(self, limit: ReadLimit) -> tuple[int | None, int | None]:
-        """Entries and bytes. Trigger.Once asks for everything, whatever the options say."""
+        """Limits of entries and bytes. Trigger.Once asks for everything, whatever the options say."""
         if isinstance(limit, ReadAllAvailable):
             return None, None
         if isinstance(limit, ReadMaxRows):
@@ -117,7 +117,7 @@ class EntriesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @plain_errors
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """For the query's progress: where everything ends now, and how far behind that the stream is."""
+        """For the query's progress: where everything ends now, and how far the stream is behind."""
         if self._planned is None:
             return None
         left = backlogs(self._planned, self._ends)
@@ -126,13 +126,13 @@ class EntriesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @plain_errors
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """The tasks between two offsets; after a restart those of a batch that was begun before."""
+        """The tasks between two offsets; after a restart this may be a batch begun before it."""
         found = ranges(StreamOffset.from_json(start), StreamOffset.from_json(end))
         with clients.use(self._options.gateways, self._options.client_settings) as client:
             return tasks_of(client, self._available.slices(client, found), self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """In a task."""
+        """The entries of a task, as record batches. Runs in the task."""
         return self._entries.read(partition)
 
     def commit(self, end: dict[str, Any]) -> None:
@@ -143,5 +143,5 @@ class EntriesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _up_to(ends: dict[int, End], target: dict[int, End]) -> dict[int, End]:
-    """Ends as they were at the target, of ledgers that are still there. One that was open then is not done now."""
+    """The target's ends for ledgers that still exist. A ledger that was open then is not done now."""
     return {each: target[each] for each in ends if each in target}

@@ -1,9 +1,8 @@
-"""Carries out `spark.commit_protocol` on the driver: claims, looks ledgers up, deletes what is left over, commits,
-aborts.
+"""Carries out `spark.commit_protocol` on the driver: claims, looks ledgers up, deletes leftovers, commits, aborts.
 
-Looking up the ledgers of a query means listing the ids of the scope, each time: ids tell nothing of time. Metadata are
-read of those only that this start of the query (or batch write) has not seen to be none of its business for good:
-ledgers of others, and those of earlier batches that are committed and marked.
+To look up the ledgers of a query, the ids of the scope are listed each time, since ids say nothing about time. Metadata
+are read only of ledgers that this start of the query (or batch write) has not found irrelevant for good: ledgers of
+others, and those of earlier batches that are committed and marked.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ _REMEMBERED_STARTS = 100
 
 
 class LostCommitException(WriteException):
-    """Another driver took this write over while it was being committed; nothing of it was committed here."""
+    """Another driver took this write over during the commit; this driver committed nothing of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +66,7 @@ class Written:
 
 
 class Lookups:
-    """Which ledgers a start of a query need not look up again, in this process."""
+    """The ledgers that a start of a query need not look up again, kept in this process."""
 
     def __init__(self) -> None:
         self._settled: dict[str, LedgerIds] = {}
@@ -86,7 +85,7 @@ class Lookups:
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """What there is of a query. `listed`: the ids of all ledgers; `others`: those that are none of the query's."""
+    """A lookup of a query. `listed`: the ids of all ledgers; `others`: those that do not belong to the query."""
 
     records: list[LedgerRecord]
     listed: LedgerIds
@@ -103,10 +102,16 @@ class Committer:
         self._lookups = lookups
 
     def commit(self, write: Write, written: Sequence[Written]) -> None:
-        """Steps 1 to 5 of the protocol. May be called again.
+        """Carries out steps 1 to 5 of the protocol. May be called again.
 
-        Raises WriteException when a ledger is not what its task wrote, LostCommitException, or the client's errors,
-        which leave open whether the write was committed.
+        Args:
+            write: The write to commit.
+            written: The ledgers of the attempts that Spark chose.
+
+        Raises:
+            WriteException: A ledger is not as its task left it.
+            LostCommitException: Another driver took the write over.
+            BKException: The client's error; it leaves open whether the write was committed.
         """
         if not written:
             return
@@ -129,7 +134,7 @@ class Committer:
         self._lookups.note(self._start, look.others.with_more(settled(look.records, write, look.listed)))
 
     def abort(self, write: Write) -> None:
-        """Deletes what there is of a write, unless it is committed."""
+        """Deletes the ledgers of a write, unless it is committed."""
         _, verdict = self._clean(write, ())
         self._mark(verdict.unmarked)
         if verdict.committed_by is not None:
@@ -154,7 +159,7 @@ class Committer:
         return records
 
     def _claimed(self, write: Write, records: Sequence[LedgerRecord]) -> list[LedgerRecord]:
-        """The same with their claims (step 2)."""
+        """The records with their claims (step 2)."""
         lead, *others = records
         number = lead.ledger_id.low
 
@@ -169,7 +174,7 @@ class Committer:
             raise LostCommitException(f"{write} was taken over by another driver of this query") from error
 
     def _clean(self, write: Write, own: Iterable[int]) -> tuple[_Look, Verdict]:
-        """Deletes what is left over (step 3). Looks again when a ledger has changed meanwhile."""
+        """Deletes leftovers (step 3). Looks again when a ledger has changed meanwhile."""
         for _ in range(_TRIES):
             look = self._look(write.query)
             verdict = judge(look.records, write, own)
@@ -190,7 +195,7 @@ class Committer:
         return _Look(records, listed, listed.both(known).with_more(others))
 
     def _read(self, numbers: Iterable[int]) -> Iterator[LedgerRecord]:
-        """The records of those that exist."""
+        """The records of the ledgers that exist."""
         wanted = [LedgerId.unscoped(number) for number in numbers]
         for start in range(0, len(wanted), _READ_AT_ONCE):
             for outcome in self._ledgers.read_many(wanted[start : start + _READ_AT_ONCE]):
@@ -223,14 +228,14 @@ class Committer:
 
         def mark(pair: tuple[LedgerRecord, int]) -> None:
             record, lead = pair
-            # Committed ledgers may be deleted by anybody, at any time.
+            # Committed ledgers may be deleted at any time, by any client.
             with suppress(NoSuchLedgerExistsOnMetadataServerException):
                 self._marked(record, [lead])
 
         _each(mark, unmarked)
 
     def _marked(self, record: LedgerRecord, ids: Iterable[int]) -> LedgerRecord:
-        """The ledger with its mark, whoever set it."""
+        """The ledger with its mark, by whichever driver."""
         return self._changed(record, lambda metadata: with_mark(metadata, ids), lambda state: state.marked)
 
     def _changed(
@@ -239,7 +244,7 @@ class Committer:
         change: Callable[[LedgerMetadata], LedgerMetadata],
         is_done: Callable[[SinkState], bool],
     ) -> LedgerRecord:
-        """The ledger with a change by compare-and-set, made now or before, by whomever."""
+        """The ledger after a compare-and-set of `change`; unchanged if some driver has made the change already."""
         for _ in range(_TRIES):
             try:
                 return self._ledgers.write(record.ledger_id, change(record.metadata), record.version)
@@ -252,7 +257,7 @@ class Committer:
 
 
 def _each(call: Callable[[T], R], arguments: Sequence[T]) -> list[R]:
-    """Calls with each argument, side by side."""
+    """Calls with each argument, concurrently."""
     if len(arguments) < 2:
         return [call(argument) for argument in arguments]
     with ThreadPoolExecutor(min(_CHANGED_AT_ONCE, len(arguments))) as pool:

@@ -1,13 +1,12 @@
-"""The sink `bookkeeper`, for batch and streaming writes: what Spark calls. The protocol stands in
-`spark.commit_protocol`.
+"""The sink `bookkeeper`, for batch and streaming writes: what Spark calls. `spark.commit_protocol` is the protocol.
 
 A task appends the rows of its partition, in order, to one ledger, which it creates at its first row: a task without
-rows makes none. It takes Arrow batches as they come and keeps the next appends under way while it prepares more. When
-it fails it deletes its ledger; when it is killed, the next commit does.
+rows creates none. It takes Arrow batches as they come and keeps appends in flight while it prepares the next ones. If
+it fails, it deletes its ledger; if it is killed, the next commit does.
 
-Spark pickles writers from process to process: they hold checked options only. The writer of a batch write is one object
-in the driver's planning, in the tasks and at the commit; of a stream there is another one each time. So the tasks of a
-stream learn from Spark's own job properties which query and batch they belong to, and tell the driver.
+Spark pickles writers from process to process, so they hold checked options only. The writer of a batch write is one
+object in the driver's planning, in the tasks and at the commit; for a stream it is another one each time. So the tasks
+of a stream learn from Spark's own job properties which query and batch they belong to, and report it to the driver.
 
 Source: docs/spark.md#writing; PySpark's `sql/datasource.py`.
 """
@@ -43,7 +42,7 @@ _log = logging.getLogger(__name__)
 PAYLOAD = "payload"
 MAX_CHUNK_ENTRIES = 2000
 MAX_CHUNK_BYTES = 8 * 1024 * 1024
-"""What is handed to the client at once; two such chunks are in memory at a time, beside the batch of Spark's."""
+"""Bytes passed to the client at once; two such chunks are in memory at a time, besides Spark's batch."""
 
 # Spark's own names: StreamExecution.QUERY_ID_KEY, MicroBatchExecution.BATCH_ID_KEY, and the run id as job group.
 _QUERY_ID = "sql.streaming.queryId"
@@ -51,12 +50,12 @@ _BATCH_ID = "streaming.sql.batchId"
 _JOB_GROUP = "spark.jobGroup.id"
 
 lookups = Lookups()
-"""What this process has looked up; Spark mostly lets one process do all the commits of a query."""
+"""Lookups of this process; Spark usually runs all commits of a query in one process."""
 
 
 @dataclass(frozen=True)
 class TaskMessage(WriterCommitMessage):
-    """What a task tells the driver. `written` is None for a task without rows."""
+    """A task's message to the driver. `written` is None for a task without rows."""
 
     write: Write
     start: str
@@ -64,7 +63,7 @@ class TaskMessage(WriterCommitMessage):
 
 
 def payload_column(schema: StructType) -> int:
-    """The index of the column that is written. Raises OptionError for a frame that has none."""
+    """The index of the column to write. Raises OptionError if the frame has none."""
     names = schema.fieldNames()
     if PAYLOAD not in names and len(names) != 1:
         raise OptionError(
@@ -89,7 +88,7 @@ def refuse_overwrite(overwrite: bool) -> None:
 
 
 class _Sink:
-    """What both writers do."""
+    """The common part of both writers."""
 
     def __init__(self, options: WriteOptions, column: int) -> None:
         self._options = options
@@ -127,17 +126,17 @@ class BatchSink(_Sink, DataSourceArrowWriter):
 
     @plain_errors
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskMessage:
-        """In a task."""
+        """Writes the rows of a task. Runs in the task."""
         return self._task(self._write, self._start, iterator)
 
     @plain_errors
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """On the driver, when all tasks have succeeded."""
+        """Commits the write. Runs on the driver when all tasks have succeeded."""
         self._commit(self._write, self._start, messages)
 
     @plain_errors
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """On the driver, when the job or the commit failed."""
+        """Aborts the write. Runs on the driver when the job or the commit has failed."""
         self._abort(self._write, self._start)
 
 
@@ -146,7 +145,7 @@ class StreamSink(_Sink, DataSourceStreamArrowWriter):
 
     @plain_errors
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskMessage:
-        """In a task."""
+        """Writes the rows of a task. Runs in the task."""
         context = TaskContext.get()
         properties = {} if context is None else {name: context.getLocalProperty(name) for name in _PROPERTIES}
         query, batch = properties.get(_QUERY_ID), properties.get(_BATCH_ID)
@@ -156,7 +155,7 @@ class StreamSink(_Sink, DataSourceStreamArrowWriter):
 
     @plain_errors
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """On the driver, when all tasks have succeeded."""
+        """Commits the batch. Runs on the driver when all tasks have succeeded."""
         for message in messages:
             if isinstance(message, TaskMessage):
                 self._commit(Write(message.write.query, batchId), message.start, messages)
@@ -164,7 +163,9 @@ class StreamSink(_Sink, DataSourceStreamArrowWriter):
 
     @plain_errors
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """On the driver, when the batch failed. Without a message of a task it can't be told whose; see `Committer`."""
+        """Aborts the batch. Runs on the driver when it has failed. Without a task's message the write is unknown; see
+        `Committer`.
+        """
         for message in messages:
             if isinstance(message, TaskMessage):
                 self._abort(Write(message.write.query, batchId), message.start)
@@ -227,7 +228,7 @@ class TaskLedger:
 
 
 def chunks(batches: Iterator[pa.RecordBatch], column: int) -> Iterator[list[bytes]]:
-    """The payloads of record batches in lists of a bounded size, none empty. Raises ValueError for a null."""
+    """The payloads of record batches, in non-empty lists of bounded size. Raises ValueError for a null."""
     for batch in batches:
         payloads = _binary(batch.column(column))
         if payloads.null_count:
@@ -244,6 +245,6 @@ def chunks(batches: Iterator[pa.RecordBatch], column: int) -> Iterator[list[byte
 
 
 def _binary(column: Any) -> Any:
-    """Strings as their UTF-8 bytes, without a copy."""
+    """The column with strings as their UTF-8 bytes, without a copy."""
     large = pa.types.is_large_string(column.type) or pa.types.is_large_binary(column.type)
     return column.cast(pa.large_binary() if large else pa.binary())
