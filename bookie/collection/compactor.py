@@ -8,11 +8,11 @@ A record is alive if its ledger exists and the index refers exactly to it. For e
 3. when the whole log is done, and is known to hold nothing alive, remove it.
 
 A crash after 1 leaves copies to which nothing refers: the compaction's log has no map before it is finished, so the
-next process counts its records one by one (`log_usage`). A crash in 2 leaves some entries here and some there, both
-durable. So no entry is ever without a durable copy to which the index refers (S2).
+next process counts its records one by one (`log_usage`). A crash in 2 leaves some index slots pointing to the old log
+and some to the new one, both durable. So no entry is ever without a durable copy to which the index refers (S2).
 
-Anything that a scan could not see may be alive: a damaged length hides the records behind it. Therefore the index
-decides whether a log is removed (`log_removal`). A log that can't be read, or to which something still refers, stays as
+Records that a scan could not see may be alive: a damaged length hides the records behind it. Therefore the index
+decides whether a log is removed (`log_removal`). A log that can't be read, or to which the index still refers, stays as
 it is, and the others are compacted (S3).
 
 Not its job: which logs (`rules`), when (`garbage_collector`).
@@ -40,11 +40,11 @@ _log = logging.getLogger(__name__)
 
 _WRITE_BYTES = 1 << 20
 _PUBLISHED_AT_ONCE = 10_000
-"""Entries whose index slots change under one hold of the checkpoint lock."""
+"""Index slots that are changed under one hold of the checkpoint lock."""
 
 
 class Compactor:
-    """Compacts logs of one store, on one thread. Always end it with `finish`."""
+    """Compacts logs of one store, on one thread. Always call `finish` at the end."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class Compactor:
             self._publish()
             return
         except BaseException:
-            # What was copied so far is worth keeping; if it is the disk that failed, nothing is lost without it.
+            # The copies made so far are worth keeping; if the disk failed, they are not needed.
             with suppress(OSError):
                 self._publish()
             raise
@@ -91,7 +91,7 @@ class Compactor:
             self._statistics.reclaimed_by_compaction += freed
 
     def finish(self) -> None:
-        """Ends the compaction's own log. Raises OSError; the log is then scanned by the next process."""
+        """Ends the compaction's own log. Raises OSError; the next process then scans the log."""
         target, self._target = self._target, None
         if target is not None:
             target.finish()
@@ -157,9 +157,10 @@ class Compactor:
             raise no_room
 
     def _sync_index(self) -> None:
-        """Want of space is an error like any other here: what the index says is no longer what is on the disk.
+        """Syncs the index. A full disk is an error like any other here, since the index in memory differs from the
+        disk.
 
-        Want of a descriptor is none: nothing was tried, and the next sync tries it.
+        A lack of file descriptors is not: nothing was written, and the next sync tries again.
         """
         try:
             self._store.index.sync()

@@ -1,10 +1,10 @@
-"""When ledgers that the metadata lacks may be deleted: after a waiting period, and not if they are most of what is
+"""When ledgers missing in the metadata may be deleted: after a waiting period, and not if they are most of what is
 held.
 
-A complete and ordered listing may still be the wrong one: that of a store that was restored to an older state, or lost
-its contents. Nothing shows that at once, so a ledger is deleted only if it is missing in two passes a whole period
-apart (`Quarantine`), and a pass that would delete most of what a bookie holds is held back until an operator forces it
-(`is_mass_deletion`). What is deleted on one bookie is soon deleted on all, because they use the same store.
+A complete and ordered listing may still be wrong: the store may have been restored to an older state, or have lost its
+contents. Nothing shows that at once, so a ledger is deleted only if it is missing in two passes a whole period apart
+(`Quarantine`), and a pass that would delete most of what a bookie holds is held back until an operator forces it
+(`is_mass_deletion`). All bookies use the same store, so all of them would soon delete the same ledgers.
 
 Not its job: listing (`rules`), whose metadata were listed (`ledger_collector`).
 """
@@ -18,7 +18,7 @@ from bookgate.ledger.ledger_id import id_array
 
 
 class Quarantine:
-    """The ledgers missing in the last passes. `wait_seconds` is the period; times are in seconds of one clock."""
+    """The ledgers missing in the last passes. `wait_seconds` is the period; all times are seconds of one clock."""
 
     def __init__(self, wait_seconds: float) -> None:
         self._wait_seconds = wait_seconds
@@ -26,7 +26,7 @@ class Quarantine:
         self._since: float | None = None
 
     def due(self, missing: Sequence[int], now: float) -> Sequence[int]:
-        """A pass has come to its end: which of the ids that it missed, ascending, have waited long enough."""
+        """Called at the end of a pass: those of its missing ids (ascending) that have waited long enough."""
         waited = SortedIds(self._candidates)
         again = id_array(number for number in missing if number in waited)
         if self._since is not None and now - self._since < self._wait_seconds:

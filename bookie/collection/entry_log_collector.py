@@ -1,7 +1,7 @@
 """The part of garbage collection that handles entry logs: their usage, their removal, compaction. Blocking.
 
-Per store it remembers how the complete logs are used; a log once examined is not examined again. Logs of which nothing
-is alive are removed if the index agrees (`log_removal`); if it does not, the log is examined again. Source:
+Per store it remembers the usage of the complete logs; each log is examined once. Logs without live records are removed
+if the index agrees (`log_removal`); if it does not, the log is examined again. Source:
 docs/protocol/storage.md#garbage-collection, docs/protocol/storage.md#compaction.
 """
 
@@ -39,7 +39,7 @@ class _Known:
 
 
 class EntryLogCollector:
-    """One thread at a time; `rate` is units per second, and whether they are bytes."""
+    """Used by one thread at a time; `rate` is a number per second, and whether it counts bytes."""
 
     def __init__(
         self,
@@ -61,8 +61,8 @@ class EntryLogCollector:
         self._known = [_Known(store, LogRemoval(store, storage.exclusive, statistics)) for store in storage.stores]
 
     def settle_leftovers(self) -> None:
-        """Handles what compactions of earlier processes left. Logs that they emptied are removed like any other empty
-        log.
+        """Handles leftovers of compactions by earlier processes. Logs that these emptied are removed like any other
+        empty log.
         """
         for known in self._known:
             for log_id in Leftovers(self._files, known.store, self._storage.exclusive, known.removal).settle():
@@ -78,7 +78,8 @@ class EntryLogCollector:
     def _refresh(self, known: _Known) -> None:
         started = self._clock()
         store = known.store
-        # In this order: what a complete log holds is in the index; a ledger that is not there now is in none of them.
+        # This order matters: everything in a complete log is in the index, so a ledger that is not in the index now is
+        # in none of these logs.
         complete = store.logs.complete_logs()
         known.existing = SortedIds(*store.all_ledgers())
         known.usages = {log_id: known.usages[log_id] for log_id in complete if log_id in known.usages}

@@ -51,7 +51,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Details:
-    """What `gc_details` of the HTTP interface shows. Times in milliseconds since 1970."""
+    """What `gc_details` of the HTTP interface returns. Times in milliseconds since 1970."""
 
     force_compacting: bool
     major_compacting: bool
@@ -65,7 +65,7 @@ class Details:
 
 
 class GarbageCollector:
-    """`start` begins the runs; `stop` ends them at any point, and loses nothing."""
+    """`start` begins the runs; `stop` ends them at any point without loss."""
 
     def __init__(
         self,
@@ -78,9 +78,9 @@ class GarbageCollector:
         clock: Callable[[], float] | None = None,
         threads: Threads = REAL_THREADS,
     ) -> None:
-        """`membership` is what the bookie's cookie says: no other cluster's metadata count.
+        """`membership` is from the bookie's cookie: metadata of other clusters do not count.
 
-        `clock` is that of the schedule and the rates, in seconds; by default that of `threads`.
+        `clock` returns seconds, for schedule and rates; by default it is the clock of `threads`.
         """
         self._config = config
         self._storage = storage
@@ -121,10 +121,10 @@ class GarbageCollector:
 
     @property
     def store_count(self) -> int:
-        """How many stores storage has: one, or one a ledger directory."""
+        """The number of stores: one, or one per ledger directory."""
         return len(self._storage.stores)
 
-    # Life
+    # Lifecycle
 
     def start(self) -> None:
         """Begins to wait for the first run. Storage must be open."""
@@ -163,7 +163,7 @@ class GarbageCollector:
         except TimeoutError:
             return
 
-    # Asking
+    # Requests
 
     def trigger(
         self, force: bool = True, major: bool | None = None, minor: bool | None = None, *, ledgers: bool = False
@@ -208,13 +208,15 @@ class GarbageCollector:
         return not self._config.collect_ledgers or self._suspension.is_suspended()
 
     def suspend_ledgers(self) -> None:
-        """From the next run on no ledger is deleted, over restarts. Blocking; any thread. Raises OSError."""
+        """Suspends the deletion of ledgers from the next run on, also after restarts. Blocking; any thread. Raises
+        OSError.
+        """
         self._suspension.suspend()
 
     def resume_ledgers(self) -> None:
         """Takes back `suspend_ledgers`. Blocking; any thread.
 
-        Raises IllegalOpException where it is a setting that suspends, OSError.
+        Raises IllegalOpException if a setting suspends deletion, and OSError.
         """
         if not self._config.collect_ledgers:
             raise IllegalOpException("the setting gc_collect_ledgers is off; take it out and restart the bookie")
@@ -244,12 +246,10 @@ class GarbageCollector:
             self._location_compactions,
         )
 
-    # Disk space (any thread): a compaction needs room before it frees any
+    # Disk space (any thread): compaction needs space before it frees any
 
     def on_disk_event(self, event: DiskEvent[Path]) -> None:
-        """A listener of the disk monitor. Compaction that was suspended by a directory is resumed by the same
-        directory.
-        """
+        """A listener of the disk monitor. If a directory suspended compaction, the same directory resumes it."""
         reactions = {
             DiskEventKind.DISK_FULL: self.on_disk_full,
             DiskEventKind.DISK_ALMOST_FULL: self.on_disk_almost_full,
@@ -265,7 +265,7 @@ class GarbageCollector:
         self._short_of_space(directory, minor=False)
 
     def on_disk_just_writable(self, directory: str) -> None:
-        """Below full, above the warning."""
+        """The directory's usage is below the threshold, but above the warn threshold."""
         if self._config.force_when_no_space:
             self.trigger()
         else:
@@ -285,7 +285,7 @@ class GarbageCollector:
     # One run
 
     async def collect(self, trigger: Trigger) -> None:
-        """One run, to its end. Raises StoppedException when stopped, OSError when storage fails."""
+        """One complete run. Raises StoppedException when stopped, OSError when storage fails."""
         self._running = trigger
         statistics = self.statistics
         started = self._clock()

@@ -3,8 +3,8 @@
 Its transactional compaction writes `<new>.log.compacting`, then links the finished log to `<new>.log.<old>.compacted`,
 then to `<new>.log`, updates the index, and removes the link and the old log. A `.compacting` file is therefore useless,
 and a `.compacted` file is a complete log whose entries the index may not know yet. The ids in these names are
-hexadecimal. That bookie itself links a log that it recovers to a name with a decimal id (F9), and then fails on it for
-ever; that second name of the same file is removed here.
+hexadecimal. When that bookie recovers a log, it links it to a name with a decimal id (F9), and then fails on that name
+every time; this second name of the same file is removed here.
 
 Our own compaction leaves no files with special names (`compactor`). Source:
 docs/protocol/storage.md#transactional-compaction.
@@ -49,7 +49,7 @@ class Leftovers:
         self._removal = removal
 
     def settle(self) -> list[int]:
-        """Returns the ids of old logs from which everything was moved. Raises OSError."""
+        """Settles all leftovers. Returns the ids of old logs from which everything was moved. Raises OSError."""
         emptied: list[int] = []
         for directory in self._store.logs.directories:
             for name in sorted(self._files.list_directory(directory)):
@@ -62,13 +62,13 @@ class Leftovers:
         return emptied
 
     def _complete(self, directory: Path, name: str, new: int, old: int) -> bool:
-        """False when it can't be completed; the files stay as they are then."""
+        """Completes a compaction. Returns False if that is not possible; the files then stay as they are."""
         path = directory / name
         final = directory / fmt.file_name(new)
         names = set(self._files.list_directory(directory))
         if final.name not in names:
             self._files.link(path, final)
-        # Also where it has its name: the process that gave it may have been killed before that was durable.
+        # Sync even if the name exists: the process that created it may have been killed before it was durable.
         self._files.sync_directory(directory)
         self._remove_decimal_name(directory, names, path, new)
         try:
@@ -87,7 +87,7 @@ class Leftovers:
             self._store.logs.remove(int(str(new), 16))
 
     def _point_into(self, new: int, old: int) -> None:
-        """Entries that the index has in the old log are in the new one."""
+        """Points the index to the new log for entries that it has in the old one."""
         moves: dict[int, dict[int, int]] = {}
         count = 0
         for record in self._store.logs.scan(new):
@@ -112,5 +112,5 @@ class Leftovers:
 
 
 def _is_in(location: int, log_id: int) -> bool:
-    """0 is no place in log 0: it says that there is no such entry."""
+    """Whether a location is in the log. Location 0 is not a place in log 0: it means that there is no such entry."""
     return location != 0 and fmt.split_location(location)[0] == log_id

@@ -1,15 +1,15 @@
 """The part of garbage collection that decides which ledgers are deleted.
 
-In this order: the local ids, then the metadata's listing to its end, then each candidate once more.
+The order is: the local ids, then the complete listing of the metadata, then each candidate once more.
 
 Nothing is deleted unless the listing reached its end in order, and the store has caught up with what it knew when the
-listing began. Whose metadata they are is checked before the listing and before each batch of deletions: only those of
-the cluster named by the bookie's own cookie count. (Listings through a gateway are checked by the client, page by
-page.) A missing ledger must be missing in the next run as well, a period later, and the missing ones must not be most
-of what is held, unless an operator forces the run (`deletion_rules`). Then each candidate's metadata is read, and only
-"there is no such ledger" allows its deletion; to rely on the listing alone, turn `verify_metadata` off. A ledger that
-is written to after that check stays: it was created again under its id. In every other case – an error, a timeout, or
-metadata that still exists – the ledger is kept (S2, F13).
+listing began. The cluster is checked before the listing and before each batch of deletions: only metadata of the
+cluster in the bookie's own cookie count. (Listings through a gateway are checked by the client, page by page.) A
+missing ledger must be missing in the next run as well, a period later, and the missing ones must not be most of what is
+held, unless an operator forces the run (`deletion_rules`). Then each candidate's metadata is read, and only the
+response that there is no such ledger allows its deletion; to rely on the listing alone, turn `verify_metadata` off. A
+ledger that is written to after that check stays: it was created again under its id. In every other case – an error, a
+timeout, or metadata that still exists – the ledger is kept (S2, F13).
 
 The listing runs on the event loop, storage on the thread that `in_thread` uses. Source:
 docs/protocol/storage.md#garbage-collection. Not its job: the rules (`rules`), when runs begin, the bytes in entry logs
@@ -38,7 +38,7 @@ _log = logging.getLogger(__name__)
 _READ_AT_ONCE = 100
 _DELETE_AT_ONCE = 100
 _LISTED_FROM = 100
-"""Local ledgers of a scope from which on the scope is listed."""
+"""Number of local ledgers in a scope from which on the scope is listed."""
 
 T = TypeVar("T")
 
@@ -50,7 +50,7 @@ class InThread(Protocol):
 
 
 class LedgerCollector:
-    """See the module. For the event loop."""
+    """See the module. Belongs to the event loop."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class LedgerCollector:
         clock: Callable[[], float],
         in_thread: InThread,
     ) -> None:
-        """`membership` is that of the bookie's own cookie."""
+        """`membership` is from the bookie's own cookie."""
         self._config = config
         self._storage = storage
         self._metadata = metadata
@@ -73,7 +73,7 @@ class LedgerCollector:
         self._in_thread = in_thread
 
     async def collect(self, *, forced: bool = False) -> None:
-        """One pass; `forced`: without the waiting period, and however much would be deleted."""
+        """One pass; `forced`: without waiting period, and regardless of the share that would be deleted."""
         local = await self._in_thread(self._storage.ledger_ids)
         scoped = await self._in_thread(self._storage.scoped_ledgers)
         self._statistics.active_ledgers = len(local) + len(scoped)
@@ -81,7 +81,7 @@ class LedgerCollector:
             await self._require_own_cluster()
             missing = await self._missing_in_metadata(local, scoped)
         except Exception as error:
-            # Whatever it is, the metadata is not known.
+            # Any error means that the metadata are unknown.
             self._not_listed(error)
             return
         chosen = self._chosen(missing, len(local) + len(scoped), forced)
@@ -112,7 +112,7 @@ class LedgerCollector:
         await self._within_timeout(self._metadata.registration_manager.verify(self._membership))
 
     def _chosen(self, missing: Sequence[int], local: int, forced: bool) -> Sequence[int]:
-        """Which of the ledgers that the metadata lacks are to be deleted now."""
+        """The missing ledgers that are to be deleted now."""
         due = self._quarantine.due(missing, self._clock())
         if forced:
             due = missing
@@ -135,10 +135,11 @@ class LedgerCollector:
         return ()
 
     async def _missing_in_metadata(self, local: Sequence[int], scoped: Sequence[int]) -> Sequence[int]:
-        """Local numbers that the metadata lacks, ascending: those of scope 0, and those of the others.
+        """Local numbers missing in the metadata, ascending: those of scope 0 and those of other scopes.
 
-        Both were taken before. A scope is listed as scope 0 is, but for one of which only a few ledgers are here: with
-        ids that are UUIDs each ledger has a scope to itself. Of these each is asked for.
+        Both arguments were taken before the listing. Other scopes are listed like scope 0, except those with only a few
+        local ledgers: with ids that are UUIDs, each ledger has a scope of its own. Ledgers of such scopes are looked up
+        one by one.
         """
         await self._within_timeout(self._metadata.catch_up(None))
         missing = await self._unlisted(0, local)
@@ -153,7 +154,7 @@ class LedgerCollector:
         return [*missing, *sorted(unlisted)] if unlisted else missing
 
     async def _unlisted(self, scope_id: int, local: Sequence[int]) -> Sequence[int]:
-        """Local numbers of a scope that a complete listing lacks."""
+        """Local numbers of a scope that are missing in a complete listing."""
         comparison = LedgerComparison(local)
         ranges = aiter(self._metadata.ledger_manager.ledger_ranges(scope_id))
         while (ids := await self._next_range(ranges)) is not None:
@@ -164,7 +165,7 @@ class LedgerCollector:
         return missing
 
     async def _unreadable(self, numbers: Sequence[int]) -> list[int]:
-        """Those of whom the metadata says that there is no such ledger."""
+        """The ledgers of which the metadata store says that they do not exist."""
         missing: list[int] = []
         for start in range(0, len(numbers), _READ_AT_ONCE):
             part = numbers[start : start + _READ_AT_ONCE]
@@ -184,7 +185,7 @@ class LedgerCollector:
             return None
 
     async def _confirmed(self, candidates: Sequence[int]) -> list[int]:
-        """Those of whom the metadata itself says that there is no such ledger."""
+        """The candidates of which the metadata store itself says that they do not exist."""
         if not self._config.verify_metadata:
             return list(candidates)
         gone: list[int] = []
@@ -204,7 +205,7 @@ class LedgerCollector:
         return gone
 
     async def _read(self, numbers: Sequence[int]) -> Sequence[LedgerRecord | BKException]:
-        """The metadata of ledgers, or why it can't be had; an answer each."""
+        """For each ledger its metadata, or the error that keeps it from being read."""
         ids = [LedgerId.of_number(number) for number in numbers]
         try:
             answers = await self._within_timeout(self._metadata.ledger_manager.read_many(ids))
@@ -215,7 +216,7 @@ class LedgerCollector:
         return answers
 
     async def _delete(self, numbers: Sequence[int]) -> None:
-        """Deletes what nobody has written to since it is watched."""
+        """Deletes the ledgers that were not written to since they are watched."""
         if not numbers:
             return
         deleted = await self._in_thread(lambda: self._storage.delete_ledgers(numbers, unwritten=True))

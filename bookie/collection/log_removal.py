@@ -1,16 +1,16 @@
 """Removes entry logs: a log is removed once no index, read back from disk, refers to it.
 
-A log's map and the live records found by a scan say which logs may be worth removing, and decide nothing: a map may be
-damaged, damage hides records from a scan, and both rely on the index as memory shows it. An earlier process may have
-written slots that never reached the disk: it was killed before they were synced, or the sync failed, after which Linux
-shows readers what no disk holds. Moves of a compaction are in no journal, so no replay writes such slots again, and the
-old log has the only copy that the index on disk knows.
+A log's map and the live records found by a scan only suggest logs to remove: a map may be damaged, damage hides records
+from a scan, and both rely on the index as memory shows it. An earlier process may have written slots that never reached
+the disk: it was killed before they were synced, or the sync failed, after which Linux shows readers data that is not on
+disk. Moves of a compaction are in no journal, so no replay writes such slots again, and the old log has the only copy
+that the index on disk refers to.
 
-Which ledgers may refer to a log is known without its map. For a log of this process: those that were appended to it.
-For older logs: those that referred to it when the whole index was read back from disk, once per process, before the
+The ledgers that may refer to a log are known without its map. For a log of this process: those that were appended to
+it. For older logs: those that referred to it when the whole index was read back from disk, once per process, before the
 first of these logs is removed; after that no ledger begins to refer to them, except those that are announced
-(`points_into`). These ledgers are checked again, read back from disk again, when the log is to be removed. The results
-of a partial search stay valid, so an interrupted search continues later. It is throttled like compaction: each ledger
+(`points_into`). When the log is to be removed, these ledgers are read back from disk and checked again. The results of
+a partial search stay valid, so an interrupted search continues later. It is throttled like compaction: each ledger
 counts as a small record.
 
 Invariant: S2. Not its job: which logs may be worth removing (`entry_log_collector`), moving live entries (`compactor`).
@@ -37,11 +37,11 @@ _log = logging.getLogger(__name__)
 _AT_ONCE = 64
 """Ledgers that are read back under one hold of the checkpoint lock."""
 _BYTES_OF_A_LEDGER = 1024
-"""What a ledger counts for in a search: about what to read its index costs, as bytes that are written again."""
+"""Bytes that a ledger counts in a search: reading its index costs about as much as copying so many bytes."""
 
 
 class LogRemoval:
-    """The logs of one store. One thread, which may block; `exclusive` holds the checkpoint lock.
+    """Removes logs of one store. Used by one thread, which may block; `exclusive` holds the checkpoint lock.
 
     Methods raise OSError when the disk fails, StorageStoppedException, and StoppedException.
     """
@@ -53,9 +53,9 @@ class LogRemoval:
         self._exclusive = exclusive
         self._statistics = statistics
         self._pointers: dict[int, LedgerNumbers] = {}
-        """By log of an earlier process: ledgers that pointed into it when the index was searched."""
+        """By log of an earlier process: ledgers that pointed into the log when the index was searched."""
         self._unsearched: LedgerNumbers | None = None
-        """Ledgers that are still to be searched; None: the search has not begun."""
+        """Ledgers not searched yet; None: the search has not begun."""
         self._told: dict[int, LedgerNumbers] = {}
 
     def points_into(self, log_id: int, ledgers: Iterable[int]) -> None:
@@ -63,7 +63,7 @@ class LogRemoval:
         self._told.setdefault(log_id, LedgerNumbers()).update(ledgers)
 
     def remove(self, log_ids: Collection[int], existing: Container[int], throttle: Throttle) -> list[int]:
-        """Removes those logs to which nothing refers, and returns their ids, ascending. The others are kept."""
+        """Removes the logs to which nothing refers, and returns their ids, ascending. The others are kept."""
         try:
             if any(self._store.logs.appended_ledgers(log_id) is None for log_id in log_ids):
                 self._search(throttle)
@@ -103,7 +103,7 @@ class LogRemoval:
         return self._pointers.get(log_id, LedgerNumbers()) | self._told.get(log_id, LedgerNumbers())
 
     def _search(self, throttle: Throttle) -> None:
-        """Reads the whole index back from the disk, or what is left of it when that was begun before."""
+        """Reads the whole index back from disk, or the rest of it if an earlier search was interrupted."""
         if self._unsearched is None:
             unscoped, scoped = self._store.all_ledgers()
             self._unsearched = LedgerNumbers.of_parts(id_set(unscoped), scoped)
@@ -115,15 +115,15 @@ class LogRemoval:
             self._unsearched -= LedgerNumbers(numbers)
 
     def _read_back(self, numbers: Collection[int]) -> Iterator[int]:
-        """The ledgers, each of them read from the disk from then on."""
+        """Yields the ledgers; each of them is read from disk from then on."""
         with self._exclusive():
             self._store.index.read_back([LedgerId.of_number(number) for number in numbers])
         yield from numbers
 
     def _wait_for_flush(self) -> None:
-        """A flush under way may have written slots that were seen, so that they do not count, and are not durable.
+        """Waits for a running flush: slots that it wrote may already be visible, but are not durable and do not count.
 
-        Raises StorageStoppedException when they will never be.
+        Raises StorageStoppedException if the flush will never end.
         """
         with self._exclusive():
             self._store.index.sync()

@@ -2,11 +2,11 @@
 
 A log without a map was current when a process ended. Its records are counted only if the index refers to them: replay
 wrote again what the journal still had, and an interrupted compaction left copies to which nothing refers. In a complete
-log a dead record stays dead, so what is not counted can't come back (S2). The map says nothing about single records and
-is trusted; the result of scanning a damaged log is not, which `has_map` shows.
+log a dead record stays dead, so a record that is not counted can't become alive again (S2). The map says nothing about
+single records and is trusted; the result of scanning a damaged log is not, which `has_map` shows.
 
-Source: docs/protocol/storage.md#ledgers-map, docs/protocol/storage.md#garbage-collection. Not its job: what follows
-from it (`rules`).
+Source: docs/protocol/storage.md#ledgers-map, docs/protocol/storage.md#garbage-collection. Not its job: the consequences
+(`rules`).
 """
 
 from __future__ import annotations

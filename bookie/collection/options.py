@@ -1,4 +1,4 @@
-"""How often and how fast garbage collection works, as plain values."""
+"""The settings of garbage collection as plain values."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class GarbageCollectionConfig:
     collect_ledgers: bool = True
     """False: no ledger is deleted."""
     max_deleted_share: float = 0.5
-    """Of the ledgers held: a run that would delete more is held back until it is forced."""
+    """A run that would delete a larger share of the ledgers held is held back until it is forced."""
     mass_deletion_ledgers: int = 10
     """A run that would delete fewer is never held back."""
     force_when_no_space: bool = False
     target_log_bytes: int = 0
-    """Entry logs smaller than this are taken for logs of this size: compaction merges them."""
+    """Smaller entry logs count as if they had this size, so compaction merges them."""
     over_replicated_wait_seconds: float = 0.0
-    """Between looks for copies that no metadata names; 0 or less: none."""
+    """Interval of the search for over-replicated ledgers; 0 or less: none."""
     location_compaction_seconds: float = 0.0
-    """Between compactions of the index in RocksDB; 0 or less: none."""
+    """Interval of compactions of the RocksDB index; 0 or less: none."""

@@ -1,10 +1,10 @@
-"""Surplus copies: closed ledgers whose fragments were all moved to other bookies.
+"""Over-replicated ledgers: closed ledgers whose fragments were all moved to other bookies.
 
 A ledger of this bookie is deleted only if each of these holds (R16): its metadata, in the bookie's own cluster, is
 CLOSED and names this bookie in no fragment, in two passes a whole period apart; nobody holds its lock, and this bookie
 obtains it; the metadata says the same again afterwards, from a store that has caught up; nothing was written to the
-ledger meanwhile; the lock is still held. Whoever copies to this bookie holds the lock from before the first copy until
-the metadata names the bookie. A pass that would delete most of what is held deletes nothing. Any error keeps the
+ledger meanwhile; the lock is still held. A worker that copies to this bookie holds the lock from before the first copy
+until the metadata names the bookie. A pass that would delete most of what is held deletes nothing. Any error keeps the
 ledger.
 
 Not its job: ledgers without metadata (`ledger_collector`), copies of one fragment while another fragment of the same
@@ -38,12 +38,12 @@ T = TypeVar("T")
 
 
 def is_over_replicated(metadata: LedgerMetadata, bookie_id: str) -> bool:
-    """Whether the copies of this bookie are surplus: the ledger is closed, and no fragment names the bookie."""
+    """Whether this bookie's copies are surplus: the ledger is closed, and no fragment names the bookie."""
     return metadata.is_closed and all(bookie_id not in fragment.ensemble for fragment in metadata.fragments)
 
 
 class OverReplicatedCollector:
-    """See the module. For the event loop."""
+    """See the module. Belongs to the event loop."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class OverReplicatedCollector:
         clock: Callable[[], float],
         in_thread: InThread,
     ) -> None:
-        """`membership` is that of the bookie's own cookie."""
+        """`membership` is from the bookie's own cookie."""
         self._config = config
         self._storage = storage
         self._metadata = metadata
@@ -96,7 +96,9 @@ class OverReplicatedCollector:
             await self._collect_one(replication, number)
 
     async def _surplus_of(self, numbers: Sequence[int]) -> list[int]:
-        """Those of whom the metadata says so; one whose metadata can't be had is none."""
+        """The ledgers that are over-replicated according to their metadata; those whose metadata can't be read are
+        not.
+        """
         ids = [LedgerId.unscoped(number) for number in numbers]
         answers = await self._within_timeout(self._metadata.ledger_manager.read_many(ids))
         if self._config.metadata_rate > 0:
@@ -122,7 +124,7 @@ class OverReplicatedCollector:
                 await replication.release(lock)
 
     async def _still_surplus(self, replication: ReplicationMetadata, lock: LedgerLock) -> bool:
-        """Asked under the lock, of a store that knows what happened before it was taken."""
+        """Checks again while the lock is held, in a store that has caught up with everything before that."""
         await self._verify()
         ledger_id = LedgerId.unscoped(lock.ledger_id)
         record = await self._within_timeout(self._metadata.ledger_manager.read(ledger_id))
@@ -136,7 +138,7 @@ class OverReplicatedCollector:
             log_event(_log, "surplus_collected", ledger=number)
 
     async def _verify(self) -> None:
-        """Raises WrongClusterException, and what a store raises that does not catch up."""
+        """Raises WrongClusterException, or the error of a store that does not catch up."""
         await self._within_timeout(self._metadata.catch_up(None))
         await self._within_timeout(self._metadata.registration_manager.verify(self._membership))
 

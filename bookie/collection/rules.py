@@ -1,5 +1,4 @@
-"""Rules of garbage collection: ledgers that the metadata no longer has, entry logs without a live ledger, logs to
-compact.
+"""Rules of garbage collection: ledgers missing in the metadata, entry logs without a live ledger, logs to compact.
 
 Ledgers. A pass begins with a snapshot of the local ledger ids, and only then reads the metadata, as ascending ranges. A
 client creates metadata before it adds the first entry, so an id that is in the snapshot and not in the listing was
@@ -7,9 +6,10 @@ deleted. This holds only for a listing read to its end mark: `LedgerComparison` 
 after which nothing can follow, and a range that does not ascend ends the comparison for good (M5, F13). A failed pass
 has no candidates.
 
-Entry logs. `EntryLogUsage` knows how many bytes each ledger has in a complete log; the share of existing ledgers is the
-log's usage. A log with none may be removed; one with little may be compacted. `CompactionSchedule` says when: a major
-compaction takes everything below the higher threshold and comes first, a minor one takes logs that are nearly empty.
+Entry logs. `EntryLogUsage` records how many bytes each ledger has in a complete log; the share of existing ledgers is
+the log's usage. A log with none may be removed; one with little may be compacted. `CompactionSchedule` says when: a
+major compaction takes everything below the higher threshold and comes first, a minor one takes logs that are nearly
+empty.
 
 Invariant: S2. Source: docs/protocol/storage.md#garbage-collection. Not its job: listing, deleting, copying, the clock.
 """
@@ -28,11 +28,11 @@ USAGE_BUCKETS = 10
 
 
 class IncompleteListingException(Exception):
-    """The listing can't be what the metadata store holds; nothing may be concluded from it."""
+    """The listing can't be complete or correct, so no conclusion may be drawn from it."""
 
 
 class LedgerComparison:
-    """One pass over the metadata of one scope. `local` holds the numbers found here, taken before the listing began.
+    """One pass over the metadata of one scope. `local` has the numbers found on this bookie before the listing began.
 
     All numbers are ascending.
     """
@@ -45,7 +45,7 @@ class LedgerComparison:
         self._over = False
 
     def add_range(self, ids: Sequence[int]) -> None:
-        """The next ids that the metadata holds. Raises IncompleteListingException, also for whatever comes after."""
+        """Adds the next ids in the metadata. Raises IncompleteListingException, and again at every later call."""
         self._require_listing()
         if not ids:
             return
@@ -68,7 +68,7 @@ class LedgerComparison:
         self._next = end
 
     def finish(self) -> Sequence[int]:
-        """Ends the listing: returns the local ids that it lacks, ascending. Raises IncompleteListingException."""
+        """Ends the listing: returns the local ids missing in it, ascending. Raises IncompleteListingException."""
         self._require_listing()
         self._over = True
         self._missing.extend(self._local[self._next :])
@@ -96,9 +96,9 @@ class SortedIds:
 
 
 class EntryLogUsage:
-    """How many bytes of each ledger a complete entry log holds; lengths are counted, as in the ledgers map.
+    """How many bytes each ledger has in a complete entry log, including length fields, as in the ledgers map.
 
-    `has_map` says that the figures come from the log's own map. Those of a scan may lack what is damaged.
+    `has_map` says that the figures come from the log's own map. Those of a scan may lack damaged records.
     """
 
     __slots__ = ("_bytes", "_ledgers", "has_map", "log_id", "remaining", "total")
@@ -107,13 +107,13 @@ class EntryLogUsage:
         self.log_id = log_id
         self.total = total
         self.has_map = has_map
-        # Two arrays: with many ledgers in many logs a dictionary each would take ten times the memory.
+        # Two arrays: with many ledgers in many logs, dictionaries would need ten times the memory.
         self._ledgers = id_array(bytes_by_ledger)
         self._bytes = array("q", bytes_by_ledger.values())
         self.remaining = sum(self._bytes)
 
     def keep(self, existing: Container[int]) -> None:
-        """Forgets ledgers that are not among `existing`."""
+        """Drops ledgers that are not among `existing`."""
         kept = [index for index, ledger_id in enumerate(self._ledgers) if ledger_id in existing]
         if len(kept) == len(self._ledgers):
             return
@@ -135,18 +135,19 @@ class EntryLogUsage:
         return self.usage_of(0)
 
     def usage_of(self, target_bytes: int) -> float:
-        """The same, a log that is smaller than `target_bytes` being taken for one of that size."""
+        """The usage if the log had at least `target_bytes`."""
         total = max(self.total, target_bytes)
         return min(1.0, self.remaining / total) if total > 0 else 0.0
 
 
 def usage_bucket(usage: float) -> int:
-    """The tenth into which a usage falls, 0 to 9."""
+    """The tenth that a usage falls into, 0 to 9."""
     return min(USAGE_BUCKETS - 1, int(usage * USAGE_BUCKETS))
 
 
 def logs_to_compact(logs: Iterable[EntryLogUsage], threshold: float, target_bytes: int = 0) -> list[EntryLogUsage]:
-    """The logs below the threshold, in tenths with the emptiest first: they free the most for the least copying.
+    """The logs below the threshold, grouped by tenths with the emptiest first: they free the most for the least
+    copying.
 
     With `target_bytes` small logs are merged as well, however much of them is in use.
     """
@@ -156,7 +157,7 @@ def logs_to_compact(logs: Iterable[EntryLogUsage], threshold: float, target_byte
 
 
 class CompactionKind(enum.Enum):
-    """MINOR compacts logs that are nearly empty, MAJOR all logs that are worth it."""
+    """MINOR compacts nearly empty logs, MAJOR all logs below the higher threshold."""
 
     MINOR = "minor"
     MAJOR = "major"
@@ -169,7 +170,7 @@ class CompactionRule:
     threshold: float
     interval_seconds: float
     max_seconds: float = 0.0
-    """After which no further log is begun; 0 or less: no such limit."""
+    """Seconds after which no further log is begun; 0 or less: no limit."""
 
     @property
     def enabled(self) -> bool:
@@ -225,7 +226,7 @@ class Trigger:
 class CompactionSchedule:
     """Which compaction is due, and which are suspended. Times are seconds of one clock.
 
-    Whoever suspends (an administrator, a directory that is full) resumes; all must have resumed before it runs again.
+    Each party that suspends compaction (an administrator, a full directory) must resume it before it runs again.
     """
 
     def __init__(self, policy: CompactionPolicy, now: float) -> None:
@@ -258,7 +259,7 @@ class CompactionSchedule:
         return allowed and (force or now - self._last[kind] > rule.interval_seconds)
 
     def done(self, kind: CompactionKind, now: float) -> None:
-        """A compaction has ended. A major one has done the minor one's work as well."""
+        """A compaction has ended. A major one counts as a minor one as well."""
         self._last[kind] = now
         if kind is CompactionKind.MAJOR:
             self._last[CompactionKind.MINOR] = now

@@ -1,4 +1,4 @@
-"""Counts of garbage collection as plain numbers, exposed to Prometheus under BookKeeper's names (`bookie_gc_…`)."""
+"""Statistics of garbage collection as plain numbers, exposed to Prometheus under BookKeeper's names (`bookie_gc_…`)."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ class GcStatistics:
     """Written by the run, read by any thread. Sizes in bytes, times in seconds."""
 
     active_entry_logs: int = 0
-    """Complete entry logs, after the last run."""
+    """Number of complete entry logs after the last run."""
     active_entry_log_bytes: int = 0
-    """The part of them that belongs to existing ledgers."""
+    """Bytes in these logs that belong to existing ledgers."""
     entry_log_bytes: int = 0
-    """All of them."""
+    """All bytes in these logs."""
     active_ledgers: int = 0
     deleted_ledgers: int = 0
     over_replicated_ledgers: int = 0
-    """Ledgers deleted since no fragment named this bookie any more."""
+    """Ledgers deleted because no fragment names this bookie any more."""
     kept_candidates: int = 0
-    """Ledgers that a listing lacked and that were kept: their metadata is there, or could not be read."""
+    """Ledgers missing in a listing that were kept, because their metadata exists or could not be read."""
     failed_listings: int = 0
     held_back_ledgers: int = 0
-    """Ledgers that the last run would have deleted, had they not been most of what is held; 0 when it was not so."""
+    """Ledgers that the last run did not delete because they were most of what is held; 0 if it held nothing back."""
     major_compactions: int = 0
     minor_compactions: int = 0
     reclaimed_by_compaction: int = 0
     reclaimed_by_deletion: int = 0
     failed_deletions: int = 0
-    """Entry logs that could have gone and are still there: damaged, or in doubt, or not removable."""
+    """Entry logs that should have been removed and are still there: damaged, in doubt, or not removable."""
     runs: int = 0
     run_seconds: float = 0.0
     ledger_seconds: float = 0.0
@@ -57,7 +57,7 @@ class GcStatistics:
     phase: GcPhase = GcPhase.IDLE
     phase_done: int = 0
     phase_total: int = 0
-    """Entry logs that the phase has behind it, and all that it has to do; 0 where it does not count them."""
+    """Entry logs that the phase has finished, and all it has to process; 0 if it does not count them."""
     last_run_ms: int = 0
     """When the last run ended, milliseconds since 1970; 0 before the first."""
 
@@ -66,7 +66,7 @@ class GcStatistics:
         self.phase, self.phase_done, self.phase_total = phase, 0, total
 
     def compaction_ratio(self) -> float:
-        """Which part of the entry logs could be freed."""
+        """The fraction of the entry logs' bytes that could be freed."""
         return 1 - self.active_entry_log_bytes / self.entry_log_bytes if self.entry_log_bytes else 0.0
 
 
@@ -120,7 +120,7 @@ def _counter(name: str, text: str, value: float) -> Metric:
 
 
 def _timer(name: str, text: str, count: int, seconds: float) -> Metric:
-    """A summary without quantiles, in milliseconds as BookKeeper's are."""
+    """A summary without quantiles, in milliseconds like BookKeeper's."""
     metric = Metric(_PREFIX + name, f"{text}, in milliseconds", "summary")
     metric.add_sample(f"{_PREFIX}{name}_count", {"success": "true"}, count)
     metric.add_sample(f"{_PREFIX}{name}_sum", {"success": "true"}, seconds * 1000)

@@ -1,7 +1,7 @@
-"""Throttles garbage collection, so that it leaves disk and CPU to requests, and ends it when the bookie stops.
+"""Throttles garbage collection to leave disk and CPU to requests, and ends it when the bookie stops.
 
-All work of a collection passes here for each record. Copied records count in full; records that are only read count a
-tenth, because scanning a log costs a fraction of rewriting it.
+All work of a collection is reported here, record by record. Copied records count in full; records that are only read
+count a tenth, because scanning a log costs a fraction of rewriting it.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from bookgate.bookie.system.threads import Event
 
 _READ_SHARE = 0.1
 _SHORTEST_WAIT = 0.05
-"""Seconds; many shorter waits would cost more than they hold back."""
+"""Seconds; many shorter waits would cost more than they save."""
 
 
 class StoppedException(Exception):
-    """The bookie stops; the work ends where it is."""
+    """The bookie is stopping; the work ends where it is."""
 
 
 class Throttle:
-    """Lets `per_second` units pass, records or bytes; 0: no limit. For one thread."""
+    """Allows `per_second` units, records or bytes; 0: no limit. For one thread."""
 
     def __init__(self, per_second: float, *, by_bytes: bool, stopping: Event, clock: Callable[[], float]) -> None:
         self._per_second = per_second
@@ -35,11 +35,11 @@ class Throttle:
             raise StoppedException("the bookie stops")
 
     def read(self, size: int) -> None:
-        """A record of that many bytes was read. Waits, and raises StoppedException."""
+        """Reports that a record of `size` bytes was read. Waits if necessary. Raises StoppedException."""
         self._take(_READ_SHARE * (size if self._by_bytes else 1))
 
     def copied(self, size: int) -> None:
-        """A record of that many bytes was written again. Waits, and raises StoppedException."""
+        """Reports that a record of `size` bytes was copied. Waits if necessary. Raises StoppedException."""
         self._take(size if self._by_bytes else 1)
 
     def _take(self, units: float) -> None:

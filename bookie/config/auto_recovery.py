@@ -19,7 +19,7 @@ _MIB = 1024 * 1024
 
 
 class AutoRecoverySettings(BaseSettings, ConsistentSettings):
-    """What may be set of a candidate for auditor and a worker."""
+    """The settings of auditor and worker."""
 
     lost_bookie_recovery_delay_seconds: int = Field(
         60,
@@ -94,7 +94,7 @@ class AutoRecoverySettings(BaseSettings, ConsistentSettings):
     )
 
     def auto_recovery_options(self) -> AutoRecoveryOptions:
-        """The same as plain values."""
+        """The settings as plain values."""
         return AutoRecoveryOptions(
             AuditorOptions(
                 lost_bookie_delay_seconds=self.lost_bookie_recovery_delay_seconds,

@@ -41,10 +41,12 @@ from bookgate.runtime.tls.server_context import ServerContexts
 
 _MIB = 1024 * 1024
 _FILES_OF_A_DIRECTORY = 8
-"""Of a directory of ledgers or journals: the file that is written, the next, one of the index, a directory's sync."""
+"""File descriptors per ledger or journal directory: the current file, the next one, an index file, a sync of the
+directory.
+"""
 _MOST_INSTANCES = 256
 _ROCKSDB_FILES = 128
-"""Of an index in RocksDB, about; it keeps them open."""
+"""File descriptors that an index in RocksDB keeps open, approximately."""
 
 
 class BookieConfig(
@@ -56,7 +58,7 @@ class BookieConfig(
     HttpSettings,
     LogSettings,
 ):
-    """Everything that can be set of a bookie. Raises pydantic's ValidationError for a value out of range."""
+    """All settings of a bookie. Raises pydantic's ValidationError for a value out of range."""
 
     model_config = SettingsConfigDict(env_prefix="BOOKGATE_BOOKIE_", frozen=True, extra="forbid")
     RENAMED: ClassVar[Mapping[str, Renamed]] = {
@@ -166,11 +168,22 @@ class BookieConfig(
             yield "auth_options have no effect without auth_provider; set that too"
 
     def access_control(self) -> AccessControl | None:
-        """Who may what, for all ports; None without security. Raises IncorrectParameterException."""
+        """The access rules of all ports; None without security.
+
+        Raises:
+            IncorrectParameterException: The policy or the tokens can't be used.
+        """
         return AccessControl.from_settings(self, certificates=self.tls_client_ca is not None)
 
     def security(self, access: AccessControl | None = None) -> Security:
-        """How the entry port is protected. Raises IncorrectParameterException for files or options of no use."""
+        """How the entry port is protected.
+
+        Args:
+            access: The access rules; None without security.
+
+        Raises:
+            IncorrectParameterException: Files or options can't be used.
+        """
         provider = load_provider(self.auth_provider, self.auth_options) if self.auth_provider else None
         return Security(
             certificates=self._certificates(),
@@ -187,44 +200,49 @@ class BookieConfig(
         return ServerContexts(files, require_client_certificate=self.tls_require_client_cert)
 
     def http_contexts(self) -> ServerContexts | None:
-        """TLS of HTTP, None for HTTP in clear. Raises IncorrectParameterException for files of no use."""
+        """TLS of HTTP; None for HTTP in clear text.
+
+        Raises:
+            IncorrectParameterException: The certificate files can't be used.
+        """
         if not self.http_tls or self.tls_cert is None or self.tls_key is None:
             return None
-        # Who shows a certificate is known by it, where principals count; a browser has none.
+        # Where principals count, a client that presents a certificate is identified by it; a browser has none.
         authorities = str(self.tls_client_ca) if self.tls_client_ca and self.has_security else None
         return ServerContexts(TlsFiles(str(self.tls_cert), str(self.tls_key), authorities))
 
     @property
     def metadata_behind_gateway(self) -> bool:
-        """True where the metadata is reached through gateways: this bookie then hosts none."""
+        """True if the metadata is reached through gateways: this bookie then hosts none."""
         return self.metadata_uri.lower().startswith(("grpc:", "grpcs:"))
 
     def hosted_gateway(self) -> GatewayConfig:
-        """The settings of the gateway, and of how it speaks to the metadata store.
+        """The settings of the hosted gateway, including its access to the metadata store.
 
-        Raises IncorrectParameterException naming the keys that are wrong.
+        Raises:
+            IncorrectParameterException: Names the keys that are wrong.
         """
         own = {"metadata_uri": self.metadata_uri, "host": self.host, "port": self.gateway_port}
         hosted = GatewayConfig.load(None, {**self.gateway, **own})
         hosted = hosted.model_copy(update=self._security_of_gateway(hosted))
         if self.gateway_process:
-            # It has descriptors of its own, which it shares out itself.
+            # The gateway gets a number of descriptors of its own, and divides them itself.
             return hosted
         share = hosted.max_connections or self.descriptor_shares().gateway
         return hosted.model_copy(update={"max_connections": share})
 
     def _security_of_gateway(self, hosted: GatewayConfig) -> dict[str, Any]:
-        """What the gateway takes over of this bookie's settings: those of security that it has not itself."""
+        """The security settings of this bookie that the gateway takes over, because it does not have them itself."""
         own = {key: getattr(self, key) for key in SecuritySettings.model_fields if key not in hosted.model_fields_set}
         if self.audit_file is not None and "audit_file" in own:
-            # A file is one process's; in this process the bookie's has the gateway's lines too.
+            # A process has one audit file, so in this process the bookie's file gets the gateway's lines too.
             path = self.audit_file
             own["audit_file"] = path.with_stem(f"{path.stem}-gateway") if self.gateway_process else None
         return own
 
     @property
     def open_doors(self) -> list[str]:
-        """Doors at which other machines are let in without anybody being authenticated."""
+        """Ports at which other machines are admitted without authentication."""
         if self.has_security or is_loopback(self.host):
             return []
         by_certificate = self.tls_required and self.tls_require_client_cert
@@ -236,11 +254,11 @@ class BookieConfig(
         return doors
 
     def check_exposure(self) -> None:
-        """Raises IncorrectParameterException for doors that are open although nobody has said so."""
+        """Raises IncorrectParameterException if ports are open to other machines and the settings do not allow it."""
         check_exposure(self.host, self.open_doors, insecure=self.insecure)
 
     def descriptor_shares(self) -> DescriptorShares:
-        """What the ports and storage get of the files that the process may have open."""
+        """How the process's file descriptors are divided between ports and storage."""
         is_db = self.storage_type == "db"
         files = _FILES_OF_A_DIRECTORY * (len(self.journals) + len({*self.ledgers, *self.indexes}))
         files += _ROCKSDB_FILES * len(self.ledgers) * is_db
@@ -249,11 +267,11 @@ class BookieConfig(
         return shares._replace(entry=self.max_connections or entry, http=self.http_max_connections or shares.http)
 
     def connection_limits(self) -> ConnectionLimits:
-        """Of the entry port."""
+        """The connection limits of the entry port."""
         return ConnectionLimits(self.descriptor_shares().entry, self.connection_memory_mb * _MIB)
 
     def disk_thresholds(self) -> DiskThresholds:
-        """The part that the disk monitor needs."""
+        """The settings of the disk monitor."""
         return DiskThresholds(
             full=self.disk_usage_threshold,
             warn=self.disk_usage_warn_threshold,
@@ -265,7 +283,7 @@ class BookieConfig(
         )
 
     def advertised_host(self) -> str:
-        """What clients connect to: the setting, else the address listened on, else this host's own address."""
+        """The host that clients connect to: the setting, else the listening address, else this host's own address."""
         if self.advertised_address:
             return self.advertised_address
         return own_address() if _is_wildcard(self.host) else self.host
@@ -279,7 +297,7 @@ def _is_wildcard(host: str) -> bool:
 
 
 def own_address() -> str:
-    """The address of the interface that this host's name stands for, or loopback where the name stands for nothing."""
+    """The address of the interface that this host's name resolves to, or loopback if it does not resolve."""
     try:
         return socket.gethostbyname(socket.gethostname())
     except OSError:
@@ -287,5 +305,13 @@ def own_address() -> str:
 
 
 def load_config(file: Path | None = None, **values: Any) -> BookieConfig:
-    """The bookie's settings from all sources. Raises IncorrectParameterException that names what is wrong."""
+    """The bookie's settings from all sources.
+
+    Args:
+        file: TOML file; None: without a file.
+        values: Options by name, which override file and environment.
+
+    Raises:
+        IncorrectParameterException: Names what is wrong.
+    """
     return BookieConfig.load(file, values)

@@ -14,7 +14,7 @@ from bookgate.runtime.settings import ConsistentSettings, Renamed, with_unit
 
 
 class GcSettings(BaseSettings, ConsistentSettings):
-    """The part of the bookie's settings that garbage collection is made of."""
+    """The settings of garbage collection, a part of the bookie's."""
 
     RENAMED: ClassVar[Mapping[str, Renamed]] = {
         **with_unit("_per_second", "compaction_rate_entries", "compaction_rate_bytes", "gc_metadata_op_rate_limit"),
@@ -79,7 +79,11 @@ class GcSettings(BaseSettings, ConsistentSettings):
             yield problem
 
     def garbage_collection(self, entry_log_bytes: int) -> GarbageCollectionConfig:
-        """What garbage collection needs, as plain values; `entry_log_bytes` is the limit of an entry log."""
+        """The settings as plain values.
+
+        Args:
+            entry_log_bytes: Maximum size of an entry log.
+        """
         return GarbageCollectionConfig(
             wait_seconds=self.gc_wait_seconds,
             policy=self._compaction_policy(),

@@ -1,7 +1,7 @@
-"""Divides a bookie's file descriptors, so that no listener's clients leave storage without any.
+"""Divides a bookie's file descriptors, so that clients' connections never leave storage without any.
 
-Storage gets what it asks for, up to half; a fixed part is for the process itself (listeners, the metadata store, the
-event loop, connections accepted but not yet counted). The rest is for the listeners.
+Storage gets what it requests, up to half; a fixed part is for the process itself (listening sockets, the metadata
+store, the event loop, connections accepted but not yet counted). The rest is for connections to the ports.
 """
 
 from __future__ import annotations
@@ -15,20 +15,23 @@ _LEAST = 8
 
 
 class DescriptorShares(NamedTuple):
-    """Numbers of descriptors."""
+    """Numbers of file descriptors."""
 
     open_logs: int
-    """Entry logs kept open for reading, in each place."""
+    """Entry logs kept open for reading, per store."""
     entry: int
     gateway: int
     http: int
 
 
 def share_out(limit: int, files: int, open_logs: int, logs_kept: int = 1) -> DescriptorShares:
-    """`limit` is the process's.
+    """Divides the descriptors of a process.
 
-    `files` are those that storage opens besides the entry logs that are kept open for reading: `open_logs` in each of
-    `logs_kept` places.
+    Args:
+        limit: Descriptors that the process may have open.
+        files: Those that storage needs besides the entry logs kept open for reading.
+        open_logs: Entry logs to keep open for reading, in each of `logs_kept` stores.
+        logs_kept: Number of stores.
     """
     half = max(0, limit - _OWN) // 2
     storage = min(files + open_logs * logs_kept, max(half, files + logs_kept))

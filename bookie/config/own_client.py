@@ -1,4 +1,4 @@
-"""The settings of a bookie, or of auto-recovery in a process of its own, as a client of its cluster.
+"""The client settings of a bookie, or of a separate auto-recovery process, for its own access to the cluster.
 
 Not its job: the settings themselves, which are the client's.
 """
@@ -17,7 +17,7 @@ from bookgate.thinclient.config import ClientConfig
 
 
 class OwnClientSettings(Settings):
-    """The table of a client's settings in its owner's file."""
+    """The table of client settings in the owner's file."""
 
     client: Annotated[dict[str, Any], TableOf(ClientConfig)] = Field(
         default_factory=dict,
@@ -29,20 +29,20 @@ class OwnClientSettings(Settings):
     def load(
         cls, file: Path | None = None, values: Mapping[str, Any] = NOTHING, options: Mapping[str, Any] = NOTHING
     ) -> Self:
-        """As of all settings, and the client's are checked too."""
+        """Loads as all settings do, and checks the client's settings too."""
         config = super().load(file, values, options)
         if config.client:
             config.own_client()
         return config
 
     def own_client(self) -> ClientConfig:
-        """The table and the environment, which wins.
+        """The client's settings from the table and, overriding it, the environment.
 
-        A variable that begins with the owner's prefix is the owner's: `BOOKGATE_BOOKIE_TLS_KEY` is the key of the
-        bookie's entry port, although a client has a setting `bookie_tls_key`.
+        A variable with the owner's prefix is the owner's: `BOOKGATE_BOOKIE_TLS_KEY` is the key of the bookie's entry
+        port, although a client has a setting `bookie_tls_key`.
 
         Raises:
-            IncorrectParameterException: It names the keys that are wrong.
+            IncorrectParameterException: Names the keys that are wrong.
         """
         owners = self.model_config["env_prefix"]
         return ClientConfig.made_of(gather(ClientConfig, self.client, "table client", not_ours=owners))

@@ -30,7 +30,7 @@ Paths = Annotated[tuple[Path, ...], NoDecode, BeforeValidator(_split)]
 
 
 class StorageSettings(BaseSettings, ConsistentSettings):
-    """The part of the bookie's settings that storage is made of."""
+    """The settings of storage, a part of the bookie's."""
 
     RENAMED: ClassVar[Mapping[str, Renamed]] = {
         **with_unit("_bytes", "journal_alignment_size", "journal_buffered_writes_threshold"),
@@ -116,7 +116,7 @@ class StorageSettings(BaseSettings, ConsistentSettings):
 
     @property
     def indexes(self) -> tuple[Path, ...]:
-        """The index directories, absolute; empty where the index lies in the ledger directories."""
+        """The index directories, absolute; empty if the index is in the ledger directories."""
         return tuple(path.absolute() for path in self.index_directories)
 
     def _absolute(self, several: tuple[Path, ...], one: Path | None, name: str) -> tuple[Path, ...]:
@@ -128,7 +128,7 @@ class StorageSettings(BaseSettings, ConsistentSettings):
         return ((self.data_dir / name).absolute(),)
 
     def storage(self) -> StorageConfig:
-        """What storage needs, as plain values."""
+        """The settings as plain values."""
         return StorageConfig(
             journal_directories=self.journals,
             ledger_directories=self.ledgers,

@@ -32,7 +32,9 @@ def current(directory: Path) -> Path:
 
 
 def prepare(directory: Path, files: FileSystem = REAL_FILE_SYSTEM) -> None:
-    """Creates the directory and its `current`, durably: what is synced in a directory is lost with its name."""
+    """Creates the directory and its `current`, durably: synced files are lost if the directory's own name is not
+    durable.
+    """
     inner = current(directory)
     try:
         if not files.exists(inner) and files.exists(directory):
@@ -42,7 +44,8 @@ def prepare(directory: Path, files: FileSystem = REAL_FILE_SYSTEM) -> None:
             files.make_directory(path)
         if not files.is_directory(inner):
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(inner))
-        # The innermost name in any case: an earlier process may have been killed before it could.
+        # The innermost name is synced even if it existed: the process that created it may have been killed before the
+        # sync.
         for path in reversed(made or [inner]):
             files.sync_directory(path.parent)
     except DirectoryException:
@@ -101,7 +104,7 @@ def _lock(directory: Path, files: FileSystem) -> int:
 
 
 def usage(directory: Path, files: FileSystem = REAL_FILE_SYSTEM) -> DirectoryUsage:
-    """Raises OSError."""
+    """Usage of the directory's disk. Raises OSError."""
     return DirectoryUsage(*files.space(directory))
 
 
@@ -119,8 +122,8 @@ def read_version_files(files: FileSystem, directories: Iterable[Path]) -> dict[P
 
 
 def write_version_files(files: FileSystem, cookies: Mapping[Path, bytes]) -> None:
-    """Writes each completely or not at all, so that a failed first start leaves no empty cookie, which the next would
-    reject.
+    """Writes each file completely or not at all. A failed first start thus leaves no empty cookie, which the next start
+    would reject.
     """
     for path, content in cookies.items():
         write_beside(files, current(path) / VERSION_FILE, content)
@@ -128,6 +131,6 @@ def write_version_files(files: FileSystem, cookies: Mapping[Path, bytes]) -> Non
 
 
 def empty_directories(files: FileSystem, directories: Iterable[Path]) -> frozenset[Path]:
-    """Those whose `current` contains nothing, or only a cookie: no bookie was ever opened on them."""
+    """The directories whose `current` is empty or contains only a cookie: no bookie was ever opened on them."""
     cookies = {VERSION_FILE, VERSION_FILE + NEW_SUFFIX}
     return frozenset(path for path in directories if set(files.list_directory(current(path))) <= cookies)

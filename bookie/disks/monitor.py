@@ -1,11 +1,11 @@
 """Measures the disks of all directories periodically, and knows which directories are writable.
 
-Each pass measures every directory and checks that it can be read and written. One that can't ends the bookie. The
-measurement runs in a thread, since a failing disk may block; everything else is on the event loop. Any thread may ask
-for writable directories.
+Each pass measures every directory and checks that it can be read and written; if not, the bookie stops. The measurement
+runs in a thread, since a failing disk may block; everything else is on the event loop. The writable directories may be
+read from any thread.
 
-A ledger can't choose its journal: a single full journal directory requires read-only mode, whatever the settings say
-about full ledger directories, and ends high-priority adds if less than their minimum is left.
+A ledger can't choose its journal. A single full journal directory therefore requires read-only mode, whatever the
+settings say about full ledger directories, and ends high-priority adds if less than their minimum is left.
 
 Not its job: the rules (`rules`), the bookie's reaction (`state_manager`, garbage collection).
 """
@@ -32,7 +32,9 @@ Usage = Callable[[Path], DirectoryUsage]
 
 
 def measure(directory: Path, files: FileSystem = REAL_FILE_SYSTEM) -> DirectoryUsage:
-    """Usage of the directory's disk. Raises DirectoryException when it can't be read and written, or is none."""
+    """Usage of the directory's disk. Raises DirectoryException when it is not a directory, or can't be read and
+    written.
+    """
     try:
         if not files.is_directory(directory):
             raise DirectoryException(f"directory {directory} is gone; mend the disk and start the bookie again")
@@ -50,7 +52,7 @@ def measure(directory: Path, files: FileSystem = REAL_FILE_SYSTEM) -> DirectoryU
 
 
 class DiskMonitor:
-    """The directories are the configured ones; `usage` raises OSError for a failed one."""
+    """Measures the configured directories; `usage` raises OSError for a failed one."""
 
     def __init__(
         self,
@@ -68,14 +70,14 @@ class DiskMonitor:
         self._usage = usage
         self._hurried = asyncio.Event()
         self.listeners: list[Callable[[DiskEvent[Path]], None]] = []
-        """Told of every ledger or index directory whose state changed, on the event loop."""
+        """Called on the event loop for every ledger or index directory whose state changed."""
 
     def hurry(self) -> None:
-        """A write has found a disk full: measures now."""
+        """Measures now, because a write found a disk full."""
         self._hurried.set()
 
     async def run(self, interval_seconds: float, on_measured: Callable[[], None]) -> None:
-        """Measures every interval and calls `on_measured` after each. Raises DirectoryException."""
+        """Measures every interval and calls `on_measured` after each measurement. Raises DirectoryException."""
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(interval_seconds):
@@ -89,7 +91,7 @@ class DiskMonitor:
         self._take(await asyncio.get_running_loop().run_in_executor(None, self._measure))
 
     def check_now(self) -> None:
-        """One pass, blocking: before storage is opened."""
+        """One pass, blocking; for use before storage is opened."""
         self._take(self._measure())
 
     def _measure(self) -> Mapping[Path, DirectoryUsage]:
@@ -108,7 +110,7 @@ class DiskMonitor:
             _report(event)
 
     def follow(self, listener: Callable[[DiskEvent[Path]], None]) -> None:
-        """Tells a listener which ledger directories are short of space, and from now on of every change."""
+        """Calls the listener for each ledger directory that is short of space, and from now on for every change."""
         for event in self._ledgers.present():
             listener(event)
         self.listeners.append(listener)
@@ -131,18 +133,18 @@ class DiskMonitor:
         return self._ledgers.usages
 
     def writable_directories(self) -> tuple[Path, ...]:
-        """Ledger directories that are not full. Any thread, as those below."""
+        """Ledger directories that are not full. Any thread, like the methods below."""
         return self._ledgers.writable()
 
     def directories_for_entry_logs(self) -> tuple[Path, ...]:
-        """Ledger directories that a new entry log may begin in; none when even the minimum is not left."""
+        """Ledger directories in which a new entry log may begin; none when not even the minimum is left."""
         return self._ledgers.for_new_entry_log()
 
     def is_full_journal_directory(self, directory: Path) -> bool:
         return directory not in self._journals.writable()
 
     def directories_for_index_files(self) -> tuple[Path, ...]:
-        """Index directories that a new index file may go to."""
+        """Index directories in which a new index file may be created."""
         return self._indexes.for_new_index_file()
 
 

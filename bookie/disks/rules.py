@@ -24,12 +24,12 @@ from enum import Enum, auto
 from typing import Generic, TypeVar
 
 D = TypeVar("D", bound=Hashable)
-"""What names a directory."""
+"""Identifies a directory."""
 
 
 @dataclass(frozen=True, slots=True)
 class DirectoryUsage:
-    """Bytes of a file system; `free_bytes` is what an ordinary user may still take."""
+    """Bytes of a file system; `free_bytes` is what an unprivileged user may still use."""
 
     total_bytes: int
     free_bytes: int
@@ -41,7 +41,7 @@ class DirectoryUsage:
 
 @dataclass(frozen=True, slots=True)
 class DiskThresholds:
-    """Fractions of a disk, and bytes that must be left. `low_water` None: the same as `full`."""
+    """Fractions of a disk, and bytes that must stay free. `low_water` None: the same as `full`."""
 
     full: float = 0.95
     warn: float = 0.90
@@ -60,13 +60,13 @@ class Level(Enum):
 
 
 class DiskEventKind(Enum):
-    """Named as BookKeeper's listeners are."""
+    """The events have the names of BookKeeper's listener methods."""
 
     DISK_FULL = auto()
     DISK_ALMOST_FULL = auto()
     DISK_WRITABLE = auto()
     DISK_JUST_WRITABLE = auto()
-    """It was full; it is written again, but stays over the warn threshold."""
+    """It was full and is writable again, but is still above the warn threshold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class DiskEvent(Generic[D]):
 
 
 class DiskSpace(Generic[D]):
-    """The directories of one kind. All begin as writable."""
+    """The states of the directories of one kind. All begin as writable."""
 
     def __init__(self, thresholds: DiskThresholds, directories: Sequence[D]) -> None:
         self._thresholds = thresholds
@@ -87,7 +87,7 @@ class DiskSpace(Generic[D]):
         self._usages: dict[D, DirectoryUsage] = {}
 
     def measured(self, usages: Mapping[D, DirectoryUsage]) -> list[DiskEvent[D]]:
-        """Takes one measurement of every directory; what changed, in their order."""
+        """Applies one measurement of every directory; returns the changes, in the order of the directories."""
         self._usages = {directory: usages[directory] for directory in self._levels}
         events: list[DiskEvent[D]] = []
         for directory, before in self._levels.items():
@@ -130,7 +130,9 @@ class DiskSpace(Generic[D]):
         return tuple(directory for directory, level in self._levels.items() if level is not Level.FULL)
 
     def for_new_entry_log(self) -> tuple[D, ...]:
-        """Where an entry log may begin; while all are full, where there is still room for one. Maybe none."""
+        """Directories in which an entry log may begin; if all are full, those that have the minimum left, possibly
+        none.
+        """
         return self.writable() or self._with(self._thresholds.min_entry_log_bytes)
 
     def for_new_index_file(self) -> tuple[D, ...]:

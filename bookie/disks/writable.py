@@ -1,4 +1,4 @@
-"""Which of the configured directories are writable, as storage asks before it begins a file.
+"""Which of the configured directories are writable: the question that storage asks before it creates a file.
 
 Not its job: measuring (`monitor`), the rules (`rules`).
 """
@@ -11,20 +11,20 @@ from typing import Protocol
 
 
 class WritableDirectories(Protocol):
-    """The directories are the configured ones, the parents of `current`. Any thread asks."""
+    """Answers for the configured directories, the parents of `current`. May be called from any thread."""
 
     def directories_for_entry_logs(self) -> Sequence[Path]:
-        """Ledger directories that a new entry log may begin in. None of them: all are tried."""
+        """Ledger directories in which a new entry log may begin. If empty, all are tried."""
 
     def directories_for_index_files(self) -> Sequence[Path]:
-        """Index directories that a new index file may go to. The same."""
+        """Index directories in which a new index file may be created. If empty, all are tried."""
 
     def is_full_journal_directory(self, directory: Path) -> bool:
-        """Whether a journal directory's disk is full: journal files that are kept as backup go then."""
+        """Whether a journal directory's disk is full: journal files kept as backup are then deleted."""
 
 
 class AllDirectories:
-    """Disks that are not measured: every directory is writable."""
+    """For disks that are not measured: every directory is writable."""
 
     def __init__(self, ledger_directories: Sequence[Path], index_directories: Sequence[Path]) -> None:
         self._ledgers = ledger_directories

@@ -36,9 +36,9 @@ _LENGTH_SIZE = 4
 
 
 class EntryLogs:
-    """`directories` are those that hold the logs (the `current` ones); a log takes at most `max_bytes` before its map.
+    """The logs in `directories` (each a `current`); a log takes at most `max_bytes` before its map.
 
-    `writable` gives those of the directories that may take a new log; when it gives none, all may.
+    `writable` returns the directories that may take a new log; if it returns none, all may.
     """
 
     def __init__(
@@ -61,15 +61,15 @@ class EntryLogs:
         self._last_id = max(_last_log_id(files, directory) for directory in directories)
         self._current: LogFile | None = None
         self._incomplete: set[int] = set()
-        """Logs of this process that are not complete yet. Under the lock, as _last_id is."""
+        """Logs of this process that are not complete yet. Guarded by the lock, like _last_id."""
         self._rotated: list[int] = []
         """Those of them that were finished since the last flush ended."""
         self._appended: dict[int, LedgerNumbers] = {}
-        """By log that this process has ended: the ledgers that were appended to it. Under the lock."""
+        """By log that this process has ended: the ledgers that were appended to it. Guarded by the lock."""
         self.failed_syncs = 0
-        """How often a sync of what was appended has failed."""
+        """Number of failed syncs."""
         self._flushed = (-1, 0)
-        """The current log, and how far it had come when the last flush ended."""
+        """The current log, and its length at the end of the last flush."""
         self._statistics = statistics or StoreStatistics()
         self._reader = EntryLogReader(files, self._directories, open_files, read_ahead_bytes, self._statistics)
         self._reader.written_for_good = self._written_for_good
@@ -82,7 +82,7 @@ class EntryLogs:
     # Writing
 
     def append(self, ledger_id: int, packets: Sequence[bytes]) -> list[int]:
-        """Appends packets of one ledger and returns their locations; rotates the log between records where full."""
+        """Appends packets of one ledger and returns their locations. Rotates a full log, between records."""
         if not packets:
             return []
         log = self._current
@@ -108,7 +108,7 @@ class EntryLogs:
             raise
 
     def flushed(self) -> None:
-        """Everything appended is in the index, durably: logs rotated meanwhile are complete now."""
+        """Everything appended is durably in the index: logs rotated meanwhile are complete now."""
         with self._lock:
             self._incomplete.difference_update(self._rotated)
         self._rotated.clear()
@@ -116,7 +116,7 @@ class EntryLogs:
             self._flushed = (self._current.log_id, self._current.position)
 
     def new_log(self) -> CompactionLog:
-        """A separate log for a compaction, or another user that copies records. Any thread."""
+        """A separate log for a compaction, or for another caller that copies records. Any thread."""
         return CompactionLog(self, self._create())
 
     def close(self) -> None:
@@ -140,7 +140,9 @@ class EntryLogs:
         return self._current
 
     def _finish(self, log: LogFile) -> None:
-        """A full disk that has no room for the map costs the map only, where another directory goes on."""
+        """If a full disk has no space for the map, only the map is lost, provided that another directory can be
+        written.
+        """
         self._sync(log)
         try:
             log.finish()
@@ -153,7 +155,7 @@ class EntryLogs:
             log.close()
 
     def _remember(self, log: LogFile) -> None:
-        """A log that has ended keeps the ledgers that were appended to it."""
+        """Keeps the ledgers that were appended to a finished log."""
         with self._lock:
             self._appended[log.log_id] = LedgerNumbers(log.ledgers)
 
@@ -170,7 +172,9 @@ class EntryLogs:
             return log
 
     def _record_last_id(self, directory: Path, log_id: int, *, required: bool) -> None:
-        """Not required of a directory that may be full: a start looks at the names of the logs as well."""
+        """Writes `lastId`. Not required in a directory that may be full: a start looks at the names of the logs as
+        well.
+        """
         try:
             write_in_place(self._files, directory / _LAST_ID_FILE, b"%x\n" % log_id, sync=False)
         except OSError as error:
@@ -203,13 +207,13 @@ class EntryLogs:
 
     @property
     def read_ahead_usage(self) -> tuple[int, int]:
-        """Entries kept for sequential readers, and the bytes of memory they take."""
+        """Number of entries kept for sequential readers, and the bytes of memory they use."""
         return self._reader.read_ahead_usage
 
     def read_runs(
         self, locations: Sequence[int], ledger_id: int, first_entry_id: int, max_bytes: int
     ) -> list[RecordRun]:
-        """Records of consecutive entries from the first on, by few reads: see EntryLogReader.read_runs."""
+        """Records of consecutive entries beginning with the first, in few reads: see EntryLogReader.read_runs."""
         return self._reader.read_runs(locations, ledger_id, first_entry_id, max_bytes)
 
     def _written_for_good(self, log_id: int) -> int:
@@ -219,36 +223,36 @@ class EntryLogs:
         return position if log_id == flushed_id else 0
 
     def complete_logs(self) -> list[int]:
-        """Ids of the complete logs, ascending, those of earlier processes included."""
+        """Ids of the complete logs, ascending, including those of earlier processes."""
         names = (name for directory in self._directories for name in self._files.list_directory(directory))
         found = {log_id for name in names if (log_id := _log_id_of(name)) is not None}
         with self._lock:
             return sorted(found - self._incomplete)
 
     def appended_ledgers(self, log_id: int) -> LedgerNumbers | None:
-        """The ledgers of which something was appended to a complete log; None for a log of an earlier process."""
+        """The ledgers that were appended to a complete log; None for a log of an earlier process."""
         with self._lock:
             return self._appended.get(log_id)
 
-    # A handle is held as long as its descriptor is used: who drops it may find another file under that number.
+    # A handle is held while its descriptor is used; otherwise the number may meanwhile belong to another file.
 
     def size(self, log_id: int) -> int:
-        """Bytes of the file, header and map included."""
+        """Bytes of the file, including header and map."""
         handle = self._reader.handle(log_id)
         return self._files.size(handle.fd)
 
     def ledgers_map(self, log_id: int) -> dict[int, int] | None:
-        """Bytes by ledger, lengths of records included; None when there is no map, or one that must be rejected."""
+        """Bytes by ledger, including length fields; None if there is no valid map."""
         handle = self._reader.handle(log_id)
         return read_ledgers_map(self._files, handle.fd)
 
     def scan(self, log_id: int) -> Iterator[LogRecord]:
-        """The records of a log in bounded memory. Raises StorageCorruptException where a log with a map is damaged."""
+        """The records of a log, in bounded memory. Raises StorageCorruptException if a log with a map is damaged."""
         handle = self._reader.handle(log_id)
         yield from LogScan(self._files, handle.fd, log_id, str(handle.path))
 
     def remove(self, log_id: int) -> None:
-        """Removes a log, which may be gone already. Nothing in the index may refer to it."""
+        """Removes a log, if it still exists. Nothing in the index may refer to it."""
         for directory in self._directories:
             try:
                 self._files.unlink(directory / fmt.file_name(log_id))
@@ -276,23 +280,23 @@ class CompactionLog:
         return locations
 
     def sync(self) -> None:
-        """Makes what was appended so far durable, so that the index may point at it. Raises OSError."""
+        """Makes everything appended so far durable, so that the index may refer to it. Raises OSError."""
         self._log.sync()
 
     def finish(self) -> None:
-        """Map, sync, close: durable on return, its name included."""
+        """Writes the map, syncs and closes: log and name are durable on return."""
         self._log.finish()
         self._logs._completed(self._log)
 
     def abandon(self) -> None:
-        """Closes and removes the log; nothing may point into it."""
+        """Closes and removes the log; the index must not refer to it."""
         self._log.close()
         self._logs.remove(self.log_id)
         self._logs._completed(self._log)
 
 
 def _log_id_of(name: str) -> int | None:
-    """The id of a log's name; None for what a compaction left behind."""
+    """The id in a log's name; None for leftovers of a compaction."""
     log_id = fmt.log_id_of(name)
     return log_id if log_id is not None and name == fmt.file_name(log_id) else None
 
@@ -303,7 +307,7 @@ def _used_log_ids(files: FileSystem, directory: Path) -> set[int]:
 
 
 def _last_log_id(files: FileSystem, directory: Path) -> int:
-    """The id after which to look for a free one: from `lastId`, or else the logs that exist; -1 in a new directory.
+    """The id after which to look for a free one: from `lastId`, else from the existing logs; -1 in a new directory.
 
     The beginning of the largest gap counts as well, so that ids stay apart after they wrapped around.
     """

@@ -1,11 +1,11 @@
 """The entry log's format: header, records, locations, and the ledgers map at the end of a rotated log.
 
 A log is a header of 1024 bytes and records, each a 4-byte length and an entry packet. A location, the value in every
-index, is the log's id in the upper 32 bits and the offset of the packet (behind its length) in the lower. A rotated
-log ends with map records (ledger id -1) that say how many bytes each ledger has in it; a log that was current at a
-crash or stop has none, and is scanned instead. All integers are big-endian, ids in file names hexadecimal (F9).
-Ledgers are given by their number; those with a scope stand in map records of their own, whose entry id a reader that
-does not know them refuses, so that it scans. Source: docs/protocol/storage.md#entry-logs,
+index, is the log's id in the upper 32 bits and the offset of the packet (after its length field) in the lower. A
+rotated log ends with map records (ledger id -1) that contain how many bytes each ledger has in it; a log that was
+current at a crash or stop has none, and is scanned instead. All integers are big-endian, ids in file names hexadecimal
+(F9). Ledgers are identified by their number; those with a scope are in map records of their own, with an entry id that
+older readers reject, so that they scan the log. Source: docs/protocol/storage.md#entry-logs,
 docs/protocol/scoped-ledgers.md#entry-logs.
 
 Not its job: files, ids of new logs, which log is current (`log_file`).
@@ -29,7 +29,7 @@ MAX_LOG_ID = 0x7FFFFFFF
 RECORD_PREFIX_SIZE = 20
 """Bytes of a record up to its ids: length 4, ledger id 8, entry id 8."""
 LONGEST_PREFIX_SIZE = 4 + SCOPED_IDS_SIZE
-"""The same of a scoped ledger's record."""
+"""The same for a record of a scoped ledger."""
 MIN_ENTRY_SIZE = 16
 
 _FILE_NAME = re.compile(r"([0-9a-f]+)\.log(\.[0-9a-f]+\.compacted)?")
@@ -45,10 +45,10 @@ _header_tail = struct.Struct(">qi")
 _map_head = struct.Struct(">iqqi")
 _scoped_row = struct.Struct(">QQq")
 LARGEST_MAP_RECORD_PER_LEDGER = _map_head.size + _scoped_row.size
-"""Bytes of a map are at most that many for each ledger."""
+"""Upper bound of a map's bytes per ledger."""
 
 MAP_FIELDS_OFFSET = 8
-"""Where the offset and the number of ledgers of the map stand in the header."""
+"""Position in the header of the map's offset and number of ledgers."""
 
 
 def file_name(log_id: int) -> str:
@@ -56,7 +56,7 @@ def file_name(log_id: int) -> str:
 
 
 def log_id_of(name: str) -> int | None:
-    """Id in the name of a log, or of what a compaction left of one (`<id>.log.<old id>.compacted`); else None."""
+    """Id in the name of a log, or of a compaction's leftover (`<id>.log.<old id>.compacted`); else None."""
     match = _FILE_NAME.fullmatch(name)
     return int(match[1], 16) if match else None
 
@@ -71,7 +71,7 @@ def split_location(location: int) -> tuple[int, int]:
 
 
 def encode_header(map_offset: int = 0, ledgers: int = 0) -> bytes:
-    """Header of a log; offset 0 says that there is no map (yet)."""
+    """Header of a log; offset 0 means that there is no map (yet)."""
     return (MAGIC + _length.pack(VERSION) + encode_map_fields(map_offset, ledgers)).ljust(HEADER_SIZE, b"\0")
 
 
@@ -89,9 +89,9 @@ def encode_records(packets: Sequence[bytes]) -> bytes:
 
 
 def decode_prefix(data: bytes) -> tuple[int, int, int]:
-    """(length, ledger number, entry id) of a record; the number is below 0 for what is no entry's.
+    """(length, ledger number, entry id) of a record; the number is negative if the record is not an entry's.
 
-    `data` has at least RECORD_PREFIX_SIZE bytes, or LONGEST_PREFIX_SIZE where the record goes on.
+    `data` has at least RECORD_PREFIX_SIZE bytes, or LONGEST_PREFIX_SIZE if the record is that long.
     """
     length, number, entry_id = _prefix.unpack_from(data)
     if number < 0:
@@ -108,7 +108,9 @@ def decode_prefixes(data: bytes, starts: Sequence[int]) -> Iterator[tuple[int, i
 
 
 def encode_ledgers_map(bytes_by_ledger: Mapping[int, int]) -> bytes:
-    """The map's records: for each ledger the bytes its records take, lengths included, at most 10,000 a record."""
+    """The map's records, each for at most 10,000 ledgers: the bytes of each ledger's records, including length
+    fields.
+    """
     if not bytes_by_ledger or max(bytes_by_ledger) <= MAX_UNSCOPED:
         return b"".join(map(_encode_map_record, _batches(bytes_by_ledger.items())))
     unscoped = [item for item in bytes_by_ledger.items() if item[0] <= MAX_UNSCOPED]
@@ -135,7 +137,7 @@ def _encode_scoped_record(batch: Sequence[tuple[int, int]]) -> bytes:
 
 
 def decode_map_fields(header: bytes) -> tuple[int, int] | None:
-    """(offset of the map, number of ledgers) of a log's header; None when the header announces no map."""
+    """(offset of the map, number of ledgers) in a log's header; None if the header names no map."""
     if len(header) < RECORD_PREFIX_SIZE or header[:4] != MAGIC or _length.unpack_from(header, 4)[0] < 1:
         return None
     map_offset, ledgers = _header_tail.unpack_from(header, MAP_FIELDS_OFFSET)
@@ -143,9 +145,9 @@ def decode_map_fields(header: bytes) -> tuple[int, int] | None:
 
 
 def decode_ledgers_map(data: bytes, ledgers: int) -> dict[int, int] | None:
-    """Bytes by ledger number from the map's records (`data` runs from the map to the end of the file).
+    """Bytes by ledger number from the map's records (`data` extends from the map to the end of the file).
 
-    None when the records are not a map of that many ledgers: the log is then scanned.
+    None if the records are not a map of that many ledgers: the log is then scanned.
     """
     result: dict[int, int] = {}
     position = 0

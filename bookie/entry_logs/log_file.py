@@ -3,10 +3,10 @@
 A log being written belongs to one thread. `finish` ends it: map, sync; nothing is appended afterwards. A log that was
 current at a stop or a crash has no map, and may end in the middle of a record.
 
-A scan returns every record that can be told from padding, in bounded memory. In a log with a map the records fill the
-space up to the map; an impossible record is rejected there (S3), because a scan that decides what may be deleted must
-not take a record that it could not see for a dead one. Without a map such a record is the torn tail of a crash, and is
-skipped.
+A scan returns every record that can be distinguished from padding, in bounded memory. In a log with a map the records
+fill the space up to the map; an impossible record there is an error (S3), because a scan that decides what may be
+deleted must not take a record that it could not see for a dead one. Without a map such a record is the torn tail of a
+crash, and is skipped.
 
 Source: docs/protocol/storage.md#log-header, docs/protocol/storage.md#log-records, docs/protocol/storage.md#ledgers-map,
 docs/protocol/storage.md#scan-of-a-log. Not its job: ids and directories (`entry_logs`), reading single records
@@ -33,10 +33,10 @@ _positive_int = re.compile(rb"(?!\0\0\0\0)[\x00-\x7f][\s\S]{3}")
 
 
 class LogFile:
-    """A log being written. `position` is where the next record goes."""
+    """A log being written. `position` is the offset of the next record."""
 
     def __init__(self, files: FileSystem, directory: Path, log_id: int) -> None:
-        """Makes the file, its name durable. Raises OSError."""
+        """Creates the file, with a durable name. Raises OSError."""
         self._files = files
         self._bytes_by_ledger: dict[int, int] = {}
         self._unsynced = True
@@ -55,9 +55,9 @@ class LogFile:
             raise
 
     def append(self, ledger_id: int, packets: Sequence[bytes], limit: int) -> list[int]:
-        """Appends as many packets of one ledger as end at or before `limit`; returns the locations of those.
+        """Appends those packets of one ledger that end at or before `limit`; returns their locations.
 
-        An empty log takes at least one, however large. Where it finds no space nothing is appended.
+        An empty log takes at least one packet, however large. If there is no space, nothing is appended.
         """
         ends = list(accumulate(map(_LENGTH_SIZE.__add__, map(len, packets))))
         fitting = bisect_right(ends, limit - self.position)
@@ -85,7 +85,7 @@ class LogFile:
 
     @property
     def ledgers(self) -> Iterable[int]:
-        """The ledgers of which something was appended."""
+        """The ledgers that were appended."""
         return self._bytes_by_ledger.keys()
 
     def sync(self) -> None:
@@ -103,7 +103,7 @@ class LogFile:
         self.close()
 
     def close(self) -> None:
-        """Closes the log as it is: without a map, as a crash would leave it."""
+        """Closes the log without a map, as a crash would leave it."""
         if self._fd >= 0:
             self._files.close(self._fd)
             self._fd = -1
@@ -119,7 +119,7 @@ class LogRecord(NamedTuple):
 
 
 def read_ledgers_map(files: FileSystem, fd: int) -> dict[int, int] | None:
-    """Bytes by ledger number of a finished log; None when it has no map or one that must be rejected: it is scanned."""
+    """Bytes by ledger number of a finished log; None if it has no valid map and must be scanned."""
     fields = fmt.decode_map_fields(files.pread(fd, fmt.HEADER_SIZE, 0))
     if fields is None:
         return None
@@ -164,7 +164,7 @@ class LogScan:
             position = following
 
     def _behind_padding(self, position: int) -> int:
-        """The next place at which a positive length may stand."""
+        """The next position at which a positive length may be."""
         data = self._take(position, _SCAN_CHUNK)
         match = _positive_int.search(data)
         return position + (match.start() if match else max(1, len(data) - 3))

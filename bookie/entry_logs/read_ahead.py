@@ -1,14 +1,13 @@
 """Read-ahead for sequential readers of a ledger, in bounded memory.
 
-A miss that asks for the entry after the last one read of its ledger is sequential: the read then takes a longer part of
-the log, and the records that follow in it are kept as long as they belong to the same ledger and have consecutive ids.
-The amount grows as long as it is used, and shrinks if a ledger has few records in a row.
+A miss for the entry after the last one read of its ledger is sequential: the read then takes a longer part of the log,
+and the records that follow in it are kept as long as they belong to the same ledger and have consecutive ids. The
+amount grows as long as the kept records are used, and shrinks if a ledger has few records in a row.
 
-Kept packets are found by their location, which the index returns: a copy of an entry that the index no longer refers to
-is never served. The oldest packets are dropped first. Any thread.
+Kept packets are found by their location, which the index returns, so a copy of an entry that the index no longer refers
+to is never served. The oldest packets are dropped first. Any thread.
 
-Source: docs/protocol/storage.md#reading-ahead. Not its job: files, validating the records that were asked for
-(`reader`).
+Source: docs/protocol/storage.md#reading-ahead. Not its job: files, validating the requested records (`reader`).
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ from bookgate.bookie.entry_logs import format as fmt
 MIN_WINDOW = 8192
 MAX_WINDOW = 1 << 20
 PACKET_OVERHEAD = 150
-"""Bytes of memory that a kept packet costs beyond its own."""
+"""Bytes of memory that a kept packet needs beyond its own size."""
 
 _MAX_LEDGERS = 10_000
 _LENGTH_SIZE = 4
 
 
 class ReadAhead:
-    """`capacity` bounds what is kept, in bytes; 0 turns reading ahead off."""
+    """`capacity` is the limit of the kept packets in bytes; 0 disables read-ahead."""
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
@@ -38,7 +37,7 @@ class ReadAhead:
         self._order: deque[int] = deque()
         self._bytes = 0
         self._expected: OrderedDict[int, tuple[int, int]] = OrderedDict()
-        """By ledger the entry id that a sequential reader asks for next, and how much to read then."""
+        """By ledger: the entry id that a sequential reader requests next, and the bytes to read then."""
 
     def get(self, location: int) -> bytes | None:
         """A kept packet, or None."""
@@ -46,7 +45,7 @@ class ReadAhead:
 
     @property
     def usage(self) -> tuple[int, int]:
-        """Number of packets kept, and the bytes of memory they take."""
+        """Number of packets kept, and the bytes of memory they use."""
         return len(self._packets), self._bytes
 
     def window(self, ledger_id: int, entry_id: int) -> int:
@@ -61,11 +60,9 @@ class ReadAhead:
             return 0
 
     def keep(self, location: int, ledger_id: int, entry_id: int, data: bytes, window: int) -> int:
-        """Keeps the records behind the first of `data`, which begins with the length of the record at `location`.
+        """Keeps the records after the first one of `data`, which begins with the length of the record at `location`.
 
-        Returns how many these are.
-
-        `data` is written for good: nobody appends or overwrites there any more.
+        Returns their number. `data` must be final: nothing there is overwritten or appended to any more.
         """
         base = location - _LENGTH_SIZE
         position = _LENGTH_SIZE + fmt.decode_prefix(data)[0]

@@ -1,6 +1,6 @@
-"""Reads single records of a store's entry logs by their location. Ledgers are given by their number.
+"""Reads single records of a store's entry logs by their location. Ledgers are identified by their number.
 
-The records after an entry that a sequential reader asked for are kept in memory (`read_ahead`). Descriptors are kept in
+The records after an entry that a sequential reader requested are kept in memory (`read_ahead`). Descriptors are kept in
 an LRU; one that is evicted, or whose log was removed, closes when its last reader releases it. Any thread may read.
 
 Not its job: which copy of an entry counts (the index decides), scanning whole logs (`log_file`).
@@ -29,9 +29,9 @@ from bookgate.ledger.ledger_id import MAX_UNSCOPED, ledger_name
 
 _FIRST_READ = 8192
 _MOST_IN_MEMORY = 64 * 1024
-"""Bytes read at once on the event loop, where others wait for it."""
+"""Maximum bytes read at once on the event loop, which must not be blocked."""
 _MAX_RUN = 4 << 20
-"""Bytes read at once for a run of entries, about."""
+"""Approximate maximum of bytes read at once for a run of entries."""
 
 _NO_LIMIT = 1 << 62
 
@@ -39,7 +39,7 @@ _ids = struct.Struct(">qq")
 
 
 class LogHandle:
-    """A log open for reading; closed when it is no longer used."""
+    """A log open for reading; closed once it is no longer used."""
 
     __slots__ = ("_files", "fd", "path")
 
@@ -55,7 +55,7 @@ class LogHandle:
 
 
 class EntryLogReader:
-    """Reads and validates records. `open_files` bounds the descriptors kept; a log lies in any of `directories`."""
+    """Reads and validates records. `open_files` limits the descriptors kept; a log may be in any of `directories`."""
 
     def __init__(
         self,
@@ -66,20 +66,20 @@ class EntryLogReader:
         statistics: StoreStatistics | None = None,
     ) -> None:
         self.written_for_good: Callable[[int], int] = lambda log_id: _NO_LIMIT
-        """Up to which offset a log may be read ahead: behind it somebody may be writing."""
+        """The offset up to which a log is final and may be read ahead."""
         self._files = files
         self._directories = directories
         self._open_files = open_files
         self._handles: OrderedDict[int, LogHandle] = OrderedDict()
         self._forgotten = 0
-        """How many logs were removed."""
+        """Number of removed logs."""
         self._statistics = statistics or StoreStatistics()
         self._ahead = ReadAhead(read_ahead_bytes)
         self._lock = Lock()
 
     @property
     def read_ahead_usage(self) -> tuple[int, int]:
-        """Entries kept for sequential readers, and the bytes of memory they take."""
+        """Number of entries kept for sequential readers, and the bytes of memory they use."""
         return self._ahead.usage
 
     def read(self, location: int, ledger_id: int, entry_id: int) -> bytes:
@@ -105,10 +105,10 @@ class EntryLogReader:
         return data[4 : 4 + length]
 
     def read_in_memory(self, location: int, ledger_id: int, entry_id: int) -> bytes | None:
-        """What `read` returns where that needs no disk, else None; what is damaged is left to it. Never blocks."""
+        """The result of `read` if that needs no disk, else None; damage is left to `read`. Never blocks."""
         kept = self._kept(location, ledger_id, entry_id)
         log_id, offset = fmt.split_location(location)
-        # Without the lock: a log that is let go of meanwhile stays open as long as it is held here.
+        # No lock is needed: a log that is dropped meanwhile stays open as long as it is held here.
         handle = self._handles.get(log_id) if kept is None else None
         start = offset - 4
         if handle is None or start < fmt.HEADER_SIZE:
@@ -137,7 +137,7 @@ class EntryLogReader:
     def _keep_ahead(
         self, location: int, ledger_id: int, entry_id: int, data: bytes, window: int, started: float
     ) -> None:
-        """Keeps what stands behind an entry that a sequential reader asked for, as far as it is written for good."""
+        """Keeps the records after an entry that a sequential reader requested, up to the final part of the log."""
         log_id, offset = fmt.split_location(location)
         written = self.written_for_good(log_id) - offset + 4
         if written < fmt.decode_prefix(data)[0] + 4:
@@ -150,10 +150,10 @@ class EntryLogReader:
     def read_runs(
         self, locations: Sequence[int], ledger_id: int, first_entry_id: int, max_bytes: int
     ) -> list[RecordRun]:
-        """Records of consecutive entries at `locations`, by a single read where the entries ascend in one log.
+        """Records of consecutive entries at `locations`, in a single read if the entries ascend in one log.
 
-        At least the first, which is read as `read` does; as many more as stand behind it in the same log within about
-        `max_bytes`, are whole, and are what they should be. Records that stand in a row there are one run.
+        Returns at least the first record, which is read as `read` does, and as many more as follow it in the same log
+        within about `max_bytes`, are complete, and belong to the expected entries. Adjacent records form one run.
         """
         starts = _leading_starts(locations, min(max_bytes, _MAX_RUN))
         log_id, offset = fmt.split_location(locations[0])
@@ -180,7 +180,7 @@ class EntryLogReader:
         handle = self._open(log_id)
         with self._lock:
             if forgotten != self._forgotten:
-                # It may be the log that was removed meanwhile: kept open, it would keep its space.
+                # It may be the removed log: kept open, its space would not be released.
                 return handle
             self._handles[log_id] = handle
             if len(self._handles) > self._open_files:
@@ -198,7 +198,7 @@ class EntryLogReader:
         raise StorageCorruptException(f"entry log {name} does not exist in {places}, but the index points into it")
 
     def forget(self, log_id: int) -> None:
-        """Drops what is kept of a removed log."""
+        """Drops everything kept of a removed log."""
         with self._lock:
             self._forgotten += 1
             self._handles.pop(log_id, None)
@@ -215,7 +215,7 @@ def _is_packet_of(packet: bytes, ledger_id: int, entry_id: int) -> bool:
 
 
 def _leading_starts(locations: Sequence[int], max_bytes: int) -> list[int]:
-    """Distances from the first location, of those that ascend in one log within `max_bytes`; at least the first's."""
+    """Distances from the first location, for those that ascend in one log within `max_bytes`; at least the first."""
     first = locations[0]
     steps = list(map(operator.sub, itertools.islice(locations, 1, None), locations))
     if steps and min(steps) <= 0:
@@ -225,9 +225,9 @@ def _leading_starts(locations: Sequence[int], max_bytes: int) -> list[int]:
 
 
 def _runs_in(data: bytes, starts: Sequence[int], ledger_id: int, first_entry_id: int) -> list[RecordRun]:
-    """The records of `data` that begin at `starts`, before the first that is cut off or is not what it should be.
+    """The records of `data` that begin at `starts`, up to the first that is cut off or not the expected entry's.
 
-    Lengths and ids of all are compared at once: a call an entry would cost more than everything else.
+    All lengths and ids are compared at once: a call per entry would cost more than everything else.
     """
     begun = bisect_right(starts, len(data) - fmt.RECORD_PREFIX_SIZE)
     if not begun:
@@ -261,7 +261,7 @@ def _runs_in(data: bytes, starts: Sequence[int], ledger_id: int, first_entry_id:
 
 
 def _check_record(handle: LogHandle, data: bytes, offset: int, ledger_id: int, entry_id: int) -> int:
-    """The length of the record that `data` begins with. Raises StorageCorruptException when it is not that entry's."""
+    """The length of the record at the beginning of `data`. Raises StorageCorruptException if it is not that entry's."""
     if len(data) < fmt.RECORD_PREFIX_SIZE:
         raise _corrupt(handle, offset, ledger_id, entry_id, "lies outside the log's records")
     length, *ids = fmt.decode_prefix(data)

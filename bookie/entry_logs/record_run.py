@@ -14,7 +14,7 @@ from bookgate.bookie.entry_logs import format as fmt
 
 
 class RecordRun(NamedTuple):
-    """`ends` has where each record ends, in bytes from the beginning of `records`, which ends with the last."""
+    """`ends` has the end of each record, in bytes from the beginning of `records`, which ends with the last one."""
 
     records: bytes | memoryview
     ends: Sequence[int]
@@ -32,5 +32,5 @@ class RecordRun(NamedTuple):
 
 
 def run_of(packets: Sequence[bytes]) -> RecordRun:
-    """The run of these entries' packets, at least one."""
+    """The run of these entries' packets, of which there is at least one."""
     return RecordRun(fmt.encode_records(packets), list(itertools.accumulate(len(packet) + 4 for packet in packets)))

@@ -1,10 +1,10 @@
 """One journal file being written: header, records, padding, preallocation.
 
-Records are appended, then synced; what follows the last sync may be truncated again. The file is allocated ahead in
+Records are appended, then synced; the data after the last sync may be truncated again. The file is allocated ahead in
 units, so that a sync has no new length to write; the zeros at the end mark the end of data. If the disk is short of
-space nothing is allocated ahead.
+space, nothing is allocated ahead.
 
-A file is always new: an id that exists is an error. Header and name are durable before a record is written; a file that
+A file is always new: an existing id is an error. Header and name are durable before a record is written; a file that
 finds no space for them is removed again.
 
 Not its job: which records share a sync, when the next file begins, what an error means (`journal`); the contents of
@@ -47,12 +47,12 @@ class JournalFile:
         except BaseException as error:
             files.close(self._fd)
             if is_no_space(error):
-                # The id is taken again as soon as there is room.
+                # The same id is used again once there is space.
                 files.unlink(path)
             raise
 
     def append(self, payloads: Sequence[bytes]) -> None:
-        """Writes the records and the padding that ends a flush."""
+        """Writes the records, followed by the padding that ends a flush."""
         chunk: list[bytes] = []
         size = 0
         for payload in payloads:
@@ -70,7 +70,7 @@ class JournalFile:
         self._synced = self.position
 
     def cut(self) -> None:
-        """Truncates the file at the end of the last sync; what was written or allocated behind it is released."""
+        """Truncates the file at the end of the last sync, and so releases everything written or allocated after it."""
         self._files.truncate(self._fd, self._synced)
         self.position = self._allocated = self._synced
 
@@ -85,7 +85,7 @@ class JournalFile:
         self.position = end
 
     def _allocate(self, end: int) -> None:
-        """Reserves space up to `end`, and the rest of its unit where the disk has ample space left."""
+        """Reserves space up to `end`, and the rest of its unit if the disk has ample space left."""
         unit = self._options.pre_alloc_bytes
         size = -(-end // unit) * unit
         if self._files.free_bytes(self._fd) < size - self._allocated + self._options.ample_bytes:

@@ -2,18 +2,18 @@
 
 A journal file is a header (512 bytes since version 5) and records, each a 4-byte length and a payload that begins with
 ledger id and entry id, in the form that an entry packet of the ledger has (`ledger.entry`). A negative entry id is a
-meta record: master key, fence or explicit LAC of the ledger, or that
-it was made anew. Each flush ends with a padding record, so that it ends on a multiple of the alignment. Behind the last
-record are zeros: a length of 0 ends the data. All integers are big-endian. Source: docs/protocol/storage.md#journal.
+meta record: master key, fence or explicit LAC of the ledger, or that the ledger was created anew. Each flush ends with
+a padding record, so that it ends on a multiple of the alignment. After the last record there are zeros: a length of 0
+ends the data. All integers are big-endian. Source: docs/protocol/storage.md#journal.
 
-What a scan does with what it finds: a length 0, a length that runs past the end of the file, a payload whose blocks did
-not all reach the disk, or a padding record whose length was cut where a block ends is the tail that a crash tore, and
-ends the file quietly (nothing of it was acknowledged); any other impossible length can't come from a crash, and is
-refused with file and offset.
+A scan distinguishes the torn tail of a crash from damage. A length 0, a length beyond the end of the file, a payload of
+which not all blocks reached the disk, and a padding record whose length was cut at the end of a block are torn: they
+end the file without an error, since none of it was acknowledged. Any other impossible length can't come from a crash,
+and is rejected with file and offset.
 
 No checksum protects a record, and a torn one may look like another: an entry id whose last bytes are missing is entry
-0. So the last record before the end of data is looked at closely. A flush that was completed ends on the alignment; one
-that did not, and whose last record is zeros from a block boundary on, was torn there. The entry's digest is checked by
+0. Therefore the last record before the end of data is checked more closely. A completed flush ends on the alignment; if
+one does not, and its last record is zeros from a block boundary on, it was torn there. The entry's digest is checked by
 readers.
 
 Not its job: files and threads (`journal`), what a record does to storage (`replay`).
@@ -39,8 +39,9 @@ LEDGER_KEY = -0x1000
 FENCE = -0x2000
 EXPLICIT_LAC = -0x8000
 MADE_ANEW = -0x42474D41
-"""The ledger was deleted, and what follows is of another of the same id. Apache BookKeeper's bookie, which knows no
-such record, passes over it."""
+"""The ledger was deleted, and the following records belong to a new ledger with the same id. Apache BookKeeper's bookie
+does not know this record and skips it.
+"""
 OLDEST_VERSION_WITH = {LEDGER_KEY: 3, FENCE: 4, EXPLICIT_LAC: 6}
 
 _PADDING_LENGTH = -0x100
@@ -48,7 +49,7 @@ _FIRST_PADDED_VERSION = 5
 _IDS_SIZE = 16
 _SCAN_CHUNK = 1 << 20
 _BLOCK = 512
-"""The least that a disk writes as a whole; every alignment is a multiple of it."""
+"""The smallest unit that a disk writes atomically; every alignment is a multiple of it."""
 
 _FILE_NAME = re.compile(r"([0-9a-f]+)\.txn")
 _length = struct.Struct(">i")
@@ -61,7 +62,7 @@ _ZERO_FIELDS = bytes(24)
 
 
 class LogMark(NamedTuple):
-    """A position in the journal; everything before it is in ledger storage. Ordered as the journal is."""
+    """A position in the journal; everything before it is in ledger storage. Marks compare by their position."""
 
     journal_id: int
     offset: int
@@ -72,7 +73,7 @@ class LogMark(NamedTuple):
 
     @classmethod
     def decode(cls, data: bytes) -> LogMark:
-        """Inverse of encode; anything shorter is the mark that says nothing was persisted yet."""
+        """Inverse of `encode`; shorter data is the mark that nothing was persisted yet."""
         return cls(*_mark.unpack_from(data)) if len(data) >= MARK_SIZE else NO_MARK
 
 
@@ -121,7 +122,7 @@ def encode_fence(ledger_id: int) -> bytes:
 
 
 def encode_made_anew(ledger_id: int) -> bytes:
-    """Payload of the record that stands before all others of a ledger whose id an earlier one had."""
+    """Payload of the record that precedes all others of a ledger whose id belonged to an earlier ledger."""
     return encode_ids(ledger_id, MADE_ANEW)
 
 
@@ -131,7 +132,7 @@ def encode_explicit_lac(ledger_id: int, packet: bytes) -> bytes:
 
 
 def meta_blob(payload: bytes) -> bytes:
-    """Key or LAC packet of a meta record. Raises ValueError when the payload is too short for what it announces."""
+    """Key or LAC packet of a meta record. Raises ValueError when the payload is shorter than its length field says."""
     ids_size = SCOPED_IDS_SIZE if payload and is_scoped_packet(payload) else _IDS_SIZE
     start = ids_size + _length.size
     if len(payload) < start:
@@ -152,9 +153,10 @@ def encode_records(payloads: Sequence[bytes]) -> bytes:
 
 
 def padding(position: int, alignment: int) -> bytes:
-    """The padding record that brings `position` (from the file's start) to a multiple of `alignment`; maybe empty.
+    """The padding record that brings `position` (from the file's start) to a multiple of `alignment`; empty if it is
+    one.
 
-    Its own 8 bytes need room: with less it fills the next block as well.
+    The record itself takes at least 8 bytes; if fewer are left in a block, it fills the next block as well.
     """
     remainder = position % alignment
     if remainder == 0:
@@ -165,7 +167,7 @@ def padding(position: int, alignment: int) -> bytes:
 
 
 class Record(NamedTuple):
-    """One record; `offset` is that of its length field, `ledger_id` the ledger's number."""
+    """One record; `offset` is the position of its length field, `ledger_id` the ledger's number."""
 
     offset: int
     ledger_id: int
@@ -174,7 +176,7 @@ class Record(NamedTuple):
 
 
 def _ids_of(payload: bytes) -> tuple[int, int]:
-    """Ledger number and entry id; the number is below 0 where no ledger has it."""
+    """Ledger number and entry id; the number is negative if it is not a valid ledger's."""
     ledger_id, entry_id = _meta.unpack_from(payload)
     if ledger_id < 0:
         try:
@@ -185,10 +187,10 @@ def _ids_of(payload: bytes) -> tuple[int, int]:
 
 
 class JournalScan:
-    """Iterates over the records of one file from `start`. `end` is where the scan stands: a record boundary.
+    """Iterates over the records of one file from `start`. `end` is the scan's position: a record boundary.
 
-    `read(size, offset)` gives up to `size` bytes of the file; `file_size` is in bytes; `name` is for messages. Raises
-    StorageCorruptException, with file and offset, for what no crash explains.
+    `read(size, offset)` returns up to `size` bytes of the file; `file_size` is in bytes; `name` is for messages. Raises
+    StorageCorruptException, with file and offset, for damage that no crash explains.
     """
 
     def __init__(self, read: Callable[[int, int], bytes], file_size: int, start: int, version: int, name: str) -> None:
@@ -227,7 +229,7 @@ class JournalScan:
         return int(_length.unpack(field)[0]) or None
 
     def _is_torn_padding(self, length: int) -> bool:
-        """Whether a block ends within the length of a padding record, and the next one never reached the disk."""
+        """Whether a block ends within the length of a padding record, and the next block never reached the disk."""
         arrived = -self.end % _BLOCK
         if self._version < _FIRST_PADDED_VERSION or arrived not in (1, 2):
             return False
@@ -242,7 +244,7 @@ class JournalScan:
         return 8 + int(size)
 
     def _lost_its_end(self, start: int, payload: bytes) -> bool:
-        """Whether this is the last record of a flush that was not completed, and zeros from a block boundary on."""
+        """Whether this is the last record of an incomplete flush, and consists of zeros from a block boundary on."""
         end = start + len(payload)
         boundary = (end - 1) // _BLOCK * _BLOCK
         if self._version < _FIRST_PADDED_VERSION or end % _BLOCK == 0 or boundary <= start or payload[-1]:
@@ -250,12 +252,12 @@ class JournalScan:
         return not any(payload[boundary - start :]) and not any(self._take(end, 4))
 
     def _never_arrived(self, payload: bytes) -> bool:
-        # The blocks of an unsynced write reach the disk in any order: a length may be there and its payload not yet.
+        # The blocks of an unsynced write reach the disk in any order, so a length may be on disk before its payload.
         # No entry has a header of zeros: entry 0 carries LAC -1.
         return payload.startswith(_ZERO_FIELDS) or (len(payload) >= _IDS_SIZE and not any(payload))
 
     def _lost_its_ids(self, start: int, payload: bytes) -> bool:
-        """Whether a block boundary cuts the ids of a scoped ledger's record, and what stands behind it is zeros."""
+        """Whether a block boundary cuts the ids of a scoped ledger's record, and zeros follow it."""
         boundary = -start % _BLOCK
         if not is_scoped_packet(payload) or not 0 < boundary < SCOPED_IDS_SIZE:
             return False

@@ -52,7 +52,7 @@ _log = logging.getLogger(__name__)
 
 _BUSY = float("inf")
 _FORCE_BYTES = 256
-"""What a request without a record counts in the queue, so that these are bounded as well."""
+"""Bytes that a request without a record counts in the queue, so that such requests are bounded as well."""
 
 
 class Journal:
@@ -87,7 +87,7 @@ class Journal:
         self._payloads: list[bytes] = []
         self._completions: list[Completion] = []
         self._deferred: list[Completion] = []
-        """Of records that are answered before their sync."""
+        """Completions of records that are acknowledged before their sync."""
         self._queued_bytes = 0
         self._taken_at = 0.0
         self._thread: RunningThread | None = None
@@ -97,14 +97,15 @@ class Journal:
     def open(self, replayed: LogMark = fmt.NO_MARK) -> None:
         """Begins a new file after the existing ones, and starts the thread.
 
-        Without space for it the journal begins stalled; not where the directory has no file yet: the bookie would have
-        run, and the next start would take its journal for lost.
+        Without space for the file the journal begins stalled, unless the directory has no journal file yet: then it
+        fails. Otherwise the bookie would run without a journal file, and its next start would take the journal for
+        lost.
 
         Args:
-            replayed: Where the existing files end.
+            replayed: The end of the existing files.
 
         Raises:
-            OSError: A file can't be made.
+            OSError: A file can't be created.
         """
         self.synced_mark = replayed
         existing = list_journals(self._files, self._directory)
@@ -134,9 +135,15 @@ class Journal:
         self.synced_mark = LogMark(journal_id, self._file.position)
 
     def append(self, payload: bytes, completion: Completion | None, before_sync: bool = False) -> None:
-        """Queues a record; `completion` (unless None) is `stored` once it, and everything queued before, is durable.
+        """Queues a record.
 
-        With `before_sync`, as soon as it is written. Raises StorageStoppedException if the journal is not running.
+        Args:
+            payload: The record.
+            completion: `stored` is called once the record, and everything queued before it, is durable; may be None.
+            before_sync: Call `stored` as soon as the record is written, before the sync.
+
+        Raises:
+            StorageStoppedException: The journal is not running.
         """
         with self._lock:
             if not self._accepting:
@@ -149,7 +156,7 @@ class Journal:
                 self._ready.notify()
 
     def force(self, completion: Completion) -> None:
-        """`completion` is `stored` once everything queued before is durable. Raises as `append` does."""
+        """Calls `stored` of `completion` once everything queued before is durable. Raises like `append`."""
         with self._lock:
             if not self._accepting:
                 raise self._stopped()
@@ -160,17 +167,17 @@ class Journal:
 
     @property
     def is_full(self) -> bool:
-        """Whether the queue has reached its limit; `capacity_available` follows once it was taken."""
+        """Whether the queue has reached its limit; `capacity_available` follows once the queue was taken."""
         return self._queued_bytes >= self._options.queue_limit_bytes
 
     @property
     def queued(self) -> tuple[int, int, int]:
-        """Records and bytes that wait, and the bytes from which `is_full` says so."""
+        """Queued records, queued bytes, and the number of bytes at which `is_full` becomes true."""
         return len(self._payloads), self._queued_bytes, self._options.queue_limit_bytes
 
     @property
     def is_sound(self) -> bool:
-        """Whether the thread runs."""
+        """Whether the journal thread runs."""
         return self._thread is not None and self._thread.is_alive()
 
     @property
@@ -179,7 +186,7 @@ class Journal:
         return self._out_of_space
 
     def retry(self) -> None:
-        """Tries again: there may be space."""
+        """Tries to write again, because there may be space now."""
         with self._ready:
             self._retry = True
             self._ready.notify()
@@ -302,7 +309,9 @@ class Journal:
             self._go_on()
 
     def _stall(self, error: OSError, payloads: list[bytes], completions: list[Completion]) -> None:
-        """Keeps the records, gives up the completions, and waits for `retry`. On closing the records are dropped."""
+        """Keeps the records, gives up the completions, and waits for `retry`. Drops the records if the journal is
+        closed.
+        """
         was_stalled = self._out_of_space
         with self._ready:
             self._out_of_space, self._accepting, self._retry = True, False, False
@@ -356,7 +365,7 @@ class Journal:
                 return
 
     def _go_on(self) -> None:
-        """Everything that was queued when space ran out is durable now."""
+        """Resumes after a stall: everything queued when space ran out is durable now."""
         with self._ready:
             self._out_of_space, self._accepting = False, not self._closing
         log_event(_log, "journal_has_space", directory=self._directory)

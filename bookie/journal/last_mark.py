@@ -33,7 +33,7 @@ class StoredMark(NamedTuple):
 
     mark: LogMark
     sealed: bool
-    """Whether it is certain that it was written so."""
+    """Whether the seal proves that the mark was written like this."""
     path: Path
 
 

@@ -1,4 +1,4 @@
-"""What a journal may take and how long it waits, as plain values."""
+"""The limits and waiting times of a journal, as plain values."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class JournalOptions:
     max_group_wait_seconds: float = 0.0
     """How long a flush waits for more requests; 0: it begins whenever the journal thread is free."""
     buffered_writes_bytes: int = 512 * 1024
-    """Bytes that end that wait."""
+    """Queued bytes that end that wait."""
     buffered_entries: int = 0
-    """Records that end that wait; 0: any number."""
+    """Queued records that end that wait; 0: no limit."""
     queue_limit_bytes: int = 64 * _MIB
-    """Queued bytes from which on the journal is full."""
+    """Queued bytes at which the journal is full."""
     ample_bytes: int = 0
-    """Files are allocated ahead while so much is free on the disk beyond that."""
+    """Files are allocated ahead only if the disk keeps this many bytes free."""
     sync_data: bool = True
-    """False acknowledges before the journal is synced: a loss of power takes back what was acknowledged."""
+    """False: adds are acknowledged before the journal is synced, so a loss of power may lose acknowledged adds."""

@@ -5,7 +5,7 @@ configuration (the master cookie), so that a bookie never serves, or overwrites,
 with the layout version and the protobuf text format of CookieFormat; version 3 has three plain lines instead. Source:
 docs/protocol/metadata.md#cookies, docs/protocol/metadata.md#cookie-check.
 
-Not its job: reading and writing directories (`directories`) or the metadata store. Everything here is pure.
+Not its job: reading and writing directories (`directories`) or the metadata store. Pure.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _OLDEST_VERSION = 3
 
 
 class InvalidCookieException(BKException):
-    """The cookies do not match: these are another bookie's data. The message says what differs and what to do."""
+    """The cookies do not match: this is another bookie's data. The message says what differs and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class Cookie:
 
     @classmethod
     def decode(cls, data: bytes) -> Cookie:
-        """Raises InvalidCookieException for invalid cookies, and those of a version before 3."""
+        """The cookie of these bytes. Raises InvalidCookieException if they are invalid, or of a version before 3."""
         try:
             first, _, rest = data.decode("utf-8").partition("\n")
             version = int(first)
@@ -87,7 +87,7 @@ class Cookie:
             raise InvalidCookieException(f"this is no cookie: {data[:100]!r} ({error})") from error
 
     def difference(self, stored: Cookie, *, allow_expansion: bool = False) -> str | None:
-        """How a stored cookie differs from this master cookie; None if it matches."""
+        """How a stored cookie differs from this master cookie, for people; None if it matches."""
         pairs = (
             ("bookie id", self.bookie_id, stored.bookie_id),
             ("journal directories", self.journal_directories, stored.journal_directories),
@@ -105,7 +105,7 @@ class Cookie:
 
     @property
     def data_directories(self) -> frozenset[str]:
-        """All ledger and index directories that it lists."""
+        """All ledger and index directories in the cookie."""
         return _paths_in(self.ledger_directories) | _paths_in(self._index_or_ledger)
 
     @property
@@ -143,13 +143,13 @@ def _decode_text(text: str, version: int) -> Cookie:
 
 
 class Decision(enum.Enum):
-    """The consequence of comparing cookies at a start."""
+    """What a start has to do after comparing the cookies."""
 
     OK = enum.auto()
     NEW_ENVIRONMENT = enum.auto()
     """Write the master cookie into every directory, then create it in the metadata store."""
     EXPANSION = enum.auto()
-    """Write the master cookie into every directory, then replace that of the metadata store."""
+    """Write the master cookie into every directory, then replace the cookie in the metadata store."""
 
 
 def check(
@@ -160,12 +160,19 @@ def check(
     *,
     allow_expansion: bool = False,
 ) -> Decision:
-    """Decides over a start: `in_metadata` and `in_directories` are stored cookies, None where there is none;
-    `empty_directories` are those without any data, be it that they have a cookie: a first start that was cut short
-    after it had stamped them goes on where it was. With `allow_expansion` new, empty ledger and index directories may
-    have joined those that the cookies list; what the metadata store's cookie lists is not new.
+    """Decides whether and how a bookie may start.
 
-    Raises InvalidCookieException when this is not a new bookie and not the one that the cookies name.
+    Args:
+        master: The cookie of the configuration.
+        in_metadata: The cookie in the metadata store; None if there is none.
+        in_directories: The cookie in each directory; None if there is none.
+        empty_directories: Directories without data, whether or not they have a cookie. A first start that was
+            interrupted after it had written the cookies can thus be repeated.
+        allow_expansion: New, empty ledger and index directories may have been added to those in the cookies; a
+            directory that the metadata store's cookie lists is not new.
+
+    Raises:
+        InvalidCookieException: This is neither a new bookie nor the bookie of the cookies.
     """
     if in_metadata is not None:
         _verify(master, in_metadata, "the metadata store", allow_expansion)

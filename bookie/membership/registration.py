@@ -43,7 +43,7 @@ def bookie_id_of(config: BookieConfig, port: int) -> str:
 
 
 def service_info(config: BookieConfig, bookie_id: str, ports: Mapping[str, int]) -> BookieServiceInfo:
-    """The registration of a bookie; `ports` holds the port of `bookie`, `http` and, if it hosts one, `gateway`."""
+    """The registration of a bookie; `ports` has the ports of `bookie`, `http` and, if it hosts one, `gateway`."""
     host = config.advertised_host()
     kinds = (
         ("bookie", "bookie", BOOKIE_RPC),
@@ -65,7 +65,7 @@ def service_info(config: BookieConfig, bookie_id: str, ports: Mapping[str, int])
 
 
 def _plugins(config: BookieConfig) -> tuple[str, ...]:
-    """What clients have to authenticate with."""
+    """The authentication plugins that clients need."""
     if config.auth_provider:
         return (config.auth_provider,)
     return (TOKEN,) if config.authenticates_tokens else ()
@@ -77,10 +77,14 @@ async def check_cookie(
     metadata: LedgerManagerFactory,
     files: FileSystem = REAL_FILE_SYSTEM,
 ) -> str:
-    """Rejects directories of another bookie; stamps those of a new bookie. The directories are locked.
+    """Rejects directories of another bookie; writes the cookie into those of a new bookie. The directories must be
+    locked.
 
-    What an earlier bookie of the id may have held is noted before the metadata store knows the new one: a start that is
-    cut short begins again. Returns the instance id of the cluster.
+    The loss of what an earlier bookie with the same id may have held is recorded before the metadata store knows the new
+    bookie, so an interrupted start can be repeated.
+
+    Returns:
+        The instance id of the cluster.
 
     Raises:
         InvalidCookieException: The directories are another bookie's, or empty while this one has a cookie.
@@ -111,7 +115,8 @@ async def check_cookie(
         await registration.write_cookie(bookie_id, content, None)
         log_event(_log, "directories_stamped", bookie=bookie_id)
         return instance_id
-    # The metadata store last: what its cookie does not list yet is new, so a start that was cut short is repeated.
+    # The metadata store comes last: directories that its cookie does not list yet are new, so an interrupted start
+    # repeats.
     directories.write_version_files(files, dict.fromkeys(paths, content))
     await registration.write_cookie(bookie_id, content, stored.version if stored else None)
     log_event(_log, "directories_added", bookie=bookie_id)

@@ -1,8 +1,8 @@
-"""What Prometheus sees of a bookie: its counts under BookKeeper's names, put together at each scrape.
+"""A bookie's metrics for Prometheus, under BookKeeper's names, collected at each scrape.
 
-Latencies are summaries in milliseconds with the labels `success` and `quantile`, as BookKeeper's own; the counts beside
-them are exact, the latencies those of a sample (`statistics`). Garbage collection and the gateway have their own.
-Names: docs/reference/metrics.md.
+Latencies are summaries in milliseconds with the labels `success` and `quantile`, like BookKeeper's; their counts are
+exact, their quantiles come from a sample (`statistics`). Garbage collection and the gateway have collectors of their
+own. Names: docs/reference/metrics.md.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _DOORS = ("entry", "http")
 
 @dataclass(frozen=True)
 class Sources:
-    """Where the collector looks when it is asked."""
+    """The objects that the collector reads at a scrape."""
 
     requests: BookieStatistics
     storage: Callable[[], StorageStatistics]
@@ -40,14 +40,14 @@ class Sources:
     server_sanity: Callable[[], int]
     parked_long_polls: Callable[[], int]
     disks: Callable[[], Mapping[Path, DirectoryUsage]]
-    """Usage of the ledger directories, as measured last."""
+    """Last measured usage of the ledger directories."""
     writable_directories: Callable[[], int]
     access: AccessControl | None
-    """What is asked at the entry port and over HTTP; None without security."""
+    """Access decisions at the entry port and over HTTP; None without security."""
 
 
 class BookieCollector(Collector):
-    """Shows one bookie to Prometheus."""
+    """Exposes one bookie to Prometheus."""
 
     def __init__(self, sources: Sources) -> None:
         self._sources = sources
@@ -236,7 +236,9 @@ def _of_disks(disks: Mapping[Path, DirectoryUsage], writable: int) -> Iterator[M
 
 
 def _sanitised(directory: Path) -> str:
-    """As BookKeeper names a directory in a metric: other characters than letters and digits become underscores."""
+    """A directory's name in a metric, as BookKeeper writes it: characters other than letters and digits become
+    underscores.
+    """
     return "".join(char if char.isascii() and char.isalnum() else "_" for char in str(directory))
 
 
@@ -260,7 +262,7 @@ def _add_latency(metric: Metric, latency: OpStats, labels: dict[str, str]) -> No
 def _add_sizes(metric: Metric, sizes: LatencyHistogram, labels: dict[str, str]) -> None:
     recent = sizes.recent_quantiles(QUANTILES, time.monotonic())
     for fraction, value in zip(QUANTILES, recent, strict=True):
-        # The histogram thinks of microseconds and answers in milliseconds.
+        # The quantiles are divided by 1000, because most values are microseconds; these are sizes.
         metric.add_sample(metric.name, {**labels, "quantile": str(fraction)}, value * 1000)
     metric.add_sample(metric.name + "_count", labels, sizes.count)
     metric.add_sample(metric.name + "_sum", labels, sizes.total_microseconds)

@@ -1,7 +1,7 @@
-"""How the bookie's numbers become metrics, one way for each kind wherever they come from, and the text that is scraped.
+"""Builds metrics of one form for each kind, and the text that is scraped.
 
-The names of counters are BookKeeper's letter for letter, so that its dashboards and alerts find them. prometheus-client
-would end each in `_total`; what comes from others (the hosted gateway) has that ending, and keeps it.
+Counters have BookKeeper's names letter for letter, so that its dashboards and alerts find them. prometheus-client would
+append `_total` to each; metrics of other origin (the hosted gateway) have that ending, and keep it.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def gauge(name: str, text: str, value: float | None) -> GaugeMetricFamily:
-    """What goes up and down; None has the name and no sample: this process does not know."""
+    """A value that goes up and down; None: the metric has no sample, because this process does not know the value."""
     return GaugeMetricFamily(name, text, value=value)
 
 
 def gauges(name: str, text: str, values: Sequence[tuple[Mapping[str, str], float]]) -> Metric:
-    """The same for several, each with its labels."""
+    """A gauge with several samples, each with its labels."""
     metric = Metric(name, text, "gauge")
     for labels, value in values:
         metric.add_sample(name, dict(labels), value)
@@ -30,12 +30,12 @@ def gauges(name: str, text: str, values: Sequence[tuple[Mapping[str, str], float
 
 
 def counter(name: str, text: str, value: float) -> Metric:
-    """What only grows, from the start of the process."""
+    """A value that only grows from the start of the process."""
     return counters(name, text, [({}, value)])
 
 
 def counters(name: str, text: str, values: Sequence[tuple[Mapping[str, str], float]]) -> Metric:
-    """The same for several, each with its labels."""
+    """A counter with several samples, each with its labels."""
     metric = Metric(name, text, "counter")
     for labels, value in values:
         metric.add_sample(name, dict(labels), value)

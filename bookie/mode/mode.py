@@ -1,14 +1,14 @@
 """A bookie's mode: whether it accepts adds, from whom, and why not.
 
-Two things together. The lifecycle, `Phase`, with the table `LIFECYCLE`: starting → running → shutting down. And, across
-it, READ_WRITE or READ_ONLY: a bookie is read-only while its settings force it, while it shuts down, while an operator
-holds it read-only (`manual`), or while any `Cause` holds: disks above their threshold, a write that found no space, or
-a status restored from the last run. It is writable when none of these is left. A cause never ends the operator's hold,
-and the operator's release never ends a cause.
+The mode has two parts. The lifecycle, `Phase`, with the table `LIFECYCLE`: starting → running → shutting down. And,
+independent of it, READ_WRITE or READ_ONLY: a bookie is read-only while its settings force it, while it shuts down,
+while an operator holds it read-only (`manual`), or while any `Cause` holds: disks above their threshold, a write that
+found no space, or a status restored from the last run. It is writable when none of these is left. The end of a cause
+never ends the operator's hold, and the operator's release never ends a cause.
 
 Events in: `restore`, `start`, `shut_down`; `disks_full`, `disks_writable`, `out_of_space`, `space_returned`;
 `set_by_operator`. Effect out: the `Change` to carry out, that is to persist and register the new mode, or to stop the
-bookie where read-only mode is disabled.
+bookie if read-only mode is disabled.
 
 While read-only, high-priority adds (recovery of ledgers) are accepted as long as `takes_high_priority` is true, that is
 while there is space for them. It is false after a write that found no space until that write has succeeded, whatever
@@ -26,7 +26,7 @@ from bookgate.ledger.transitions import Transitions
 
 
 class Phase(Enum):
-    """Where a bookie's process is in its life."""
+    """The phases of a bookie's process."""
 
     STARTING = "storage is being opened; no request is served"
     RUNNING = "requests are served"
@@ -34,7 +34,7 @@ class Phase(Enum):
 
 
 class PhaseEvent(Enum):
-    """What moves a bookie from phase to phase."""
+    """The events that change the phase."""
 
     STARTED = "storage is open"
     STOPPED = "an operator, a signal or a fatal error ends the bookie"
@@ -51,7 +51,7 @@ LIFECYCLE = Transitions(
 
 
 class Cause(Enum):
-    """Why a bookie is read-only of its own accord."""
+    """Why a bookie is read-only without an operator's request."""
 
     DISK_USAGE = "disk usage over the threshold"
     OUT_OF_SPACE = "a write found no space"
@@ -65,12 +65,12 @@ class Change(Enum):
     TO_READ_ONLY = auto()
     TO_READ_WRITE = auto()
     STOP = auto()
-    """Stop the bookie: it would have to be read-only, which the settings do not allow."""
+    """Stop the bookie: it must be read-only, which the settings do not allow."""
 
 
 @dataclass(frozen=True, slots=True)
 class BookieStatus:
-    """What is persisted of the mode. `updated_ms` is wall-clock time in milliseconds."""
+    """The persisted part of the mode. `updated_ms` is wall-clock time in milliseconds."""
 
     read_only: bool
     manual: bool
@@ -103,9 +103,9 @@ class BookieMode:
         self.manual = False
         self.phase = LIFECYCLE.initial
         self.read_only = force_read_only
-        """Normal adds and explicit LACs are refused."""
+        """Normal adds and explicit LACs are rejected."""
         self.takes_high_priority = True
-        """High-priority adds are taken, also while read-only."""
+        """High-priority adds are accepted, also while read-only."""
 
     @property
     def running(self) -> bool:
@@ -121,7 +121,7 @@ class BookieMode:
 
     @property
     def is_out_of_space(self) -> bool:
-        """Whether a write that found no space has not been made good."""
+        """Whether a write found no space and has not succeeded since."""
         return Cause.OUT_OF_SPACE in self._causes
 
     def describe(self) -> str:
@@ -136,7 +136,7 @@ class BookieMode:
         return "; ".join(reasons)
 
     def restore(self, status: BookieStatus) -> None:
-        """Takes up the mode of the last run, before `start`. Forced read-only is stronger."""
+        """Restores the mode of the last run, before `start`. Forced read-only overrides it."""
         if self._forced or not status.read_only or not self._read_only_enabled:
             return
         self.manual = status.manual
@@ -145,34 +145,34 @@ class BookieMode:
         self.read_only = True
 
     def start(self) -> None:
-        """Storage is open and requests are served."""
+        """Storage is open, and requests are served from now on."""
         self.phase = LIFECYCLE.after(self.phase, PhaseEvent.STARTED)
 
     def shut_down(self) -> None:
-        """Read-only from now on; no `Change` follows, because the registration is taken back."""
+        """Read-only from now on; no `Change` results, because the registration is removed."""
         self.phase = LIFECYCLE.after(self.phase, PhaseEvent.STOPPED)
         self.read_only = True
 
     # --- causes ---
 
     def disks_full(self, *, high_priority: bool) -> Change:
-        """Disk usage demands read-only mode; `high_priority`: there is room left for recovery."""
+        """Disk usage demands read-only mode; `high_priority`: there is space left for recovery."""
         self._room_for_high_priority = high_priority
         self._causes.discard(Cause.RESTORED)
         return self._begin(Cause.DISK_USAGE)
 
     def disks_writable(self) -> Change:
-        """Disk usage is fine. Also ends what was restored."""
+        """Disk usage allows writing. Also ends a restored read-only status."""
         self._room_for_high_priority = True
         self._causes -= {Cause.DISK_USAGE, Cause.RESTORED}
         return self._settle()
 
     def out_of_space(self) -> Change:
-        """A write of journal, entry log or index found no space."""
+        """A write of the journal, an entry log or the index found no space."""
         return self._begin(Cause.OUT_OF_SPACE)
 
     def space_returned(self) -> Change:
-        """The write that found no space was made good."""
+        """The write that found no space has succeeded."""
         self._causes.discard(Cause.OUT_OF_SPACE)
         return self._settle()
 
@@ -185,7 +185,7 @@ class BookieMode:
     # --- the operator ---
 
     def set_by_operator(self, read_only: bool) -> Change:
-        """Sets or takes off the operator's hold. Raises ModeRefusedException."""
+        """Sets or releases the operator's hold. Raises ModeRefusedException."""
         if self._forced:
             raise ModeRefusedException("this bookie is forced to be read-only by its settings (force_read_only)")
         if read_only and not self._read_only_enabled:
@@ -194,7 +194,7 @@ class BookieMode:
         return self._settle()
 
     def _settle(self) -> Change:
-        """Brings `read_only` in line with what holds."""
+        """Recomputes `read_only` from phase, hold and causes."""
         self.takes_high_priority = self._room_for_high_priority and Cause.OUT_OF_SPACE not in self._causes
         read_only = self._forced or self.shutting_down or self.manual or bool(self._causes)
         if read_only is self.read_only:

@@ -40,10 +40,10 @@ _RETRY_SECONDS = 1.0
 _OPERATOR_WAITS_SECONDS = 10.0
 _LOOK_SECONDS = 5.0
 _LOOK_AGAIN_SECONDS = 1.0
-"""A first look may meet a copy of the store that lags, or a registration that is just being renewed."""
+"""The first check may read a lagging copy of the store, or find a registration that is just being renewed."""
 
 _UNANSWERED = 2
-"""Looks in a row without an answer after which nothing is known of the registration."""
+"""Consecutive checks without a response after which the state of the registration is unknown."""
 
 
 class ReadOnlyDisabledException(BKException):
@@ -53,7 +53,7 @@ class ReadOnlyDisabledException(BKException):
 class StateManager:
     """See the module. Belongs to the event loop; files are written in a thread.
 
-    `now_ms` gives wall-clock milliseconds. `on_fatal` is called when the bookie must stop.
+    `now_ms` returns wall-clock milliseconds. `on_fatal` is called when the bookie must stop.
     """
 
     def __init__(
@@ -75,20 +75,18 @@ class StateManager:
         self._files = files
         self._info: BookieServiceInfo | None = None
         self._registered_read_only: bool | None = False
-        """None: not known, or still under way. A change that failed may have been made, or may yet be."""
+        """None: unknown, or a change is in progress. A change that failed may have been made, or may still be made."""
         self._persisted: tuple[bool, bool] = (False, False)
         self._changed = asyncio.Event()
         self._settled = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._gone = False
-        """The store did not have the registration when it was last looked at, and has not got it since."""
+        """The store had no registration at the last check, and none was made since."""
         self._unanswered = 0
 
     @property
     def registered(self) -> bool | None:
-        """Whether the store has the bookie's registration, according to the last check; None if the store did not
-        respond.
-        """
+        """Whether the store had the bookie's registration at the last check; None if the store did not respond."""
         if self._info is None or self._gone:
             return False
         return True if self._unanswered < _UNANSWERED else None
@@ -165,13 +163,13 @@ class StateManager:
                 self._on_fatal(error)
                 return
             except Exception:
-                self._changed.set()  # what was not told is told in the next run
+                self._changed.set()  # what was not reported is reported in the next run
                 raise
             if not self._changed.is_set():
                 self._settled.set()
 
     async def _tell(self) -> bool:
-        """One step; True when there is nothing left to tell."""
+        """One step of reporting the mode; True when nothing is left to report."""
         status = (self._mode.read_only, self._mode.manual)
         if self._mode.shutting_down:
             return True
@@ -210,7 +208,7 @@ class StateManager:
                 log_bug(_log, "registration_not_seen", error)
 
     async def _look(self) -> None:
-        """Has the bookie registered again where the store has lost its registration. Raises BKException."""
+        """Checks the registration, and has the bookie registered again if the store has lost it. Raises BKException."""
         if await self._stands():
             return
         await asyncio.sleep(_LOOK_AGAIN_SECONDS)
@@ -227,13 +225,13 @@ class StateManager:
         self._changed.set()
 
     async def _stands(self) -> bool:
-        """Whether the store has what it was told last; true also while it is being told something else."""
+        """Whether the store has what was last registered; true also while a registration is in progress."""
         info, read_only = self._info, self._registered_read_only
         if info is None or read_only is None:
             return True
         found = await self._registration.is_registered(info, read_only=read_only)
         self._unanswered = 0
-        # What was looked for may have changed meanwhile.
+        # The registration may have changed during the check.
         return found or self._registered_read_only is not read_only
 
     def _persist(self, read_only: bool, manual: bool) -> None:

@@ -1,4 +1,5 @@
-"""BOOKIE_STATUS and DIRTY: what a bookie leaves in its ledger directories about its mode and how it ended.
+"""BOOKIE_STATUS and DIRTY: files in the ledger directories that record the bookie's mode and whether it stopped
+cleanly.
 
 BOOKIE_STATUS is one line, `1,<READ_WRITE|READ_ONLY>,<milliseconds>,<manual: true|false>`; the older form lacks the last
 field and counts as manual. It is written to every ledger directory when the mode changes; the newest counts. DIRTY is
@@ -32,7 +33,7 @@ def encode(status: BookieStatus) -> bytes:
 
 
 def decode(content: bytes) -> BookieStatus | None:
-    """None for anything that is not a status."""
+    """The status; None if the content is not a valid one."""
     fields = content.decode("utf-8", "replace").strip().split(",")
     if len(fields) not in (3, 4) or fields[0] != _VERSION or fields[1] not in (_READ_ONLY, _READ_WRITE):
         return None
@@ -43,7 +44,7 @@ def decode(content: bytes) -> BookieStatus | None:
 
 
 def read_status(files: FileSystem, ledger_directories: Iterable[Path]) -> BookieStatus | None:
-    """The newest status of all directories, None if there is none. Unreadable ones are skipped."""
+    """The newest status of all directories, None if there is none. Unreadable files are skipped."""
     found: list[BookieStatus] = []
     for directory in ledger_directories:
         path = current(directory) / STATUS_FILE
@@ -61,7 +62,7 @@ def read_status(files: FileSystem, ledger_directories: Iterable[Path]) -> Bookie
 
 
 def write_status(files: FileSystem, ledger_directories: Iterable[Path], status: BookieStatus) -> None:
-    """Writes it everywhere; a directory that can't store it (it may be full) is logged and skipped."""
+    """Writes the status to every directory; one that can't store it (it may be full) is logged and skipped."""
     for directory in ledger_directories:
         path = current(directory) / STATUS_FILE
         try:
@@ -87,7 +88,7 @@ def mark_dirty(files: FileSystem, ledger_directories: Iterable[Path]) -> bool:
 
 
 def mark_clean(files: FileSystem, ledger_directories: Iterable[Path]) -> None:
-    """Everything is on disk and the bookie ends."""
+    """Records a clean stop: everything is on disk."""
     for directory in ledger_directories:
         path = current(directory) / DIRTY_FILE
         try:
