@@ -15,7 +15,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from bookgate.bookie.standalone.cluster import StandaloneCluster
 from bookgate.ledger.metadata import DigestType, LedgerMetadata
 from bookgate.thinclient.blocking.client import BookKeeper
-from bookgate.thinclient.spark.commands.main import Format, _kept
+from bookgate.thinclient.spark.commands.results import Format, store_result
 from bookgate.thinclient.spark.jobs import export as exporting
 from bookgate.thinclient.spark.jobs.audit import audit
 from bookgate.thinclient.spark.jobs.export import ExportException, export, manifest
@@ -223,7 +223,7 @@ def test_a_jobs_result_replaces_its_own_and_nothing_else(
     output = tmp_path / "report"
 
     def keep(rows: int, job: str = "audit") -> int:
-        return _kept(spark.range(rows).toDF("id"), job, str(output), output_format).count()
+        return store_result(spark.range(rows).toDF("id"), job, str(output), output_format).count()
 
     assert [keep(3), keep(5), keep(0), keep(2)] == [3, 5, 0, 2]
     with pytest.raises(OutputException, match="is no output of usage"):

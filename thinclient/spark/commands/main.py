@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import date, datetime
-from decimal import Decimal
-from enum import Enum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -28,8 +25,8 @@ from bookgate.runtime.command_line.output import (
     print_table,
     progress,
 )
-from bookgate.runtime.command_line.tables import Table
 from bookgate.thinclient.commands.client_options import Gateways, Password
+from bookgate.thinclient.spark.commands.results import Format, printable, show_result, store_result, table_of
 from bookgate.thinclient.spark.session import (
     SparkUnavailable,
     job_errors,
@@ -40,7 +37,7 @@ from bookgate.thinclient.spark.session import (
 )
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, Row, SparkSession
+    from pyspark.sql import SparkSession
 
     from bookgate.ledger.metadata_store import LedgerRecord
     from bookgate.thinclient.spark.commit_protocol import Write
@@ -50,13 +47,6 @@ app = new_group("Jobs on Spark over the ledgers of a cluster: export, audit, usa
 
 _SHOWN_ROWS = 50
 _UNITS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-
-
-class Format(str, Enum):  # noqa: UP042  typer shows the values of this form
-    """File format of a result."""
-
-    PARQUET = "parquet"
-    JSON = "json"
 
 
 Master = Annotated[
@@ -112,7 +102,7 @@ def export_command(
         (row,) = totals.collect()
         rows = manifest.orderBy("scope_id", "ledger_id").limit(_SHOWN_ROWS).drop("files").collect()
     summary = {**row.asDict(), "output": output}
-    _tell(summary, rows, as_json)
+    show_result(summary, rows, as_json)
     if summary["lost_entries"]:
         raise typer.Exit(1)
 
@@ -155,7 +145,7 @@ def audit_command(
         from bookgate.thinclient.spark.jobs.audit import FAULTS, audit
 
         with _shown(spark, "audit"):
-            found = _kept(audit(spark, options), "audit", output, output_format)
+            found = store_result(audit(spark, options), "audit", output, output_format)
         counts = ("copies", "good", *FAULTS)
         (row,) = found.agg(
             F.count_distinct("scope_id", "ledger_id").alias("ledgers"),
@@ -165,7 +155,7 @@ def audit_command(
         rows = damaged.limit(_SHOWN_ROWS).collect()
         marking = mark_lacking(found, options) if mark else None
     summary = row.asDict()
-    _tell(summary if marking is None else summary | _amounts(marking, as_json), rows, as_json, rows_name="damage")
+    show_result(summary if marking is None else summary | _amounts(marking, as_json), rows, as_json, rows_name="damage")
     if marking is not None:
         _tell_what_is_in_the_way(marking, as_json)
     if any(summary[name] for name in FAULTS):
@@ -208,9 +198,9 @@ def usage_command(
         from bookgate.thinclient.spark.jobs.usage import usage
 
         with _shown(spark, "usage"):
-            found = _kept(usage(spark, options), "usage", output, output_format)
+            found = store_result(usage(spark, options), "usage", output, output_format)
         rows = found.orderBy("dimension", "value").collect()
-    _tell({}, rows, as_json, rows_name="usage")
+    show_result({}, rows, as_json, rows_name="usage")
 
 
 @app.command("orphans")
@@ -237,11 +227,11 @@ def orphans_command(
         from bookgate.thinclient.spark.jobs.orphans import NOT_CHECKED, NOT_HELD, UNKNOWN_TO_METADATA, orphans
 
         with _shown(spark, "orphans"):
-            found = _kept(orphans(spark, options), "orphans", output, output_format)
+            found = store_result(orphans(spark, options), "orphans", output, output_format)
         counted = {row.kind: row["count"] for row in found.groupBy("kind").count().collect()}
         rows = found.orderBy("kind", "bookie_id", "ledger_id").limit(_SHOWN_ROWS).collect()
     kinds = (UNKNOWN_TO_METADATA, NOT_HELD, NOT_CHECKED)
-    _tell({kind.replace(" ", "_"): counted.get(kind, 0) for kind in kinds}, rows, as_json, rows_name="orphans")
+    show_result({kind.replace(" ", "_"): counted.get(kind, 0) for kind in kinds}, rows, as_json, rows_name="orphans")
     if counted.get(UNKNOWN_TO_METADATA) or counted.get(NOT_HELD):
         raise typer.Exit(1)
 
@@ -285,7 +275,7 @@ def leftovers_command(
         print_json({"leftovers": len(rows), "deleted": deleted, "ledgers": rows})
         return
     if rows:
-        print_table(_table(rows[:_SHOWN_ROWS]))
+        print_table(table_of(rows[:_SHOWN_ROWS]))
     typer.echo(f"leftovers: {len(rows)}, deleted: {deleted}")
 
 
@@ -341,35 +331,14 @@ def sql_command(
 
         with _shown(spark, "query"):
             rows = query_views(spark, query, options).limit(limit + 1).collect()
-    shown = [_printable(row) for row in rows[:limit]]
+    shown = [printable(row) for row in rows[:limit]]
     if as_json:
         print_json({"rows": shown, "more": len(rows) > limit})
         return
     if shown:
-        print_table(_table(shown))
+        print_table(table_of(shown))
     if len(rows) > limit:
         typer.echo(f"more than {limit:,} rows: --limit, or a condition, says which")
-
-
-def _printable(row: Row) -> dict[str, Any]:
-    """A row's values as JSON can hold them: bytes as text (invalid UTF-8 as U+FFFD), times in ISO 8601."""
-
-    def plain(value: Any) -> Any:
-        match value:
-            case bytes() | bytearray():
-                return bytes(value).decode(errors="replace")
-            case dict():
-                return {str(key): plain(each) for key, each in value.items()}
-            case list():
-                return [plain(each) for each in value]
-            case datetime():
-                return value.isoformat()
-            case Decimal() | date():
-                return str(value)
-            case _:
-                return value
-
-    return {name: plain(value) for name, value in row.asDict(recursive=True).items()}
 
 
 def _options(
@@ -430,52 +399,3 @@ def _shown(spark: SparkSession, what: str) -> Iterator[None]:
     """Shows a progress bar of Spark's tasks while the block runs."""
     with progress(what, None, "tasks") as update, watched(spark, lambda done, _total: update(done)):
         yield
-
-
-def _kept(found: DataFrame, job: str, output: str | None, output_format: Format) -> DataFrame:
-    """The result, computed once: from the files if `output` is given, else from Spark's storage."""
-    from bookgate.thinclient.spark.jobs.output_directory import make_ready
-
-    if output is None:
-        kept = found.persist()
-        kept.count()
-        return kept
-    make_ready(found.sparkSession, output, job)
-    found.write.mode("append").format(output_format.value).save(output)
-    return found.sparkSession.read.schema(found.schema).format(output_format.value).load(output)
-
-
-def _tell(summary: Mapping[str, Any], rows: Sequence[Row], as_json: bool, *, rows_name: str | None = None) -> None:
-    plain = [row.asDict(recursive=True) for row in rows]
-    if as_json:
-        print_json({**summary, rows_name: plain} if rows_name else dict(summary))
-        return
-    if plain:
-        print_table(_table(plain))
-    if summary:
-        print_note(", ".join(f"{_label(name)}: {value}" for name, value in summary.items()))
-
-
-def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    numbers = [name for name, value in rows[0].items() if isinstance(value, int)]
-    table = Table(*(_label(name) for name in rows[0]), right=[_label(name) for name in numbers])
-    for row in rows:
-        table.add_row(*(_shown_value(value) for value in row.values()))
-    return table
-
-
-def _label(name: str) -> str:
-    return name.replace("_", " ")
-
-
-def _shown_value(value: Any) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, list):
-        texts = [_shown_value(each) for each in value[:3]]
-        return "; ".join(texts) + (" …" if len(value) > 3 else "")
-    if isinstance(value, dict) and "fault" not in value:
-        return ", ".join(f"{key}={_shown_value(each)}" for key, each in value.items())
-    if isinstance(value, dict):  # a range of the audit
-        return f"{value.get('fault')} {value.get('first_entry_id')}–{value.get('last_entry_id')}: {value.get('detail')}"
-    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
