@@ -25,7 +25,7 @@ from bookgate.gateway.stores.zookeeper.layout import (
     cluster_nodes,
     manager_of_layout,
 )
-from bookgate.gateway.stores.zookeeper.ledger_manager import list_ids
+from bookgate.gateway.stores.zookeeper.ledger_listing import list_ids
 from bookgate.gateway.stores.zookeeper.ledger_paths import IdRange, paths_of
 from bookgate.gateway.stores.zookeeper.nodes import children_or_none, ensure_node, parent_of, remove_tree
 from bookgate.gateway.stores.zookeeper.session import ZooKeeperSession

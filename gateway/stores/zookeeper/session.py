@@ -31,23 +31,7 @@ from functools import partial
 from typing import Any
 
 from kazoo.client import KazooState
-from kazoo.exceptions import (
-    AuthFailedError,
-    BadVersionError,
-    ConnectionClosedError,
-    ConnectionLoss,
-    NodeExistsError,
-    NoNodeError,
-    NotEmptyError,
-    OperationTimeoutError,
-    RequestTimeoutError,
-    RolledBackError,
-    RuntimeInconsistency,
-    SessionExpiredError,
-    SessionMovedError,
-    UnimplementedError,
-    ZookeeperError,
-)
+from kazoo.exceptions import BadVersionError, NoNodeError, UnimplementedError, ZookeeperError
 from kazoo.protocol.serialization import (
     CheckVersion,
     Create,
@@ -62,6 +46,13 @@ from kazoo.protocol.serialization import (
 from kazoo.protocol.states import ZnodeStat
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 
+from bookgate.gateway.stores.zookeeper.kazoo_errors import (
+    CONNECTION_ERRORS,
+    NODE_ERRORS,
+    describe,
+    raise_culprit,
+    raise_errors,
+)
 from bookgate.gateway.stores.zookeeper.kazoo_thread import (
     KazooThread,
     MakeHandler,
@@ -95,18 +86,6 @@ from bookgate.ledger.errors import (
 from bookgate.runtime.logs import log_event
 
 _LOG = logging.getLogger(__name__)
-
-_CONNECTION_ERRORS = (
-    ConnectionLoss,
-    ConnectionClosedError,
-    SessionExpiredError,
-    SessionMovedError,
-    OperationTimeoutError,
-    AuthFailedError,
-    RequestTimeoutError,
-)
-
-_NODE_ERRORS = (NoNodeError, NodeExistsError, BadVersionError, NotEmptyError)
 
 _EPHEMERAL = 1
 _EPHEMERAL_SEQUENTIAL = 3
@@ -236,7 +215,7 @@ class ZooKeeperSession:
 
     async def create_together(self, nodes: Sequence[tuple[str, bytes]]) -> None:
         """Creates all nodes, persistent, or none. Raises the error of the one that failed."""
-        _raise_errors(await self._change(CreateNodes(nodes, self._acl)))
+        raise_errors(await self._change(CreateNodes(nodes, self._acl)))
 
     async def take_over(self, path: str, data: bytes, version: int) -> None:
         """Makes another session's ephemeral node one of this session, at no moment without it.
@@ -247,7 +226,7 @@ class ZooKeeperSession:
         operations = [Delete(path, version), Create(path, data, self._node_acl, _EPHEMERAL)]
         if version == 0:
             operations.append(SetData(path, data, -1))
-        _raise_culprit(await self._change(Transaction(operations)))
+        raise_culprit(await self._change(Transaction(operations)))
 
     async def create_ephemeral_at(self, path: str, data: bytes, version: int) -> None:
         """Creates an ephemeral node that begins at `version`, which tells it from one created plainly.
@@ -255,7 +234,7 @@ class ZooKeeperSession:
         Raises NodeExistsError, NoNodeError (no parent).
         """
         changes = [SetData(path, data, -1)] * version
-        _raise_culprit(await self._change(Transaction([Create(path, data, self._node_acl, _EPHEMERAL), *changes])))
+        raise_culprit(await self._change(Transaction([Create(path, data, self._node_acl, _EPHEMERAL), *changes])))
 
     async def create_sequential(self, prefix: str, data: bytes) -> str:
         """Creates an ephemeral node named `prefix` and a number; returns its path. Raises NoNodeError (no parent)."""
@@ -280,13 +259,13 @@ class ZooKeeperSession:
         checked, changed = await self._change_made(in_session)
         if isinstance(checked, (NoNodeError, BadVersionError)):
             raise GuardGoneError
-        _raise_culprit([checked, changed])
+        raise_culprit([checked, changed])
         stat: ZnodeStat = changed
         return stat
 
     async def delete_together(self, paths: Sequence[str]) -> None:
         """Deletes all nodes or none. Raises the error of the one that failed."""
-        _raise_errors(await self._change(DeleteNodes(paths)))
+        raise_errors(await self._change(DeleteNodes(paths)))
 
     async def reserve_numbers(self, prefix: str, count: int, *, open_to_all: bool = False) -> str:
         """Takes `count` numbers in a row from a parent's counter of children.
@@ -295,7 +274,7 @@ class ZooKeeperSession:
         NoNodeError (no parent).
         """
         paths = await self._change(ReserveNumbers(prefix, count, OPEN_TO_ALL if open_to_all else self._acl))
-        _raise_errors(paths)
+        raise_errors(paths)
         path: str = paths[0]
         return path
 
@@ -348,12 +327,12 @@ class ZooKeeperSession:
     async def _read(self, make: Callable[[KazooThread], Request]) -> Any:
         try:
             return await self._call(make)
-        except (*_CONNECTION_ERRORS, TimeoutError) as error:
-            raise MetaStoreException(f"ZooKeeper ({self._servers}) did not answer: {_describe(error)}") from error
-        except _NODE_ERRORS:
+        except (*CONNECTION_ERRORS, TimeoutError) as error:
+            raise MetaStoreException(f"ZooKeeper ({self._servers}) did not answer: {describe(error)}") from error
+        except NODE_ERRORS:
             raise
         except ZookeeperError as error:
-            raise ZKException(f"ZooKeeper ({self._servers}) refused: {_describe(error)}") from error
+            raise ZKException(f"ZooKeeper ({self._servers}) refused: {describe(error)}") from error
 
     async def _change(self, request: Request) -> Any:
         return await self._change_made(lambda _: request)
@@ -361,14 +340,14 @@ class ZooKeeperSession:
     async def _change_made(self, make: Callable[[KazooThread], Request]) -> Any:
         try:
             return await self._call(make)
-        except (*_CONNECTION_ERRORS, TimeoutError) as error:
+        except (*CONNECTION_ERRORS, TimeoutError) as error:
             raise UnknownOutcomeException(
-                f"ZooKeeper ({self._servers}) did not answer a change, which may have happened: {_describe(error)}"
+                f"ZooKeeper ({self._servers}) did not answer a change, which may have happened: {describe(error)}"
             ) from error
-        except _NODE_ERRORS:
+        except NODE_ERRORS:
             raise
         except ZookeeperError as error:
-            raise ZKException(f"ZooKeeper ({self._servers}) refused: {_describe(error)}") from error
+            raise ZKException(f"ZooKeeper ({self._servers}) refused: {describe(error)}") from error
 
     async def _call(self, make: Callable[[KazooThread], Request]) -> Any:
         """Sends once connected. StoreUnreachableException: surely nothing was sent within the deadline."""
@@ -473,20 +452,3 @@ class ZooKeeperSession:
 
     def _log_state(self, state: str, level: int, **fields: object) -> None:
         log_event(_LOG, "zookeeper_session", level, state=state, session=f"{self.session_id:x}", **fields)
-
-
-def _raise_errors(results: Sequence[Any]) -> None:
-    for result in results:
-        if isinstance(result, _NODE_ERRORS):
-            raise result
-        if isinstance(result, Exception):
-            raise ZKException(f"ZooKeeper refused a transaction: {_describe(result)}") from result
-
-
-def _raise_culprit(results: Sequence[Any]) -> None:
-    """Of a transaction: what did not fail by itself is rolled back with a filler error; the culprit says more."""
-    _raise_errors([each for each in results if not isinstance(each, (RolledBackError, RuntimeInconsistency))])
-
-
-def _describe(error: BaseException) -> str:
-    return f"{type(error).__name__} {error}".strip()
