@@ -49,7 +49,7 @@ class BookieListeners:
         idle: Callable[[], None] = lambda: None,
         retry_delay_seconds: float = 0.2,
     ) -> None:
-        """`read` returns every bookie there is; `idle` is told when the last listener has gone."""
+        """`read` returns all bookies; `idle` is called when the last listener was removed."""
         self._read = read
         self._idle = idle
         self._retry_delay = retry_delay_seconds
@@ -103,7 +103,7 @@ class BookieListeners:
                 except BKException as error:
                     log_event(_LOG, "bookies_not_read", logging.WARNING, error=error, note="it is tried again")
                 except Exception as error:
-                    # What one bookie has registered is not to end what is told of all.
+                    # A single bookie's invalid registration must not end the notifications about all bookies.
                     log_bug(_LOG, "bookies_not_read", error)
                 else:
                     self._tell(bookies)

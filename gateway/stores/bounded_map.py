@@ -28,7 +28,7 @@ async def map_unordered(
     room.set()
 
     async def work(first: Item) -> None:
-        # Each worker does one call after the other: a task a call would cost more than many a call.
+        # Each worker makes one call after the other, because a task per call would cost more.
         try:
             for item in chain((first,), waiting):
                 results.append(await call(item))

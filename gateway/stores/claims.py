@@ -1,10 +1,11 @@
 """Which owner within this process has claimed a bookie id, and what is registered for it here.
 
 To the store a process is one owner, whoever registers through it: the bookie that hosts the gateway, or another bookie
-with its lease. This table tells them apart. A bookie id is free, or claimed by one owner (`same_life`): by the process
-itself, at the latest when it registers, or by a lease while it is registered here. Only the owner gives up a claim.
+with its lease. This table distinguishes them. A bookie id is free, or claimed by one owner (`same_life`): by the
+process itself, at the latest when it registers, or by a lease while it is registered here. Only the owner gives up a
+claim.
 
-Not its job: what other processes hold, which the store decides.
+Not its job: registrations of other processes, which the store decides on.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from bookgate.ledger.bookie_info import BookieServiceInfo, Lease, same_life
 from bookgate.ledger.errors import LedgerExistException
 
 Held = tuple[BookieServiceInfo, bool]
-"""What is registered, and whether as read-only."""
+"""The registration, and whether it is read-only."""
 
 
 class MovedOnException(LedgerExistException):
@@ -21,7 +22,7 @@ class MovedOnException(LedgerExistException):
 
 
 class Claims:
-    """There is one per registration manager; `held` is what the manager keeps registered."""
+    """Each registration manager has one; `held` is what the manager keeps registered."""
 
     def __init__(self) -> None:
         self.held: dict[str, Held] = {}

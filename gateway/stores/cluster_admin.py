@@ -54,11 +54,11 @@ class ClusterAdmin(ABC):
 
     @abstractmethod
     async def require_cluster(self) -> None:
-        """Raises MetaStoreException if there is no cluster, not even the remains of one."""
+        """Raises MetaStoreException if there is neither a cluster nor remains of one."""
 
     @abstractmethod
     async def summary(self) -> ClusterSummary:
-        """Raises MetaStoreException if there is no cluster."""
+        """Counts ledgers and bookies. Raises MetaStoreException if there is no cluster."""
 
     @abstractmethod
     async def registered_bookies(self) -> list[str]:
@@ -66,27 +66,39 @@ class ClusterAdmin(ABC):
 
     @abstractmethod
     async def format(self) -> None:
-        """Deletes all ledgers and cookies and takes a new instance id; bookies then reject their old directories.
+        """Deletes all ledgers and cookies and sets a new instance id; bookies then reject their old directories.
 
-        An interrupted call may be repeated. Raises MetaStoreException if there is no cluster, IllegalOpException while
-        a bookie is registered.
+        An interrupted call may be repeated.
+
+        Raises:
+            MetaStoreException: There is no cluster.
+            IllegalOpException: A bookie is registered.
         """
 
     @abstractmethod
     async def advance_ids(self, beyond: int) -> int:
-        """Ensures that every id generated from now on is above `beyond`; returns the first that may be generated.
+        """Ensures that every id generated from now on is above `beyond`.
 
         For a store that was restored to an older state: its counter would otherwise generate ids of ledgers whose
-        entries bookies still hold. Running gateways keep the ids that they have reserved. Raises MetaStoreException if
-        there is no cluster, LedgerIdOverflowException.
+        entries bookies still hold. Running gateways keep the ids that they have reserved.
+
+        Args:
+            beyond: The largest id that must not be generated.
+
+        Returns:
+            The first id that may be generated.
+
+        Raises:
+            MetaStoreException: There is no cluster.
+            LedgerIdOverflowException: There are no such ids.
         """
 
     @abstractmethod
     async def nuke(self) -> None:
-        """Removes the cluster, with everything below its root. Raises as `format` does."""
+        """Removes the cluster, with everything below its root. Raises like `format`."""
 
     async def refuse_if_bookies_live(self, action: str) -> None:
-        """Raises IllegalOpException."""
+        """Raises IllegalOpException if a bookie is registered."""
         bookies = await self.registered_bookies()
         if bookies:
             raise IllegalOpException(

@@ -1,19 +1,18 @@
 """Listeners to the metadata of ledgers, for any store.
 
 A store reports only *that* a ledger may have changed (a watch fired, a change row appeared, a session was restored);
-this table then reads the ledger and passes on what is new to its listeners.
+this table then reads the ledger and passes new states to its listeners.
 
 A watched ledger is idle, being read, or being read with a further change noted. There is one read per ledger at a time,
-so responses can't overtake each other; a change during a read causes one more read, however many changes there were.
-Each listener receives strictly increasing versions (M1), finally the newest one (M2), and one None when the ledger is
-gone, then nothing. A ledger that was removed and created again with the same id is another ledger: the store gives each
-creation its own incarnation number, and a listener of the old ledger receives None. A failed read is repeated as long
-as there are listeners; `settled` does not wait for it, since a ledger may fail for ever.
+so responses can't overtake each other; any number of changes during a read cause one more read. Each listener receives
+strictly increasing versions (M1), finally the newest one (M2), and one None when the ledger is gone, then nothing. A
+ledger that was removed and created again with the same id is another ledger: the store gives each creation its own
+incarnation number, and a listener of the old ledger receives None. A failed read is repeated as long as there are
+listeners; `settled` does not wait for it, since reads of a ledger may fail for ever.
 
 The number of concurrent reads is bounded (many are due after a lost session): the others wait in a queue, from which a
-few readers take them. One task per ledger would mean so many objects that the garbage collection of hundreds of
-thousands of them would stall the process for longer than a session lasts, whereupon the next session would begin with
-all of it again.
+few readers take them. With one task per ledger, the garbage collection of hundreds of thousands of objects would stall
+the process for longer than a session lasts, and the next session would begin with the same load.
 
 A listener that is a `LedgerFollower` is also called when what it has received may be outdated, when a read begins, and
 when it ends, so that a cache knows when it may serve.
@@ -42,11 +41,11 @@ _LOG = logging.getLogger(__name__)
 _UNSEEN = -1
 
 _STARTED_A_SLICE = 50
-"""Reads that begin together when all ledgers are to be read: others on the loop are not to wait for all of them."""
+"""Reads started in one slice when all ledgers must be read, so that the event loop is not blocked by all of them."""
 
 
 class IncarnatedRecord(NamedTuple):
-    """A ledger as read, and the number of its creation (the store's own, never reused)."""
+    """A ledger's record, and the number of its creation (assigned by the store, never reused)."""
 
     record: LedgerRecord
     incarnation: int
@@ -59,7 +58,7 @@ class LedgerFollower(ABC):
 
     @abstractmethod
     def __call__(self, ledger_id: LedgerId, record: LedgerRecord | None) -> None:
-        """As for every listener."""
+        """Receives records like every listener."""
 
     @abstractmethod
     def outdated(self) -> None:
@@ -73,7 +72,7 @@ class LedgerFollower(ABC):
     def was_read(self, error: BKException | None, holds: bool) -> None:
         """The read has ended, after the call with its result. `holds`: no change was noticed meanwhile.
 
-        After an error nothing is known of the ledger.
+        After an error the ledger's state is unknown.
         """
 
 
@@ -87,17 +86,17 @@ class _Watched:
         self.incarnation: int | None = None
         self.changed = False
         self.busy = False
-        """It waits for a reader, or is being read."""
+        """The ledger waits for a reader, or is being read."""
 
     def outdated(self) -> None:
-        """It is to be read, once more if it is being read now."""
+        """Marks the ledger to be read, once more if it is being read now."""
         self.changed = True
         for follower in _followers(self):
             follower.outdated()
 
 
 class _Settling:
-    """Waits until everything that was busy at one moment is done."""
+    """Waits until everything that is busy at one moment is done."""
 
     def __init__(self, busy: Iterable[_Watched]) -> None:
         self._busy = set(busy)
@@ -126,12 +125,14 @@ class LedgerListeners:
         parallel_reads: int = 64,
         retry_delay_seconds: float = 0.2,
     ) -> None:
-        """`read` returns None for a ledger that does not exist; `released` is told when the last listener has gone."""
+        """`read` returns None for a ledger that does not exist; `released` is called when the last listener was
+        removed.
+        """
         self._read = read
         self._released = released
         self._parallel_reads = parallel_reads
         self._due: deque[tuple[LedgerId, _Watched]] = deque()
-        # Ordered, unlike sets: who asked first is told first, and a simulated world does the same each time.
+        # Ordered, unlike sets: listeners are called in the order of their requests, and simulations are repeatable.
         self._busy: dict[_Watched, None] = {}
         self._readers: dict[asyncio.Task[None], None] = {}
         self._settling: dict[_Settling, None] = {}
@@ -156,7 +157,7 @@ class LedgerListeners:
         self._start_read(ledger_id, watched)
 
     def remove(self, ledger_id: LedgerId, listener: LedgerMetadataListener) -> None:
-        """Unknown listeners are ignored."""
+        """Removes a listener; an unknown one is ignored."""
         watched = self._ledgers.get(ledger_id)
         if watched is None or watched.listeners.pop(listener, None) is None or watched.listeners:
             return
@@ -202,7 +203,7 @@ class LedgerListeners:
             self._ended(watched)
 
     async def _start_reads(self) -> None:
-        """Of all ledgers that are outdated by the time it comes to them, and that nobody reads."""
+        """Starts reads of all ledgers that are outdated when their turn comes and are not being read."""
         try:
             due = [ledger_id for ledger_id, watched in self._ledgers.items() if watched.changed]
             for start in range(0, len(due), _STARTED_A_SLICE):
@@ -228,7 +229,9 @@ class LedgerListeners:
             self._readers[asyncio.get_running_loop().create_task(self._read_due())] = None
 
     async def _read_due(self) -> None:
-        """A reader: until nothing is due. It is counted to that moment, so that what is due later finds another."""
+        """A reader: runs until no read is due. It counts as running up to that moment, so later reads start another
+        one.
+        """
         try:
             while self._due:
                 ledger_id, watched = self._due.popleft()

@@ -1,6 +1,6 @@
 """Reads the ledgers of a listing in pages that are bounded by the bytes of their metadata.
 
-A ledger's metadata may have up to a mebibyte, so a number of ledgers alone is no bound.
+A ledger's metadata may have up to a mebibyte, so limiting the number of ledgers is not enough.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata_store import LedgerManager, RawLedgerRecord
 
 PAGE_BYTES = 256 * 1024
-"""Of the metadata of one page; a single ledger may have more."""
+"""Maximum metadata bytes of one page; a single ledger may have more."""
 
 _MOST_A_PAGE = 1000
 
@@ -21,7 +21,7 @@ Outcome = RawLedgerRecord | BKException
 
 
 class Listed(NamedTuple):
-    """A listed ledger and what was read of it: it may have been deleted since, or be damaged."""
+    """A listed ledger and the result of reading it: it may have been deleted since, or be damaged."""
 
     number: int
     outcome: Outcome

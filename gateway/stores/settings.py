@@ -1,9 +1,10 @@
 """Settings of a metadata store beyond its URI, which become part of the gateway's configuration.
 
 The model of a store's settings is an entry point of the group `bookgate.metadata_settings`. Its name is the first word
-of every key: `zookeeper = …` has `zookeeper_tls`, `zookeeper_auth`. So no two stores, and no store and the gateway, use
-one key for different things. The keys of all installed stores are known, whichever store is used, so a settings file is
-valid wherever the same packages are installed. For this reason the model's module must not need the store's library.
+of every key: `zookeeper = …` has `zookeeper_tls`, `zookeeper_auth`. Thus no two stores, and no store and the gateway,
+use one key for different things. The keys of all installed stores are known, whichever store is used, so a settings
+file is valid wherever the same packages are installed. For this reason the model's module must not need the store's
+library.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class StoreSettings(ConsistentSettings):
     """
 
     def of(self, kind: type[_Kind]) -> _Kind:
-        """These settings as those of one store; its defaults if they do not include it."""
+        """The part of these settings that belongs to one store; its defaults if they do not include it."""
         return self if isinstance(self, kind) else kind()
 
 

@@ -1,6 +1,6 @@
 """Notifies listeners of one process about changes that other processes made in the shared file.
 
-As long as there are listeners, a poller asks SQLite every 50 ms whether another connection has committed (`PRAGMA
+As long as there are listeners, a poller checks every 50 ms whether another connection has committed (`PRAGMA
 data_version`, which reads no table); if so it reads the rows of `changes` above the last revision seen. A change made
 by this process wakes it at once. If rows that it needs are already pruned, it reports that anything may have changed.
 Without listeners nothing runs; the next listener continues from the last revision seen, so that nothing is missed in
@@ -105,7 +105,7 @@ class ChangeFeed:
             self._data_version = None
 
     async def _poll_once(self) -> None:
-        # What was read counts as seen: it must be told even if the caller is cancelled meanwhile.
+        # What was read counts as seen, so it must be reported even if the caller is cancelled meanwhile.
         await asyncio.shield(self._read_and_tell())
 
     async def _read_and_tell(self) -> None:
@@ -114,7 +114,7 @@ class ChangeFeed:
             self._tell(changes)
 
     def _read(self, connection: sqlite3.Connection) -> Changes | None:
-        """On the store's thread; the only place that moves the revision."""
+        """Runs on the store's thread; the only place that advances the revision."""
         data_version: int = connection.execute("PRAGMA data_version").fetchone()[0]
         if data_version == self._data_version:
             return None

@@ -41,7 +41,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class ClaimRow:
-    """A claim that stands, whoever's, and when it ends unless it is renewed."""
+    """A valid claim of any owner, and when it ends unless it is renewed."""
 
     claim: Claim
     content: bytes
@@ -49,7 +49,7 @@ class ClaimRow:
 
 
 class ReplicationClaims:
-    """The claims of one owner, and a view of everybody's."""
+    """The claims of one owner, and a view of all owners' claims."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class ReplicationClaims:
         lease_seconds: float,
         now_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
-        """`lost` is told of a claim that ended without `give_up`."""
+        """`lost` is called with a claim that ended without `give_up`."""
         self._store = store
         self._lost = lost
         self._interest_changed = interest_changed
@@ -74,7 +74,7 @@ class ReplicationClaims:
         return len(self._held)
 
     async def claim(self, kind: str, key: int | None, content: bytes) -> Claim | None:
-        """Makes a claim; None if somebody's stands. Without a key the claim's number is its key."""
+        """Makes a claim; None if another owner's is valid. Without a key, the claim's number is its key."""
         claim = await self._store.change(lambda transaction: self._insert(transaction, kind, key, content))
         if claim is not None:
             self._held[claim] = None
@@ -84,7 +84,7 @@ class ReplicationClaims:
         return claim
 
     async def give_up(self, claim: Claim) -> None:
-        """Removes a claim of this owner; where that fails it ends by itself."""
+        """Removes a claim of this owner; if that fails, the claim expires by itself."""
         if claim not in self._held:
             return
         del self._held[claim]
@@ -101,7 +101,7 @@ class ReplicationClaims:
         return False
 
     def is_own(self, connection: sqlite3.Connection | Transaction, claim: Claim) -> bool:
-        """On the store's thread: whether the claim is this owner's and has not ended."""
+        """Runs on the store's thread: whether the claim is this owner's and has not ended."""
         row = connection.execute(
             "SELECT 1 FROM replication_claims "
             "WHERE kind = ? AND key = ? AND number = ? AND owner = ? AND expires_at_ms > ?",
@@ -118,11 +118,11 @@ class ReplicationClaims:
             self._interest_changed()
 
     async def standing(self, kind: str) -> list[ClaimRow]:
-        """Everybody's claims of a kind, the oldest first."""
+        """All owners' valid claims of a kind, the oldest first."""
         return await self._store.read(lambda connection: self._standing(connection, kind))
 
     async def look(self) -> None:
-        """Finds those of the held claims that have ended."""
+        """Finds held claims that have ended."""
         held = list(self._held)
         standing = await self._store.read(lambda connection: [self.is_own(connection, claim) for claim in held])
         for claim, stands in zip(held, standing, strict=True):
@@ -189,7 +189,7 @@ class ReplicationClaims:
                 self.lose(claim)
 
     def _renew_all(self, transaction: Transaction) -> list[Claim]:
-        """Renews what stands; returns what does not."""
+        """Renews the valid claims; returns the ended ones."""
         lost = []
         for claim in list(self._held):
             if self.is_own(transaction, claim):

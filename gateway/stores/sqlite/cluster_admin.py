@@ -29,7 +29,7 @@ class SqliteClusterAdmin(ClusterAdmin):
         self._store: SqliteStore | None = None
 
     async def connect(self) -> None:
-        """Opens nothing yet: there may be no file."""
+        """Opens nothing yet, since the file may not exist."""
 
     async def close(self) -> None:
         store, self._store = self._store, None
@@ -38,7 +38,7 @@ class SqliteClusterAdmin(ClusterAdmin):
 
     async def initialize(self) -> None:
         try:
-            # It holds the ledgers' passwords; SQLite's files beside it are for the same users.
+            # The file contains the ledgers' passwords; SQLite gives the files beside it the same permissions.
             os.close(os.open(self._path, os.O_CREAT | os.O_WRONLY, 0o600))
         except OSError as error:
             raise MetaStoreException(f"the metadata database {self._path} can't be made: {error.strerror}") from error
@@ -101,7 +101,7 @@ def _remove(path: str) -> None:
 
 
 def _living(connection: sqlite3.Connection) -> list[tuple[str, bool]]:
-    """Bookies that are registered, each with whether it is read-only."""
+    """Registered bookies, each with whether it is read-only."""
     rows = connection.execute(
         "SELECT bookie_id, read_only, process FROM registrations WHERE expires_at_ms > ?", (wall_clock_ms(),)
     )
@@ -128,7 +128,7 @@ def _format(transaction: Transaction) -> None:
         transaction.execute("DELETE FROM replication_values WHERE kind = ?", (kind.value,))
     transaction.execute("UPDATE meta SET value = ? WHERE name = 'instance_id'", (str(uuid.uuid4()),))
     transaction.execute("UPDATE meta SET value = 0 WHERE name = 'next_ledger_id'")
-    # A gap in the changes makes everyone who watches read everything anew.
+    # A gap in the changes makes every watching process read everything anew.
     transaction.bookies_changed()
     transaction.execute("DELETE FROM changes")
     transaction.bookies_changed()

@@ -1,7 +1,7 @@
 """Service discovery from the leases and cookies of the embedded store.
 
 The end of a lease changes nothing in the file, so listeners also cause a read when the next lease would end. A lease
-that ends later than possible was renewed before the clock was set back; it counts as long as its process lives.
+with an impossibly late end was renewed before the clock was set back; it counts as long as its process lives.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LEDGER_MANAGER_NAME = "gateway.embedded.factory.SqliteLedgerManagerFactory"
 
 
 class SqliteServiceDiscovery(ServiceDiscovery):
-    """See the module. The factory feeds `listeners` with changes."""
+    """See the module. The factory reports changes to `listeners`."""
 
     def __init__(
         self, store: SqliteStore, interest_changed: Callable[[], None], now_ms: Callable[[], int] = wall_clock_ms
@@ -70,7 +70,7 @@ class SqliteServiceDiscovery(ServiceDiscovery):
             self._next_look = None
 
     def _select(self, connection: sqlite3.Connection) -> tuple[list[RegisteredBookie], int | None]:
-        """All bookies, and when the first living lease ends."""
+        """All bookies, and when the first valid lease ends."""
         now = self._now_ms()
         latest = now + int(LONGEST_LEASE_SECONDS * 1000)
         rows = connection.execute(

@@ -19,7 +19,7 @@ from bookgate.ledger.replication_store import ReplicationMetadata
 
 
 class SqliteLedgerManagerFactory(LedgerManagerFactory):
-    """One SQLite file and what is made from it."""
+    """One SQLite file and the managers that use it."""
 
     def __init__(self, path: str, lease_seconds: float = DEFAULT_LEASE_SECONDS) -> None:
         self.store = SqliteStore(path)
@@ -70,7 +70,7 @@ class SqliteLedgerManagerFactory(LedgerManagerFactory):
         await self._feed.close()
         await self._manager.listeners.close()
         await self._discovery.close()
-        # Where the file is out of reach the leases end by themselves.
+        # If the file can't be accessed, the leases expire by themselves.
         with contextlib.suppress(BKException):
             await self._replication.close()
         with contextlib.suppress(BKException):
@@ -100,5 +100,5 @@ def create_factory(uri: str, settings: StoreSettings = DEFAULTS) -> SqliteLedger
 
 
 def create_admin(uri: str, settings: StoreSettings = DEFAULTS) -> SqliteClusterAdmin:
-    """The driver's other entry point. Raises as `create_factory` does."""
+    """The driver's other entry point. Raises like `create_factory`."""
     return SqliteClusterAdmin(parse_sqlite(uri))

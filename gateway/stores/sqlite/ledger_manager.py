@@ -29,18 +29,18 @@ from bookgate.ledger.metadata_store import (
 )
 
 _RUN = 10_000
-"""Ledgers a query of a listing."""
+"""Ledgers per query of a listing."""
 
 _TOGETHER = 500
-"""Ledgers in one transaction; whoever else changes something waits for the end of it."""
+"""Ledgers in one transaction, whose end other writers have to wait for."""
 
 _LARGEST_ID = (1 << 63) - 1
 _LAST_SCOPE = -1
-"""By its bits."""
+"""The last scope in the unsigned order."""
 
 
 class SqliteLedgerManager(LedgerManager):
-    """See the module. Listeners run over `LedgerListeners`; the factory feeds it with changes."""
+    """See the module. `LedgerListeners` serves the listeners; the factory reports changes to it."""
 
     def __init__(self, store: SqliteStore, interest_changed: Callable[[], None]) -> None:
         self._store = store
@@ -53,7 +53,7 @@ class SqliteLedgerManager(LedgerManager):
         return LedgerRecord(chosen, metadata, 0)
 
     async def create_many(self, requests: Sequence[CreateRequest]) -> list[LedgerRecord | BKException]:
-        """A transaction for each `_TOGETHER` of them; what fails leaves nothing behind in it."""
+        """Creates up to `_TOGETHER` ledgers per transaction; a failed creation leaves nothing behind in it."""
         results: list[LedgerRecord | BKException] = []
         for start in range(0, len(requests), _TOGETHER):
             part = requests[start : start + _TOGETHER]
@@ -78,7 +78,7 @@ class SqliteLedgerManager(LedgerManager):
         return results
 
     async def read_listed(self, ledger_ids: Sequence[LedgerId], max_bytes: int) -> list[RawLedgerRecord | BKException]:
-        """One query for each `_TOGETHER`: what lies between two listed ledgers was listed, or created since."""
+        """One query per `_TOGETHER` ledgers. Ledgers between two listed ones are listed too, or were created since."""
         results: list[RawLedgerRecord | BKException] = []
         size = 0
         for start in range(0, len(ledger_ids), _TOGETHER):
@@ -153,7 +153,7 @@ class SqliteLedgerManager(LedgerManager):
 
 
 def replace_metadata(transaction: Transaction, ledger_id: LedgerId, data: bytes, expected_version: int) -> None:
-    """Raises NoSuchLedgerExistsOnMetadataServerException, MetadataVersionException."""
+    """Replaces a ledger's metadata. Raises NoSuchLedgerExistsOnMetadataServerException, MetadataVersionException."""
     _require_version(transaction, ledger_id, expected_version)
     transaction.ledger_changed(ledger_key(ledger_id))
     transaction.execute(
@@ -162,7 +162,7 @@ def replace_metadata(transaction: Transaction, ledger_id: LedgerId, data: bytes,
 
 
 _Row = tuple[int, int, bytes, int | None]
-"""Version, revision of the creation, metadata, time of the creation."""
+"""Version, revision of the creation, metadata, creation time."""
 
 _NOW_MS = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)"
 
@@ -196,7 +196,7 @@ def _record_or_error(ledger_id: LedgerId, row: _Row | None) -> LedgerRecord | BK
 
 
 def _insert(transaction: Transaction, ledger_id: LedgerId | None, metadata: LedgerMetadata, data: bytes) -> LedgerId:
-    """Creates a ledger; returns its id. Raises before it has changed anything."""
+    """Creates a ledger; returns its id. Raises before it changes anything."""
     chosen = _next_id(transaction) if ledger_id is None else ledger_id
     row = transaction.execute("SELECT version, metadata FROM ledgers WHERE key = ?", (ledger_key(chosen),)).fetchone()
     if row is not None:
@@ -211,7 +211,7 @@ def _insert(transaction: Transaction, ledger_id: LedgerId | None, metadata: Ledg
 
 
 def _inserts(requests: Sequence[CreateRequest]) -> Callable[[Transaction], list[LedgerRecord | BKException]]:
-    """Each of the requests, or why not."""
+    """For each request its record, or the error."""
 
     def insert_all(transaction: Transaction) -> list[LedgerRecord | BKException]:
         results: list[LedgerRecord | BKException] = []
@@ -235,7 +235,7 @@ def decode_of(ledger_id: LedgerId, data: bytes) -> LedgerMetadata:
 
 
 def _page(first: bytes, last: bytes) -> Callable[[sqlite3.Connection], list[bytes]]:
-    """The keys of one run, from `first` to `last`, both included."""
+    """The keys of one page, from `first` to `last`, both included."""
 
     def select(connection: sqlite3.Connection) -> list[bytes]:
         rows = connection.execute(
@@ -247,7 +247,7 @@ def _page(first: bytes, last: bytes) -> Callable[[sqlite3.Connection], list[byte
 
 
 def _scopes_after(scope_id: int) -> Callable[[sqlite3.Connection], list[int]]:
-    """The scopes of one run: one look into the index for each."""
+    """The scopes of one page, with one index lookup for each."""
 
     def select(connection: sqlite3.Connection) -> list[int]:
         found: list[int] = []
@@ -267,9 +267,10 @@ def _scopes_after(scope_id: int) -> Callable[[sqlite3.Connection], list[int]]:
 def _between(
     first: bytes, last: bytes, size: int, max_bytes: int
 ) -> Callable[[sqlite3.Connection], tuple[dict[bytes, _ListedRow], int]]:
-    """Version, metadata and creation by key, from `first` to `last`, both included, and `size` with their metadata.
+    """Version, metadata and creation by key, from `first` to `last`, both included; and `size` plus the metadata's
+    bytes.
 
-    Up to the ledger with which that comes to `max_bytes`.
+    Ends with the ledger that makes this size reach `max_bytes`.
     """
 
     def select(connection: sqlite3.Connection) -> tuple[dict[bytes, _ListedRow], int]:
@@ -289,7 +290,7 @@ def _between(
 
 
 def _before(key: bytes) -> bytes:
-    """The key just below."""
+    """The preceding key."""
     return (int.from_bytes(key) - 1).to_bytes(len(key))
 
 
@@ -301,7 +302,7 @@ def _next_id(transaction: Transaction) -> LedgerId:
         taken = transaction.execute("SELECT 1 FROM ledgers WHERE key = ?", (ledger_key(ledger_id),)).fetchone()
         candidate += 1
         if taken is None:
-            # 2**63 itself does not fit a column.
+            # 2**63 does not fit into a column.
             stored = min(candidate, _LARGEST_ID)
             transaction.execute("UPDATE meta SET value = ? WHERE name = 'next_ledger_id'", (stored,))
             return ledger_id

@@ -13,7 +13,7 @@ _PROC = Path("/proc")
 
 
 def identity_of(pid: int) -> str:
-    """The identity of a process of this namespace; empty where it can't be told."""
+    """The identity of a process of this namespace; empty if it can't be determined."""
     try:
         boot = (_PROC / "sys/kernel/random/boot_id").read_text().strip()
         namespace = str((_PROC / "self/ns/pid").readlink())
@@ -23,7 +23,7 @@ def identity_of(pid: int) -> str:
 
 
 def surely_dead(identity: str) -> bool:
-    """True only if the process lived in this boot and namespace and is there no more."""
+    """True only if the process ran in this boot and namespace and has ended."""
     mine = identity_of(os.getpid())
     parts = identity.split(" ")
     if not mine or len(parts) != 4 or parts[:2] != mine.split(" ")[:2]:

@@ -5,9 +5,9 @@ it, which it does three times per lease. Expired means gone, for everyone, witho
 of a row: absent → held (register) → held (renew, move between the lists) → absent (unregister, close); held → expired →
 held by another owner. A row of an owner whose process has died on this machine may be taken over at once, so that a
 bookie is back quickly after kill -9. A row of a living owner rejects others; a caller waits once for the lease's end,
-since the row may be from its own previous life. A bookie that registers through gateways moves between them: the row of
-the same life of a bookie is taken over at once, in one transaction, so discovery never misses it. Its remains at the
-former gateway are not renewed: whether its row belongs to the next gateway or is gone, the bookie decides.
+since the row may be from its own previous life. A bookie that registers through gateways moves between them: its row,
+recognised by the same life, is taken over at once, in one transaction, so discovery never misses it. The former gateway
+no longer renews its copy: whether the row belongs to the next gateway or is removed is up to the bookie.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _LOG = logging.getLogger(__name__)
 
 DEFAULT_LEASE_SECONDS = 10.0
 LONGEST_LEASE_SECONDS = 60.0
-"""A lease that ends later was renewed before the clock was put back."""
+"""A lease that ends later was renewed before the clock was set back."""
 
 
 def wall_clock_ms() -> int:
@@ -58,7 +58,7 @@ class SqliteRegistrationManager(RegistrationManager):
         self._held = self._claims.held
         self._renewal: asyncio.Task[None] | None = None
         self._cluster: str | None = None
-        """Whose the registrations are that are renewed."""
+        """The cluster whose registrations are renewed."""
 
     async def cluster_instance_id(self) -> str:
         return await self._store.read(instance_id)
@@ -71,7 +71,7 @@ class SqliteRegistrationManager(RegistrationManager):
         self._claims.check(info)
         await self.check_membership(info.bookie_id)
         if info.bookie_id in self._held:
-            # A renewal between the change and its end must not take it back.
+            # A renewal between the change and its end must not undo it.
             self._held[info.bookie_id] = (info, read_only)
         wait_ms = await self._store.change(lambda transaction: self._take(transaction, info, read_only))
         if wait_ms:
@@ -140,7 +140,7 @@ class SqliteRegistrationManager(RegistrationManager):
         await self._store.change(delete)
 
     async def close(self) -> None:
-        """Takes every registration made here back."""
+        """Removes every registration made here."""
         if self._renewal is not None:
             self._renewal.cancel()
             await asyncio.gather(self._renewal, return_exceptions=True)
@@ -151,7 +151,7 @@ class SqliteRegistrationManager(RegistrationManager):
             await self._store.change(lambda transaction: self._give_back(transaction, leases))
 
     def _take(self, transaction: Transaction, info: BookieServiceInfo, read_only: bool) -> int:
-        """Takes or renews a registration; returns 0, or the milliseconds left of somebody else's lease."""
+        """Takes or renews a registration; returns 0, or the milliseconds left of another owner's lease."""
         row = transaction.execute(
             "SELECT owner, process, expires_at_ms, read_only, content FROM registrations WHERE bookie_id = ?",
             (info.bookie_id,),
@@ -193,9 +193,9 @@ class SqliteRegistrationManager(RegistrationManager):
                 self._claims.drop(bookie_id, held)
 
     def _renew_all(self, transaction: Transaction) -> dict[str, Held]:
-        """Renews what is held; returns what of it is not this one's any more.
+        """Renews the held registrations; returns those that no longer belong to this owner.
 
-        What was registered in this cluster is not carried over into another that was made in its file.
+        A registration in this cluster is not renewed in another cluster that was created in the same file.
         """
         cluster = instance_id(transaction)
         if self._cluster not in (None, cluster):
@@ -212,7 +212,7 @@ class SqliteRegistrationManager(RegistrationManager):
         return moved
 
     def _renew(self, transaction: Transaction, info: BookieServiceInfo, read_only: bool) -> int:
-        """As `_take`. A lease's row that is gone was taken out at another gateway, and is not made again."""
+        """Like `_take`, but a lease's row that is gone was removed at another gateway, and is not created again."""
         if info.lease is not None:
             row = transaction.execute(
                 "SELECT owner FROM registrations WHERE bookie_id = ?", (info.bookie_id,)

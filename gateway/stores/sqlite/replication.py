@@ -60,14 +60,14 @@ _LOG = logging.getLogger(__name__)
 
 _RETRY_SECONDS = 1.0
 _CLUSTER = "cluster"
-"""Kind of the values that BookKeeper keeps itself: switch, delay, times of checks."""
+"""Kind of the values that BookKeeper has too: switch, delay, times of checks."""
 _DISABLE, _DELAY = "disable", "lostBookieRecoveryDelay"
 _UNWRITTEN = -1
-"""Version of a delay that nobody has set."""
+"""Version of a delay that was never set."""
 
 
 class SqliteReplicationMetadata(ReplicationMetadata):
-    """See the module. The factory feeds it with changes."""
+    """See the module. The factory reports changes to it."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class SqliteReplicationMetadata(ReplicationMetadata):
         catch_up: Callable[[], Awaitable[None]],
         lease_seconds: float = DEFAULT_LEASE_SECONDS,
     ) -> None:
-        """`interest_changed` is called when listeners come or go; `catch_up` returns when all changes were told."""
+        """`interest_changed` is called when listeners come or go; `catch_up` returns when all changes were reported."""
         self._store = store
         self._interest_changed = interest_changed
         self.listeners = ReplicationListeners(self._listeners_changed)
@@ -85,17 +85,17 @@ class SqliteReplicationMetadata(ReplicationMetadata):
         self._votes: dict[Claim, Vote] = {}
         self._due: set[ReplicationChange] = set()
         self._delay_told: int | None = None
-        """The version of the delay that was told last."""
+        """The version of the delay that was reported last."""
         self._wake = asyncio.Event()
         self._reader: asyncio.Task[None] | None = None
 
     @property
     def wants_changes(self) -> bool:
-        """Whether anybody here listens, or holds a lock or a vote, and so has to hear of changes."""
+        """Whether this process has listeners, or holds a lock or a vote, and so needs to be notified of changes."""
         return len(self._claims) > 0 or len(self.listeners) > 0 or len(self._feeds) > 0
 
     def ledgers_changed(self, ledger_ids: Collection[int] | None) -> None:
-        """Tells that ledgers of scope 0 have changed; None: nobody knows which."""
+        """Reports that ledgers of scope 0 have changed; None: it is unknown which."""
         if ledger_ids is not None:
             self._feeds.touched(ledger_ids)
         elif len(self._feeds):
@@ -103,7 +103,7 @@ class SqliteReplicationMetadata(ReplicationMetadata):
             self._feeds.began()
 
     def changed(self, what: Collection[ReplicationChange]) -> None:
-        """Reads again what has changed, and tells it."""
+        """Reads what has changed, and reports it."""
         if not what or not (len(self.listeners) or len(self._claims)):
             return
         self._due.update(what)
@@ -112,7 +112,7 @@ class SqliteReplicationMetadata(ReplicationMetadata):
             self._reader = keep_running("changes of auto-recovery", self._read_changes)
 
     async def close(self) -> None:
-        """Gives locks and votes back."""
+        """Releases locks and votes."""
         self.listeners.clear()
         self._feeds.clear()
         if self._reader is not None:
@@ -314,7 +314,7 @@ class SqliteReplicationMetadata(ReplicationMetadata):
     def _feeds_changed(self) -> None:
         self._interest_changed()
         if len(self._feeds):
-            # What is told next is what had changed since anybody last listened.
+            # The next report covers everything since somebody last listened.
             self._feeds.began()
 
     def _listeners_changed(self) -> None:
@@ -330,7 +330,9 @@ class SqliteReplicationMetadata(ReplicationMetadata):
             self.listeners.tell(LockLost(_lock(claim)))
 
     async def _read_changes(self) -> None:
-        """One change after the other; also looks when the next vote would end, of which nobody tells."""
+        """Processes one change after the other; also checks when the next vote would expire, which no change
+        reports.
+        """
         next_look: float | None = None
         while True:
             try:
@@ -360,7 +362,9 @@ class SqliteReplicationMetadata(ReplicationMetadata):
             self.listeners.tell(MarksChanged())
 
     async def _tell_delay(self) -> None:
-        """Tells each writing once, however often it is read: the same delay written again orders an audit."""
+        """Reports each write of the delay once, however often it is read: writing the same delay again requests an
+        audit.
+        """
         found = await self._value(_CLUSTER, _DELAY)
         written = _UNWRITTEN if found is None else found.version
         if written != self._delay_told:
@@ -368,7 +372,7 @@ class SqliteReplicationMetadata(ReplicationMetadata):
             self.listeners.tell(DelayChanged(None if found is None else decode_delay(found.value)))
 
     async def _follow_election(self) -> float | None:
-        """Tells own votes where they stand; returns in how many seconds to look again."""
+        """Reports the state of this process's votes; returns the seconds until the next check."""
         if not self._votes:
             return None
         standing = await self._claims.standing(VOTE)
@@ -379,7 +383,7 @@ class SqliteReplicationMetadata(ReplicationMetadata):
         return self._until_end(standing[0]) if standing else _RETRY_SECONDS
 
     def _until_end(self, first: ClaimRow) -> float:
-        """Seconds to the end of the first vote's lease, but for a moment less than which looking makes no sense."""
+        """Seconds until the first vote's lease ends, but not less than a minimum below which a check is pointless."""
         return max(0.05, (first.expires_at_ms - self._claims.now_ms() + 1) / 1000)
 
 
@@ -413,7 +417,7 @@ def _put(transaction: Transaction, kind: str, key: str, content: bytes, version:
 
 
 def _tell_of(transaction: Transaction, kind: RecordKind) -> None:
-    """By a change that an older process knows, too: it would fail on one that it does not know."""
+    """Records the change as a kind that older processes know, because they would fail on an unknown one."""
     if kind is RecordKind.DRAINING_BOOKIE:
         transaction.replication_changed(ReplicationChange.SWITCH)
 

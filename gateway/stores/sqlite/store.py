@@ -1,19 +1,20 @@
-"""The SQLite file behind the embedded metadata store: schema, transactions, and the one thread that touches it.
+"""The SQLite file behind the embedded metadata store: schema, transactions, and the one thread that accesses it.
 
 Tables:
 
 * `meta` - single values: the cluster's instance id, the next ledger id, the global revision.
-* `ledgers` - one row a ledger. The key is 16 bytes, scope then ledger id, big-endian, so that scopes never alias (D1)
+* `ledgers` - one row per ledger. The key is 16 bytes, scope then ledger id, big-endian, so that scopes never alias (D1)
   and byte order is the order of unsigned ids. The metadata has the same bytes as a znode would have.
-* `cookies`, `registrations` - what bookies tell of themselves; a registration is a lease (see `registration`).
+* `cookies`, `registrations` - the bookies' data; a registration is a lease (see `registration`).
 * `replication_marks`, `replication_values`, `replication_claims` - auto-recovery's marks, its switches, times and
   records, and its locks and votes, which are leases. Files of earlier versions get these tables when they are opened.
-* `changes` - what changed at which revision, so that other processes can tell their listeners. Only the newest
-  `CHANGES_KEPT` rows stay; who has slept longer reads everything anew.
+* `changes` - what changed at which revision, so that other processes can notify their listeners. Only the newest
+  `CHANGES_KEPT` rows stay; a process that missed older ones reads everything anew.
 
 Every change happens in one IMMEDIATE transaction that also raises the global revision by one and is on disk
-(synchronous=FULL) when the call returns. WAL lets readers go on meanwhile. Versions are ZooKeeper's: 0 at creation, one
-more after each change. The file belongs to one worker thread a process; asyncio code hands functions to it.
+(synchronous=FULL) when the call returns. Because of WAL, readers continue meanwhile. Versions are ZooKeeper's: 0 at
+creation, one more after each change. One worker thread per process accesses the file; asyncio code passes functions to
+it.
 """
 
 from __future__ import annotations
@@ -73,11 +74,11 @@ CREATE TABLE IF NOT EXISTS replication_claims (
 
 
 class ReplicationChange(enum.IntEnum):
-    """What of auto-recovery has changed."""
+    """The kinds of changes in auto-recovery's metadata."""
 
     MARKS = 0
     SWITCH = 1
-    """Or which bookies are to be emptied."""
+    """The switch, or the bookies to be emptied."""
     DELAY = 2
     CLAIMS = 3
 
@@ -88,7 +89,7 @@ class SqliteStore:
     def __init__(self, path: str) -> None:
         self.path = path
         self.on_commit: Callable[[], None] = lambda: None
-        """Called on the event loop after each change made here, also one whose caller did not wait for it."""
+        """Called on the event loop after each change made here, even if its caller did not wait for it."""
         self._connection: sqlite3.Connection | None = None
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="metadata-sqlite")
         self._healthy = False
@@ -97,20 +98,20 @@ class SqliteStore:
 
     @property
     def writable(self) -> bool:
-        """False from a change that the file system did not take (no room, read-only) until one that it takes."""
+        """False from a change that the file system rejected (no space, read-only) until one that succeeds."""
         return self._looking_for_room is None
 
     @property
     def healthy(self) -> bool:
-        """False before `open`, after `close`, and after an operation that the file system made fail."""
+        """False before `open`, after `close`, and after an operation that failed because of the file system."""
         return self._healthy
 
     async def open(self) -> None:
-        """Opens a cluster's file. Raises MetaStoreException naming the file, also where it is no cluster's."""
+        """Opens a cluster's file. Raises MetaStoreException, which names the file, also if it is not a cluster's."""
         await self._in_worker(lambda: self._open(_check))
 
     async def create(self) -> None:
-        """Makes an empty file that of a new cluster, and opens it. Raises as `open`, LedgerExistException."""
+        """Creates a new cluster in an empty file, and opens it. Raises like `open`, and LedgerExistException."""
         await self._in_worker(lambda: self._open(_create))
 
     async def close(self) -> None:
@@ -130,14 +131,14 @@ class SqliteStore:
         return await self._in_worker(lambda: operation(self._opened()))
 
     async def change(self, operation: Callable[[Transaction], T]) -> T:
-        """Runs `operation` in one transaction that is on disk on return; an exception undoes it."""
+        """Runs `operation` in one transaction that is on disk on return; an exception rolls it back."""
         loop = asyncio.get_running_loop()
 
         def transact() -> T:
             try:
                 return self._transact(operation)
             finally:
-                # From here, since the caller may be cancelled while the change goes on.
+                # Called from here, since the caller may be cancelled while the change goes on.
                 loop.call_soon_threadsafe(self.on_commit)
 
         try:
@@ -156,11 +157,12 @@ class SqliteStore:
             log_event(_LOG, "metadata_not_writable", logging.ERROR, path=self.path, error=error, note=note)
 
     async def _look_for_room(self) -> None:
-        """Until a change succeeds; those of others need not come while the store is known to take none."""
+        """Tries until a change succeeds: callers may send no changes while they know that the store accepts none."""
         while not self._closed:
             await asyncio.sleep(_LOOK_FOR_ROOM_SECONDS)
             try:
-                # More than most changes need, in a transaction of its own: what is taken back at once is not written.
+                # More than most changes need, in a transaction of its own, because data that is removed at once is not
+                # written.
                 await self._in_worker(lambda: self._transact(_fill_room))
                 await self._in_worker(lambda: self._transact(_leave_room))
             except MetaStoreException:
@@ -175,7 +177,7 @@ class SqliteStore:
         try:
             result = await asyncio.get_running_loop().run_in_executor(self._worker, operation)
         except sqlite3.Error as error:
-            # It can still be read.
+            # Reads are still possible.
             self._healthy = _takes_no_change(error) and not self._closed
             raise MetaStoreException(
                 f"the metadata database {self.path} can't be used: {error}{_advice(error)}"
@@ -191,7 +193,7 @@ class SqliteStore:
         return self._connection
 
     def _open(self, establish: Callable[[sqlite3.Connection, str], None]) -> None:
-        # SQLite would make it.
+        # SQLite would create the file.
         if not Path(self.path).is_file():
             raise _no_cluster(self.path)
         connection = sqlite3.connect(self.path, timeout=_BUSY_TIMEOUT_SECONDS, isolation_level=None)
@@ -215,7 +217,7 @@ class SqliteStore:
         try:
             result = operation(Transaction(connection))
         except BaseException:
-            # SQLite takes some back by itself, as for want of room.
+            # SQLite rolls back some transactions by itself, for example when the disk is full.
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
             raise
@@ -240,11 +242,11 @@ _NOT_WRITTEN = {
     sqlite3.SQLITE_IOERR_TRUNCATE,
     sqlite3.SQLITE_IOERR_SHMSIZE,
 }
-"""What SQLite says of a file system that became read-only, and of one that is broken."""
+"""SQLite's errors for a file system that became read-only, and for a broken one."""
 
 
 def _takes_no_change(error: BaseException | None) -> bool:
-    """Whether only changes fail so, for whatever reason of the file system."""
+    """Whether the error affects changes only, for whatever reason of the file system."""
     code = getattr(error, "sqlite_errorcode", 0) if isinstance(error, sqlite3.Error) else 0
     return _is_want_of_room(error) or code in _NOT_WRITTEN or code & 0xFF == sqlite3.SQLITE_READONLY
 
@@ -266,23 +268,23 @@ def _leave_room(transaction: Transaction) -> None:
 
 
 class Transaction:
-    """What a change may do: SQL, and one new revision for each thing it changes."""
+    """The operations of a change: SQL, and one new revision for each changed object."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self.execute = connection.execute
 
     def ledger_changed(self, key: bytes) -> int:
-        """Notes the change of a ledger; returns its revision."""
+        """Records the change of a ledger; returns its revision."""
         return self._changed(LEDGER_CHANGE, key)
 
     def bookies_changed(self) -> int:
-        """Notes a change of cookies or registrations; returns its revision."""
+        """Records a change of cookies or registrations; returns its revision."""
         return self._changed(BOOKIES_CHANGE, None)
 
     def replication_changed(self, what: ReplicationChange) -> int:
-        """Notes a change of auto-recovery's metadata; returns its revision.
+        """Records a change of auto-recovery's metadata; returns its revision.
 
-        Its key has the form of a ledger's, as earlier versions with the same file expect of what they do not know.
+        Its key has the form of a ledger's, which earlier versions that share the file expect of keys unknown to them.
         """
         return self._changed(REPLICATION_CHANGE, struct.pack(">qq", 0, what))
 
@@ -296,7 +298,7 @@ class Transaction:
 
 
 def revision_of(connection: sqlite3.Connection) -> int:
-    """The global revision: how many changes there ever were."""
+    """The global revision: the number of all changes ever made."""
     revision: int = connection.execute("SELECT value FROM meta WHERE name = 'revision'").fetchone()[0]
     return revision
 
@@ -319,7 +321,7 @@ def _in_one_transaction(connection: sqlite3.Connection, work: Callable[[], None]
 
 
 def _check(connection: sqlite3.Connection, path: str) -> None:
-    """Raises MetaStoreException for what is no cluster's file, or one of another version."""
+    """Raises MetaStoreException if the file is not a cluster's, or of another version."""
     if not _is_cluster(connection, path):
         raise _no_cluster(path)
     version = connection.execute("PRAGMA user_version").fetchone()[0]
@@ -333,7 +335,7 @@ def _check(connection: sqlite3.Connection, path: str) -> None:
 
 
 def _is_cluster(connection: sqlite3.Connection, path: str) -> bool:
-    """False for an empty file. Raises MetaStoreException for a database of something else."""
+    """False for an empty file. Raises MetaStoreException for a database with other contents."""
     if connection.execute("PRAGMA application_id").fetchone()[0] == APPLICATION_ID:
         return True
     if connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
@@ -342,7 +344,9 @@ def _is_cluster(connection: sqlite3.Connection, path: str) -> bool:
 
 
 def _add_creation_time(connection: sqlite3.Connection) -> None:
-    """Files of the first version lack the column. That version goes on with the file that has it: nothing needs it."""
+    """Adds the column that files of the first version lack. That version can still use the file, because the column is
+    optional.
+    """
     columns = {row[1] for row in connection.execute("PRAGMA table_info(ledgers)")}
     if "created_ms" not in columns:
         connection.execute("ALTER TABLE ledgers ADD COLUMN created_ms INTEGER")
@@ -354,7 +358,9 @@ def _add_replication(connection: sqlite3.Connection) -> None:
 
 
 def _create(connection: sqlite3.Connection, path: str) -> None:
-    """Of several that try at once one makes it. Raises LedgerExistException, MetaStoreException."""
+    """Creates the cluster; of several concurrent attempts one succeeds. Raises LedgerExistException,
+    MetaStoreException.
+    """
     if _is_cluster(connection, path):
         raise LedgerExistException(f"{path} is a cluster's already; to begin anew, use `bookgate cluster nuke` first")
     for statement in _SCHEMA.split(";"):

@@ -47,7 +47,7 @@ class AuditorElection:
         self._sweep: asyncio.Task[None] | None = None
 
     async def stand(self, voter: str, listener: VoteListener) -> AuditorVote:
-        """As in the interface."""
+        """See the interface."""
         async with self._casting:
             session_id = self._session.session_id
             try:
@@ -58,13 +58,13 @@ class AuditorElection:
             vote = Vote(voter, name, listener, self._withdraw)
             self._votes[name] = vote
         if session_id != self._session.session_id:
-            # It began in the old one, or in the new: what the list says decides.
+            # The vote belongs to the old or the new session; the list decides.
             self._sweep_soon()
         self._tasks[name] = keep_running("candidacy for auditor", lambda: self._follow(vote))
         return vote
 
     async def _withdraw(self, vote: Vote) -> None:
-        """Deletes the vote; where that fails it is tried on."""
+        """Deletes the vote; if that fails, it is repeated."""
         if (task := self._tasks.pop(vote.name, None)) is not None:
             task.cancel()
         if self._votes.pop(vote.name, None) is None:
@@ -78,7 +78,7 @@ class AuditorElection:
             raise
 
     async def auditor(self) -> str | None:
-        """As in the interface."""
+        """See the interface."""
         while names := await self._names():
             try:
                 content, _ = await self._session.get(self._path(names[0]))
@@ -94,7 +94,7 @@ class AuditorElection:
         """Every vote is lost."""
         for vote in list(self._votes.values()):
             self._lose(vote)
-        # The same session may live on behind a client that was made anew, and its nodes with it.
+        # A client that was created anew may continue the same session, and its nodes with it.
         self._sweep_soon()
 
     async def close(self) -> None:
@@ -122,7 +122,7 @@ class AuditorElection:
         self._tasks.pop(vote.name, None)
 
     async def _look(self, vote: Vote) -> None:
-        """Finds out the state, and waits for an event that may change it."""
+        """Determines the state, and waits for an event that may change it."""
         changed = asyncio.Event()
 
         def on_event(event: WatchedEvent) -> None:
@@ -172,7 +172,7 @@ class AuditorElection:
             self._sweep = keep_running("removal of stray votes", self._remove_strays)
 
     async def _remove_strays(self) -> None:
-        """Deletes votes of this session that nobody here knows."""
+        """Deletes votes of this session that are unknown here."""
         while True:
             try:
                 async with self._casting:

@@ -3,7 +3,7 @@
 A single node is sent at once. While transactions are in progress further nodes queue up and share the next one, as in
 group commit: under load one request, one commit and one response serve up to `_MAX_NODES` creations. States of a node:
 queued → sent → created | not created (its transaction failed, perhaps because of another node) | unknown (the response
-was lost). The caller creates singly what was not created, and finds out which node was the cause.
+was lost). The caller creates the nodes of a failed transaction one by one, which reveals the cause.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _Waiting = tuple[str, bytes, "asyncio.Future[bool]"]
 
 
 class CreateQueue:
-    """See the module. Lives on one event loop."""
+    """See the module. Belongs to one event loop."""
 
     def __init__(self, session: ZooKeeperSession) -> None:
         self._session = session
@@ -34,8 +34,10 @@ class CreateQueue:
         self._closed = False
 
     def create(self, path: str, data: bytes) -> asyncio.Future[bool]:
-        """Creates a persistent node. The future's result: whether it was created; MetaStoreException,
-        UnknownOutcomeException.
+        """Creates a persistent node.
+
+        Returns:
+            A future: whether the node was created. It may raise MetaStoreException or UnknownOutcomeException.
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[bool] = loop.create_future()
@@ -44,7 +46,7 @@ class CreateQueue:
             return future
         self._queue.append((path, data, future))
         if not self._scheduled and len(self._under_way) < _MAX_TRANSACTIONS:
-            # At the end of this turn of the loop, for what else is asked for in it.
+            # Sent at the end of this turn of the loop, together with other nodes requested in it.
             self._scheduled = True
             loop.call_soon(self._send_next)
         return future
@@ -79,7 +81,7 @@ class CreateQueue:
             if nodes and size > _MAX_BYTES:
                 break
             self._queue.popleft()
-            # Nobody waits for a cancelled one, and a ledger that nobody knows of would stay for ever.
+            # A cancelled creation has no caller, and the ledger would remain although no client knows it.
             if not future.cancelled():
                 nodes.append((path, data, future))
         return nodes

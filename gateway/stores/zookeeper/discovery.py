@@ -29,7 +29,7 @@ class ZooKeeperServiceDiscovery(ServiceDiscovery):
     """The factory reports restored connections to `listeners`."""
 
     def __init__(self, session: ZooKeeperSession, paths: ClusterPaths, manager: Callable[[], str]) -> None:
-        """`manager` names the cluster's ledger manager, known once LAYOUT was read."""
+        """`manager` returns the name of the cluster's ledger manager, which is known once LAYOUT was read."""
         self._session = session
         self._paths = paths
         self._manager = manager
@@ -42,7 +42,7 @@ class ZooKeeperServiceDiscovery(ServiceDiscovery):
         writable = await self._content(self._paths.writable_bookie(bookie_id), None)
         read_only = await self._content(self._paths.read_only_bookie(bookie_id), None)
         if writable is None and read_only is None:
-            # It may have moved to the first list in between.
+            # The bookie may have moved to the first list in between.
             writable = await self._content(self._paths.writable_bookie(bookie_id), None)
         content = writable if writable is not None else read_only
         if content is None or bookie_id == _READ_ONLY_DIRECTORY:
@@ -63,7 +63,7 @@ class ZooKeeperServiceDiscovery(ServiceDiscovery):
     async def _snapshot(self, watch: NodeWatch | None) -> list[RegisteredBookie]:
         writable = set(await self._names(self._paths.available, watch)) - {_READ_ONLY_DIRECTORY}
         read_only = set(await self._names(self._paths.read_only, watch))
-        # Again: a bookie that moved to the first list in between is in none of the two readings.
+        # Read again: a bookie that moved to the first list in between appears in neither of the two results.
         writable |= set(await self._names(self._paths.available, watch)) - {_READ_ONLY_DIRECTORY}
         known = set(await self._names(self._paths.cookies, watch))
 
@@ -86,7 +86,7 @@ class ZooKeeperServiceDiscovery(ServiceDiscovery):
         content = await self._content(listed, watch)
         if content is not None:
             return RegisteredBookie(BookieServiceInfo.announced(bookie_id, content), writable, read_only)
-        # It may have moved between the lists since they were read.
+        # The bookie may have moved between the lists since they were read.
         content = await self._content(other, watch)
         return (
             None
@@ -98,7 +98,7 @@ class ZooKeeperServiceDiscovery(ServiceDiscovery):
         try:
             return await self._session.children(path, watch)
         except NoNodeError:
-            # Without a node there is no watch on its children; one on its creation does as well.
+            # A node that does not exist has no watch on its children; a watch on its creation serves as well.
             if watch is not None and await self._session.exists(path, watch) is not None:
                 return await self._session.children(path, watch)
             return []

@@ -65,7 +65,7 @@ class ZooKeeperLedgerManagerFactory(LedgerManagerFactory):
 
     async def initialize(self) -> None:
         if self._uri.manager is not None:
-            # An unsupported one must not first leave its mark in ZooKeeper.
+            # An unsupported manager must not leave a mark in ZooKeeper first.
             paths_of(self._uri.manager, self._paths.root)
         await self.session.start()
         try:
@@ -112,8 +112,8 @@ class ZooKeeperLedgerManagerFactory(LedgerManagerFactory):
         return self.session.client_restarts
 
     async def revision(self) -> int:
-        """The newest zxid that any session of this process has seen; `catch_up` brings it up to the store's."""
-        # A new session begins at 0.
+        """The newest zxid that any session of this process has seen; `catch_up` advances it to the store's."""
+        # A new session's zxid begins at 0.
         self._revision = max(self._revision, self.session.last_zxid)
         return self._revision
 
@@ -143,7 +143,7 @@ class ZooKeeperLedgerManagerFactory(LedgerManagerFactory):
         return self._manager_name
 
     def _reconnected(self, new_session: bool) -> None:
-        """kazoo has forgotten every watch: all that is watched is read again, a little spread in time."""
+        """kazoo has forgotten every watch: everything that is watched is read again, slightly spread over time."""
         loop = asyncio.get_running_loop()
         if new_session:
             self._registration.session_renewed()
@@ -163,9 +163,9 @@ class ZooKeeperLedgerManagerFactory(LedgerManagerFactory):
     # --- the cluster's nodes ------------------------------------------------------------------------------------
 
     async def _establish_cluster(self) -> str:
-        """The ledger manager's name; LAYOUT and the list of read-only bookies are made where they are missing.
+        """Returns the ledger manager's name; creates LAYOUT and the list of read-only bookies if they are missing.
 
-        Raises MetaStoreException where there is no cluster.
+        Raises MetaStoreException if there is no cluster.
         """
         configured = self._uri.manager
         await self.session.sync(parent_of(self._paths.root))

@@ -37,11 +37,11 @@ class IdBlocks:
         self._reservation: asyncio.Task[BKException | None] | None = None
 
     async def take(self) -> int:
-        """One id. Raises what the generator raises."""
+        """Returns one id. Raises the generator's errors."""
         return (await self.take_many(1))[0]
 
     async def take_many(self, count: int) -> list[int]:
-        """`count` ids, not always consecutive. Raises what the generator raises; then none is taken."""
+        """Returns `count` ids, not always consecutive. Raises the generator's errors; then none is taken."""
         taken: list[int] = []
         try:
             while True:
@@ -64,7 +64,7 @@ class IdBlocks:
             await asyncio.gather(self._reservation, return_exceptions=True)
 
     async def _reserved(self, missing: int) -> None:
-        """Waits for the reservation under way."""
+        """Waits for the running reservation."""
         assert self._reservation is not None
         self._missing += missing
         try:
@@ -80,7 +80,7 @@ class IdBlocks:
 
     async def _fill(self, missing: int) -> BKException | None:
         loop = asyncio.get_running_loop()
-        # Whoever asks in this turn of the loop is counted as well.
+        # Callers in the same turn of the loop are counted as well.
         await asyncio.sleep(0)
         busy = loop.time() - self._reserved_at < _BUSY_SECONDS
         size = self._size * 2 if busy else self._size // 2
@@ -92,7 +92,7 @@ class IdBlocks:
             log_event(_LOG, "ids_not_reserved", logging.DEBUG, error=error)
             return error
         except asyncio.CancelledError:
-            # Only `close` cancels; who waits must not take it for a cancellation of their own.
+            # Only `close` cancels; callers must not take that for a cancellation of their own.
             return MetaStoreException("the metadata store was closed before a ledger id was reserved")
         finally:
             self._reservation = None

@@ -33,7 +33,7 @@ _ATTEMPTS = 3
 
 _BURNT_AT_ONCE = 1000
 _MOST_BURNT = 200_000
-"""Ids that are counted off to come beyond one; further than that 63-bit ids begin, or their next HOB."""
+"""Maximum ids that are skipped to advance beyond one; beyond that, 63-bit ids begin, or the next HOB."""
 
 
 class IdGenerator(Protocol):
@@ -48,8 +48,10 @@ class AdvancingIdGenerator(IdGenerator, Protocol):
     """A generator whose counter an operator can advance."""
 
     async def advance(self, beyond: int) -> int:
-        """Counts on until the next id is above `beyond`, for everybody who counts in this store; an id that may be the
-        next. Raises as `reserve` does."""
+        """Advances the counter until the next id is above `beyond`, for every client of this store.
+
+        Returns the id that may be the next. Raises like `reserve`.
+        """
         ...
 
 
@@ -57,7 +59,7 @@ class ShortIdGenerator:
     """31-bit ids."""
 
     def __init__(self, session: ZooKeeperSession, prefix: str, root: str, *, open_to_all: bool = False) -> None:
-        """`prefix`: path and beginning of the name of the sequential nodes, below the ledgers root `root`.
+        """`prefix`: path and name prefix of the sequential nodes, below the ledgers root `root`.
 
         `open_to_all`: see `ensure_node`.
         """
@@ -92,14 +94,14 @@ class ShortIdGenerator:
             except NoNodeError:
                 await ensure_node(self._session, parent_of(self._prefix), self._root, open_to_all=self._open_to_all)
             except UnknownOutcomeException:
-                # A lost answer costs numbers, nothing else.
+                # A lost response costs only numbers.
                 lost_answers += 1
                 if lost_answers == _ATTEMPTS:
                     raise
 
 
 class LongIdGenerator:
-    """63-bit ids once 31 bits are used up; until then the 31-bit generator's."""
+    """63-bit ids once 31 bits are used up; until then the ids of the 31-bit generator."""
 
     def __init__(self, session: ZooKeeperSession, root: str) -> None:
         self._session = session
@@ -129,7 +131,7 @@ class LongIdGenerator:
         return taken[-1] + 1
 
     async def _begin_hob_beyond(self, beyond: int) -> int:
-        """All who count in this store go on in the largest HOB, also where 31 bits were not used up."""
+        """Creates a larger HOB, with which all clients of this store continue, even if 31 bits were not used up."""
         hob = (beyond >> 32) + 1
         if hob >= _OVERFLOW:
             raise LedgerIdOverflowException(f"there are no ledger ids above {beyond}")
@@ -151,7 +153,7 @@ class LongIdGenerator:
                 await self._create_hob(hob + 1)
 
     async def _current_hob(self) -> int:
-        """The largest HOB, from the cached list where there is one."""
+        """The largest HOB, from the cached list if there is one."""
         while not self._hobs:
             self._hobs = await self._list_hobs()
             if not self._hobs:
@@ -178,7 +180,7 @@ class LongIdGenerator:
             try:
                 await self._session.delete(self._hob_path(hob), version=0)
             except (BKException, KazooException) as error:
-                # Somebody still counts below it, or has deleted it.
+                # Another client still counts below it, or has deleted it.
                 log_event(_LOG, "id_node_stays", logging.DEBUG, path=self._hob_path(hob), error=error)
 
     def _hob_path(self, hob: int) -> str:
@@ -186,7 +188,7 @@ class LongIdGenerator:
 
 
 def id_generator_of(manager: str, session: ZooKeeperSession, root: str) -> AdvancingIdGenerator:
-    """The generator that a ledger manager has in Apache BookKeeper."""
+    """The generator that the ledger manager uses in Apache BookKeeper."""
     if manager == "flat":
         return ShortIdGenerator(session, f"{root}/ID-", root)
     if manager == "legacyhierarchical":

@@ -2,22 +2,23 @@
 
 kazoo is made for callers that may block, on any thread: a call wakes kazoo's thread through a socket pair of small
 capacity, with a byte that is read only while the connection works; and its tables of watchers change on whichever
-thread changes them. Nothing of kazoo therefore runs on the event loop here. The loop appends a request to a queue and
+thread changes them. Therefore nothing of kazoo runs on the event loop here. The loop appends a request to a queue and
 wakes the thread, with one byte for any number of waiting requests, on a non-blocking socket. The thread takes them,
 sends many in one write, and alone touches kazoo's state: pending requests, watchers, session.
 
 There is one queue in the other direction as well: states, responses and watch events reach the loop in the order in
 which they happened, so a response never overtakes an event that ZooKeeper sent before it.
 
-A *generation* is the life of one connection. A request names the one that the loop knows; the thread sends it only
-within that generation. So no request slips into a new session before the loop has dealt with it (see `session`).
+A *generation* is the life of one connection. A request names the generation that the loop knows, and the thread sends
+it only within that generation. So no request reaches a new session before the loop has handled the change (see
+`session`).
 
-The thread may end because of any error of kazoo or of ours. That is reported once; after it a new object is needed.
+Any error of kazoo or of ours may end the thread. That is reported once; then a new object is needed.
 
 This relies on parts of kazoo that are not its interface, which is why its version is pinned: `ConnectionHandler` calls
 `zk_loop` on the thread, `_send_request` when the socket pair is readable and `_read_watch_event` with each event, and
-completes what is in `client._pending` in that order. kazoo has no watch on a tree of nodes: such events look like any
-others, are recognised here by their path, and then passed on to kazoo, since a node's own watch shares the event.
+completes the requests in `client._pending` in that order. kazoo has no watch on a tree of nodes: such events look like
+any others, are recognised here by their path, and then passed on to kazoo, since a node's own watch shares the event.
 
 Not its job: when to reconnect, deadlines, the meaning of errors (`session`).
 """
@@ -46,7 +47,7 @@ from bookgate.runtime.logs import log_bug, log_event
 
 _LOG = logging.getLogger(__name__)
 
-# It warns at each attempt to connect; what matters of that is logged by the session, once a change of state.
+# kazoo warns at each connection attempt; the session logs what matters, once per change of state.
 _KAZOO_LOG = logging.getLogger("bookgate.gateway.stores.zookeeper.kazoo")
 _KAZOO_LOG.setLevel(logging.CRITICAL)
 
@@ -56,31 +57,31 @@ _LAST_XID = 0x7FFFFFFF
 _BYTES_A_WRITE = 256 * 1024
 _WAKE_UPS = 64
 _NEWS_A_TURN = 64
-"""What is handed to the loop in one of its turns: it has other work."""
+"""Items passed to the loop in one of its turns, so that it is not blocked."""
 
 NodeWatch = Callable[[WatchedEvent], None]
-"""What a watch tells, on the event loop. Equal ones on one path count as one."""
+"""Called on the event loop with a watch's event. Equal ones on one path count as one."""
 
 
 @dataclass(frozen=True, slots=True)
 class TreeListener:
-    """Who hears of a tree of nodes that is watched. `select` is called on kazoo's thread, `tell` on the event loop."""
+    """The listener of a watched tree of nodes. `select` is called on kazoo's thread, `tell` on the event loop."""
 
     select: Callable[[str], int | None]
-    """What a path stands for; None for one of no interest."""
+    """The number that a path stands for; None if it is of no interest."""
     tell: Callable[[int], None]
 
 
 MakeHandler = Callable[[], Any]
-"""What kazoo runs on: its threads, sockets and sleeps. A simulator passes its own."""
+"""Creates kazoo's handler: its threads, sockets and sleeps. A simulator passes its own."""
 
 
 class NotSentError(Exception):
-    """The connection was lost before the request was sent: certainly nothing was done."""
+    """The connection was lost before the request was sent: it was certainly not carried out."""
 
 
 class Request(Protocol):
-    """As kazoo has them, and `requests`; `deserialize` of the answer's body is for those that have an answer."""
+    """A request of kazoo or of `requests`; `deserialize` reads the body of the response, if it has one."""
 
     @property
     def type(self) -> int: ...
@@ -89,9 +90,7 @@ class Request(Protocol):
 
 
 class ThreadHandler(SequentialThreadingHandler):  # type: ignore[misc]
-    """kazoo's handler with one thread, without the two that would run callbacks: the callbacks here only pass things
-    on.
-    """
+    """kazoo's handler with a single thread: without the two threads for callbacks, which here only pass things on."""
 
     def start(self) -> None:
         self._running = True
@@ -124,7 +123,7 @@ class Call:
         self.generation = generation
         self.answer: asyncio.Future[Any] = thread.loop.create_future()
         self.sent = False
-        """It may have been sent. Where the answer is cancelled before, it never is."""
+        """The request may have been sent. If the response is cancelled before that, it is never sent."""
 
     @property
     def wanted(self) -> bool:
@@ -135,16 +134,17 @@ class Call:
 
     def set_exception(self, error: Exception) -> None:
         if isinstance(error, KazooException):
-            # kazoo has one error for all calls of a lost connection; raised in each, it would gather all their frames.
+            # kazoo uses one error object for all calls of a lost connection; raised in each, it would collect all their
+            # frames.
             error = type(error)(*error.args)
         elif not isinstance(error, NotSentError):
-            # An answer that can't be read, or one to another request.
+            # The response can't be read, or belongs to another request.
             error = ConnectionLoss(f"{type(error).__name__} {error}")
         self.thread.answered(self, None, error)
 
 
 class _Order(Call):
-    """A request whose answer nobody waits for."""
+    """A request without a caller that waits for the response."""
 
     __slots__ = ()
 
@@ -171,7 +171,7 @@ class _WatchRemoval(_Order):
 
     @property
     def wanted(self) -> bool:
-        """Whether something is watched, or will be by a request that is under way."""
+        """Whether a watch exists, or will be set by a request in flight."""
         client, path = self.thread.client, self.request.path
         return path in client._data_watchers or any(
             getattr(request, "watcher", None) is not None and request.path == path for request, _, _ in client._pending
@@ -182,7 +182,7 @@ class _WatchRemoval(_Order):
 
 
 class _Watcher(NamedTuple):
-    """What kazoo calls when a watch fires, or is gone with the connection."""
+    """Called by kazoo when a watch fires, or is lost with the connection."""
 
     thread: KazooThread
     handler: NodeWatch
@@ -193,7 +193,7 @@ class _Watcher(NamedTuple):
 
 
 class _Connection(ConnectionHandler):  # type: ignore[misc]
-    """kazoo's connection, which takes its requests from `KazooThread` and says when its thread ends."""
+    """kazoo's connection, which takes its requests from `KazooThread` and reports the end of its thread."""
 
     def __init__(self, owner: KazooThread, client: Any, retry: KazooRetry) -> None:
         super().__init__(client, retry, logger=_KAZOO_LOG)
@@ -225,7 +225,7 @@ class _Connection(ConnectionHandler):  # type: ignore[misc]
 
 
 class KazooThread:
-    """See the module. Made, started and called on the event loop; `stop` on another thread, since it blocks."""
+    """See the module. Create, start and call it on the event loop; call `stop` on another thread, since it blocks."""
 
     def __init__(
         self,
@@ -235,7 +235,7 @@ class KazooThread:
         arguments: dict[str, Any],
         session: SessionSeen | None = None,
     ) -> None:
-        """`arguments` are more of `KazooClient`'s; `session` is one to go on with, if it still lives."""
+        """`arguments` are passed to `KazooClient`; `session` is one to continue, if it is still alive."""
         self.loop = asyncio.get_running_loop()
         self._requests: deque[Call] = deque()
         self._woken = False
@@ -243,15 +243,15 @@ class KazooThread:
         self._delivering = False
         self._generation = 0
         self.on_state: Callable[[str, int], None] = lambda state, generation: None
-        """On the loop: kazoo's state, and the generation that begins where it is CONNECTED."""
+        """On the loop: kazoo's state, and the generation that begins if the state is CONNECTED."""
         self.on_ended: Callable[[str], None] = lambda why: None
         """On the loop: the thread has ended."""
         self.session = session
-        """That of the connection of which the loop has heard last."""
+        """The session of the connection that was last reported to the loop."""
         self.last_zxid = 0
-        """The newest transaction of which the loop has been told by an answer; 0 when a session begins."""
+        """The newest transaction in a response that reached the loop; 0 when a session begins."""
         self.tree: TreeListener | None = None
-        """Told of nodes whose tree is watched."""
+        """The listener of the watched tree."""
         self._ended_in = "CLOSED"
         handler = make_handler()
         retry = KazooRetry(max_tries=-1, delay=0.1, backoff=2, max_delay=1.0, sleep_func=handler.sleep_func)
@@ -266,7 +266,7 @@ class KazooThread:
             **arguments,
         )
         if session is not None:
-            # A server that has seen less than this client refuses it.
+            # A server that has seen less than this client rejects the session.
             self.client.last_zxid = session.last_zxid
         self._connection = self.client._connection = _Connection(self, self.client, self.client._conn_retry.copy())
         self.client.add_listener(self._on_kazoo_state)
@@ -274,7 +274,7 @@ class KazooThread:
     # --- on the event loop --------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begins to connect. Raises RuntimeError where no thread can be had."""
+        """Begins to connect. Raises RuntimeError if no thread can be started."""
         self.client.start_async()
         self._wake_sock = self._connection._write_sock
         self._wake_sock.setblocking(False)
@@ -286,21 +286,21 @@ class KazooThread:
         return call
 
     def send(self, request: Request, generation: int) -> None:
-        """Sends a request whose outcome nobody waits for."""
+        """Sends a request without waiting for its outcome."""
         self._put(_Order(self, request, generation))
 
     def remove_data_watch(self, path: str, generation: int) -> None:
-        """Takes all data watches off a path that were asked for before."""
+        """Removes all data watches of a path that were requested before."""
         self._put(_WatchRemoval(self, RemoveDataWatch(path), generation))
 
     def watcher(self, handler: NodeWatch | None) -> _Watcher | None:
-        """What a request gives kazoo for its watch."""
+        """The watcher that a request passes to kazoo."""
         return None if handler is None else _Watcher(self, handler)
 
     def give_up(self) -> None:
-        """Fails what was not sent yet, because its connection is gone."""
+        """Fails the requests that were not sent yet, because their connection is gone."""
         while self._requests:
-            # The thread may take one in this moment.
+            # The thread may take one at this moment.
             with contextlib.suppress(IndexError):
                 self.answered(self._requests.popleft(), None, NotSentError())
 
@@ -309,14 +309,14 @@ class KazooThread:
         self._wake()
 
     def _wake(self) -> None:
-        """From any thread. A byte that is there already does as well."""
+        """Wakes the thread; callable from any thread. A byte that is already waiting suffices."""
         if not self._woken:
             self._woken = True
             with contextlib.suppress(OSError):
                 self._wake_sock.send(b"\0")
 
     def _deliver(self) -> None:
-        # First: whoever adds something from now on calls again.
+        # First, so that callers that add something from now on wake it again.
         self._delivering = False
         for _ in range(_NEWS_A_TURN):
             if not self._news:
@@ -353,27 +353,27 @@ class KazooThread:
             self.give_up()
         self.on_state(state, generation)
 
-    # --- on kazoo's thread, but for what says more --------------------------------------------------------------
+    # --- on kazoo's thread, unless stated otherwise ---------------------------------------------------------------
 
     def tell(self, function: Callable[..., None], *arguments: Any) -> None:
-        """Calls a function on the loop, after everything that was passed on before. From any thread."""
+        """Calls a function on the loop, after everything passed on before. From any thread."""
         self._news.append((function, arguments))
         if self._delivering:
             return
         self._delivering = True
-        # The loop may have been closed first: nobody waits any more.
+        # The loop may have been closed first; then nobody waits any more.
         with contextlib.suppress(RuntimeError):
             self.loop.call_soon_threadsafe(self._deliver)
 
     def answered(self, call: Call, value: Any, error: Exception | None) -> None:
-        """There is a response, or there will be none. From any thread."""
-        # When a session is lost its calls fail afterwards: what it had seen counts no more.
+        """A response has arrived, or never will. From any thread."""
+        # The calls of a lost session fail after its end, when its zxid no longer counts.
         zxid = self.client.last_zxid if call.generation == self._generation else 0
         self.tell(self._settle, call, value, error, zxid)
 
     def take_requests(self, next_xid: Callable[[], int]) -> bytearray:
-        """What is to be sent now, as bytes; from here on the responses are expected in this order."""
-        # First: whoever adds a request from now on wakes again.
+        """Returns the bytes to send now; the responses are expected in this order."""
+        # First, so that callers that add a request from now on wake the thread again.
         self._woken = False
         message = bytearray()
         while self._requests and len(message) < _BYTES_A_WRITE:
@@ -381,7 +381,7 @@ class KazooThread:
                 call = self._requests.popleft()
             except IndexError:
                 break
-            # In this order: who gives up and finds it not sent can rely on it.
+            # In this order: a caller that gives up and sees the request unsent can rely on that.
             call.sent = True
             if call.generation != self._generation:
                 call.set_exception(NotSentError())
@@ -390,7 +390,7 @@ class KazooThread:
         if self._requests:
             self._wake()
             return message
-        # kazoo's own: the one that closes the session.
+        # kazoo's own request, which closes the session.
         for request, result in _drained(self.client._queue):
             self._add(message, request, request.serialize(), result, next_xid())
         return message
@@ -401,7 +401,7 @@ class KazooThread:
         self.client._pending.append((request, result, xid))
 
     def tree_event(self, buffer: Any, offset: int) -> None:
-        """A node was created, changed or deleted that somebody here watches, by itself or with its tree."""
+        """A node was created, changed or deleted that is watched here, by itself or with its tree."""
         tree = self.tree
         if tree is None:
             return

@@ -21,7 +21,7 @@ FACTORY_CLASSES = {
     "hierarchical": f"{_PACKAGE}HierarchicalLedgerManagerFactory",
     "legacyhierarchical": f"{_PACKAGE}LegacyHierarchicalLedgerManagerFactory",
     "longhierarchical": f"{_PACKAGE}LongHierarchicalLedgerManagerFactory",
-    # In no release of BookKeeper: its bookies refuse a cluster that is laid out so.
+    # In no release of BookKeeper: its bookies reject a cluster with this layout.
     "longlonghierarchical": f"{_PACKAGE}LongLongHierarchicalLedgerManagerFactory",
 }
 DEFAULT_MANAGER = "hierarchical"

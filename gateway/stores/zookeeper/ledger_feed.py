@@ -36,7 +36,7 @@ class ZooKeeperLedgerFeed:
         self._listener = TreeListener(paths.ledger_id_at, self._changed)
         self.feeds = LedgerFeeds(self._interest_changed, lambda: session.sync(paths.root))
         self._unanswered = 0
-        """Attempts since the last answer."""
+        """Attempts since the last response."""
         self._has_none = False
         self._asking: asyncio.Task[None] | None = None
 

@@ -16,7 +16,7 @@ from bookgate.ledger.errors import MetaStoreException
 
 
 class ExpectedSize:
-    """How large the metadata of the next listed ledgers may be: ZooKeeper tells it with the metadata only."""
+    """Estimates the size of the next listed ledgers' metadata, which ZooKeeper only reveals with the metadata."""
 
     _FEWEST, _MOST = 8, 200
 
@@ -25,11 +25,11 @@ class ExpectedSize:
         self._bytes = 1.0
 
     def fitting(self, room: int) -> int:
-        """Ledgers to ask for, where so many bytes are wanted."""
+        """The number of ledgers to request if `room` bytes are wanted."""
         return max(1, min(self._most, int(room / self._bytes) + 1))
 
     def saw(self, sizes: Sequence[int]) -> None:
-        """Many small ones let more be asked for, step by step; a large one few at once."""
+        """Learns from the sizes read: many small ones raise the number step by step, a large one resets it."""
         if sizes:
             self._bytes = max(sum(sizes) / len(sizes), self._bytes / 2)
             self._most = min(self._MOST, 2 * self._most) if max(sizes) <= 2 * self._bytes + 1024 else self._FEWEST
@@ -45,7 +45,7 @@ async def list_ids(
             return await session.children(path)
         except NoNodeError:
             if path == paths.root:
-                # Not "no ledgers": whoever takes it for that deletes all of them.
+                # This must not count as "no ledgers": a bookie would then delete all of them.
                 raise MetaStoreException(f"ZooKeeper has no {path}: the ledgers root was removed") from None
             return ()
 
@@ -55,7 +55,7 @@ async def list_ids(
         except NoNodeError:
             return ()
 
-    # A copy that lags would list what is gone and miss what is new.
+    # A lagging server would list deleted ledgers and miss new ones.
     await session.sync(paths.root)
     async with aclosing(paths.runs(children, wanted, numbers)) as runs:
         async for run in runs:

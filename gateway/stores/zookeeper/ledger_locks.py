@@ -57,7 +57,7 @@ class LedgerLocks:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def try_lock(self, ledger_id: int, holder: str) -> LedgerLock | None:
-        """As in the interface."""
+        """See the interface."""
         if ledger_id in self._held or ledger_id in self._busy:
             return None
         self._busy.add(ledger_id)
@@ -79,7 +79,7 @@ class LedgerLocks:
         return lock
 
     async def release(self, lock: LedgerLock) -> None:
-        """As in the interface."""
+        """See the interface."""
         held = self._held.get(lock.ledger_id)
         if held is None or held.lock != lock:
             return
@@ -93,7 +93,7 @@ class LedgerLocks:
         self._busy.discard(lock.ledger_id)
 
     async def is_held(self, lock: LedgerLock) -> bool:
-        """As in the interface."""
+        """See the interface."""
         held = self._held.get(lock.ledger_id)
         if held is None or held.lock != lock:
             return False
@@ -134,7 +134,7 @@ class LedgerLocks:
         for held in list(self._held.values()):
             if new_session:
                 self._lose(held)
-                # The same session may live on behind a client that was made anew, and its nodes with it.
+                # A client that was created anew may continue the same session, and its nodes with it.
                 self._busy.add(held.lock.ledger_id)
                 self._remove_soon(held.lock.ledger_id)
             else:
@@ -160,7 +160,7 @@ class LedgerLocks:
                 await ensure_node(self._session, self._paths.locks, self._paths.root)
 
     async def _delete_own(self, ledger_id: int) -> None:
-        """Deletes the lock's node if it is of this session; bound to its version, so never one that came after it."""
+        """Deletes the lock's node if it belongs to this session; at its version only, so never a successor."""
         path = self._paths.lock(ledger_id)
         stat = await self._session.exists(path)
         if stat is None or stat.ephemeralOwner != self._session.session_id or not stat.version:
@@ -171,7 +171,7 @@ class LedgerLocks:
             return
 
     def _remove_soon(self, ledger_id: int) -> None:
-        """Of a ledger that is busy, and is so until this has succeeded."""
+        """Removes the node of a ledger that is busy until this has succeeded."""
 
         async def remove() -> None:
             while True:
@@ -186,7 +186,7 @@ class LedgerLocks:
         self._start("removal of a lock", remove)
 
     def _look_soon(self, lock: LedgerLock) -> None:
-        """Sees whether the node is there still, and watches it."""
+        """Checks whether the node still exists, and watches it."""
 
         def on_event(event: WatchedEvent) -> None:
             self._look_soon(lock)

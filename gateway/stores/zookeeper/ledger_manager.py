@@ -60,15 +60,15 @@ _CREATE_ATTEMPTS = 3
 _FIRST_FORMAT_WITH_TOKEN = 3
 
 _READ_TOGETHER = 100
-"""Ledgers in one request; a large one would hold up others behind it."""
+"""Ledgers in one request; a larger one would delay the requests behind it."""
 
 _PARALLEL = 64
-"""Calls under way for one caller with many ledgers, and all of them together."""
+"""Concurrent calls for one caller with many ledgers, and for all such callers together."""
 
 
 @dataclass(frozen=True, slots=True)
 class _LedgerWatch:
-    """Tells the listeners of a ledger that it has changed. All of one ledger are equal, so it is told once."""
+    """Reports a change to the listeners of a ledger. All objects of one ledger are equal, so it is reported once."""
 
     listeners: LedgerListeners
     ledger_id: LedgerId
@@ -78,12 +78,12 @@ class _LedgerWatch:
 
 
 class ZooKeeperLedgerManager(LedgerManager):
-    """The factory reports restored connections."""
+    """See the module. The factory reports restored connections."""
 
     def __init__(self, session: ZooKeeperSession, paths: LedgerPaths, ids: IdGenerator) -> None:
         self._session = session
         self._paths = paths
-        # The others remove no empty nodes, or have all ledgers in one.
+        # The other managers remove no empty nodes, or have all ledgers below one node.
         self._scoped = ScopedPaths(paths.root) if paths.removes_parents else None
         self._ids = IdBlocks(ids)
         self._creations = CreateQueue(session)
@@ -92,7 +92,7 @@ class ZooKeeperLedgerManager(LedgerManager):
         self.listeners = LedgerListeners(self._read_and_watch, self._release)
 
     async def close(self) -> None:
-        """Gives up what is in progress."""
+        """Ends everything in progress."""
         await self.listeners.close()
         await self._ids.close()
         await self._creations.close()
@@ -118,7 +118,9 @@ class ZooKeeperLedgerManager(LedgerManager):
     async def _create_or_fail(
         self, request: CreateRequest, number: int | None, no_number: BKException | None
     ) -> LedgerRecord | BKException:
-        """One of many: with the id asked for, or `number`; there was none if `no_number` says why."""
+        """Creates one of many ledgers, with the given id or `number`; `no_number` is the error if there is no
+        number.
+        """
         try:
             if request.ledger_id is not None:
                 return await self._create_given(request.ledger_id, *_with_token(request.metadata))
@@ -135,7 +137,7 @@ class ZooKeeperLedgerManager(LedgerManager):
         return LedgerRecord(ledger_id, metadata, 0)
 
     async def _create_generated(self, number: int, metadata: LedgerMetadata, data: bytes) -> LedgerRecord:
-        """With a fresh id: several such at a time share a transaction, which succeeds but in rare cases."""
+        """Creates a ledger with a fresh id. Concurrent creations share a transaction, which rarely fails."""
         while True:
             ledger_id = LedgerId.unscoped(number)
             try:
@@ -143,11 +145,11 @@ class ZooKeeperLedgerManager(LedgerManager):
                     await self._create_node(ledger_id, metadata, data)
                 return LedgerRecord(ledger_id, metadata, 0)
             except LedgerExistException:
-                # The counter starts anew when its parent is made anew; the next number may be free.
+                # The counter restarts when its parent is created anew; the next number may be free.
                 number = await self._ids.take()
 
     async def _create_together(self, ledger_id: LedgerId, metadata: LedgerMetadata, data: bytes) -> bool:
-        """False if that did not work: creating alone then tells why."""
+        """False if the shared transaction failed: a creation by itself then reveals the cause."""
         try:
             return await self._creations.create(self._path(ledger_id), data)
         except UnknownOutcomeException as lost:
@@ -163,7 +165,7 @@ class ZooKeeperLedgerManager(LedgerManager):
         return await self._read_parts(ledger_ids, lambda ledger_id, content: _stored(ledger_id, content).record)
 
     async def read_listed(self, ledger_ids: Sequence[LedgerId], max_bytes: int) -> list[RawLedgerRecord | BKException]:
-        """As many at a time as are likely to fit, as large as those were that were read last."""
+        """Reads as many ledgers at a time as probably fit, judging by the sizes read last."""
         results: list[RawLedgerRecord | BKException] = []
         size = 0
         while len(results) < len(ledger_ids) and size < max_bytes:
@@ -185,7 +187,7 @@ class ZooKeeperLedgerManager(LedgerManager):
     async def _read_together(
         self, ledger_ids: Sequence[LedgerId], of: Callable[[LedgerId, NodeContent | Exception], T]
     ) -> list[T | BKException]:
-        """What `of` makes of each node; what it raises stands in the place of that."""
+        """Applies `of` to each node; if it raises, the error is the result."""
         records: list[T | BKException] = []
         paths = [self._path_or_error(ledger_id) for ledger_id in ledger_ids]
         async with self._slots:
@@ -226,7 +228,7 @@ class ZooKeeperLedgerManager(LedgerManager):
             try:
                 await remove_empty_parents(self._session, path, self._paths.root)
             except BKException:
-                # The ledger is gone; an empty node above it harms nobody.
+                # The ledger is gone; an empty node above it does no harm.
                 return
 
     # --- all ledgers --------------------------------------------------------------------------------------------
@@ -273,7 +275,9 @@ class ZooKeeperLedgerManager(LedgerManager):
             return ()
 
     async def _require_root(self) -> None:
-        """A scope without nodes has no ledgers; a root that is gone says nothing of any."""
+        """Raises MetaStoreException if the root is gone. A scope without nodes has no ledgers, a missing root proves
+        nothing.
+        """
         if await self._session.exists(self._paths.root) is None:
             raise MetaStoreException(f"ZooKeeper has no {self._paths.root}: the ledgers root was removed")
 
@@ -325,7 +329,9 @@ class ZooKeeperLedgerManager(LedgerManager):
     async def _create_node(
         self, ledger_id: LedgerId, metadata: LedgerMetadata, data: bytes, lost: UnknownOutcomeException | None = None
     ) -> None:
-        """`lost`: an earlier attempt that may have succeeded; from then on no failure says that nothing was done."""
+        """Creates the node. `lost`: an earlier attempt may have succeeded, so no failure may say that nothing was
+        done.
+        """
         has_token = _has_token(metadata)
         for _ in range(_CREATE_ATTEMPTS):
             try:
@@ -333,7 +339,7 @@ class ZooKeeperLedgerManager(LedgerManager):
             except UnknownOutcomeException as error:
                 if not has_token:
                     raise
-                # With a token another try recognises the first.
+                # With a token, another attempt recognises the first one.
                 lost = error
             except MetaStoreException as error:
                 if lost is None:
@@ -348,7 +354,7 @@ class ZooKeeperLedgerManager(LedgerManager):
         raise lost or UnknownOutcomeException(f"whether ledger {ledger_id} was created can't be told")
 
     async def _create_or_find(self, ledger_id: LedgerId, metadata: LedgerMetadata, data: bytes) -> Creator:
-        """Who created the ledger that is there now. Of one that is gone by now nobody can tell."""
+        """Who created the ledger that exists now; unknown if it is gone by now."""
         try:
             await create_with_parents(self._session, self._path(ledger_id), data, self._paths.root)
         except NodeExistsError:
@@ -371,7 +377,7 @@ def _has_token(metadata: LedgerMetadata) -> bool:
 
 
 def _with_token(metadata: LedgerMetadata) -> tuple[LedgerMetadata, bytes]:
-    """The metadata as it is created, and its bytes."""
+    """The metadata with a creator token, and its bytes."""
     if not metadata.creator_token and _has_token(metadata):
         metadata = replace(metadata, creator_token=random.getrandbits(63) or 1)
     return metadata, encode(metadata)
@@ -391,13 +397,13 @@ def _undecoded(ledger_id: LedgerId, content: NodeContent | Exception) -> RawLedg
 
 
 def _stored(ledger_id: LedgerId, content: NodeContent | Exception) -> IncarnatedRecord:
-    """A ledger from its node. Raises what the node's error means, MetadataFormatException."""
+    """The ledger in a node. Raises the error that the node's error stands for, or MetadataFormatException."""
     data, stat = _content(ledger_id, content)
     return IncarnatedRecord(RawLedgerRecord(ledger_id, data, stat.version, stat.ctime).record(), stat.czxid)
 
 
 def _check_version(version: int) -> None:
-    """ZooKeeper takes -1 for any version and has 32 bits; neither may slip through."""
+    """Rejects versions that ZooKeeper would misinterpret: it takes -1 for any version, and has 32 bits."""
     if not 0 <= version < 1 << 31:
         raise MetadataVersionException(f"no ledger is ever at version {version}")
 

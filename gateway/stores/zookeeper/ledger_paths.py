@@ -1,17 +1,17 @@
 """Where each ledger manager keeps a ledger's node, and the order in which its nodes are listed.
 
-A *tree* has fixed digit widths a level: an id, zero-padded to their sum, split at those widths, the last part prefixed
-with `L`. Short hierarchical is 2-4-4, long hierarchical 3-4-4-4-4, flat one level of ten digits or more directly under
-the root. The composite manager, BookKeeper's default, keeps ids below 2**31 - 1 in the short tree and the others in
-the long one. Names of other shapes (LAYOUT, available, idgen, …) are never ledgers. Source:
+A *tree* has fixed digit widths per level: an id, zero-padded to their sum, split at those widths, the last part
+prefixed with `L`. Short hierarchical is 2-4-4, long hierarchical 3-4-4-4-4, flat one level of ten digits or more
+directly under the root. The composite manager, BookKeeper's default, keeps ids below 2**31 - 1 in the short tree and
+the others in the long one. Names of other shapes (LAYOUT, available, idgen, …) are never ledgers. Source:
 docs/protocol/metadata.md#ledger-paths, docs/protocol/metadata.md#listing-ledgers.
 
-Ledgers with a scope lie apart from these, whichever tree manager the cluster has: under `scoped`, scope and id as 16
-hexadecimal digits each, split 4-4-4-4, the last part prefixed with `L` (`ScopedPaths`). The name `scoped` is none that
-a tree has, so everybody else passes over it. Source: docs/protocol/scoped-ledgers.md#zookeeper.
+Ledgers with a scope are stored apart, whichever tree manager the cluster has: under `scoped`, scope and id as 16
+hexadecimal digits each, split 4-4-4-4, the last part prefixed with `L` (`ScopedPaths`). No tree has a node called
+`scoped`, so other implementations skip it. Source: docs/protocol/scoped-ledgers.md#zookeeper.
 
-Listing: children are walked in numeric order, a subtree is skipped when its whole range lies outside what is asked
-for, and the two trees of the composite manager are merged, so ids come strictly ascending whatever stands where. The
+Listing: children are walked in numeric order, a subtree is skipped when its whole range is outside the requested one,
+and the two trees of the composite manager are merged, so ids are strictly ascending whatever tree they are in. The
 readers of children are passed in; when one raises, the listing raises. The next nodes of a level are read while the
 listing waits for its consumer: at most `_AHEAD` leaf nodes of each tree, of at most 10,000 ids, are held.
 """
@@ -37,10 +37,12 @@ FIRST_LONG_ID = (1 << 31) - 1
 LARGEST_ID = (1 << 63) - 1
 
 Children = Callable[[str], Awaitable[Sequence[str]]]
-"""Names of the children of a path; empty for a node that is not there."""
+"""Names of the children of a path; empty if the node does not exist."""
 
 Numbers = Callable[[str, int], Awaitable[Sequence[int]]]
-"""Numbers of a path's children whose names are `L` and so many digits, ascending; none for a node that is not there."""
+"""Numbers of a path's children whose names are `L` and that many digits, ascending; empty if the node does not
+exist.
+"""
 
 _DIGITS = {10: re.compile(r"[0-9]+", re.ASCII), 16: re.compile(r"[0-9a-f]+")}
 
@@ -55,13 +57,13 @@ class IdRange:
     after: int = -1
     before: int = LARGEST_ID + 1
     largest: int = LARGEST_ID
-    """The largest number that is an id at all."""
+    """The largest valid id."""
 
     def overlaps(self, lowest: int, highest: int) -> bool:
         return lowest < self.before and highest > self.after
 
     def select(self, ids: Sequence[int]) -> Sequence[int]:
-        """Those of some ascending ids that are wanted and are ids at all."""
+        """Those of the ascending ids that are in the range and valid."""
         before = min(self.before, self.largest + 1)
         if not ids or (ids[0] > self.after and ids[-1] < before):
             return ids
@@ -69,7 +71,7 @@ class IdRange:
 
 
 class _Node(NamedTuple):
-    """An inner node of a tree: its whole path, and all digits on the way to it."""
+    """An inner node of a tree: its full path, and all digits on the way to it."""
 
     path: str
     digits: str
@@ -77,7 +79,7 @@ class _Node(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """A tree of fixed digit widths a level; digits are of `base`, 10 or 16."""
+    """A tree of fixed digit widths per level; digits are of `base`, 10 or 16."""
 
     widths: tuple[int, ...]
     base: int = 10
@@ -101,14 +103,14 @@ class Tree:
 
     @property
     def pattern(self) -> str:
-        """A regular expression for the paths of ledgers below the root, with a group a level."""
+        """A regular expression for the paths of ledgers below the root, with one group per level."""
         *above, last = (f"([0-9]{{{width}}})" for width in self.widths)
         return "/" + "/".join((*above, f"L{last}"))
 
     async def runs(
         self, root: str, children: Children, numbers: Numbers, wanted: IdRange
     ) -> AsyncGenerator[Sequence[int], None]:
-        """Ids in ascending order, a run a leaf level node."""
+        """Ids in ascending order, one run per leaf level node."""
         width = self.widths[-1]
         leaves = self._nodes(len(self.widths) - 1, root, children, wanted)
         async with aclosing(_ahead(leaves, lambda node: numbers(node.path, width))) as found:
@@ -135,7 +137,7 @@ class Tree:
                 yield node.digits, names
 
     async def _nodes(self, level: int, root: str, children: Children, wanted: IdRange) -> AsyncGenerator[_Node, None]:
-        """The nodes of a level, in order, that may have wanted ids below them."""
+        """The nodes of a level, in order, that may have ids in the range below them."""
         if level == 0:
             yield _Node(root, "")
             return
@@ -153,7 +155,7 @@ class Tree:
 async def _ahead(
     nodes: AsyncGenerator[_Node, None], read: Callable[[_Node], Awaitable[Result]]
 ) -> AsyncGenerator[tuple[_Node, Result], None]:
-    """Each node with what was read of it, in order; the next ones are being read meanwhile."""
+    """Each node with its result, in order; the next ones are read meanwhile."""
 
     async def run(node: _Node) -> Result:
         return await read(node)
@@ -189,21 +191,21 @@ SHORT = Tree((2, 4, 4))
 LONG = Tree((3, 4, 4, 4, 4))
 _HALF = Tree((4, 4, 4, 4), 16)
 SCOPED_ROOT = "scoped"
-"""Below the ledgers root: what is here belongs to ledgers with a scope."""
+"""The parent, below the ledgers root, of all ledgers with a scope."""
 
 
 class LedgerPaths:
-    """One ledger manager's places."""
+    """The paths of one ledger manager."""
 
     def __init__(self, root: str, removes_parents: bool, *patterns: str) -> None:
-        """`patterns`: of the paths of ledgers below the root, the groups together being the id's digits."""
+        """`patterns` match the paths of ledgers below the root; their groups, joined, are the id's digits."""
         self.root = root
         self.removes_parents = removes_parents
         """Whether empty nodes above a removed ledger are removed as well."""
         self._patterns = [re.compile(re.escape(root) + pattern) for pattern in patterns]
 
     def ledger_id_at(self, path: str) -> int | None:
-        """Whose node may be at a whole path; None for a path that is no ledger's."""
+        """The ledger whose node is at a full path; None if the path is not a ledger's."""
         for pattern in self._patterns:
             match = pattern.fullmatch(path)
             if match is not None and (ledger_id := int("".join(match.groups()))) <= LARGEST_ID:
@@ -211,15 +213,15 @@ class LedgerPaths:
         return None
 
     def path(self, ledger_id: int) -> str:
-        """The whole path. Raises IncorrectParameterException for an id that the manager can't hold."""
+        """The full path. Raises IncorrectParameterException for an id that the manager does not support."""
         raise NotImplementedError
 
     def runs(
         self, children: Children, wanted: IdRange, numbers: Numbers | None = None
     ) -> AsyncGenerator[Sequence[int], None]:
-        """All ids in `wanted`, strictly ascending, in non-empty runs of bounded size (but for the flat manager).
+        """All ids in `wanted`, strictly ascending, in non-empty runs of bounded size (except for the flat manager).
 
-        `numbers` reads leaf nodes where there is a quicker way than by names.
+        `numbers` reads leaf nodes faster than by names.
         """
         raise NotImplementedError
 
@@ -275,7 +277,7 @@ class FlatPaths(LedgerPaths):
 
 
 def paths_of(manager: str, root: str) -> LedgerPaths:
-    """The places of a manager by its name in `layout.FACTORY_CLASSES`."""
+    """The paths of a manager by its name in `layout.FACTORY_CLASSES`."""
     if manager == "hierarchical":
         return CompositePaths(root)
     if manager == "flat":
@@ -291,13 +293,13 @@ def paths_of(manager: str, root: str) -> LedgerPaths:
 
 
 class ScopedPaths:
-    """Where the ledgers of scopes other than 0 are, under one ledgers root. Ids are signed halves."""
+    """The paths of ledgers with a scope other than 0, under one ledgers root. Ids are signed halves."""
 
     def __init__(self, root: str) -> None:
         self.root = f"{root}/{SCOPED_ROOT}"
 
     def path(self, ledger_id: LedgerId) -> str:
-        """The whole path."""
+        """The full path."""
         return self._scope(ledger_id.scope_id) + _HALF.path(ledger_id.low & HALF_MASK)
 
     def _scope(self, scope_id: int) -> str:
@@ -307,7 +309,7 @@ class ScopedPaths:
     async def runs(
         self, scope_id: int, children: Children, start_after: int | None, end_before: int | None
     ) -> AsyncGenerator[Sequence[int], None]:
-        """The ids of a scope above and below two of them, in the order of their bits, a run a leaf level node."""
+        """The ids of a scope between two ids (exclusive), in unsigned order, one run per leaf level node."""
         wanted = IdRange(
             -1 if start_after is None else start_after & HALF_MASK,
             HALF_MASK + 1 if end_before is None else end_before & HALF_MASK,
@@ -319,7 +321,7 @@ class ScopedPaths:
                 yield [halves_of(1 << 64 | number)[1] for number in run]
 
     async def scopes(self, children: Children, start_after: int) -> AsyncGenerator[Sequence[int], None]:
-        """The scopes that have a node, in the order of their bits, above one; a run a node above them."""
+        """The scopes above `start_after` that have a node, in unsigned order, one run per node above them."""
         wanted = IdRange(start_after & HALF_MASK, HALF_MASK + 1, HALF_MASK)
         async with aclosing(_HALF.parts(self.root, children, wanted)) as parts:
             async for digits, names in parts:
@@ -346,7 +348,7 @@ async def _merge(
                 yield left
                 left = await anext(first, _NOTHING)
                 continue
-            # What is not above the end of both runs can't be overtaken any more.
+            # Ids that are not above the end of both runs are final.
             border = min(left[-1], right[-1])
             yield sorted({ledger_id for ledger_id in (*left, *right) if ledger_id <= border})
             left = [ledger_id for ledger_id in left if ledger_id > border] or await anext(first, _NOTHING)

@@ -13,7 +13,7 @@ _REMOVED_TOGETHER = 500
 
 
 async def ensure_node(session: ZooKeeperSession, path: str, root: str = "/", *, open_to_all: bool = False) -> None:
-    """Creates an empty persistent node, and what is missing above it below `root`, unless they exist."""
+    """Creates an empty persistent node, and its missing parents below `root`, unless they exist."""
     while True:
         try:
             await session.create(path, open_to_all=open_to_all)
@@ -28,9 +28,9 @@ async def ensure_node(session: ZooKeeperSession, path: str, root: str = "/", *, 
 async def create_with_parents(
     session: ZooKeeperSession, path: str, data: bytes, root: str, *, ephemeral: bool = False
 ) -> None:
-    """Creates a node, and what is missing above it, as often as somebody removes that meanwhile; never the root.
+    """Creates a node and its missing parents, again if somebody removes those meanwhile; never the root.
 
-    Raises NodeExistsError, and MetaStoreException where the root is gone.
+    Raises NodeExistsError, and MetaStoreException if the root is gone.
     """
     while True:
         try:
@@ -49,7 +49,7 @@ async def _ensure_above(session: ZooKeeperSession, path: str, root: str) -> None
 
 
 async def remove_empty_parents(session: ZooKeeperSession, path: str, root: str) -> None:
-    """Removes the nodes above `path`, from below, while they are empty; never the root."""
+    """Removes the nodes above `path`, from the lowest up, while they are empty; never the root."""
     parent = parent_of(path)
     while len(parent) > len(root):
         try:
@@ -76,7 +76,7 @@ async def remove_tree(session: ZooKeeperSession, path: str) -> None:
         try:
             await session.delete_together(below)
         except (NotEmptyError, NoNodeError):
-            # One of them has children, or somebody else removes them as well.
+            # One of them has children, or another process removes them too.
             for child in below:
                 await remove_tree(session, child)
     try:

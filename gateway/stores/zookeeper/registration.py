@@ -50,7 +50,7 @@ class ZooKeeperRegistrationManager(RegistrationManager):
         self._new_sessions = 0
         self._lost: set[str] = set()
         self._again: asyncio.Task[None] | None = None
-        # Two at a time, one to each list, could each delete what the other has made.
+        # Two concurrent moves, one to each list, could each delete the other's node.
         self._moving: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def cluster_instance_id(self) -> str:
@@ -65,7 +65,7 @@ class ZooKeeperRegistrationManager(RegistrationManager):
             self._claims.check(info)
             new_sessions = -1
             while new_sessions != self._new_sessions:
-                # One that began meanwhile does not have what was made before it.
+                # A session that began meanwhile does not have nodes made before it.
                 new_sessions = self._new_sessions
                 await self._put(info, read_only)
             self._held[info.bookie_id] = (info, read_only)
@@ -74,7 +74,7 @@ class ZooKeeperRegistrationManager(RegistrationManager):
         if not self._claims.may_change(bookie_id, lease):
             return
         self._held.pop(bookie_id, None)
-        # Also where nothing is held: a registration whose answer was lost may have left a node of this session.
+        # Even if nothing is held: a registration whose response was lost may have left a node of this session.
         await self._take_back(bookie_id, lease)
 
     async def is_registered(self, info: BookieServiceInfo, *, read_only: bool) -> bool:
@@ -89,7 +89,7 @@ class ZooKeeperRegistrationManager(RegistrationManager):
             await self._delete(path, lambda stored, own: own and same_life(lease_of(stored), lease))
 
     def _lists(self, bookie_id: str, read_only: bool) -> tuple[str, str]:
-        """The bookie's node in the list in which it is to be, and that in the other one."""
+        """The bookie's node in the list in which it must be, and in the other one."""
         writable, other = self._paths.writable_bookie(bookie_id), self._paths.read_only_bookie(bookie_id)
         return (other, writable) if read_only else (writable, other)
 
@@ -119,7 +119,7 @@ class ZooKeeperRegistrationManager(RegistrationManager):
             raise _cookie_conflict(bookie_id, expected_version) from None
 
     def session_renewed(self) -> None:
-        """The old session's nodes are gone or about to go: creates them again."""
+        """The old session's nodes are gone or will be soon: creates them again."""
         self._new_sessions += 1
         self._lost.update(self._held)
         if self._lost and self._again is None:
@@ -131,7 +131,7 @@ class ZooKeeperRegistrationManager(RegistrationManager):
             self._again.cancel()
             await asyncio.gather(self._again, return_exceptions=True)
         for bookie_id, (info, _) in list(self._held.items()):
-            # Out of reach: the nodes go with the session.
+            # If ZooKeeper is unreachable, the nodes are deleted with the session.
             with contextlib.suppress(BKException):
                 if self._session.connected:
                     await self.unregister_bookie(bookie_id, info.lease)
@@ -151,7 +151,7 @@ class ZooKeeperRegistrationManager(RegistrationManager):
             raise
 
     async def _check_not_moved_on(self, info: BookieServiceInfo, path: str) -> None:
-        """Raises MovedOnException where the node is a later one of the same lease."""
+        """Raises MovedOnException if the node is a later one of the same lease."""
         if info.lease is None:
             return
         with contextlib.suppress(NoNodeError):
@@ -186,9 +186,9 @@ class ZooKeeperRegistrationManager(RegistrationManager):
         return True
 
     async def _take_over(self, info: BookieServiceInfo, path: str) -> bool:
-        """True if the node was an earlier one of the same lease and is now this session's.
+        """True if the node was an earlier one of the same lease and now belongs to this session.
 
-        Raises MovedOnException when it is a later one: waiting is of no use.
+        Raises MovedOnException if it is a later one: waiting would not help.
         """
         try:
             stored, stat = await self._session.get(path)
@@ -203,7 +203,7 @@ class ZooKeeperRegistrationManager(RegistrationManager):
         return False
 
     async def _wait_until_gone(self, bookie_id: str, path: str) -> None:
-        """Another session's node: waits for its end up to the session timeout."""
+        """Waits for the end of another session's node, up to the session timeout."""
         log_event(_LOG, "registration_waits", bookie=bookie_id, reason="another session has registered this id")
         changed = asyncio.Event()
 
@@ -211,7 +211,7 @@ class ZooKeeperRegistrationManager(RegistrationManager):
             changed.set()
 
         try:
-            # The server looks for expired sessions once a tick: a little more than the timeout.
+            # The server checks for expired sessions once per tick: a little more than the timeout.
             async with asyncio.timeout(self._session.session_timeout_seconds * 1.2):
                 while await self._session.exists(path, on_event) is not None:
                     await changed.wait()
@@ -220,9 +220,9 @@ class ZooKeeperRegistrationManager(RegistrationManager):
             raise held_by_another(bookie_id) from None
 
     async def _delete(self, path: str, may: Callable[[bytes, bool], bool]) -> None:
-        """Deletes the node if `may`, given its content and whether it is this session's.
+        """Deletes the node if `may`, given its content and whether it is this session's, returns true.
 
-        Bound to the version: a node that another gateway takes over in this moment stays.
+        Deletes that version only: a node that another gateway takes over at this moment stays.
         """
         with contextlib.suppress(NoNodeError, BadVersionError):
             if await self._session.exists(path) is None:
@@ -236,7 +236,7 @@ class ZooKeeperRegistrationManager(RegistrationManager):
             try:
                 failed = {bookie_id for bookie_id in sorted(self._lost) if not await self._try_again(bookie_id)}
             except Exception:
-                self._lost.update(self._held)  # whichever was not reached
+                self._lost.update(self._held)  # those not reached yet
                 raise
             self._lost |= failed
             if failed:
@@ -244,7 +244,7 @@ class ZooKeeperRegistrationManager(RegistrationManager):
         self._again = None
 
     async def _try_again(self, bookie_id: str) -> bool:
-        """False if it failed. A session that is lost meanwhile makes the bookie lost again."""
+        """False if it failed. If the session is lost meanwhile, the bookie counts as lost again."""
         self._lost.discard(bookie_id)
         try:
             async with self._moving[bookie_id]:
@@ -268,7 +268,7 @@ class ZooKeeperRegistrationManager(RegistrationManager):
 
 
 def _real_version(bookie_id: str, version: int) -> int:
-    """ZooKeeper would take -1 for any version."""
+    """Rejects negative versions: ZooKeeper would take -1 for any version."""
     if version < 0:
         raise _cookie_conflict(bookie_id, version)
     return version

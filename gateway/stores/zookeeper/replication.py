@@ -165,10 +165,10 @@ class ZooKeeperReplicationMetadata(ReplicationMetadata):
         return True
 
     async def _create_mark(self, path: str, content: bytes) -> bool:
-        """False where that has to be tried again: somebody made or removed a node meanwhile."""
+        """False if it must be repeated, because a node was created or removed meanwhile."""
         lowest = parent_of(path)
         with contextlib.suppress(NodeExistsError, NoNodeError):
-            # Among many marks most share what is above.
+            # Among many marks, most have their upper directories in common.
             await self._session.create_together([(lowest, b""), (path, content)])
             return True
         missing = [(path, content)]
@@ -230,7 +230,7 @@ class ZooKeeperReplicationMetadata(ReplicationMetadata):
                 continue
 
     async def _check_layout(self) -> None:
-        """Makes the tree where it is missing. Raises MetadataFormatException for one of another layout."""
+        """Creates the tree if it is missing. Raises MetadataFormatException for one of another layout."""
         if self._layout_checked:
             return
         for path, content in ((self._paths.layout, LAYOUT), (self._paths.marks, b""), (self._paths.locks, b"")):
@@ -368,7 +368,7 @@ class ZooKeeperReplicationMetadata(ReplicationMetadata):
             return None
 
     async def _put(self, path: str, content: bytes, *, replace: bool = True, open_to_all: bool = False) -> bool:
-        """Replaces a node's content, or creates it; false if it is there and `replace` is not wanted."""
+        """Replaces a node's content, or creates it; false if it exists and `replace` is false."""
         while True:
             if replace:
                 with contextlib.suppress(NoNodeError):
@@ -385,5 +385,5 @@ class ZooKeeperReplicationMetadata(ReplicationMetadata):
 
 
 def _storable(version: int) -> int:
-    """ZooKeeper's versions have 32 bits; the highest stands for those that no node ever has."""
+    """Caps a version at ZooKeeper's 32 bits; no node ever has the highest one."""
     return min(version, (1 << 31) - 1)

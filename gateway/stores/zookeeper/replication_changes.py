@@ -39,7 +39,7 @@ _DIRECTORY = re.compile(r"[0-9a-f]{4}")
 
 @dataclass(frozen=True, slots=True)
 class _NodeWatch:
-    """All of one node are equal, so an event is told once."""
+    """All objects of one node are equal, so an event is reported once."""
 
     changes: ReplicationChanges
     path: str
@@ -65,12 +65,12 @@ class ReplicationChanges:
         self._task: asyncio.Task[None] | None = None
 
     def look_at(self, path: str) -> None:
-        """Reads a node again, and tells what it says."""
+        """Reads a node again, and reports its contents."""
         self._due[path] = None
         self._wake.set()
 
     def reconnected(self) -> None:
-        """Every watch is gone: reads all that is watched."""
+        """Every watch is gone: reads everything that is watched."""
         if self._task is not None:
             self._look_at_all()
 
@@ -174,7 +174,7 @@ class ReplicationChanges:
             except NoNodeError:
                 self._directories.discard(directory)
                 if directory == self._paths.marks:
-                    # It may be made later.
+                    # The node may be created later.
                     await self._session.exists(directory, _NodeWatch(self, directory))
                 continue
             if self._level(directory) + 1 >= _WATCHED_LEVELS:

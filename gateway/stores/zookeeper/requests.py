@@ -62,7 +62,7 @@ class RemoveDataWatch:
 
 
 class AddTreeWatch:
-    """Watches all nodes below a node, and itself, until the connection ends. ZooKeeper has it since 3.6."""
+    """Watches a node and all nodes below it until the connection ends. Supported since ZooKeeper 3.6."""
 
     type: ClassVar[int] = 106
 
@@ -92,7 +92,7 @@ class RemoveWatches:
 
 
 class CreateNodes:
-    """Creates persistent nodes, all or none. The answer: empty, or the error of the culprit."""
+    """Creates persistent nodes, all or none. The response: empty, or the error of the node that failed."""
 
     type: ClassVar[int] = 14
 
@@ -113,7 +113,7 @@ class CreateNodes:
 
 
 class DeleteNodes:
-    """Deletes nodes of any version, all or none. The answer: empty, or the error of the culprit."""
+    """Deletes nodes of any version, all or none. The response: empty, or the error of the node that failed."""
 
     type: ClassVar[int] = 14
 
@@ -128,11 +128,11 @@ class DeleteNodes:
 
 
 class ReserveNumbers:
-    """Takes `count` numbers in a row from the counter of a node's children.
+    """Takes `count` consecutive numbers from the counter of a node's children.
 
-    Creates an ephemeral sequential node, whose name tells the first number, and then creates and deletes a node as
-    often as the counter is to go on. It is one transaction, so nobody else's number lies between. The answer: the path
-    of the sequential node, or the error of the culprit.
+    Creates an ephemeral sequential node, whose name contains the first number, and then creates and deletes a node once
+    per further number. It is one transaction, so no other client's number is in between. The response: the path of the
+    sequential node, or the error of the operation that failed.
     """
 
     type: ClassVar[int] = 14
@@ -162,7 +162,7 @@ NodeContent = tuple[bytes, ZnodeStat]
 
 
 class ReadNodes:
-    """Content and stat of many nodes in one answer; a node that can't be read answers with its error."""
+    """Content and stat of many nodes in one response; for a node that can't be read, its error."""
 
     type: ClassVar[int] = 22
 
@@ -193,8 +193,8 @@ class ReadNodes:
 class ListNumbered:
     """The numbers of the children whose names are `mark` and exactly `width` digits, ascending.
 
-    For directories of thousands of children: where all names have that shape, as below a leaf node, nothing is done a
-    name; where every possible name is there, the answer is a range.
+    For directories of thousands of children: if all names have that shape, as below a leaf node, there is no work per
+    name; if every possible name exists, the result is a range.
     """
 
     type: ClassVar[int] = 8
@@ -218,7 +218,7 @@ class ListNumbered:
         if len(digits) == count + 1 and len(joined) == count * self._width and joined.isdigit() and not digits[0]:
             del digits[0]
             if max(map(len, digits)) == self._width:
-                # Names are unique: as many as there are numbers are all of them.
+                # Names are unique, so if there are as many as numbers, all numbers are present.
                 return range(count) if count == 10**self._width else sorted(map(int, digits))
         return sorted(self._one_by_one(body, count))
 
@@ -237,7 +237,7 @@ def _buffer(content: bytes) -> bytes:
 
 
 def _read_buffer(data: bytes, offset: int) -> tuple[bytes, int]:
-    """Returns the content and where it ends; an absent one (length -1) counts as empty."""
+    """Returns the content and its end; an absent buffer (length -1) counts as empty."""
     length = max(0, _INT.unpack_from(data, offset)[0])
     start = offset + _INT.size
     return bytes(data[start : start + length]), start + length

@@ -31,7 +31,7 @@ def security_arguments(settings: ZooKeeperSettings) -> dict[str, Any]:
 
 
 def check_files(settings: ZooKeeperSettings) -> None:
-    """kazoo would try for ever. Raises IncorrectParameterException naming the file that can't be used."""
+    """Raises IncorrectParameterException for an unusable file, because kazoo would retry for ever."""
     for key in ("zookeeper_tls_ca", "zookeeper_tls_cert", "zookeeper_tls_key"):
         path = getattr(settings, key)
         if path is not None and not os.access(path, os.R_OK):

@@ -18,8 +18,7 @@ fails with StoreUnreachableException. Errors of the node itself (NoNode, BadVers
 the caller to translate. Responses, events and states arrive in the order in which ZooKeeper sent them: after a
 response, every event of earlier changes has been delivered.
 
-What kazoo has no call for (removing a watch, reading many nodes at once) is in `requests`; everything that touches
-kazoo itself is in `kazoo_thread`.
+Not its job: requests that kazoo lacks (`requests`), kazoo itself (`kazoo_thread`).
 """
 
 from __future__ import annotations
@@ -90,15 +89,15 @@ _LOG = logging.getLogger(__name__)
 _EPHEMERAL = 1
 _EPHEMERAL_SEQUENTIAL = 3
 _RETRY_SECONDS = 1.0
-"""From one client to the next, and from one attempt to catch up with the leader to the next."""
+"""Delay between one client and the next, and between attempts to catch up with the leader."""
 
 
 class GuardGoneError(Exception):
-    """The node on which a change depends has been changed or removed; nothing was done."""
+    """The node that guards a change was changed or removed; nothing was done."""
 
 
 class ZooKeeperSession:
-    """Belongs to one event loop, from `start` to `close`."""
+    """See the module. Belongs to one event loop, from `start` to `close`."""
 
     def __init__(
         self,
@@ -119,7 +118,7 @@ class ZooKeeperSession:
         self._connect_timeout = connect_timeout_seconds
         self._call_timeout = call_timeout_seconds
         self.on_reconnected: Callable[[bool], None] = lambda new_session: None
-        """Called at each way back to connected; true: in a new session, the old one's ephemeral nodes are gone."""
+        """Called at each reconnect. True: the session is new, and the old one's ephemeral nodes are gone."""
         self.kazoo: KazooThread | None = None
         self._started_at = 0.0
         self._connected = asyncio.Event()
@@ -127,9 +126,9 @@ class ZooKeeperSession:
         self._session_lost = False
         self._closed = False
         self.connection_epoch = 0
-        """How often the connection was lost."""
+        """Number of lost connections."""
         self.client_restarts = 0
-        """How often kazoo's thread had ended, and a new client was made."""
+        """Number of clients created because kazoo's thread had ended."""
 
     @property
     def connected(self) -> bool:
@@ -165,9 +164,8 @@ class ZooKeeperSession:
             ) from None
 
     def _tls_question(self) -> str:
-        if not self._settings.zookeeper_tls:
-            return ""
-        return ", does it serve TLS there, and do the certificates of both sides please the other"
+        question = ", does it serve TLS there, and does each side accept the other's certificate"
+        return question if self._settings.zookeeper_tls else ""
 
     async def close(self) -> None:
         """Ends the session and with it its ephemeral nodes. A second call does nothing."""
@@ -181,36 +179,38 @@ class ZooKeeperSession:
     # --- calls --------------------------------------------------------------------------------------------------
 
     async def get(self, path: str, watch: NodeWatch | None = None) -> tuple[bytes, ZnodeStat]:
-        """Content and stat. Raises NoNodeError; then nothing is watched."""
+        """Content and stat. Raises NoNodeError; then no watch is set."""
         found: tuple[bytes, ZnodeStat] = await self._read(lambda kazoo: GetData(path, kazoo.watcher(watch)))
         return found
 
     async def exists(self, path: str, watch: NodeWatch | None = None) -> ZnodeStat | None:
-        """Also watches a node that does not exist."""
+        """The stat; None if the node does not exist, which is watched too."""
         stat: ZnodeStat | None = await self._read(lambda kazoo: Exists(path, kazoo.watcher(watch)))
         return stat
 
     async def children(self, path: str, watch: NodeWatch | None = None) -> list[str]:
-        """Names, in no order. Raises NoNodeError; then nothing is watched."""
+        """Names, in no order. Raises NoNodeError; then no watch is set."""
         names: list[str] = await self._read(lambda kazoo: GetChildren(path, kazoo.watcher(watch)))
         return names
 
     async def sync(self, path: str) -> None:
-        """Later reads are at least as new as the call, and every earlier event has been delivered."""
+        """On return, later reads are at least as new as the call, and every earlier event has been delivered."""
         await self._read(lambda _: Sync(path))
 
     async def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False, open_to_all: bool = False) -> None:
-        """Raises NodeExistsError, NoNodeError (no parent). `open_to_all`: whatever the settings say of the ACL."""
+        """Creates a node. `open_to_all` overrides the ACL of the settings. Raises NodeExistsError, NoNodeError (no
+        parent).
+        """
         acl = OPEN_ACL_UNSAFE if open_to_all else self._node_acl
         await self._change(Create(path, data, acl, _EPHEMERAL if ephemeral else 0))
 
     async def set(self, path: str, data: bytes, version: int) -> ZnodeStat:
-        """Raises NoNodeError, BadVersionError."""
+        """Replaces a node's content at a version. Raises NoNodeError, BadVersionError."""
         stat: ZnodeStat = await self._change(SetData(path, data, version))
         return stat
 
     async def delete(self, path: str, version: int = -1) -> None:
-        """Raises NoNodeError, BadVersionError, NotEmptyError."""
+        """Deletes a node at a version; -1: at any. Raises NoNodeError, BadVersionError, NotEmptyError."""
         await self._change(Delete(path, version))
 
     async def create_together(self, nodes: Sequence[tuple[str, bytes]]) -> None:
@@ -218,10 +218,9 @@ class ZooKeeperSession:
         raise_errors(await self._change(CreateNodes(nodes, self._acl)))
 
     async def take_over(self, path: str, data: bytes, version: int) -> None:
-        """Makes another session's ephemeral node one of this session, at no moment without it.
+        """Makes another session's ephemeral node one of this session, in one transaction.
 
-        Whoever is about to delete the node at its old version fails: the new one has another. Raises NoNodeError,
-        BadVersionError.
+        The new node has another version, so a deletion of the old version fails. Raises NoNodeError, BadVersionError.
         """
         operations = [Delete(path, version), Create(path, data, self._node_acl, _EPHEMERAL)]
         if version == 0:
@@ -229,7 +228,7 @@ class ZooKeeperSession:
         raise_culprit(await self._change(Transaction(operations)))
 
     async def create_ephemeral_at(self, path: str, data: bytes, version: int) -> None:
-        """Creates an ephemeral node that begins at `version`, which tells it from one created plainly.
+        """Creates an ephemeral node that begins at `version`, which distinguishes it from one created by `create`.
 
         Raises NodeExistsError, NoNodeError (no parent).
         """
@@ -244,10 +243,10 @@ class ZooKeeperSession:
     async def set_guarded(
         self, path: str, data: bytes, version: int, guard: tuple[str, int], session_id: int
     ) -> ZnodeStat:
-        """`set`, in one transaction with the check that the node `guard` is there at its version.
+        """`set`, in one transaction with the check that the node `guard` exists at its version.
 
         It is sent in the session `session_id` only. Raises GuardGoneError if the guard or that session is gone,
-        otherwise as `set`.
+        otherwise like `set`.
         """
         operations: Request = Transaction([CheckVersion(*guard), SetData(path, data, version)])
 
@@ -268,10 +267,10 @@ class ZooKeeperSession:
         raise_errors(await self._change(DeleteNodes(paths)))
 
     async def reserve_numbers(self, prefix: str, count: int, *, open_to_all: bool = False) -> str:
-        """Takes `count` numbers in a row from a parent's counter of children.
+        """Takes `count` consecutive numbers from a parent's counter of children.
 
-        Returns the path of the ephemeral node that `prefix` and the first number make; the caller deletes it. Raises
-        NoNodeError (no parent).
+        Returns the path of an ephemeral node, whose name is `prefix` and the first number; the caller deletes it.
+        Raises NoNodeError (no parent).
         """
         paths = await self._change(ReserveNumbers(prefix, count, OPEN_TO_ALL if open_to_all else self._acl))
         raise_errors(paths)
@@ -279,7 +278,7 @@ class ZooKeeperSession:
         return path
 
     async def get_many(self, paths: Sequence[str]) -> list[NodeContent | Exception]:
-        """Content and stat of each node, or kazoo's error for it; one request, so not too many at once."""
+        """Content and stat of each node, or kazoo's error for it; all in one request, so the number must be limited."""
         results: list[NodeContent | Exception] = await self._read(lambda _: ReadNodes(paths))
         return results
 
@@ -289,10 +288,10 @@ class ZooKeeperSession:
         return numbers
 
     async def watch_tree(self, path: str, listener: TreeListener) -> None:
-        """Tells one listener of a session of every node at `path` and below that is created, changed or deleted.
+        """Reports every creation, change and deletion of a node at `path` or below to the session's one listener.
 
-        That begins before this returns, and lasts until the connection is lost. Raises IllegalOpException where the
-        server has no such watches; one before 3.5 also cuts the connection then.
+        Effective on return, and until the connection is lost. Raises IllegalOpException if the server has no such
+        watches; a server before 3.5 also closes the connection then.
         """
 
         def request(kazoo: KazooThread) -> Request:
@@ -307,7 +306,7 @@ class ZooKeeperSession:
             raise
 
     def unwatch_tree(self, path: str) -> None:
-        """Ends that, and every watch of the node `path` itself; waits for nothing."""
+        """Removes the tree watch, and every watch of the node `path` itself, without waiting."""
         if self.kazoo is None:
             return
         self.kazoo.tree = None
@@ -315,12 +314,12 @@ class ZooKeeperSession:
             self.kazoo.send(RemoveWatches(path), self._generation)
 
     def delete_soon(self, path: str) -> None:
-        """Deletes an ephemeral node without waiting for it; if that fails, it goes with the session."""
+        """Deletes an ephemeral node without waiting; if that fails, the node is deleted with the session."""
         if self.kazoo is not None and self.connected:
             self.kazoo.send(Delete(path, -1), self._generation)
 
     def remove_data_watch(self, path: str) -> None:
-        """Takes every data watch off a node that was asked for before, here and on the server; waits for nothing."""
+        """Removes every data watch of a node requested before, here and on the server, without waiting."""
         if self.kazoo is not None and self.connected:
             self.kazoo.remove_data_watch(path, self._generation)
 
@@ -329,10 +328,6 @@ class ZooKeeperSession:
             return await self._call(make)
         except (*CONNECTION_ERRORS, TimeoutError) as error:
             raise MetaStoreException(f"ZooKeeper ({self._servers}) did not answer: {describe(error)}") from error
-        except NODE_ERRORS:
-            raise
-        except ZookeeperError as error:
-            raise ZKException(f"ZooKeeper ({self._servers}) refused: {describe(error)}") from error
 
     async def _change(self, request: Request) -> Any:
         return await self._change_made(lambda _: request)
@@ -344,13 +339,9 @@ class ZooKeeperSession:
             raise UnknownOutcomeException(
                 f"ZooKeeper ({self._servers}) did not answer a change, which may have happened: {describe(error)}"
             ) from error
-        except NODE_ERRORS:
-            raise
-        except ZookeeperError as error:
-            raise ZKException(f"ZooKeeper ({self._servers}) refused: {describe(error)}") from error
 
     async def _call(self, make: Callable[[KazooThread], Request]) -> Any:
-        """Sends once connected. StoreUnreachableException: surely nothing was sent within the deadline."""
+        """Sends once connected. Raises StoreUnreachableException if certainly nothing was sent within the deadline."""
         if self._closed or self.kazoo is None:
             raise StoreUnreachableException(f"the ZooKeeper session with {self._servers} is closed")
         deadline = asyncio.get_running_loop().time() + self._call_timeout
@@ -364,6 +355,10 @@ class ZooKeeperSession:
         try:
             async with asyncio.timeout_at(deadline):
                 return await call.answer
+        except (*CONNECTION_ERRORS, *NODE_ERRORS):
+            raise
+        except ZookeeperError as error:
+            raise ZKException(f"ZooKeeper ({self._servers}) refused: {describe(error)}") from error
         except (TimeoutError, NotSentError) as error:
             if call.sent and isinstance(error, TimeoutError):
                 raise
@@ -387,7 +382,7 @@ class ZooKeeperSession:
         kazoo.start()
 
     def _client_ended(self, kazoo: KazooThread, why: str) -> None:
-        """kazoo's thread is gone: nothing would ever come of this client again."""
+        """kazoo's thread has ended, so this client would never respond again: schedules a new one."""
         if self._closed or kazoo is not self.kazoo:
             return
         self._disconnected("ended", new_session=True)
@@ -403,7 +398,7 @@ class ZooKeeperSession:
         try:
             self._start_client()
         except Exception as error:
-            # No thread, no descriptor: there may be some later.
+            # No thread or descriptor was available; there may be some later.
             log_event(_LOG, "zookeeper_client_not_started", logging.ERROR, error=error, note="it is tried again")
             asyncio.get_running_loop().call_later(_RETRY_SECONDS, self._start_anew)
 
@@ -428,7 +423,7 @@ class ZooKeeperSession:
         self._session_lost = self._session_lost or new_session
 
     def _catch_up(self, kazoo: KazooThread, generation: int) -> None:
-        """A new session's server may not have yet what was seen in the former one."""
+        """Waits until the new session's server has caught up with what the former session has shown."""
         if self._closed or kazoo is not self.kazoo or generation != self._generation:
             return
 

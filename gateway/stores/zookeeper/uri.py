@@ -32,7 +32,7 @@ class ZooKeeperUri:
 
 
 def parse_zookeeper(uri: str) -> ZooKeeperUri:
-    """Raises IncorrectParameterException, saying which part is wrong."""
+    """Parses a URI. Raises IncorrectParameterException, which names the wrong part."""
     match = re.fullmatch(r"zk(?:\+([A-Za-z]+))?://([^/]*)(/.*)?", uri)
     if not match:
         raise IncorrectParameterException(
