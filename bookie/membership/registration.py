@@ -77,11 +77,10 @@ async def check_cookie(
     metadata: LedgerManagerFactory,
     files: FileSystem = REAL_FILE_SYSTEM,
 ) -> str:
-    """Rejects directories of another bookie; writes the cookie into those of a new bookie. The directories must be
-    locked.
+    """Rejects directories of another bookie; writes the cookie into those of a new bookie.
 
-    The loss of what an earlier bookie with the same id may have held is recorded before the metadata store knows the new
-    bookie, so an interrupted start can be repeated.
+    The directories must be locked. Ledgers of an earlier bookie with the same id are recorded (`Limbo`,
+    `closed_before`) before the metadata store knows the new bookie; an interrupted start is repeated.
 
     Returns:
         The instance id of the cluster.
