@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple
@@ -22,7 +22,7 @@ from bookgate.bookie.replication.copies.verdicts import has_last_copies
 from bookgate.bookie.replication.ledger_pages import READ_AT_ONCE, all_pages, read_page, see_all_ledgers
 from bookgate.ledger.errors import BKException, MetadataFormatException
 from bookgate.ledger.ledger_id import LedgerId
-from bookgate.ledger.metadata_store import LedgerManagerFactory, LedgerRecord, Membership
+from bookgate.ledger.metadata_store import BookieSet, LedgerManagerFactory, LedgerRecord, Membership
 from bookgate.runtime.clock import now_ms
 from bookgate.runtime.logs import log_event
 
@@ -76,11 +76,14 @@ class Audits:
         self._statistics = statistics
         self._check_office = check_office
 
-    async def of(self, bookie_ids: Sequence[str], gone: frozenset[str] = frozenset()) -> None:
+    async def of(
+        self, bookie_ids: Sequence[str], emptied: Collection[str] = (), gone: frozenset[str] = frozenset()
+    ) -> None:
         """Marks every ledger that names one of the bookies.
 
         Args:
-            bookie_ids: The bookies.
+            bookie_ids: The bookies. One that has come back since is not marked for, unless it is to be emptied.
+            emptied: Those that are to be emptied, wherever they are.
             gone: If any, only ledgers of which an entry has one copy left without these bookies are marked.
 
         Raises:
@@ -98,6 +101,7 @@ class Audits:
             async for count, due in self._listed(wanted, gone) if named is None else self._in_parts(named, gone):
                 self._check_office()
                 looked += count
+                due = await self._without_returned(due, emptied)
                 await self._mark_all(due)
                 marked += len(due)
         except OfficeLostError:
@@ -135,6 +139,17 @@ class Audits:
     def _not_audited(self, ledger_id: LedgerId, error: MetadataFormatException | str) -> None:
         self._statistics.ledgers_unreadable += 1
         log_event(_log, "ledger_not_audited", logging.ERROR, ledger=ledger_id, error=error)
+
+    async def _without_returned(
+        self, due: Mapping[int, Sequence[str]], emptied: Collection[str]
+    ) -> Mapping[int, Sequence[str]]:
+        """A scan takes its time; who is registered again by its end has all that it had."""
+        if not due:
+            return due
+        found = await self._factory.service_discovery.bookies(BookieSet.ALL)
+        back = {each.bookie_id for each in found if each.registered}.difference(emptied)
+        left = {number: [name for name in names if name not in back] for number, names in due.items()}
+        return {number: names for number, names in left.items() if names}
 
     async def _mark_all(self, due: Mapping[int, Sequence[str]]) -> None:
         """Marks each ledger with these of its bookies."""

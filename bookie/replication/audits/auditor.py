@@ -305,7 +305,7 @@ class Auditor:
             due = list(wanted)
         if due:
             began = self._now()
-            await self._audits.of(due)
+            await self._audits.of(due, verdict.draining)
             self._plan.audited(due, self._now(), self._now() - began, verdict.draining)
 
     async def _audit_held(self, verdict: Verdict) -> None:
@@ -316,7 +316,7 @@ class Auditor:
         due = self._plan_in_storm.due(verdict.held, self._now())
         if due:
             began = self._now()
-            await self._audits.of(due, frozenset(verdict.missed))
+            await self._audits.of(due, gone=frozenset(verdict.missed))
             self._plan_in_storm.audited(due, self._now(), self._now() - began)
 
     async def _list_names(self) -> None:

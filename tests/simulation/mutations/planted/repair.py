@@ -821,6 +821,16 @@ MUTATIONS = (
         REPAIR,
     ),
     Mutation(
+        "audit-marks-for-who-is-back",
+        "auto-recovery",
+        (),
+        "a bookie that comes back while an audit lists the ledgers is marked for all the same",
+        "bookie/replication/audits/audit.py",
+        "                due = await self._without_returned(due, emptied)\n",
+        "",
+        tests=("tests/integration/bookie/replication/test_audits.py",),
+    ),
+    Mutation(
         "drain-not-heard",
         "auto-recovery",
         (),
