@@ -10,6 +10,8 @@ from bookgate.bookie.protocol.auth_gate import GATE
 from bookgate.ledger.transitions import Transitions
 from bookgate.thinclient.core.recovery import RECOVERY
 from bookgate.thinclient.core.tailing import TAIL
+from bookgate.thinclient.core.unbounded.taking_over import TAKE_OVER
+from bookgate.thinclient.core.unbounded.writing import UNBOUNDED_WRITER
 from bookgate.thinclient.core.writing import WRITER
 
 _HEAD = """# States
@@ -22,6 +24,8 @@ occur in it.
 MACHINES: tuple[tuple[str, str, Transitions[Any, Any]], ...] = (
     ("The writer of a ledger", "thinclient/core/writing.py", WRITER),
     ("The recovery of a ledger", "thinclient/core/recovery.py", RECOVERY),
+    ("The writer of an unbounded ledger", "thinclient/core/unbounded/writing.py", UNBOUNDED_WRITER),
+    ("The take-over of an unbounded ledger", "thinclient/core/unbounded/taking_over.py", TAKE_OVER),
     ("A tailing reader", "thinclient/core/tailing.py", TAIL),
     ("A connection that must authenticate or use TLS", "bookie/protocol/auth_gate.py", GATE),
     ("A bookie's life", "bookie/mode/mode.py", LIFECYCLE),

@@ -178,7 +178,7 @@ _WINDOW_BYTES = 8 * 1024 * 1024
 """Maximum payload bytes being read or added again; reads in flight are estimated by the largest entry so far."""
 
 
-class _ReplicaRead:
+class ReplicaRead:
     """The recovery read of one entry: the replicas in turn, and the number of explicit "missing" responses."""
 
     __slots__ = ("_misses_needed", "answer", "misses", "read")
@@ -234,14 +234,14 @@ class LedgerRecovery:
         self._last_entry_lengths: dict[int, int] = {0: 0}
         self._writer: LedgerWriter | None = None
         self._start = NO_ENTRY
-        self._reads: dict[int, _ReplicaRead] = {}
+        self._reads: dict[int, ReplicaRead] = {}
         self._next_to_read = 0
         self._next_to_add = 0
         self._bytes_of_adds = 0
         self._largest = 0
         """Payload bytes of the largest entry so far."""
         self._closing_length: int | None = None
-        self._sizing: _ReplicaRead | None = None
+        self._sizing: ReplicaRead | None = None
         self.state = RECOVERY.initial
 
     @property
@@ -315,7 +315,7 @@ class LedgerRecovery:
             return []
         effects: list[Effect] = []
         for entry_id in range(self._next_to_read, self._next_to_read + self._room()):
-            read = self._reads[entry_id] = _ReplicaRead(entry_id, self._metadata)
+            read = self._reads[entry_id] = ReplicaRead(entry_id, self._metadata)
             effects.append(RecoveryRead(entry_id, read.read.next_replica() or ""))
         self._next_to_read += len(effects)
         assert self._next_to_read >= self._next_to_add, "what is added again was read before"
@@ -455,10 +455,10 @@ class LedgerRecovery:
         if self._closing_length is not None:
             return self._finish(writer.last_add_confirmed, self._closing_length)
         self._on(RecoveryEvent.LENGTH_UNKNOWN)
-        self._sizing = _ReplicaRead(self._start, self._metadata)
+        self._sizing = ReplicaRead(self._start, self._metadata)
         return [RecoveryRead(self._start, self._sizing.read.next_replica() or "")]
 
-    def _sized(self, read: _ReplicaRead) -> Sequence[Effect]:
+    def _sized(self, read: ReplicaRead) -> Sequence[Effect]:
         if isinstance(read.answer, Entry):
             return self._finish(self._start, read.answer.ledger_length)
         error = read.answer.error if isinstance(read.answer, Unreadable) else read.read.error

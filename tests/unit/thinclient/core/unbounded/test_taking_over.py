@@ -1,0 +1,271 @@
+"""Taking an unbounded ledger over: what is kept, what is cut off, who gives way."""
+
+from __future__ import annotations
+
+import pytest
+
+from bookgate.ledger.entry import Entry
+from bookgate.ledger.errors import (
+    LedgerClosedException,
+    LedgerRecoveryException,
+    TermSupersededException,
+    TimeoutException,
+)
+from bookgate.ledger.metadata import LedgerState
+from bookgate.ledger.unbounded import begin_term, close_unbounded, create_unbounded, open_term, terms_of
+from bookgate.thinclient.core.recovery import Missing, Replace, Unreadable
+from bookgate.thinclient.core.unbounded.adds import Horizon
+from bookgate.thinclient.core.unbounded.changes import Holder, closing, taken, taking, trimming
+from bookgate.thinclient.core.unbounded.taking_over import TakeOver, TakeOverAdd, TakeOverState
+from tests.unit.thinclient.core.unbounded.model import LEDGER, SIZE, Client, Model
+
+
+def started(model: Model) -> Client:
+    client = model.client()
+    client.start()
+    return client
+
+
+def test_what_is_not_replicated_is_and_the_end_is_cut() -> None:
+    model = Model()
+    first = started(model)
+    for _ in range(3):
+        first.append()
+    for bookie_id in ("b0", "b1"):
+        for _ in range(3):
+            model.deliver(model.messages_of(f"to {bookie_id}")[-1])
+    model.messages = [message for message in model.messages if message.answer is not None]
+    model.settle()
+    assert list(model.acknowledged) == [0, 1, 2]
+    second = model.client()
+    second.begin_take_over()
+    assert model.metadata.state is LedgerState.IN_RECOVERY
+    model.settle()
+    assert second.opened_at == 3
+    model.check()
+    assert (model.metadata.state, terms_of(model.metadata).term) == (LedgerState.OPEN, 1)
+    for name in ("b0", "b1", "b2"):
+        assert sorted(model.bookies[name].entries) == [0, 1, 2, 3]
+        assert model.bookies[name].entries[3] == Entry(9, 3, -1, 3 * SIZE, b"")
+    second.append()
+    model.settle()
+    assert model.acknowledged[4] == b"2-1".ljust(SIZE, b".")
+    assert second.writer is not None
+    assert second.writer.length == 4 * SIZE
+
+
+def dirty(model: Model, name: str, entry_id: int, payload: bytes) -> None:
+    """The bookie holds an entry of a term before that no other has."""
+    model.bookies[name].entries[entry_id] = Entry(9, entry_id, -1, SIZE, payload)
+
+
+def test_a_dirty_entry_does_not_outlive_the_truncate_entry() -> None:
+    """The published counter-example: one bookie keeps an old value at an id that the next term uses again."""
+    model = Model(spares=0)
+    started(model)
+    # Reading ends at entry 0, which b0 lacks as well; so the old entry 1 is beyond the end.
+    dirty(model, "b0", 1, b"old")
+    second = model.client()
+    second.begin_take_over()
+    model.settle()
+    model.check()
+    assert list(model.bookies["b0"].entries) == [0]
+
+
+def test_a_truncate_entry_is_for_every_member_not_for_its_write_set() -> None:
+    model = Model((4, 2, 2), spares=0)
+    started(model)
+    dirty(model, "b3", 2, b"old")
+    second = model.client()
+    second.begin_take_over()
+    model.settle()
+    assert second.opened_at == 0
+    model.check()
+    assert list(model.bookies["b3"].entries) == [0]
+
+
+def test_a_bookie_that_comes_back_with_dirty_entries_shows_none() -> None:
+    """It was a member once, joins again, and is sent a LAC above its old entry before it has the new one (U4)."""
+    model = Model((3, 3, 2), spares=1)
+    dirty(model, "b3", 1, b"old")
+    second = model.client()
+    second.begin_take_over()
+    model.settle()
+    model.check()
+    for _ in range(3):
+        second.append()
+    for name in ("b0", "b1"):
+        for index in model.messages_of(f"to {name}"):
+            model.deliver(index)
+    for index in model.messages_of("answer"):
+        model.deliver(index)
+    assert sorted(model.acknowledged) == [1, 2, 3]
+    for index in model.messages_of("to b2"):
+        model.lose(index)
+    # b3 has joined. All that it is sent arrives in the worst order.
+    while messages := model.messages_of("to b3"):
+        model.deliver(messages[0])
+        model.check()
+    assert b"old" not in {entry.payload for entry in model.bookies["b3"].entries.values()}
+
+
+def test_one_good_copy_is_kept_though_it_was_never_confirmed() -> None:
+    model = Model(spares=0)
+    first = started(model)
+    first.append()
+    model.deliver(model.messages_of("to b0")[0])
+    model.messages.clear()
+    second = model.client()
+    second.begin_take_over()
+    model.settle()
+    assert second.opened_at == 1
+    assert all(each.entries[0].payload.startswith(b"1-1") for each in model.bookies.values())
+
+
+def test_a_bookie_that_fails_is_replaced_and_the_fragment_stored_with_the_end() -> None:
+    model = Model()
+    first = started(model)
+    first.append()
+    model.deliver(model.messages_of("to b0")[0])
+    model.messages.clear()
+    second = model.client()
+    second.begin_take_over()
+    while second.opened_at is None:
+        for index in model.messages_of("add"):
+            if "to b2" in model.messages[index].text:
+                model.lose(index)
+        if model.messages:
+            model.deliver(0)
+    model.check()
+    assert [(each.first_entry_id, each.ensemble) for each in model.metadata.fragments] == [(0, ("b0", "b1", "b3"))]
+
+
+def take_over(*, lafr: int = -1, lac: int = -1, answers: int = 2) -> TakeOver:
+    """One that is fenced and reads."""
+    core = TakeOver(LEDGER, begin_term(Model(spares=0).metadata, 77))
+    for index in range(answers):
+        core.on_fence_answer(index, Horizon(lac, lafr), 1)
+    return core
+
+
+def test_reading_begins_after_the_lafr_not_after_the_lac() -> None:
+    core = TakeOver(LEDGER, begin_term(Model(spares=0).metadata, 77))
+    core.on_fence_answer(0, Horizon(5, 2), 1)
+    effects = core.on_fence_answer(1, Horizon(4, 3), 1)
+    assert min(effect.entry_id for effect in effects) == 4  # type: ignore[union-attr]
+    entry = Entry(9, 4, 3, 50, b"x" * 10)
+    sent = [each for each in core.on_read_answer(4, entry, 1) if isinstance(each, TakeOverAdd)]
+    assert [(each.add.last_add_confirmed, each.add.lafr) for each in sent] == [(5, 3)] * 3, "frozen (U6)"
+
+
+def test_a_take_over_confirms_nothing_so_that_it_pins_nobody() -> None:
+    core = take_over()
+    sent = [each for each in core.on_read_answer(0, Entry(9, 0, -1, 1, b"x"), 1) if isinstance(each, TakeOverAdd)]
+    for each in sent[:2]:
+        core.on_add_ack(each.add, each.place, 1)
+    failed = sent[1].place
+    (effect,) = core.on_add_failure(failed, TimeoutException("lost"))
+    assert effect == Replace(("b0", "b1", "b2"), {failed.index: failed.bookie_id})
+
+
+def test_fencing_waits_for_coverage() -> None:
+    assert take_over(answers=1).state is TakeOverState.FENCING
+    core = TakeOver(LEDGER, begin_term(Model(spares=0).metadata, 77))
+    for index in range(2):
+        core.on_fence_answer(index, Horizon(-1, -1), 0)
+    assert core.state is TakeOverState.FENCING, "answers of another term count for nothing"
+    timeout = Unreadable(TimeoutException("lost"))
+    core.on_fence_answer(0, timeout, 1)
+    core.on_fence_answer(1, timeout, 1)
+    (failed,) = core.on_fence_answer(2, Horizon(-1, -1), 1)
+    with pytest.raises(LedgerRecoveryException, match="too few bookies"):
+        raise failed.error  # type: ignore[union-attr]
+
+
+def test_a_confirmed_entry_that_is_denied_is_a_loss_not_the_end() -> None:
+    core = take_over(lac=0)
+    core.on_read_answer(0, Missing.MISSING, 1)
+    (failed,) = core.on_read_answer(0, Missing.MISSING, 1)
+    with pytest.raises(LedgerRecoveryException, match="they have lost it"):
+        raise failed.error  # type: ignore[union-attr]
+
+
+def test_neither_readable_nor_surely_missing_ends_it_without_a_result() -> None:
+    core = take_over()
+    core.on_read_answer(0, Missing.MISSING, 1)
+    timeout = Unreadable(TimeoutException("lost"))
+    assert core.on_read_answer(0, Missing.MISSING, 0) == (), "of another term"
+    core.on_read_answer(0, timeout, 1)
+    (failed,) = core.on_read_answer(0, timeout, 1)
+    with pytest.raises(LedgerRecoveryException, match="neither readable nor surely missing"):
+        raise failed.error  # type: ignore[union-attr]
+    assert core.over
+    assert core.on_read_answer(0, Missing.MISSING, 1) == ()
+
+
+def test_the_last_replicated_entry_tells_the_length_where_nothing_is_added_again() -> None:
+    core = take_over(lafr=6, lac=6)
+    core.on_read_answer(7, Missing.MISSING, 1)
+    (read,) = core.on_read_answer(7, Missing.MISSING, 1)
+    assert read.entry_id == 6  # type: ignore[union-attr]
+    sent = core.on_read_answer(6, Entry(9, 6, 5, 700, b"x"), 1)
+    assert [(each.add.entry_id, each.add.length, each.add.truncate) for each in sent] == [(7, 700, True)] * 3  # type: ignore[union-attr]
+
+
+def test_an_unfinished_take_over_is_taken_over() -> None:
+    model = Model()
+    first = started(model)
+    first.append()
+    model.settle()
+    second, third = model.client(), model.client()
+    second.begin_take_over()
+    model.deliver(0)
+    third.begin_take_over()
+    assert (model.metadata.state, terms_of(model.metadata).term) == (LedgerState.IN_RECOVERY, 2)
+    model.settle()
+    assert isinstance(second.failed, TermSupersededException)
+    assert third.opened_at == 1
+    model.check()
+    first.append()
+    model.settle()
+    assert isinstance(first.failed, TermSupersededException)
+    assert first.given_up == [1]
+
+
+# The changes of the metadata
+
+FRESH = create_unbounded(Model().metadata)
+
+
+def test_of_two_that_take_the_same_term_one_gives_way() -> None:
+    mine, other = taking(FRESH, 1), taking(FRESH, 2)
+    taken_over = mine(FRESH)
+    assert taken_over is not None
+    assert mine(taken_over) is None, "its own write, whose answer was lost"
+    with pytest.raises(TermSupersededException, match="meanwhile"):
+        other(taken_over)
+
+
+def test_only_the_holder_changes_and_finds_its_own_writes() -> None:
+    before = begin_term(FRESH, 1)
+    done = taken(Holder(1, 1), before, ())(before)
+    assert done is not None
+    assert done.state is LedgerState.OPEN
+    assert taken(Holder(1, 1), before, ())(done) is None
+    closed = closing(Holder(1, 1), 5, 50)(done)
+    assert closed is not None
+    assert closing(Holder(1, 1), 5, 50)(closed) is None
+    with pytest.raises(LedgerClosedException):
+        closing(Holder(1, 1), 6, 50)(closed)
+    lost = begin_term(open_term(before), 2)
+    for change in (taken(Holder(1, 1), before, ()), closing(Holder(1, 1), 5, 50)):
+        with pytest.raises(TermSupersededException):
+            change(lost)
+
+
+def test_a_trim_that_moves_nothing_writes_nothing() -> None:
+    assert trimming(5)(FRESH) is None
+    closed = close_unbounded(FRESH, 9, 90)
+    trimmed = trimming(5)(closed)
+    assert trimmed is not None
+    assert trimming(5)(trimmed) is None

@@ -1,0 +1,115 @@
+"""What the writer and the take-over of an unbounded ledger work with: bookies at their places, adds, and effects."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from bookgate.ledger.errors import BKException
+from bookgate.thinclient.core.recovery import Replace
+from bookgate.thinclient.core.unbounded.changes import NewFragment
+
+
+class Place:
+    """A bookie at its index of the ensemble. A response is reported with the place to which the request was sent."""
+
+    __slots__ = ("bookie_id", "clean", "index", "truncating")
+
+    def __init__(self, index: int, bookie_id: str, *, clean: bool) -> None:
+        self.index = index
+        self.bookie_id = bookie_id
+        self.clean = clean
+        """It holds nothing dirty above what this term has written."""
+        self.truncating: Add | None = None
+        """Its first add, which carries the truncate flag and was not acknowledged yet."""
+
+
+class Add:
+    """An add in progress. `token` belongs to the caller."""
+
+    __slots__ = (
+        "acked",
+        "entry_id",
+        "indexes",
+        "lafr",
+        "last_add_confirmed",
+        "length",
+        "sent",
+        "size",
+        "token",
+        "truncate",
+    )
+
+    def __init__(
+        self, entry_id: int, size: int, length: int, horizon: Horizon, indexes: Sequence[int], *, truncate: bool = False
+    ) -> None:
+        self.entry_id = entry_id
+        self.size = size
+        """Payload bytes."""
+        self.length = length
+        """The ledger's payload bytes including this entry."""
+        self.last_add_confirmed, self.lafr = horizon
+        """What its packet and its requests say, also those that are sent later."""
+        self.indexes = indexes
+        """Where it has to be: its write set, or every index for a truncate entry."""
+        self.truncate = truncate
+        self.sent = 0
+        """Indexes whose present bookie was sent the add, as bits."""
+        self.acked = 0
+        """Those of them that acknowledged it."""
+        self.token: object = None
+
+    @property
+    def replicated(self) -> bool:
+        """It is everywhere where it has to be."""
+        return self.acked.bit_count() == len(self.indexes)
+
+
+class Horizon(NamedTuple):
+    """How far a ledger is confirmed and fully replicated."""
+
+    last_add_confirmed: int
+    lafr: int
+
+
+class SendAdd(NamedTuple):
+    """Send an add to a bookie; report the result with the place."""
+
+    add: Add
+    place: Place
+    truncate: bool
+    """The request carries the truncate flag."""
+
+
+class Confirmed(NamedTuple):
+    """Tell the application that these are written, in this order."""
+
+    adds: Sequence[Add]
+
+
+class FailedAdds(NamedTuple):
+    """The writer is over: tell the application that these failed, and why."""
+
+    adds: Sequence[Add]
+    error: BKException
+
+
+class ChooseEnsemble(NamedTuple):
+    """Choose an ensemble for the next fragment; report it with `on_ensemble`."""
+
+    present: tuple[str, ...]
+
+
+class StoreFragment(NamedTuple):
+    """Store it in the metadata; then `on_stored`, or `disengage`."""
+
+    new: NewFragment
+
+
+class RetryLater(NamedTuple):
+    """Call `retry` after a pause: there was no bookie for those that failed."""
+
+    failed: Mapping[str, BKException]
+
+
+Effect = SendAdd | Confirmed | FailedAdds | Replace | ChooseEnsemble | StoreFragment | RetryLater

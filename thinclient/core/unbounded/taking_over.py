@@ -1,0 +1,396 @@
+"""Taking an unbounded ledger over: what the terms before have left is found, replicated, and cut off behind its end.
+
+The metadata are IN_RECOVERY at the client's own term before this begins (`changes.taking`). States (`TakeOverState`,
+with the table `TAKE_OVER`):
+
+* *fencing*: each bookie of the last fragment is asked for LAC and LAFR, with the term. It ends when the ensemble is
+  covered: in every write set fewer than ack quorum bookies are unknown. S = max(highest LAFR, first entry of the
+  fragment − 1) is where reading begins, and the highest LAC and S are the LAC and LAFR of this take-over for good.
+* *reading forward* from S + 1, from the last fragment as it was at the start, each entry from one replica after the
+  other, with the term. One good copy is enough; write quorum − ack quorum + 1 explicit "missing" answers are the end;
+  otherwise the take-over fails. Copies are added again in entry order, to their whole write sets. An end at or below
+  the LAC is a loss of confirmed entries, and fails: it is never taken for the end.
+* *sizing*, only if there was nothing to add again and the fragment holds entries: entry S is read, since its packet
+  has the ledger's length. Before the fragment's first entry the metadata have it.
+* *storing*: the truncate entry follows at the first id that was not there; then all adds, and it, have to be on all
+  their bookies. Bookies that fail are replaced in memory only; the write that ends the take-over stores the fragments.
+* *finished*: the caller stores it (`changes.taken`), and is the writer from then on. Or *failed*: the ledger stays
+  IN_RECOVERY, and is taken over again by whoever tries, at a higher term.
+
+Events in: `begin`, `on_fence_answer`, `on_read_answer`, `on_add_ack`, `on_add_failure`, `on_replacements`, `retry`.
+Effects out: a list of `FenceRead`, `RecoveryRead`, `TakeOverAdd`, `Replace`, `RetryLater`, `TakenOver`, `Failed`.
+
+Invariants. U1: a bookie that refuses the term ends it. U2: an answer of another term counts for nothing. U3: the
+truncate entry is on every member. U6: reading begins at LAFR + 1, and all adds carry the LAC and LAFR of the fencing.
+U5: a value that was confirmed is below the end, as coverage finds at least one of its copies.
+
+Not its job: digests (a bad one arrives as `Unreadable`), packets, time, the metadata. Source:
+docs/protocol/unbounded-ledgers.md#taking-over.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from typing import NamedTuple, cast
+
+from bookgate.ledger.entry import Entry
+from bookgate.ledger.errors import (
+    BKException,
+    InvalidTermException,
+    LedgerRecoveryException,
+    TermSupersededException,
+    UnexpectedConditionException,
+)
+from bookgate.ledger.ledger_id import NO_ENTRY, LedgerId
+from bookgate.ledger.metadata import LedgerMetadata
+from bookgate.ledger.quorum import CoverageSet
+from bookgate.ledger.transitions import Transitions
+from bookgate.ledger.unbounded import terms_of
+from bookgate.thinclient.core.ensemble_change import Replacements
+from bookgate.thinclient.core.entry_read import ENDS_AT_ONCE
+from bookgate.thinclient.core.recovery import (
+    DEFAULT_READ_BATCH,
+    Answer,
+    Failed,
+    FenceRead,
+    Missing,
+    RecoveryRead,
+    Replace,
+    ReplicaRead,
+    Unreadable,
+)
+from bookgate.thinclient.core.unbounded.adds import (
+    Add,
+    FailedAdds,
+    Horizon,
+    Place,
+    RetryLater,
+    SendAdd,
+    StoreFragment,
+)
+from bookgate.thinclient.core.unbounded.adds import Effect as WriterEffect
+from bookgate.thinclient.core.unbounded.changes import NewFragment
+from bookgate.thinclient.core.unbounded.writing import UnboundedWriter
+
+
+class TakeOverState(enum.Enum):
+    """Where a take-over is."""
+
+    FENCING = "the bookies of the last fragment are asked for LAC and LAFR"
+    READING = "entries are read forward and added again"
+    SIZING = "the last replicated entry is read for the ledger's length"
+    STORING = "the end is known; the last adds and the truncate entry are outstanding"
+    FINISHED = "everything is on all its bookies"
+    FAILED = "the ledger stays IN_RECOVERY; it can be taken over again"
+
+
+class TakeOverEvent(enum.Enum):
+    """What moves a take-over from state to state."""
+
+    COVERED = "fewer than an ack quorum of every write set is unknown"
+    LENGTH_UNKNOWN = "an entry is surely missing, and none before it told the length"
+    END_FOUND = "an entry is surely missing, and the length is known"
+    DONE = "all adds and the truncate entry are stored"
+    FAILED = (
+        "a higher term; an entry neither readable nor surely missing; a confirmed one missing; too few bookies fenced"
+    )
+
+
+TAKE_OVER = Transitions(
+    TakeOverState.FENCING,
+    {
+        TakeOverState.FENCING: {
+            TakeOverEvent.COVERED: TakeOverState.READING,
+            TakeOverEvent.FAILED: TakeOverState.FAILED,
+        },
+        TakeOverState.READING: {
+            TakeOverEvent.LENGTH_UNKNOWN: TakeOverState.SIZING,
+            TakeOverEvent.END_FOUND: TakeOverState.STORING,
+            TakeOverEvent.FAILED: TakeOverState.FAILED,
+        },
+        TakeOverState.SIZING: {
+            TakeOverEvent.END_FOUND: TakeOverState.STORING,
+            TakeOverEvent.FAILED: TakeOverState.FAILED,
+        },
+        TakeOverState.STORING: {
+            TakeOverEvent.DONE: TakeOverState.FINISHED,
+            TakeOverEvent.FAILED: TakeOverState.FAILED,
+        },
+        TakeOverState.FINISHED: {},
+        TakeOverState.FAILED: {},
+    },
+)
+
+
+class TakeOverAdd(NamedTuple):
+    """Send a recovery add of `payload` to a bookie; report the result with the place."""
+
+    add: Add
+    payload: bytes
+    place: Place
+
+
+class TakenOver(NamedTuple):
+    """Store this (`changes.taken`), and write on after the truncate entry."""
+
+    truncate_entry_id: int
+    length: int
+    fragments: Sequence[NewFragment]
+    """What the take-over has added or changed, ascending."""
+
+
+Effect = FenceRead | RecoveryRead | TakeOverAdd | Replace | RetryLater | TakenOver | Failed
+
+_AT_FIRST = 16
+"""Entries read ahead until the first one is there: most take-overs find few."""
+_WINDOW_BYTES = 8 * 1024 * 1024
+"""Payload bytes being read or added again at most; reads are estimated by the largest entry so far."""
+_BATCHES_OF_ADDS = 3
+"""Batches being added again while another is read."""
+
+
+class TakeOver:
+    """One attempt of one client."""
+
+    def __init__(self, ledger_id: LedgerId, metadata: LedgerMetadata, read_batch: int = DEFAULT_READ_BATCH) -> None:
+        """`metadata` are IN_RECOVERY at this client's term."""
+        self._ledger_id = ledger_id
+        self._metadata = metadata
+        self._read_batch = read_batch
+        self._ensemble = metadata.last_fragment.ensemble
+        self._coverage = CoverageSet(metadata.ensemble_size, metadata.write_quorum_size, metadata.ack_quorum_size)
+        self._unheard = set(range(metadata.ensemble_size))
+        self._fence_errors: dict[str, BKException] = {}
+        self._highest = Horizon(NO_ENTRY, NO_ENTRY)
+        self._start = NO_ENTRY
+        self._writer: UnboundedWriter | None = None
+        self._fragments: dict[int, NewFragment] = {}
+        self._reads: dict[int, ReplicaRead] = {}
+        self._sizing: ReplicaRead | None = None
+        self._next_to_read = self._next_to_add = 0
+        self._length: int | None = None
+        self._largest = 0
+        self.term = terms_of(metadata).term
+        self.state = TAKE_OVER.initial
+
+    @property
+    def over(self) -> bool:
+        """Finished or failed: later events have no effect."""
+        return self.state is TakeOverState.FINISHED or self.state is TakeOverState.FAILED
+
+    def _on(self, event: TakeOverEvent) -> None:
+        self.state = TAKE_OVER.after(self.state, event)
+
+    def begin(self) -> Sequence[Effect]:
+        """Fences the last fragment."""
+        return [FenceRead(index, bookie) for index, bookie in enumerate(self._ensemble)]
+
+    # Fencing
+
+    def on_fence_answer(self, index: int, answer: Horizon | Unreadable, term: int) -> Sequence[Effect]:
+        """What a bookie knows of LAC and LAFR, -1 where it knows nothing; `term` is that of its answer."""
+        if self.state is not TakeOverState.FENCING or index not in self._unheard:
+            return ()
+        if isinstance(answer, Unreadable):
+            if fatal := self._fatal(answer.error):
+                return self._fail(fatal)
+            self._unheard.discard(index)
+            self._fence_errors[self._ensemble[index]] = answer.error
+        elif term == self.term:
+            self._unheard.discard(index)
+            self._coverage.mark_known(index)
+            self._highest = Horizon(*map(max, self._highest, answer))
+        if self._coverage.covered:
+            return self._start_reading()
+        return () if self._unheard else self._fail(self._too_few_fenced())
+
+    def _too_few_fenced(self) -> BKException:
+        reasons = "; ".join(f"{bookie}: {error}" for bookie, error in self._fence_errors.items())
+        return LedgerRecoveryException(
+            f"ledger {self._ledger_id} can't be taken over: too few bookies of {', '.join(self._ensemble)} answered "
+            f"({reasons}). Try again once they are back",
+            ledger_id=self._ledger_id,
+            first_entry_id=self._metadata.last_fragment.first_entry_id,
+            bookies=self._fence_errors,
+        )
+
+    def _fatal(self, error: BKException) -> BKException | None:
+        """The error of the whole take-over that one answer is, if it is one."""
+        if isinstance(error, InvalidTermException):
+            return TermSupersededException(
+                f"another client has taken over ledger {self._ledger_id} at a term above {self.term}",
+                ledger_id=self._ledger_id,
+            )
+        return error if isinstance(error, ENDS_AT_ONCE) else None
+
+    # Reading forward
+
+    def _start_reading(self) -> Sequence[Effect]:
+        self._on(TakeOverEvent.COVERED)
+        before = self._metadata.last_fragment.first_entry_id - 1
+        self._start = max(self._highest.lafr, before)
+        self._length = terms_of(self._metadata).length_before if self._start == before else None
+        frozen = Horizon(max(self._highest.last_add_confirmed, self._start), self._start)
+        self._highest = frozen
+        self._writer = UnboundedWriter(self._ledger_id, self._metadata, self._start, self._length or 0, frozen=frozen)
+        self._next_to_read = self._next_to_add = self._start + 1
+        return self._read_ahead()
+
+    def _read_ahead(self) -> Sequence[Effect]:
+        if self.state is not TakeOverState.READING:
+            return ()
+        effects: list[Effect] = []
+        for entry_id in range(self._next_to_read, self._next_to_read + self._room()):
+            read = self._reads[entry_id] = ReplicaRead(entry_id, self._metadata)
+            effects.append(RecoveryRead(entry_id, read.read.next_replica() or ""))
+        self._next_to_read += len(effects)
+        return effects
+
+    def _room(self) -> int:
+        """How many entries may be read ahead now: none until half the batch is used up."""
+        assert self._writer is not None
+        ahead, adds = self._next_to_read - self._next_to_add, self._writer.pending_count
+        if ahead > self._read_batch // 2 or adds > self._read_batch * _BATCHES_OF_ADDS:
+            return 0
+        being_added = self._writer.length - self._writer.replicated_length
+        fits = (_WINDOW_BYTES - being_added) // self._largest if self._largest else _AT_FIRST
+        return max(min(self._read_batch, fits) - ahead, 0 if ahead or adds else 1)
+
+    def on_read_answer(self, entry_id: int, answer: Answer, term: int) -> Sequence[Effect]:
+        """A replica's response to a recovery read; `term` is that of its answer, if it is one."""
+        if self.over or (term != self.term and not isinstance(answer, Unreadable)):
+            return ()
+        if isinstance(answer, Unreadable) and (fatal := self._fatal(answer.error)):
+            return self._fail(fatal)
+        read = self._sizing if self._sizing is not None else self._reads.get(entry_id)
+        if read is None or read.answer is not None or read.read.entry_id != entry_id:
+            return ()
+        replica = read.on_answer(answer)
+        if replica is not None:
+            return [RecoveryRead(entry_id, replica)]
+        return self._sized(read) if read is self._sizing else self._advance()
+
+    def _advance(self) -> Sequence[Effect]:
+        """Processes completed reads in entry order."""
+        effects: list[Effect] = []
+        while (
+            self.state is TakeOverState.READING
+            and (read := self._reads.get(self._next_to_add))
+            and read.answer is not None
+        ):
+            entry_id = self._next_to_add
+            del self._reads[entry_id]
+            if isinstance(read.answer, Entry):
+                effects += self._add_again(read.answer)
+            elif isinstance(read.answer, Missing):
+                effects += self._end_found(entry_id)
+            else:
+                effects += self._fail(self._unreadable(entry_id, read.answer.error))
+        return [*effects, *self._read_ahead()]
+
+    def _add_again(self, entry: Entry) -> Sequence[Effect]:
+        assert self._writer is not None
+        size = len(entry.payload)
+        if entry.entry_id != self._next_to_add or entry.ledger_length < size:
+            return self._fail(
+                UnexpectedConditionException(
+                    f"ledger {self._ledger_id}: entry {entry.entry_id} of length {entry.ledger_length} came where "
+                    f"entry {self._next_to_add} was read"
+                )
+            )
+        self._next_to_add += 1
+        self._length = entry.ledger_length
+        self._largest = max(self._largest, size, 1)
+        return self._run(self._writer.add_again(size, entry.ledger_length, entry.payload))
+
+    def _unreadable(self, entry_id: int, error: BKException) -> BKException:
+        return LedgerRecoveryException(
+            f"ledger {self._ledger_id} can't be taken over: entry {entry_id} is neither readable nor surely missing "
+            f"({error}). Try again once its bookies are back",
+            ledger_id=self._ledger_id,
+            first_entry_id=self._metadata.last_fragment.first_entry_id,
+            bookies=error.bookies,
+        )
+
+    def _end_found(self, entry_id: int) -> Sequence[Effect]:
+        self._reads.clear()
+        if entry_id <= self._highest.last_add_confirmed:
+            return self._fail(
+                LedgerRecoveryException(
+                    f"ledger {self._ledger_id} can't be taken over: its bookies deny entry {entry_id}, though entries "
+                    f"up to {self._highest.last_add_confirmed} were confirmed: they have lost it",
+                    ledger_id=self._ledger_id,
+                )
+            )
+        if self._length is not None:
+            self._on(TakeOverEvent.END_FOUND)
+            return self._truncate(self._length)
+        self._on(TakeOverEvent.LENGTH_UNKNOWN)
+        self._sizing = ReplicaRead(self._start, self._metadata)
+        return [RecoveryRead(self._start, self._sizing.read.next_replica() or "")]
+
+    def _sized(self, read: ReplicaRead) -> Sequence[Effect]:
+        if not isinstance(read.answer, Entry):
+            error = read.answer.error if isinstance(read.answer, Unreadable) else read.read.error
+            return self._fail(self._unreadable(self._start, error or LedgerRecoveryException("it is missing")))
+        self._on(TakeOverEvent.END_FOUND)
+        return self._truncate(read.answer.ledger_length)
+
+    def _truncate(self, length: int) -> Sequence[Effect]:
+        assert self._writer is not None
+        return self._run(self._writer.begin_truncate(length))
+
+    # Adding again
+
+    def on_add_ack(self, add: Add, place: Place, term: int) -> Sequence[Effect]:
+        """A bookie has stored an add."""
+        if self.over or self._writer is None:
+            return ()
+        return self._run(self._writer.on_ack(add, place, term))
+
+    def on_add_failure(self, place: Place, error: BKException) -> Sequence[Effect]:
+        """A bookie failed to store an add."""
+        if self.over or self._writer is None:
+            return ()
+        return self._run(self._writer.on_failure(place, error))
+
+    def on_replacements(self, replacements: Replacements) -> Sequence[Effect]:
+        """The replacements that placement found, possibly fewer than requested."""
+        if self.over or self._writer is None:
+            return ()
+        return self._run(self._writer.on_replacements(replacements))
+
+    def retry(self) -> Sequence[Effect]:
+        """Tries the bookies that failed, and for which there was no other, again."""
+        if self.over or self._writer is None:
+            return ()
+        return self._run(self._writer.retry())
+
+    def _run(self, effects: Sequence[WriterEffect]) -> Sequence[Effect]:
+        """Turns the writer's effects into this one's: its fragments are kept in memory."""
+        assert self._writer is not None
+        found: list[Effect] = []
+        for effect in effects:
+            if isinstance(effect, SendAdd):
+                found.append(TakeOverAdd(effect.add, cast("bytes", effect.add.token), effect.place))
+            elif isinstance(effect, StoreFragment):
+                self._fragments[effect.new.fragment.first_entry_id] = effect.new
+                found += self._run(self._writer.on_stored())
+            elif isinstance(effect, FailedAdds):
+                return [*found, *self._fail(effect.error)]
+            elif isinstance(effect, Replace | RetryLater):
+                found.append(effect)
+        return [*found, *self._read_ahead(), *self._finish_if_done()]
+
+    def _finish_if_done(self) -> Sequence[Effect]:
+        writer = self._writer
+        if self.state is not TakeOverState.STORING or writer is None or writer.pending_count:
+            return ()
+        self._on(TakeOverEvent.DONE)
+        fragments = [self._fragments[first] for first in sorted(self._fragments)]
+        return [TakenOver(writer.lafr, writer.replicated_length, fragments)]
+
+    def _fail(self, error: BKException) -> Sequence[Effect]:
+        self._on(TakeOverEvent.FAILED)
+        return [Failed(error)]

@@ -1,0 +1,406 @@
+"""The writer's side of an unbounded ledger at one term: full replication, ensemble changes, roll-over.
+
+An add moves through: *pending* → *confirmed* (ack quorum reached, every lower entry confirmed; the application is told)
+→ *fully replicated* (its whole write set has it, and every lower entry is fully replicated), or *failed* from pending.
+The LAC ends the confirmed run, the LAFR the fully replicated one. The writer's states are `WriterState`, with the table
+`UNBOUNDED_WRITER`.
+
+Events in: `begin_add`, `on_ack`, `on_failure`, `on_replacements`, `on_ensemble`, `on_stored`, `retry`, `disengage`.
+Effects out: a list of `SendAdd`, `Confirmed`, `FailedAdds`, `Replace`, `ChooseEnsemble`, `StoreFragment`, `RetryLater`.
+
+Invariants. P9: the LAC is the longest prefix from LAC + 1 with ack quorums, the LAFR the longest from LAFR + 1 with
+write quorums; the LAFR never jumps to the LAC. G1, G4: a new fragment begins at LAFR + 1, and takes the place of the
+last one if that begins there. G3: a bookie that acknowledged an entry which is confirmed and not fully replicated is
+pinned: it is not replaced before that entry is fully replicated. While a change is in progress neither LAC nor LAFR
+moves. U2: an acknowledgement of another term counts for nothing. U1: after INVALID_TERM the writer is over; pending
+adds fail and are not sent again.
+
+Failed bookies. A failure wants a change; what failed meanwhile is part of the next one. Where no replacement is to be
+had, or all that failed are pinned, adds go on with the others, and `retry` tries the failed bookies again, after a
+pause that the caller makes. The ledger is never closed or lost for that.
+
+Roll-over. A fragment that has reached its cap ends with the entry that reached it. Later adds get their ids and wait;
+when everything before is fully replicated, the next fragment begins on an ensemble that is chosen anew.
+
+Bookies that join. A bookie that comes into the ensemble may hold dirty entries of a term in which it was a member, and
+an add with a higher LAC would make them readable (U4). So its first add at this term carries the truncate flag and goes
+alone; the others follow when it is acknowledged. At term 0 there is nothing dirty.
+
+A take-over writes by the same rules, with the LAC and LAFR of its fencing in every add (`frozen`, U6). It confirms
+nothing, so no bookie is pinned; its truncate entry goes to every member.
+
+Not its job: time, packets, placement, and storing metadata (`changes`). Source:
+docs/protocol/unbounded-ledgers.md#writer.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from collections.abc import Iterator, Sequence
+
+from bookgate.ledger.errors import (
+    BKException,
+    IncorrectParameterException,
+    InvalidTermException,
+    TermSupersededException,
+)
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.metadata import Fragment, LedgerMetadata
+from bookgate.ledger.quorum import write_set
+from bookgate.ledger.terms import NO_CAPS
+from bookgate.ledger.transitions import Transitions
+from bookgate.ledger.unbounded import terms_of
+from bookgate.thinclient.core.ensemble_change import Replacements, replaced
+from bookgate.thinclient.core.recovery import Replace
+from bookgate.thinclient.core.unbounded.adds import (
+    Add,
+    ChooseEnsemble,
+    Confirmed,
+    Effect,
+    FailedAdds,
+    Horizon,
+    Place,
+    RetryLater,
+    SendAdd,
+    StoreFragment,
+)
+from bookgate.thinclient.core.unbounded.changes import NewFragment
+from bookgate.thinclient.core.writing import FATAL_ERRORS
+
+
+class WriterState(enum.Enum):
+    """What the writer of an unbounded ledger is in."""
+
+    STEADY = "adds are confirmed and replicated as acknowledgements come"
+    PLACING = "bookies are looked for: for those that failed, or for the next fragment; nothing is confirmed"
+    STORING = "a new fragment is being stored; nothing is confirmed"
+    ENDED = "`error` says why nothing more is accepted"
+
+
+class WriterEvent(enum.Enum):
+    """What moves a writer from state to state."""
+
+    CHANGE_WANTED = "a member failed that is not pinned"
+    FRAGMENT_FULL = "the last fragment has reached its cap and is fully replicated"
+    PLACED = "bookies were found"
+    NONE_FOUND = "there is none that could take a place"
+    STORED = "the metadata have the new fragment"
+    LOST = "a higher term, another fatal error, or `disengage`"
+
+
+_STEADY, _PLACING, _STORING, _ENDED = WriterState
+
+UNBOUNDED_WRITER = Transitions(
+    _STEADY,
+    {
+        _STEADY: {
+            WriterEvent.CHANGE_WANTED: _PLACING,
+            WriterEvent.FRAGMENT_FULL: _PLACING,
+            WriterEvent.LOST: _ENDED,
+        },
+        _PLACING: {WriterEvent.PLACED: _STORING, WriterEvent.NONE_FOUND: _STEADY, WriterEvent.LOST: _ENDED},
+        _STORING: {WriterEvent.STORED: _STEADY, WriterEvent.LOST: _ENDED},
+        _ENDED: {WriterEvent.LOST: _ENDED},
+    },
+)
+
+
+class UnboundedWriter:
+    """The adds of one client at one term."""
+
+    def __init__(
+        self,
+        ledger_id: LedgerId,
+        metadata: LedgerMetadata,
+        last_entry_id: int,
+        length: int,
+        *,
+        frozen: Horizon | None = None,
+    ) -> None:
+        """
+        Args:
+            ledger_id: The ledger's.
+            metadata: At the client's own term.
+            last_entry_id: The last entry that is written; confirmed and fully replicated, as is everything before it.
+            length: Payload bytes up to it.
+            frozen: In a take-over the LAC and LAFR of its fencing, which all adds carry; None for a writer.
+        """
+        terms = terms_of(metadata)
+        self._ledger_id = ledger_id
+        self._sizes = (metadata.ensemble_size, metadata.write_quorum_size)
+        self._ack_quorum_size = metadata.ack_quorum_size
+        self._caps = NO_CAPS if frozen else terms.caps
+        self._frozen = frozen
+        self._joiners_are_clean = terms.term == 0 or frozen is not None
+        self._places = [
+            Place(index, bookie, clean=True) for index, bookie in enumerate(metadata.last_fragment.ensemble)
+        ]
+        self._failed: dict[int, BKException] = {}
+        self._spared: set[int] = set()
+        """Failed places that the last change left alone because they were pinned."""
+        self._failed_anew = False
+        self._replacing: dict[int, str] = {}
+        self._next: NewFragment | None = None
+        self._pending: deque[Add] = deque()
+        """What is not fully replicated, from LAFR + 1 on."""
+        self._unconfirmed: deque[Add] = deque()
+        """What is not confirmed, from LAC + 1 on."""
+        self._fragment = NewFragment(metadata.last_fragment, terms.length_before)
+        self._full_at: int | None = None
+        self.term = terms.term
+        self.state = UNBOUNDED_WRITER.initial
+        self.last_add_confirmed = self.lafr = self.last_add_pushed = last_entry_id
+        self.length = self.replicated_length = length
+        """Payload bytes up to the last entry pushed, and up to the LAFR."""
+        self.error: BKException | None = None
+
+    @property
+    def ensemble(self) -> tuple[str, ...]:
+        return tuple(place.bookie_id for place in self._places)
+
+    @property
+    def places(self) -> Sequence[Place]:
+        """The members by index."""
+        return self._places
+
+    @property
+    def pending_count(self) -> int:
+        """Entries that are not fully replicated; nothing is closed before there are none (G4)."""
+        return len(self._pending)
+
+    @property
+    def unconfirmed_count(self) -> int:
+        return len(self._unconfirmed)
+
+    @property
+    def pinned(self) -> set[int]:
+        """Indexes whose bookies hold entries that are confirmed and not fully replicated (G3)."""
+        acked = 0
+        for add in self._pending:
+            if add.entry_id > self.last_add_confirmed:
+                break
+            acked |= add.acked
+        return {index for index in range(len(self._places)) if acked >> index & 1}
+
+    # Adds
+
+    def begin_add(self, size: int) -> tuple[Add, Sequence[Effect]]:
+        """Assigns the next entry id to a payload of `size` bytes, at least 1: an empty entry is a truncate entry.
+
+        Raises the error that ended the writer, IncorrectParameterException for an empty payload.
+        """
+        if size < 1:
+            raise IncorrectParameterException("an unbounded ledger takes no empty entry: it means that a term began")
+        return self._begin(size, write_set(self.last_add_pushed + 1, *self._sizes))
+
+    def add_again(self, size: int, length: int, payload: bytes) -> Sequence[Effect]:
+        """In a take-over the next entry that it has read, with the ledger's `length` up to it; also an empty one."""
+        assert self._frozen is not None, "only a take-over adds entries of others"
+        self.length = length - size
+        add, sends = self._begin(size, write_set(self.last_add_pushed + 1, *self._sizes))
+        add.token = payload
+        return sends
+
+    def begin_truncate(self, length: int) -> Sequence[Effect]:
+        """The truncate entry that ends a take-over: for every member, not for a write set only (U3)."""
+        assert self._frozen is not None, "a writer truncates by way of its first add to a bookie"
+        self.length = length
+        add, sends = self._begin(0, range(self._sizes[0]), truncate=True)
+        add.token = b""
+        return sends
+
+    def _begin(self, size: int, indexes: Sequence[int], *, truncate: bool = False) -> tuple[Add, Sequence[Effect]]:
+        if self.error is not None:
+            raise self.error.with_traceback(None)
+        self.last_add_pushed += 1
+        self.length += size
+        horizon = self._frozen or Horizon(self.last_add_confirmed, self.lafr)
+        add = Add(self.last_add_pushed, size, self.length, horizon, indexes, truncate=truncate)
+        self._pending.append(add)
+        self._unconfirmed.append(add)
+        sends = list(self._sends(add))
+        self._note_cap(add)
+        return add, sends
+
+    def _sends(self, add: Add) -> Iterator[SendAdd]:
+        """To whom the add has to be sent now."""
+        if self._full_at is not None and add.entry_id > self._full_at:
+            return
+        for index in add.indexes:
+            place = self._places[index]
+            if add.sent >> index & 1 or index in self._failed or place.truncating is not None:
+                continue
+            if not place.clean:
+                place.truncating = add
+            add.sent |= 1 << index
+            yield SendAdd(add, place, add.truncate or place.truncating is add)
+
+    def _all_sends(self) -> list[Effect]:
+        return [send for add in self._pending for send in self._sends(add)]
+
+    def on_ack(self, add: Add, place: Place, term: int) -> Sequence[Effect]:
+        """A bookie has stored the entry; `term` is that of its answer."""
+        bit = 1 << place.index
+        if self.error is not None or term != self.term or not self._is_member(place) or add.acked & bit:
+            return ()
+        add.acked |= bit
+        effects: list[Effect] = []
+        if place.truncating is add:
+            place.truncating, place.clean = None, True
+            effects += self._all_sends()
+        return [*effects, *self._settle()]
+
+    def _is_member(self, place: Place) -> bool:
+        return self._places[place.index] is place
+
+    def _settle(self) -> list[Effect]:
+        """Moves LAC and LAFR, and begins the change that is due then."""
+        if self.state is not _STEADY:
+            return []
+        effects: list[Effect] = [*self._confirm()]
+        self._replicate()
+        if self._failed and (self._failed_anew or self._spared - self.pinned):
+            return [*effects, *self._begin_change()]
+        if self._full_at is not None and self.lafr >= self._full_at:
+            self._on(WriterEvent.FRAGMENT_FULL)
+            effects.append(ChooseEnsemble(self.ensemble))
+        return effects
+
+    def _confirm(self) -> Sequence[Effect]:
+        confirmed = []
+        while self._unconfirmed and self._unconfirmed[0].acked.bit_count() >= self._ack_quorum_size:
+            if self._frozen is not None:
+                break
+            confirmed.append(self._unconfirmed.popleft())
+        if not confirmed:
+            return ()
+        assert confirmed[0].entry_id == self.last_add_confirmed + 1, "confirmed entries are consecutive (P9)"
+        self.last_add_confirmed = confirmed[-1].entry_id
+        return [Confirmed(confirmed)]
+
+    def _replicate(self) -> None:
+        while self._pending and self._pending[0].replicated:
+            add = self._pending.popleft()
+            assert add.entry_id == self.lafr + 1, "the LAFR moves over an unbroken run (P9)"
+            self.lafr, self.replicated_length = add.entry_id, add.length
+
+    # Failures and ensemble changes
+
+    def on_failure(self, place: Place, error: BKException) -> Sequence[Effect]:
+        """A bookie refused an add, or did not answer."""
+        if self.error is not None:
+            return ()
+        if isinstance(error, InvalidTermException):
+            return self.disengage(
+                TermSupersededException(
+                    f"another client has taken over ledger {self._ledger_id}: bookie {place.bookie_id} refuses term "
+                    f"{self.term}",
+                    ledger_id=self._ledger_id,
+                )
+            )
+        if not self._is_member(place):
+            return ()
+        if isinstance(error, FATAL_ERRORS):
+            return self.disengage(error)
+        self._failed[place.index] = error
+        self._failed_anew = True
+        return self._settle()
+
+    def _begin_change(self) -> Sequence[Effect]:
+        self._failed_anew = False
+        self._spared = self._failed.keys() & self.pinned
+        self._replacing = {i: self._places[i].bookie_id for i in sorted(self._failed) if i not in self._spared}
+        if not self._replacing:
+            return [self._retry_later()]
+        self._on(WriterEvent.CHANGE_WANTED)
+        return [Replace(self.ensemble, dict(self._replacing))]
+
+    def _retry_later(self) -> RetryLater:
+        return RetryLater({self._places[index].bookie_id: error for index, error in self._failed.items()})
+
+    def on_replacements(self, replacements: Replacements) -> Sequence[Effect]:
+        """What placement found for `Replace`, possibly for a part of it, possibly nothing."""
+        if self.state is not _PLACING or not self._replacing:
+            return ()
+        ensemble = replaced(self.ensemble, self._replacing, replacements)
+        self._replacing = {}
+        if ensemble != self.ensemble:
+            return self._store(ensemble)
+        self._on(WriterEvent.NONE_FOUND)
+        later = [] if self._failed_anew else [self._retry_later()]
+        return [*later, *self._settle()]
+
+    def on_ensemble(self, ensemble: Sequence[str] | None) -> Sequence[Effect]:
+        """What placement chose for `ChooseEnsemble`; None to go on with the present ensemble."""
+        if self.state is not _PLACING or self._full_at is None:
+            return ()
+        return self._store(tuple(ensemble) if ensemble is not None else self.ensemble)
+
+    def _store(self, ensemble: tuple[str, ...]) -> Sequence[Effect]:
+        assert len(set(ensemble)) == len(ensemble) == len(self._places), "a bookie is in an ensemble once (P5)"
+        self._on(WriterEvent.PLACED)
+        self._next = NewFragment(Fragment(self.lafr + 1, ensemble), self.replicated_length)
+        return [StoreFragment(self._next)]
+
+    def on_stored(self) -> Sequence[Effect]:
+        """The metadata have the fragment of `StoreFragment`. What is pending goes to the bookies that are new."""
+        if self.state is not _STORING or self._next is None:
+            return ()
+        self._fragment, self._next = self._next, None
+        ensemble = self._fragment.fragment.ensemble
+        for index in [i for i, place in enumerate(self._places) if place.bookie_id != ensemble[i]]:
+            self._join(index, ensemble[index])
+        if self._full_at is not None and self.lafr >= self._full_at:
+            self._full_at = None
+            for add in self._pending:
+                self._note_cap(add)
+        self._on(WriterEvent.STORED)
+        later = [self._retry_later()] if self._failed and not self._failed_anew else []
+        return [*self._all_sends(), *later, *self._settle()]
+
+    def _join(self, index: int, bookie_id: str) -> None:
+        self._places[index] = Place(index, bookie_id, clean=self._joiners_are_clean)
+        self._failed.pop(index, None)
+        self._spared.discard(index)
+        for add in self._pending:
+            add.sent &= ~(1 << index)
+            add.acked &= ~(1 << index)
+
+    def retry(self) -> Sequence[Effect]:
+        """Tries the bookies that failed again: sends each what it has not acknowledged."""
+        if self.state is not _STEADY or not self._failed:
+            return ()
+        for index in self._failed:
+            old = self._places[index]
+            self._places[index] = Place(index, old.bookie_id, clean=old.clean)
+            for add in self._pending:
+                add.sent &= add.acked | ~(1 << index)
+        self._failed.clear()
+        self._spared.clear()
+        return self._all_sends()
+
+    # Full fragments
+
+    def _note_cap(self, add: Add) -> None:
+        caps, (fragment, length_before) = self._caps, self._fragment
+        entries, size = add.entry_id - fragment.first_entry_id + 1, add.length - length_before
+        limits = ((entries, caps.max_entries), (size, caps.max_bytes))
+        if self._full_at is None and any(limit is not None and value >= limit for value, limit in limits):
+            self._full_at = add.entry_id
+
+    # The end
+
+    def disengage(self, error: BKException) -> Sequence[Effect]:
+        """Ends the writer (the first reason stays); what was not confirmed fails and is never sent again."""
+        if self.error is not None:
+            return ()
+        self.error = error
+        self._on(WriterEvent.LOST)
+        failed = list(self._unconfirmed)
+        self._unconfirmed.clear()
+        self._pending.clear()
+        return [FailedAdds(failed, error)]
+
+    def _on(self, event: WriterEvent) -> None:
+        self.state = UNBOUNDED_WRITER.after(self.state, event)
