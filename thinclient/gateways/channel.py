@@ -1,24 +1,23 @@
-"""The metadata gateways of one client: balance, failover, and the layer that repeats single calls.
+"""The metadata gateways of one client: load balancing, failover, and the layer that repeats single calls.
 
-Calls go round robin over the healthy gateways: those with a connection, and those not tried yet. One that failed, or
-says that it has lost its store, is asked last (`gateway`). A gateway that dies without a word (its machine or its
-process stands still) is found out by HTTP/2 pings within a second.
+Calls go round robin over the healthy gateways: those with a connection, and those not tried yet. A gateway that failed,
+or reports the loss of its store, is tried last (`gateway`). A gateway that stops responding without closing its
+connections (its machine or process is halted) is detected by HTTP/2 pings within a second.
 
 A call is repeated, with exponential back-off and jitter, until its deadline. What may be repeated differs:
 
-* a call that changes nothing is repeated after any failure of transport or store. When the answer takes long and
-  another gateway has a connection, that one is asked as well, and the first answer counts;
-* a call that changes something is repeated only when it surely was not carried out: there was no connection, the
-  gateway refused it for lack of room, or says so itself (trailing metadata `bookgate-not-done`). Otherwise
-  LostAnswerException is raised, an UnknownOutcomeException, and whoever knows what the call means may find out.
+* a read is repeated after any failure of transport or store. If the response takes long and another gateway has a
+  connection, that one is asked as well, and the first response counts;
+* a change is repeated only if it was certainly not carried out: there was no connection, the gateway rejected it for
+  lack of capacity, or says so itself (trailing metadata `bookgate-not-done`). Otherwise LostAnswerException is raised,
+  an UnknownOutcomeException; callers that know the meaning of the call may determine the outcome.
 
-A channel that `fails_fast` ends a call early while no gateway has ever answered and all turn connections down
-(`connection_diagnosis`): a wrong address is told at once. Gateways that have answered are waited for.
+A channel that `fails_fast` ends a call early while no gateway has ever responded and all reject connections
+(`connection_diagnosis`): a wrong address is reported at once. Gateways that have responded before are waited for.
 
-More gateways than the configured ones are learnt from discovery (`membership`); they are asked once they have a
-connection. How often and with which pauses is the `retry_policy`, also for the layers above, which repeat what calls
-belong to. Not its job: what a failure means (`failures`), what calls mean (`metadata`, `discovery`,
-`registration`).
+Further gateways are learnt from discovery (`membership`); they are used once they have a connection. The `retry_policy`
+has the number of repeats and the pauses, also for the layers above, which repeat operations of several calls. Not its
+job: what a failure means (`failures`), what calls mean (`ledger_manager`, `discovery`, `registration`).
 """
 
 from __future__ import annotations
@@ -100,7 +99,7 @@ class Attempts:
             gateway = self._round.pop(0)
             await self._let_rest(gateway)
             retries = self._owner.retries
-            # While there are others to ask, a connection is made on in the background.
+            # While there are other gateways to try, the connection continues to be established in the background.
             patience = retries.metadata_connect_patience_seconds if self._round else retries.metadata_connect_seconds
             if gateway.connected or await gateway.connect(min(self.remaining, patience)):
                 self._current = gateway
@@ -111,7 +110,7 @@ class Attempts:
                 raise self.exhausted()
 
     def _is_hopeless(self) -> bool:
-        """A first call ends when all gateways have turned the connection down twice."""
+        """Whether a first call must end: all gateways have rejected the connection twice."""
         return (
             self._owner.fails_fast
             and not self._owner.has_answered
@@ -121,7 +120,9 @@ class Attempts:
         )
 
     def failed(self, gateway: Gateway, reason: str, *, hopeless: bool = False) -> None:
-        """Records a failed attempt; a hopeless one would fail again unless something is changed at the gateway."""
+        """Records a failed attempt; a hopeless one would fail again unless somebody changes something at the
+        gateway.
+        """
         self._errors[gateway.address] = reason
         (self._hopeless.add if hopeless else self._hopeless.discard)(gateway.address)
         gateway.failed(self._loop.time(), reason)
@@ -148,7 +149,7 @@ class Attempts:
         return MetaStoreException(message)
 
     async def _let_rest(self, gateway: Gateway) -> None:
-        """Waits while a gateway wants no call of this client; those that rest come last in a round."""
+        """Waits while a gateway accepts no call of this client; resting gateways come last in a round."""
         rest = gateway.rests_until - self._loop.time()
         if rest <= 0:
             return
@@ -229,13 +230,13 @@ class GatewayChannel:
         return [gateway.address for gateway in self._gateways]
 
     def answered(self, gateway: Gateway) -> None:
-        """Takes in that a gateway has answered."""
+        """Records that a gateway has responded."""
         gateway.answered()
         self.has_answered = True
         self.connection.become(ConnectionState.CONNECTED)
 
     def noticed(self) -> None:
-        """Takes in that a gateway has failed."""
+        """Records that a gateway has failed."""
         if all(gateway.has_failed for gateway in self._gateways):
             self.connection.become(ConnectionState.SUSPENDED)
 
@@ -300,11 +301,22 @@ class GatewayChannel:
         changes: bool = False,
         only_at: Gateway | None = None,
     ) -> T:
-        """Makes a unary call: `invoke` receives a gateway and the seconds left.
+        """Makes a unary call.
 
-        `only_at`: send to this gateway only, once. It is used to resend a change whose response was lost; if the resend
-        fails, the outcome of the first attempt is still unknown. Raises MetaStoreException if no gateway responds,
-        LostAnswerException if a call with `changes` was sent and its response lost, UnauthorizedAccessException.
+        Args:
+            what: The operation, for messages.
+            invoke: Called with a gateway and the seconds left.
+            changes: The call is a change, which is not repeated if it may have been carried out.
+            only_at: Send to this gateway only, once. It is used to resend a change whose response was lost; if the
+                resend fails, the outcome of the first attempt is still unknown.
+
+        Returns:
+            The response.
+
+        Raises:
+            MetaStoreException: No gateway responds.
+            LostAnswerException: A call with `changes` was sent and its response lost.
+            UnauthorizedAccessException: The gateway denies access.
         """
         attempts = Attempts(self, what, self.timeout)
         if changes:
@@ -315,8 +327,12 @@ class GatewayChannel:
         """Makes a change that may be resent after its response was lost, because the caller can recognise its own
         change.
 
-        Returns the response, and whether an earlier attempt may have been carried out. The first attempt raises as
-        `call` does, later ones UnknownOutcomeException.
+        Returns:
+            The response, and whether an earlier attempt may have been carried out.
+
+        Raises:
+            BKException: Of the first attempt, as `call` does.
+            UnknownOutcomeException: A later attempt failed.
         """
         for attempt in range(self.retries.metadata_change_attempts):
             try:

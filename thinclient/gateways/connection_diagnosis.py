@@ -1,16 +1,16 @@
-"""Why there is no connection to a gateway, which gRPC does not tell: a plain connection and the first bytes do.
+"""Why there is no connection to a gateway: gRPC does not say, but a plain connection and its first bytes do.
 
-| found | told | hopeless |
+| found | reported | hopeless |
 |---|---|---|
 | the name has no address | `… has no address` | yes |
-| refused, no route | in the system's words | yes |
-| no answer to the connection | `no connection within …` | no |
-| TLS is expected and the server speaks none, or the other way round | which scheme to write | yes |
+| refused, no route | the system's message | yes |
+| no response to the connection | `no connection within …` | no |
+| TLS is expected and the server does not use it, or the other way round | the scheme to use | yes |
 | the certificate is not accepted | why | yes |
-| HTTP/1, another protocol, closed at once | what it is | yes |
-| connected, and silent | that it says nothing | no |
+| HTTP/1, another protocol, closed at once | which | yes |
+| connected, and silent | that it sends nothing | no |
 
-Hopeless is what waiting for a second mends only where somebody starts or changes something meanwhile.
+A connection is hopeless if waiting a second does not help unless somebody starts or changes something meanwhile.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from bookgate.thinclient.gateways.uri import TlsFiles
 
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
-"""HTTP/2's connection preface with empty settings, which a server answers with its own."""
+"""HTTP/2's connection preface with empty settings; a server responds with its own."""
 _SETTINGS = 4
 _TLS_ALERT = b"\x15\x03"
 _LONGEST_SECONDS = 1.0
@@ -31,14 +31,14 @@ _LONGEST_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class NoConnection:
-    """Why there is none. `hopeless`: see the module."""
+    """Why there is no connection. `hopeless`: see the module."""
 
     reason: str
     hopeless: bool = False
 
 
 async def why_no_connection(address: str, tls: TlsFiles | None, timeout: float) -> NoConnection:
-    """Finds out within `timeout` seconds (at most 1 s) why `host:port` takes no gRPC connection."""
+    """Determines within `timeout` seconds (at most 1 s) why `host:port` accepts no gRPC connection."""
     limit = max(min(timeout, _LONGEST_SECONDS), 0.05)
     host, _, port = address.rpartition(":")
     try:
@@ -86,14 +86,14 @@ def _no_tls(error: ssl.SSLError) -> str:
 
 
 async def _first_bytes(reader: asyncio.StreamReader) -> bytes | None:
-    """None where it says nothing in time; empty where it closes."""
+    """The first bytes; None if there are none in time, empty if the server closes the connection."""
     try:
         async with asyncio.timeout(_LONGEST_SECONDS / 2):
             return await reader.read(16)
     except TimeoutError:
         return None
     except OSError:
-        # Also what TLS 1.3 tells only now: the server asks for a certificate of the client.
+        # TLS 1.3 reports some errors only now, such as a missing client certificate.
         return b""
 
 

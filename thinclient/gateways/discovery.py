@@ -88,9 +88,7 @@ class RpcServiceDiscovery(ServiceDiscovery):
         return stop
 
     async def _follow(self, bookie_set: BookieSet, listener: BookiesListener) -> None:
-        """Passes complete sets from a stream to the listener for ever; a broken stream is reopened at another
-        gateway.
-        """
+        """Passes complete sets from a stream to the listener for ever; reopens a broken stream at another gateway."""
         attempts = self._gateways.attempts("watch bookies", None)
         request = wire.WatchBookiesRequest(bookie_set=_SETS[bookie_set])
         while True:

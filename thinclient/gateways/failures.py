@@ -34,9 +34,7 @@ _DENIED = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
 
 
 class LostAnswerException(UnknownOutcomeException):
-    """A change was sent to a gateway and its response lost. A gateway that is still alive recognises it by its
-    token.
-    """
+    """A change was sent to a gateway and its response lost. A running gateway recognises the change by its token."""
 
     def __init__(self, message: str, gateway: Gateway) -> None:
         super().__init__(message)
@@ -57,7 +55,7 @@ def check_transient(gateway: Gateway, what: str, error: AioRpcError, *, changes:
     """Describes the failure if a retry may help. Raises the typed error otherwise."""
     reason = f"{error.code().name}: {error.details() or 'no details'}"
     if error.code() is REFUSED and any(key == QUOTA for key, _ in error.trailing_metadata() or ()):
-        # Only the creation has to wait: other calls of this client go on.
+        # Only the creation has to wait; other calls of this client continue.
         raise TooManyRequestsException(f"gateway {gateway.address} could not {what}: {reason}") from error
     if error.code() is REFUSED and (wait := _retry_after(error)) is not None:
         gateway.rest(wait)
@@ -74,14 +72,14 @@ def check_transient(gateway: Gateway, what: str, error: AioRpcError, *, changes:
 
 
 def _retry_after(error: AioRpcError) -> float | None:
-    """Seconds after which the gateway takes another call of this client; None where it says nothing."""
+    """Seconds after which the gateway accepts another call of this client; None if it does not say."""
     text = next((str(value) for key, value in error.trailing_metadata() or () if key == RETRY_AFTER_MS), "")
     return int(text) / 1000 if text.isdecimal() else None
 
 
 def failure_in_words(gateway: Gateway, what: str, error: AioRpcError) -> str:
-    """Describes a failure to a loop that never gives up: even if a retry is unlikely to help, it follows after a
-    pause.
+    """Describes a failure to a loop that never gives up: a retry follows after a pause even if it is unlikely to
+    help.
     """
     try:
         return check_transient(gateway, what, error)

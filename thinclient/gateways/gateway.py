@@ -58,9 +58,9 @@ class Gateway:
     ) -> None:
         self.address = address
         self.tokens = tokens
-        """Sent with each call."""
+        """The token source; its token is sent with each call."""
         self.rests_until = 0.0
-        """Loop time before which it wants no call: this client is over one of its limits there."""
+        """Loop time before which the gateway accepts no call, because this client exceeds a limit there."""
         self.learnt = learnt
         """Known from discovery only, and perhaps unreachable for this client."""
         self.suspended = False
@@ -140,7 +140,7 @@ class Gateway:
         self._failures += 1
 
     def rest(self, seconds: float) -> None:
-        """It asks for no call for a while; no longer than the retry policy allows."""
+        """Makes no calls for that time, but no longer than the retry policy allows."""
         pause = min(seconds, self._retries.metadata_longest_retry_after_seconds)
         self.rests_until = max(self.rests_until, asyncio.get_running_loop().time() + pause)
 
@@ -167,7 +167,9 @@ class Gateway:
         return True
 
     async def why_not_connected(self, timeout: float) -> NoConnection:
-        """Why `connect` failed, found out within `timeout` seconds. One that was connected before is away for now."""
+        """Why `connect` failed, determined within `timeout` seconds. A gateway that was connected before is only away
+        for now.
+        """
         if self._was_connected or self._connector is not open_channel:
             return NoConnection("no connection")
         return await why_no_connection(self.address, self._tls, timeout)

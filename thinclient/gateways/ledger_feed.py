@@ -1,11 +1,11 @@
-"""The feed of changed ledgers through gateways: one stream to one gateway, while anybody wants it.
+"""The feed of changed ledgers through gateways: one stream to one gateway, as long as there are listeners.
 
-States: no stream ⇄ a stream, which tells when the feed of the gateway's store has begun and when that is lost. When the
-stream ends, or does not answer in time, the feed is lost, and another stream is opened at another gateway. A gateway
-whose store has no feed, or that does not know the call since it is older, is not asked again for a while: the next one
-may have one.
+States: no stream ⇄ a stream, which reports when the feed of the gateway's store has begun and when it is lost. When the
+stream ends, or does not respond in time, the feed is lost, and another stream is opened at another gateway. A gateway
+whose store has no feed, or that is too old to know the call, is not asked again for a while: the next one may have a
+feed.
 
-Not its job: reading the ledgers that are told (`ledger_manager`), which reads nothing older than what was told here.
+Not its job: reading the reported ledgers (`ledger_manager`), which reads nothing older than what was reported here.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _NO_FEED_PAUSE_SECONDS = 60.0
 
 
 class _NoFeedError(Exception):
-    """The gateway can't tell which ledgers change."""
+    """The gateway can't report which ledgers change."""
 
 
 class RpcLedgerFeed:
@@ -48,7 +48,7 @@ class RpcLedgerFeed:
         self._task: asyncio.Task[None] | None = None
 
     async def close(self) -> None:
-        """Tells nothing any more."""
+        """Reports nothing any more."""
         self.feeds.clear()
         if self._task is not None:
             self._task.cancel()
@@ -103,7 +103,7 @@ class RpcLedgerFeed:
             attempts.failed(gateway, reason)
 
     async def _without_feed(self, gateway: Gateway, reason: str) -> None:
-        """It serves all other calls as well as any."""
+        """Skips the gateway for the feed only: it serves all other calls like any other gateway."""
         if not self._said:
             self._said = True
             log_event(_LOG, "gateway_without_ledger_feed", logging.WARNING, gateway=gateway.address, reason=reason)
@@ -111,14 +111,14 @@ class RpcLedgerFeed:
 
 
 class _Stream:
-    """One stream. What it tells, it tells in the order in which it came."""
+    """One stream. It reports changes in the order of their arrival."""
 
     def __init__(self, gateway: Gateway, gateways: GatewayChannel, feeds: LedgerFeeds) -> None:
         self.gateway = gateway
         self._gateways = gateways
         self._feeds = feeds
         self.told = False
-        """The gateway has said something."""
+        """The gateway has sent something."""
         self._waiting: dict[int, asyncio.Future[None]] = {}
         self._sequence = 0
         self._requests: asyncio.Queue[wire.WatchLedgersRequest | None] = asyncio.Queue()
@@ -141,7 +141,7 @@ class _Stream:
             call.cancel()
 
     def end(self) -> None:
-        """Ends it; who waits for an answer fails."""
+        """Ends the stream; waiting callers get an error."""
         self._requests.put_nowait(None)
         if self._call is not None:
             self._call.cancel()
@@ -151,7 +151,7 @@ class _Stream:
                 each.set_exception(MetaStoreException(f"the stream from gateway {self.gateway.address} has ended"))
 
     async def catch_up(self) -> None:
-        """Returns when all that had changed was told."""
+        """Returns when all earlier changes were reported."""
         self._sequence += 1
         number, answer = self._sequence, asyncio.get_running_loop().create_future()
         self._waiting[number] = answer

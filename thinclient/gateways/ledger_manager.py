@@ -144,7 +144,7 @@ class RpcLedgerManager(LedgerManager):
     async def _created(
         self, request: wire.LedgerMetadataRequest, response: wire.LedgerMetadataResponse, again: bool
     ) -> LedgerRecord | BKException:
-        """One ledger of a batch. UNEXPECTED: the gateway lost the store's response."""
+        """The result for one ledger of a batch. UNEXPECTED: the gateway lost the store's response."""
         if response.code == StatusCode.UNEXPECTED or (again and response.code == StatusCode.LEDGER_EXISTS):
             return await self._resolve_creation(request, UnknownOutcomeException(response.message))
         return self._record_or_error(response, "create a ledger")
@@ -256,7 +256,7 @@ class RpcLedgerManager(LedgerManager):
     async def ledger_records(
         self, scope_id: int = 0, start_after: int | None = None, end_before: int | None = None, page_size: int = 0
     ) -> AsyncIterator[list[LedgerRecord]]:
-        """As the interface says; 0 is the page size of the gateway, which lists ids and metadata together."""
+        """See the interface; 0 is the page size of the gateway, which lists ids and metadata together."""
         async for response in pages_of(
             self._gateways, scope_id, start_after, end_before, include_metadata=True, limit=page_size
         ):
@@ -374,7 +374,7 @@ class RpcLedgerManagerFactory(LedgerManagerFactory):
         *,
         fails_fast: bool = False,
     ) -> None:
-        """`fails_fast`: `initialize` does not wait for gateways that all turn connections down."""
+        """`fails_fast`: `initialize` does not wait for gateways that all reject connections."""
         chance = rng or random.SystemRandom()
         self.gateways = GatewayChannel(uri, timeout, chance, tls, connector, retries, tokens, fails_fast=fails_fast)
         self._discovery = RpcServiceDiscovery(self.gateways)

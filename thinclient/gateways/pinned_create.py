@@ -40,9 +40,14 @@ Send = Callable[[Gateway, float, Metadata], Awaitable[T]]
 
 
 async def create_pinned(gateways: GatewayChannel, what: str, send: Send[T]) -> tuple[T, bool]:
-    """Returns the response, and whether the change was sent a second time.
+    """Makes a change at one gateway process.
 
-    Raises UnknownOutcomeException if it may have been carried out, else as `GatewayChannel.call`.
+    Returns:
+        The response, and whether the change was sent a second time.
+
+    Raises:
+        UnknownOutcomeException: The change may have been carried out.
+        BKException: Else, as `GatewayChannel.call`.
     """
     had_it: dict[Gateway, str | None] = {}
 
@@ -76,7 +81,8 @@ async def create_pinned(gateways: GatewayChannel, what: str, send: Send[T]) -> t
         return await send(gateway, timeout, _naming(instance))
 
     latest: BKException = lost
-    # Several times: a channel shows a connection for a moment after it is gone, so that the first may fail on it.
+    # Several times, because a channel reports a connection for a moment after it is gone, and the first attempt may
+    # fail on it.
     for _ in range(gateways.retries.pinned_create_repeats):
         if not await lost.gateway.connect(gateways.timeout):
             break

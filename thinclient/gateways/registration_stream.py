@@ -1,9 +1,9 @@
 """One Register stream to one gateway, with eight heartbeats per lease.
 
 The bookie must leave it (`ended`) when it breaks, or when the gateway is silent for two heartbeats, has lost its store,
-drains, or does not complete a request in time: within half a lease, which leaves the other half for another gateway;
-while a bookie starts, within two leases, since an entry of its previous life must expire first. Unless it broke, the
-stream stays open until it is closed.
+drains, or does not complete a request in time: within half a lease, which leaves the other half for another gateway,
+or, while a bookie starts, within two leases, since an entry of its previous life must expire first. Unless it broke,
+the stream stays open until it is closed.
 
 Not its job: which gateway, and what is registered (`registration`).
 """
@@ -166,6 +166,6 @@ class RegisterStream:
         for waiting in self._waiting.values():
             if not waiting.done.done():
                 waiting.done.set_exception(error)
-                # Not every sender waits for the response.
+                # A sender need not wait for the response.
                 waiting.done.exception()
         self._waiting.clear()

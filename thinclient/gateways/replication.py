@@ -1,13 +1,13 @@
 """Auto-recovery's metadata through gateways: the shared `ReplicationMetadata`, without a metadata store.
 
-Marks, switches and records are asked of any gateway. Locks and votes belong to a session at one gateway
+Marks, switches and records are requested from any gateway. Locks and votes belong to a session at one gateway
 (`replication_claims`).
 
-If the answer to a change is lost, the outcome is found out, or stays unknown (UnknownOutcomeException):
+If the response to a change is lost, the outcome is determined, or stays unknown (UnknownOutcomeException):
 
 * mark: sent again, which at worst gives the mark one more version;
-* deletion of a mark or of a record at a version: never sent again, since it might hit what was made anew at that
-  version; gone by now is success, another version of a mark is "it stays";
+* deletion of a mark or of a record at a version: never sent again, since it might delete one that was created anew at
+  that version; if it is gone by now, that is success; another version of a mark means that it stays;
 * write of a record: sent again to the same gateway with the same expected version; BAD_VERSION is success if the record
   is as written, at the next version.
 """
@@ -55,7 +55,7 @@ class RpcReplicationMetadata(ReplicationMetadata):
         self._feed = RpcLedgerFeed(gateways)
 
     async def close(self) -> None:
-        """Gives back what is held, as far as the gateway answers at once; the rest ends with its lease."""
+        """Releases locks and votes at gateways that respond at once; the others end with their lease."""
         await self._feed.close()
         await self._claims.close()
 

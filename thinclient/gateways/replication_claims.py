@@ -1,13 +1,13 @@
 """Locks and votes of auto-recovery at a gateway: one session after the other, and what is held in it.
 
-States: *none*, until the first lock, vote or listener wants a session; *opening*; *open*; then over, and opening again
-at another gateway. What a session held is lost with it, and its holders are told.
+States: *none*, until the first lock, vote or listener needs a session; *opening*; *open*; then over, and opening again
+at another gateway. Locks and votes are lost with their session, and their holders are notified.
 
-If the answer to a claim is lost:
+If the response to a claim is lost:
 
-* a claim is sent again to the same gateway, which knows what the session holds. Where that fails a lock is given back
-  under a higher number, so that the request is refused should it arrive late; until that is done the ledger is not
-  locked by this client again;
+* a claim is sent again to the same gateway, which knows what the session holds. If that fails, a lock is released under
+  a higher number, so that the request is rejected should it arrive late; until that is done this client does not lock
+  the ledger again;
 * a write of a ledger is sent again to the same gateway with the same expected version; BAD_VERSION is success if the
   ledger is as written, at the next version.
 
@@ -74,7 +74,7 @@ _VOTE_STATES = {
 
 
 class ReplicationClaims:
-    """What one client holds at the gateways for auto-recovery."""
+    """The locks and votes of one client at the gateways."""
 
     def __init__(self, gateways: GatewayChannel, ledger_manager: LedgerManager) -> None:
         self._gateways = gateways
@@ -83,7 +83,7 @@ class ReplicationClaims:
         self._locks: dict[int, LedgerLock] = {}
         self._votes: dict[int, Vote] = {}
         self._busy: set[int] = set()
-        """Ledgers whose lock is being claimed or given back."""
+        """Ledgers whose lock is being claimed or released."""
         self._numbers = 0
         self._delay: DelayChanged | None = None
         self._delay_known = False
@@ -94,7 +94,7 @@ class ReplicationClaims:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def close(self) -> None:
-        """Gives back what is held, as far as the gateway answers at once; the rest ends with its lease."""
+        """Releases locks and votes if the gateway responds at once; otherwise they end with the lease."""
         self.listeners.clear()
         for task in [*self._tasks, *([self._keeper] if self._keeper else [])]:
             task.cancel()
@@ -187,7 +187,7 @@ class ReplicationClaims:
     async def _resolve_write(
         self, ledger_id: LedgerId, metadata: LedgerMetadata, expected_version: int, what: str
     ) -> LedgerRecord:
-        """An earlier attempt, whose answer was lost, may have written."""
+        """Determines whether an earlier attempt, whose response was lost, has written."""
         stored = await self._ledgers.read(ledger_id)
         if stored.version == expected_version + 1 and is_as_written(stored.metadata, metadata):
             return stored
@@ -206,7 +206,7 @@ class ReplicationClaims:
                 await self._withdraw(session, number)
 
         vote = Vote(voter, f"{session.gateway.address}/{number}", listener, take_back)
-        # Before it is cast: its state may be told before the answer.
+        # Stored before the request, because its state may be reported before the response.
         self._votes[number] = vote
         try:
             await self._claim(session, what, wire.ClaimRequest(number=number, stand=voter))
@@ -225,7 +225,7 @@ class ReplicationClaims:
     # --- changes ------------------------------------------------------------------------------------------------
 
     def _take(self, response: wire.AttendResponse) -> None:
-        """A change that the gateway of the session tells."""
+        """Handles a change reported by the session's gateway."""
         change = response.WhichOneof("change")
         if change == "marks_changed":
             self.listeners.tell(MarksChanged())
@@ -249,7 +249,9 @@ class ReplicationClaims:
         self._delay_known = False
 
     def _take_delay(self, written: wire.DelayWritten) -> None:
-        """What a new stream tells first is news only if it is another delay than before."""
+        """Reports the delay; a new stream begins with the current one, which is reported only if it differs from the
+        last.
+        """
         told = DelayChanged(written.seconds if written.HasField("seconds") else None)
         known, self._delay_known = self._delay_known, True
         if known or told != self._delay:
@@ -273,7 +275,7 @@ class ReplicationClaims:
             self._keeper = keep_running("session for auto-recovery", self._keep)
 
     async def _keep(self) -> None:
-        """One session after the other."""
+        """Keeps sessions open, one after the other."""
         attempts = self._gateways.attempts("attend to auto-recovery", None)
         while True:
             try:
@@ -327,7 +329,7 @@ class ReplicationClaims:
             ) from None
 
     async def _claim(self, session: ReplicationSession, what: str, request: wire.ClaimRequest) -> wire.ClaimResponse:
-        """A claim may be sent again: the gateway knows what the session holds."""
+        """Makes a claim. It may be sent again, because the gateway knows what the session holds."""
         request.session_id = session.session_id
         response, _ = await self._at(session, what, lambda g, t: g.replication.Claim(request, timeout=t))
         if response.code == StatusCode.SESSION_UNKNOWN:
@@ -355,7 +357,7 @@ class ReplicationClaims:
         raise UnknownOutcomeException(f"{message}; it may have happened") if sent else MetaStoreException(message)
 
     def _give_back_soon(self, session: ReplicationSession, ledger_id: int) -> None:
-        """Releases a lock that may or may not be held, until the gateway answers or the session is over."""
+        """Releases a lock that may be held; retries until the gateway responds or the session is over."""
 
         async def give_back() -> None:
             request = self._release_request(ledger_id)
@@ -386,6 +388,6 @@ class ReplicationClaims:
 
 
 def check(code: int, message: str, what: str) -> None:
-    """Raises the error that a response holds."""
+    """Raises the error in a response."""
     if code != StatusCode.SUCCESS:
         raise code_error(code, message, what)

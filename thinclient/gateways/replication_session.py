@@ -1,11 +1,11 @@
 """One session of auto-recovery: the lease under which one gateway holds locks and votes for this client.
 
-States: opening → ready → over. A stream carries heartbeats, eight a lease, and tells of changes. When it breaks,
-another one to the same gateway takes the session up, as long as the lease runs. The lease is reckoned from when a
-heartbeat was sent that was answered, which is before the gateway heard it: so this side knows the session to be over
-before the gateway gives anything to another.
+States: opening → ready → over. A stream carries heartbeats, eight per lease, and reports changes. When it breaks,
+another stream to the same gateway continues the session, as long as the lease runs. The lease is counted from the
+sending of the last heartbeat that got a response, which is before the gateway received it. So this side considers the
+session over before the gateway gives anything to another client.
 
-Not its job: what is held, and the next session (`replication`).
+Not its job: what is held, and the next session (`replication_claims`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from bookgate.thinclient.gateways.gateway import Gateway
 _LOG = logging.getLogger(__name__)
 
 _OPEN_SECONDS = 5.0
-"""Time for the first answer of a gateway."""
+"""Time for the first response of a gateway."""
 _FIRST_HEARTBEAT_SECONDS = 1.0
 _HEARTBEATS_A_LEASE = 8
 _RETRY_SECONDS = 0.1
@@ -41,8 +41,8 @@ class ReplicationSession:
     """See the module. Begins at once, and ends by itself or with `close`."""
 
     def __init__(self, gateway: Gateway, session_id: str, take: Take, begins: Callable[[], None]) -> None:
-        """`take` is given each change that the gateway tells; `begins` is called before each stream, which begins with
-        what an earlier one may have told already.
+        """`take` is called with each change that the gateway reports; `begins` is called before each stream, which
+        repeats changes that an earlier one may have reported.
         """
         self.gateway = gateway
         self.session_id = session_id
@@ -58,7 +58,7 @@ class ReplicationSession:
         self.over: asyncio.Future[str] = loop.create_future()
         """Why the session has ended."""
         self.refused = False
-        """The gateway will not open a session; its reason is that of the end."""
+        """The gateway does not open a session; `over` has its reason."""
         self._tasks = [loop.create_task(self._run()), loop.create_task(self._watch_lease())]
 
     def end(self, reason: str) -> None:
@@ -86,7 +86,7 @@ class ReplicationSession:
                 await asyncio.sleep(_RETRY_SECONDS)
         except _Refused as refused:
             reason = str(refused)
-        except Exception as error:  # whoever waits for the end of the session would wait for ever
+        except Exception as error:  # callers that wait for the end would wait for ever
             log_bug(_LOG, "replication_session_failed", error, gateway=self.gateway.address)
             reason = str(error)
         self.end(reason)
@@ -118,7 +118,7 @@ class ReplicationSession:
 
     async def _requests(self, resume: bool) -> AsyncIterator[wire.AttendRequest]:
         yield self._next(wire.AttendRequest(session_id=self.session_id, resume=resume))
-        # The first answer tells the lease, which may be shorter than the interval until then.
+        # The first response contains the lease, which may be shorter than the interval until then.
         await asyncio.wait([self.ready], timeout=_FIRST_HEARTBEAT_SECONDS)
         while True:
             await asyncio.sleep(self._heartbeat)

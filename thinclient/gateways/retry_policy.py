@@ -1,7 +1,8 @@
-"""What a client repeats by itself, how often and with which pauses: one value, made of `ClientConfig`'s settings.
+"""What a client repeats by itself, how often and with which pauses: one value, built from the settings in
+`ClientConfig`.
 
-Each setting is defined here once: its default is the field's, its meaning and limits are those in `ClientConfig`.
-Where repeats are nested, docs/client.md ("What is repeated") has the products.
+Each setting is defined here once: the field has its default, `ClientConfig` its meaning and limits. For nested repeats,
+docs/client.md ("What is repeated") has the products.
 
 Not its job: what may be repeated at all (`failures`, `ledger_manager`), how long a call may take
 (`metadata_timeout_seconds`).
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """See `ClientConfig` for each; seconds, or how often."""
+    """See `ClientConfig` for each field; values are seconds or counts."""
 
     metadata_first_pause_seconds: float = 0.05
     metadata_longest_pause_seconds: float = 1.0
@@ -37,7 +38,7 @@ DEFAULT_RETRIES = RetryPolicy()
 
 
 def doubling(first: float, longest: float) -> Iterator[float]:
-    """Pauses without end: each twice the one before, up to `longest`."""
+    """Endless pauses: each twice the previous one, up to `longest` seconds."""
     pause = first
     while True:
         yield min(pause, longest)

@@ -42,9 +42,9 @@ _SCOPES_AT_ONCE = 16
 async def read_ledgers(
     gateways: GatewayChannel, ledger_ids: Sequence[LedgerId], outcome: Outcome
 ) -> dict[LedgerId, LedgerRecord | BKException]:
-    """Reads ledgers of any scopes; returns by id what `outcome` makes of each response.
+    """Reads ledgers of any scopes; returns by id the result of `outcome` for each response.
 
-    A request names one scope. With ids that are UUIDs each ledger has a scope to itself, so requests go side by side.
+    A request names one scope. With ids that are UUIDs each ledger has a scope of its own, so requests run concurrently.
 
     Raises MetaStoreException if nothing new arrives in time.
     """
@@ -67,7 +67,7 @@ async def read_ledgers(
             for _ in range(min(_SCOPES_AT_ONCE, len(wanted))):
                 group.create_task(work())
     except* BKException as failures:
-        # One failure ends the others, which would say the same.
+        # One failure ends the other requests, which would fail in the same way.
         raise failures.exceptions[0] from None
     return found
 
@@ -75,7 +75,7 @@ async def read_ledgers(
 async def _read_scope(
     gateways: GatewayChannel, wanted: set[int], scope_id: int, outcome: Outcome
 ) -> dict[int, LedgerRecord | BKException]:
-    """Reads the wanted ledgers of one scope; returns by id what `outcome` makes of each response.
+    """Reads the wanted ledgers of one scope; returns by id the result of `outcome` for each response.
 
     Raises MetaStoreException if nothing new arrives in time.
     """
@@ -140,7 +140,7 @@ async def pages_of(
                     if _check_page(page, after, scope_id):
                         after = page.last_ledger_id
                         yield page
-                        # Only now: the consumer's own time must not count against the gateways.
+                        # Only now, because the consumer's own time must not count against the gateways.
                         attempts.progressed()
                     if page.end:
                         return
@@ -193,7 +193,5 @@ def _check_page(page: wire.GetLedgerRangesResponse, after: int | None, scope_id:
 
 
 def _follows(last: int, after: int, scope_id: int) -> bool:
-    """Whether `last` comes after `after`. Scope 0 has no negative ids, so all of its ledgers come after a negative
-    one.
-    """
+    """Whether `last` comes after `after`. Scope 0 has no negative ids, so all its ledgers come after a negative one."""
     return (scope_id == 0 and after < 0) or unsigned(last) > unsigned(after)

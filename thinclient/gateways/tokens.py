@@ -1,10 +1,10 @@
-"""The token by which a client shows gateways who it is, and the channel that sends it along.
+"""The token by which a client identifies itself to gateways, and the channel that sends it.
 
-It comes from a setting (also the environment), from a file, which is read anew when it changes (projected tokens of
-Kubernetes), or from a callable of the application. A gateway that answers UNAUTHENTICATED makes the client look again:
-where the token is another one by now the call is repeated, else it has failed.
+It comes from a setting (also the environment), from a file, which is reloaded when it changes (projected tokens of
+Kubernetes), or from a callable of the application. If a gateway responds UNAUTHENTICATED, the client reads the token
+again: if it has changed, the call is repeated, else it has failed.
 
-A token is never sent over a channel without TLS, but for one to this machine.
+A token is sent over a channel without TLS only to this machine.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from bookgate.runtime.file_marks import FileMark, mark_of
 from bookgate.runtime.security.authenticators import is_loopback
 
 _LOOK_SECONDS = 1.0
-"""Files are looked at this often at most."""
+"""Minimum seconds between two checks of a file."""
 
 Provider = Callable[[], str]
 """Returns the token to use now. It is called for each call to a gateway, on the event loop: it must not block."""
 
 
 class TokenSource:
-    """Where the token comes from: one of the three."""
+    """The source of the token: one of the three."""
 
     def __init__(self, token: str | None = None, file: Path | None = None, provider: Provider | None = None) -> None:
-        """Raises IncorrectParameterException for none, or more than one."""
+        """Raises IncorrectParameterException for no source, or more than one."""
         if sum(each is not None for each in (token, file, provider)) != 1:
             raise IncorrectParameterException("a token comes from one of token, token_file and a token provider")
         self._token = token
@@ -55,7 +55,7 @@ class TokenSource:
         return self._token
 
     def changed(self) -> bool:
-        """Looks now; whether the token is another one than was sent last."""
+        """Reads the token now; whether it differs from the one sent last."""
         before = self._sent
         self._next_look, self._mark = 0.0, None
         try:
@@ -64,7 +64,7 @@ class TokenSource:
             return False
 
     def _read(self) -> None:
-        """A file that is gone for a moment leaves the token as it was."""
+        """Reads the file; if it is missing for a moment, the token stays unchanged."""
         assert self._file is not None
         self._next_look = time.monotonic() + _LOOK_SECONDS
         try:
@@ -89,7 +89,7 @@ def may_carry_tokens(address: str, *, tls: bool) -> bool:
 
 
 class AuthorizedChannel:
-    """As much of a channel as stubs need; each call carries the token."""
+    """The part of a channel that stubs need; each call carries the token."""
 
     def __init__(self, channel: Channel, tokens: TokenSource) -> None:
         self._channel = channel

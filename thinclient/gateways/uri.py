@@ -1,8 +1,8 @@
 """Addresses of gateways: `grpc://host:port,host:port`, or `grpcs://…` for TLS.
 
-The URI may contain the files of a TLS client, `grpcs://host:4181?ca=/path&cert=/path&key=/path`, for places that accept
-only a metadata URI, and so may a token's: `?token_file=/path`. Files in the URI take precedence over the client's
-settings (`tls_ca`, `tls_cert`, `tls_key`, `token_file`).
+The URI may contain the files of a TLS client, `grpcs://host:4181?ca=/path&cert=/path&key=/path`, for settings that
+accept only a metadata URI, and likewise the file of a token: `?token_file=/path`. Files in the URI take precedence over
+the client's settings (`tls_ca`, `tls_cert`, `tls_key`, `token_file`).
 """
 
 from __future__ import annotations

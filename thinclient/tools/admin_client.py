@@ -1,7 +1,7 @@
-"""The HTTP admin of a bookie, asked by commands: its address, the token, and refusals as errors of one line.
+"""The client of a bookie's HTTP admin, for commands: its address, the token, and rejections as one-line errors.
 
-A token is sent over TLS only, or to this machine. A redirection is not followed: it would carry the token to an address
-that nobody named.
+A token is sent over TLS only, or to this machine. A redirect is not followed, because it would send the token to an
+address that the user did not name.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from bookgate.runtime.secret_files import secret_of
 from bookgate.thinclient.gateways.tokens import may_carry_tokens
 
 _TIMEOUT = 60.0
-"""Seconds; a sanity test or the first look at many files takes its time."""
+"""Seconds; a sanity test, or the first check of many files, takes long."""
 
 
 class AdminRefusedException(BKException):
-    """The HTTP admin is out of reach or refused; the message has its words."""
+    """The HTTP admin is unreachable or rejected the request; the message contains its reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class AdminHttp:
-    """One bookie's HTTP admin: `http://host:port` or `https://…`, and the token where changes need one.
+    """One bookie's HTTP admin: `http://host:port` or `https://…`, and the token if changes need one.
 
-    `authorities` is a PEM file of those that vouch for it over TLS; None for the system's.
+    `authorities` is a PEM file of authorities for TLS; None: the system's.
     """
 
     url: str
@@ -42,15 +42,15 @@ class AdminHttp:
 
     @property
     def may_carry_token(self) -> bool:
-        """Whether nobody on the way can read a token that is sent there."""
+        """Whether a token that is sent there can't be read on the way."""
         return _keeps_secrets(urllib.request.Request(self.url))
 
     def get(self, path: str) -> Any:
-        """The answer, from JSON. Raises AdminRefusedException."""
+        """Returns the response, parsed from JSON. Raises AdminRefusedException."""
         return self._ask("GET", path, None)
 
     def put(self, path: str, body: dict[str, Any] | None = None) -> Any:
-        """The same for a change."""
+        """Sends a change; otherwise like `get`."""
         return self._ask("PUT", path, body)
 
     def _ask(self, verb: str, path: str, body: dict[str, Any] | None) -> Any:
@@ -73,7 +73,7 @@ class AdminHttp:
         except http.client.InvalidURL as error:
             raise AdminRefusedException(f"{self.url} is no address of an HTTP admin: {error}") from None
         except http.client.HTTPException:
-            # What it says instead may be bytes of any protocol.
+            # The response may be bytes of any protocol.
             raise AdminRefusedException(f"what listens at {self.url} is no HTTP admin; see its http_port") from None
         except (OSError, ValueError) as error:
             reason = getattr(error, "reason", error)
@@ -83,7 +83,7 @@ class AdminHttp:
             ) from None
 
     def _opener(self) -> urllib.request.OpenerDirector:
-        # A proxy of the environment is for the world outside, not for bookies.
+        # A proxy of the environment is meant for outside addresses, not for bookies.
         handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({}), _NoRedirection()]
         if self.url.startswith("https:"):
             context = ssl.create_default_context(cafile=self.authorities and str(self.authorities))
@@ -108,7 +108,7 @@ def _keeps_secrets(request: urllib.request.Request) -> bool:
 
 
 def _words(error: urllib.error.HTTPError) -> str:
-    """What the answer says of the refusal."""
+    """The reason in a response that rejects a request."""
     with error:
         try:
             return str(json.loads(error.read())["error"])
@@ -117,7 +117,9 @@ def _words(error: urllib.error.HTTPError) -> str:
 
 
 async def admin_url(discovery: ServiceDiscovery, bookie_id: str) -> str:
-    """Where a registered bookie serves HTTP. Raises BookieHandleNotAvailableException, IncorrectParameterException."""
+    """The URL of a registered bookie's HTTP admin. Raises BookieHandleNotAvailableException,
+    IncorrectParameterException.
+    """
     info = (await discovery.bookie_service_info(bookie_id)).info
     endpoint = info.endpoint(HTTP)
     if endpoint is None:
@@ -143,7 +145,7 @@ def read_token(token: str | None, file: Path | None) -> str | None:
 def _checked(token: str) -> str:
     if not token:
         raise IncorrectParameterException("the token file is empty")
-    # Refused here, since the library would repeat the header, and so the token, in its own words.
+    # Rejected here, since the library's error message would contain the header, and so the token.
     if not token.isprintable() or not token.isascii():
         raise IncorrectParameterException("the token of the HTTP admin is not one line of ASCII, which a header takes")
     return token

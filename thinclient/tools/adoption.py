@@ -1,13 +1,13 @@
-"""Metadata made anew for a ledger that bookies hold and the store has lost.
+"""Creates metadata for a ledger that bookies hold and the store has lost.
 
-What bookies hold of a ledger are its entries, each with the ledger's id, its own and the LAC of its time, and a digest
-of the ledger's password. So the ledger is made with all holders as its ensemble, every one of them for every entry, and
-then recovered as if its writer had died: that fences it, finds its end, and closes it. A reader that asks a holder for
-an entry that another one has gets it from that.
+Bookies hold a ledger's entries, each with the ledger's id, its own id and the LAC of its time, and a digest of the
+ledger's password. So the ledger is created with all holders as its ensemble, each of them for every entry, and then
+recovered as if its writer had died: recovery fences it, finds its end, and closes it. A reader that requests an entry
+from a holder without it gets it from another one.
 
-What can't be known again: the password (whoever adopts gives it; the bookies refuse a wrong one), custom metadata, the
-time of creation, the quorums and ensembles that it had. The end is that of a recovery with an ack quorum of one: each
-holder must say that it has no further entry. An entry that only bookies had that are not among the holders is lost.
+Lost are: the password (the caller provides it; the bookies reject a wrong one), custom metadata, the creation time, and
+the former quorums and ensembles. The end is that of a recovery with an ack quorum of one: each holder must say that it
+has no further entry. Entries that only bookies outside the holders had are lost.
 """
 
 from __future__ import annotations
@@ -22,12 +22,27 @@ from bookgate.ledger.metadata_store import LedgerRecord
 from bookgate.thinclient.client import BookKeeper
 
 _CUSTOM = {"bookgate.adopted": b"1"}
-"""How such a ledger is told from others."""
+"""Marks a ledger that was adopted."""
 
 
 async def adopt(client: BookKeeper, ledger_id: LedgerId, holders: Sequence[str], password: bytes) -> LedgerRecord:
-    """The ledger, closed. Raises LedgerExistException, IllegalOpException, UnauthorizedAccessException for a wrong
-    password, BKException of a recovery that failed; then there are no metadata again."""
+    """Creates the metadata of a ledger and closes it.
+
+    Args:
+        client: The client.
+        ledger_id: The ledger.
+        holders: Ids of the bookies that hold it.
+        password: The ledger's password.
+
+    Returns:
+        The record of the closed ledger.
+
+    Raises:
+        LedgerExistException: The store has the ledger.
+        IllegalOpException: No holder has a readable first entry.
+        UnauthorizedAccessException: The password is wrong.
+        BKException: Recovery failed; the metadata were removed again.
+    """
     digest_type = await _digest_of(client, ledger_id, holders, password)
     metadata = LedgerMetadata.new(holders, len(holders), 1, digest_type, password, _CUSTOM)
     await client.ledger_manager.create(ledger_id, metadata)
@@ -41,7 +56,7 @@ async def adopt(client: BookKeeper, ledger_id: LedgerId, holders: Sequence[str],
 
 
 async def _take_back(client: BookKeeper, ledger_id: LedgerId) -> None:
-    """Unless somebody else has closed it meanwhile."""
+    """Removes the metadata, unless another client has closed the ledger meanwhile."""
     with suppress(NoSuchLedgerExistsOnMetadataServerException):
         record = await client.read_record(ledger_id)
         if not record.metadata.is_closed:
@@ -49,7 +64,7 @@ async def _take_back(client: BookKeeper, ledger_id: LedgerId) -> None:
 
 
 async def _digest_of(client: BookKeeper, ledger_id: LedgerId, holders: Sequence[str], password: bytes) -> DigestType:
-    """The one with which the first entry can be read. Raises IllegalOpException where there is none."""
+    """The digest type with which the first entry can be read. Raises IllegalOpException if there is none."""
     errors: list[str] = []
     for digest_type in (DigestType.CRC32C, DigestType.CRC32, DigestType.HMAC, DigestType.DUMMY):
         metadata = LedgerMetadata.new(holders, len(holders), 1, digest_type, password)

@@ -1,10 +1,10 @@
-"""How far the emptying of a bookie is, and waiting for its end.
+"""The progress of emptying a bookie, and waiting for its end.
 
-What counts is which ledgers' metadata still name the bookie; marks come and go. One listing of all ledgers finds them,
-after that only these are read again, and when none is left another listing has to find none, since others may have been
-written to the bookie meanwhile.
+A bookie is empty when no ledger's metadata name it; marks come and go. One listing of all ledgers finds those that name
+it, after that only these are read again, and when none is left another listing must find none, since ledgers may have
+been written to the bookie meanwhile.
 
-Not its job: asking for it (`ledger.replication_control`), doing it (the bookies' auditor and workers).
+Not its job: requesting it (`ledger.replication_control`), doing it (the bookies' auditor and workers).
 """
 
 from __future__ import annotations
@@ -29,41 +29,46 @@ _READ_AT_ONCE = 500
 _SHORTEST_PAUSE_SECONDS = 1.0
 _LONGEST_PAUSE_SECONDS = 30.0
 _PAUSE_SHARE = 5
-"""A pause is so many times as long as the look before it."""
+"""Each pause takes this many times as long as the preceding look."""
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What one look at the ledgers has found."""
+    """The result of one look at the ledgers."""
 
     left: tuple[LedgerId, ...]
     """Ledgers that name the bookie."""
     still_written: int
-    """Of these, such as may still be written there: they are moved once the writer goes on elsewhere, or closes."""
+    """Those of them that may still be written there: they are moved once the writer changes its ensemble, or closes."""
     unrecoverable: tuple[LedgerId, ...]
-    """Of these, such as were tried since the bookie is away or to be emptied, and can't be moved: entries have no copy
-    left. Ledgers with a scope are among them: nobody moves those."""
+    """Those of them that were tried since the bookie is away or to be emptied, and can't be moved, because entries have
+    no copy left. Ledgers with a scope are included, because auto-recovery does not move them.
+    """
     problem: str | None
-    """Why nothing is moved at all, if so, and what to do."""
+    """Why nothing is moved at all, and what to do; None: no problem."""
 
     @property
     def is_stuck(self) -> bool:
-        """Nothing but what can't be moved is left."""
+        """Whether only ledgers that can't be moved are left."""
         return bool(self.left) and len(self.unrecoverable) == len(self.left)
 
 
 @dataclass(frozen=True, slots=True)
 class Emptied:
-    """How a wait has ended."""
+    """The result of waiting."""
 
     moved: int
-    """Ledgers that have left the bookie meanwhile."""
+    """Number of ledgers moved meanwhile."""
     given_up: tuple[LedgerId, ...] = ()
-    """Ledgers that can't leave it, since entries of them have no copy left."""
+    """Ledgers that can't be moved, because entries of them have no copy left."""
 
 
 async def look(factory: LedgerManagerFactory, bookie_id: str) -> Look:
-    """Looks at all ledgers. Raises BKException: The listing can't be completed, or a ledger not be read."""
+    """Looks at all ledgers.
+
+    Raises:
+        BKException: The listing can't be completed, or a ledger can't be read.
+    """
     await factory.catch_up(None)
     records = [record async for page in ledgers_naming(factory.ledger_manager, bookie_id) for record in page]
     return await _judged(factory, bookie_id, records)
@@ -77,14 +82,15 @@ async def wait_until_empty(
     Args:
         factory: The metadata.
         bookie_id: The bookie.
-        tell: Told of each look.
-        give_up: Unrecoverable ledgers may stay, not those of a scope: these may have all their copies.
+        tell: Called after each look.
+        give_up: Unrecoverable ledgers may stay, except those with a scope, which may still have all their copies.
 
     Returns:
-        What has left the bookie and what has not.
+        The ledgers that were moved and those that were not.
 
     Raises:
-        IllegalOpException: It can't end: nobody works on it, or what is left has no copies to be moved.
+        IllegalOpException: Waiting would never end: auto-recovery does not work, or the ledgers left have no copies to
+            move.
         BKException: The ledgers can't be listed or read.
     """
     clock, progress, estimate = asyncio.get_running_loop().time, Progress(), Estimate(0, None, None)
@@ -171,7 +177,7 @@ def _is_written_at(record: LedgerRecord, bookie_id: str) -> bool:
 
 
 async def _naming_still(manager: LedgerManager, bookie_id: str, ledgers: Sequence[LedgerId]) -> list[LedgerRecord]:
-    """Those of the ledgers that name the bookie, read anew. Raises BKException where one can't be read."""
+    """Those of the ledgers that still name the bookie, read anew. Raises BKException if one can't be read."""
     naming: list[LedgerRecord] = []
     for start in range(0, len(ledgers), _READ_AT_ONCE):
         wanted = ledgers[start : start + _READ_AT_ONCE]

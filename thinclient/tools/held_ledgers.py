@@ -1,7 +1,7 @@
-"""Which ledgers the bookies say that they hold, over their HTTP admin, and which of them no metadata names.
+"""Which ledgers the bookies hold according to their HTTP admin, and which of them are unknown to the metadata.
 
-Only a bookie itself knows what it holds. One that can't be asked, since it is not registered or has no such page (a
-Java bookie), is named with the reason, and nothing is concluded of what it may hold.
+Only a bookie itself knows what it holds. One that can't be asked, because it is not registered or has no such page
+(Apache BookKeeper's bookie), is reported with the reason, and nothing is concluded about its ledgers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _READ_AT_ONCE = 1000
 
 @dataclass
 class HeldLedgers:
-    """Of one scope, by ledger id the bookies that hold it, ordered; and why others could not be asked."""
+    """The ledgers of one scope: by ledger id the bookies that hold it, ordered; and why others could not be asked."""
 
     scope_id: int = 0
     holders: dict[int, list[str]] = field(default_factory=dict)
@@ -31,12 +31,21 @@ class HeldLedgers:
 
     @property
     def largest(self) -> int:
-        """The largest id that any bookie holds, -1 where none holds anything."""
+        """The largest id that any bookie holds, -1 if there is none."""
         return max(self.holders, default=-1)
 
 
 async def held_ledgers(factory: LedgerManagerFactory, authorities: Path | None, scope_id: int = 0) -> HeldLedgers:
-    """What all bookies with a cookie hold of a scope; `authorities` vouch for HTTP over TLS. Raises BKException."""
+    """The ledgers of a scope that all bookies with a cookie hold.
+
+    Args:
+        factory: The metadata.
+        authorities: PEM file of authorities for HTTP over TLS; None: the system's.
+        scope_id: The scope.
+
+    Raises:
+        BKException: The bookies can't be listed.
+    """
     found = HeldLedgers(scope_id)
     for bookie in await factory.service_discovery.bookies(BookieSet.ALL):
         try:
@@ -60,7 +69,7 @@ def _held_by(bookie: RegisteredBookie, authorities: Path | None, scope_id: int) 
 def held_pages(admin: AdminHttp, scope_id: int) -> Iterator[list[int]]:
     """The ids of the ledgers of a scope that one bookie holds, in the order of listings.
 
-    Raises AdminRefusedException, also where the bookie is of a version that does not list this scope.
+    Raises AdminRefusedException, also if the bookie's version does not list this scope.
     """
     scope = f"&ledger_scope_id={scope_id}" if scope_id else ""
     after = ""
@@ -77,7 +86,7 @@ def held_pages(admin: AdminHttp, scope_id: int) -> Iterator[list[int]]:
 
 
 async def unknown_to_metadata(factory: LedgerManagerFactory, held: HeldLedgers) -> dict[int, list[str]]:
-    """Those ledgers of which the metadata say that they don't exist, with their holders. Raises BKException."""
+    """Those ledgers that do not exist according to the metadata, with their holders. Raises BKException."""
     unknown: dict[int, list[str]] = {}
     ids = sorted(held.holders)
     for start in range(0, len(ids), _READ_AT_ONCE):

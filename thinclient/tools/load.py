@@ -1,7 +1,7 @@
-"""Loads for measuring: many appends, or many reads, with so many outstanding; rates and latencies come out.
+"""Loads for measuring: many appends or reads with a number of them outstanding; the results are rates and latencies.
 
 Used by `bookgate bench` and by the benchmarks, so that both measure the same thing: an append's latency is from the
-call to the acknowledgement, a read's from the call to the checked entries.
+call to the acknowledgement, a read's from the call to the verified entries.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from bookgate.thinclient.handles.read_handle import ReadHandle
 from bookgate.thinclient.handles.write_handle import WriteHandle
 
 Progress = Callable[[int], None]
-"""Called now and then with what is done so far."""
+"""Called from time to time with the amount done so far."""
 
 Stop = Callable[[], bool]
-"""Whether a load is to end early, with what it has measured so far."""
+"""Whether a load must end early, with the results so far."""
 
 _TURN = 128
 
 
 @dataclass(frozen=True)
 class LoadResult:
-    """What came out. `bytes` are payload bytes."""
+    """The measurements. `bytes` are payload bytes."""
 
     entries: int
     bytes: int
@@ -41,7 +41,7 @@ class LoadResult:
         return self.entries / self.seconds if self.seconds else 0.0
 
     def summary(self) -> dict[str, Any]:
-        """Rates and latencies, for a program."""
+        """Rates and latencies, as plain values for programs."""
         rate = self.bytes / 1e6 / self.seconds if self.seconds else 0.0
         return {
             "entries": self.entries,
@@ -54,7 +54,7 @@ class LoadResult:
 
 
 class _Appends:
-    """Appends under way. Acknowledgements come in entry order, so the oldest start belongs to the next of them."""
+    """Outstanding appends. Acknowledgements arrive in entry order, so each belongs to the oldest start."""
 
     def __init__(self, handle: WriteHandle, outstanding: int) -> None:
         self._handle = handle
@@ -97,7 +97,7 @@ async def write_load(
     progress: Progress | None = None,
     stop: Stop = lambda: False,
 ) -> LoadResult:
-    """Appends `payload` so many times, or for so long. Raises what an append raises."""
+    """Appends `payload`, up to a number of entries or for a number of seconds. Raises the errors of an append."""
     appends = _Appends(handle, outstanding)
     began = time.perf_counter()
     written = 0
@@ -124,7 +124,7 @@ async def sequential_load(
     progress: Progress | None = None,
     stop: Stop = lambda: False,
 ) -> LoadResult:
-    """Reads from the first entry on, in lists of `batch`; the latency is that of a list."""
+    """Reads from the first entry on, in lists of `batch` entries; latencies are those of whole lists."""
     end = handle.last_add_confirmed if entries is None else min(handle.last_add_confirmed, entries - 1)
     latencies = LatencyHistogram()
     began = started = time.perf_counter()
@@ -152,7 +152,7 @@ async def random_load(
     progress: Progress | None = None,
     stop: Stop = lambda: False,
 ) -> LoadResult:
-    """Reads ranges of `width` entries at random places, `outstanding` at a time, until `entries` were read."""
+    """Reads ranges of `width` entries at random positions, `outstanding` at a time, until `entries` were read."""
     chance = rng or random.Random()
     latencies = LatencyHistogram()
     last_start = max(0, handle.last_add_confirmed - width + 1)

@@ -1,4 +1,4 @@
-"""Whether a bookie, or a cluster, does its work: a ledger is written to it, read back and deleted."""
+"""Checks that a bookie, or a cluster, works: writes a ledger, reads it back and deletes it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def is_sane(client: BookKeeper, bookie_id: str, entries: int = 10) -> bool
                 await writer.append(payload)
         reader = await client.open_ledger(ledger_id)
         found = [bytes(entry.payload) async for entry in reader.read(0, reader.last_add_confirmed)]
-        # Another bookie may have taken over, where this one failed.
+        # Another bookie may have replaced this one after a failure.
         own = all(fragment.ensemble == (bookie_id,) for fragment in reader.metadata.fragments)
         await reader.close()
         return own and found == payloads
@@ -37,10 +37,19 @@ async def is_sane(client: BookKeeper, bookie_id: str, entries: int = 10) -> bool
 async def simple_test(
     client: BookKeeper, quorums: tuple[int, int, int], entries: int, done: Callable[[int], None]
 ) -> tuple[int, bool]:
-    """Writes, reads back and deletes a ledger on bookies of the cluster's choice; its id, and whether all came back.
+    """Writes, reads back and deletes a ledger on bookies chosen by the cluster.
 
-    `quorums` are ensemble size, write and ack quorum; `done` is told of entries written and then read, twice `entries`
-    in the end. Raises BKException; the ledger is deleted all the same.
+    Args:
+        client: The client.
+        quorums: Ensemble size, write quorum and ack quorum.
+        entries: Number of entries.
+        done: Called with the number of entries written and then read; twice `entries` at the end.
+
+    Returns:
+        The ledger's id, and whether all entries came back.
+
+    Raises:
+        BKException: An operation failed; the ledger is deleted nevertheless.
     """
     writer = await client.create_ledger(*quorums, custom_metadata=_ABOUT)
     ledger_id = writer.ledger_id.low

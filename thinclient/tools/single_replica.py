@@ -1,4 +1,4 @@
-"""Reading what one bookie alone holds of a ledger: to compare replicas, or to see what a sick bookie still has."""
+"""Reads one bookie's copies of a ledger: to compare replicas, or to see what a sick bookie still has."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from bookgate.thinclient.client import BookKeeper
 async def batches_of_bookie(
     client: BookKeeper, record: LedgerRecord, password: bytes, bookie_id: str, first: int, last: int
 ) -> AsyncGenerator[list[Entry], None]:
-    """Of the entries first … last those that the ledger's quorums put on this bookie, read from it alone.
+    """Reads those entries from first to last that the ledger's quorums assign to this bookie, from it alone.
 
-    Digests are checked as ever. Raises the bookie's error for an entry that it should have and has not, after
-    everything before it was delivered.
+    Digests are checked. Raises the bookie's error for an entry that it should have and does not, after all entries
+    before it were delivered.
     """
     alone = record_on(record, bookie_id)
     closed = replace(alone.metadata, state=LedgerState.CLOSED, last_entry_id=last, length=0)
@@ -43,7 +43,7 @@ def record_on(record: LedgerRecord, bookie_id: str) -> LedgerRecord:
 
 
 def ranges_of_bookie(metadata: LedgerMetadata, bookie_id: str, first: int, last: int) -> Iterator[tuple[int, int]]:
-    """The runs of entries within first … last whose write sets have this bookie, in order, bounds included."""
+    """The runs of entries from first to last whose write sets contain this bookie, in order, bounds included."""
     start: int | None = None
     for entry_id in range(first, last + 1):
         ensemble = metadata.fragment_at(entry_id).ensemble
