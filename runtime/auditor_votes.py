@@ -36,7 +36,7 @@ class Vote(AuditorVote):
         await self._take_back(self)
 
     def become(self, state: VoteState, *, quietly: bool = False) -> None:
-        """Tells the listener of a new state; after LOST it is told nothing."""
+        """Notifies the listener of a new state; after LOST it is not called any more."""
         if state is self._state or self.over:
             return
         self._state = state

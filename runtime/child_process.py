@@ -1,7 +1,7 @@
-"""A child process that runs a module of this package, takes its orders through a pipe, and reports back.
+"""A child process that runs a module of this package, receives an order through a pipe, and reports back.
 
 The order is one JSON line on standard input, so no secret appears on a command line. That pipe stays open as long as
-the parent wants the child, and closes when the parent ends for whatever reason. The child reports JSON lines on
+the parent needs the child, and closes when the parent ends for whatever reason. The child reports JSON lines on
 standard output: first the address on which it serves, or `{"error": …}`. Its log goes to the parent's standard error.
 
 States: new → starting → serving → ended. One object represents one slot for a child: `start` may be called again once
@@ -115,8 +115,8 @@ class ChildProcess:
                 self._process.kill()
 
     async def stop(self, grace_seconds: float, *, by_signal: bool = True) -> None:
-        """Asks the child to drain and stop, by SIGTERM or by closing its standard input; kills it if it exceeds the
-        grace period.
+        """Asks the child to drain and stop, by SIGTERM or by closing its standard input; kills it after the grace
+        period.
         """
         process = self._process
         if process is None or not self._is_there:

@@ -3,8 +3,7 @@
 A gateway shares its loop with all client streams, and with the entry port if a bookie hosts it. Responses that cover
 thousands of ledgers are produced slice by slice; only one slice of such work runs at a time. After each slice other
 tasks run, until the loop makes a turn in which they had nothing to do, or they have had several times the duration of
-the slice. On an idle loop this costs one turn per slice; on a busy one the sliced work proceeds at a fraction of its
-speed.
+the slice. On an idle loop this costs one turn per slice; on a busy one the sliced work gets a fraction of the time.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ _OTHERS_SHARE = 4
 """Time that other tasks get after a slice if they need it, as a multiple of the slice's duration."""
 
 _IDLE_TURN_SECONDS = 0.0002
-"""A turn of the loop that took no longer had nothing else to do."""
+"""Maximum duration of a turn of the loop in which other tasks had nothing to do."""
 
 
 _locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()

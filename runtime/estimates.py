@@ -1,6 +1,6 @@
-"""How fast something goes, and when it will have ended: one rule for everything that shows progress. Pure.
+"""How fast work proceeds, and when it will end: one rule for everything that shows progress. Pure.
 
-Times are seconds of any one clock; what is counted is the caller's matter: ledgers, entries, bytes.
+Times are seconds of any one clock; the caller decides what is counted: ledgers, entries, bytes.
 """
 
 from __future__ import annotations
@@ -9,18 +9,18 @@ from collections import deque
 from dataclasses import dataclass
 
 _WINDOW_SECONDS = 600.0
-"""The rate is that of the last so many seconds."""
+"""The rate covers this many last seconds."""
 
 
 class Rate:
-    """How fast a count goes up, or down."""
+    """How fast a count grows, or falls."""
 
     def __init__(self, window_seconds: float = _WINDOW_SECONDS) -> None:
         self._window = window_seconds
         self._seen: deque[tuple[float, int]] = deque()
 
     def take(self, count: int, now: float) -> float:
-        """Takes in the count as it is now, and returns how much it has changed a second; 0 after the first look."""
+        """Records the present count, and returns its change per second; 0 at the first call."""
         seen = self._seen
         seen.append((now, count))
         while seen[0][0] < now - self._window and len(seen) > 2:
@@ -31,16 +31,16 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """How fast it goes, as far as that can be told."""
+    """How fast work proceeds, as far as it is known."""
 
     total: int
-    """What was to be done, with what has come since."""
+    """The amount to be done, including what was added since."""
     a_minute: float | None
     seconds_left: float | None
 
 
 class Progress:
-    """Makes estimates of what is left, look by look."""
+    """Estimates the rest of some work from repeated counts of what is left."""
 
     def __init__(self) -> None:
         self._done = 0
@@ -48,7 +48,7 @@ class Progress:
         self._rate = Rate()
 
     def take(self, left: int, now: float) -> Estimate:
-        """Takes in how much is left. What has come since the last look hides what went."""
+        """Records how much is left. Work that was added since the last call hides work that was done."""
         if self._left is not None:
             self._done += max(0, self._left - left)
         self._left = left

@@ -10,6 +10,6 @@ FileMark = tuple[int, int, int]
 
 
 def mark_of(path: str | Path) -> FileMark:
-    """Raises OSError."""
+    """The mark of a file. Raises OSError."""
     status = os.stat(path)
     return status.st_mtime_ns, status.st_ino, status.st_size

@@ -22,8 +22,8 @@ def run_interruptibly(runner: asyncio.Runner, work: Coroutine[Any, Any, T]) -> T
     """Runs the work and restores the signal handlers.
 
     Raises:
-        KeyboardInterrupt: A signal came, and the work has ended. An error of the work's end is its cause: parts that
-            are cancelled together may report each other's end as a failure.
+        KeyboardInterrupt: A signal came, and the work has ended. If the work ended with an error, it is the cause:
+            parts that are cancelled together may report each other's end as a failure.
     """
     if threading.current_thread() is not threading.main_thread():
         return runner.run(work)
@@ -54,7 +54,7 @@ def run_interruptibly(runner: asyncio.Runner, work: Coroutine[Any, Any, T]) -> T
             _take_from_loop(loop, dict.fromkeys(_SIGNALS, note))
 
     try:
-        # While the loop begins and ends, too, an exception out of a handler would leave it as it is.
+        # Also while the loop starts and ends, an exception from a handler would leave it in an undefined state.
         for number in _SIGNALS:
             signal.signal(number, note)
         result = runner.run(guarded())
@@ -70,7 +70,7 @@ def run_interruptibly(runner: asyncio.Runner, work: Coroutine[Any, Any, T]) -> T
 
 
 def _take_from_loop(loop: asyncio.AbstractEventLoop, handlers: Mapping[signal.Signals, Any]) -> None:
-    """Sets handlers in place of the loop's. It leaves the default ones, which no signal is to meet in between."""
+    """Replaces the loop's handlers. Removing them would set the default ones, which no signal may meet in between."""
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     try:
         for number, handler in handlers.items():

@@ -44,7 +44,7 @@ class _Window:
         self.last: list[int] | None = None
 
     def before(self, counts: list[int], now: float) -> list[int] | None:
-        """The counts at the start of the previous window, or None if there were none. Starts a new window when it is
+        """The counts at the start of the previous window, or None if there were none. Starts a new window if it is
         due.
         """
         if self.began is None:

@@ -1,7 +1,7 @@
 """Listeners to changes of ledgers, for any store.
 
-States of the feed: lost ⇄ running. The store reports `began` once it is notified of every change, and `lost` when it
-may miss one. A listener added while the feed runs is told so soon, and of no change before that.
+States of the feed: lost ⇄ running. The store calls `began` once it is notified of every change, and `lost` when it may
+miss one. A listener added while the feed runs is notified of that soon, and of no change before.
 
 Not its job: how a store is notified of changes.
 """
@@ -46,13 +46,12 @@ class _Feed(LedgerFeed):
 
 
 class LedgerFeeds:
-    """The listeners of one store. Lives on one event loop."""
+    """The listeners of one store. Belongs to one event loop."""
 
     def __init__(self, interest_changed: Callable[[], None], catch_up: Callable[[], Awaitable[None]]) -> None:
-        """
-        Args:
-            interest_changed: Told of the first listener and of the end of the last one.
-            catch_up: Returns when everything that had changed at its call was told here.
+        """Args:
+        interest_changed: Called when the first listener is added and the last one removed.
+        catch_up: Returns when everything that had changed at its call was reported here.
         """
         self._interest_changed = interest_changed
         self.catch_up = catch_up
@@ -63,7 +62,7 @@ class LedgerFeeds:
         return len(self._feeds)
 
     def add(self, listener: LedgerFeedListener) -> LedgerFeed:
-        """Makes a feed; `close` removes it."""
+        """Creates a feed; `close` removes it."""
         feed = _Feed(self, listener)
         self._feeds[feed] = None
         asyncio.get_running_loop().call_soon(self._tell_began)
@@ -79,17 +78,17 @@ class LedgerFeeds:
                 self._interest_changed()
 
     def clear(self) -> None:
-        """Nobody is told anything from now on."""
+        """Removes all listeners without calling them."""
         self._feeds.clear()
         self._running = False
 
     def began(self) -> None:
-        """Every change from now on will be told."""
+        """Every change from now on will be reported."""
         self._running = bool(self._feeds)
         self._tell_began()
 
     def lost(self) -> None:
-        """Changes may be missed. Said of a feed that does not run it says nothing new."""
+        """Changes may be missed. No effect if the feed does not run."""
         self._running = False
         for feed in list(self._feeds):
             if feed.told_began:
@@ -97,7 +96,7 @@ class LedgerFeeds:
                 feed.tell(FeedLost())
 
     def touched(self, ledger_ids: Collection[int]) -> None:
-        """These may have changed."""
+        """These ledgers may have changed."""
         for feed in list(self._feeds):
             if feed.told_began:
                 feed.tell(LedgersTouched(ledger_ids))

@@ -14,9 +14,7 @@ import socket
 BACKLOG = 1024
 
 _KEEP_ALIVE: list[tuple[int, int, int]] = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)]
-"""Socket options that accepted connections inherit. They detect a peer that vanished silently after about three
-minutes.
-"""
+"""Socket options that accepted connections inherit. They detect a silently vanished peer after about three minutes."""
 if hasattr(socket, "TCP_KEEPIDLE"):
     _KEEP_ALIVE += [
         (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 120),
@@ -26,7 +24,7 @@ if hasattr(socket, "TCP_KEEPIDLE"):
 
 
 def backlog_for(connections: int) -> int:
-    """Listen backlog for a server of so many connections: an event loop accepts all waiting connections at once."""
+    """Listen backlog for a server with that many connections: an event loop accepts all waiting connections at once."""
     return max(8, min(BACKLOG, connections // 4))
 
 

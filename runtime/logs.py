@@ -76,7 +76,9 @@ def set_up_logging(level: LogLevel, form: LogFormat) -> None:
 
 @contextmanager
 def lines_before_set_up(form: LogFormat) -> Iterator[None]:
-    """Has events inside written as lines of the log even if logging is not set up yet: its settings are being read."""
+    """Writes events inside the block as log lines even if logging is not set up yet, while its settings are being
+    read.
+    """
     root = logging.getLogger()
     early = logging.StreamHandler(sys.stderr) if not root.hasHandlers() else logging.NullHandler()
     early.setFormatter(LineFormatter(as_json=form == "json"))

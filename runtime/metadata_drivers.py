@@ -1,9 +1,9 @@
 """Metadata drivers: maps the scheme of a metadata URI to the package that implements that store.
 
-Drivers are found in the entry-point group `bookgate.metadata_drivers`, so another store is another package, and nobody
-who does not use a store needs its library. A driver is a function `create_factory(uri, settings) ->
-LedgerManagerFactory` that does no I/O yet (`initialize` does); without settings it takes its own defaults. An entry
-point whose driver needs an extra of its package names that behind it, in brackets.
+Drivers are found in the entry-point group `bookgate.metadata_drivers`, so another store is another package, and a
+store's library is needed only where the store is used. A driver is a function `create_factory(uri, settings) ->
+LedgerManagerFactory` that does no I/O yet (`initialize` does); without settings it uses its own defaults. An entry
+point whose driver needs an extra of its package names the extra in brackets.
 """
 
 from __future__ import annotations

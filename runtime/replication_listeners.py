@@ -1,7 +1,7 @@
-"""Who listens to changes of auto-recovery, over any store.
+"""Listeners to changes of auto-recovery, for any store.
 
-The table keeps the last known position of the switch and the last delay, so that a new listener is told them; a store
-that knows none yet tells them as soon as it has read them.
+The table keeps the last known position of the switch and the last delay and reports them to new listeners; a store that
+knows none yet reports them as soon as it has read them.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _LOG = logging.getLogger(__name__)
 
 
 class ReplicationListeners:
-    """Listeners to one store. Lives on one event loop."""
+    """Listeners to one store. Belongs to one event loop."""
 
     def __init__(self, interest_changed: Callable[[], None], *, always_told: bool = False) -> None:
-        """`interest_changed` is told of the first listener and of the end of the last one. `always_told`: `tell` is
-        called while nobody listens too, so that what is known then is not old, and is not told again.
+        """`interest_changed` is called when the first listener is added and the last one removed. `always_told`: `tell`
+        is also called while there are no listeners, so the known values stay current and are not reported again.
         """
         self._interest_changed = interest_changed
         self._always_told = always_told
@@ -42,7 +42,7 @@ class ReplicationListeners:
         """Returns a function that removes the listener."""
         key = object()
         if not self._listeners and not self._always_told:
-            # What was known when nobody listened may be old.
+            # Values from a time without listeners may be outdated.
             self._switch = self._delay = None
         self._listeners[key] = listener
         asyncio.get_running_loop().call_soon(self._tell_known, key)
@@ -56,11 +56,11 @@ class ReplicationListeners:
         return remove
 
     def clear(self) -> None:
-        """Nobody is told anything from now on."""
+        """Removes all listeners without calling them."""
         self._listeners.clear()
 
     def tell(self, event: ReplicationEvent) -> None:
-        """Tells all; a position of the switch that is known already is not told again."""
+        """Notifies all listeners; a switch position that is already known is not reported again."""
         if isinstance(event, SwitchChanged):
             if event == self._switch:
                 return

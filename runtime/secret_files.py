@@ -1,4 +1,4 @@
-"""Secrets in files, or on standard input. The library reads them too, without the extra of the command line."""
+"""Secrets in files, or on standard input. The library reads them too, without the command-line extra."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 
 
 def secret_of(file: Path) -> str:
-    """What a file holds, less one line's end; of standard input (`-`) the first line, and what follows is left there.
+    """The content of a file without one line end; for standard input (`-`) the first line only, the rest stays unread.
 
-    Raises OSError, ValueError for what is no UTF-8.
+    Raises OSError, and ValueError for invalid UTF-8.
     """
     if str(file) != "-":
         text = file.read_bytes()

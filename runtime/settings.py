@@ -1,4 +1,4 @@
-"""What the definitions of settings share: rules over several keys, former names of keys, detection of unknown names.
+"""The common part of all settings: rules over several keys, former names of keys, detection of unknown names.
 
 Pure: `settings_loader` reads the values (files, environment, options).
 """
@@ -16,25 +16,25 @@ from pydantic import BaseModel, SecretStr, model_validator
 from pydantic.fields import FieldInfo
 
 SECRET: Final = "secret"
-"""In the annotation of a key whose value is never shown, and that can't be a SecretStr."""
+"""Annotation of a key whose value is never shown, and that can't be a SecretStr."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableOf:
-    """In the annotation of a key that holds a table: whose settings these are."""
+    """Annotation of a key that holds a table: the class of the settings in it."""
 
     settings: type[BaseModel]
 
 
 @dataclass(frozen=True, slots=True)
 class Renamed:
-    """What a former key is called now. `per_unit`: so many of its unit are one of the present key's."""
+    """The present name of a former key. `per_unit`: how many of the former key's units are one of the present key's."""
 
     key: str
     per_unit: int = 1
 
     def convert(self, value: Any) -> Any:
-        """The value in the present unit; what is no number stays, for validation to refuse."""
+        """The value in the present unit; a value that is not a number stays, and validation rejects it."""
         try:
             return value if self.per_unit == 1 else float(value) / self.per_unit
         except (TypeError, ValueError):
@@ -43,7 +43,7 @@ class Renamed:
 
 @dataclass(frozen=True, slots=True)
 class FormerName:
-    """A former name that was used, and its present one. `doubled`: the present one was given at the same place."""
+    """A former name that was used, and its present one. `doubled`: the present one was also given at the same place."""
 
     name: str
     key: str
@@ -57,19 +57,19 @@ class FormerName:
 
 
 def with_unit(suffix: str, *keys: str) -> dict[str, Renamed]:
-    """For a table of renames: keys that have got the name of their unit as a suffix."""
+    """For a table of renames: keys whose names got the unit as a suffix."""
     return {key: Renamed(key + suffix) for key in keys}
 
 
 def renamed_keys(settings: type[BaseModel]) -> Mapping[str, Renamed]:
-    """The former keys of a settings class: the tables RENAMED of all the classes that it is made of."""
+    """The former keys of a settings class: the RENAMED tables of all its classes."""
     return {name: to for each in settings.__mro__ for name, to in vars(each).get("RENAMED", {}).items()}
 
 
 def with_present_names(
     settings: type[BaseModel], content: Mapping[str, Any]
 ) -> tuple[dict[str, Any], list[FormerName]]:
-    """The same values under the present names, in its tables too, and the former names that were found."""
+    """The values under the present names, also in tables, and the former names that were found."""
     renamed = renamed_keys(settings)
     found = [FormerName(name, renamed[name].key, renamed[name].key in content) for name in content if name in renamed]
     present: dict[str, Any] = {}
@@ -86,7 +86,7 @@ def with_present_names(
 
 
 def tables_of(settings: type[BaseModel]) -> dict[str, type[BaseModel]]:
-    """The keys that hold tables of other settings, and whose these are."""
+    """The keys that hold tables of other settings, with the class of these."""
     fields = settings.model_fields.items()
     return {key: each.settings for key, field in fields for each in field.metadata if isinstance(each, TableOf)}
 
@@ -96,7 +96,7 @@ _ONLY_ARGUMENTS = ContextVar("_ONLY_ARGUMENTS", default=False)
 
 @contextmanager
 def only_arguments() -> Iterator[None]:
-    """Settings made inside have no source but arguments: the other sources have been gathered already."""
+    """Settings created inside use only arguments as source: the other sources have been read already."""
     token = _ONLY_ARGUMENTS.set(True)
     try:
         yield
@@ -110,7 +110,7 @@ def arguments_only() -> bool:
 
 
 def secret_keys(settings: type[BaseModel]) -> frozenset[str]:
-    """The keys whose values are never shown, those of its tables included."""
+    """The keys whose values are never shown, including those of tables."""
     found = {key for key, field in settings.model_fields.items() if _is_secret(field)}
     return frozenset(found.union(*map(secret_keys, tables_of(settings).values())))
 
@@ -131,8 +131,9 @@ class ConsistentSettings(BaseModel):
     """Settings with rules over several keys; validation reports all violations at once."""
 
     def contradictions(self) -> Iterator[str]:
-        """Yields one sentence per violation. Overrides must yield from `super()` first, so that several such models can
-        be combined.
+        """Yields one sentence per violation.
+
+        Overrides must yield from `super()` first, so that several such models can be combined.
         """
         yield from ()
 
@@ -158,7 +159,7 @@ def unknown_key(name: str, settings: type[BaseModel]) -> str:
 
 
 def unknown_variables(environment: Iterable[str], prefix: str, settings: type[BaseModel]) -> list[tuple[str, str]]:
-    """Environment variables, sorted, that begin with `prefix` but match no key, and what to say of each."""
+    """Environment variables, sorted, that begin with `prefix` but match no key, each with a message."""
     known = {*settings.model_fields, *renamed_keys(settings)}
     strangers = [
         name for name in environment if name.upper().startswith(prefix) and name[len(prefix) :].lower() not in known
@@ -173,7 +174,7 @@ def _unknown_variable(name: str, prefix: str, settings: type[BaseModel]) -> str:
 
 
 def _meant(name: str, settings: type[BaseModel]) -> str | None:
-    """The key closest to `name`; one close to a former key is the present one."""
+    """The key closest to `name`; if that is a former key, the present one."""
     renamed = renamed_keys(settings)
     found = nearest_key(name, {*settings.model_fields, *renamed})
     return renamed[found].key if found is not None and found in renamed else found

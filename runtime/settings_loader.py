@@ -1,7 +1,8 @@
-"""The loader of all settings: a TOML file, the environment, options and arguments, in rising order.
+"""The loader of all settings: a TOML file, the environment, options and arguments, in rising order of precedence.
 
-Bookie, gateway and client are loaded alike, and `bookgate config` sees the same: `gather` says what is set and by what,
-`settings_problems` what is wrong with it. Former names of keys are taken everywhere, with one warning each.
+Bookie, gateway and client use the same loader, and `bookgate config` shows its results: `gather` collects the values
+and their sources, `settings_problems` their problems. Former names of keys are accepted everywhere, with one warning
+each.
 """
 
 from __future__ import annotations
@@ -43,19 +44,19 @@ from bookgate.runtime.settings_problems import Given, Problem, unknown_variable_
 _LOG = logging.getLogger(__name__)
 NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 _BETWEEN = ("pydantic", "bookgate.runtime.settings", "bookgate.thinclient.config", "bookgate.bookie.config")
-"""Modules between a caller who gives a keyword and the warning about it."""
+"""Modules between the caller that passes a keyword and the warning about it."""
 
 
 class Settings(BaseSettings, ConsistentSettings):
-    """All settings of a process. Made directly, it reads the environment and arguments; `load` reads all sources."""
+    """All settings of a process. The constructor reads the environment and arguments; `load` reads all sources."""
 
     RENAMED: ClassVar[Mapping[str, Renamed]] = {}
-    """Former keys; the classes that it is made of may have tables of their own."""
+    """Former keys; base classes may have tables of their own."""
     OWN_PREFIX: ClassVar[bool] = True
-    """False where other programs' variables begin the same, so that an unknown one is no mistake."""
+    """False if variables of other programs have the same prefix, so that an unknown one is not a mistake."""
 
     def __init__(self, **values: Any) -> None:
-        """Raises IncorrectParameterException that names each key that is wrong."""
+        """Raises IncorrectParameterException, which names each wrong key."""
         try:
             super().__init__(**values)
         except ValidationError as error:
@@ -69,10 +70,15 @@ class Settings(BaseSettings, ConsistentSettings):
     def load(
         cls, file: Path | None = None, values: Mapping[str, Any] = NOTHING, options: Mapping[str, Any] = NOTHING
     ) -> Self:
-        """Settings from a TOML file, the environment, `options` of a command and `values`, the later ones winning.
+        """Loads settings from all sources. Values that are None count as not given.
 
-        Values that are None count as not given. Raises IncorrectParameterException that names each key that is wrong
-        and where it stood.
+        Args:
+            file: A TOML file; None: no file.
+            values: Values that override all other sources.
+            options: Options of a command, which override file and environment.
+
+        Raises:
+            IncorrectParameterException: Names each wrong key and its source.
         """
         gathered = gather(cls, read_file(file) if file else {}, str(file), options)
         try:
@@ -83,7 +89,7 @@ class Settings(BaseSettings, ConsistentSettings):
 
     @classmethod
     def made_of(cls, gathered: Gathered) -> Self:
-        """What was gathered, as settings; warns of former names. Raises IncorrectParameterException."""
+        """The gathered values as settings; warns of former names. Raises IncorrectParameterException."""
         problems = (unknown_variable_problems(cls) if cls.OWN_PREFIX else []) + gathered.problems()
         if not problems:
             try:
@@ -117,26 +123,28 @@ class Settings(BaseSettings, ConsistentSettings):
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """What is set, unknown keys of the file and the options included, and the former names that were used."""
+    """All values, including unknown keys of the file and the options, and the former names that were used."""
 
     given: Mapping[str, Given]
     former: tuple[FormerName, ...] = field(default=())
 
     def problems(self) -> list[Problem]:
-        """Settings that were given by both names."""
+        """Settings that were given under both names."""
         return [Problem("", str(each)) for each in self.former if each.doubled]
 
     def renamed(self) -> list[FormerName]:
-        """The other former names, which count."""
+        """The other former names, which are effective."""
         return [each for each in self.former if not each.doubled]
 
     def warn(self) -> None:
-        """One line for each former name that counts."""
+        """Prints one line for each effective former name."""
         for each in self.renamed():
             tell_renamed(each)
 
     def without(self, keys: Mapping[str, object]) -> Gathered:
-        """The same without what these keys replace. Raises ContradictionError for a setting given by both names."""
+        """The values without those that these keys replace. Raises ContradictionError for a setting given under both
+        names.
+        """
         if any(each.doubled for each in self.former):
             raise ContradictionError(str(each) for each in self.former if each.doubled)
         lost = {each.source for key, each in self.given.items() if key in keys}
@@ -145,12 +153,12 @@ class Gathered:
 
 @cache
 def tell_renamed(name: FormerName) -> None:
-    """Once in a process, however often its settings are made."""
+    """Warns of a former name, once per process."""
     log_event(_LOG, "setting_renamed", logging.WARNING, former=name.name, now=name.key, source=name.source)
 
 
 def read_file(path: Path) -> dict[str, Any]:
-    """A TOML file. Raises IncorrectParameterException that says what is wrong with it and where."""
+    """Reads a TOML file. Raises IncorrectParameterException, which says what is wrong and where."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -164,9 +172,9 @@ def gather(
     options: Mapping[str, Any] = NOTHING,
     not_ours: str | None = None,
 ) -> Gathered:
-    """What is set by all sources together. Variables that begin with `not_ours` are another's.
+    """Collects the values from all sources. Variables that begin with `not_ours` belong to others.
 
-    Raises IncorrectParameterException for a variable of the environment that can't be read as its type.
+    Raises IncorrectParameterException for an environment variable that can't be parsed as its type.
     """
     layers = (_layer(settings, content, source), _environment(settings, not_ours), _layer(settings, options, "option"))
     given = {key: each for layer in layers for key, each in layer.given.items()}
@@ -201,7 +209,7 @@ def _environment(settings: type[BaseSettings], not_ours: str | None = None) -> G
 
 
 def _of_keywords(settings: type[BaseSettings], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments under their present names. Raises ContradictionError for a setting given by both names."""
+    """Arguments under their present names. Raises ContradictionError for a setting given under both names."""
     present, former = with_present_names(settings, values)
     if any(each.doubled for each in former):
         raise ContradictionError(str(each) for each in former if each.doubled)
@@ -211,7 +219,7 @@ def _of_keywords(settings: type[BaseSettings], values: Mapping[str, Any]) -> dic
 
 
 def _callers_level() -> int:
-    """How far up the stack, seen from the function that asks, the caller is who wrote the keyword."""
+    """The stack level of the caller that passed the keyword, relative to the calling function."""
     frame, level = inspect.currentframe(), 0
     while frame is not None and str(frame.f_globals.get("__name__")).startswith(_BETWEEN):
         frame, level = frame.f_back, level + 1

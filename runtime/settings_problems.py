@@ -1,7 +1,7 @@
-"""What is wrong with settings: unknown keys, values out of range, and keys that don't fit together; all at once.
+"""The problems of settings: unknown keys, values out of range, and contradicting keys; all at once.
 
-pydantic stops at rules over several keys while a single value is wrong. So the wrong values are told first and left
-out for a second look, which finds the contradictions among the rest.
+pydantic does not check rules over several keys while a single value is wrong. So wrong values are reported first and
+removed for a second validation, which finds the contradictions among the rest.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MISSING = "missing"
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A value that was set, and by what: the file's name, the variable's name, `option`, or nothing for an argument."""
+    """A value and its source: the file's name, the variable's name, `option`, or nothing for an argument."""
 
     value: Any
     source: str = ""
@@ -29,7 +29,9 @@ class Given:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """`key` is empty for a rule over several keys, which the message names; `source` for what nobody has set."""
+    """`key` is empty for a rule over several keys, which the message names; `source` is empty if nobody set the
+    value.
+    """
 
     key: str
     message: str
@@ -41,13 +43,13 @@ class Problem:
 
 
 def unknown_variable_problems(settings: type[BaseSettings]) -> list[Problem]:
-    """Variables of the environment that look like one of these settings and are none: they were meant to be one."""
+    """Environment variables that look like one of these settings and match none."""
     prefix = settings.model_config["env_prefix"]
     return [Problem(name, message) for name, message in unknown_variables(os.environ, prefix, settings)]
 
 
 def value_problems(settings: type[BaseSettings], given: Mapping[str, Given]) -> list[Problem]:
-    """What is wrong with these values alone, in the order in which they are set."""
+    """The problems of these values alone, in the order of the settings."""
     fields = settings.model_fields
     problems = [
         Problem(key, unknown_key(key, settings), each.source) for key, each in given.items() if key not in fields
@@ -60,7 +62,7 @@ def value_problems(settings: type[BaseSettings], given: Mapping[str, Given]) -> 
         known = {key: "unknown" for key, field in fields.items() if field.is_required()}
         rest = {**known, **{key: value for key, value in values.items() if key not in wrong}}
         contradictions = [problem for error in _errors(settings, rest) for problem in _told(settings, error, given)]
-        # One that names a key left out may come from leaving it out.
+        # A contradiction that names a removed key may come from its removal.
         problems += [each for each in contradictions if not wrong & set(_words(each.message))]
     return problems
 
@@ -88,7 +90,7 @@ def _told(settings: type[BaseSettings], error: Mapping[str, Any], given: Mapping
         return
     message = str(error["msg"]).removeprefix("Value error, ").replace("Input should be", "it should be")
     top = str(error["loc"][0])
-    # What was given may be a secret, also where a rule of ours refused it, which says enough.
+    # The value may be a secret, also if a rule of ours rejected it, whose message is sufficient.
     masked = top in secret_keys(settings) or error["type"] == "value_error"
     got = "" if masked else f"; it is {error.get('input')!r}"
     yield Problem(key, f"{message}{got}", given[top].source if top in given else "")

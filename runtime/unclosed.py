@@ -1,4 +1,4 @@
-"""A warning of what was not closed, which names the line that made it (as aiohttp and the standard library do).
+"""Warns of objects that were not closed, with the line that created them (like aiohttp and the standard library).
 
 Python shows a ResourceWarning with `-X dev` or `-W default::ResourceWarning`, and pytest always.
 """
@@ -13,7 +13,7 @@ _BETWEEN = (_OWN, "asyncio", "contextlib", "functools", "concurrent", "threading
 
 
 def made_at() -> str:
-    """`file:line` of the nearest caller that is no part of this software or of asyncio."""
+    """`file:line` of the nearest caller outside this software and asyncio."""
     frame = sys._getframe(1)
     while frame is not None:
         name = str(frame.f_globals.get("__name__", ""))
@@ -26,7 +26,7 @@ def made_at() -> str:
 
 
 def warn_unclosed(what: str, place: str, thing: object) -> None:
-    """For `__del__`: says that a thing was forgotten. Never raises."""
+    """For `__del__`: warns that an object was not closed. Never raises."""
     try:
         warnings.warn(f"{what} was not closed; it was made at {place}", ResourceWarning, stacklevel=3, source=thing)
     except Exception:

@@ -1,1 +1,1 @@
-"""Parts of commands that look at a bookie from outside."""
+"""The parts of commands that examine a bookie from outside."""

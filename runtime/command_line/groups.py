@@ -1,8 +1,8 @@
 """Command groups: uniform failures and options, a default command, and nouns whose commands come from several packages.
 
-A command that has `--json` has `--output` as well, unless it has an option of that name; one that asks gateways
-(`--gateways`) has `--timeout`, and one that takes a `--password` has `--password-file`. `time_limit` is what was given
-there.
+Commands have common options: a command with `--json` also has `--output`, unless it has an option of that name; one
+with `--gateways` also has `--timeout`; one with `--password` also has `--password-file`. `time_limit` returns the value
+of `--timeout`.
 
 A group that is run itself (not as part of another) ends the process: an exception of a command becomes one line and an
 exit code (see `output`); only an unexpected one keeps its traceback. typer's own classes differ between its versions,
@@ -38,7 +38,7 @@ from bookgate.runtime.command_line.output import (
 from bookgate.runtime.command_line.secret_options import take_password, warn_of_arguments
 
 _EXTRAS = {"pyarrow": "bookie,spark-local", "pyspark": "bookie,spark-local"}
-"""The extra that brings a module, where it is not `bookie`."""
+"""The extra that installs a module, if it is not `bookie`."""
 
 _OWN_OPTIONS = ("-h", "--help", "--install-completion", "--show-completion")
 """Options of a group that defines no others."""
@@ -47,12 +47,12 @@ _HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 _TIMEOUT = "bookgate.timeout"
 _JSON_FORMS = (OutputForm.JSON, OutputForm.JSONL)
 _METAVARS = {"int": "N", "float": "X", "str": "TEXT", "Path": "PATH"}
-"""What stands for a value in help texts, by the value's type; choices show what there is to choose."""
+"""Placeholders of values in help texts, by the value's type; choices are listed instead."""
 
 
 @cache
 def _common_options() -> tuple[Any, Any, Any]:
-    """`--output`, `--timeout` and `--password-file`, as typer makes them."""
+    """`--output`, `--timeout` and `--password-file`, as typer represents them."""
     probe = typer.Typer(add_completion=False, rich_markup_mode=None)
 
     @probe.command()
@@ -88,13 +88,13 @@ def _names(parameters: Sequence[Any]) -> set[str]:
 
 
 def _with_common_options(parameters: Sequence[Any]) -> list[Any]:
-    """A command's parameters, with those that all such commands have."""
+    """A command's parameters with the common options added."""
     found = list(parameters)
     output, timeout, password_file = _common_options()
     for common, beside in ((output, "--json"), (timeout, "--gateways"), (password_file, "--password")):
         if beside in _names(found) and common.opts[0] not in _names(found):
             place = next(number for number, each in enumerate(found) if beside in each.opts)
-            # What takes a secret's place stands behind it.
+            # An option that replaces a secret is placed after it.
             found.insert(place + (common is password_file), common)
     for each in found:
         if each.metavar is None:
@@ -104,14 +104,16 @@ def _with_common_options(parameters: Sequence[Any]) -> list[Any]:
 
 
 def _metavar(option: Any) -> str | None:
-    """None leaves it to typer: for choices, flags, and versions that tell the type in another way."""
+    """The placeholder; None leaves it to typer: for choices, flags, and versions that represent types in another
+    way.
+    """
     annotation = getattr(getattr(option, "type_descriptor", None), "annotation", None)
     inner = next(iter(get_args(annotation)), annotation)
     return _METAVARS.get(getattr(inner, "__name__", ""))
 
 
 def _take_common_options(context: Any, names: Sequence[str]) -> None:
-    """Removes the common options from what the command's function gets, and applies them."""
+    """Removes the common options from the arguments of the command's function, and applies them."""
     given = context.params
     form = given.pop("output_form", None) if "output_form" in names else None
     if "time_limit" in names and (limit := given.pop("time_limit", None)) is not None:
@@ -127,7 +129,7 @@ def _take_common_options(context: Any, names: Sequence[str]) -> None:
 
 
 def time_limit(context: Any) -> float | None:
-    """Seconds that `--timeout` gave; None where it was not given."""
+    """The seconds of `--timeout`; None if it was not given."""
     limit = context.meta.get(_TIMEOUT)
     return float(limit) if limit is not None else None
 
@@ -149,7 +151,7 @@ class Command(typer.core.TyperCommand):
 
 
 def _usage_pieces(pieces: Sequence[str]) -> list[str]:
-    """An argument that must be given as plain `ID`, not `{ID}`."""
+    """Shows a required argument as plain `ID`, not `{ID}`."""
     return [each.removeprefix("{").replace("}", "") if each.startswith("{") else each for each in pieces if each]
 
 
@@ -163,7 +165,7 @@ class Group(typer.core.TyperGroup):
         found = _with_common_options(params or ())
         self._common = [str(each.name) for each in found if each in _common_options()]
         super().__init__(*arguments, params=found, **options)
-        # typer gives it to no group.
+        # typer does not set it for groups.
         self.suggest_commands = False
         if not self.commands and self.invoke_without_command:
             self.subcommand_metavar = ""
@@ -324,7 +326,7 @@ def load_noun(name: str, targets: Sequence[str], install: str) -> Any:
     for other in loaded[1:]:
         _merge(first, other)
     if missing and isinstance(first, Group) and not first_is_there:
-        # What runs where no command is named is the first one's, which then says what it needs.
+        # The default command is the first app's, which then says what it needs.
         first.default_command = "start"
         first.no_args_is_help = False
     if missing:

@@ -1,8 +1,8 @@
 """Output, prompts and failures of commands, uniform in all packages.
 
-Results go to standard output, everything else to standard error. `--output` chooses the form of a result: a `table` (on
-a terminal the default), `tsv` (the default elsewhere), `json`, one document on one line (or an object a line where the
-command says so), or `jsonl`, an element of a list a line. `--json` is `--output json`. A failure is one line
+Results go to standard output, everything else to standard error. `--output` chooses the form of a result: a `table`
+(the default on a terminal), `tsv` (the default elsewhere), `json`, one document on one line (or one object per line if
+the command says so), or `jsonl`, one line per element of a list. `--json` is `--output json`. A failure is one line
 `error: message`, and in the two JSON forms `{"error": message, "type": class, "code": number}`, on standard error. Exit
 codes: 0 done, 1 failed (or the inspected object has a problem), 2 wrong usage, 130 interrupted.
 """
@@ -64,7 +64,7 @@ FORESEEN = (CommandFailed, BKException, OSError)
 
 
 def exit_code_of(error: Exception) -> int:
-    """The exit code for one of the FORESEEN: a wrong parameter is wrong usage."""
+    """The exit code for one of the FORESEEN exceptions: a wrong parameter is wrong usage."""
     if isinstance(error, CommandFailed):
         return error.exit_code
     return WRONG_USAGE if isinstance(error, IncorrectParameterException) else FAILED
@@ -76,12 +76,12 @@ def choose_form(form: OutputForm | None) -> None:
 
 
 def chosen_form() -> OutputForm | None:
-    """The form that was asked for by `--output` or `--json`; None for the default."""
+    """The form requested by `--output` or `--json`; None for the default."""
     return _FORM.get()
 
 
 def laid_out() -> bool:
-    """Whether a table is to be printed for a person."""
+    """Whether tables are laid out for a person."""
     form = _FORM.get()
     return form is OutputForm.TABLE or (form is None and sys.stdout.isatty())
 
@@ -108,7 +108,7 @@ def error_text(error: BaseException) -> str:
 
 
 def tell_failure(error: Exception, *, as_json: bool) -> None:
-    """Prints an exception as `tell_error` does."""
+    """Prints an exception like `tell_error`."""
     code = error.code if isinstance(error, BKException) else None
     tell_error(error_text(error), type(error).__name__, code, as_json=as_json)
 
@@ -131,7 +131,7 @@ def ends_in_the_log(form: LogFormat) -> Iterator[None]:
 
 
 def print_json(value: object) -> None:
-    """Prints one JSON document on one line; in the form `jsonl` each element of a list on a line of its own."""
+    """Prints one JSON document on one line; in the form `jsonl`, one line per element of a list."""
     for each in value if isinstance(value, list) and _FORM.get() is OutputForm.JSONL else [value]:
         print(json.dumps(each, ensure_ascii=False), flush=True)
 
@@ -145,7 +145,7 @@ def print_table(table: Table) -> None:
 
 
 def print_note(text: str) -> None:
-    """A remark after a table: beside it for a person, on standard error where the table is for a program."""
+    """Prints a remark after a table: with the table for a person, on standard error if the table is for a program."""
     print(text, file=sys.stdout if laid_out() else sys.stderr, flush=True)
 
 
@@ -157,9 +157,9 @@ def shown_time(milliseconds: int | None, absent: str = "") -> str:
 
 
 class Listing(Generic[T]):
-    """A listing of any length, printed page by page in the form that was asked for.
+    """A listing of any length, printed page by page in the requested form.
 
-    As JSON it is one array, which a listing that fails leaves without its end.
+    As JSON it is one array, whose end is missing if the listing fails.
     """
 
     def __init__(
@@ -195,7 +195,7 @@ class Listing(Generic[T]):
         return between + document
 
     def end(self) -> None:
-        """Ends what was begun, after the last page."""
+        """Ends the output after the last page."""
         if not self._as_json:
             self._rows.end()
         elif not self._lines:
@@ -256,6 +256,6 @@ def progress(what: str, total: int | None, unit: str) -> Iterator[Callable[[int]
 
 
 def end_quietly() -> NoReturn:
-    """Ends the process when the reader of its output has gone: that is no error, and nothing more can be printed."""
+    """Ends the process when the reader of its output has gone, which is not an error."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(0)

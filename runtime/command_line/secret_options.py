@@ -1,6 +1,6 @@
-"""Secrets that commands are given: in a file, on standard input, in the environment, and as an argument with a warning.
+"""Secrets passed to commands: in a file, on standard input, in the environment, or as an argument, with a warning.
 
-    --password-file FILE   the file's content without a line's end; `-` is the first line of standard input
+    --password-file FILE   the file's content without the line end; `-` is the first line of standard input
     --password SECRET      works, and a line on standard error says that `ps` shows it
 
 Not its job: what the secrets are for.
@@ -16,27 +16,27 @@ from bookgate.runtime.command_line.output import WRONG_USAGE, OutputForm, chosen
 from bookgate.runtime.secret_files import secret_of
 
 _SECRETS = ("password", "token")
-"""Names of options that take a secret as an argument; each has a twin `--NAME-file`."""
+"""Names of options that take a secret as an argument; each has a counterpart `--NAME-file`."""
 
 
 def warn_of_arguments(context: Any) -> None:
-    """Tells of each secret that the command line itself has. A command with JSON for a program says nothing."""
+    """Warns of each secret on the command line. A command with JSON output for a program prints no warning."""
     for option in context.command.params:
         if option.name in _SECRETS and context.params.get(option.name) and _source(context, option.name) == _ARGUMENT:
             warn_of_argument(f"--{option.name}", f"--{option.name}-file FILE, or the variable {option.envvar}")
 
 
 def warn_of_argument(given: str, instead: str) -> None:
-    """Tells of one secret. `given` names it, without its value; `instead` is what to use."""
+    """Warns of one secret. `given` names it, without its value; `instead` is what to use."""
     if chosen_form() in (OutputForm.JSON, OutputForm.JSONL):
         return
     print(f"warning: every user of this machine sees the secret in {given} (ps); use {instead}", file=sys.stderr)
 
 
 def take_password(context: Any, file: Path | None) -> None:
-    """Puts the password of `--password-file` in the place of `--password`'s. What is nearer to the command goes first.
+    """Replaces the value of `--password` by the content of `--password-file`. The one closer to the command wins.
 
-    Raises CommandFailed for a file of no use, and for both at one place.
+    Raises CommandFailed for an unusable file, and if both are given at the same level.
     """
     if file is None:
         return

@@ -42,7 +42,7 @@ class Table:
         self.rows.append(cells)
 
     def print_laid_out(self) -> None:
-        """Prints it as wide as the terminal, with lines around it."""
+        """Prints the table in the terminal's width, with lines around it."""
         from rich.console import Console
         from rich.table import Table as Layout
         from rich.text import Text
@@ -55,7 +55,7 @@ class Table:
         Console().print(layout)
 
     def print_separated(self) -> None:
-        """Prints it tab-separated."""
+        """Prints the table tab-separated."""
         lines = [self.columns] if self.header else []
         text = "".join(separated(row) for row in (*lines, *self.rows))
         sys.stdout.write(text)
@@ -79,7 +79,7 @@ class RowWriter:
     _began: bool = False
 
     def write(self, rows: Sequence[Sequence[str]]) -> None:
-        """Prints a page, the names of the columns before the first."""
+        """Prints a page, with the names of the columns before the first one."""
         lines = [] if self._began else [self._line(self.columns, rows)]
         self._began = True
         lines += [self._line(row, rows) for row in rows]
@@ -87,7 +87,7 @@ class RowWriter:
         sys.stdout.flush()
 
     def end(self) -> None:
-        """Prints the names of the columns where there was no row."""
+        """Prints the names of the columns if there was no row."""
         if not self._began:
             self.write([])
 
@@ -105,14 +105,14 @@ class RowWriter:
 
 
 def _width(text: str) -> int:
-    """Columns of a terminal; wide characters of East Asian scripts take two."""
+    """Width on a terminal; wide characters of East Asian scripts take two columns."""
     if text.isascii():
         return len(text)
     return sum(2 if unicodedata.east_asian_width(character) in "WF" else 1 for character in text)
 
 
 def _cut(line: str, width: int) -> str:
-    """What fits on a line of the terminal."""
+    """The line cut to the width of the terminal."""
     if _width(line) <= width:
         return line
     while line and _width(line) >= width:

@@ -1,8 +1,8 @@
-"""Certificate files that may change while a process runs: what was made of them is made again when they have changed.
+"""Certificate files that may change while a process runs: values built from them are rebuilt when they have changed.
 
-Two rules for files that can't be used, on one `Reloader`. A client fails with the reason (`Reloader.current`), since a
+`Reloader` is used with two rules for unusable files. A client fails with the reason (`Reloader.current`), since a
 withdrawn certificate must not stay in use. A server keeps the last valid certificates (`LastGood`) and logs the reason
-once for each state of the files, since a half replaced pair must not end its service.
+once for each state of the files, since a half-replaced pair must not end its service.
 
 Password-protected keys are not supported, because nobody could enter the password.
 """
@@ -37,19 +37,19 @@ class TlsFiles:
 
 
 class Reloader(Generic[_T]):
-    """The value that `load` makes of the files, made again when one of them has changed."""
+    """The value that `load` builds from the files, rebuilt when one of them has changed."""
 
     def __init__(self, paths: Sequence[str], load: Callable[[], _T], refused: type[BKException]) -> None:
-        """`load` raises `refused` for unusable files; so does `current` for files that can't be looked at."""
+        """`load` raises `refused` for unusable files; so does `current` for inaccessible files."""
         self._paths = paths
         self._load = load
         self._refused = refused
         self._value: _T | None = None
         self.marks: tuple[FileMark, ...] = ()
-        """State of the files that were looked at last; empty when one of them could not be."""
+        """State of the files at the last check; empty if one of them was inaccessible."""
 
     def current(self) -> _T:
-        """The value for the files as they are now. Raises the error that `refused` is."""
+        """The value for the present files. Raises the exception type `refused`."""
         before, self.marks = self.marks, ()
         self.marks = self._read_marks()
         if self._value is None or self.marks != before:
@@ -68,7 +68,7 @@ class LastGood(Generic[_T]):
     """The value of the last usable files of a server."""
 
     def __init__(self, files: TlsFiles, load: Callable[[], _T]) -> None:
-        """Raises IncorrectParameterException."""
+        """Raises IncorrectParameterException for unusable files."""
         self._files = files
         self._reloader = Reloader(files.paths, load, IncorrectParameterException)
         self.value = self._reloader.current()

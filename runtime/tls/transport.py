@@ -1,10 +1,10 @@
-"""A transport that speaks TLS, as a protocol's `connection_made` gets it in place of the one below.
+"""A transport that speaks TLS, passed to a protocol's `connection_made` in place of the one below it.
 
-`loop.start_tls` can't do this: it swaps the protocol a turn of the loop after `connection_made`, and what the client
-sent until then goes to the wrong one (uvloop begins to read whatever `pause_reading` said there). The handshake then
-waits for what has come already.
+`loop.start_tls` is no alternative: it swaps the protocol one turn of the loop after `connection_made`, and bytes that
+the client sent until then reach the wrong protocol (uvloop begins to read regardless of `pause_reading` there). The
+handshake then waits for bytes that have already arrived.
 
-The protocol below stays the transport's own: it passes what it receives to `receive`, and hears itself when it should
+The transport below keeps its own protocol, which passes received bytes to `receive` and itself handles requests to
 pause writing. Not its job: how long a handshake may take, how many connections there are.
 """
 
@@ -29,7 +29,7 @@ class TlsTransport(asyncio.Transport):
         self._tls = TlsChannel(context)
 
     def receive(self, data: bytes) -> bytes:
-        """What the client said in clear, as far as it is whole. Raises ssl.SSLError, the alert being under way."""
+        """Decrypts received bytes, as far as they are complete. Raises ssl.SSLError, after the alert was sent."""
         self._tls.feed(data)
         try:
             return self._read() if self._tls.established or self._tls.handshake() else b""
@@ -38,12 +38,14 @@ class TlsTransport(asyncio.Transport):
 
     @property
     def certificate(self) -> Mapping[str, Any] | None:
-        """The client's, as `ssl.getpeercert` tells it; None before the handshake, and without one."""
+        """The client's certificate in the form of `ssl.getpeercert`; None before the handshake, or if it presented
+        none.
+        """
         return self._tls.certificate() if self._tls.established else None
 
     @property
     def ended(self) -> bool:
-        """Whether the client has said that nothing more comes."""
+        """Whether the client has ended TLS."""
         return self._tls.ended
 
     def write(self, data: bytes | bytearray | memoryview) -> None:

@@ -141,7 +141,7 @@ class BookiePool:
         return sum(connection.connected for connection in self._connections.values())
 
     def losses(self, bookie_id: str) -> int:
-        """How many connections to a bookie were lost so far. While that stays, the same process answers."""
+        """Number of connections to a bookie lost so far. While it is unchanged, the same process responds."""
         return sum(each.losses for key, each in self._connections.items() if key[1] == bookie_id)
 
     def connection(self, bookie_id: str, ledger_id: int = 0) -> BookieConnection:
@@ -164,7 +164,8 @@ class BookiePool:
         return self._connection(V2, bookie_id, ledger_id)
 
     def _connection(self, protocol: str, bookie_id: str, ledger_id: int) -> BookieConnection:
-        # A ledger with a scope goes to no bookie that may take it for another one, so it has connections of its own.
+        # A ledger with a scope must not reach a bookie that may take it for another one, so it has connections of its
+        # own.
         key = (protocol, bookie_id, ledger_id % self._channels, ledger_id > MAX_UNSCOPED)
         connection = self._connections.get(key)
         if connection is None:
@@ -285,7 +286,7 @@ class BookiePool:
 
     async def _looked_up(self, bookie_id: str) -> Address:
         info, reason = BookieServiceInfo.legacy(bookie_id), "discovery did not answer in time"
-        # An id that is an address need not wait for discovery to fail, which takes as long as a whole connect.
+        # For an id that is an address, do not wait until discovery fails, which takes as long as a connection attempt.
         literal = info.endpoint(BOOKIE_RPC) is not None
         try:
             async with asyncio.timeout(self._settings.connect_timeout / 4 if literal else None):

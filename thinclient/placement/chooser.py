@@ -40,10 +40,10 @@ _Choice = TypeVar("_Choice")
 _log = logging.getLogger(__name__)
 
 _PREFERRED = 1e9
-"""By so much more a bookie weighs that is to be drawn before the others."""
+"""Additional weight of a bookie that must be chosen before the others."""
 
 _SHOWN = 10
-"""Bookies that an error names."""
+"""Maximum number of bookies that an error names."""
 
 POLICY_GROUP = "bookgate.placement_policies"
 """Entry points: a name, and a callable (rng, min_racks, enforce_min_racks) that returns an EnsemblePlacementPolicy."""
@@ -72,7 +72,7 @@ def create_policy(config: ClientConfig, rng: random.Random) -> EnsemblePlacement
 
 
 class Placement:
-    """Calls the policy with what is known of the bookies."""
+    """Calls the policy with the known state of the bookies."""
 
     def __init__(
         self,
@@ -136,18 +136,18 @@ class Placement:
         exclude: Collection[str] = (),
         prefer: Collection[str] = (),
     ) -> list[str] | None:
-        """An ensemble that pleases the policy strictly more than this one (`EnsemblePlacementPolicy.better_ensemble`).
+        """An ensemble that the policy rates strictly better than this one (`EnsemblePlacementPolicy.better_ensemble`).
 
         Args:
             request: The sizes of the ensemble.
             ensemble: The current bookie ids.
-            bookies: All that are registered.
-            exclude: None of these is chosen.
-            prefer: Of equally good bookies these are taken first.
+            bookies: All registered bookies.
+            exclude: Bookies that must not be chosen.
+            prefer: Bookies to take first among equally good ones.
 
         Returns:
-            The bookie ids; None if there is nothing better now, or a bookie of the ensemble is not registered: nobody
-            knows for certain where it is.
+            The bookie ids; None if there is nothing better now, or if a bookie of the ensemble is not registered, since
+            its place is not certain.
         """
         places = {each.bookie_id: self._racks.place(each.info) for each in bookies}
         if not places.keys() >= {*ensemble}:
@@ -159,21 +159,21 @@ class Placement:
         return self._policy.better_ensemble(request, ensemble, found, place_of=places.__getitem__)
 
     def see(self, bookies: Iterable[RegisteredBookie]) -> None:
-        """Remembers the places of those that are registered, for when they are not."""
+        """Remembers the places of registered bookies, for the time when they are not registered."""
         self._racks.refresh()
         for each in bookies:
             if each.registered:
                 self._racks.place(each.info)
 
     def racks_of(self, bookies: Iterable[RegisteredBookie]) -> dict[str, str]:
-        """The racks of bookies, registered or not, where a file tells, or a registration that this process has seen."""
+        """The racks of bookies, registered or not, that a file or a registration seen by this process gives."""
         bookies = list(bookies)
         self.see(bookies)
         racks = {each.bookie_id: self._racks.place_of(each.bookie_id).rack for each in bookies}
         return {bookie_id: rack for bookie_id, rack in racks.items() if rack != DEFAULT_RACK}
 
     def _judge(self, request: EnsembleRequest, ensemble: Sequence[str]) -> None:
-        """Counts ensembles that span fewer racks than requested, or fewer hosts where there is more than one at all."""
+        """Counts ensembles that span fewer racks than requested, or a single host although there are several."""
         window = request.write_quorum_size
         lack = lack_of([*map(self._racks.place_of, ensemble)], window, min(window, self._wanted_racks))
         if lack.racks or (lack.hosts and self._racks.has_hosts):

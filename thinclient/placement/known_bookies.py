@@ -5,7 +5,7 @@ concurrent choices share one call; *told*, from the watch's first delivery on: i
 by the delivery time of updates, and while no gateway is reachable; a chosen bookie that is gone is replaced by an
 ensemble change. If the set is insufficient for a choice, the choice is repeated with a set read from discovery (`ask`).
 
-Not its job: the choice (`chooser`); a watch that breaks off (service discovery restarts it).
+Not its job: the choice (`chooser`), restarting a broken watch (service discovery does).
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class KnownBookies:
     def _asked(self, asking: asyncio.Task[Sequence[RegisteredBookie]]) -> None:
         self._asking = None
         if not asking.cancelled():
-            asking.exception()  # all callers may have gone
+            asking.exception()  # all callers may have been cancelled
 
     def _tell(self, bookies: Sequence[RegisteredBookie]) -> None:
         self._told = bookies

@@ -6,9 +6,10 @@ The file is TOML. In the table `racks`, the key is a bookie id, host or address,
     "bookie-1:3181" = "/room1/rack1"
     "10.0.0.7" = "/room1/rack2"
 
-It is reloaded when it changes. A bookie that is not in it has the rack in its service info property `rack`, if any.
+It is reloaded when it changes. A bookie that is not in the file has the rack in its service info property `rack`, if
+any.
 
-A bookie's host is what its property `host` says, else the one at which it serves entries.
+A bookie's host is its property `host`, else the host of its entry port.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class RackMapping:
             self._racks, self._mark = _read(file)
 
     def place(self, info: BookieServiceInfo) -> Place:
-        """The bookie's rack, `DEFAULT_RACK` if neither source names one, and its host, its id if there is none."""
+        """The bookie's rack (`DEFAULT_RACK` if neither source has one) and its host (its id if there is none)."""
         endpoint = info.endpoint(BOOKIE_RPC)
         names = [info.bookie_id] if endpoint is None else [info.bookie_id, endpoint.address, endpoint.host]
         names.append(info.bookie_id.rpartition(":")[0])
@@ -58,7 +59,7 @@ class RackMapping:
 
     @property
     def has_hosts(self) -> bool:
-        """Whether the bookies seen so far are of more than one host."""
+        """Whether the bookies seen so far are on more than one host."""
         places = iter(self._seen.values())
         first = next(places, None)
         return any(place != first for place in places)

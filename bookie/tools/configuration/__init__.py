@@ -1,1 +1,1 @@
-"""The settings of bookie, gateway and client, for the operator: shown, checked, described, taken from BookKeeper."""
+"""Settings of bookie, gateway and client, for operators: shown, checked, described, converted from BookKeeper's."""

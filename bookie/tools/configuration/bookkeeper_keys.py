@@ -21,12 +21,12 @@ _DEFAULT_PAGE_SIZE = 8192
 
 
 class NoCounterpart(ValueError):
-    """This value has no meaning here; the message says what to do."""
+    """The value has no equivalent here; the message says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class To:
-    """Becomes `key`; `note` is for a key with another meaning or another default."""
+    """The key becomes `key`; `note` is for a key with a different meaning or default."""
 
     key: str
     convert: Convert
@@ -35,7 +35,7 @@ class To:
 
 @dataclass(frozen=True, slots=True)
 class Without:
-    """Has no counterpart; `why` says what takes its place."""
+    """The key has no equivalent; `why` says what replaces it."""
 
     why: str
 
@@ -63,29 +63,29 @@ def texts(value: str, _all: Properties) -> Value:
 
 
 def seconds(value: str, _all: Properties) -> Value:
-    """From milliseconds."""
+    """Converts milliseconds."""
     return _short(int(value, 0) / 1000)
 
 
 def positive_seconds(value: str, _all: Properties) -> Value:
-    """From milliseconds, where 0 or less meant without end."""
+    """Converts milliseconds, where 0 or less meant no limit."""
     if int(value, 0) <= 0:
         raise NoCounterpart("0 or less meant to wait without end; the default stands")
     return _short(int(value, 0) / 1000)
 
 
 def not_negative(value: str, _all: Properties) -> Value:
-    """A negative number meant off, which is 0 here."""
+    """Converts a number where a negative one meant off, which is 0 here."""
     return _short(max(0.0, float(value)))
 
 
 def mebibytes(value: str, _all: Properties) -> Value:
-    """From bytes, rounded up."""
+    """Converts bytes, rounded up."""
     return max(1, -(-int(value, 0) // _MIB))
 
 
 def rate_mebibytes(value: str, _all: Properties) -> Value:
-    """From bytes; BookKeeper has no limit at 0 and below."""
+    """Converts bytes; in BookKeeper 0 or less is no limit."""
     return _short(max(0, int(value, 0)) / _MIB)
 
 
@@ -94,7 +94,7 @@ def entry_log_mebibytes(value: str, _all: Properties) -> Value:
 
 
 def page_mebibytes(value: str, properties: Properties) -> Value:
-    """From a number of pages."""
+    """Converts a number of pages."""
     if int(value, 0) <= 0:
         raise NoCounterpart("0 or less took a third of the direct memory; the default of ledger_cache_mb stands")
     return max(1, int(value, 0) * int(properties.get("pageSize", str(_DEFAULT_PAGE_SIZE)), 0) // _MIB)
@@ -118,7 +118,7 @@ def metadata_uri(value: str, _all: Properties) -> Value:
 
 
 def zookeeper_uri(servers: str, properties: Properties) -> Value:
-    """The legacy keys put together."""
+    """Combines the legacy keys into one URI."""
     if "metadataServiceUri" in properties:
         raise NoCounterpart("metadataServiceUri is set and counts")
     factory = properties.get("ledgerManagerFactoryClass", properties.get("ledgerManagerType", "")).rpartition(".")[2]
@@ -129,7 +129,7 @@ def zookeeper_uri(servers: str, properties: Properties) -> Value:
 
 
 def pem_file(kind_key: str) -> Convert:
-    """A file of a kind that another key tells: only PEM files are read here."""
+    """Converts a file whose type is in another key: only PEM files are supported."""
 
     def convert(value: str, properties: Properties) -> Value:
         kind = properties.get(kind_key, "JKS")

@@ -1,4 +1,4 @@
-"""What is wrong with settings of a part, those of its tables included, and whose settings a file has."""
+"""Checks the settings of a part, including its tables, and determines the part that a file is for."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _OWN_OF_BOOKIE = {"metadata_uri": "metadata_uri", "host": "host", "gateway_port"
 
 
 def problems_of(part: Part, given: Mapping[str, Given]) -> list[Problem]:
-    """Everything that is wrong, in the order in which it is set. The environment is asked for unknown variables."""
+    """All problems, in the order of the settings. The environment is checked for unknown variables."""
     settings = part.settings
     problems = (unknown_variable_problems(settings) if settings.OWN_PREFIX else []) + value_problems(settings, given)
     if part is BOOKIE:
@@ -27,7 +27,7 @@ def problems_of(part: Part, given: Mapping[str, Given]) -> list[Problem]:
 
 
 def part_of(content: Mapping[str, Any]) -> Part:
-    """The part that a file is probably for: the one that knows most of its keys, and has least against it."""
+    """The part that a file is probably for: the one that knows most of its keys and reports the fewest problems."""
 
     def strangeness(part: Part) -> tuple[int, int]:
         present, _ = with_present_names(part.settings, content)
@@ -50,7 +50,7 @@ def _of_hosted_gateway(given: Mapping[str, Given]) -> list[Problem]:
 
 
 def _of_exposure(part: Part, given: Mapping[str, Given]) -> list[Problem]:
-    """What a start refuses of settings that are valid."""
+    """Problems for which a start would fail although the settings are valid."""
     values = {key: each.value for key, each in given.items()}
     try:
         with only_arguments():
@@ -67,7 +67,7 @@ def _of_own_client(given: Mapping[str, Given]) -> list[Problem]:
 
 
 def _table(given: Mapping[str, Given], name: str) -> dict[str, Given]:
-    """What a table of the settings holds; nothing where it is no table, which is a problem of its own."""
+    """The contents of a table of the settings; nothing if it is not a table, which is a problem of its own."""
     table = given.get(name)
     if table is None or not isinstance(table.value, Mapping):
         return {}

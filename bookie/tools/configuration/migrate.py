@@ -24,7 +24,9 @@ _SECRET = re.compile(r"passw|secret|token", re.IGNORECASE)
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """Java's properties format: `=`, `:` or space behind a key, comments with `#` and `!`, `\\` continues a line."""
+    """Parses Java's properties format: `=`, `:` or space after a key; `#` and `!` begin comments; `\\` ends a line that
+    continues.
+    """
     properties = {}
     for line in _logical_lines(text):
         match = re.match(r"((?:\\.|[^\\=:\s])+)\s*[=:]?\s*(.*)", line, re.DOTALL)
@@ -57,7 +59,7 @@ def _unescape(text: str) -> str:
 
 
 def migrate_properties(text: str, target: str = "bookie") -> str:
-    """The TOML for `target`, "bookie" or "client"; what a key of the other part means stands there as a comment."""
+    """Converts properties to the TOML for `target`, "bookie" or "client"; keys of the other part become comments."""
     properties = parse_properties(text)
     own, other = (SERVER_KEYS, CLIENT_KEYS) if target == "bookie" else (CLIENT_KEYS, SERVER_KEYS)
     other_name = "client" if target == "bookie" else "bookie"
@@ -90,7 +92,7 @@ def _lines(
     taken: dict[str, str],
     values: dict[str, Any],
 ) -> list[str]:
-    """The lines of one key; notes in `taken` which property each key came from, and in `values` what it is."""
+    """The lines for one key; records in `taken` the property of each key, and its value in `values`."""
     if isinstance(meaning, Without):
         return [f"# {name} = {_shown(name, text)}: not taken over: {meaning.why}"]
     if not text:
@@ -120,5 +122,5 @@ def _shown(name: str, text: str) -> str:
 
 
 def _toml(value: Value) -> str:
-    # JSON's forms of these values are TOML's too.
+    # JSON's forms of these values are also TOML's.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -21,7 +21,9 @@ _KEY = re.compile(r"(?P<before>\s*(?:(?P<table>[\w-]+)\s*\.\s*)?)(?P<key>[\w-]+)
 
 
 def migrate_toml(text: str, settings: type[BaseModel]) -> str:
-    """The same file with present names. Raises IncorrectParameterException for what has to be written by hand."""
+    """Returns the file with present names. Raises IncorrectParameterException for a change that must be made by
+    hand.
+    """
     try:
         wanted, former = with_present_names(settings, tomllib.loads(text))
     except tomllib.TOMLDecodeError as error:

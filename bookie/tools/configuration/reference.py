@@ -1,4 +1,4 @@
-"""The reference page of all settings, docs/reference/configuration.md, from their definitions."""
+"""Generates the reference page of all settings, docs/reference/configuration.md, from their definitions."""
 
 from __future__ import annotations
 

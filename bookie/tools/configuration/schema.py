@@ -1,7 +1,7 @@
 """Every setting of the three parts, and the source of its value.
 
 The definitions are the settings classes themselves; this module only reads them. Not its job: collecting the values
-(`runtime.settings_loader`), rules (`check`) and printing (`cli`, `reference`).
+(`runtime.settings_loader`), rules (`check`), printing (`commands.config`, `reference`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Part:
 
     @property
     def prefix(self) -> str:
-        """Of environment variables."""
+        """The prefix of environment variables."""
         return self.settings.model_config["env_prefix"]
 
     @property
@@ -53,7 +53,7 @@ _SECRET_KEYS = frozenset[str]().union(*(secret_keys(part.settings) for part in P
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """One line of what is in effect; a secret's value is masked."""
+    """A setting in effect, with the value of a secret masked."""
 
     key: str
     value: object
@@ -61,9 +61,9 @@ class Shown:
 
 
 def assignments(texts: Iterable[str]) -> dict[str, Any]:
-    """The settings of `--set`; a value that begins with a brace is a table in JSON.
+    """The settings given by `--set`; a value that begins with a brace is a table in JSON.
 
-    A secret among them is told on standard error. Raises IncorrectParameterException.
+    Warns of secrets on standard error. Raises IncorrectParameterException.
     """
     values: dict[str, Any] = {}
     for text in texts:
@@ -80,7 +80,7 @@ def assignments(texts: Iterable[str]) -> dict[str, Any]:
 
 
 def effective(part: Part, given: Mapping[str, Given]) -> list[Shown]:
-    """Every setting in the order of its definition, with what counts; the unknown ones are not among them."""
+    """Every setting in the order of its definition, with its effective value; unknown settings are not included."""
     return [
         Shown(key, shown_value(key, given[key].value), given[key].source)
         if key in given
@@ -90,7 +90,7 @@ def effective(part: Part, given: Mapping[str, Given]) -> list[Shown]:
 
 
 def default_of(field: FieldInfo) -> object:
-    """None also where there is no default."""
+    """The default; None also if there is none."""
     return None if field.is_required() else field.get_default(call_default_factory=True, validated_data={})
 
 
@@ -99,7 +99,7 @@ def is_secret(key: str) -> bool:
 
 
 def shown_value(key: str, value: object) -> object:
-    """A value as JSON has it, secrets masked, also those in a table."""
+    """A value as JSON, with secrets masked, also those in a table."""
     if isinstance(value, Mapping):
         return {name: MASK if is_secret(key) else shown_value(name, each) for name, each in value.items()}
     if value is None:

@@ -16,7 +16,7 @@ from bookgate.bookie.tools.doctor.recovery import auto_recovery, lost_bookies
 from bookgate.ledger.bookie_info import BOOKIE_RPC, HTTP
 
 MOST_CLOCK_DIFFERENCE = 5.0
-"""Seconds; what HTTP tells of a clock is right to a second or two."""
+"""Seconds; a clock seen over HTTP is accurate to a second or two."""
 
 FEWEST_FILES = 16_384
 _FULL, _NEARLY_FULL = 0.95, 0.90
@@ -25,7 +25,7 @@ _FILES = {"policy": "security_policy", "tokens": "security_tokens", "keys": "sec
 
 
 def judge(seen: Deployment, ensemble_size: int = 3) -> list[Finding]:
-    """Everything there is to say, in the order in which to read it."""
+    """All findings, in the order in which they should be read."""
     findings = [finding for view in seen.gateways for finding in _gateway(view)]
     findings += _gateways_agree(seen)
     if any(view.bookies is not None for view in seen.gateways):
@@ -180,7 +180,7 @@ def _http(subject: str, view: BookieView) -> Iterator[Finding]:
     if view.bookie.info.endpoint(HTTP) is None:
         return
     if view.http is None:
-        # Of a bookie that does not serve at all that is no news.
+        # For a bookie that does not serve at all this adds nothing.
         if view.entry_error is None:
             yield warning(
                 subject,
@@ -242,7 +242,7 @@ def _cluster(seen: Deployment, ensemble_size: int) -> Iterator[Finding]:
 
 
 def _addresses(seen: Deployment) -> Iterator[Finding]:
-    """Of the entry ports; whether something serves there is found by asking."""
+    """Findings about the addresses of entry ports; whether something serves there is found by a request."""
     users: dict[str, list[str]] = {}
     for view in seen.bookies:
         endpoint = view.bookie.info.endpoint(BOOKIE_RPC)

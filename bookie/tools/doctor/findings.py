@@ -7,7 +7,7 @@ from enum import Enum
 
 
 class Level(Enum):
-    """How bad it is. An error is what loses service or data, or soon will."""
+    """The severity. An error is a loss of service or data, now or soon."""
 
     OK = "ok"
     WARNING = "warning"
@@ -16,7 +16,7 @@ class Level(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`subject` is what it is about: a gateway, a bookie, the cluster, a file."""
+    """A finding. `subject` is a gateway, a bookie, the cluster or a file."""
 
     level: Level
     subject: str
@@ -25,10 +25,10 @@ class Finding:
 
 
 def error(subject: str, what: str, advice: str) -> Finding:
-    """What loses service or data, or soon will."""
+    """A loss of service or data, now or soon."""
     return Finding(Level.ERROR, subject, what, advice)
 
 
 def warning(subject: str, what: str, advice: str) -> Finding:
-    """What an operator should know."""
+    """Something that an operator should know."""
     return Finding(Level.WARNING, subject, what, advice)

@@ -1,4 +1,4 @@
-"""One GET over HTTP/1.1, for the few small answers that the doctor wants."""
+"""One GET over HTTP/1.1, for the few small responses that the doctor needs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MOST_BYTES = 4 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A whole answer."""
+    """A complete response."""
 
     status: int
     headers: Message
@@ -24,9 +24,9 @@ class Answer:
 async def get(
     host: str, port: int, path: str, context: ssl.SSLContext | None = None, token: str | None = None
 ) -> Answer:
-    """With `context`, over TLS; with `token`, as its bearer.
+    """Sends a GET request; over TLS with `context`, with `token` as bearer token.
 
-    Raises OSError or ValueError; the caller bounds the time.
+    Raises OSError or ValueError; the caller limits the time.
     """
     reader, writer = await asyncio.open_connection(host, port, ssl=context)
     try:

@@ -1,4 +1,4 @@
-"""A configuration file by which other machines are let in, and whoever is let in may do everything."""
+"""Finds configurations that admit other machines without a policy, so that every admitted client may do everything."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from bookgate.runtime.settings_loader import gather, read_file
 
 
 def missing_policy(file: Path) -> Iterator[Finding]:
-    """A warning for a bookie or gateway without `security_policy`, together with the environment as a start would."""
+    """A warning for a bookie or gateway without `security_policy`; the environment is included, as at a start."""
     try:
         content = read_file(file)
         part = part_of(content)
         given = gather(part.settings, content, str(file)).given
     except IncorrectParameterException:
-        return  # that is a finding already
+        return  # reported elsewhere
     if part is CLIENT or "security_policy" in given:
         return
     host = given["host"].value if "host" in given else part.settings.model_fields["host"].default

@@ -1,4 +1,4 @@
-"""The doctor's observations: plain values, None where it could not look."""
+"""The doctor's observations: plain values; None if something could not be observed."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ class GatewayView:
     address: str
     listed: bool
     error: str | None = None
-    """Why it did not answer at all."""
+    """Why it did not respond at all."""
     store_error: str | None = None
-    """It answers and can't reach its metadata store."""
+    """It responds but can't reach its metadata store."""
     instance_id: str = ""
     features: tuple[str, ...] = ()
     bookies: tuple[RegisteredBookie, ...] | None = None
-    """Every bookie, registered or known by its cookie."""
+    """Every bookie that is registered or known by its cookie."""
 
 
 @dataclass(frozen=True, slots=True)
 class HttpView:
-    """What a bookie's HTTP admin tells."""
+    """The data of a bookie's HTTP admin."""
 
     clock_offset: float | None = None
-    """Seconds that its clock is ahead of this machine's; right to a second or two."""
+    """Seconds that its clock is ahead of this machine's, accurate to a second or two."""
     version: str | None = None
     running: bool | None = None
     max_files: int | None = None
@@ -38,9 +38,9 @@ class HttpView:
     insecure: bool | None = None
     """Whether its settings let other machines in without authentication."""
     refused_files: tuple[str, ...] = ()
-    """Of policy, tokens and keys those that changed and can't be used."""
+    """The files among policy, tokens and keys that changed and can't be used."""
     turned_down: bool = False
-    """Whether it does not tell its state and metrics to this caller."""
+    """Whether it denies its state and metrics to this caller."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class BookieView:
     total_bytes: int | None = None
     free_bytes: int | None = None
     tls: str | None = None
-    """How TLS went: `ok`, `unverified`, or what failed; None where it is not announced."""
+    """The result of TLS: `ok`, `unverified`, or the failure; None if TLS is not announced."""
     cookie: bytes | None = None
     cookie_error: str | None = None
     http: HttpView | None = None
@@ -65,23 +65,23 @@ class RecoveryView:
 
     at_ms: int
     error: str | None = None
-    """Why something of it could not be seen."""
+    """Why some of it could not be observed."""
     enabled: bool | None = None
     auditor: str | None = None
-    """The bookie id of the one in office."""
+    """The bookie id of the current auditor."""
     survey: Survey | None = None
     held_back: HeldBack | None = None
-    """Why the auditor marks next to nothing, if it does not."""
+    """Why the auditor marks almost nothing; None if it is not held back."""
 
     @property
     def works(self) -> bool:
-        """Whether somebody sees to it that lost copies are made again."""
+        """Whether lost copies are being restored by auto-recovery."""
         return bool(self.enabled) and self.auditor is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """All of it. `file_problems`: what is wrong with each configuration file that was given."""
+    """All observations. `file_problems`: the problems of each given configuration file."""
 
     gateways: tuple[GatewayView, ...] = ()
     bookies: tuple[BookieView, ...] = ()

@@ -1,8 +1,8 @@
-"""Looks at a deployment: gateways, the bookies they know and what each of those answers, auto-recovery. Judges nothing.
+"""Observes a deployment: gateways, the bookies they know and the bookies' responses, auto-recovery. Judges nothing.
 
-Whatever does not answer within its time is noted and the rest goes on: with nothing but one gateway in reach there is
-still a picture. Every step takes at most `timeout` and all bookies are looked at together, so that the whole takes a
-few times that.
+Anything that does not respond in time is recorded, and the rest continues: one reachable gateway suffices for a partial
+picture. Every step takes at most `timeout` and all bookies are examined concurrently, so the whole takes a few times
+that.
 """
 
 from __future__ import annotations
@@ -54,8 +54,16 @@ _TURNED_DOWN = (401, 403)
 async def look(
     config: ClientConfig, timeout: float, file_problems: Mapping[str, tuple[str, ...]] | None = None
 ) -> Deployment:
-    """Everything. Raises IncorrectParameterException for a URI or TLS files of no use, UnauthorizedAccessException for
-    a token file.
+    """Makes all observations.
+
+    Args:
+        config: The client's settings, with the gateways to begin with.
+        timeout: Seconds for each step.
+        file_problems: Problems of each given configuration file.
+
+    Raises:
+        IncorrectParameterException: The URI or the TLS files can't be used.
+        UnauthorizedAccessException: The token file can't be read.
     """
     uri = parse_gateways(config.gateways, config.tls)
     credentials = uri.tls.credentials() if uri.tls else None
@@ -91,7 +99,7 @@ async def look(
 
 
 class _Shown:
-    """The token that the user has, and to whom it is shown: over TLS, or to this machine."""
+    """The user's token, sent only over TLS or to this machine."""
 
     def __init__(self, tokens: TokenSource | None) -> None:
         """Raises UnauthorizedAccessException for a file that can't be read."""
@@ -164,7 +172,7 @@ async def _office(metadata: ReplicationMetadata) -> tuple[bool, str | None, Held
 
 
 class _Known(ServiceDiscovery):
-    """The bookies that a gateway has told of already."""
+    """Discovery of the bookies that a gateway has already reported."""
 
     def __init__(self, bookies: Sequence[RegisteredBookie]) -> None:
         self._bookies = {bookie.bookie_id: bookie for bookie in bookies}
@@ -187,7 +195,7 @@ class _Known(ServiceDiscovery):
 async def _look_at_bookies(
     bookies: Sequence[RegisteredBookie], gateway: Gateway, config: ClientConfig, timeout: float, shown: _Shown
 ) -> list[BookieView]:
-    # Only protocol v3 can ask for space, whatever the client speaks otherwise.
+    # Only protocol v3 has a request for disk space, whatever protocol the client uses otherwise.
     changes: dict[str, Any] = {
         "connect_timeout_seconds": timeout,
         "bookie_tls_timeout_seconds": timeout,
@@ -236,9 +244,9 @@ async def _look_at_bookie(
 
 
 async def _in_time(work: Awaitable[Any], timeout: float) -> Any:
-    """What `work` brings, or in words why it brought nothing."""
+    """The result of `work`, or a description of why there is none."""
     try:
-        # A request has its own time, which begins anew once there is a connection.
+        # A request has a time limit of its own, which begins once there is a connection.
         async with asyncio.timeout(2 * timeout):
             return await work
     except TimeoutError:
@@ -250,7 +258,7 @@ async def _in_time(work: Awaitable[Any], timeout: float) -> Any:
 
 
 async def _space(pool: BookiePool, bookie_id: str, timeout: float) -> tuple[int | None, int | None]:
-    """Bytes, total and free."""
+    """Total and free bytes."""
     request = GetBookieInfoRequest(pool.next_txn_id(), TOTAL_DISK_CAPACITY | FREE_DISK_SPACE)
     response = await pool.request(bookie_id, Operation.GET_BOOKIE_INFO, request, timeout)
     if response.status != Status.EOK:
@@ -259,7 +267,7 @@ async def _space(pool: BookiePool, bookie_id: str, timeout: float) -> tuple[int 
 
 
 async def _tls(bookie: RegisteredBookie, pool: BookiePool, config: ClientConfig, timeout: float) -> str | None:
-    """How START_TLS went where it is announced and the client does not use TLS anyway."""
+    """The result of START_TLS if it is announced and the client does not use TLS anyway."""
     endpoint = bookie.info.endpoint(BOOKIE_RPC)
     if endpoint is None or TLS_EXTENSION not in endpoint.extensions or config.bookie_tls is not TlsMode.OFF:
         return None
@@ -293,7 +301,7 @@ async def _http(bookie: RegisteredBookie, config: ClientConfig, shown: _Shown) -
     state = json.loads(answer.body) if answer.status == 200 else {}
     said = json.loads(settings.body) if settings.status == 200 else {}
     date = answer.headers.get("Date")
-    # A date has whole seconds: on average it is half a second behind.
+    # A date has whole seconds, so it is half a second behind on average.
     offset = parsedate_to_datetime(date).timestamp() + 0.5 - (before + after) / 2 if date else None
     server = answer.headers.get("Server")
     return HttpView(
@@ -309,7 +317,7 @@ async def _http(bookie: RegisteredBookie, config: ClientConfig, shown: _Shown) -
 
 
 def _http_context(config: ClientConfig) -> ssl.SSLContext:
-    """It trusts whom the client trusts for the entry port, whose certificate HTTP shares."""
+    """The context for HTTP, which trusts the same authorities as the client does for the entry port."""
     authorities = config.bookie_tls_ca or config.tls_ca
     return ssl.create_default_context(cafile=authorities and str(authorities))
 

@@ -14,13 +14,13 @@ from bookgate.bookie.tools.doctor.observations import Deployment, RecoveryView
 from bookgate.ledger.replication_survey import Survey
 
 OLD_MARK_SECONDS = 3600
-"""A ledger that has lacked copies for so long is told."""
+"""A ledger that has lacked copies for this long is reported."""
 
 _SUBJECT = "auto-recovery"
 
 
 def lost_bookies(seen: Deployment) -> Iterator[Finding]:
-    """Those that have a cookie and no registration."""
+    """Findings about bookies that have a cookie and no registration."""
     for bookie_id in seen.absent:
         yield error(
             f"bookie {bookie_id}",
@@ -47,7 +47,7 @@ def _without(bookie_id: str, view: RecoveryView | None) -> str:
 
 
 def auto_recovery(seen: Deployment) -> Iterator[Finding]:
-    """Whether it works, and what waits for it or is beyond it."""
+    """Findings about whether auto-recovery works, and ledgers that wait for it or can't be repaired."""
     view = seen.recovery
     if view is None:
         return

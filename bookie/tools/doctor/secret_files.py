@@ -1,7 +1,7 @@
-"""Files with secrets, as a configuration file names them, that every user of the machine can read.
+"""Secret files named by a configuration file that every user of the machine can read.
 
-What a group can read is not told of: that is how an administrator gives a file to the user that a service runs as
-(`root:bookgate`, mode 640), and how Kubernetes mounts secrets. Who is in the group is for whoever has made it to say.
+Files that a group can read are not reported: administrators give a file that way to the user that a service runs as
+(`root:bookgate`, mode 640), and Kubernetes mounts secrets so. Who belongs to the group is the administrator's decision.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _SECRETS_IN_CLEAR = ("http_token", "token", "auth_token", "zookeeper_auth", "pas
 
 
 def readable_secrets(file: Path) -> Iterator[Finding]:
-    """Warnings for what a configuration file names, and for itself where it holds a secret."""
+    """Warnings for files that a configuration file names, and for the file itself if it contains a secret."""
     try:
         content = read_file(file)
     except IncorrectParameterException:
         return  # that is a finding already
     named = {path for key, path in _values(content) if key in _KEYS and isinstance(path, str)}
     named.update(path for key, uri in _values(content) if key in _URIS for path in _named_by(uri))
-    # The option of the provider bookgate-token.
+    # An option of the provider bookgate-token.
     options = content.get("auth_options")
     if isinstance(options, Mapping) and isinstance(options.get("file"), str):
         named.add(options["file"])
@@ -46,7 +46,7 @@ def readable_secrets(file: Path) -> Iterator[Finding]:
 
 
 def _named_by(uri: object) -> Iterator[str]:
-    """Files with secrets that the address of gateways names."""
+    """Secret files in the URI of gateways."""
     if not isinstance(uri, str) or not is_gateway_uri(uri):
         return
     with suppress(IncorrectParameterException):  # that is a finding already

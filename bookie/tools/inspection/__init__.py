@@ -1,1 +1,1 @@
-"""Looking into a bookie's files: `bookgate bookie inspect`. Reads only; takes no lock, writes nothing."""
+"""Examining a bookie's files: `bookgate bookie inspect`. Reads only; takes no lock, writes nothing."""

@@ -1,7 +1,7 @@
 """The contents of a bookie's files, as plain rows for a printer or a program.
 
-Each reader goes through its file once, in bounded memory, yields what it finds, and has its findings ready at the end:
-where the data ends and why, and what disagrees. A damaged file is reported up to the damage; reading never raises for
+Each reader goes through its file once, in bounded memory, yields its contents, and has its findings ready at the end:
+where the data ends and why, and contradictions. A damaged file is reported up to the damage; reading never raises for
 the contents of a file.
 """
 
@@ -39,7 +39,7 @@ Row = dict[str, object]
 
 @dataclass
 class Filter:
-    """Which records are wanted; None for all."""
+    """The wanted records; None for all."""
 
     ledger: int | None = None
     entry: int | None = None
@@ -50,7 +50,7 @@ class Filter:
 
 @dataclass
 class Findings:
-    """What is to be said of a file once it has been read: facts in order, and what is wrong with it."""
+    """The findings about a file after it has been read: facts in order, and problems."""
 
     facts: Row = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
@@ -73,12 +73,12 @@ def opened(path: Path) -> Iterator[int]:
 
 
 def shown(number: int) -> int | str:
-    """A ledger in a row: the id of one without a scope, or the qualified name."""
+    """A ledger in a row: the id of a ledger without scope, else the qualified name."""
     return number if number <= MAX_UNSCOPED else ledger_name(number)
 
 
 def packet_fields(packet: bytes, with_payload: bool) -> Row:
-    """Size, LAC and length of an entry; `payload` is what follows those: its digest first, and then its bytes."""
+    """Size, LAC and length of an entry; `payload` is the rest: the digest, then the payload bytes."""
     row: Row = {"bytes": len(packet)}
     size = SCOPED_HEADER_SIZE if packet and is_scoped_packet(packet) else HEADER_SIZE
     if len(packet) >= size:
@@ -90,7 +90,7 @@ def packet_fields(packet: bytes, with_payload: bool) -> Row:
 
 
 def _lac_of(packet: bytes) -> int | None:
-    """The LAC in an explicit LAC packet; None for what is none."""
+    """The LAC in an explicit LAC packet; None if the packet is invalid."""
     try:
         return decode_lac_header(packet)[1]
     except (ValueError, struct.error):
@@ -152,7 +152,7 @@ class JournalFile:
 
 
 def _tail_of(fd: int, end: int, size: int) -> str:
-    """Why the scan of a journal ended where it did."""
+    """Why the scan of a journal ended at this position."""
     field_ = FILES.pread(fd, 4, end)
     if len(field_) < 4:
         return "end of the file"
@@ -165,7 +165,7 @@ def _tail_of(fd: int, end: int, size: int) -> str:
 
 
 class LogFileContents:
-    """One entry log. Iterate for its records; `findings` is complete at the end, with the map against the records."""
+    """One entry log. Iterate for its records; `findings` is complete at the end, and compares map and records."""
 
     def __init__(self, path: Path, wanted: Filter, *, with_payload: bool = False) -> None:
         self._path = path
@@ -222,9 +222,9 @@ class LogFileContents:
 
 
 class LedgerContents:
-    """One ledger in an index. Iterate for its entries' places; `findings` is complete at the end.
+    """One ledger in an index. Iterate for its entries' locations; `findings` is complete at the end.
 
-    With `logs` (directories) every place is looked up: the record there must be that entry's, and whole.
+    With `logs` (directories) every location is checked: the record there must be complete and belong to that entry.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
-"""Finds the files to examine from any path that a person gives: a file, `current`, its parent, or a data directory.
+"""Finds the files to examine from any path that a user gives: a file, `current`, its parent, or a data directory.
 
-The user need not know which of a bookie's directories hold what; directories of Apache BookKeeper's bookie have the
+Users need not know what each of a bookie's directories contains; directories of Apache BookKeeper's bookie have the
 same layout.
 """
 
@@ -58,22 +58,24 @@ FILES = ReadOnlyFileSystem()
 
 
 class NothingToInspectException(OSError):
-    """The path has nothing of the kind asked for; the message says what was looked for."""
+    """The path has nothing of the requested kind; the message says what was searched for."""
 
 
 @dataclass(frozen=True)
 class Places:
-    """A bookie's directories (the `current` ones) by what was found in them."""
+    """A bookie's directories (the `current` ones), by their contents."""
 
     journals: tuple[Path, ...]
     logs: tuple[Path, ...]
     indexes: tuple[Path, ...]
     databases: tuple[Path, ...]
-    """Those with an index in RocksDB."""
+    """Directories with an index in RocksDB."""
 
 
 def find(paths: Iterable[Path]) -> Places:
-    """What the given directories hold. Raises NothingToInspectException when one is none, or holds nothing."""
+    """The contents of the directories. Raises NothingToInspectException for a path that is not a directory or has no
+    such contents.
+    """
     candidates: dict[Path, None] = {}
     for path in paths:
         if not path.is_dir():
@@ -107,7 +109,7 @@ def log_files(path: Path) -> list[Path]:
 
 
 def log_id_of(name: str) -> int | None:
-    """The id of an entry log's name; None also for what a compaction left behind."""
+    """The id in an entry log's name; None also for leftovers of a compaction."""
     log_id = entry_log_format.log_id_of(name)
     return log_id if log_id is not None and name == entry_log_format.file_name(log_id) else None
 
@@ -132,7 +134,7 @@ def _has_journals(path: Path) -> bool:
 
 
 def _has_logs(path: Path) -> bool:
-    """Or will have them: a start leaves a mark before there is a log."""
+    """Whether there are logs or will be: a start writes a mark before there is a log."""
     return any(_numbered(path, log_id_of)) or bool(marks([path]))
 
 
@@ -166,7 +168,7 @@ def marks(paths: Sequence[Path]) -> list[Path]:
 
 
 class ReadableIndex(Protocol):
-    """The part of a LedgerIndex that reads."""
+    """The read-only part of a LedgerIndex."""
 
     def read_header(self, ledger_id: LedgerId) -> tuple[IndexHeader | None, int] | None: ...
 
@@ -182,7 +184,9 @@ class ReadableIndex(Protocol):
 
 
 class LinkedDatabase(RocksDbIndex):
-    """An index in RocksDB, opened read-only through links elsewhere: the library leaves a file beside what it opens."""
+    """An index in RocksDB, opened read-only through links elsewhere, because the library writes a file beside a
+    database that it opens.
+    """
 
     def __init__(self, directory: Path) -> None:
         self._links = tempfile.TemporaryDirectory(prefix="bookgate-inspect-")
@@ -199,7 +203,7 @@ class LinkedDatabase(RocksDbIndex):
 
 
 class SingleIndexFile(LedgerCache):
-    """An index of one file, wherever it lies. Raises NothingToInspectException when its name is no ledger's."""
+    """An index of one file, in any place. Raises NothingToInspectException if its name is not a ledger's."""
 
     def __init__(self, path: Path) -> None:
         levels = path.absolute().parent.parts[-3:]
@@ -210,7 +214,7 @@ class SingleIndexFile(LedgerCache):
         self._path = path
         self._number = number
         self.root = path.absolute().parents[3 if scoped else 2]
-        """The directory in which its levels begin."""
+        """The directory in which the file's subdirectories begin."""
         super().__init__(FILES, (path.parent,), _PAGES)
 
     def ledger_ids(self) -> array[int]:
@@ -224,14 +228,14 @@ class SingleIndexFile(LedgerCache):
 
 
 class OpenIndex(NamedTuple):
-    """An index, and the directories of the entry logs that it points into."""
+    """An index, and the directories of the entry logs that it refers to."""
 
     entries: ReadableIndex
     logs: tuple[Path, ...]
 
 
 def open_indexes(places: Places) -> list[OpenIndex]:
-    """The indexes of a bookie: one over all its index files, and one for each RocksDB."""
+    """The indexes of a bookie: one for all its index files, and one per RocksDB."""
     indexes = [
         OpenIndex(LinkedDatabase(path), _logs_of_database(places, number))
         for number, path in enumerate(places.databases)
@@ -242,7 +246,9 @@ def open_indexes(places: Places) -> list[OpenIndex]:
 
 
 def _logs_of_database(places: Places, number: int) -> tuple[Path, ...]:
-    """Each database has logs of its own, whose ids begin at 0 in each directory: those beside it, else as counted."""
+    """Each database has logs of its own, whose ids begin at 0 in each directory: those beside it, else by its
+    number.
+    """
     path = places.databases[number]
     if path in places.logs:
         return (path,)

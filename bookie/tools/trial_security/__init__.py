@@ -1,1 +1,1 @@
-"""What `bookgate security init` makes: an authority, certificates, tokens, a policy and settings for a trial."""
+"""The output of `bookgate security init`: an authority, certificates, tokens, a policy and settings for a trial."""

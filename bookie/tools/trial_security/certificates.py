@@ -1,4 +1,4 @@
-"""An authority of one's own, and certificates of it, as PEM. Keys are EC P-256, certificates stand for a year."""
+"""A private authority and its certificates, as PEM. Keys are EC P-256, certificates are valid for a year."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _AUTHORITY_DAYS = 10 * 365
 
 
 class Authority:
-    """A fresh authority, or the one of these files' contents."""
+    """A new authority, or the one in the given files."""
 
     def __init__(self, certificate: bytes | None = None, key: bytes | None = None) -> None:
         if certificate is not None and key is not None:
@@ -55,7 +55,7 @@ class Authority:
         return _key_text(self._key)
 
     def issue(self, name: str, hosts: Sequence[str]) -> tuple[bytes, bytes]:
-        """Certificate and key for `CN=name`, good as a server's at these hosts and as a client's."""
+        """Certificate and key for `CN=name`, valid for a server at these hosts and for a client."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         usages = [ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH]

@@ -1,7 +1,7 @@
 """A directory with everything that a secured cluster needs, for a trial: see docs/security.md#in-ten-minutes.
 
-Files with secrets are for their owner alone from their first byte on. What is there stays: a second run makes what is
-missing, such as the certificate of another bookie, with the same authority.
+Files with secrets are readable by their owner only, from their first byte on. Existing files stay: a second run creates
+what is missing, such as the certificate of another bookie, with the same authority.
 """
 
 from __future__ import annotations
@@ -97,9 +97,19 @@ auth_provider = "bookgate-token"
 
 
 def make(directory: Path, bookies: Sequence[str], hosts: Sequence[str]) -> list[Path]:
-    """Makes what is missing; the files that were made. `hosts`: of bookies elsewhere.
+    """Creates the missing files.
 
-    Raises OSError, and ValueError for an authority of somebody else, or one whose key is needed and was taken away.
+    Args:
+        directory: Where the files are.
+        bookies: Bookie ids.
+        hosts: Hosts of bookies on other machines.
+
+    Returns:
+        The files that were created.
+
+    Raises:
+        OSError: A file can't be written.
+        ValueError: The authority is not one of these, or its key is needed and was removed.
     """
     directory = directory.absolute()
     folder = directory / "bookies"
@@ -141,13 +151,13 @@ def make(directory: Path, bookies: Sequence[str], hosts: Sequence[str]) -> list[
 
 
 def _principals(bookies: Sequence[str]) -> str:
-    """Those of bookies, for the policy: also of bookies that come later, where their ids are as usual."""
+    """The bookies' principals for the policy, including those of later bookies if their ids have the usual form."""
     patterns = ["*bookie-*", *(name for name in bookies if "bookie-" not in name)]
     return ", ".join(f'"{kind}{pattern}"' for pattern in patterns for kind in ("tls:CN=", "token:"))
 
 
 def _authority(directory: Path) -> Authority | None:
-    """None where its key was taken away, as is good once all certificates are made."""
+    """The authority; None if its key was removed, as it should be once all certificates exist."""
     certificate, key = directory / "ca.crt", directory / "ca.key"
     if not certificate.exists():
         return Authority()
