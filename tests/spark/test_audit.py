@@ -58,6 +58,14 @@ def flipped(ledger_id: int, copy: Copy) -> bytes | None:
     return bytes(body)
 
 
+def corrupt_on_2(ledger_id: int, copy: Copy) -> bytes | None:
+    """One bit of three entries on bookie-2."""
+    body = bytearray(sound(ledger_id, copy) or b"")
+    if copy.bookie_id == "bookie-2" and copy.entry_id in (3, 4, 40):
+        body[-1] ^= 4
+    return bytes(body)
+
+
 def stretched(ledger_id: int, copy: Copy) -> bytes | None:
     """Entry 20 on bookie-1 says that the ledger is longer than it is, with a digest that agrees."""
     if (copy.bookie_id, copy.entry_id) == ("bookie-1", 20):
@@ -339,45 +347,45 @@ def command(spark: SparkSession, cluster: StandaloneCluster, monkeypatch: pytest
 def test_the_command_marks_what_lacks_copies_and_only_if_told_so(
     cluster: StandaloneCluster, client: BookKeeper, command: Callable[..., str]
 ) -> None:
-    ledgers = missing, _, nothing = [plant(client, cluster, spoil) for spoil in (lost, flipped, forgotten)]
+    ledgers = missing, corrupt, nothing = [plant(client, cluster, spoil) for spoil in (lost, flipped, forgotten)]
     assert "marked" not in command(ledgers)
     assert marks(cluster) == {}
     result = json.loads(command(ledgers, "--json", "--mark"))
-    assert (result["missing"], result["marked"], result["not_markable"], result["left"]) == (66, 2, 0, 0)
+    assert (result["missing"], result["marked"], result["not_markable"], result["left"]) == (66, 3, 0, 0)
     assert "there is no auditor" in result["obstacle"]
-    assert marks(cluster) == {missing: ("bookie-2",), nothing: ("bookie-1",)}
+    assert marks(cluster) == {missing: ("bookie-2",), corrupt: ("bookie-3",), nothing: ("bookie-1",)}
 
 
 @pytest.mark.usefixtures("unmarked")
 def test_what_was_marked_is_repaired_and_the_next_audit_finds_nothing(
     spark: SparkSession, cluster: StandaloneCluster, client: BookKeeper, command: Callable[..., str]
 ) -> None:
-    damaged, whole = plant(client, cluster, lost), plant(client, cluster)
+    lacking, corrupt, whole = (plant(client, cluster, spoil) for spoil in (lost, corrupt_on_2, sound))
     gone = cluster.processes[2]
     gone.kill()
     in_metadata(cluster, lambda factory: factory.replication_metadata.set_enabled(False))
     try:
-        said = command([damaged, whole], "--mark", "--option", "readTimeoutMs=2000")
+        said = command([lacking, corrupt, whole], "--mark", "--option", "readTimeoutMs=2000")
     finally:
         in_metadata(cluster, lambda factory: factory.replication_metadata.set_enabled(True))
         gone.start()
         gone.wait_until_serving()
-    assert "unreachable: 120" in said
-    assert "marked: 1, not markable: 0, left: 0" in said
+    assert "unreachable: 180" in said
+    assert "marked: 2, not markable: 0, left: 0" in said
     assert "nothing is repaired now: auto-recovery is disabled" in said
-    assert marks(cluster) == {damaged: ("bookie-2",)}
+    assert marks(cluster) == {lacking: ("bookie-2",), corrupt: ("bookie-2",)}
 
     async def repair(factory: LedgerManagerFactory) -> None:
         auditor = AuditorOptions(lost_bookie_delay_seconds=3600)
         running = AutoRecovery(factory, "here", AutoRecoveryOptions(auditor, WorkerOptions(), Limits()), ClientConfig())
         await running.start()
         try:
-            await until(lambda: running.worker.statistics.ledgers_repaired, 60)
+            await until(lambda: running.worker.statistics.ledgers_repaired == 2, 60)
         finally:
             await running.stop()
 
     in_metadata(cluster, repair)
-    assert damage(run(spark, cluster, damaged)) == {}
+    assert damage(run(spark, cluster, lacking, corrupt)) == {}
 
 
 @pytest.mark.usefixtures("unmarked")
@@ -387,7 +395,9 @@ def test_a_ledger_of_another_scope_is_counted_and_not_marked(
     ledger = plant(client, cluster)
     rows = [(0, ledger, 0, "bookie-1", 1), (0, ledger, 0, "bookie-3", 2), (7, ledger, 0, "bookie-1", 1)]
     found = spark.createDataFrame(
-        rows, "scope_id bigint, ledger_id bigint, fragment bigint, bookie_id string, missing bigint"
+        [(*row, 0, []) for row in rows],
+        "scope_id bigint, ledger_id bigint, fragment bigint, bookie_id string, missing bigint, corrupt bigint, "
+        "ranges array<struct<fault: string, first_entry_id: bigint, last_entry_id: bigint, detail: string>>",
     )
     marking = mark_lacking(found, {"gateways": cluster.gateway_uri})
     assert (marking.marked, marking.not_markable, marking.left, marking.failure) == (1, 1, 0, None)

@@ -32,13 +32,13 @@ from bookgate.bookie.replication.checks.scrub_progress import MOST_LEFT_OUT, Scr
 from bookgate.bookie.replication.copies.bookies import Bookies, all_of
 from bookgate.bookie.replication.copies.budget import ByteBudget
 from bookgate.bookie.replication.copies.copying import entries_a_piece
-from bookgate.bookie.replication.copies.corrupt_copies import both, decode_corrupt, encode_corrupt
+from bookgate.bookie.replication.copies.corrupt_copies import decode_corrupt, ranges_of
 from bookgate.bookie.replication.copies.fragments import CompleteFragment, pieces_of
 from bookgate.bookie.replication.ledger_pages import see_all_ledgers
+from bookgate.ledger.corrupt_copies import note_corrupt
 from bookgate.ledger.errors import (
     BKException,
     MetadataFormatException,
-    MetadataVersionException,
     NoSuchLedgerExistsOnMetadataServerException,
     TooManyRequestsException,
 )
@@ -306,7 +306,7 @@ class Scrub(OfficeTask):
         if current.version != record.version:
             raise _ChangedException(f"the metadata of ledger {record.ledger_id} changed while it was read")
         number = record.ledger_id.low
-        await self._record(number, corrupt)
+        await note_corrupt(self._metadata, number, ranges_of(corrupt), now_ms())
         await self._metadata.mark(number, sorted(corrupt), now_ms())
         for bookie_id, ids in corrupt.items():
             self.statistics.corrupt += len(ids)
@@ -314,17 +314,6 @@ class Scrub(OfficeTask):
                 _log, "copies_corrupt", logging.ERROR, ledger=number, held_by=bookie_id, entries=len(ids),
                 first_entries=list(ids[:5]),
             )  # fmt: skip
-
-    async def _record(self, number: int, corrupt: dict[str, BitMap64]) -> None:
-        while True:
-            before = await self._metadata.read_record(RecordKind.CORRUPT_LEDGER, str(number))
-            known = {} if before is None else decode_corrupt(before.value)
-            value, version = encode_corrupt(both(known, corrupt), now_ms()), None if before is None else before.version
-            try:
-                await self._metadata.write_record(RecordKind.CORRUPT_LEDGER, str(number), value, version)
-            except MetadataVersionException:
-                continue
-            return
 
 
 class _Copies:

@@ -1,34 +1,23 @@
-"""The record of the copies of a ledger that a scrub found damaged: by bookie, ranges of entry ids, as JSON.
+"""The record of the copies of a ledger that were found damaged, as sets of entry ids.
 
-A range may hold more than was found: whoever repairs reads all of it again. So the record stays small, whatever a disk
-has done: of more than `MOST_RANGES` ranges of a bookie those with the smallest gaps between them become one. Pure.
-Source: docs/protocol/auto-recovery.md#scrub.
+Whoever repairs reads all of it again. Pure. Source: docs/protocol/auto-recovery.md#scrub. Not its job: the record's
+form, and writing it (`ledger.corrupt_copies`).
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from itertools import pairwise
 
 from pyroaring import BitMap64
 
 from bookgate.bookie.replication.copies.fragments import pieces_of
+from bookgate.ledger.corrupt_copies import Ranges
 from bookgate.ledger.replication_control import corrupt_copies_of
 
-MOST_RANGES = 500
-"""Of a bookie."""
 
-
-def encode_corrupt(copies: Mapping[str, BitMap64], time_ms: int) -> bytes:
-    """The record.
-
-    Args:
-        copies: By bookie id the entries that are damaged there.
-        time_ms: When they were found, in milliseconds since 1970.
-    """
-    ranges = {bookie_id: _few(list(pieces_of(ids, len(ids)))) for bookie_id, ids in sorted(copies.items()) if ids}
-    return json.dumps({"copies": ranges, "time_ms": time_ms}, sort_keys=True).encode()
+def ranges_of(copies: Mapping[str, BitMap64]) -> dict[str, Ranges]:
+    """By bookie id the entries that are damaged there, as the record has them."""
+    return {bookie_id: list(pieces_of(ids, len(ids))) for bookie_id, ids in copies.items()}
 
 
 def decode_corrupt(record: bytes) -> dict[str, BitMap64]:
@@ -42,17 +31,3 @@ def decode_corrupt(record: bytes) -> dict[str, BitMap64]:
     except (ValueError, OverflowError):
         return {}  # the next pass finds them again
     return copies
-
-
-def both(one: Mapping[str, BitMap64], other: Mapping[str, BitMap64]) -> dict[str, BitMap64]:
-    """What either names."""
-    empty = BitMap64()
-    return {name: one.get(name, empty) | other.get(name, empty) for name in (*one, *other)}
-
-
-def _few(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    if len(ranges) <= MOST_RANGES:
-        return ranges
-    gaps = sorted(range(1, len(ranges)), key=lambda number: ranges[number][0] - ranges[number - 1][1])
-    kept = [0, *sorted(gaps[len(ranges) - MOST_RANGES :]), len(ranges)]
-    return [(ranges[start][0], ranges[end - 1][1]) for start, end in pairwise(kept)]

@@ -116,7 +116,7 @@ def audit_command(
     output: Output = None,
     output_format: OutputFormat = Format.PARQUET,
     mark: Annotated[
-        bool, typer.Option("--mark", help="Have auto-recovery copy again what bookies say that they lack.")
+        bool, typer.Option("--mark", help="Have auto-recovery copy again what bookies lack or have damaged.")
     ] = False,
     master: Master = None,
     conf: Conf = None,
@@ -124,8 +124,8 @@ def audit_command(
 ) -> None:
     """Reads every entry on every bookie that should hold it, and reports what is missing, corrupt or of wrong length.
 
-    Nothing is fenced or changed; with --mark ledgers that lack copies are marked for auto-recovery. Exit code 1 when a
-    copy is not known to be good, whether its ledger is marked or not.
+    Nothing is fenced or changed; with --mark ledgers with missing or corrupt copies are marked for auto-recovery. Exit
+    code 1 when a copy is not known to be good, whether its ledger is marked or not.
 
     JSON: {"ledgers", "copies", "good", "missing", "corrupt", "wrong_length", "unreachable", "busy", "unauthorized",
     "damage": [a row each, at most 50]}; with --mark also "marked", "not_markable", "left": numbers of ledgers, and

@@ -1,8 +1,9 @@
-"""Marks ledgers for auto-recovery after an audit: one mark per ledger, with the bookies that lack copies of it.
+"""Marks ledgers for auto-recovery after an audit: one mark per ledger, with the bookies that lack good copies of it.
 
-A place of a ledger (a bookie of a fragment) lacks copies if the bookie itself said that it has no such entry. Unknown
-states (unreachable, busy, unauthorized) never count. Nor do damaged copies: a worker relies on the ids that bookies
-list, so it would find nothing to do.
+A place of a ledger (a bookie of a fragment) lacks good copies if the bookie itself said that it has no such entry, or
+if what it sent is damaged: its digest is wrong, or the disk can't be read. A worker relies on the ids that bookies
+list, so damaged copies are recorded before the ledger is marked, as by a scrub; it reads these again. Unknown states
+(unreachable, busy, unauthorized) never count, nor do copies of wrong length, whose digests are right.
 
 An audit takes long, so every ledger is read once more before it is marked. A place is left out if the ledger is gone;
 if another bookie has taken the place; if the fragment may still be extended, since only complete ones are repaired
@@ -18,12 +19,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from bookgate.ledger.corrupt_copies import Ranges, note_corrupt
 from bookgate.ledger.errors import (
     BKException,
     IllegalOpException,
@@ -38,6 +40,7 @@ from bookgate.ledger.replication import markable
 from bookgate.ledger.replication_control import obstacle
 from bookgate.thinclient.blocking.loop_thread import LoopThread
 from bookgate.thinclient.metadata_source import metadata_factory
+from bookgate.thinclient.spark.jobs.copies import Fault
 from bookgate.thinclient.spark.options.read_options import Table, parse_options
 from bookgate.thinclient.spark.worker_client import client_config
 
@@ -51,13 +54,18 @@ _GONE = (NoSuchLedgerExistsOnMetadataServerException, MetadataFormatException)
 """Errors after which nothing is known of a ledger's bookies."""
 
 
+Place = tuple[int, str]
+"""A fragment's first entry, and a bookie of it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Lack:
-    """A ledger that lacks copies, and where it lacks them."""
+    """A ledger that lacks good copies, and where it lacks them."""
 
     ledger_id: LedgerId
-    places: frozenset[tuple[int, str]]
-    """Pairs of a fragment's first entry and a bookie of it."""
+    places: frozenset[Place]
+    corrupt: Mapping[Place, Ranges] = field(default_factory=dict)
+    """Of these places those with damaged copies: first and last entries of ranges."""
 
 
 @dataclass(slots=True)
@@ -79,9 +87,21 @@ class Marking:
 
 def bookies_to_mark(lack: Lack, metadata: LedgerMetadata, registered: Collection[str]) -> list[str]:
     """The bookies that a mark should name, by the newest metadata; if empty, the ledger must not be marked."""
+    return sorted({bookie_id for _, bookie_id in _still_due(lack.places, metadata)}.intersection(registered))
+
+
+def corrupt_to_record(lack: Lack, metadata: LedgerMetadata, bookie_ids: Collection[str]) -> dict[str, Ranges]:
+    """What of the damage is to be recorded for these bookies, by the newest metadata."""
+    found: dict[str, Ranges] = {}
+    for place in _still_due(lack.corrupt, metadata):
+        if place[1] in bookie_ids:
+            found[place[1]] = [*found.get(place[1], ()), *lack.corrupt[place]]
+    return found
+
+
+def _still_due(places: Iterable[Place], metadata: LedgerMetadata) -> list[Place]:
     ensembles = {fragment.first_entry_id: fragment.ensemble for fragment in metadata.complete_fragments}
-    still_due = {bookie_id for start, bookie_id in lack.places if bookie_id in ensembles.get(start, ())}
-    return sorted(still_due.intersection(registered))
+    return [(start, bookie_id) for start, bookie_id in places if bookie_id in ensembles.get(start, ())]
 
 
 def require_auto_recovery(options: Mapping[str, str]) -> None:
@@ -118,15 +138,19 @@ def mark_lacking(found: DataFrame, options: Mapping[str, str]) -> Marking:
 
 
 def lacks(found: DataFrame) -> Iterator[Lack]:
-    """The ledgers of an audit that lack copies. The driver holds one partition of them at a time."""
+    """The ledgers of an audit that lack good copies. The driver holds one partition of them at a time."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    places = found.where("missing > 0").groupBy("scope_id", "ledger_id")
-    listed = places.agg(F.collect_set(F.struct("fragment", "bookie_id")).alias("places"))
+    damaged = F.expr(f"filter(ranges, each -> each.fault = '{Fault.CORRUPT.value}')").alias("damaged")
+    places = found.where("missing > 0 OR corrupt > 0").groupBy("scope_id", "ledger_id")
+    listed = places.agg(F.collect_list(F.struct("fragment", "bookie_id", damaged)).alias("places"))
     for row in listed.toLocalIterator():
-        yield Lack(
-            LedgerId(row.scope_id, row.ledger_id), frozenset((place.fragment, place.bookie_id) for place in row.places)
-        )
+        damage = {
+            (place.fragment, place.bookie_id): [(each.first_entry_id, each.last_entry_id) for each in place.damaged]
+            for place in row.places
+        }
+        corrupt = {place: ranges for place, ranges in damage.items() if ranges}
+        yield Lack(LedgerId(row.scope_id, row.ledger_id), frozenset(damage), corrupt)
 
 
 async def mark_page(factory: LedgerManagerFactory, page: Sequence[Lack], marking: Marking) -> None:
@@ -140,18 +164,20 @@ async def mark_page(factory: LedgerManagerFactory, page: Sequence[Lack], marking
     records = await factory.ledger_manager.read_many([lack.ledger_id for lack in wanted])
     room, now_ms = asyncio.Semaphore(_MARKS_AT_ONCE), time.time_ns() // 1_000_000
 
-    async def mark(ledger_id: LedgerId, replicas: Sequence[str]) -> None:
+    async def mark(ledger_id: LedgerId, replicas: Sequence[str], corrupt: Mapping[str, Ranges]) -> None:
         async with room:
+            if corrupt:  # first: whoever reads the mark reads the record next
+                await note_corrupt(factory.replication_metadata, ledger_id.low, corrupt, now_ms)
             await factory.replication_metadata.mark(ledger_id.low, replicas, now_ms)
         marking.marked += 1
 
-    due: list[tuple[LedgerId, list[str]]] = []
+    due: list[tuple[LedgerId, list[str], dict[str, Ranges]]] = []
     for lack, record in zip(wanted, records, strict=True):
         if isinstance(record, BKException) and not isinstance(record, _GONE):
             raise record
         replicas = [] if isinstance(record, BKException) else bookies_to_mark(lack, record.metadata, registered)
-        if replicas:
-            due.append((lack.ledger_id, replicas))
+        if replicas and not isinstance(record, BKException):
+            due.append((lack.ledger_id, replicas, corrupt_to_record(lack, record.metadata, replicas)))
         else:
             marking.left += 1
     outcomes = await asyncio.gather(*(mark(*each) for each in due), return_exceptions=True)

@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 from pyroaring import BitMap64
 
-from bookgate.bookie.replication.copies.budget import Limits
 from bookgate.bookie.replication.copies.verdicts import Holding
 from bookgate.bookie.replication.repairs.repair_queue import FIRST_PAUSE_SECONDS, RepairQueue
 from bookgate.bookie.replication.repairs.tasks import Task, Tasks
 from bookgate.gateway.stores.drivers import create_factory
 from bookgate.ledger.replication_store import RecordKind
-from tests.integration.bookie.replication.healing import Store
+from tests.integration.bookie.replication.healing import Store, recoverers
 from tests.integration.bookie.replication.test_worker import check, repairing, written
 from tests.integration.thinclient.forked_cluster import ForkedCluster, forked_cluster
 
@@ -22,8 +21,8 @@ pytestmark = pytest.mark.asyncio
 
 KIND = RecordKind.TASK
 ENTRIES, LEDGERS = 60, 6
-SLOW = Limits(worker=ENTRIES * LEDGERS * 8192 / 4)
-"""All copies take some four seconds."""
+SLOW_MIB = ENTRIES * LEDGERS * 8192 / 8 / 2**20
+"""All copies take some eight seconds."""
 GROUP = 32
 """Entries that are sent at once: the least that shows."""
 
@@ -34,39 +33,47 @@ def cluster(tmp_path: Path) -> Iterator[ForkedCluster]:
         yield made
 
 
-async def test_a_successor_goes_on_at_the_bookies_that_have_copies_already(cluster: ForkedCluster) -> None:
-    async with await cluster.client() as client:
-        async with repairing(cluster, SLOW, tasks=LEDGERS) as first:
-            ledgers = [(await written(client, ENTRIES, 3, 3, 2)).ledger_id for _ in range(LEDGERS)]
-            numbers = [each.low for each in ledgers]
-            before = {number: await first.read(number) for number in numbers}
-            lost = before[numbers[0]].fragments[0].ensemble[0]
-            hit = [number for number in numbers if lost in before[number].bookies]
-            cluster.lose(lost)
+async def test_a_successor_goes_on_at_the_bookies_that_have_copies_already(
+    cluster: ForkedCluster, tmp_path: Path
+) -> None:
+    """The first worker is killed: it takes nothing back, and its locks end with its leases."""
+    due = BitMap64(range(ENTRIES))
+    async with await cluster.client() as client, repairing(cluster) as second:
+        await second.worker.stop()
+        ledgers = [(await written(client, ENTRIES, 3, 3, 2)).ledger_id for _ in range(LEDGERS)]
+        before = {each.low: await second.read(each.low) for each in ledgers}
+        lost = before[ledgers[0].low].fragments[0].ensemble[0]
+        hit = [number for number, metadata in before.items() if lost in metadata.bookies]
+        cluster.lose(lost)
+
+        async def chosen() -> dict[int, str]:
+            records = await second.metadata.records(KIND)
+            tasks = {int(key): Task(second.metadata, int(key), stored) for key, stored in records.items()}
+            return {number: target for number, task in tasks.items() for target in task.by_place.values()}
+
+        async def some_are_copied() -> bool:
+            for number, target in (await chosen()).items():
+                held = await second.bookies.copies(target, number, due)
+                if isinstance(held, Holding) and GROUP <= len(held.entries) < ENTRIES:
+                    return True
+            return False
+
+        with recoverers(tmp_path, 1, cluster.metadata_uri, SLOW_MIB) as (first,):
             for number in hit:
-                await first.mark(number, lost)
-
-            async def some_are_copied() -> bool:
-                return first.copied.entries >= GROUP and len(await first.metadata.records(KIND)) == len(hit)
-
-            await first.until(some_are_copied)
-        async with repairing(cluster) as second:
-            begun = {
-                number: Task(second.metadata, number, await second.metadata.read_record(KIND, str(number)))
-                for number in hit
-                if await second.metadata.read_mark(number) is not None
-            }
-            assert begun, "some were not done when the first worker ended"
-            await second.until_unmarked(*hit)
-            assert not await second.metadata.records(KIND)
-            for number, task in begun.items():
-                (target,) = task.by_place.values()
-                now = await second.read(number)
+                await second.mark(number, lost)
+            await second.until(some_are_copied)
+            first.kill()
+        begun = await chosen()
+        assert begun, "some were not done when the first worker was killed"
+        async with repairing(cluster) as third:
+            await third.until_unmarked(*hit)
+            assert not await third.metadata.records(KIND)
+            for number, target in begun.items():
+                now = await third.read(number)
                 assert now.bookies == before[number].bookies - {lost} | {target}
-                due = BitMap64(range(ENTRIES))
                 for other in cluster.bookies.keys() - now.bookies - {lost}:
-                    assert await second.bookies.copies(other, number, due) == Holding(BitMap64()), f"garbage at {other}"
-            assert second.copied.entries < ENTRIES * len(hit), "what was there is not copied again"
+                    assert await third.bookies.copies(other, number, due) == Holding(BitMap64()), f"garbage at {other}"
+            assert third.copied.entries < ENTRIES * len(hit), "what was there is not copied again"
         for ledger_id in ledgers:
             await check(client, ledger_id, ENTRIES)
 

@@ -12,7 +12,9 @@ from bookgate.ledger.errors import BKException, MetaStoreException, NoSuchLedger
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import LedgerMetadata
 from bookgate.ledger.metadata_store import LedgerManagerFactory, LedgerRecord, RegisteredBookie
-from bookgate.thinclient.spark.jobs.marking import Lack, Marking, bookies_to_mark, mark_page
+from bookgate.ledger.replication_control import corrupt_copies_of
+from bookgate.ledger.replication_store import RecordKind
+from bookgate.thinclient.spark.jobs.marking import Lack, Marking, bookies_to_mark, corrupt_to_record, mark_page
 
 ALL = {"a", "b", "c", "d"}
 OPEN = LedgerMetadata.new(("a", "b", "c"), 3, 2).with_ensemble(10, ("a", "b", "d"))
@@ -41,6 +43,16 @@ def test_a_bookie_that_is_not_registered_is_left_to_the_auditor() -> None:
     assert bookies_to_mark(lack((0, "a"), (0, "b")), CLOSED, ALL - {"a"}) == ["b"]
 
 
+def test_of_damage_that_is_recorded_which_is_still_where_the_metadata_say() -> None:
+    found = Lack(
+        LedgerId.unscoped(1),
+        frozenset({(0, "a"), (0, "b"), (10, "a"), (10, "c")}),
+        {(0, "a"): [(1, 2)], (10, "a"): [(11, 11)], (0, "b"): [(3, 3)], (10, "c"): [(12, 12)]},
+    )
+    assert corrupt_to_record(found, CLOSED, ["a"]) == {"a": [(1, 2), (11, 11)]}
+    assert corrupt_to_record(found, OPEN, ["a", "b", "c"]) == {"a": [(1, 2)], "b": [(3, 3)]}
+
+
 class Metadata:
     """Ledgers by id, bookie `b` writable, `a` read-only and `c` away; it marks all ledgers but those of `failing`."""
 
@@ -48,6 +60,7 @@ class Metadata:
         self.ledgers = {int(name[1:]): value for name, value in ledgers.items()}
         self.failing = failing
         self.marks: dict[int, Sequence[str]] = {}
+        self.recorded: dict[str, dict[str, list[tuple[int, int]]]] = {}
         self.ledger_manager = self.replication_metadata = self.service_discovery = self
 
     async def bookies(self, *_set: object) -> list[RegisteredBookie]:
@@ -60,6 +73,14 @@ class Metadata:
     async def read_many(self, ids: Sequence[LedgerId]) -> list[LedgerRecord | BKException]:
         found = [(each, self.ledgers[each.low]) for each in ids]
         return [value if isinstance(value, BKException) else LedgerRecord(each, value, 0) for each, value in found]
+
+    async def read_record(self, *_key: object) -> None:
+        return
+
+    async def write_record(self, kind: RecordKind, key: str, value: bytes, _version: int | None) -> None:
+        assert kind is RecordKind.CORRUPT_LEDGER
+        assert int(key) not in self.marks, "a worker may read the mark at once"
+        self.recorded[key] = corrupt_copies_of(value)
 
     async def mark(self, ledger_id: int, replicas: Sequence[str], ctime_ms: int) -> None:
         if ledger_id in self.failing:
@@ -87,6 +108,15 @@ async def test_ledgers_are_counted_by_what_becomes_of_them() -> None:
     ]
     assert await marked(metadata, *lacks) == Marking(marked=1, not_markable=2, left=3)
     assert metadata.marks == {1: ["a", "b"]}
+
+
+@pytest.mark.asyncio
+async def test_damaged_copies_are_recorded_before_the_ledger_is_marked() -> None:
+    metadata = Metadata(L1=CLOSED, L2=CLOSED)
+    damaged = Lack(LedgerId.unscoped(1), frozenset({(0, "b"), (0, "c")}), {(0, "b"): [(3, 4)], (0, "c"): [(3, 3)]})
+    assert await marked(metadata, damaged, lack((0, "a"), ledger=2)) == Marking(marked=2)
+    assert metadata.recorded == {"1": {"b": [(3, 4)]}}, "c is not registered"
+    assert metadata.marks == {1: ["b"], 2: ["a"]}
 
 
 @pytest.mark.asyncio
