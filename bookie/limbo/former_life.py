@@ -38,7 +38,7 @@ class FormerLife:
         self.naming = LedgerNumbers()
         """Ledgers of which any ensemble names the id, or whose metadata are damaged."""
         self.closed = LedgerNumbers()
-        """Other ledgers that are closed, or in recovery: they are written no more."""
+        """Other ledgers that are closed, or in recovery and not unbounded: they are written no more."""
         self._bookie_id = bookie_id
         self._looked_at = 0
         self._began = self._told_at = asyncio.get_running_loop().time()
@@ -47,7 +47,7 @@ class FormerLife:
         """Notes a ledger."""
         if self._bookie_id in metadata.bookies:
             self.naming.add(number)
-        elif metadata.state is not LedgerState.OPEN:
+        elif metadata.state is not LedgerState.OPEN and not metadata.is_unbounded:
             self.closed.add(number)
         self._looked_at += 1
 

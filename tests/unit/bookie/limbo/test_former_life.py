@@ -13,7 +13,7 @@ import pytest_asyncio
 from bookgate.bookie.config.bookie import BookieConfig, load_config
 from bookgate.bookie.disks import directories
 from bookgate.bookie.limbo import former_life
-from bookgate.bookie.limbo.former_life import find_former_life
+from bookgate.bookie.limbo.former_life import FormerLife, find_former_life
 from bookgate.bookie.membership.registration import check_cookie
 from bookgate.bookie.storage.closed_before import closed_before
 from bookgate.bookie.storage.limbo import Limbo
@@ -26,6 +26,7 @@ from bookgate.ledger.errors import MetaStoreException, WrongClusterException
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import Fragment, LedgerMetadata, LedgerState
 from bookgate.ledger.metadata_store import LedgerManagerFactory
+from bookgate.ledger.unbounded import begin_term, create_unbounded
 from bookgate.runtime.logs import Event
 from tests.stores import made
 
@@ -59,6 +60,14 @@ NAMED = [1, 3, 4, LedgerId(-1, 5).number, LedgerId(-1, 7).number]
 async def test_all_ledgers_that_name_it_anywhere(store: LedgerManagerFactory) -> None:
     assert list((await find_former_life(store, WIPED)).naming) == NAMED
     assert list((await find_former_life(store, NEW)).naming) == []
+
+
+async def test_an_unbounded_ledger_in_recovery_is_written_again() -> None:
+    found = FormerLife(WIPED)
+    metadata = begin_term(create_unbounded(LedgerMetadata.new(["b-1:3181", "b-2:3181"], 2, 2)), holder=1)
+    assert metadata.state is LedgerState.IN_RECOVERY
+    found.saw(7, metadata)
+    assert not found.closed
 
 
 async def test_what_is_closed_and_names_others_was_closed_before(store: LedgerManagerFactory, tmp_path: Path) -> None:
