@@ -24,7 +24,9 @@ when everything before is fully replicated, the next fragment begins on an ensem
 
 Bookies that join. A bookie that comes into the ensemble may hold dirty entries of a term in which it was a member, and
 an add with a higher LAC would make them readable (U4). So its first add at this term carries the truncate flag and goes
-alone; the others follow when it is acknowledged. At term 0 there is nothing dirty.
+alone; the others follow when it is acknowledged. At term 0 there is nothing dirty. No bookie is sent the flag twice at
+a term: a first one that comes late would delete what the bookie has acknowledged since. So one that did not answer it
+is barred for the term, unless its answer comes after all: it is not tried again, and takes no place.
 
 A take-over writes by the same rules, with the LAC and LAFR of its fencing in every add (`frozen`, U6). It confirms
 nothing, so no bookie is pinned; its truncate entry goes to every member.
@@ -133,6 +135,10 @@ class UnboundedWriter:
         self._caps = NO_CAPS if frozen else terms.caps
         self._frozen = frozen
         self._joiners_are_clean = terms.term == 0 or frozen is not None
+        self._clean = set(metadata.last_fragment.ensemble)
+        """Bookies that hold nothing dirty: this term has truncated them."""
+        self.barred: set[str] = set()
+        """Bookies that were sent the truncate flag at this term and did not answer; the caller avoids them."""
         self._places = [
             Place(index, bookie, clean=True) for index, bookie in enumerate(metadata.last_fragment.ensemble)
         ]
@@ -242,12 +248,17 @@ class UnboundedWriter:
     def on_ack(self, add: Add, place: Place, term: int) -> Sequence[Effect]:
         """A bookie has stored the entry; `term` is that of its answer."""
         bit = 1 << place.index
-        if self.error is not None or term != self.term or not self._is_member(place) or add.acked & bit:
+        if self.error is not None or term != self.term:
+            return ()
+        if add.truncate or place.truncating is add:
+            self.barred.discard(place.bookie_id)
+        if not self._is_member(place) or add.acked & bit:
             return ()
         add.acked |= bit
         effects: list[Effect] = []
         if place.truncating is add:
             place.truncating, place.clean = None, True
+            self._clean.add(place.bookie_id)
             effects += self._all_sends()
         return [*effects, *self._settle()]
 
@@ -303,9 +314,14 @@ class UnboundedWriter:
             return ()
         if isinstance(error, FATAL_ERRORS):
             return self.disengage(error)
+        if place.truncating is not None or self._awaits_truncation(place):
+            self.barred.add(place.bookie_id)
         self._failed[place.index] = error
         self._failed_anew = True
         return self._settle()
+
+    def _awaits_truncation(self, place: Place) -> bool:
+        return any(add.truncate and (add.sent & ~add.acked) >> place.index & 1 for add in self._pending)
 
     def _begin_change(self) -> Sequence[Effect]:
         self._failed_anew = False
@@ -323,7 +339,8 @@ class UnboundedWriter:
         """What placement found for `Replace`, possibly for a part of it, possibly nothing."""
         if self.state is not _PLACING or not self._replacing:
             return ()
-        ensemble = replaced(self.ensemble, self._replacing, replacements)
+        allowed = {index: bookie for index, bookie in replacements.items() if bookie not in self.barred}
+        ensemble = replaced(self.ensemble, self._replacing, allowed)
         self._replacing = {}
         if ensemble != self.ensemble:
             return self._store(ensemble)
@@ -335,7 +352,9 @@ class UnboundedWriter:
         """What placement chose for `ChooseEnsemble`; None to go on with the present ensemble."""
         if self.state is not _PLACING or self._full_at is None:
             return ()
-        return self._store(tuple(ensemble) if ensemble is not None else self.ensemble)
+        if ensemble is None or not self.barred.isdisjoint(ensemble):
+            return self._store(self.ensemble)
+        return self._store(tuple(ensemble))
 
     def _store(self, ensemble: tuple[str, ...]) -> Sequence[Effect]:
         assert len(set(ensemble)) == len(ensemble) == len(self._places), "a bookie is in an ensemble once (P5)"
@@ -360,7 +379,7 @@ class UnboundedWriter:
         return [*self._all_sends(), *later, *self._settle()]
 
     def _join(self, index: int, bookie_id: str) -> None:
-        self._places[index] = Place(index, bookie_id, clean=self._joiners_are_clean)
+        self._places[index] = Place(index, bookie_id, clean=self._joiners_are_clean or bookie_id in self._clean)
         self._failed.pop(index, None)
         self._spared.discard(index)
         for add in self._pending:
@@ -368,17 +387,20 @@ class UnboundedWriter:
             add.acked &= ~(1 << index)
 
     def retry(self) -> Sequence[Effect]:
-        """Tries the bookies that failed again: sends each what it has not acknowledged."""
+        """Tries the bookies that failed again: sends each what it has not acknowledged, and wants others for barred
+        ones.
+        """
         if self.state is not _STEADY or not self._failed:
             return ()
-        for index in self._failed:
+        for index in [index for index in self._failed if self._places[index].bookie_id not in self.barred]:
             old = self._places[index]
             self._places[index] = Place(index, old.bookie_id, clean=old.clean)
             for add in self._pending:
                 add.sent &= add.acked | ~(1 << index)
-        self._failed.clear()
-        self._spared.clear()
-        return self._all_sends()
+            del self._failed[index]
+        self._spared &= self._failed.keys()
+        self._failed_anew = bool(self._failed)
+        return [*self._all_sends(), *self._settle()]
 
     # Full fragments
 

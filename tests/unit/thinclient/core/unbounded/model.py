@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bookgate.ledger.entry import Entry
-from bookgate.ledger.errors import BKException, InvalidTermException, TimeoutException
+from bookgate.ledger.errors import BKException, InvalidTermException, ReadException, TimeoutException
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import LedgerMetadata
 from bookgate.ledger.quorum import write_set
@@ -41,6 +41,10 @@ class Refused(Exception):
     """Status EINVALIDTERM."""
 
 
+class Denied(Exception):
+    """Status EBADREQ: a truncation of what is confirmed."""
+
+
 class Bookie:
     """What one bookie holds of the ledger."""
 
@@ -48,8 +52,6 @@ class Bookie:
         self.term = 0
         self.entries: dict[int, Entry] = {}
         self.horizon = Horizon(-1, -1)
-        self.truncated_at = -1
-        """The term of the last truncation: a second one at the same term deletes nothing."""
 
     def _check(self, term: int) -> None:
         if term < self.term:
@@ -66,8 +68,9 @@ class Bookie:
 
     def add(self, entry: Entry, lafr: int, term: int, *, truncate: bool) -> None:
         self._check(term)
-        if truncate and self.truncated_at < term:
-            self.truncated_at = term
+        if truncate and entry.entry_id <= self.horizon.last_add_confirmed:
+            raise Denied
+        if truncate:
             self.entries = {number: each for number, each in self.entries.items() if number < entry.entry_id}
         self.entries[entry.entry_id] = entry
         self.horizon = Horizon(*map(max, self.horizon, (entry.last_add_confirmed, lafr)))
@@ -121,6 +124,11 @@ class Model:
             return
         try:
             answer = message.serve()
+        except Denied:
+            denied = ReadException("bad request")
+            self.messages.append(
+                Message(f"denial of {message.text}", message.serve, message.fail, lambda: message.fail(denied))
+            )
         except Refused:
             refused = InvalidTermException("refused")
             self.messages.append(

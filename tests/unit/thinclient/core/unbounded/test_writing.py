@@ -225,3 +225,30 @@ def test_what_no_other_bookie_can_mend_ends_the_writer() -> None:
 def test_an_empty_entry_is_refused() -> None:
     with pytest.raises(IncorrectParameterException, match="empty"):
         writer().begin_add(0)
+
+
+def test_a_bookie_that_did_not_answer_the_truncate_flag_is_barred_for_the_term() -> None:
+    machine = writer(term=1)
+    first = add(machine)
+    machine.on_failure(machine.places[2], DOWN)
+    machine.on_replacements({2: "d"})
+    machine.on_stored()
+    joined = machine.places[2]
+    assert of(Replace, machine.on_failure(joined, DOWN)) == [Replace(("a", "b", "d"), {2: "d"})]
+    assert machine.barred == {"d"}
+    assert of(RetryLater, machine.on_replacements({2: "d"}))
+    assert machine.retry() == [Replace(("a", "b", "d"), {2: "d"})], "it is not sent the flag again"
+    assert machine.on_replacements({}) == [RetryLater({"d": DOWN})]
+    assert machine.on_ack(first, joined, 1) == []
+    assert machine.barred == set(), "its answer came after all"
+
+
+def test_a_bookie_that_was_a_member_at_this_term_joins_without_truncation() -> None:
+    machine = writer(term=1)
+    add(machine)
+    machine.on_failure(machine.places[2], DOWN)
+    machine.on_replacements({2: "d"})
+    machine.on_stored()
+    machine.on_failure(machine.places[1], DOWN)
+    machine.on_replacements({1: "c"})
+    assert sends(machine.on_stored()) == [(0, "c", False)]
