@@ -1,7 +1,7 @@
 """The guard before every RPC of a gateway with security: who calls, and may they call this.
 
 It authenticates each call (`authorization: Bearer …`, else the connection's certificate), takes it from the
-principal's rate of calls, refuses what the table of actions denies, and has unary calls wait for their turn:
+principal's rate of calls, refuses what the table of actions denies, and has calls, and refusals, wait for their turn:
 
 * RPCs of the cluster, of bookies and of auto-recovery are decided here, from the request, and how they ended is written
   into the audit trail here;
@@ -14,7 +14,9 @@ Not its job: being called (`interceptor`); what streams ask for under way, and e
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Coroutine, Iterable, Mapping
+from contextlib import suppress
 from contextvars import ContextVar
 from typing import Any, NoReturn
 
@@ -37,6 +39,7 @@ from bookgate.runtime.security.actions import OPEN, RPC_ACTIONS, Action
 from bookgate.runtime.security.authenticators import NotAuthenticatedException, bearer_of, is_loopback
 from bookgate.runtime.security.decision import CLUSTER, Resource, Rights
 from bookgate.runtime.security.principal import ANONYMOUS, CertificateNames, Kind, Principal
+from bookgate.runtime.security.rate_limits import RefusalPace
 
 _ADMINISTERED = (RecordKind.DRAINING_BOOKIE.value, RecordKind.SETTING.value)
 """Kinds of records that operators write; the others are auditors' and workers'."""
@@ -71,6 +74,7 @@ class Guard:
 
     def __init__(self, access: AccessControl, turns: Turns) -> None:
         self._access = access
+        self._pace = RefusalPace()
         self.turns = turns
         self._passes: dict[str | bytes | None, _Pass] = {}
         """By header, as long as tokens and policy are the same."""
@@ -128,6 +132,18 @@ class Guard:
         rights = None if is_stream else self._access.rights(principal)
         return Caller(self._access, principal, peer, rights)
 
+    async def before_refusal(self, principal: Principal) -> None:
+        """Who is refused all the time waits for it. Raises OverLimitException where too many wait for their turn."""
+        if (held := self._pace.hold(principal, asyncio.get_running_loop().time())) > 0:
+            await asyncio.sleep(held)
+        await self.turn_to_begin(principal)
+
+    async def turn_to_begin(self, principal: Principal) -> None:
+        """Waits for the turn of what counts no more when it has begun. Raises OverLimitException."""
+        if not self.turns.enter_at_once():
+            await self.turns.wait(principal)
+        self.turns.leave()
+
     def let_in(self, principal: Principal) -> None:
         """Counts a call that may begin."""
         self._access.counts[DOOR, principal.kind, "allowed"] += 1
@@ -178,7 +194,9 @@ class Gate:
     async def enter_stream(self, request: Any, context: Context) -> Caller:
         """Lets a stream in, or ends it. `request` None: the requests are a stream too."""
         try:
-            return self._admit(request, context, is_stream=True)
+            who = self._admit(request, context, is_stream=True)
+            await self._guard.turn_to_begin(who.principal)
+            return who
         except (NotAuthenticatedException, AccessDeniedException, OverLimitException) as error:
             await self._refuse(context, error)
 
@@ -213,8 +231,10 @@ class Gate:
             await self._refuse(context, error)
 
     async def _refuse(self, context: Context, error: Exception) -> NoReturn:
-        who = caller()
+        who = None if isinstance(error, NotAuthenticatedException) else caller()
         shown = who is not None and who.principal != ANONYMOUS
+        with suppress(OverLimitException):
+            await self._guard.before_refusal(who.principal if who is not None else ANONYMOUS)
         if isinstance(error, NotAuthenticatedException) or (isinstance(error, AccessDeniedException) and not shown):
             # Whoever has shown nothing is asked to: a client then looks for its token.
             await abort_not_applied(context, grpc.StatusCode.UNAUTHENTICATED, NotAuthenticatedException.PUBLIC)

@@ -1,8 +1,9 @@
 """Whose turn it is: unary calls under way are few, and principals that wait take turns.
 
-A call that comes while few are under way begins at once. Otherwise it waits behind those of its own principal, and the
-principals take turns: one that sends a thousand calls at a time waits for itself, and another's call waits for one call
-of each other principal at most. A principal may have so many waiting; more are refused.
+A call that comes while few are under way, and nobody waits, begins at once, a few in each pass of the event loop.
+Otherwise it waits behind those of its own principal, and the principals take turns, one call a pass: between two looks
+at what has come from the network there is the work of a few calls. One that sends a thousand calls at a time waits for
+itself. A principal may have so many waiting; more are refused. What gRPC has not accepted yet has no principal.
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ from bookgate.runtime.security.principal import Principal
 from bookgate.runtime.security.rate_limits import FairQueue
 
 _UNDER_WAY = 64
+_BEGUN_A_PASS = 4
+"""While nobody waits: of so many what comes in meanwhile waits a millisecond."""
+
 _WAITING = 10_000
 _RETRY_SECONDS = 1.0
 
@@ -28,6 +32,10 @@ class Turns:
         self._most_waiting = waiting
         self._queue: FairQueue[asyncio.Future[None]] = FairQueue()
         self._waiting: Counter[Principal] = Counter()
+        self._begun = 0
+        """In this pass of the loop."""
+        self._pass_ends = False
+        """Whether the end of this pass is on the loop's list."""
 
     @property
     def waiting(self) -> int:
@@ -36,17 +44,16 @@ class Turns:
 
     def enter_at_once(self) -> bool:
         """Whether the call begins now; `leave` follows then. Otherwise `wait` is for it."""
-        if self._free <= 0:
+        if self._free <= 0 or self._waiting or self._begun >= _BEGUN_A_PASS:
             return False
-        self._free -= 1
+        self._begin()
         return True
 
     def leave(self) -> None:
-        """A call has ended: the next one begins."""
+        """A call has ended: another may begin."""
+        self._free += 1
         if self._waiting:
-            self._pass_on()
-        else:
-            self._free += 1
+            self._look_in_next_pass()
 
     async def wait(self, principal: Principal) -> None:
         """Returns when it is this call's turn; `leave` follows. Raises OverLimitException."""
@@ -55,21 +62,33 @@ class Turns:
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting[principal] += 1
         self._queue.put(principal, turn)
+        self._look_in_next_pass()
         try:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
                 # It had got its turn already, which is another's now.
-                self._pass_on()
+                self.leave()
             raise
         finally:
             self._waiting[principal] -= 1
             if not self._waiting[principal]:
                 del self._waiting[principal]
 
-    def _pass_on(self) -> None:
-        while (turn := self._queue.take()) is not None:
+    def _begin(self) -> None:
+        self._free -= 1
+        self._begun += 1
+        self._look_in_next_pass()
+
+    def _look_in_next_pass(self) -> None:
+        if not self._pass_ends:
+            self._pass_ends = True
+            asyncio.get_running_loop().call_soon(self._next_pass)
+
+    def _next_pass(self) -> None:
+        self._pass_ends, self._begun = False, 0
+        while self._free > 0 and (turn := self._queue.take()) is not None:
             if not turn.done():
                 turn.set_result(None)
+                self._begin()
                 return
-        self._free += 1

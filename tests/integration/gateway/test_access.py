@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -380,6 +381,23 @@ async def test_a_rate_of_calls_is_asked_for_each(tmp_path: Path) -> None:
     async with guarded_gateway(tmp_path, POLICY + slow) as gateway, gateway.channel() as channel:
         found = [await outcome(channel, METHODS["Read"], on(), gateway.bearer("reader")) for _ in range(3)]
         assert found == ["LEDGER_NOT_FOUND", "RESOURCE_EXHAUSTED", "RESOURCE_EXHAUSTED"]
+
+
+async def test_a_flood_of_refused_calls_is_refused_late_and_others_are_answered_meanwhile(tmp_path: Path) -> None:
+    slow = '[[limits]]\nprincipals = ["token:reader"]\ncalls_per_second = 0.001\n'
+    async with guarded_gateway(tmp_path, POLICY + slow) as gateway, gateway.channel() as channel:
+
+        async def flood(name: str) -> set[str]:
+            bearer = gateway.bearer(name) if name == "reader" else (("authorization", f"Bearer {name}"),)
+            calls = (outcome(channel, METHODS["Read"], on(), bearer) for _ in range(180))
+            return set(await asyncio.gather(*calls))
+
+        began = time.monotonic()
+        floods = [asyncio.ensure_future(flood(name)) for name in ("reader", "wrong")]
+        assert await outcome(channel, METHODS["Read"], on(), gateway.bearer("admin")) == "LEDGER_NOT_FOUND"
+        assert not any(each.done() for each in floods)
+        assert await asyncio.gather(*floods) == [{"LEDGER_NOT_FOUND", "RESOURCE_EXHAUSTED"}, {"UNAUTHENTICATED"}]
+        assert time.monotonic() - began > 0.5, "none was held back"
 
 
 async def test_scopes_looked_at_are_paid_for(tmp_path: Path) -> None:

@@ -35,6 +35,40 @@ async def test_principals_that_wait_take_turns() -> None:
     assert turns.enter_at_once()
 
 
+async def test_one_that_waits_begins_in_each_pass_of_the_loop() -> None:
+    turns, began = Turns(), []
+
+    async def call(principal: Principal) -> None:
+        if not turns.enter_at_once():
+            await turns.wait(principal)
+        began.append(principal)
+        turns.leave()
+
+    calls = [asyncio.ensure_future(call(A)) for _ in range(50)]
+    await asyncio.sleep(0)
+    at_once = len(began)
+    assert 0 < at_once < 10
+    calls.append(asyncio.ensure_future(call(B)))
+    passes = 0
+    while B not in began:
+        passes += 1
+        before = len(began)
+        await asyncio.sleep(0)
+        assert len(began) <= before + 1
+    assert passes <= 5, "it waited for another's calls"
+    await asyncio.gather(*calls)
+    assert turns.waiting == 0
+
+
+async def test_nobody_overtakes_those_that_wait() -> None:
+    turns = Turns(under_way=1)
+    assert turns.enter_at_once()
+    (first,) = await waiting(turns, A)
+    turns.leave()
+    assert not turns.enter_at_once(), "one waits"
+    await first
+
+
 async def test_who_gives_up_leaves_the_turn_to_the_next() -> None:
     turns = Turns(under_way=1)
     assert turns.enter_at_once()

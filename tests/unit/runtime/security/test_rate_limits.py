@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from bookgate.runtime.security.policy import parse_policy
 from bookgate.runtime.security.principal import Kind, Principal
-from bookgate.runtime.security.rate_limits import FairQueue, PrincipalLimits, TokenBucket
+from bookgate.runtime.security.rate_limits import FairQueue, PrincipalLimits, RefusalPace, TokenBucket
 
 A, B = Principal(Kind.TOKEN, "a"), Principal(Kind.TOKEN, "b")
 POLICY = parse_policy("""
@@ -41,6 +41,32 @@ def test_after_the_pause_that_a_bucket_names_it_gives(rate: float, amounts: list
         wait = bucket.take(now, amount)
         now += wait * (1 + 1e-9) + 1e-9
         assert wait == 0 or bucket.take(now, amount) == 0
+
+
+def test_who_is_refused_is_told_a_moment_of_its_own() -> None:
+    bucket = TokenBucket(10, 0.0)
+    assert bucket.take(0.0, 10) == 0
+    told = [bucket.take(0.0) for _ in range(30)]
+    assert told == pytest.approx([0.1 * number for number in range(1, 31)])
+    assert [bucket.take(moment + 1e-6) for moment in told] == [0] * 30
+
+
+def test_moments_that_nobody_heeds_are_told_no_further_ahead_than_a_few_seconds() -> None:
+    bucket = TokenBucket(10, 0.0)
+    assert bucket.take(0.0, 10) == 0
+    assert max(bucket.take(0.0) for _ in range(1000)) == pytest.approx(5.1)
+    assert bucket.take(0.2) == 0, "nothing is kept for who does not come"
+
+
+def test_refusals_are_held_back_from_whoever_is_refused_all_the_time() -> None:
+    pace = RefusalPace()
+    assert [pace.hold(A, 0.0) for _ in range(100)] == [0] * 100
+    held = [pace.hold(A, 0.0) for _ in range(200)]
+    assert held[:3] == pytest.approx([0.01, 0.02, 0.03])
+    assert max(held) == pytest.approx(1.0)
+    assert max(later - earlier for earlier, later in itertools.pairwise(sorted(held[100:]))) < 0.02, "in one heap"
+    assert pace.hold(B, 0.0) == 0
+    assert pace.hold(A, 3.0) == 0
 
 
 def test_each_principal_has_buckets_of_its_own() -> None:
