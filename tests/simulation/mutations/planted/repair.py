@@ -828,7 +828,7 @@ MUTATIONS = (
         "bookie/replication/audits/audit.py",
         "                due = await self._without_returned(due, emptied)\n",
         "",
-        tests=("tests/integration/bookie/replication/test_audits.py",),
+        tests=(f"{_MOMENTS}::test_a_bookie_that_is_back_while_its_ledgers_are_audited_keeps_them",),
     ),
     Mutation(
         "drain-not-heard",
