@@ -27,6 +27,9 @@ class BookieStatistics:
     reads_refused: int = 0
     read_bytes: int = 0
     fences: int = 0
+    truncations: int = 0
+    old_terms: int = 0
+    """Requests of clients that were superseded."""
     long_polls: int = 0
     read_lacs: int = 0
     write_cache_hits: int = 0

@@ -11,6 +11,10 @@ disk sector as the header, so both change together. Apache BookKeeper's bookie i
 header; a header without a seal is therefore valid, one with a wrong seal is damaged, and a file that holds less than
 its seal says has lost entries.
 
+The header of an unbounded ledger has a second thing in these zeros: its term, whether it is fenced there, LAC and LAFR.
+The fenced bit is set as well, so a bookie that does not know terms accepts no writer's add. Source:
+docs/protocol/unbounded-ledgers.md#in-a-bookies-files.
+
 Not its job: reading and writing the files, caching pages (`file_index`).
 """
 
@@ -23,6 +27,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
+from bookgate.bookie.index.terms import Terms
 from bookgate.bookie.system.data_loss import ACCEPT_LOSS
 from bookgate.bookie.system.files import StorageCorruptException
 from bookgate.ledger.ledger_id import NO_ENTRY, LedgerId
@@ -55,6 +60,11 @@ SEAL_SIZE = 24
 SEAL_AT = 512 - SEAL_SIZE
 _SHORT_SEAL_SIZE = 16
 """Of a form without generation, which no release has written."""
+_terms_values = struct.Struct(">qqqi")
+_TERMS_TAG = b"BGTM"
+_TERMS_SIZE = 32
+TERMS_AT = SEAL_AT - _TERMS_SIZE
+_EMPTY_SLOT = bytes(SLOT_SIZE)
 _PAGE_SLOTS = struct.Struct(f">{SLOTS_PER_PAGE}Q")
 
 
@@ -74,6 +84,8 @@ class IndexHeader(NamedTuple):
     """An entry id up to which the index had come, durably; -1 where that is not known."""
     generation: int = 0
     """The number of the last update (`index_list`); 0 where that is not known."""
+    terms: Terms | None = None
+    """Of an unbounded ledger; `fenced` is then as it says."""
 
     def encode(self) -> bytes:
         """HEADER_SIZE bytes of the current version, sealed. Raises ValueError when key and LAC do not fit."""
@@ -82,19 +94,25 @@ class IndexHeader(NamedTuple):
             (
                 _head.pack(MAGIC, VERSION, len(self.master_key)),
                 self.master_key,
-                _int.pack(_FENCED if self.fenced else 0),
+                _int.pack(_FENCED if self.fenced or self.terms is not None else 0),
                 _int.pack(len(lac)),
                 lac,
             )
         )
         if len(data) > HEADER_SIZE:
             raise ValueError(f"master key and explicit LAC take {len(data)} bytes; the index header has {HEADER_SIZE}")
+        if self.terms is not None:
+            if len(data) > TERMS_AT:
+                raise ValueError(f"key and LAC take {len(data)} bytes; with a term the index header has {TERMS_AT}")
+            term, fenced, lac_known, lafr = self.terms
+            data = data.ljust(TERMS_AT, b"\0") + _TERMS_TAG + _terms_values.pack(term, lac_known, lafr, fenced)
         return sealed(data.ljust(HEADER_SIZE, b"\0"), self.sealed_last_entry, self.generation)[0]
 
 
-def fits_header(master_key: bytes, explicit_lac: bytes) -> bool:
-    """Whether a header with both can be written."""
-    return len(master_key) + len(explicit_lac) <= HEADER_SIZE - _head.size - 2 * _int.size
+def fits_header(master_key: bytes, explicit_lac: bytes, *, with_term: bool = False) -> bool:
+    """Whether a header with both can be written, and a term besides."""
+    room = (TERMS_AT if with_term else HEADER_SIZE) - _head.size - 2 * _int.size
+    return len(master_key) + len(explicit_lac) <= room
 
 
 def decode_header(data: bytes, name: str) -> IndexHeader | None:
@@ -128,7 +146,16 @@ def decode_header(data: bytes, name: str) -> IndexHeader | None:
             )
         if stored != seal_of(data, last, generation):
             raise corrupt(name, "has a header that does not match its checksum")
-    return IndexHeader(master_key, bool(state & _FENCED), lac, sealed_last_entry=last, generation=generation)
+    terms = _terms_in(data) if lac_at + lac_length <= TERMS_AT else None
+    fenced = bool(state & _FENCED) if terms is None else terms.fenced
+    return IndexHeader(master_key, fenced, lac, sealed_last_entry=last, generation=generation, terms=terms)
+
+
+def _terms_in(header: bytes) -> Terms | None:
+    if not header.startswith(_TERMS_TAG, TERMS_AT):
+        return None
+    term, known_lac, lafr, fenced = _terms_values.unpack_from(header, TERMS_AT + len(_TERMS_TAG))
+    return Terms(term, bool(fenced), known_lac, lafr)
 
 
 def sealed(header: bytes, last_entry_id: int, generation: int) -> tuple[bytes, bool]:
@@ -254,10 +281,18 @@ def last_held_in(page: bytes) -> int:
 
 
 class SlotRun(NamedTuple):
-    """Slots of consecutive entries as they stand in the file."""
+    """Slots of consecutive entries as they stand in the file; an empty one deletes its entry."""
 
     first: int
     data: bytes
+
+    @property
+    def first_empty(self) -> int | None:
+        """The first entry that the run deletes."""
+        if _EMPTY_SLOT not in self.data:
+            return None
+        locations = struct.unpack(f">{len(self.data) // SLOT_SIZE}Q", self.data)
+        return self.first + locations.index(0) if 0 in locations else None
 
     @property
     def end(self) -> int:

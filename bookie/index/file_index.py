@@ -349,7 +349,8 @@ class LedgerCache:
             raise FileNotFoundError(f"ledger {ledger_id} has no index file in {self._directories}; it needs a header")
         self._unsynced.append(fd)
         self._forget_pages(ledger_id, runs)
-        written = self._write_header(fd, ledger_id.number, header)
+        deleted = [entry_id for run in runs if (entry_id := run.first_empty) is not None]
+        written = self._write_header(fd, ledger_id.number, header, min(deleted, default=None))
         for run in runs:
             self._files.pwrite(fd, run.data, file_format.slot_offset(run.first))
         if runs:
@@ -357,7 +358,7 @@ class LedgerCache:
             if self._files.size(fd) < whole:
                 self._files.truncate(fd, whole)
         self._forget_pages(ledger_id, runs)
-        if written is not None:
+        if written is not None and not deleted:
             last = max([written.last_entry_id, *(run.end - 1 for run in runs)])
             self._written[ledger_id.number] = _Content(written.header, last, durable_entry_id=last)
         if len(self._unsynced) < _SYNC_BATCH:
@@ -368,14 +369,16 @@ class LedgerCache:
         else:
             self._sync_files()
 
-    def _write_header(self, fd: int, number: int, header: IndexHeader | None) -> _Content | None:
+    def _write_header(
+        self, fd: int, number: int, header: IndexHeader | None, first_deleted: int | None
+    ) -> _Content | None:
         """The header, as given or as found, with a seal of what is certain to be durable of the file.
 
         The one found is written as well: where a sync failed, memory shows a header that no disk has, and no later sync
         brings it there. Slots without it would be a damaged file.
 
         Whoever moves entries gives no header, and does not ask what the file has lost: of one that has lost something
-        the seal stays, and tells.
+        the seal stays, and tells. What this update deletes is not missed later.
 
         Returns what the file has once it is synced, but for new slots, where that is certain.
         """
@@ -384,6 +387,8 @@ class LedgerCache:
         if found is None:
             return None
         last, data = found.durable_entry_id, found.header.ljust(file_format.HEADER_SIZE, b"\0")
+        if first_deleted is not None:
+            last = min(last, first_deleted - 1)
         generation = self._list.generation_for(number) if self._list is not None else UNKNOWN
         if header is not None:
             data = header.encode()

@@ -43,7 +43,10 @@ class LedgerIndex(Protocol):
         """Ids of the entry logs that the ledger's locations point into."""
 
     def update(self, ledger_id: LedgerId, header: IndexHeader | None, runs: Sequence[SlotRun]) -> None:
-        """Writes locations, and the header if given, of one ledger; a new ledger needs one. Durable after `sync`."""
+        """Writes locations, and the header if given, of one ledger; a new ledger needs one. Durable after `sync`.
+
+        A location 0 deletes its entry, and the caller deletes all above it as well.
+        """
 
     def sync(self) -> None:
         """Makes all updates and deletions durable."""

@@ -47,6 +47,7 @@ from rocksdict import (
 from bookgate.bookie.index.file_format import SLOT_SIZE, IndexHeader, SlotRun
 from bookgate.bookie.index.rocksdb_database import Database
 from bookgate.bookie.index.rocksdb_sequences import Sequences
+from bookgate.bookie.index.terms import Terms
 from bookgate.bookie.system.data_loss import OnLoss
 from bookgate.bookie.system.files import FileSystem, StorageCorruptException
 from bookgate.ledger.ledger_id import NO_ENTRY, ledger_name
@@ -65,6 +66,7 @@ _LEDGERS_CACHE = 4 * _MIB
 
 _entry_id = struct.Struct(">q")
 _location = struct.Struct(">q")
+_NO_LOCATION = bytes(SLOT_SIZE)
 _REBUILT_SUFFIX = bytes(8)
 
 
@@ -131,7 +133,9 @@ class RocksDbRows:
         if row is None:
             return None
         lac = row.explicitLac if row.HasField("explicitLac") else None
-        header = IndexHeader(row.masterKey, row.fenced, lac or None, row.limbo)
+        terms = _terms_of(row)
+        fenced = row.fenced if terms is None else terms.fenced
+        header = IndexHeader(row.masterKey, fenced, lac or None, row.limbo, terms=terms)
         return header, self._last_entry_id(number)
 
     def location(self, number: int, entry_id: int) -> int:
@@ -187,6 +191,7 @@ class RocksDbRows:
             merged.explicitLac = own.explicitLac or rebuilt.explicitLac
         if own.limbo or rebuilt.limbo:
             merged.limbo = True
+        _put_terms(merged, _terms_of(own))
         return merged
 
     def _decode_row(self, number: int, value: bytes | None) -> LedgerData | None:
@@ -262,7 +267,11 @@ class RocksDbRows:
         for run in runs:
             for index, offset in enumerate(range(0, len(run.data), SLOT_SIZE)):
                 key = ledger + _entry_id.pack(run.first + index)
-                self._new_locations.put(key, run.data[offset : offset + SLOT_SIZE])
+                slot = run.data[offset : offset + SLOT_SIZE]
+                if slot == _NO_LOCATION:
+                    self._new_locations.delete(key)
+                else:
+                    self._new_locations.put(key, slot)
         if header is not None:
             self._put_header(number, header)
         if len(self._new_locations) >= _BATCH_OPERATIONS:
@@ -270,6 +279,7 @@ class RocksDbRows:
 
     def _put_header(self, number: int, header: IndexHeader) -> None:
         row = LedgerData(exists=True, fenced=header.fenced, masterKey=header.master_key)
+        _put_terms(row, header.terms)
         if header.explicit_lac is not None:
             row.explicitLac = header.explicit_lac
         stored = self._row(number)
@@ -324,6 +334,20 @@ class RocksDbRows:
         """Closes the databases; what was not synced is dropped, as a crash would. May be called again."""
         self._locations.close()
         self._ledgers.close()
+
+
+def _terms_of(row: LedgerData) -> Terms | None:
+    if not row.HasField("ledgerTerm"):
+        return None
+    return Terms(row.ledgerTerm, row.fencedInTerm, row.lastAddConfirmed, row.lastAddFullyReplicated)
+
+
+def _put_terms(row: LedgerData, terms: Terms | None) -> None:
+    """A bookie that does not know terms finds the ledger fenced, and accepts no writer's add."""
+    if terms is None:
+        return
+    row.ledgerTerm, row.fencedInTerm, row.lastAddConfirmed, row.lastAddFullyReplicated = terms
+    row.fenced = True
 
 
 def _write(database: Database, batch: WriteBatch) -> None:

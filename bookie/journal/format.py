@@ -2,9 +2,10 @@
 
 A journal file is a header (512 bytes since version 5) and records, each a 4-byte length and a payload that begins with
 ledger id and entry id, in the form that an entry packet of the ledger has (`ledger.entry`). A negative entry id is a
-meta record: master key, fence or explicit LAC of the ledger, or that the ledger was created anew. Each flush ends with
-a padding record, so that it ends on a multiple of the alignment. After the last record there are zeros: a length of 0
-ends the data. All integers are big-endian. Source: docs/protocol/storage.md#journal.
+meta record: master key, fence or explicit LAC of the ledger, its term, that it was truncated, or that it was created
+anew. Each flush ends with a padding record, so that it ends on a multiple of the alignment. After the last record there
+are zeros: a length of 0 ends the data. All integers are big-endian. Source: docs/protocol/storage.md#journal,
+docs/protocol/unbounded-ledgers.md#in-a-bookies-files.
 
 A scan distinguishes the torn tail of a crash from damage. A length 0, a length beyond the end of the file, a payload of
 which not all blocks reached the disk, and a padding record whose length was cut at the end of a block are torn: they
@@ -26,6 +27,7 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
+from bookgate.bookie.index.terms import Terms
 from bookgate.bookie.system.data_loss import WAYS_OUT
 from bookgate.bookie.system.files import StorageCorruptException
 from bookgate.ledger.entry import SCOPED_IDS_SIZE, encode_ids, is_scoped_packet, packet_ids
@@ -42,6 +44,10 @@ MADE_ANEW = -0x42474D41
 """The ledger was deleted, and the following records belong to a new ledger with the same id. Apache BookKeeper's bookie
 does not know this record and skips it.
 """
+TERM = -0x42475445
+"""The ledger's term changed. Apache BookKeeper's bookie skips this record and the next."""
+TRUNCATE = -0x42475452
+"""All entries above one were deleted."""
 OLDEST_VERSION_WITH = {LEDGER_KEY: 3, FENCE: 4, EXPLICIT_LAC: 6}
 
 _PADDING_LENGTH = -0x100
@@ -55,6 +61,8 @@ _FILE_NAME = re.compile(r"([0-9a-f]+)\.txn")
 _length = struct.Struct(">i")
 _meta = struct.Struct(">qq")
 _mark = struct.Struct(">qq")
+_terms = struct.Struct(">q?qq")
+_entry_id = struct.Struct(">q")
 MARK_SIZE = _mark.size
 
 pack_length = _length.pack
@@ -129,6 +137,38 @@ def encode_made_anew(ledger_id: int) -> bytes:
 def encode_explicit_lac(ledger_id: int, packet: bytes) -> bytes:
     """Payload of an explicit LAC record; `packet` is the body of the request that set it."""
     return encode_ids(ledger_id, EXPLICIT_LAC) + _length.pack(len(packet)) + packet
+
+
+def encode_term(ledger_id: int, terms: Terms) -> bytes:
+    """Payload of a record with all that is kept of an unbounded ledger's terms."""
+    return encode_ids(ledger_id, TERM) + _length.pack(_terms.size) + _terms.pack(*terms)
+
+
+def decode_term(payload: bytes) -> Terms:
+    """The content of a term record. Raises ValueError when it is no such record."""
+    blob = meta_blob(payload)
+    if len(blob) != _terms.size:
+        raise ValueError(f"a term record has {len(blob)} bytes of content, not {_terms.size}")
+    terms = Terms(*_terms.unpack(blob))
+    if terms.term < 0:
+        raise ValueError(f"a term record has term {terms.term}")
+    return terms
+
+
+def encode_truncate(ledger_id: int, last_entry_id: int) -> bytes:
+    """Payload of the record that every entry above `last_entry_id` was deleted."""
+    return encode_ids(ledger_id, TRUNCATE) + _length.pack(_entry_id.size) + _entry_id.pack(last_entry_id)
+
+
+def decode_truncate(payload: bytes) -> int:
+    """The last entry that is left. Raises ValueError when the payload is no such record."""
+    blob = meta_blob(payload)
+    if len(blob) != _entry_id.size:
+        raise ValueError(f"a truncation record has {len(blob)} bytes of content, not {_entry_id.size}")
+    (last_entry_id,) = _entry_id.unpack(blob)
+    if last_entry_id < 0:
+        raise ValueError(f"a truncation record leaves entries up to {last_entry_id}")
+    return int(last_entry_id)
 
 
 def meta_blob(payload: bytes) -> bytes:

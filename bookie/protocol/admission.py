@@ -15,7 +15,16 @@ import struct
 from bookgate.bookie.mode.mode import BookieMode
 from bookgate.bookie.storage.ledger_state import is_acceptable_key
 from bookgate.ledger.entry import decode_lac_header, header_size_of, lac_header_size_of, packet_ids
-from bookgate.ledger.wire.messages import LAST_ENTRY, AddRequest, BatchReadRequest, ReadRequest, Status, WriteLacRequest
+from bookgate.ledger.ledger_id import NO_ENTRY
+from bookgate.ledger.wire.messages import (
+    DEFERRED_SYNC,
+    LAST_ENTRY,
+    AddRequest,
+    BatchReadRequest,
+    ReadRequest,
+    Status,
+    WriteLacRequest,
+)
 
 WRITABLE = BookieMode()
 """The mode of a bookie that takes everything."""
@@ -23,11 +32,14 @@ WRITABLE = BookieMode()
 
 def check_add(request: AddRequest, mode: BookieMode = WRITABLE) -> Status:
     """EREADONLY while read-only, except for recovery adds where those are accepted; EBADREQ for a body without a
-    header, negative ids, or ids that differ from the body's; EUA for an unset key.
+    header, negative ids, ids that differ from the body's, or what does not go with or without a term; EUA for an unset
+    key.
     """
     if mode.read_only and not (request.priority > 0 and mode.takes_high_priority):
         return Status.EREADONLY
     if request.ledger_id < 0 or request.entry_id < 0 or len(request.body) < header_size_of(request.ledger_id):
+        return Status.EBADREQ
+    if not _has_sound_term(request):
         return Status.EBADREQ
     try:
         if packet_ids(request.body) != (request.ledger_id, request.entry_id):
@@ -35,6 +47,14 @@ def check_add(request: AddRequest, mode: BookieMode = WRITABLE) -> Status:
     except ValueError:
         return Status.EBADREQ
     return Status.EOK if is_acceptable_key(request.master_key) else Status.EUA
+
+
+def _has_sound_term(request: AddRequest) -> bool:
+    """Only an add with a term tells a LAFR or truncates; none defers its sync: its term is to be durable first."""
+    if request.term is None:
+        return request.lafr is None and not request.truncate
+    lafr = NO_ENTRY if request.lafr is None else request.lafr
+    return request.term >= 0 and lafr >= NO_ENTRY and not request.write_flags & DEFERRED_SYNC
 
 
 def highest_entry_id(last_entry_id: int, max_gap: int, bound: int) -> int:
@@ -47,10 +67,11 @@ def highest_entry_id(last_entry_id: int, max_gap: int, bound: int) -> int:
 
 
 def check_read(request: ReadRequest | BatchReadRequest) -> Status:
-    """EBADREQ for ids out of range; EUA for a fencing read without a key."""
-    if request.ledger_id < 0 or request.entry_id < LAST_ENTRY:
+    """EBADREQ for ids or a term out of range; EUA for a read without a key that fences or has a term."""
+    term = request.term if isinstance(request, ReadRequest) else None
+    if request.ledger_id < 0 or request.entry_id < LAST_ENTRY or (term is not None and term < 0):
         return Status.EBADREQ
-    if request.fence:
+    if request.fence or term is not None:
         return Status.EOK if is_acceptable_key(request.master_key or b"") else Status.EUA
     return Status.EOK
 

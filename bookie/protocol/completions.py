@@ -11,11 +11,13 @@ from __future__ import annotations
 from typing import Protocol
 
 from bookgate.bookie.protocol.read_scheduler import ReadingClient
+from bookgate.bookie.storage.ledger_state import LedgerState
 from bookgate.bookie.storage_events import Completion, CompletionClient, Timer
 from bookgate.ledger.entry import packet_ids
 from bookgate.ledger.varint import decode_varint
 from bookgate.ledger.wire.error_responses import error_response
 from bookgate.ledger.wire.messages import (
+    AddRequest,
     AddResponse,
     BatchReadRequest,
     ForceLedgerRequest,
@@ -57,6 +59,19 @@ class AddCompletion(Completion):
         return AddResponse(decode_varint(self.txn_id) if self.txn_id else 0, status, ledger_id, entry_id)
 
 
+class TermAddCompletion(AddCompletion):
+    """An add of an unbounded ledger, whose answers carry its term."""
+
+    __slots__ = ("request",)
+
+    def __init__(self, client: CompletionClient, frame: bytes, timer: Timer | None, request: AddRequest) -> None:
+        super().__init__(client, frame, timer, request.body, b"")
+        self.request = request
+
+    def refusal(self, status: Status) -> Response:
+        return error_response(self.request, status)
+
+
 class RequestCompletion(Completion):
     """Any other request. Always timed."""
 
@@ -77,11 +92,14 @@ class RequestCompletion(Completion):
 
 
 class FencedRead(RequestCompletion):
-    """A read that continues once its fence is durable."""
+    """A read that continues once its fence is durable, or that the ledger has its term."""
 
-    __slots__ = ()
+    __slots__ = ("ledger",)
     client: Client
     request: ReadRequest | BatchReadRequest
 
-    def __init__(self, client: Client, timer: Timer, request: ReadRequest | BatchReadRequest) -> None:
+    def __init__(
+        self, client: Client, timer: Timer, request: ReadRequest | BatchReadRequest, ledger: LedgerState
+    ) -> None:
         super().__init__(client, b"", timer, request)
+        self.ledger = ledger

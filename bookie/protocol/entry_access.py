@@ -2,8 +2,8 @@
 
 `EntryGuard` is one connection's. What was decided is kept, so that an add costs a look into a set; it is forgotten when
 the policy is read anew, a ledger is deleted, or the connection authenticates as somebody else. Which action a request
-is the one table says (`runtime.security.actions`): a read that fences is `entry.fence`, an add with RECOVERY_ADD
-`ledger.recover`.
+is the one table says (`runtime.security.actions`): a read that fences, or has a term, is `entry.fence`, an add with
+RECOVERY_ADD `ledger.recover`.
 
 The audit trail gets a line for the first of each kind on a connection and ledger. Rates of adds are charged to the
 principal, over all its connections.
@@ -50,6 +50,8 @@ def action_of(request: Request) -> Action | None:
     if isinstance(request, AddRequest) and request.recovery:
         return Action.LEDGER_RECOVER
     if isinstance(request, ReadRequest | BatchReadRequest) and request.fence:
+        return Action.ENTRY_FENCE
+    if isinstance(request, ReadRequest) and request.term is not None:
         return Action.ENTRY_FENCE
     operation = OPERATIONS.get(type(request))
     if operation is not None and operation in ENTRY_ACTIONS:

@@ -27,10 +27,11 @@ from typing import NamedTuple, Protocol
 from bookgate.bookie.entry_logs.record_run import run_of
 from bookgate.bookie.statistics import BookieStatistics
 from bookgate.bookie.storage.batch_size import BatchSize
+from bookgate.bookie.storage.ledger_descriptor import DELETED
 from bookgate.bookie.storage.ledger_state import LedgerState
 from bookgate.bookie.storage.storage import LedgerStorage
 from bookgate.ledger.entry_availability import encode_runs
-from bookgate.ledger.errors import DataUnknownException, NoSuchEntryException
+from bookgate.ledger.errors import DataUnknownException, EntryNotConfirmedException, NoSuchEntryException
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.wire.error_responses import error_response
 from bookgate.ledger.wire.fast_read import FastRead
@@ -154,7 +155,11 @@ class EntryReads:
     def _in_memory(self, ledger: LedgerState, entry_id: int) -> tuple[bytes, int] | None:
         """An entry and the known LAC, where that needs no disk."""
         reader = self._storage.reader
+        if not ledger.shows(entry_id, None):
+            return None
         packet = reader.read_cached(ledger, entry_id)
+        if packet is DELETED:
+            return None
         if packet is not None:
             self._statistics.write_cache_hits += 1
             return packet, ledger.known_lac
@@ -199,7 +204,7 @@ class EntryReads:
             return None
         if isinstance(request, TailingRead):
             return self._cached_tail(request, ledger)
-        if not isinstance(request, ReadRequest) or request.entry_id == LAST_ENTRY:
+        if not isinstance(request, ReadRequest) or request.entry_id == LAST_ENTRY or request.term is not None:
             return None
         found = self._in_memory(ledger, request.entry_id)
         return None if found is None else _read_response(request, *found)
@@ -211,7 +216,7 @@ class EntryReads:
         if known_lac <= request.previous_lac:
             return _tail_response(request, known_lac)
         packet = self._storage.reader.read_cached(ledger, request.previous_lac + 1)
-        return None if packet is None else _tail_response(request, known_lac, packet)
+        return None if packet is None or packet is DELETED else _tail_response(request, known_lac, packet)
 
     def _hand_over(self, client: ReadingClient) -> None:
         """Gives the reader thread the reads at the front, at most a batch of them."""
@@ -289,15 +294,36 @@ class EntryReads:
                 return self._batch(request, ledger)
             if isinstance(request, TailingRead):
                 return self._tail(request, ledger)
-            packet = self._packet(ledger, request.entry_id)
+            if request.term is not None:
+                return self._recover(request, ledger)
+            packet = self._packet(ledger, request.entry_id, request.known_lac)
             return _read_response(request, packet, self._known_lac(ledger))
         except NoSuchEntryException:
             return _refusal(request, Status.ENOENTRY)
+        except EntryNotConfirmedException:
+            return _refusal(request, Status.ENOTCONFIRMED)
         except DataUnknownException:
             return _refusal(request, Status.EUNKNOWNLEDGERSTATE)
         except Exception as error:
             log_event(_log, "read_failed", logging.ERROR, ledger=request.ledger_id, error=error)
             return _refusal(request, Status.EIO)
+
+    def _recover(self, request: ReadRequest, ledger: LedgerState) -> Response:
+        """The answer to a client that takes over: LAC and LAFR also where there is no entry (U6).
+
+        Of a ledger that somebody else took over meanwhile it is none.
+        """
+        packet, status = None, Status.EOK
+        entry_id, reader = request.entry_id, self._storage.reader
+        try:
+            packet = reader.read_entry(ledger, reader.last_entry_id(ledger) if entry_id == LAST_ENTRY else entry_id)
+        except NoSuchEntryException:
+            status = Status.ENOENTRY
+        if ledger.term != request.term:
+            return _refusal(request, Status.EINVALIDTERM)
+        known_lac = self._known_lac(ledger)
+        ids = request.ledger_id, entry_id
+        return ReadResponse(request.txn_id, status, *ids, packet, known_lac, None, request.term, ledger.lafr)
 
     def _known_lac(self, ledger: LedgerState) -> int | None:
         """None where it is unknown: an entry that is held is served all the same."""
@@ -313,6 +339,9 @@ class EntryReads:
         """
         if request.entry_id == LAST_ENTRY:
             runs = [run_of([self._packet(ledger, LAST_ENTRY)])]
+        elif ledger.term is not None:
+            # Whoever reads an unbounded ledger speaks v3 too: one entry at a time tells which are confirmed.
+            runs = [run_of([self._packet(ledger, request.entry_id)])]
         else:
             batch = BatchSize(request.max_count, request.max_size, self._max_batch_read_size)
             runs = self._storage.reader.read_batch(ledger, request.entry_id, batch)
@@ -332,11 +361,13 @@ class EntryReads:
         except NoSuchEntryException:
             return _tail_response(request, known_lac)
 
-    def _packet(self, ledger: LedgerState, entry_id: int) -> bytes:
+    def _packet(self, ledger: LedgerState, entry_id: int, reader_lac: int | None = None) -> bytes:
         if entry_id == LAST_ENTRY:
-            entry_id = self._storage.reader.last_entry_id(ledger)
+            entry_id = self._storage.reader.last_shown(ledger)
             if entry_id == LAST_ENTRY:
                 raise NoSuchEntryException(f"ledger {ledger.ledger_id} has no entries here")
+        elif not ledger.shows(entry_id, reader_lac) and entry_id > self._storage.reader.known_lac(ledger):
+            raise EntryNotConfirmedException(f"entry {entry_id} of ledger {ledger.ledger_id} is not known as confirmed")
         return self._storage.reader.read_entry(ledger, entry_id)
 
     def _lac(self, request: ReadLacRequest, ledger: LedgerState | None) -> ReadLacResponse:
@@ -348,6 +379,8 @@ class EntryReads:
         last_entry, status = None, Status.EOK if ledger else Status.ENOENTRY
         try:
             last_entry = self._packet(ledger, LAST_ENTRY) if ledger else None
+        except EntryNotConfirmedException:
+            status = Status.ENOENTRY if explicit is None else Status.EOK
         except NoSuchEntryException:
             status = Status.ENOENTRY if explicit is None else Status.EIO
         except DataUnknownException:

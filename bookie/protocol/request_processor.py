@@ -6,7 +6,7 @@ exception is an add with a deferred sync: its response is sent once the record i
 durable.
 
 Invariants: S5 and S6 (no response before durability; for a fence, not even the error of the read that follows it), S7,
-P7, P8. Source: docs/protocol/wire.md#operations.
+P7, P8, U1. Source: docs/protocol/wire.md#operations, docs/protocol/unbounded-ledgers.md#bookie.
 
 Not its job: bytes on the wire (`connection`), reading (`read_scheduler`), what is durable and how (`storage`).
 """
@@ -20,7 +20,13 @@ from collections.abc import Callable, Sequence
 from bookgate.bookie.index.file_format import MAX_ENTRY_ID
 from bookgate.bookie.mode.mode import BookieMode
 from bookgate.bookie.protocol import admission
-from bookgate.bookie.protocol.completions import AddCompletion, Client, FencedRead, RequestCompletion
+from bookgate.bookie.protocol.completions import (
+    AddCompletion,
+    Client,
+    FencedRead,
+    RequestCompletion,
+    TermAddCompletion,
+)
 from bookgate.bookie.protocol.long_polls import LongPolls
 from bookgate.bookie.protocol.read_scheduler import EntryReads
 from bookgate.bookie.protocol.refusal_log import RefusalLog
@@ -132,6 +138,7 @@ class RequestProcessor:
             ledger is None
             or ledger.master_key != master_key
             or ledger.fenced
+            or ledger.term is not None
             or self._mode.read_only
             or not 0 < entry_id <= MAX_ENTRY_ID
             or entry_id - ledger.last_entry_id > self._gap
@@ -165,22 +172,33 @@ class RequestProcessor:
             if ledger is None:
                 status = Status.EFENCED
             else:
-                status = ledger.check_add(request.master_key, recovery=request.recovery)
+                status = ledger.check_add(request.master_key, recovery=request.recovery, term=request.term)
+            if status is Status.EOK and request.truncate and ledger is not None:
+                status = ledger.check_truncate(request.entry_id)
         if status is not Status.EOK or ledger is None:
             self._statistics.adds_refused += 1
             self._statistics.adds_refused_read_only += status is Status.EREADONLY
+            self._statistics.old_terms += status is Status.EINVALIDTERM
             client.answer(error_response(request, status))
             return
-        stored = client.encode(AddResponse(request.txn_id, Status.EOK, request.ledger_id, request.entry_id))
-        self._until_timed -= 1
-        timer = None if self._until_timed > 0 else self._time_add()
-        completion = AddCompletion(client, stored, timer, request.body, encode_varint(request.txn_id))
-        deferred = bool(request.write_flags & messages.DEFERRED_SYNC) and not request.recovery
-        self._writer.add_entry(ledger, request.entry_id, request.body, completion, sync=not deferred)
+        self._store(client, ledger, request)
         if request.ledger_id in self._awaited:
             self.long_polls.lac_moved(ledger)
         if not self._writer.accepts_adds:
             self._wait_for_capacity(client)
+
+    def _store(self, client: Client, ledger: LedgerState, request: AddRequest) -> None:
+        ids = request.ledger_id, request.entry_id
+        stored = client.encode(AddResponse(request.txn_id, Status.EOK, *ids, request.term))
+        self._until_timed -= 1
+        timer = None if self._until_timed > 0 else self._time_add()
+        if request.term is not None:
+            self._statistics.truncations += request.truncate
+            self._writer.add_at_term(ledger, request, TermAddCompletion(client, stored, timer, request))
+            return
+        completion = AddCompletion(client, stored, timer, request.body, encode_varint(request.txn_id))
+        deferred = bool(request.write_flags & messages.DEFERRED_SYNC) and not request.recovery
+        self._writer.add_entry(ledger, request.entry_id, request.body, completion, sync=not deferred)
 
     def _time_add(self) -> Timer:
         """Of an add that is timed from now on."""
@@ -255,7 +273,7 @@ class RequestProcessor:
         adds = add_bytes = 0
         for completion in completions:
             client = completion.client
-            if type(completion) is AddCompletion:  # nearly all
+            if isinstance(completion, AddCompletion):  # nearly all
                 adds += 1
                 add_bytes += len(completion.body)
             if completion.timer is not None:
@@ -273,7 +291,10 @@ class RequestProcessor:
             client.flush()
 
     def _go_on(self, fenced: FencedRead) -> None:
-        self._statistics.fences += 1
+        request = fenced.request
+        if isinstance(request, ReadRequest) and request.term is not None:
+            fenced.ledger.durable_term = max(request.term, fenced.ledger.durable_term or 0)
+        self._statistics.fences += request.fence
         self.reads.queue(fenced.client, fenced.request, first=True)
         self.reads.pump(fenced.client)
 
@@ -292,8 +313,9 @@ class RequestProcessor:
 
     def _read(self, client: Client, request: ReadRequest | BatchReadRequest) -> None:
         status = admission.check_read(request)
-        if status is Status.EOK and request.fence:
-            status = self._fence(client, request)
+        term = request.term if isinstance(request, ReadRequest) else None
+        if status is Status.EOK and (request.fence or term is not None):
+            status = self._fence(client, request, term)
             if status is Status.EOK:
                 return
         elif status is Status.EOK and isinstance(request, ReadRequest) and request.previous_lac is not None:
@@ -302,6 +324,7 @@ class RequestProcessor:
                 return
         if status is not Status.EOK:
             self._statistics.reads_refused += 1
+            self._statistics.old_terms += status is Status.EINVALIDTERM
             client.answer(error_response(request, status))
             return
         self.reads.queue(client, request, first=request.priority > 0)
@@ -319,20 +342,29 @@ class RequestProcessor:
         self._statistics.long_poll_latency.failure(0)
         return Status.ETOOMANYREQUESTS
 
-    def _fence(self, client: Client, request: ReadRequest | BatchReadRequest) -> Status:
-        """Fences first; the read goes on in `stored`."""
+    def _fence(self, client: Client, request: ReadRequest | BatchReadRequest, term: int | None) -> Status:
+        """Fences first, for good or below a term; the read goes on in `stored`."""
         key = request.master_key or b""
         ledger = self._open_ledger(request.ledger_id, key)
         if ledger is None:
             return Status.ENOLEDGER
         status = ledger.check_key(key)
-        if status is Status.EOK:
-            is_new = not ledger.fenced
-            timer = Timer(self._statistics.fence_latency, time.perf_counter())
-            self._writer.fence(ledger, FencedRead(client, timer, request))
+        if status is Status.EOK and term is not None:
+            status = ledger.check_term(term)
+        if status is not Status.EOK:
+            return status
+        if term is not None and term == ledger.term == ledger.durable_term:
+            self.reads.queue(client, request)
+            return status
+        is_new = not ledger.fenced
+        fenced = FencedRead(client, Timer(self._statistics.fence_latency, time.perf_counter()), request, ledger)
+        if term is not None:
+            self._writer.fence_at_term(ledger, term, fenced)
+        else:
+            self._writer.fence(ledger, fenced)
             if is_new:
                 self.long_polls.wake(request.ledger_id)
-            self._wait_where_full(client)
+        self._wait_where_full(client)
         return status
 
     # --- the rest ---

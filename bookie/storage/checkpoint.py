@@ -81,7 +81,8 @@ class Flusher:
         # A ledger may have been deleted since a flush of this snapshot failed.
         kept = {ledger: table for ledger, table in snapshot.tables.items() if not ledger.deleted}
         headers = {ledger for ledger in snapshot.headers if not ledger.deleted}
-        headers.update(ledger for ledger in kept if not ledger.has_header)
+        # The highest LAC and LAFR of an unbounded ledger change with its entries.
+        headers.update(ledger for ledger in kept if not ledger.has_header or ledger.term is not None)
         started = time.monotonic()
         count = len(self._stores)
         for number, store in enumerate(self._stores):

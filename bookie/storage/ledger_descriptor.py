@@ -7,6 +7,13 @@ from bookgate.ledger.ledger_id import NO_ENTRY, LedgerId
 from bookgate.ledger.wire.messages import Status
 
 
+DELETED = b"deleted"
+"""Stands in the write cache in the place of an entry's packet: the entry was deleted, whatever the index still has.
+
+Compared by identity.
+"""
+
+
 class LedgerDeletedException(Exception):
     """The ledger was deleted after this object was looked up; look it up, or create it, again."""
 
@@ -55,13 +62,24 @@ class LedgerDescriptor(LedgerState):
         """LAC of the last entry that was on disk when the ledger was loaded; None until somebody asked for it."""
 
     def check_key(self, master_key: bytes) -> Status:
-        """As for any ledger; EUA where something is lost, since the key may be damaged too."""
+        """As for any ledger; not EUA where something is lost, since the key may be damaged too."""
         return self._or_unknown(super().check_key(master_key))
 
-    def check_add(self, master_key: bytes, *, recovery: bool) -> Status:
-        """The same. Nor is it known whether it was fenced: a writer that lives goes on with another bookie instead."""
-        status = self._or_unknown(super().check_add(master_key, recovery=recovery))
-        return Status.EUNKNOWNLEDGERSTATE if self.limbo and status is Status.EFENCED else status
+    def check_add(self, master_key: bytes, *, recovery: bool, term: int | None = None) -> Status:
+        """The same. Nor is it known whether it was fenced: a writer that lives goes on with another bookie instead.
+
+        Nor at which term it was: no add with a term is accepted, be it of a client that takes over.
+        """
+        status = self._or_unknown(super().check_add(master_key, recovery=recovery, term=term))
+        if self.limbo and (status is Status.EFENCED or (status is Status.EOK and term is not None)):
+            return Status.EUNKNOWNLEDGERSTATE
+        return status
+
+    def truncate(self, last_entry_id: int) -> range:
+        """Every entry above `last_entry_id` is deleted; returns the ids that may be held."""
+        above = range(last_entry_id + 1, self.last_entry_id + 1)
+        self.last_entry_id = min(self.last_entry_id, last_entry_id)
+        return above
 
     def _or_unknown(self, status: Status) -> Status:
         return Status.EUNKNOWNLEDGERSTATE if self.limbo and status is Status.EUA else status

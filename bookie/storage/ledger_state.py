@@ -1,18 +1,20 @@
 """What a bookie knows of one ledger besides its entries, and whether it accepts a request for it.
 
-State: the master key (set by the first client, never changed), the fenced bit (set once, never cleared), the explicit
-LAC packet (the last one counts) and the known LAC (only grows). Events are the requests of the entry protocol; each
-`check_…` returns the status with which the request fails, or EOK.
+State: the master key (set by the first client, never changed), the fenced bit (set once, never cleared without a higher
+term), the explicit LAC packet (the last one counts), the known LAC (only grows), and in an unbounded ledger its term and
+LAFR (both only grow). Events are the requests of the entry protocol; each `check_…` returns the status with which the
+request fails, or EOK.
 
-Invariants: a fenced ledger accepts no normal add (P7), a fence exists also for ledgers that the bookie never saw, and
-the key is the stored one, also after a restart (S7). Rules: docs/protocol/wire.md#add_entry,
-docs/protocol/wire.md#read_entry.
+Invariants: a fenced ledger accepts no normal add (P7), a fence exists also for ledgers that the bookie never saw, the
+key is the stored one, also after a restart (S7), and a term never decreases (U1). Rules:
+docs/protocol/wire.md#add_entry, docs/protocol/wire.md#read_entry, docs/protocol/unbounded-ledgers.md#bookie.
 
 Not its job: entries, durability (storage), the wire.
 """
 
 from __future__ import annotations
 
+from bookgate.bookie.index.terms import Terms
 from bookgate.ledger.ledger_id import NO_ENTRY, LedgerId
 from bookgate.ledger.wire.messages import Status
 
@@ -23,9 +25,9 @@ def is_acceptable_key(master_key: bytes) -> bool:
 
 
 class LedgerState:
-    """One ledger's key, fence and LAC. Owned by the event loop; storage reads the fields when it flushes."""
+    """One ledger's key, fence, term and LAC. Owned by the event loop; storage reads the fields when it flushes."""
 
-    __slots__ = ("explicit_lac", "fenced", "known_lac", "ledger_id", "master_key")
+    __slots__ = ("durable_term", "explicit_lac", "fenced", "known_lac", "lafr", "ledger_id", "master_key", "term")
 
     def __init__(
         self,
@@ -42,18 +44,68 @@ class LedgerState:
         self.explicit_lac = explicit_lac
         """The explicit LAC packet as the client sent it, or None."""
         self.known_lac = known_lac
+        self.term: int | None = None
+        """The highest term of a request that was served; None for a ledger that has seen none."""
+        self.durable_term: int | None = None
+        """A term that this process has made durable."""
+        self.lafr = NO_ENTRY
+        """The highest last add fully replicated that a writer told."""
 
     def check_key(self, master_key: bytes) -> Status:
         """EUA unless the key is this ledger's. Used by fence reads and explicit LAC writes."""
         return Status.EOK if master_key == self.master_key else Status.EUA
 
-    def check_add(self, master_key: bytes, *, recovery: bool) -> Status:
-        """EUA for a wrong key; EFENCED for a normal add to a fenced ledger. Recovery adds pass the fence."""
+    def check_term(self, term: int) -> Status:
+        """EINVALIDTERM for a term below the ledger's."""
+        return Status.EINVALIDTERM if self.term is not None and term < self.term else Status.EOK
+
+    def check_add(self, master_key: bytes, *, recovery: bool, term: int | None = None) -> Status:
+        """EUA for a wrong key; EINVALIDTERM for an old term; EFENCED for a normal add to a fenced ledger, or one without
+        term to a ledger that has a term. Recovery adds pass the fence.
+        """
         if master_key != self.master_key:
             return Status.EUA
-        if self.fenced and not recovery:
+        if term is not None and (status := self.check_term(term)) is not Status.EOK:
+            return status
+        if not recovery and (self.fenced or (term is None and self.term is not None)):
             return Status.EFENCED
         return Status.EOK
+
+    def check_truncate(self, entry_id: int) -> Status:
+        """EBADREQ for a truncation that would delete what is confirmed: it is wrong, or a late copy of one that is
+        done.
+        """
+        return Status.EBADREQ if entry_id <= self.known_lac else Status.EOK
+
+    @property
+    def terms(self) -> Terms | None:
+        """What is to be kept of an unbounded ledger; None of any other."""
+        return None if self.term is None else Terms(self.term, self.fenced, self.known_lac, self.lafr)
+
+    def take_terms(self, kept: Terms) -> None:
+        """Takes over what was kept, unless a higher term is known: of an older state only LAC and LAFR count."""
+        if self.term is None or kept.term >= self.term:
+            self.term, self.fenced = kept.term, kept.fenced
+        self.advance_lac(kept.known_lac)
+        self.lafr = max(self.lafr, kept.lafr)
+
+    def raise_term(self, term: int, *, takes_over: bool) -> bool:
+        """Notes the term of a request that is served; True if it is higher than the ledger's.
+
+        A fence is of the terms that were known when it was set: with a higher term whoever takes over lifts it.
+        """
+        if self.term is not None and term <= self.term:
+            return False
+        self.term = term
+        if takes_over:
+            self.fenced = False
+        return True
+
+    def shows(self, entry_id: int, reader_lac: int | None) -> bool:
+        """Whether a reader may see the entry: in an unbounded ledger only what this bookie, or the reader, knows to be
+        confirmed.
+        """
+        return self.term is None or entry_id <= max(self.known_lac, NO_ENTRY if reader_lac is None else reader_lac)
 
     def advance_lac(self, lac: int) -> bool:
         """Notes a LAC seen in an entry or an explicit LAC; True if the known LAC grew."""

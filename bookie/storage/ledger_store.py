@@ -17,7 +17,7 @@ from bookgate.bookie.entry_logs.entry_logs import EntryLogs
 from bookgate.bookie.index.file_format import IndexHeader, SlotRun, slot_runs
 from bookgate.bookie.index.ledger_index import LedgerIndex
 from bookgate.bookie.statistics import StoreStatistics
-from bookgate.bookie.storage.ledger_descriptor import LedgerDescriptor
+from bookgate.bookie.storage.ledger_descriptor import DELETED, LedgerDescriptor
 
 Table = Mapping[int, bytes]
 
@@ -62,7 +62,7 @@ class LedgerStore:
         for ledger in sorted(slots.keys() | headers, key=_by_number):
             header = None
             if ledger in headers:
-                header = IndexHeader(ledger.master_key, ledger.fenced, ledger.explicit_lac)
+                header = IndexHeader(ledger.master_key, ledger.fenced, ledger.explicit_lac, terms=ledger.terms)
             self.index.update(ledger.ledger_id, header, slots.get(ledger, ()))
         self.index.sync()
         self._statistics.flush_index.success(time.monotonic() - synced)
@@ -82,10 +82,18 @@ class LedgerStore:
                 slots[ledger] = written[1]
                 continue
             entry_ids = sorted(table)
-            locations = self.logs.append(ledger.number, [table[entry_id] for entry_id in entry_ids])
+            locations = self._append(ledger.number, [table[entry_id] for entry_id in entry_ids])
             slots[ledger] = slot_runs(entry_ids, locations)
             self._written[ledger] = table, slots[ledger]
         return slots
+
+    def _append(self, number: int, packets: Sequence[bytes]) -> Sequence[int]:
+        """Where each packet is now; 0 for what stands for a deleted entry."""
+        if DELETED not in packets:
+            return self.logs.append(number, packets)
+        written = [packet for packet in packets if packet is not DELETED]
+        locations = iter(self.logs.append(number, written) if written else ())
+        return [0 if packet is DELETED else next(locations) for packet in packets]
 
     def close(self) -> None:
         self.logs.close()

@@ -123,7 +123,8 @@ class LedgerTable:
             self._held.pop(key, None)
             self._newest = None
             if ledger is not None:
-                fenced, held_entries = ledger.fenced, ledger.limbo or ledger.last_entry_id != NO_ENTRY
+                fenced = ledger.fenced or ledger.term is not None
+                held_entries = ledger.limbo or ledger.last_entry_id != NO_ENTRY
             else:
                 fenced, held_entries = self._fenced_on_disk(ledger_id)
             if fenced:
@@ -182,7 +183,8 @@ class LedgerTable:
         header, last_entry_id = found or (None, NO_ENTRY)
         if header is None:
             return False, False
-        return header.fenced, header.limbo or last_entry_id != NO_ENTRY
+        fenced = header.fenced or header.terms is not None
+        return fenced, header.limbo or last_entry_id != NO_ENTRY
 
     def _index(self, ledger_id: LedgerId) -> LedgerIndex:
         return store_of(self._stores, ledger_id.number).index
@@ -246,6 +248,9 @@ class LedgerTable:
             last_entry_id=last_entry_id,
             limbo=limbo,
         )
+        if header.terms is not None:
+            ledger.take_terms(header.terms)
+            ledger.fenced = ledger.fenced or limbo
         if header.explicit_lac is not None:
             ledger.advance_lac(decode_lac_header(header.explicit_lac)[1])
         return ledger

@@ -19,14 +19,14 @@ from collections.abc import Iterator, Sequence
 from bookgate.bookie.entry_logs.record_run import RecordRun, run_of
 from bookgate.bookie.index import file_format
 from bookgate.bookie.storage.batch_size import BatchSize
-from bookgate.bookie.storage.ledger_descriptor import LedgerDescriptor, descriptor_of
+from bookgate.bookie.storage.ledger_descriptor import DELETED, LedgerDescriptor, descriptor_of
 from bookgate.bookie.storage.ledger_state import LedgerState
 from bookgate.bookie.storage.ledger_store import LedgerStore, store_of
 from bookgate.bookie.storage.ledger_table import LedgerTable
 from bookgate.bookie.storage.write_cache import WriteCache
 from bookgate.bookie.system.files import StorageCorruptException
 from bookgate.ledger.entry import packet_lac
-from bookgate.ledger.errors import DataUnknownException, NoSuchEntryException
+from bookgate.ledger.errors import DataUnknownException, EntryNotConfirmedException, NoSuchEntryException
 from bookgate.ledger.ledger_id import NO_ENTRY
 from bookgate.runtime.logs import log_event
 
@@ -45,7 +45,7 @@ class EntryReader:
         self._stores = stores
 
     def read_cached(self, ledger: LedgerState, entry_id: int) -> bytes | None:
-        """The entry if it is in the write cache. Never blocks; any thread."""
+        """The entry if it is in the write cache; `DELETED` if a truncation deleted it. Never blocks; any thread."""
         return self._cache.get(descriptor_of(ledger), entry_id)
 
     def read_in_memory(self, ledger: LedgerState, entry_id: int) -> bytes | None:
@@ -63,6 +63,8 @@ class EntryReader:
         """
         stored = descriptor_of(ledger)
         packet = self._cache.get(stored, entry_id)
+        if packet is DELETED:
+            raise NoSuchEntryException(f"entry {entry_id} of ledger {stored.ledger_id} was truncated here")
         if packet is not None:
             return packet
         while location := self._location(stored, entry_id):
@@ -113,6 +115,8 @@ class EntryReader:
             return ()
         count = min(count, _MAX_RUN)
         cached = self._cache.get(ledger, entry_id)
+        if cached is DELETED:
+            return ()
         if cached is not None:
             count = min(count, 1 + max_bytes // (len(cached) + 4))
             return [run_of(self._cache.get_run(ledger, entry_id, count) or [cached])]
@@ -144,6 +148,22 @@ class EntryReader:
         _refuse_limbo(stored)
         return stored.last_entry_id
 
+    def last_shown(self, ledger: LedgerState) -> int:
+        """Highest entry held that a reader may see, -1 if none. Reads the index; any thread.
+
+        Raises:
+            DataUnknownException: The ledger is in limbo.
+            EntryNotConfirmedException: Entries are held, none of which is known to be confirmed.
+        """
+        last = self.last_entry_id(ledger)
+        if last == NO_ENTRY or ledger.shows(last, None):
+            return last
+        confirmed = self.known_lac(ledger)
+        for entry_id in range(min(last, confirmed), max(NO_ENTRY, confirmed - _MAX_RUN), -1):
+            if self.held_entry(descriptor_of(ledger), entry_id) is not None:
+                return entry_id
+        raise EntryNotConfirmedException(f"no entry of ledger {ledger.ledger_id} here is known to be confirmed")
+
     def loaded_lac(self, ledger: LedgerState) -> int | None:
         """What `known_lac` returns if that needs no file, else None. Never blocks."""
         stored = descriptor_of(ledger)
@@ -173,10 +193,10 @@ class EntryReader:
     def entry_ids(self, ledger: LedgerState) -> Iterator[tuple[int, int]]:
         """(first, count) of the runs of consecutive entries held, ascending. Reads the index file; any thread."""
         stored = descriptor_of(ledger)
-        cached = self._cache.entry_ids(stored)
+        cached, deleted = self._cache.entries(stored)
         first = end = -1
         for entry_id in heapq.merge(cached, self._store(stored).index.entry_ids(stored.ledger_id)):
-            if entry_id < end:
+            if entry_id < end or (entry_id in deleted):
                 continue
             if entry_id != end:
                 if end > first:

@@ -1,7 +1,7 @@
 """Replay: what a start does with the journal, from the persisted mark to its end.
 
 Every record is applied as when it was first accepted: a key creates its ledger, a fence fences, an explicit LAC is set,
-an entry is stored again. All of that can be done twice with the same outcome, so a crash during replay costs nothing.
+an entry is stored again, and entries are deleted again. All of that can be done twice with the same outcome, so a crash during replay costs nothing.
 The fence is not checked: what was journaled was accepted. A record of a ledger whose key is neither in the journal nor
 in the index belongs to a ledger that was deleted, and is passed over; so is a meta record of unknown kind.
 
@@ -175,8 +175,10 @@ class Replay:
                 self._apply_entry(ledger_id, record)
             elif record.entry_id == fmt.LEDGER_KEY:
                 self._apply_key(ledger_id, fmt.meta_blob(record.payload))
-            elif record.entry_id in (fmt.FENCE, fmt.EXPLICIT_LAC):
+            elif record.entry_id in (fmt.FENCE, fmt.EXPLICIT_LAC, fmt.TERM):
                 self._apply_state(ledger_id, record)
+            elif record.entry_id == fmt.TRUNCATE:
+                self._apply_truncation(ledger_id, fmt.decode_truncate(record.payload))
             elif record.entry_id == fmt.MADE_ANEW:
                 self._begin_anew(ledger_id)
             else:
@@ -228,6 +230,8 @@ class Replay:
             return
         if record.entry_id == fmt.FENCE:
             ledger.fenced = True
+        elif record.entry_id == fmt.TERM:
+            ledger.take_terms(fmt.decode_term(record.payload))
         else:
             self._apply_explicit_lac(ledger, fmt.meta_blob(record.payload))
         # Dirty even if the header says the same: an earlier process may have been killed before it synced it.
@@ -255,6 +259,14 @@ class Replay:
             return
         self._applied.add(ledger_id)
         if self._cache.put(ledger, record.entry_id, record.payload):
+            self._flusher.flush()
+
+    def _apply_truncation(self, ledger_id: LedgerId, last_entry_id: int) -> None:
+        ledger = self._find(ledger_id)
+        if ledger is None:
+            return
+        self._applied.add(ledger_id)
+        if self._cache.delete(ledger, ledger.truncate(last_entry_id)):
             self._flusher.flush()
 
     def _lacks_blocks(self, ledger: LedgerDescriptor, record: Record) -> bool:

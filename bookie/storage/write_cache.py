@@ -7,6 +7,9 @@ look-up in the order active, flushing, index never misses one.
 Dirty headers travel with the entries but on their own list: a fence or an explicit LAC of a ledger without cached
 entries is flushed as well (S6; flaws F2, F3 and F5 come from visiting only ledgers with cached pages).
 
+A truncation puts `DELETED` in the place of each entry: it hides what the flushing half and the index have, and travels
+with the entries until the index has it too.
+
 The event loop adds; the checkpoint thread swaps and drops; readers look up from any thread. One lock, held for a few
 operations, orders adds and swaps.
 """
@@ -17,7 +20,7 @@ from collections.abc import Iterable
 from threading import Lock
 from typing import NamedTuple, cast
 
-from bookgate.bookie.storage.ledger_descriptor import LedgerDeletedException, LedgerDescriptor
+from bookgate.bookie.storage.ledger_descriptor import DELETED, LedgerDeletedException, LedgerDescriptor
 
 ENTRY_OVERHEAD = 128
 """Bytes of memory an entry costs beyond its packet, about."""
@@ -65,11 +68,23 @@ class WriteCache:
             table = self._active.get(ledger)
             if table is None:
                 table = self._new_table(ledger)
+            if entry_id in table:
+                self._active_bytes -= len(table[entry_id]) + ENTRY_OVERHEAD
             table[entry_id] = packet
             self._active_bytes += len(packet) + ENTRY_OVERHEAD
             if self._unwritten:
                 self._unwritten.discard(ledger.number)
         return 2 * self._active_bytes >= self._capacity
+
+    def delete(self, ledger: LedgerDescriptor, entry_ids: Iterable[int]) -> bool:
+        """Deletes entries, wherever they are. True when the active half is due for a flush.
+
+        Raises LedgerDeletedException.
+        """
+        is_due = False
+        for entry_id in entry_ids:
+            is_due = self.put(ledger, entry_id, DELETED)
+        return is_due
 
     def _new_table(self, ledger: LedgerDescriptor) -> Table:
         if ledger.deleted:
@@ -130,7 +145,7 @@ class WriteCache:
             return {*self._active, *self._active_headers, *self._flushing}
 
     def get(self, ledger: LedgerDescriptor, entry_id: int) -> bytes | None:
-        """The newest cached copy of an entry."""
+        """The newest cached copy of an entry; `DELETED` if that is what it is."""
         for half in (self._active, self._flushing):
             table = half.get(ledger)
             if table is not None and (packet := table.get(entry_id)) is not None:
@@ -146,23 +161,25 @@ class WriteCache:
             found = list(map(table.get, ids)) if table else []
         else:
             found = [active.get(entry_id) or flushing.get(entry_id) for entry_id in ids]
-        return cast("list[bytes]", found[: found.index(None)] if None in found else found)
+        end = next((index for index, packet in enumerate(found) if packet is None or packet is DELETED), len(found))
+        return cast("list[bytes]", found[:end])
 
     def first_held(self, ledger: LedgerDescriptor, first_entry_id: int, count: int) -> int:
-        """How many of `count` entries come before the first that is cached."""
+        """How many of `count` entries come before the first that is cached, be it as deleted."""
         ids = range(first_entry_id, first_entry_id + count)
         tables = [table for half in (self._active, self._flushing) if (table := half.get(ledger)) is not None]
         if all(table.keys().isdisjoint(ids) for table in tables):
             return count
         return next((index for index, entry_id in enumerate(ids) if self.get(ledger, entry_id) is not None), count)
 
-    def entry_ids(self, ledger: LedgerDescriptor) -> list[int]:
-        """Ids of the cached entries, ascending."""
-        ids: set[int] = set()
+    def entries(self, ledger: LedgerDescriptor) -> tuple[list[int], set[int]]:
+        """Ids of the cached entries, ascending, and ids of entries that are deleted whatever the index says."""
+        newest: Table = {}
         for half in (self._active, self._flushing):
             if table := half.get(ledger):
-                ids.update(list(table))
-        return sorted(ids)
+                newest = table | newest
+        deleted = {entry_id for entry_id, packet in newest.items() if packet is DELETED}
+        return sorted(newest.keys() - deleted), deleted
 
     @property
     def flushing_bytes(self) -> int:

@@ -4,7 +4,7 @@ An entry, a fence or an explicit LAC goes into the write cache (or its ledger on
 then queued to the journal of its ledger, journal `ledgerId mod n`, which returns its completion.
 
 Invariants: everything journaled is in the write cache or on the list of dirty headers before it is queued, so that a
-checkpoint that takes its mark after the record includes it (S1, S6). The ledger's key, and the fence it was loaded
+checkpoint that takes its mark after the record includes it (S1, S6). The ledger's key, and fence and term it was loaded
 with, are journaled before anything else of it by this process, so that no fence and no explicit LAC of a ledger without
 entries is lost (F3); and, if a ledger with the same id was deleted, so is the fact that the ledger begins anew. A
 request whose ledger was deleted after it was looked up begins the ledger anew.
@@ -30,6 +30,11 @@ from bookgate.bookie.storage_events import Completion, StorageEvents
 from bookgate.ledger.entry import decode_lac_header, header_size_of, lac_header_size_of, packet_ids, packet_lac
 from bookgate.ledger.errors import IncorrectParameterException
 from bookgate.ledger.ledger_id import LedgerId, ledger_name
+from bookgate.ledger.wire.messages import AddRequest
+
+
+MOST_TRUNCATED = 1 << 20
+"""Entries that one truncation deletes at most: many times what a writer has in flight."""
 
 
 class EntryWriter:
@@ -115,6 +120,83 @@ class EntryWriter:
         if entry_id > stored.last_entry_id:
             stored.last_entry_id = entry_id
 
+    def add_at_term(self, ledger: LedgerState, request: AddRequest, completion: Completion) -> None:
+        """Stores an entry of an unbounded ledger, and deletes all above it where the request says so.
+
+        `completion` is `stored` once entry, term and deletion are durable.
+
+        Raises IncorrectParameterException when the packet is not one of this entry, there is no room for the term in the
+        ledger's header, or too much is to be deleted; nothing is stored then.
+        """
+        stored = descriptor_of(ledger)
+        self._check_room_for_term(stored)
+        above = stored.last_entry_id - request.entry_id
+        if request.truncate and above > MOST_TRUNCATED:
+            raise IncorrectParameterException(
+                f"ledger {stored.ledger_id} has entries up to {above} above entry {request.entry_id}; "
+                f"at most {MOST_TRUNCATED} are deleted at once"
+            )
+        self._check_packet(stored, request.entry_id, request.body)
+        try:
+            self._add_at_term(stored, request, completion)
+        except LedgerDeletedException:
+            self._add_at_term(self._recreate(stored), request, completion)
+
+    def _add_at_term(self, ledger: LedgerDescriptor, request: AddRequest, completion: Completion) -> None:
+        assert request.term is not None, "an add of an ordinary ledger goes another way"
+        self._raise_term(ledger, request.term, takes_over=request.recovery)
+        if request.lafr is not None:
+            ledger.lafr = max(ledger.lafr, request.lafr)
+        is_due = self._cache.put(ledger, request.entry_id, request.body)
+        if request.truncate:
+            is_due |= self._cache.delete(ledger, ledger.truncate(request.entry_id))
+        if is_due:
+            self._checkpointer.request()
+        ledger.last_entry_id = max(ledger.last_entry_id, request.entry_id)
+        self._journal_at_term(ledger, request, completion)
+
+    def _journal_at_term(self, ledger: LedgerDescriptor, request: AddRequest, completion: Completion) -> None:
+        """The term is journaled already, and whatever else is known of the ledger."""
+        journal = self._journal_of(ledger.number)
+        if self._journals_entries:
+            journal.append(request.body, None)
+        if request.truncate:
+            journal.append(journal_format.encode_truncate(ledger.number, request.entry_id), None)
+        journal.force(completion)
+
+    def fence_at_term(self, ledger: LedgerState, term: int, completion: Completion) -> None:
+        """No add of a lower term is accepted any more; `completion` is `stored` once that is durable.
+
+        Raises IncorrectParameterException when there is no room for the term in the ledger's header.
+        """
+        stored = descriptor_of(ledger)
+        self._check_room_for_term(stored)
+        try:
+            self._raise_term(stored, term, takes_over=True)
+        except LedgerDeletedException:
+            stored = self._recreate(stored)
+            self._raise_term(stored, term, takes_over=True)
+        self._journal_of(stored.number).force(completion)
+
+    def _check_room_for_term(self, ledger: LedgerDescriptor) -> None:
+        if ledger.term is None and not _fits(ledger, ledger.explicit_lac or b"", with_term=True):
+            raise IncorrectParameterException(
+                f"ledger {ledger.ledger_id}: master key and explicit LAC leave no room for a term in the index header"
+            )
+
+    def _raise_term(self, ledger: LedgerDescriptor, term: int, *, takes_over: bool) -> None:
+        before = ledger.term, ledger.fenced
+        if not ledger.raise_term(term, takes_over=takes_over):
+            if not ledger.key_journaled:
+                self._journal_key(ledger)
+            return
+        try:
+            self._write_state(ledger, _term_record(ledger), None)
+        except BaseException:
+            # Or the next request would take this term for durable.
+            ledger.term, ledger.fenced = before
+            raise
+
     def fence(self, ledger: LedgerState, completion: Completion) -> None:
         """Fences the ledger for good; `completion` is `stored` once that is durable, also if it was fenced before."""
         stored = descriptor_of(ledger)
@@ -143,7 +225,9 @@ class EntryWriter:
         Raises IncorrectParameterException when the packet is not one of this ledger.
         """
         stored = descriptor_of(ledger)
-        if len(packet) < lac_header_size_of(stored.number) or not file_format.fits_header(stored.master_key, packet):
+        if len(packet) < lac_header_size_of(stored.number) or not _fits(
+            stored, packet, with_term=stored.term is not None
+        ):
             raise IncorrectParameterException(
                 f"ledger {stored.ledger_id}: an explicit LAC packet of {len(packet)} bytes is out of range"
             )
@@ -189,7 +273,7 @@ class EntryWriter:
             raise IncorrectParameterException("entry 0 of ledger 0 can't carry LAC 0: an entry's LAC is below its id")
         ledger.advance_lac(lac)
 
-    def _write_state(self, ledger: LedgerDescriptor, record: bytes, completion: Completion) -> None:
+    def _write_state(self, ledger: LedgerDescriptor, record: bytes, completion: Completion | None) -> None:
         if self._cache.mark_header(ledger):
             self._checkpointer.request()
         if not ledger.key_journaled:
@@ -206,6 +290,8 @@ class EntryWriter:
         journal.append(journal_format.encode_key(ledger.number, ledger.master_key), None)
         if ledger.fenced:
             journal.append(journal_format.encode_fence(ledger.number), None)
+        if ledger.term is not None:
+            journal.append(_term_record(ledger), None)
         ledger.key_journaled = True
 
     def _journal_of(self, number: int) -> Journal:
@@ -214,6 +300,15 @@ class EntryWriter:
     def _recreate(self, gone: LedgerDescriptor) -> LedgerDescriptor:
         """Begins anew a ledger that was deleted after the request looked it up."""
         return self._ledgers.get_or_create(gone.ledger_id, gone.master_key)
+
+
+def _fits(ledger: LedgerDescriptor, explicit_lac: bytes, *, with_term: bool) -> bool:
+    return file_format.fits_header(ledger.master_key, explicit_lac, with_term=with_term)
+
+
+def _term_record(ledger: LedgerDescriptor) -> bytes:
+    assert ledger.terms is not None, "the ledger has a term"
+    return journal_format.encode_term(ledger.number, ledger.terms)
 
 
 def _lac_of(ledger: LedgerDescriptor, packet: bytes) -> tuple[int, int]:

@@ -18,7 +18,16 @@ from bookgate.bookie.entry_logs import format as entry_log_format
 from bookgate.bookie.entry_logs.log_file import LogScan, read_ledgers_map
 from bookgate.bookie.entry_logs.reader import EntryLogReader
 from bookgate.bookie.journal import format as journal_format
-from bookgate.bookie.journal.format import EXPLICIT_LAC, FENCE, LEDGER_KEY, MADE_ANEW, JournalScan
+from bookgate.bookie.journal.format import (
+    EXPLICIT_LAC,
+    FENCE,
+    LEDGER_KEY,
+    MADE_ANEW,
+    TERM,
+    TRUNCATE,
+    JournalScan,
+    Record,
+)
 from bookgate.bookie.system.files import StorageCorruptException
 from bookgate.bookie.tools.inspection.places import FILES, ReadableIndex, log_id_of
 from bookgate.ledger.entry import (
@@ -31,7 +40,7 @@ from bookgate.ledger.entry import (
 from bookgate.ledger.errors import DigestMatchException
 from bookgate.ledger.ledger_id import MAX_UNSCOPED, LedgerId, ledger_name
 
-_KINDS = {LEDGER_KEY: "key", FENCE: "fence", EXPLICIT_LAC: "lac", MADE_ANEW: "anew"}
+_KINDS = {LEDGER_KEY: "key", FENCE: "fence", EXPLICIT_LAC: "lac", MADE_ANEW: "anew"} | {TERM: "term", TRUNCATE: "truncate"}
 _MAX_PROBLEMS = 20
 
 Row = dict[str, object]
@@ -140,15 +149,23 @@ class JournalFile:
             return row
         del row["entry"]
         try:
-            blob = b"" if record.entry_id == FENCE else journal_format.meta_blob(record.payload)
+            return row | _meta_of(record)
         except ValueError as error:
             self.findings.problem(f"record at offset {record.offset}: {error}")
             return row
-        if record.entry_id == LEDGER_KEY:
-            row["key"] = blob.hex()
-        else:
-            row["lac"] = _lac_of(blob)
-        return row
+
+
+def _meta_of(record: Record) -> Row:
+    """What a meta record of a known kind says. Raises ValueError when it is not in its form."""
+    match record.entry_id:
+        case fmt if fmt in (FENCE, MADE_ANEW):
+            return {}
+        case fmt if fmt == TERM:
+            return dict(journal_format.decode_term(record.payload)._asdict())
+        case fmt if fmt == TRUNCATE:
+            return {"last_entry": journal_format.decode_truncate(record.payload)}
+    blob = journal_format.meta_blob(record.payload)
+    return {"key": blob.hex()} if record.entry_id == LEDGER_KEY else {"lac": _lac_of(blob)}
 
 
 def _tail_of(fd: int, end: int, size: int) -> str:
@@ -259,6 +276,9 @@ class LedgerContents:
         else:
             lac = header.explicit_lac
             facts.update(key=header.master_key.hex(), fenced=header.fenced)
+            if header.terms is not None:
+                facts.update(term=header.terms.term, last_add_confirmed=header.terms.known_lac)
+                facts["last_add_fully_replicated"] = header.terms.lafr
             facts["explicit_lac"] = _lac_of(lac) if lac else None
         facts["last_entry"] = last_entry_id
         return True

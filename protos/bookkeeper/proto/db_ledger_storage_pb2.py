@@ -14,13 +14,13 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n(bookkeeper/proto/db_ledger_storage.proto\x12\x10\x62ookkeeper.proto\"c\n\nLedgerData\x12\x0e\n\x06\x65xists\x18\x01 \x02(\x08\x12\x0e\n\x06\x66\x65nced\x18\x02 \x02(\x08\x12\x11\n\tmasterKey\x18\x03 \x02(\x0c\x12\x13\n\x0b\x65xplicitLac\x18\x04 \x01(\x0c\x12\r\n\x05limbo\x18\x05 \x01(\x08')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n(bookkeeper/proto/db_ledger_storage.proto\x12\x10\x62ookkeeper.proto\"\xcb\x01\n\nLedgerData\x12\x0e\n\x06\x65xists\x18\x01 \x02(\x08\x12\x0e\n\x06\x66\x65nced\x18\x02 \x02(\x08\x12\x11\n\tmasterKey\x18\x03 \x02(\x0c\x12\x13\n\x0b\x65xplicitLac\x18\x04 \x01(\x0c\x12\r\n\x05limbo\x18\x05 \x01(\x08\x12\x13\n\nledgerTerm\x18\xe9\x07 \x01(\x03\x12\x19\n\x10lastAddConfirmed\x18\xea\x07 \x01(\x03\x12\x1f\n\x16lastAddFullyReplicated\x18\xeb\x07 \x01(\x03\x12\x15\n\x0c\x66\x65ncedInTerm\x18\xec\x07 \x01(\x08')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'bookkeeper.proto.db_ledger_storage_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_LEDGERDATA']._serialized_start=62
-  _globals['_LEDGERDATA']._serialized_end=161
+  _globals['_LEDGERDATA']._serialized_start=63
+  _globals['_LEDGERDATA']._serialized_end=266
 # @@protoc_insertion_point(module_scope)

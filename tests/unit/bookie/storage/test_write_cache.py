@@ -21,7 +21,7 @@ def test_entries_stay_readable_through_a_flush_and_the_newest_copy_wins() -> Non
     cache.put(one, 0, b"new")
     assert snapshot.tables == {one: {0: b"old", 1: b"flushing"}}
     assert [cache.get(one, entry_id) for entry_id in range(3)] == [b"new", b"flushing", None]
-    assert cache.entry_ids(one) == [0, 1]
+    assert cache.entries(one) == ([0, 1], set())
     cache.drop_flushing()
     assert [cache.get(one, entry_id) for entry_id in range(2)] == [b"new", None]
 
