@@ -47,6 +47,8 @@ FEATURES_PROPERTY = "features"
 """Property that lists what the bookie understands beyond BookKeeper's releases: words, separated by commas."""
 LEDGER_SCOPE = "ledger-scope"
 """The feature of a bookie that understands ledgers with a scope (docs/protocol/scoped-ledgers.md#on-the-wire)."""
+LEDGER_TERM = "ledger-term"
+"""The feature of a bookie that honours terms (docs/protocol/unbounded-ledgers.md#on-the-wire)."""
 
 _BOOKIE_ID = re.compile(r"[A-Za-z0-9:._-]+")
 _HASHED = "sha256:"

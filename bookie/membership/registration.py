@@ -24,6 +24,7 @@ from bookgate.ledger.bookie_info import (
     HOST_PROPERTY,
     HTTP,
     LEDGER_SCOPE,
+    LEDGER_TERM,
     TLS_EXTENSION,
     VERSION_PROPERTY,
     BookieServiceInfo,
@@ -58,7 +59,8 @@ def service_info(config: BookieConfig, bookie_id: str, ports: Mapping[str, int])
     )
     if config.http_tls:
         endpoints[-1] = replace(endpoints[-1], extensions=(TLS_EXTENSION,))
-    properties = {VERSION_PROPERTY: own_version(), FEATURES_PROPERTY: LEDGER_SCOPE}
+    features = ",".join((LEDGER_SCOPE, LEDGER_TERM))
+    properties = {VERSION_PROPERTY: own_version(), FEATURES_PROPERTY: features}
     if config.announced_host:
         properties[HOST_PROPERTY] = config.announced_host
     return BookieServiceInfo(bookie_id, tuple(endpoints), properties)

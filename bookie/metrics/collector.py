@@ -94,7 +94,9 @@ def _of_requests(requests: BookieStatistics, parked: int) -> Iterator[Metric]:
     yield counter("bookie_READ_BYTES", "bytes of entries read", requests.read_bytes)
     yield counter(_SERVER + "READ_ENTRY_FENCE_REQUEST_COUNT", "fences made durable", requests.fences)
     yield counter(_SERVER + "TRUNCATE_COUNT", "truncations of unbounded ledgers begun", requests.truncations)
-    yield counter(_SERVER + "INVALID_TERM_COUNT", "requests refused for an old term of their ledger", requests.old_terms)
+    yield counter(
+        _SERVER + "INVALID_TERM_COUNT", "requests refused for an old term of their ledger", requests.old_terms
+    )
     yield counter(_SERVER + "READ_ENTRY_LONG_POLL_REQUEST_COUNT", "long polls taken", requests.long_polls)
     yield gauge(_SERVER + "READ_ENTRY_LONG_POLL_PARKED", "long polls that wait", parked)
     yield counter(_SERVER + "READ_LAC_COUNT", "reads of the last add confirmed", requests.read_lacs)

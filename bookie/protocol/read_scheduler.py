@@ -339,15 +339,21 @@ class EntryReads:
         """
         if request.entry_id == LAST_ENTRY:
             runs = [run_of([self._packet(ledger, LAST_ENTRY)])]
-        elif ledger.term is not None:
-            # Whoever reads an unbounded ledger speaks v3 too: one entry at a time tells which are confirmed.
-            runs = [run_of([self._packet(ledger, request.entry_id)])]
         else:
-            batch = BatchSize(request.max_count, request.max_size, self._max_batch_read_size)
+            batch = BatchSize(self._batch_count(request, ledger), request.max_size, self._max_batch_read_size)
             runs = self._storage.reader.read_batch(ledger, request.entry_id, batch)
         records = tuple(run.records for run in runs)
         count = sum(len(run.ends) for run in runs)
         return BatchReadRecords(request.txn_id, Status.EOK, request.ledger_id, request.entry_id, records, count)
+
+    def _batch_count(self, request: BatchReadRequest, ledger: LedgerState) -> int:
+        """How many entries a reader may see of those it wants, 0 or less for any number."""
+        if ledger.term is None:
+            return request.max_count
+        shown = self._storage.reader.known_lac(ledger) - request.entry_id + 1
+        if shown <= 0:
+            raise EntryNotConfirmedException(f"entry {request.entry_id} of ledger {ledger.ledger_id} may be dirty")
+        return min(request.max_count, shown) if request.max_count > 0 else shown
 
     def _tail(self, request: TailingRead, ledger: LedgerState) -> ReadResponse:
         """The known LAC, and the next entry if this bookie holds it. Raises as a read of the last entry does."""

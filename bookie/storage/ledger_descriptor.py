@@ -6,7 +6,6 @@ from bookgate.bookie.storage.ledger_state import LedgerState
 from bookgate.ledger.ledger_id import NO_ENTRY, LedgerId
 from bookgate.ledger.wire.messages import Status
 
-
 DELETED = b"deleted"
 """Stands in the write cache in the place of an entry's packet: the entry was deleted, whatever the index still has.
 

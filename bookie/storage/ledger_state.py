@@ -1,8 +1,8 @@
 """What a bookie knows of one ledger besides its entries, and whether it accepts a request for it.
 
-State: the master key (set by the first client, never changed), the fenced bit (set once, never cleared without a higher
-term), the explicit LAC packet (the last one counts), the known LAC (only grows), and in an unbounded ledger its term and
-LAFR (both only grow). Events are the requests of the entry protocol; each `check_…` returns the status with which the
+State: the master key (set by the first client, never changed), the fenced bit (set once, cleared by a higher term only),
+the explicit LAC packet (the last one counts), the known LAC (only grows), and in an unbounded ledger its term and LAFR
+(both only grow). Events are the requests of the entry protocol; each `check_…` returns the status with which the
 request fails, or EOK.
 
 Invariants: a fenced ledger accepts no normal add (P7), a fence exists also for ledgers that the bookie never saw, the
@@ -60,8 +60,8 @@ class LedgerState:
         return Status.EINVALIDTERM if self.term is not None and term < self.term else Status.EOK
 
     def check_add(self, master_key: bytes, *, recovery: bool, term: int | None = None) -> Status:
-        """EUA for a wrong key; EINVALIDTERM for an old term; EFENCED for a normal add to a fenced ledger, or one without
-        term to a ledger that has a term. Recovery adds pass the fence.
+        """EUA for a wrong key; EINVALIDTERM for an old term; EFENCED for a normal add to a fenced ledger, or without
+        term to a ledger that has one. Recovery adds pass the fence.
         """
         if master_key != self.master_key:
             return Status.EUA

@@ -1,7 +1,8 @@
 """Replay: what a start does with the journal, from the persisted mark to its end.
 
 Every record is applied as when it was first accepted: a key creates its ledger, a fence fences, an explicit LAC is set,
-an entry is stored again, and entries are deleted again. All of that can be done twice with the same outcome, so a crash during replay costs nothing.
+a term is taken, an entry is stored again, truncated entries are deleted again. All of that can be done twice with the
+same outcome, so a crash during replay costs nothing.
 The fence is not checked: what was journaled was accepted. A record of a ledger whose key is neither in the journal nor
 in the index belongs to a ledger that was deleted, and is passed over; so is a meta record of unknown kind.
 

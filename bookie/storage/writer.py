@@ -32,7 +32,6 @@ from bookgate.ledger.errors import IncorrectParameterException
 from bookgate.ledger.ledger_id import LedgerId, ledger_name
 from bookgate.ledger.wire.messages import AddRequest
 
-
 MOST_TRUNCATED = 1 << 20
 """Entries that one truncation deletes at most: many times what a writer has in flight."""
 
@@ -125,8 +124,8 @@ class EntryWriter:
 
         `completion` is `stored` once entry, term and deletion are durable.
 
-        Raises IncorrectParameterException when the packet is not one of this entry, there is no room for the term in the
-        ledger's header, or too much is to be deleted; nothing is stored then.
+        Raises IncorrectParameterException when the packet is not one of this entry, there is no room for the term in
+        the ledger's header, or too much is to be deleted; nothing is stored then.
         """
         stored = descriptor_of(ledger)
         self._check_room_for_term(stored)

@@ -40,7 +40,10 @@ from bookgate.ledger.entry import (
 from bookgate.ledger.errors import DigestMatchException
 from bookgate.ledger.ledger_id import MAX_UNSCOPED, LedgerId, ledger_name
 
-_KINDS = {LEDGER_KEY: "key", FENCE: "fence", EXPLICIT_LAC: "lac", MADE_ANEW: "anew"} | {TERM: "term", TRUNCATE: "truncate"}
+_KINDS = {LEDGER_KEY: "key", FENCE: "fence", EXPLICIT_LAC: "lac", MADE_ANEW: "anew"} | {
+    TERM: "term",
+    TRUNCATE: "truncate",
+}
 _MAX_PROBLEMS = 20
 
 Row = dict[str, object]

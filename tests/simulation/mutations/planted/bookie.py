@@ -42,8 +42,8 @@ MUTATIONS = (
         ("P7",),
         "a checkpoint writes index headers without the fence",
         "bookie/storage/ledger_store.py",
-        "                header = IndexHeader(ledger.master_key, ledger.fenced, ledger.explicit_lac, terms=ledger.terms)\n",
-        "                header = IndexHeader(ledger.master_key, False, ledger.explicit_lac, terms=ledger.terms)\n",
+        "IndexHeader(ledger.master_key, ledger.fenced, ",
+        "IndexHeader(ledger.master_key, False, ",
     ),
     Mutation(
         "replay-forgets-fences",
