@@ -1,7 +1,7 @@
 """What a bookie knows of one ledger besides its entries, and whether it accepts a request for it.
 
-State: the master key (set by the first client, never changed), the fenced bit (set once, cleared by a higher term only),
-the explicit LAC packet (the last one counts), the known LAC (only grows), and in an unbounded ledger its term and LAFR
+State: the master key (set by the first client, never changed), the fenced bit (cleared by a higher term only), the
+explicit LAC packet (the last one counts), the known LAC (only grows), and in an unbounded ledger its term and LAFR
 (both only grow). Events are the requests of the entry protocol; each `check_…` returns the status with which the
 request fails, or EOK.
 
