@@ -24,6 +24,7 @@ from bookgate.ledger.wire.messages import (
     ReadRequest,
     Status,
     WriteLacRequest,
+    fences,
 )
 
 WRITABLE = BookieMode()
@@ -71,7 +72,7 @@ def check_read(request: ReadRequest | BatchReadRequest) -> Status:
     term = request.term if isinstance(request, ReadRequest) else None
     if request.ledger_id < 0 or request.entry_id < LAST_ENTRY or (term is not None and term < 0):
         return Status.EBADREQ
-    if request.fence or term is not None:
+    if fences(request):
         return Status.EOK if is_acceptable_key(request.master_key or b"") else Status.EUA
     return Status.EOK
 

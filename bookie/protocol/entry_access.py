@@ -21,7 +21,7 @@ from bookgate.bookie.protocol.ledger_owners import LedgerOwners
 from bookgate.bookie.protocol.principals import DOOR
 from bookgate.ledger.ledger_id import ledger_name, scope_of
 from bookgate.ledger.wire import messages
-from bookgate.ledger.wire.messages import OPERATIONS, AddRequest, BatchReadRequest, ReadRequest, Request
+from bookgate.ledger.wire.messages import OPERATIONS, AddRequest, BatchReadRequest, ReadRequest, Request, fences
 from bookgate.runtime.security.access_control import AccessControl
 from bookgate.runtime.security.actions import ENTRY_ACTIONS, Action
 from bookgate.runtime.security.decision import NO_BINDING, Decision, Reach, Resource
@@ -49,9 +49,7 @@ def action_of(request: Request) -> Action | None:
     """What a request does; None: something that nobody is asked for. Raises NoActionError."""
     if isinstance(request, AddRequest) and request.recovery:
         return Action.LEDGER_RECOVER
-    if isinstance(request, ReadRequest | BatchReadRequest) and request.fence:
-        return Action.ENTRY_FENCE
-    if isinstance(request, ReadRequest) and request.term is not None:
+    if isinstance(request, ReadRequest | BatchReadRequest) and fences(request):
         return Action.ENTRY_FENCE
     operation = OPERATIONS.get(type(request))
     if operation is not None and operation in ENTRY_ACTIONS:

@@ -112,6 +112,11 @@ class ReadRequest(NamedTuple):
     known_lac: int | None = None
 
 
+def fences(request: ReadRequest | BatchReadRequest) -> bool:
+    """Whether a read fences the ledger, for good or below its term."""
+    return request.fence or (isinstance(request, ReadRequest) and request.term is not None)
+
+
 class BatchReadRequest(NamedTuple):
     """Reads consecutive entries from `entry_id` on; with `fence`, fences the ledger first.
 

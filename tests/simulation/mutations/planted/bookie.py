@@ -15,8 +15,8 @@ MUTATIONS = (
         ("P7",),
         "a fenced ledger takes ordinary adds",
         "bookie/storage/ledger_state.py",
-        "        if self.fenced and not recovery:\n",
-        "        if recovery is None:\n",
+        "        if not recovery and (self.fenced or ",
+        "        if not recovery and (recovery or ",
     ),
     Mutation(
         "fence-not-persisted",
@@ -60,9 +60,8 @@ MUTATIONS = (
         ("S7",),
         "any master key may add",
         "bookie/storage/ledger_state.py",
-        "        if master_key != self.master_key:\n            return Status.EUA\n        if "
-        "self.fenced and not recovery:\n",
-        "        if self.fenced and not recovery:\n",
+        "        if master_key != self.master_key:\n            return Status.EUA\n        if term",
+        "        if term",
     ),
     Mutation(
         "key-not-checked-in-the-fast-path",

@@ -188,8 +188,8 @@ MUTATIONS = (
         ("S3",),
         "an entry that can't be read is answered as 'no such entry'",
         "bookie/protocol/read_scheduler.py",
-        "            return _refusal(request, Status.EIO)\n\n    def _known_lac",
-        "            return _refusal(request, Status.ENOENTRY)\n\n    def _known_lac",
+        "            return _refusal(request, Status.EIO)\n\n    def _recover",
+        "            return _refusal(request, Status.ENOENTRY)\n\n    def _recover",
     ),
     Mutation(
         "limbo-asks-any-cluster",
