@@ -9,10 +9,11 @@ the slice. On an idle loop this costs one turn per slice; on a busy one the slic
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from weakref import WeakKeyDictionary
+
+from bookgate.runtime.clock import precise
 
 _OTHERS_SHARE = 4
 """Time that other tasks get after a slice if they need it, as a multiple of the slice's duration."""
@@ -26,7 +27,7 @@ _locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDict
 
 
 @asynccontextmanager
-async def giving_way(clock: Callable[[], float] = time.perf_counter) -> AsyncIterator[None]:
+async def giving_way(clock: Callable[[], float] = precise) -> AsyncIterator[None]:
     """Context manager around one slice: at most a millisecond of work, without an await."""
     async with _locks.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
         begun = clock()

@@ -10,7 +10,6 @@ Not its job: what a bookie reports about itself (`console_charts`, `state_routes
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -28,6 +27,7 @@ from bookgate.gateway.http.routes.ledgers import STORE_AWAY
 from bookgate.ledger.bookie_info import HTTP, version_of
 from bookgate.ledger.errors import BKException
 from bookgate.ledger.metadata_store import BookieSet, LedgerManagerFactory, RegisteredBookie
+from bookgate.runtime.clock import monotonic
 from bookgate.thinclient.config import ClientConfig
 from bookgate.thinclient.tools.admin_client import AdminHttp, AdminRefusedException, endpoint_url
 
@@ -61,7 +61,7 @@ class Peers:
         self,
         factory: LedgerManagerFactory,
         config: Callable[[], ClientConfig],
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = monotonic,
     ) -> None:
         self._discovery = factory.service_discovery
         self._config = config

@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 
@@ -24,6 +23,7 @@ from bookgate.bookie.protocol.read_scheduler import EntryReads, ReadingClient, T
 from bookgate.bookie.storage.ledger_state import LedgerState
 from bookgate.bookie.storage.storage import LedgerStorage
 from bookgate.ledger.wire.messages import ReadRequest
+from bookgate.runtime.clock import monotonic, time_of_day
 from bookgate.runtime.latency import OpStats
 from bookgate.runtime.logs import log_event
 
@@ -44,8 +44,8 @@ class LongPolls:
         storage: LedgerStorage,
         reads: EntryReads,
         reader: Executor,
-        clock: Callable[[], float] = time.monotonic,
-        wall_clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = monotonic,
+        wall_clock: Callable[[], float] = time_of_day,
     ) -> None:
         self._storage = storage
         self._reads = reads

@@ -49,6 +49,7 @@ from bookgate.ledger.wire.messages import (
     Request,
     Status,
 )
+from bookgate.runtime.clock import monotonic
 from bookgate.runtime.logs import log_bug, log_event
 
 _log = logging.getLogger(__name__)
@@ -66,7 +67,7 @@ class RequestProcessor:
         mode: BookieMode,
         *,
         max_entry_gap: int = 0,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = monotonic,
     ) -> None:
         """`max_entry_gap` is how far beyond a ledger's last entry the next may lie, 0 for no limit."""
         self._storage = storage

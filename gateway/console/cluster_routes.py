@@ -7,7 +7,6 @@ where it was.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -33,6 +32,7 @@ from bookgate.ledger.bookie_info import HTTP, TLS_EXTENSION, version_of
 from bookgate.ledger.bookie_registry import store_in_words
 from bookgate.ledger.errors import BKException
 from bookgate.ledger.metadata_store import BookieSet, ClusterInfo, LedgerManagerFactory, RegisteredBookie
+from bookgate.runtime.clock import time_of_day
 
 _STORE_SECONDS = 3.0
 """So long the store is waited for: a console that waits does not say what is wrong."""
@@ -67,7 +67,7 @@ class ClusterView:
         access: Access,
         spaces: Callable[[], Awaitable[Spaces]] | None,
         clock: Callable[[], float],
-        wall_clock: Callable[[], float] = time.time,
+        wall_clock: Callable[[], float] = time_of_day,
     ) -> None:
         self._server = server
         self._factory = factory

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated, Any
 
@@ -20,6 +19,7 @@ from bookgate.gateway.http.access import Access
 from bookgate.gateway.http.api import MAX_INT64, WHOLE, Call, NoBody, Query, Route, get
 from bookgate.gateway.metrics import GatewayNumbers
 from bookgate.ledger.metadata_store import LedgerManagerFactory
+from bookgate.runtime.clock import monotonic, time_of_day
 
 
 class SinceQuery(Query):
@@ -38,8 +38,8 @@ class Console:
         access: Access,
         charts: Sequence[Chart] = (),
         spaces: Callable[[], Awaitable[Spaces]] | None = None,
-        clock: Callable[[], float] = time.monotonic,
-        wall_clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = monotonic,
+        wall_clock: Callable[[], float] = time_of_day,
     ) -> None:
         """`charts` are shown before those of the gateway."""
         own = _gateway_charts(server.gateway) if server.gateway is not None else []

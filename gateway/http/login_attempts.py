@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import ipaddress
 import math
-import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+
+from bookgate.runtime.clock import monotonic
 
 AT_ONCE = 10
 SECONDS_EACH = 6.0
@@ -34,7 +35,7 @@ class _Left:
 class LoginAttempts:
     """See the module. One per process."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
         self._left: OrderedDict[str, _Left] = OrderedDict()
 

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import hmac
 import secrets
-import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+
+from bookgate.runtime.clock import monotonic
 
 IDLE_SECONDS = 1800.0
 LONGEST_SECONDS = 12 * 3600.0
@@ -39,7 +40,7 @@ class Session:
 class Sessions:
     """Those of one process; of too many the one that was used the longest ago goes."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
         self._all: OrderedDict[str, Session] = OrderedDict()
 

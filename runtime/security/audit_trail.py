@@ -15,13 +15,13 @@ import logging
 import logging.handlers
 import os
 import re
-import time
 from collections import defaultdict
 from collections.abc import Callable
 from io import TextIOWrapper
 from pathlib import Path
 
 from bookgate.ledger.errors import IncorrectParameterException
+from bookgate.runtime.clock import monotonic
 from bookgate.runtime.logs import LineFormatter, log_event
 from bookgate.runtime.security.actions import Action
 from bookgate.runtime.security.principal import Principal
@@ -48,7 +48,7 @@ class AuditTrail:
         *,
         reads: bool = False,
         logger: logging.Logger | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = monotonic,
     ) -> None:
         self._reads = reads
         self._clock = clock

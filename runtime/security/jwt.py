@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from bookgate.ledger.errors import IncorrectParameterException
+from bookgate.runtime.clock import monotonic
 from bookgate.runtime.logs import log_event
 from bookgate.runtime.security.principal import Kind, Principal
 from bookgate.runtime.security.watched_file import WatchedFile
@@ -139,9 +140,7 @@ class _HttpsOnly(urllib.request.HTTPRedirectHandler):
 class UrlKeys:
     """Keys from a URL; see the module. The first fetch is waited for, so that a wrong address shows at the start."""
 
-    def __init__(
-        self, url: str, get: Callable[[str], str] = fetch, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, url: str, get: Callable[[str], str] = fetch, clock: Callable[[], float] = monotonic) -> None:
         """Raises IncorrectParameterException for a URL without TLS, or whose keys can't be had."""
         if not url.lower().startswith("https://"):
             raise IncorrectParameterException(f"key set {url}: it is fetched by https:// only")

@@ -14,12 +14,12 @@ import hashlib
 import hmac
 import re
 import secrets
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from bookgate.ledger.errors import IncorrectParameterException
+from bookgate.runtime.clock import monotonic
 from bookgate.runtime.security.principal import Kind, Principal
 from bookgate.runtime.security.watched_file import WatchedFile
 
@@ -34,7 +34,7 @@ class StaticTokens:
     files: tuple[WatchedFile[Any], ...] = ()
     """Which they are of."""
 
-    def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, path: Path, clock: Callable[[], float] = monotonic) -> None:
         self._file = WatchedFile(path, parse_tokens, "token file", clock)
         self.files = (self._file,)
         self._found: tuple[object, dict[str, Principal]] = (None, {})

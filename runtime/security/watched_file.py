@@ -8,12 +8,12 @@ is an error in the log, once for each state of the file.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import ClassVar, Generic, TypeVar
 
 from bookgate.ledger.errors import IncorrectParameterException
+from bookgate.runtime.clock import monotonic
 from bookgate.runtime.file_marks import FileMark, mark_of
 from bookgate.runtime.logs import log_event
 
@@ -31,7 +31,7 @@ class WatchedFile(Generic[T]):
     """How often any file of the process was read anew: what was worked out of them counts while it is the same."""
 
     def __init__(
-        self, path: Path, parse: Callable[[str], T], what: str, clock: Callable[[], float] = time.monotonic
+        self, path: Path, parse: Callable[[str], T], what: str, clock: Callable[[], float] = monotonic
     ) -> None:
         """`what` names the file in messages. Raises IncorrectParameterException when it can't be used."""
         self._path = path

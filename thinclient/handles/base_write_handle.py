@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from time import perf_counter
 from types import TracebackType
 from typing import Any, Self
 
@@ -336,7 +336,7 @@ class BaseWriteHandle:
                 self._window.fail(error)
             raise
         if not add.entry_id & SAMPLED:
-            add.began = perf_counter()
+            add.began = time.perf_counter()
         if self._explicit_lac is not None and self._explicit_lac.idle:
             self._explicit_lac.start()
         packet = add.packet = encode_entry(
@@ -465,7 +465,7 @@ class BaseWriteHandle:
         stats.successes += len(adds)
         sampled = -adds[0].entry_id & SAMPLED
         if sampled < len(adds):
-            stats.succeeded.record(perf_counter() - adds[sampled].began)
+            stats.succeeded.record(time.perf_counter() - adds[sampled].began)
 
 
 def _take_error(closing: asyncio.Task[None]) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from time import perf_counter
 
 from bookgate.ledger.entry import encode_lac
 from bookgate.ledger.errors import BKException
@@ -18,6 +17,7 @@ from bookgate.ledger.quorum import write_set
 from bookgate.ledger.wire import messages
 from bookgate.ledger.wire.messages import Operation, Response, Status
 from bookgate.ledger.wire.v3 import encode_request
+from bookgate.runtime.clock import precise
 from bookgate.thinclient.core.explicit_lac import ExplicitLacRule
 from bookgate.thinclient.core.writing import LedgerWriter
 from bookgate.thinclient.handles.context import ClientContext, LedgerSecrets
@@ -87,7 +87,7 @@ class _Written:
     context: ClientContext
     acks_missing: int
     unanswered: int
-    began: float = field(default_factory=perf_counter)
+    began: float = field(default_factory=precise)
 
 
 def _on_answer(written: _Written, response: Response | None, _error: BKException | None) -> None:
@@ -96,6 +96,6 @@ def _on_answer(written: _Written, response: Response | None, _error: BKException
     if response is not None and response.status == Status.EOK:
         written.acks_missing -= 1
         if not written.acks_missing:
-            stats.success(perf_counter() - written.began)
+            stats.success(precise() - written.began)
     if not written.unanswered and written.acks_missing > 0:
-        stats.failure(perf_counter() - written.began)
+        stats.failure(precise() - written.began)

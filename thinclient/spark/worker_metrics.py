@@ -16,11 +16,11 @@ from __future__ import annotations
 import logging
 import os
 import re
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from bookgate.runtime.clock import monotonic
 from bookgate.runtime.latency import Sample
 from bookgate.runtime.logs import log_event
 from bookgate.thinclient.metrics import ClientMetric
@@ -59,7 +59,7 @@ class _Table:
 class JobMetrics:
     """The counters of one worker process."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
         self._tables: dict[str, _Table] = {}
 
