@@ -45,7 +45,7 @@ INTRUDER = "intruder"
 def denied_calls_change_nothing(story: HistoryIndex) -> int:
     """A1: nothing that the intruder has asked for was done, as the store and the intruder itself saw it."""
     looked = 0
-    for event in story.history:
+    for event in story.of_metadata:
         if isinstance(event, StoreChanged) and event.mark.startswith(INTRUDER):
             raise DeniedCallChanged(f"ledger {event.ledger} has a change of {event.mark}", event)
         if isinstance(event, ChangeEnded) and event.client == INTRUDER:
@@ -60,7 +60,7 @@ def watch_answers_grow(story: HistoryIndex) -> int:
     looked = 0
     last: dict[tuple[object, ...], StreamTold | WatchTold] = {}
     asked: Counter[tuple[object, ...]] = Counter()
-    for event in story.history:
+    for event in story.of_metadata:
         if isinstance(event, StreamAsked):
             asked[event.gateway, event.stream, event.ledger] += 1
             continue
@@ -111,7 +111,7 @@ def _all_are_told(story: HistoryIndex, troubled: bool) -> int:
     looked = 0
     newest: dict[str, StoreChanged] = {}
     watches: dict[tuple[str, int], _Watch] = {}
-    for event in story.history:
+    for event in story.of_metadata:
         match event:
             case StoreChanged():
                 newest[event.ledger] = event
@@ -155,7 +155,7 @@ def clients_never_read_backwards(story: HistoryIndex) -> int:
     store = _Store()
     seen: dict[str, StoreChanged] = {}
     asked: dict[tuple[str, object, int], StoreChanged | None] = {}
-    for event in story.history:
+    for event in story.of_metadata:
         match event:
             case StoreChanged():
                 store.add(event)
@@ -227,7 +227,7 @@ def listings_are_whole(story: HistoryIndex) -> int:
     looked = 0
     store = _Store()
     under_way: dict[tuple[str, int], _Listing] = {}
-    for event in story.history:
+    for event in story.of_metadata:
         match event:
             case StoreChanged():
                 store.add(event)
@@ -277,7 +277,7 @@ def lost_outcomes_are_resolved(story: HistoryIndex) -> int:
     created: set[str] = set()
     refused: dict[str, ChangeEnded] = {}
     winners: dict[tuple[str, int], ChangeEnded] = {}
-    for event in story.history:
+    for event in story.of_metadata:
         if isinstance(event, StoreChanged):
             if event.version == GONE:
                 removed.add(event.ledger)
@@ -323,7 +323,7 @@ def _winner_problems(
 def store_watches_are_few(story: HistoryIndex) -> int:
     """M7."""
     looked = 0
-    for event in story.history:
+    for event in story.of_metadata:
         if isinstance(event, GatewayWatches):
             looked += 1
             if event.watched != event.wanted:

@@ -6,9 +6,10 @@ import math
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 from bookgate.ledger.quorum import write_set
-from tests.history import events
+from tests.history import events, metadata_events
 from tests.history.contents import BAD_DIGEST
 from tests.history.events import Event, History, MetadataSeen
 
@@ -34,33 +35,10 @@ class LedgerHistory:
     failures: list[events.RecoveryFailed | events.CloseFailed | events.AppendFailed] = field(default_factory=list)
 
     def take(self, event: Event) -> None:
-        match event:
-            case events.AppendAsked():
-                self.asked[event.append] = event
-            case events.LedgerCreated():
-                self.created.append(event)
-            case events.AppendAcknowledged():
-                self.acknowledged.append(event)
-            case events.Forced():
-                self.forced.append(event)
-            case events.WriterLac():
-                self.writer_lacs.append(event)
-            case events.Closed():
-                self.closed.append(event)
-            case events.RecoveryAsked():
-                self.recoveries_asked.append(event)
-            case events.Recovered():
-                self.recovered.append(event)
-            case events.ReadDone():
-                self.reads.append(event)
-            case events.ReadFailed():
-                self.read_failures.append(event)
-            case MetadataSeen():
-                self.metadata.append(event)
-            case events.DeleteAsked():
-                self.delete_asked.append(event)
-            case events.RecoveryFailed() | events.CloseFailed() | events.AppendFailed():
-                self.failures.append(event)
+        if isinstance(event, events.AppendAsked):
+            self.asked[event.append] = event
+        elif (name := _LISTS.get(type(event))) is not None:
+            getattr(self, name).append(event)
 
     @property
     def deferred_sync(self) -> bool:
@@ -89,6 +67,37 @@ class LedgerHistory:
     @cached_property
     def newest(self) -> MetadataSeen | None:
         return max(self.metadata, key=lambda seen: seen.version, default=None)
+
+
+_LISTS: dict[type[Event], str] = {
+    events.LedgerCreated: "created",
+    events.AppendAcknowledged: "acknowledged",
+    events.Forced: "forced",
+    events.WriterLac: "writer_lacs",
+    events.Closed: "closed",
+    events.RecoveryAsked: "recoveries_asked",
+    events.Recovered: "recovered",
+    events.ReadDone: "reads",
+    events.ReadFailed: "read_failures",
+    MetadataSeen: "metadata",
+    events.DeleteAsked: "delete_asked",
+    events.RecoveryFailed: "failures",
+    events.CloseFailed: "failures",
+    events.AppendFailed: "failures",
+}
+"""Where a ledger keeps events of each kind."""
+_OF_BOOKIES = frozenset(
+    (
+        events.BookieAnswered,
+        events.BookieStarted,
+        events.BookieHolds,
+        events.LedgerCollected,
+        events.SurplusCollected,
+    )
+)
+_OF_METADATA = frozenset(
+    (events.Fault, *(kind for kind in vars(metadata_events).values() if getattr(kind, "__base__", None) is Event))
+)
 
 
 def ensemble_of(seen: MetadataSeen, entry_id: int) -> tuple[str, ...]:
@@ -120,27 +129,35 @@ class HistoryIndex:
         for position, event in enumerate(history):
             self._take(position, event)
 
-    def _take(self, position: int, event: Event) -> None:
-        match event:
-            case events.Healed():
-                self.healed_at = position
-            case events.Fault():
-                if event.kind in events.LOSES_DATA:
-                    self.lost_bookies.add(event.target)
-                self._bookie(event.target).events.append((position, event))
-            case events.BookieAnswered(bookie=bookie) | events.BookieStarted(bookie=bookie):
-                self._bookie(bookie).events.append((position, event))
-            case events.BookieHolds(bookie=bookie) | events.LedgerCollected(bookie=bookie):
-                self._bookie(bookie).events.append((position, event))
-            case events.SurplusCollected(bookie=bookie):
-                self._bookie(bookie).events.append((position, event))
-            case _:
-                ledger = getattr(event, "ledger", None)
-                if isinstance(ledger, str):
-                    self.ledgers.setdefault(ledger, LedgerHistory(ledger)).take(event)
+    def _take(self, position: int, event: Any) -> None:
+        kind = type(event)
+        if kind in _OF_BOOKIES:
+            self._bookie(event.bookie).events.append((position, event))
+        elif kind is events.Fault:
+            if event.kind in events.LOSES_DATA:
+                self.lost_bookies.add(event.target)
+            self._bookie(event.target).events.append((position, event))
+        elif kind is events.Healed:
+            self.healed_at = position
+        elif isinstance(ledger := getattr(event, "ledger", None), str):
+            self._ledger(ledger).take(event)
 
     def _bookie(self, bookie: str) -> BookieHistory:
-        return self.bookies.setdefault(bookie, BookieHistory(bookie))
+        found = self.bookies.get(bookie)
+        if found is None:
+            found = self.bookies[bookie] = BookieHistory(bookie)
+        return found
+
+    def _ledger(self, ledger: str) -> LedgerHistory:
+        found = self.ledgers.get(ledger)
+        if found is None:
+            found = self.ledgers[ledger] = LedgerHistory(ledger)
+        return found
+
+    @cached_property
+    def of_metadata(self) -> list[Event]:
+        """What happened around gateways, and the faults between."""
+        return [event for event in self.history if type(event) in _OF_METADATA]
 
     def kept_ledgers(self) -> Iterator[LedgerHistory]:
         """Ledgers that were created and that nobody asked to delete."""

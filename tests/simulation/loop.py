@@ -280,7 +280,8 @@ class WorldLoop(SimLoop):
         while timers:
             when, _, handle = timers[0]
             if not handle._cancelled:
-                self._now = max(self._now, when)
+                if when > self._now:
+                    self._now = when
                 self._collect_due_timers()
                 return True
             heappop(timers)
@@ -289,23 +290,25 @@ class WorldLoop(SimLoop):
         return False
 
     def _collect_due_timers(self) -> None:
-        timers, now = self._timers, self._now
+        timers, now, outside = self._timers, self._now, self.outside
+        handle: Any  # a _Timer
         while timers and timers[0][0] <= now:
-            handle = cast("_Timer", heappop(timers)[2])
+            handle = heappop(timers)[2]
             handle._scheduled = False
             if handle._cancelled:
                 self._cancelled_timers -= 1
             elif handle.__class__ is _Wake:
                 self._wake(handle.fiber, handle.wait, False)
             else:
-                process = handle._context.get(CURRENT, self.outside)
+                process = handle._context.get(CURRENT, outside)
                 if process.alive:
                     process.main.put(handle)
 
     def _run_handles(self, carrier: Fiber) -> Fiber | None:
         """Runs what may run, in `carrier`, until it is another fiber's turn, or the run is over: None."""
-        ready = self.ready
-        while not self._awaited.done():
+        ready, random, over = self.ready, self._rng.random, self._awaited.done
+        item: Any  # a Fiber or a _Handle
+        while not over():
             timers = self._timers
             if timers and timers[0][0] <= self._now:
                 self._collect_due_timers()
@@ -314,30 +317,37 @@ class WorldLoop(SimLoop):
                 if not self._advance_time():
                     raise WorldStuckError(f"at {self._now:.6f} s nothing is left that could happen; {self._waiting()}")
                 continue
-            lane = next(iter(ready)) if len(ready) == 1 else list(ready)[int(self._rng.random() * len(ready))]
+            lane = next(iter(ready)) if len(ready) == 1 else list(ready)[int(random() * len(ready))]
             queue = lane.queue
             item = queue.popleft()
             if not queue:
                 del ready[lane]
-            if isinstance(item, Fiber):
+            if item.__class__ is Fiber:
                 return item
             if item._cancelled:
                 continue
             carrier.lane = lane
             try:
-                item._context.run(item._callback, *item._args)  # type: ignore[attr-defined]
+                item._context.run(item._callback, *item._args)
             except (SystemExit, KeyboardInterrupt):
                 raise
             except BaseException as error:
                 message = f"Exception in callback {item!r}"
                 self.call_exception_handler({"message": message, "exception": error, "handle": item})
             del item
-            self._stepped(lane)
+            # As `_stepped` does, which would be a call more a step.
+            self.steps += 1
+            self._instant_steps += 1
+            if self._instant_steps > STEPS_WITHOUT_TIME or self.after_step is not None or self.failure is not None:
+                self._look_at_step(lane)
         return None
 
     def _stepped(self, lane: Lane) -> None:
         self.steps += 1
         self._instant_steps += 1
+        self._look_at_step(lane)
+
+    def _look_at_step(self, lane: Lane) -> None:
         if self._instant_steps > STEPS_WITHOUT_TIME:
             raise WorldStuckError(f"{STEPS_WITHOUT_TIME} steps at {self._now:.6f} s; the last was in {lane.process}")
         if self.after_step is not None:
