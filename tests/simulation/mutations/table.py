@@ -13,6 +13,7 @@ from tests.simulation.mutations.planted import (
     spark,
     sqlite,
     storage,
+    unbounded,
 )
 
 MUTATIONS = (
@@ -26,4 +27,5 @@ MUTATIONS = (
     *claims.MUTATIONS,
     *sqlite.MUTATIONS,
     *spark.MUTATIONS,
+    *unbounded.MUTATIONS,
 )
