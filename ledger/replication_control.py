@@ -363,6 +363,7 @@ async def ledgers_naming(manager: LedgerManager, bookie_id: str) -> AsyncGenerat
 
 async def records_of_all_scopes(manager: LedgerManager) -> AsyncGenerator[list[LedgerRecord], None]:
     """Lists all ledgers, page by page. Raises BKException: The listing can't be completed, or a ledger not be read."""
+    manager.demand_complete_listings()
     async for page in manager.ledger_records():
         yield page
     async for run in manager.scopes():

@@ -62,6 +62,7 @@ async def _summary(factory: LedgerManagerFactory) -> ClusterSummary:
     discovery = factory.service_discovery
     cluster, found = await discovery.cluster_info(), await discovery.bookies(BookieSet.ALL)
     ledgers = 0
+    factory.ledger_manager.demand_complete_listings()
     async for ids in factory.ledger_manager.ledger_ranges():
         ledgers += len(ids)
     return ClusterSummary(

@@ -64,6 +64,7 @@ async def all_ledgers(metadata: LedgerManagerFactory, membership: Membership) ->
     """
     await metadata.catch_up(None)
     manager = metadata.ledger_manager
+    manager.demand_complete_listings()
     listed = [number async for ids in manager.ledger_ranges() for number in ids]
     async for scopes in manager.scopes():
         for scope_id in scopes:

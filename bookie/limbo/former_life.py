@@ -76,6 +76,7 @@ async def find_former_life(metadata: LedgerManagerFactory, bookie_id: str) -> Fo
     """
     await metadata.catch_up(None)
     manager, found = metadata.ledger_manager, FormerLife(bookie_id)
+    manager.demand_complete_listings()
     await _look_through(manager, 0, found)
     async for scopes in manager.scopes():
         for scope_id in scopes:

@@ -18,9 +18,12 @@ READ_AT_ONCE = 500
 async def see_all_ledgers(factory: LedgerManagerFactory, membership: Membership | None) -> None:
     """Makes sure that a listing that begins now is this cluster's and lacks no ledger that exists already.
 
+    A later listing fails where the gateways' policy would leave ledgers out.
+
     Raises:
         BKException: It is the store of another cluster, or out of reach.
     """
+    factory.ledger_manager.demand_complete_listings()
     if membership is not None:
         await factory.registration_manager.verify(membership)
     await factory.catch_up(None)

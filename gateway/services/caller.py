@@ -13,6 +13,7 @@ Not its job: what a policy says (`runtime.security`); refusing calls that name n
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from contextvars import ContextVar
 from typing import NoReturn
 
@@ -120,6 +121,16 @@ class Caller:
             resource = Resource(scope_id)
             self.deny(action, resource, self.rights.decide(action, resource))
         return found
+
+    def require_all(self, actions: Iterable[Action], scope_id: int | None = None) -> None:
+        """Raises AccessDeniedException where the caller may not do all of these to all ledgers of the scope.
+
+        `scope_id` None: of every scope.
+        """
+        for action in actions:
+            if (rule := self.rights.narrowed_by(action, scope_id)) is not None:
+                resource = CLUSTER if scope_id is None else Resource(scope_id)
+                self.deny(action, resource, Decision(False, f"a complete listing is demanded, and {rule} narrows it"))
 
     def deny(self, action: Action, resource: Resource, decision: Decision, request_token: bytes = b"") -> None:
         """Raises AccessDeniedException, and writes it down."""

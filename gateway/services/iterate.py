@@ -55,6 +55,8 @@ MAX_LEDGERS_A_RESPONSE = 100_000
 MAX_METADATA_A_RESPONSE = 1_000
 """Maximum number of ledgers with metadata in one response, however small they are."""
 
+_SEEN_BY = (Action.LEDGER_LIST, Action.LEDGER_READ)
+
 _SUCCESS = StatusCode.SUCCESS
 
 _LEDGERS_A_SLICE = 64
@@ -87,7 +89,7 @@ class _Seen(ScopeView):
         """Raises AccessDeniedException where the caller may see nothing."""
         # Taken first: one that changes in between is looked at once more.
         self._policy = who.policy
-        super().__init__(who, request.ledger_scope_id, Action.LEDGER_LIST, Action.LEDGER_READ)
+        super().__init__(who, request.ledger_scope_id, *_SEEN_BY)
         self.administers = who.may_administer()
         self.left_out = 0
 
@@ -131,11 +133,14 @@ class Listing:
     async def iterate(self, request: GetLedgerRangesRequest) -> AsyncIterator[bytes]:
         """Yields all responses, encoded.
 
-        Raises IncorrectParameterException for an invalid request, AccessDeniedException, TooManyRequestsException,
+        Raises IncorrectParameterException for an invalid request, AccessDeniedException (also where a complete listing
+        is demanded and the policy would leave ledgers out), TooManyRequestsException,
         MetaStoreException.
         """
         _check(request)
         who = caller()
+        if who is not None and request.require_complete:
+            who.require_all(_SEEN_BY, request.ledger_scope_id)
         view = None if who is None else _Seen(who, request)
         with self._counted() if request.include_metadata or not sees_all(view) else nullcontext():
             async with aclosing(self._all(request, view)) as responses:
@@ -151,9 +156,11 @@ class Listing:
     async def scopes(self, request: ListScopesRequest) -> ListScopesResponse:
         """A page: at least _SCOPES of them, or all that are left; those that the caller may list.
 
-        The caller owes those that it may not list as well: the store has read them.
+        The caller owes those that it may not list as well: the store has read them. Raises AccessDeniedException.
         """
         who = caller()
+        if who is not None and request.require_complete:
+            who.require_all((Action.LEDGER_LIST,))
         response = ListScopesResponse(end=True)
         looked_at = 0
         async with aclosing(self._factory.ledger_manager.scopes(request.start_after)) as runs:  # type: ignore[type-var]

@@ -160,6 +160,16 @@ class Rights:
     def may_somewhere(self, action: Action) -> bool:
         return action in self._rules
 
+    def narrowed_by(self, action: Action, scope_id: int | None = None) -> str | None:
+        """The rule that keeps ledgers of a scope (None: of some scope) from the principal; None: it may have all."""
+        rules = self._rules.get(action)
+        if rules is None:
+            return NO_BINDING
+        if rules.every_scope is not None or (scope_id is not None and self.reach(action, scope_id) is Reach.ALL):
+            return None
+        own = None if scope_id is None else rules.of_own_ledger(unsigned_scope(scope_id))
+        return str(own or rules.bookies[0])
+
     def _deciding(self, rules: _Rules, action: Action, resource: Resource) -> Binding | None:
         if action.is_of_bookies:
             bookie_id = resource.bookie_id
@@ -193,6 +203,9 @@ class _WithoutPolicy(Rights):
 
     def may_somewhere(self, action: Action) -> bool:
         return self._decision.allowed
+
+    def narrowed_by(self, action: Action, scope_id: int | None = None) -> str | None:
+        return None if self._decision else self._decision.rule
 
 
 _EVERYTHING = _WithoutPolicy(Decision(True, "no policy: whoever is authenticated may do all"))

@@ -254,6 +254,7 @@ class _Renaming:
         self.failed: list[dict[str, object]] = []
 
     async def run(self, done: Callable[[int], None]) -> None:
+        self._bookkeeper.ledger_manager.demand_complete_listings()
         async for page in self._bookkeeper.list_ledgers():
             for record in page:
                 if self._limit is not None and self._named >= self._limit:

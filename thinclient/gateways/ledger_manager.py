@@ -83,6 +83,8 @@ class RpcLedgerManager(LedgerManager):
         self._gateways = gateways
         self._watch = MetadataWatch(gateways)
         self._rng = gateways.rng
+        self._complete = False
+        """Whether listings are demanded complete."""
 
     async def create(self, ledger_id: LedgerId | None, metadata: LedgerMetadata) -> LedgerRecord:
         request = self._creation(CreateRequest(ledger_id, metadata))
@@ -242,6 +244,9 @@ class RpcLedgerManager(LedgerManager):
             return
         raise code_error(response.code, response.message, what)
 
+    def demand_complete_listings(self) -> None:
+        self._complete = True
+
     def ledger_ranges(
         self, scope_id: int = 0, start_after: int | None = None, end_before: int | None = None
     ) -> AsyncIterator[Sequence[int]]:
@@ -250,7 +255,9 @@ class RpcLedgerManager(LedgerManager):
     async def _ranges(
         self, scope_id: int, start_after: int | None, end_before: int | None
     ) -> AsyncIterator[Sequence[int]]:
-        async for response in pages_of(self._gateways, scope_id, start_after, end_before, include_metadata=False):
+        async for response in pages_of(
+            self._gateways, scope_id, start_after, end_before, include_metadata=False, complete=self._complete
+        ):
             yield decode_ids(response.serialized_ranges)
 
     async def ledger_records(
@@ -258,12 +265,20 @@ class RpcLedgerManager(LedgerManager):
     ) -> AsyncIterator[list[LedgerRecord]]:
         """See the interface; 0 is the page size of the gateway, which lists ids and metadata together."""
         async for response in pages_of(
-            self._gateways, scope_id, start_after, end_before, include_metadata=True, limit=page_size
+            self._gateways,
+            scope_id,
+            start_after,
+            end_before,
+            include_metadata=True,
+            complete=self._complete,
+            limit=page_size,
         ):
             yield [self._record(ledger, "read a listed ledger") for ledger in response.ledgers]
 
     async def scopes(self, start_after: int = 0) -> AsyncIterator[Sequence[int]]:
-        request = wire.ListScopesRequest(start_after=start_after, min_revision=self._gateways.revision)
+        request = wire.ListScopesRequest(
+            start_after=start_after, min_revision=self._gateways.revision, require_complete=self._complete
+        )
         while True:
             response = await self._page_of_scopes(request)
             if response.scope_ids:
@@ -422,6 +437,7 @@ class RpcLedgerManagerFactory(LedgerManagerFactory):
 
     def join(self, membership: Membership) -> None:
         super().join(membership)
+        self._manager.demand_complete_listings()
         self.gateways.cluster = membership.instance_id
 
     async def revision(self) -> int:

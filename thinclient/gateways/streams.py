@@ -118,15 +118,22 @@ async def pages_of(
     before: int | None,
     *,
     include_metadata: bool,
+    complete: bool,
     limit: int = 0,
 ) -> AsyncIterator[wire.GetLedgerRangesResponse]:
-    """All non-empty pages of an iteration up to its end mark, resumed where it broke off."""
+    """All non-empty pages of an iteration up to its end mark, resumed where it broke off.
+
+    `complete`: it fails where the policy of the gateway would leave ledgers out.
+    """
     # A page may take the whole timeout; if it does not arrive, another gateway gets as long.
     attempts = gateways.attempts("list ledgers", 2 * gateways.timeout)
     while True:
         gateway = await attempts.next()
         request = wire.GetLedgerRangesRequest(
-            limit_per_response=limit, include_metadata=include_metadata, min_revision=gateways.revision
+            limit_per_response=limit,
+            include_metadata=include_metadata,
+            min_revision=gateways.revision,
+            require_complete=complete,
         )
         for name, value in (("ledger_scope_id", scope_id or None), ("start_after", after), ("end_before", before)):
             if value is not None:

@@ -89,20 +89,22 @@ class LedgerMetadataResponse(_message.Message):
     def __init__(self, code: _Optional[_Union[_status_pb2.StatusCode, str]] = ..., ledger_id: _Optional[int] = ..., version: _Optional[int] = ..., metadata: _Optional[_Union[_data_formats_pb2.LedgerMetadataFormat, _Mapping]] = ..., ledger_scope_id: _Optional[int] = ..., message: _Optional[str] = ..., revision: _Optional[int] = ..., event: _Optional[_Union[WatchEvent, str]] = ..., batch: _Optional[_Iterable[_Union[LedgerMetadataResponse, _Mapping]]] = ..., created_ms: _Optional[int] = ..., incarnation: _Optional[int] = ..., password_check: _Optional[_Union[PasswordCheck, _Mapping]] = ...) -> None: ...
 
 class GetLedgerRangesRequest(_message.Message):
-    __slots__ = ("limit_per_response", "ledger_scope_id", "start_after", "end_before", "include_metadata", "min_revision")
+    __slots__ = ("limit_per_response", "ledger_scope_id", "start_after", "end_before", "include_metadata", "min_revision", "require_complete")
     LIMIT_PER_RESPONSE_FIELD_NUMBER: _ClassVar[int]
     LEDGER_SCOPE_ID_FIELD_NUMBER: _ClassVar[int]
     START_AFTER_FIELD_NUMBER: _ClassVar[int]
     END_BEFORE_FIELD_NUMBER: _ClassVar[int]
     INCLUDE_METADATA_FIELD_NUMBER: _ClassVar[int]
     MIN_REVISION_FIELD_NUMBER: _ClassVar[int]
+    REQUIRE_COMPLETE_FIELD_NUMBER: _ClassVar[int]
     limit_per_response: int
     ledger_scope_id: int
     start_after: int
     end_before: int
     include_metadata: bool
     min_revision: int
-    def __init__(self, limit_per_response: _Optional[int] = ..., ledger_scope_id: _Optional[int] = ..., start_after: _Optional[int] = ..., end_before: _Optional[int] = ..., include_metadata: bool = ..., min_revision: _Optional[int] = ...) -> None: ...
+    require_complete: bool
+    def __init__(self, limit_per_response: _Optional[int] = ..., ledger_scope_id: _Optional[int] = ..., start_after: _Optional[int] = ..., end_before: _Optional[int] = ..., include_metadata: bool = ..., min_revision: _Optional[int] = ..., require_complete: bool = ...) -> None: ...
 
 class GetLedgerRangesResponse(_message.Message):
     __slots__ = ("code", "count", "serialized_ranges", "ledger_scope_id", "last_ledger_id", "end", "ledgers", "message", "cluster_instance_id", "left_out")
@@ -129,12 +131,14 @@ class GetLedgerRangesResponse(_message.Message):
     def __init__(self, code: _Optional[_Union[_status_pb2.StatusCode, str]] = ..., count: _Optional[int] = ..., serialized_ranges: _Optional[bytes] = ..., ledger_scope_id: _Optional[int] = ..., last_ledger_id: _Optional[int] = ..., end: bool = ..., ledgers: _Optional[_Iterable[_Union[LedgerMetadataResponse, _Mapping]]] = ..., message: _Optional[str] = ..., cluster_instance_id: _Optional[str] = ..., left_out: _Optional[int] = ...) -> None: ...
 
 class ListScopesRequest(_message.Message):
-    __slots__ = ("start_after", "min_revision")
+    __slots__ = ("start_after", "min_revision", "require_complete")
     START_AFTER_FIELD_NUMBER: _ClassVar[int]
     MIN_REVISION_FIELD_NUMBER: _ClassVar[int]
+    REQUIRE_COMPLETE_FIELD_NUMBER: _ClassVar[int]
     start_after: int
     min_revision: int
-    def __init__(self, start_after: _Optional[int] = ..., min_revision: _Optional[int] = ...) -> None: ...
+    require_complete: bool
+    def __init__(self, start_after: _Optional[int] = ..., min_revision: _Optional[int] = ..., require_complete: bool = ...) -> None: ...
 
 class ListScopesResponse(_message.Message):
     __slots__ = ("code", "scope_ids", "end", "last_scope_id", "message")

@@ -1,0 +1,144 @@
+"""Who concludes from what a listing lacks gets a complete one, or none: through gateways, on every store."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from bookgate.bookie.commands.cluster_info import _summary
+from bookgate.bookie.limbo.check import all_ledgers
+from bookgate.bookie.limbo.former_life import find_former_life
+from bookgate.bookie.membership.cookie import Cookie
+from bookgate.bookie.replication.ledger_pages import see_all_ledgers
+from bookgate.gateway.stores.drivers import create_factory
+from bookgate.ledger.errors import UnauthorizedAccessException
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.metadata import LedgerMetadata
+from bookgate.ledger.metadata_store import LedgerManagerFactory, Membership
+from bookgate.ledger.replication_control import records_of_all_scopes
+from bookgate.thinclient.gateways.ledger_manager import RpcLedgerManagerFactory
+from bookgate.thinclient.gateways.tokens import TokenSource
+from tests.integration.gateway.guarded import POLICY, Guarded
+
+pytestmark = pytest.mark.asyncio
+
+METADATA = LedgerMetadata.new(["b-1"], 1, 1)
+TWO_BINDINGS = """
+[roles.registers]
+actions = ["bookie.register", "cookie.*", "discovery.read"]
+[[bindings]]
+principals = ["token:stranger"]
+role = "registers"
+[[bindings]]
+principals = ["token:stranger"]
+role = "reader"
+scopes = ["0"]
+"""
+
+
+@pytest_asyncio.fixture
+async def gateway(metadata_uri: str, tmp_path: Path) -> AsyncIterator[Guarded]:
+    """With one ledger in scope 0 and one in scope 7, neither owned by anybody."""
+    factory = create_factory(metadata_uri)
+    await factory.initialize()
+    for ledger_id in (LedgerId.unscoped(1), LedgerId(7, 1)):
+        await factory.ledger_manager.create(ledger_id, METADATA)
+    cookie = Cookie("bookie-1", "/journal", "1\t/ledgers", await factory.registration_manager.cluster_instance_id())
+    await factory.registration_manager.write_cookie("bookie-1", cookie.encode(), None)
+    guarded = Guarded(tmp_path, factory, POLICY + TWO_BINDINGS)
+    guarded.port = await guarded.server.start()
+    yield guarded
+    await guarded.server.stop(0)
+    guarded.access.close()
+    await factory.close()
+
+
+@asynccontextmanager
+async def client(gateway: Guarded, name: str) -> AsyncIterator[RpcLedgerManagerFactory]:
+    factory = RpcLedgerManagerFactory(f"grpc://127.0.0.1:{gateway.port}", tokens=TokenSource(gateway.token(name)))
+    await factory.initialize()
+    yield factory
+    await factory.close()
+
+
+async def listed(factory: LedgerManagerFactory, scope_id: int = 0) -> list[int]:
+    return [number async for run in factory.ledger_manager.ledger_ranges(scope_id) for number in run]
+
+
+async def scopes(factory: LedgerManagerFactory) -> list[int]:
+    return [scope async for run in factory.ledger_manager.scopes() for scope in run]
+
+
+async def records(factory: LedgerManagerFactory) -> int:
+    return sum([len(page) async for page in records_of_all_scopes(factory.ledger_manager)])
+
+
+async def membership(factory: LedgerManagerFactory) -> Membership:
+    return Membership("bookie-1", (await factory.service_discovery.cluster_info()).instance_id)
+
+
+async def of_limbo(factory: LedgerManagerFactory) -> list[int]:
+    return await all_ledgers(factory, await membership(factory))
+
+
+async def of_an_audit(factory: LedgerManagerFactory) -> list[int]:
+    await see_all_ledgers(factory, await membership(factory))
+    return await listed(factory, 7)
+
+
+async def of_a_bookie(factory: LedgerManagerFactory) -> list[int]:
+    factory.join(await membership(factory))
+    return await listed(factory, 7)
+
+
+async def of_a_former_life(factory: LedgerManagerFactory) -> Any:
+    return await find_former_life(factory, "bookie-1")
+
+
+CONCLUDE: tuple[Callable[[LedgerManagerFactory], Awaitable[Any]], ...] = (
+    records,
+    of_limbo,
+    of_an_audit,
+    of_a_bookie,
+    of_a_former_life,
+)
+
+
+async def test_a_narrowed_principal_lists_what_it_sees_unless_it_demands_all(gateway: Guarded) -> None:
+    for name, scope_id, seen in (("elsewhere", 7, [1]), ("team-a", 0, []), ("stranger", 0, [1])):
+        async with client(gateway, name) as factory:
+            assert await listed(factory, scope_id) == seen
+            assert await scopes(factory) == ([] if name == "stranger" else [7])
+            factory.ledger_manager.demand_complete_listings()
+            with pytest.raises(UnauthorizedAccessException, match=f"token:{name} .*complete listing.* binding"):
+                await scopes(factory)
+    async with client(gateway, "elsewhere") as factory:
+        factory.ledger_manager.demand_complete_listings()
+        assert await listed(factory, 7) == [1], "nothing of this scope is left out"
+    async with client(gateway, "team-a") as factory:
+        factory.ledger_manager.demand_complete_listings()
+        with pytest.raises(UnauthorizedAccessException, match=r"token:team-a .*scope:0.* binding"):
+            await listed(factory)
+    assert gateway.audit()[-1]["outcome"] == "denied"
+
+
+async def test_whoever_concludes_from_absence_demands_all(gateway: Guarded) -> None:
+    for conclude in CONCLUDE:
+        async with client(gateway, "bookie-1") as factory:
+            await conclude(factory)
+        async with client(gateway, "stranger") as factory:
+            with pytest.raises(UnauthorizedAccessException, match="complete listing"):
+                await conclude(factory)
+
+
+async def test_an_administrator_counts_all_ledgers_or_none(gateway: Guarded) -> None:
+    async with client(gateway, "admin") as factory:
+        assert (await _summary(factory)).ledgers == 1
+    async with client(gateway, "team-a") as factory:
+        with pytest.raises(UnauthorizedAccessException, match="complete listing"):
+            await _summary(factory)
