@@ -55,6 +55,11 @@ def halves_of(number: int) -> tuple[int, int]:
     return _signed(number >> 64), _signed(number & HALF_MASK)
 
 
+def is_number(number: int) -> bool:
+    """Whether a ledger id has this number."""
+    return 0 <= number <= MAX_UNSCOPED or _TWO_64 <= number < 1 << 128
+
+
 def scope_of(number: int) -> int:
     """The signed scope of a number."""
     return _signed(number >> 64) if number >= _TWO_64 else 0
@@ -70,6 +75,11 @@ def by_scope(numbers: Iterable[int]) -> Iterator[tuple[int, list[int]]]:
 def ledger_name(number: int) -> str:
     """How people are told of the ledger with this number, which may be none that exists."""
     return str(number) if number < _TWO_64 else f"{number:032x}"
+
+
+def number_in_json(number: int) -> int | str:
+    """The same for programs, whose numbers often have no 128 bits."""
+    return number if number < _TWO_64 else ledger_name(number)
 
 
 def id_array(numbers: Iterable[int]) -> MutableSequence[int]:

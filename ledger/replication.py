@@ -20,7 +20,7 @@ from google.protobuf import text_format
 from google.protobuf.message import DecodeError, Message
 
 from bookgate.ledger.errors import IncorrectParameterException, MetadataFormatException
-from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.ledger_id import MAX_UNSCOPED, is_number
 from bookgate.ledger.protobuf_text import quoted, top_level_fields
 from bookgate.protos.bookkeeper.proto.data_formats_pb2 import (
     AuditorVoteFormat,
@@ -38,14 +38,16 @@ LAYOUT = b'type: "BASIC"\nversion: 1\n'
 """The only layout of the marks' tree that there is."""
 
 _MARK_FIELDS = {field.name for field in UnderreplicatedLedgerFormat.DESCRIPTOR.fields}
-_MARK_NAME = re.compile(r"urL(\d{10,19})")
+_MARK_NAME = re.compile(r"urL(\d{10,19})", re.ASCII)
+_SCOPED_MARK_NAME = re.compile(r"urL([0-9a-f]{32})")
 
 
 @dataclass(frozen=True, slots=True)
 class UnderreplicatedLedger:
-    """A mark: ledger `ledger_id` (of scope 0) needs repair."""
+    """A mark: a ledger needs repair."""
 
     ledger_id: int
+    """Its number."""
     replicas: tuple[str, ...] = ()
     """Bookies whose copies are missing; none: the ledger is only misplaced."""
     ctime_ms: int | None = None
@@ -87,35 +89,34 @@ class UnderreplicatedLedger:
         return cls(ledger_id, tuple(message.replica), ctime, unknown)
 
 
-def check_markable(ledger_id: int) -> int:
-    """Returns the id. Raises IncorrectParameterException for one that no mark can carry: negative, or above 63 bits."""
-    if not 0 <= ledger_id < 1 << 63:
-        raise IncorrectParameterException(f"ledger {ledger_id} can't be marked: marks have ids from 0 to 2**63 - 1")
-    return ledger_id
+def check_markable(number: int) -> int:
+    """Returns the number. Raises IncorrectParameterException for one that no ledger has."""
+    if not is_number(number):
+        raise IncorrectParameterException(
+            f"ledger {number} can't be marked: without a scope, ids are from 0 to 2**63 - 1, with one they are the "
+            "128 bits as one number"
+        )
+    return number
 
 
-def markable(ledger_id: LedgerId) -> int:
-    """The id by which a ledger is marked. Raises IncorrectParameterException outside scope 0, where no marks exist."""
-    if ledger_id.scope_id:
-        raise IncorrectParameterException(f"ledger {ledger_id} can't be marked: marks exist in scope 0 only")
-    return check_markable(ledger_id.low)
+def mark_name(number: int) -> str:
+    """Name of a ledger's mark, and of its lock: `urL` and its id, or its qualified name."""
+    return f"urL{check_markable(number):010d}" if number <= MAX_UNSCOPED else f"urL{check_markable(number):032x}"
 
 
-def mark_name(ledger_id: int) -> str:
-    """Name of a ledger's mark, and of its lock."""
-    return f"urL{check_markable(ledger_id):010d}"
-
-
-def mark_directories(ledger_id: int) -> tuple[str, str, str, str]:
-    """Names of the four directories above a mark, from the top."""
-    digits = f"{check_markable(ledger_id):016x}"
-    return digits[0:4], digits[4:8], digits[8:12], digits[12:16]
+def mark_directories(number: int) -> tuple[str, ...]:
+    """Names of the directories above a mark, from the top: four, or eight for a ledger with a scope."""
+    digits = f"{check_markable(number):016x}" if number <= MAX_UNSCOPED else f"{check_markable(number):032x}"
+    return tuple(digits[at : at + 4] for at in range(0, len(digits), 4))
 
 
 def ledger_id_of_mark(name: str) -> int | None:
-    """The ledger id in the name of a mark or lock; None for any other name."""
+    """The number of the ledger in the name of a mark or lock; None for any other name."""
+    if (scoped := _SCOPED_MARK_NAME.fullmatch(name)) is not None:
+        number = int(scoped[1], 16)
+        return number if number > MAX_UNSCOPED and is_number(number) else None
     found = _MARK_NAME.fullmatch(name)
-    return int(found[1]) if found and int(found[1]) < 1 << 63 else None
+    return int(found[1]) if found and int(found[1]) <= MAX_UNSCOPED else None
 
 
 def encode_lock(holder: str) -> bytes:

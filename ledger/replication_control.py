@@ -5,7 +5,7 @@ only these do not know of bookies that are to be emptied. A bookie is emptied by
 marks its ledgers and workers move them, whoever asked is gone or not. It is empty when no ledger's metadata name it,
 which marks do not tell.
 
-Only ledgers of scope 0 take part, as only they can be marked.
+Ledgers are named by their numbers.
 
 Not its job: what auditor and workers do (`bookie.replication`), how it is asked for and shown.
 """

@@ -7,6 +7,9 @@ Locks and votes belong to the process that made them, and end with its connectio
 ZooKeeper session or a lease is over, whoever held them is told (`LockLost`, `VoteState.LOST`) and has nothing any more.
 What must happen under the lock goes through `write_ledger`, where the store itself checks the lock.
 
+A ledger is named by its number (`bookgate.ledger.ledger_id`), so that none with a scope is ever taken for one without
+(D1).
+
 Invariants: a mark that was made again is never deleted by who saw the former one (R8); at most one holder of a ledger's
 lock (R4); what an ended session or lease held has no effect after its end (R17).
 
@@ -36,6 +39,7 @@ class LedgerLock:
     """A lock that `try_lock` has given. Two locks of a ledger, one after the other, are not equal."""
 
     ledger_id: int
+    """The ledger's number."""
     token: str
     """Distinguishes it from every other lock; means something to the store only."""
 
@@ -122,9 +126,10 @@ class FeedLost:
 
 @dataclass(frozen=True, slots=True)
 class LedgersTouched:
-    """These ledgers of scope 0 may have been created, changed or removed: read them. Told while the feed runs."""
+    """These ledgers may have been created, changed or removed: read them. Told while the feed runs."""
 
     ledger_ids: Collection[int]
+    """Numbers."""
 
 
 LedgerFeedEvent = FeedBegan | FeedLost | LedgersTouched
@@ -157,11 +162,11 @@ class RecordKind(enum.Enum):
     DRAINING_BOOKIE = "draining"
     """Key: a bookie id that is to be emptied."""
     UNRECOVERABLE_LEDGER = "unrecoverable"
-    """Key: a ledger id in decimal. Why it can't be repaired."""
+    """Key: a ledger's number in decimal. Why it can't be repaired."""
     CORRUPT_LEDGER = "corrupt"
-    """Key: a ledger id in decimal. Which of its copies a scrub found damaged."""
+    """Key: a ledger's number in decimal. Which of its copies a scrub found damaged."""
     TASK = "tasks"
-    """Key: a ledger id in decimal. What workers have begun of its repair."""
+    """Key: a ledger's number in decimal. What workers have begun of its repair."""
     CANDIDATE = "candidates"
     """Key: a bookie id that stands in votes. It is a process of Bookgate that casts them."""
     PROGRESS = "progress"
@@ -201,7 +206,7 @@ class ReplicationMetadata(ABC):
         """Marks a ledger as under-replicated, or adds to its mark. Always gives the mark a new version (R8).
 
         Args:
-            ledger_id: The ledger, of scope 0.
+            ledger_id: The ledger.
             replicas: Bookies whose copies are missing; none if the ledger is only misplaced.
             ctime_ms: The time now, in milliseconds since 1970; None writes no time. A mark keeps its first time.
 
@@ -223,12 +228,12 @@ class ReplicationMetadata(ABC):
 
     @abstractmethod
     def marks(self, start_after: int | None = None, page_size: int = 1000) -> AsyncIterator[Sequence[Mark]]:
-        """Lists all marks in ascending order of ledger id, as pages that are not empty.
+        """Lists all marks in ascending order of their ledgers' numbers, as pages that are not empty.
 
         A mark that exists throughout the listing appears exactly once. A listing that can't be completed raises.
 
         Args:
-            start_after: Lists only ids above this one.
+            start_after: Lists only those above this number.
             page_size: Most marks on a page.
 
         Yields:
@@ -276,7 +281,7 @@ class ReplicationMetadata(ABC):
 
     @abstractmethod
     async def lock_holders(self) -> Mapping[int, str]:
-        """All locks that anybody holds: ledger id, and the holder as it names itself."""
+        """All locks that anybody holds: the ledger's number, and the holder as it names itself."""
 
     @abstractmethod
     async def write_ledger(self, lock: LedgerLock, metadata: LedgerMetadata, expected_version: int) -> LedgerRecord:

@@ -24,9 +24,10 @@ from bookgate.bookie.collection.options import GarbageCollectionConfig
 from bookgate.bookie.collection.statistics import GcStatistics
 from bookgate.bookie.storage.storage import LedgerStorage
 from bookgate.ledger.errors import BKException, IllegalOpException
-from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.ledger_id import LedgerId, ledger_name
 from bookgate.ledger.metadata import LedgerMetadata
 from bookgate.ledger.metadata_store import LedgerManagerFactory, LedgerRecord, Membership
+from bookgate.ledger.number_set import NumberArray
 from bookgate.ledger.replication_store import LedgerLock, ReplicationMetadata
 from bookgate.runtime.logs import log_event
 
@@ -83,14 +84,23 @@ class OverReplicatedCollector:
 
     async def _collect(self, replication: ReplicationMetadata) -> None:
         await self._verify()
-        local = await self._in_thread(self._storage.ledger_ids)
+        unscoped = await self._in_thread(self._storage.ledger_ids)
+        local = NumberArray(unscoped)
+        local.extend(await self._in_thread(self._storage.scoped_ledgers))
         surplus: list[int] = []
         for start in range(0, len(local), _READ_AT_ONCE):
             surplus += await self._surplus_of(local[start : start + _READ_AT_ONCE])
         due = self._quarantine.due(surplus, self._clock())
         config = self._config
         if is_mass_deletion(len(due), len(local), config.max_deleted_share, config.mass_deletion_ledgers):
-            log_event(_log, "surplus_held_back", logging.ERROR, count=len(due), of=len(local), first_ledger=due[0])
+            log_event(
+                _log,
+                "surplus_held_back",
+                logging.ERROR,
+                count=len(due),
+                of=len(local),
+                first_ledger=ledger_name(due[0]),
+            )
             return
         for number in due:
             await self._collect_one(replication, number)
@@ -99,7 +109,7 @@ class OverReplicatedCollector:
         """The ledgers that are over-replicated according to their metadata; those whose metadata can't be read are
         not.
         """
-        ids = [LedgerId.unscoped(number) for number in numbers]
+        ids = [LedgerId.of_number(number) for number in numbers]
         answers = await self._within_timeout(self._metadata.ledger_manager.read_many(ids))
         if self._config.metadata_rate > 0:
             await asyncio.sleep(len(ids) / self._config.metadata_rate)
@@ -126,7 +136,7 @@ class OverReplicatedCollector:
     async def _still_surplus(self, replication: ReplicationMetadata, lock: LedgerLock) -> bool:
         """Checks again while the lock is held, in a store that has caught up with everything before that."""
         await self._verify()
-        ledger_id = LedgerId.unscoped(lock.ledger_id)
+        ledger_id = LedgerId.of_number(lock.ledger_id)
         record = await self._within_timeout(self._metadata.ledger_manager.read(ledger_id))
         return self._is_surplus(record) and await self._within_timeout(replication.is_held(lock))
 
@@ -135,7 +145,7 @@ class OverReplicatedCollector:
         self._statistics.over_replicated_ledgers += len(deleted)
         self._statistics.active_ledgers -= len(deleted)
         if deleted:
-            log_event(_log, "surplus_collected", ledger=number)
+            log_event(_log, "surplus_collected", ledger=ledger_name(number))
 
     async def _verify(self) -> None:
         """Raises WrongClusterException, or the error of a store that does not catch up."""

@@ -21,13 +21,15 @@ from bookgate.bookie.replication.copies.copying import Copied
 from bookgate.bookie.replication.repairs.by_hand import End, Ended, Order, Plan, Recovery, make_plan
 from bookgate.bookie.replication.repairs.tools import WorkerTools
 from bookgate.ledger import replication_control as control
-from bookgate.ledger.errors import IllegalOpException
+from bookgate.ledger.errors import IllegalOpException, IncorrectParameterException
+from bookgate.ledger.ledger_id import ledger_name, number_in_json
 from bookgate.ledger.metadata_store import LedgerManagerFactory
-from bookgate.runtime.command_line.output import AsJson, fail, print_json, print_result, print_table
+from bookgate.runtime.command_line.output import WRONG_USAGE, AsJson, fail, print_json, print_result, print_table
 from bookgate.runtime.command_line.tables import Table
 from bookgate.runtime.estimates import Progress
 from bookgate.thinclient.commands.client_options import Gateways, client_config, complete_bookie, with_metadata
 from bookgate.thinclient.commands.draining import duration
+from bookgate.thinclient.commands.ledger_naming import parse_ledger
 from bookgate.thinclient.config import ClientConfig
 
 _MIB = 1024 * 1024
@@ -54,7 +56,10 @@ def recover(
         typer.Argument(metavar="BOOKIE", help="Ids.", show_default=False, autocompletion=complete_bookie),
     ] = None,
     ledgers: Annotated[
-        list[int] | None, typer.Option("--ledger", "-l", min=0, help="Only this ledger; may be given several times.")
+        list[str] | None,
+        typer.Option(
+            "--ledger", "-l", help="Only this ledger: an id, a qualified name or a UUID; may be given several times."
+        ),
     ] = None,
     dry_run: DryRun = False,
     skip_open: SkipOpen = False,
@@ -69,7 +74,7 @@ def recover(
     A bookie that is not registered counts as lost at once, and a ledger that is written there is closed after the
     grace, if its writer has not gone on elsewhere by then. One that is registered is emptied while it serves: make it
     read-only first. With --ledger alone those ledgers get the copies that they lack. Cookies stay. Broken off, it may
-    be run again. Exit code 1 when a ledger could not be moved. Ledgers of scopes take no part.
+    be run again. Exit code 1 when a ledger could not be moved.
 
     JSON: {"ledgers": how many named them, "moved", "deleted": meanwhile, "skipped": open ones, "left": [{"ledger_id",
     "state": "still written" | "unrecoverable" | "failed", "reason"}], "unreadable": [ledgers with damaged metadata],
@@ -81,7 +86,11 @@ def recover(
     """
     if not bookies and not ledgers:
         fail("name bookies, or ledgers with --ledger")
-    order = Order(frozenset(bookies or ()), tuple(dict.fromkeys(ledgers or ())), None, skip_open, grace)
+    try:
+        numbers = [parse_ledger(name).number for name in ledgers or ()]
+    except IncorrectParameterException as error:
+        fail(str(error), WRONG_USAGE)
+    order = Order(frozenset(bookies or ()), tuple(dict.fromkeys(numbers)), None, skip_open, grace)
     config = client_config(context, gateways)
 
     async def work(factory: LedgerManagerFactory) -> tuple[Plan, Mapping[int, Ended], Copied]:
@@ -146,12 +155,6 @@ async def _taken_out(factory: LedgerManagerFactory, order: Order, old: str) -> b
     if found is not None and found.registered:
         _note(f"bookie {old} is empty; stop it, then `bookgate bookie decommission {old}` removes its cookie")
         return False
-    async for page in control.ledgers_naming(factory.ledger_manager, old):
-        if page:
-            _note(
-                f"ledger {page[0].ledger_id} has a scope and names bookie {old}; nothing moves it, so the cookie stays"
-            )
-            return False
     return await control.remove_emptied(factory, old)
 
 
@@ -212,15 +215,16 @@ def _show_plan(plan: Plan, as_json: bool) -> None:
         "fragments": sum(each.fragments for each in plan.ledgers),
         "entries": sum(each.entries for each in plan.ledgers),
         "bytes": sum(each.bytes for each in plan.ledgers),
-        "unreadable": list(plan.unreadable),
+        "unreadable": [number_in_json(number) for number in plan.unreadable],
     }
     if as_json:
-        print_json({"ledgers": [asdict(each) for each in plan.ledgers], **sums})
+        rows = [{**asdict(each), "ledger_id": number_in_json(each.ledger_id)} for each in plan.ledgers]
+        print_json({"ledgers": rows, **sums})
         return
     table = Table("ledger", "", "fragments", "entries", "bytes", "copies left")
     for each in plan.ledgers:
         cells = (each.fragments, each.entries, each.bytes, each.copies_left)
-        table.add_row(str(each.ledger_id), "open" if each.is_open else "", *(f"{cell:,}" for cell in cells))
+        table.add_row(ledger_name(each.ledger_id), "open" if each.is_open else "", *(f"{cell:,}" for cell in cells))
     print_table(table)
     print_result({"ledgers": len(plan.ledgers), **sums}, as_json=False)
 
@@ -229,7 +233,7 @@ def _show_result(plan: Plan, ended: Mapping[int, Ended], copied: Copied, as_json
     """Exit code 1 if a ledger was not moved."""
     counts = Counter(each.end for each in ended.values())
     left = [
-        {"ledger_id": ledger_id, "state": each.end.value, "reason": each.reason}
+        {"ledger_id": number_in_json(ledger_id), "state": each.end.value, "reason": each.reason}
         for ledger_id, each in sorted(ended.items())
         if each.end in _NOT_DONE
     ]
@@ -239,7 +243,7 @@ def _show_result(plan: Plan, ended: Mapping[int, Ended], copied: Copied, as_json
         "deleted": counts[End.DELETED],
         "skipped": counts[End.SKIPPED],
         "left": left,
-        "unreadable": list(plan.unreadable),
+        "unreadable": [number_in_json(number) for number in plan.unreadable],
         "entries_copied": copied.entries,
         "bytes_copied": copied.bytes,
         **more,

@@ -216,10 +216,10 @@ class LimboCheck:
             return None
 
     async def _mark(self, ledger_id: LedgerId) -> None:
-        if self._marks is None or ledger_id.scope_id or ledger_id.number in self._marked:
+        if self._marks is None or ledger_id.number in self._marked:
             return
         try:
-            await self._marks.mark(ledger_id.low, [self._membership.bookie_id], int(time.time() * 1000))
+            await self._marks.mark(ledger_id.number, [self._membership.bookie_id], int(time.time() * 1000))
         except MetadataFormatException:
             pass  # it is marked, and a worker looks at it
         except BKException as error:

@@ -1,15 +1,17 @@
-"""Reads the metadata of many ledgers for an auditor: deleted ones are left out, damaged ones reported.
+"""Lists the ledgers of all scopes, and reads their metadata, for an auditor: deleted ones are left out, damaged ones
+reported. Ledgers are named by their numbers: those of scope 0 come first, the others scope by scope.
 
 Unbounded ledgers are left out as well: auto-recovery has no rules for them (their writer keeps every fragment but the
 last fully replicated, and copies would need its term). docs/protocol/unbounded-ledgers.md#metadata."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 
 from bookgate.ledger.errors import MetadataFormatException, NoSuchLedgerExistsOnMetadataServerException
-from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.ledger_id import MAX_UNSCOPED, LedgerId, halves_of, number_of, scope_of
 from bookgate.ledger.metadata_store import LedgerManager, LedgerManagerFactory, LedgerRecord, Membership
+from bookgate.ledger.number_set import NumberArray
 
 READ_AT_ONCE = 500
 """Ledgers of a page."""
@@ -32,13 +34,12 @@ async def see_all_ledgers(factory: LedgerManagerFactory, membership: Membership 
 async def read_page(
     manager: LedgerManager, numbers: Iterable[int], unreadable: Callable[[LedgerId, MetadataFormatException], None]
 ) -> list[LedgerRecord]:
-    """The records of those ledgers of scope 0 that exist, are ordinary and can be read; `unreadable` is told of damaged
-    ones.
+    """The records of those ledgers that exist, are ordinary and can be read; `unreadable` is told of damaged ones.
 
     Raises:
         BKException: Any other failure of the store.
     """
-    ids = [LedgerId.unscoped(number) for number in numbers]
+    ids = [LedgerId.of_number(number) for number in numbers]
     page: list[LedgerRecord] = []
     for ledger_id, record in zip(ids, await manager.read_many(ids), strict=True):
         if isinstance(record, LedgerRecord):
@@ -53,7 +54,47 @@ async def read_page(
 async def all_pages(
     manager: LedgerManager, unreadable: Callable[[LedgerId, MetadataFormatException], None]
 ) -> AsyncIterator[list[LedgerRecord]]:
-    """Lists all ledgers of scope 0 in order, in such pages. Raises what `read_page` raises."""
-    async for run in manager.ledger_ranges(0):
-        for start in range(0, len(run), READ_AT_ONCE):
-            yield await read_page(manager, run[start : start + READ_AT_ONCE], unreadable)
+    """Lists all ledgers in order, in such pages. Raises what `read_page` raises."""
+    async for numbers in number_pages(manager):
+        yield await read_page(manager, numbers, unreadable)
+
+
+async def number_pages(manager: LedgerManager, start_after: int | None = None) -> AsyncIterator[Sequence[int]]:
+    """The numbers of all ledgers above one, ascending, `READ_AT_ONCE` together at most; those with a scope together.
+
+    Raises:
+        BKException: The listing can't be completed.
+    """
+    after = -1 if start_after is None else start_after
+    if after <= MAX_UNSCOPED:
+        async for run in manager.ledger_ranges(0, start_after=start_after):
+            for start in range(0, len(run), READ_AT_ONCE):
+                yield run[start : start + READ_AT_ONCE]
+    page: list[int] = []
+    # With random ids each ledger has a scope to itself.
+    async for run in _scoped_runs(manager, after):
+        page += run
+        while len(page) >= READ_AT_ONCE:
+            yield page[:READ_AT_ONCE]
+            page = page[READ_AT_ONCE:]
+    if page:
+        yield page
+
+
+async def all_numbers(manager: LedgerManager) -> NumberArray:
+    """The numbers of all ledgers, ascending, for who goes through them slowly. Raises as `number_pages`."""
+    found = NumberArray()
+    async for page in number_pages(manager):
+        found.extend(page)
+    return found
+
+
+async def _scoped_runs(manager: LedgerManager, after: int) -> AsyncIterator[list[int]]:
+    begun = scope_of(after)
+    if begun:
+        async for lows in manager.ledger_ranges(begun, start_after=halves_of(after)[1]):
+            yield [number_of(begun, low) for low in lows]
+    async for scopes in manager.scopes(begun):
+        for scope_id in scopes:
+            async for lows in manager.ledger_ranges(scope_id):
+                yield [number_of(scope_id, low) for low in lows]

@@ -30,7 +30,6 @@ from bookgate.ledger.errors import (
 )
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata_store import LedgerManagerFactory, Versioned
-from bookgate.ledger.replication import markable
 from bookgate.ledger.replication_progress import ClusterProgress, Danger, cluster_progress
 from bookgate.ledger.replication_store import Mark, RecordKind, ReplicationMetadata
 from bookgate.ledger.replication_survey import Survey, missed_bookies, survey
@@ -156,7 +155,7 @@ def auto_recovery_route(view: RecoveryView) -> Route:
 async def repair_of(factory: LedgerManagerFactory, ledger_id: LedgerId) -> dict[str, Any] | None:
     """What the marks say of one ledger; None if it needs no repair, or takes no part in auto-recovery."""
     try:
-        number = markable(ledger_id)
+        number = ledger_id.number
         store = factory.replication_metadata
         mark = await store.read_mark(number)
         if mark is None:

@@ -12,11 +12,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
-from pyroaring import BitMap64
-
 from bookgate.gateway.services.caller import require_still
 from bookgate.ledger.errors import IllegalOpException
 from bookgate.ledger.metadata_store import LedgerManagerFactory
+from bookgate.ledger.number_set import NumberSet
+from bookgate.ledger.replication_messages import scoped_field
 from bookgate.ledger.replication_store import FeedBegan, FeedLost, LedgerFeed, LedgerFeedEvent, LedgersTouched
 from bookgate.protos.bookkeeper.gateway.v1 import replication_service_pb2 as pb
 from bookgate.runtime.security.actions import Action
@@ -32,7 +32,7 @@ class LedgerFeedStream:
     def __init__(self, factory: LedgerManagerFactory) -> None:
         self._factory = factory
         self._lost = self._began = False
-        self._touched = BitMap64()
+        self._touched = NumberSet()
         self._answered: list[int] = []
         self._news = asyncio.Event()
         self._ended = False
@@ -72,17 +72,16 @@ class LedgerFeedStream:
         self._news.clear()
         if not (self._lost or self._began or self._touched or self._answered):
             return None
-        response = pb.WatchLedgersResponse(lost=self._lost, began=self._began)
+        response = pb.WatchLedgersResponse(lost=self._lost, began=self._began, every_scope=self._began)
         self._lost = self._began = False
-        if len(self._touched) > _MOST_IDS:
-            part = BitMap64(list(self._touched)[:_MOST_IDS])
-            response.ledger_ids.extend(part)
-            self._touched -= part
-            return response
-        response.ledger_ids.extend(self._touched)
-        response.answered.extend(self._answered)
-        self._touched.clear()
-        self._answered.clear()
+        for number in self._touched.take_first(_MOST_IDS):
+            if (scoped := scoped_field(number)) is None:
+                response.ledger_ids.append(number)
+            else:
+                response.scoped_ledgers.append(scoped)
+        if not self._touched:
+            response.answered.extend(self._answered)
+            self._answered.clear()
         return response
 
     async def _answer(self, feed: LedgerFeed, requests: AsyncIterator[pb.WatchLedgersRequest]) -> None:

@@ -34,10 +34,11 @@ from bookgate.ledger.errors import (
     TooManyRequestsException,
     UnknownOutcomeException,
 )
-from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.ledger_id import MAX_UNSCOPED, LedgerId
 from bookgate.ledger.metadata_codec import from_format, without_password
 from bookgate.ledger.metadata_store import LedgerManagerFactory
 from bookgate.ledger.replication import PeriodicCheck
+from bookgate.ledger.replication_messages import id_field, number_in, number_in_scope, scoped_field
 from bookgate.ledger.replication_store import (
     DelayChanged,
     DrainsChanged,
@@ -236,7 +237,7 @@ class ReplicationService(ReplicationServiceServicer):
                 metadata = without_password(from_format(request.metadata))
             except MetadataFormatException as error:
                 raise IncorrectParameterException(str(error)) from error
-            ledger_id = LedgerId.unscoped(session.locked_ledger(request.token))
+            ledger_id = LedgerId.of_number(session.locked_ledger(request.token))
             if (who := caller()) is not None:
                 who.subject = str(ledger_resource(ledger_id, None))
             stored = (await self._factory.ledger_manager.read(ledger_id)).metadata
@@ -264,27 +265,30 @@ class ReplicationService(ReplicationServiceServicer):
     async def Mark(self, request: pb.MarkRequest, context: Context) -> pb.MarkResponse:
         async def work() -> pb.MarkResponse:
             ctime = request.ctime_ms if request.HasField("ctime_ms") else None
-            return pb.MarkResponse(mark=_mark(await self._store.mark(request.ledger_id, request.replicas, ctime)))
+            return pb.MarkResponse(mark=_mark(await self._store.mark(number_in(request), request.replicas, ctime)))
 
         return await self._answer(context, "Mark", pb.MarkResponse, work)
 
     async def ListMarks(self, request: pb.ListMarksRequest, context: Context) -> pb.ListMarksResponse:
         async def work() -> pb.ListMarksResponse:
             if request.HasField("ledger_id"):
-                mark = await self._store.read_mark(request.ledger_id)
+                mark = await self._store.read_mark(number_in(request))
                 return pb.ListMarksResponse(marks=[] if mark is None else [_mark(mark)])
             start = request.start_after if request.HasField("start_after") else None
+            if request.HasField("start_after_scoped"):
+                start = number_in_scope(request.start_after_scoped)
             size = min(max(request.page_size, 1), _MOST_MARKS)
             async with aclosing(self._store.marks(start, size)) as pages:  # type: ignore[type-var]
                 async for page in pages:
-                    return pb.ListMarksResponse(marks=[_mark(mark) for mark in page])
+                    told = [mark for mark in page if request.every_scope or mark.value.ledger_id <= MAX_UNSCOPED]
+                    return pb.ListMarksResponse(marks=[_mark(mark) for mark in told])
             return pb.ListMarksResponse()
 
         return await self._answer(context, "ListMarks", pb.ListMarksResponse, work)
 
     async def DeleteMark(self, request: pb.DeleteMarkRequest, context: Context) -> pb.DeleteMarkResponse:
         async def work() -> pb.DeleteMarkResponse:
-            deleted = await self._store.delete_mark(request.ledger_id, request.expected_version)
+            deleted = await self._store.delete_mark(number_in(request), request.expected_version)
             return pb.DeleteMarkResponse(deleted=deleted)
 
         return await self._answer(context, "DeleteMark", pb.DeleteMarkResponse, work)
@@ -292,7 +296,10 @@ class ReplicationService(ReplicationServiceServicer):
     async def ListClaims(self, request: pb.ListClaimsRequest, context: Context) -> pb.ListClaimsResponse:
         async def work() -> pb.ListClaimsResponse:
             holders = await self._store.lock_holders()
-            locks = [pb.HeldLock(ledger_id=number, holder=holder) for number, holder in sorted(holders.items())]
+            locks = [
+                pb.HeldLock(ledger_id=id_field(number), holder=holder, scoped=scoped_field(number))
+                for number, holder in sorted(holders.items())
+            ]
             return pb.ListClaimsResponse(locks=locks, auditor=await self._store.auditor())
 
         return await self._answer(context, "ListClaims", pb.ListClaimsResponse, work)
@@ -399,10 +406,10 @@ class ReplicationService(ReplicationServiceServicer):
 async def _claim(session: ReplicationSession, request: pb.ClaimRequest) -> pb.ClaimResponse:
     action = request.WhichOneof("action")
     if action == "try_lock":
-        lock = await session.try_lock(request.number, request.try_lock.ledger_id, request.try_lock.holder)
+        lock = await session.try_lock(request.number, number_in(request.try_lock), request.try_lock.holder)
         return pb.ClaimResponse(token=None if lock is None else lock.token)
     if action == "release_lock":
-        await session.release(request.number, request.release_lock.ledger_id)
+        await session.release(request.number, number_in(request.release_lock))
     elif action == "check_lock":
         return pb.ClaimResponse(held=await session.is_held(request.check_lock))
     elif action == "stand":
@@ -440,7 +447,8 @@ def _change(what: ReplicationEvent | VoteEvent) -> pb.AttendResponse:
 
 
 def _mark(mark: Mark) -> pb.StoredMark:
-    return pb.StoredMark(ledger_id=mark.value.ledger_id, version=mark.version, content=mark.value.encode())
+    number, content = mark.value.ledger_id, mark.value.encode()
+    return pb.StoredMark(ledger_id=id_field(number), version=mark.version, content=content, scoped=scoped_field(number))
 
 
 def _named(kind: Callable[[str], Any], name: str) -> Any:

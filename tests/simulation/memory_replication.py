@@ -435,7 +435,7 @@ class MemoryReplication(ReplicationMetadata):
         def write() -> LedgerRecord:
             if self.session.locks.get(lock.ledger_id) != lock:
                 raise LockLostException(f"the lock of ledger {lock.ledger_id} is lost")
-            ledger_id = LedgerId.unscoped(lock.ledger_id)
+            ledger_id = LedgerId.of_number(lock.ledger_id)
             before = self._store.found(ledger_id)
             if before.version == expected_version:
                 for hear in self._state.on_repair:

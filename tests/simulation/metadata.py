@@ -180,8 +180,7 @@ class MemoryMetadata:
             self.tell(process, listener, ledger_id, after)
         if after is None:
             self.ledger_listeners.pop(ledger_id, None)
-        if ledger_id.scope_id == 0:
-            self.replication.ledger_changed(ledger_id.low)
+        self.replication.ledger_changed(ledger_id.number)
 
     def tell(self, process: Process, listener: Callable[..., None], *what: object) -> None:
         """Calls back in a process, one way later."""

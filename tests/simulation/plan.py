@@ -251,6 +251,8 @@ class Plan:
 
 _SCOPED = 0.6
 """Of the worlds that may have scopes; a third of all, about."""
+_SCOPED_REPAIRS = 0.5
+"""Of those with auto-recovery, some of which have large ids instead."""
 _SCOPES = (0, 1, -1, 1 << 40, 7, -(1 << 63))
 
 
@@ -320,8 +322,9 @@ def _with_auto_recovery(plan: Plan, limits: Limits) -> Plan:
 
 def _with_scopes(plan: Plan) -> Plan:
     """From a stream of its own. Two of three writers of such a world have a ledger with a scope."""
-    rng = random.Random(f"scopes {plan.seed}")
-    if plan.gateways or plan.auto_recovery is not None or rng.random() >= _SCOPED:
+    repaired = plan.auto_recovery is not None
+    rng = random.Random(f"{'repaired scopes' if repaired else 'scopes'} {plan.seed}")
+    if plan.gateways or rng.random() >= (_SCOPED_REPAIRS if repaired else _SCOPED):
         return plan
     writers = tuple(
         replace(writer, ledger_id=LedgerId(scope, number)) if (scope := rng.choice(_SCOPES)) else writer

@@ -116,9 +116,11 @@ def copies_told(hear: Hear) -> Iterator[None]:
     """Whoever sends copies to a bookie is told before, with the process that does."""
     send = Bookies.add_copies
 
-    async def told(self: Bookies, bookie_id: str, entries: Sequence[Entry], secrets: LedgerSecrets) -> int:
+    async def told(
+        self: Bookies, bookie_id: str, ledger_id: int, entries: Sequence[Entry], secrets: LedgerSecrets
+    ) -> int:
         hear(CURRENT.get(), entries)
-        return await send(self, bookie_id, entries, secrets)
+        return await send(self, bookie_id, ledger_id, entries, secrets)
 
     with _replaced(Bookies, "add_copies", told):
         yield

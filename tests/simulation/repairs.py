@@ -101,10 +101,10 @@ class RepairWatch:
         was_open = before.metadata.state is LedgerState.OPEN
         if was_open and metadata == replace(before.metadata, state=LedgerState.IN_RECOVERY):
             return
-        ledger = str(before.ledger_id)
+        ledger = str(before.ledger_id.number)
         self._recorder.add(events.LedgerRepaired(self._recorder.now, ledger, before.version + 1))
         self._keeps_copies(before, metadata)
-        self.bounds.repaired(before.metadata, metadata, before.ledger_id.low)
+        self.bounds.repaired(before.metadata, metadata, before.ledger_id.number)
         for place in new_members(before.metadata, metadata):
             if not self.bounds.mends(before.metadata, metadata, place.first_entry_id):
                 self._is_worth_a_repair(before, place)
@@ -117,7 +117,7 @@ class RepairWatch:
 
         Of a bookie with damaged data it is not known what it has: places that one gets are passed over.
         """
-        number = before.ledger_id.low
+        number = before.ledger_id.number
         for fragment in metadata.fragments:
             self.looked["R4"] += 1
             if len({*fragment.ensemble}) < len(fragment.ensemble):
@@ -145,7 +145,7 @@ class RepairWatch:
     def _look_at_copies(
         self, before: LedgerRecord, metadata: LedgerMetadata, place: Place, bookie: SimulatedBookie
     ) -> None:
-        number = before.ledger_id.low
+        number = before.ledger_id.number
         where = f"{place.bookie_id} joins ledger {number} at entry {place.first_entry_id}"
         held, due = (
             bookie.stored(nothing_survives).get(number),
@@ -180,7 +180,7 @@ class RepairWatch:
         if not self._clocks_are_right:
             return
         self.looked["R13"] += 1
-        number, bookie_id = before.ledger_id.low, place.was
+        number, bookie_id = before.ledger_id.number, place.was
         away = max(self._away(bookie_id), self._was_away(bookie_id, self._store.replication.locked_for(number)))
         if away >= self._delay or self._is_worth_a_mark(bookie_id):
             return
@@ -200,7 +200,7 @@ class RepairWatch:
         return max(self._store.missing_for(bookie_id), noted)
 
     def _read(self, ledger_id: LedgerId) -> None:
-        self._looked_at[CURRENT.get(), ledger_id.low] = self._world.now
+        self._looked_at[CURRENT.get(), ledger_id.number] = self._world.now
 
     def _unmarked(self, ledger_id: int) -> None:
         """R8: whoever removes a mark has read the ledger since it was made the last time."""
@@ -230,7 +230,7 @@ class RepairWatch:
         """
         if kind is RecordKind.MISSED_BOOKIE:
             self._noted[key] = self._world.now
-        record = self._store.ledgers.get(LedgerId.unscoped(int(key))) if kind is _UNRECOVERABLE else None
+        record = self._store.ledgers.get(LedgerId.of_number(int(key))) if kind is _UNRECOVERABLE else None
         if record is None:
             return
         number, entries = int(key), json.loads(value)["first_entries"]
@@ -255,7 +255,7 @@ class RepairWatch:
 
         The replay of a journal may take in an entry whose end never reached the disk; its digest tells readers.
         """
-        bookie, record = self._bookie(bookie_id), self._store.ledgers.get(LedgerId.unscoped(ledger_id))
+        bookie, record = self._bookie(bookie_id), self._store.ledgers.get(LedgerId.of_number(ledger_id))
         if bookie is None or record is None:
             return False
         state = bookie.stored(nothing_survives).get(ledger_id)
@@ -318,14 +318,14 @@ class RepairWatch:
     def _falsely_unrecoverable(self) -> list[str]:
         found = []
         for kind, key in sorted(self._store.replication.records, key=str):
-            record = self._store.ledgers.get(LedgerId.unscoped(int(key))) if kind is _UNRECOVERABLE else None
+            record = self._store.ledgers.get(LedgerId.of_number(int(key))) if kind is _UNRECOVERABLE else None
             if record is not None and record.metadata.state is LedgerState.CLOSED and self._has_all(record):
                 found.append(f"ledger {key}, of which every entry is held")
         return found
 
     def _has_all(self, record: LedgerRecord) -> bool:
         """Whether each entry is at a bookie that is registered and due to hold it."""
-        metadata, number = record.metadata, record.ledger_id.low
+        metadata, number = record.metadata, record.ledger_id.number
         living = [name for name in sorted(metadata.bookies) if name in self._store.registrations]
         held = {name: self._held(name, number) for name in living}
         return all(
@@ -335,7 +335,7 @@ class RepairWatch:
     def _unrepaired(self) -> list[str]:
         left = []
         for ledger_id, record in sorted(self._store.ledgers.items()):
-            if (_UNRECOVERABLE, str(ledger_id.low)) in self._store.replication.records:
+            if (_UNRECOVERABLE, str(ledger_id.number)) in self._store.replication.records:
                 continue
             lost = sorted(each for each in record.metadata.bookies if self._is_to_leave(each, record.metadata))
             if lost:
@@ -346,7 +346,7 @@ class RepairWatch:
         """Copies with a wrong digest at a bookie that is registered, while another one has a good one."""
         found = []
         for ledger_id, record in sorted(self._store.ledgers.items()):
-            metadata, number = record.metadata, ledger_id.low
+            metadata, number = record.metadata, ledger_id.number
             if (
                 metadata.state is not LedgerState.CLOSED
                 or (_UNRECOVERABLE, str(number)) in self._store.replication.records

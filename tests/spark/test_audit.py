@@ -351,7 +351,7 @@ def test_the_command_marks_what_lacks_copies_and_only_if_told_so(
     assert "marked" not in command(ledgers)
     assert marks(cluster) == {}
     result = json.loads(command(ledgers, "--json", "--mark"))
-    assert (result["missing"], result["marked"], result["not_markable"], result["left"]) == (66, 3, 0, 0)
+    assert (result["missing"], result["marked"], result["left"]) == (66, 3, 0)
     assert "there is no auditor" in result["obstacle"]
     assert marks(cluster) == {missing: ("bookie-2",), corrupt: ("bookie-3",), nothing: ("bookie-1",)}
 
@@ -371,7 +371,7 @@ def test_what_was_marked_is_repaired_and_the_next_audit_finds_nothing(
         gone.start()
         gone.wait_until_serving()
     assert "unreachable: 180" in said
-    assert "marked: 2, not markable: 0, left: 0" in said
+    assert "marked: 2, left: 0" in said
     assert "nothing is repaired now: auto-recovery is disabled" in said
     assert marks(cluster) == {lacking: ("bookie-2",), corrupt: ("bookie-2",)}
 
@@ -389,16 +389,17 @@ def test_what_was_marked_is_repaired_and_the_next_audit_finds_nothing(
 
 
 @pytest.mark.usefixtures("unmarked")
-def test_a_ledger_of_another_scope_is_counted_and_not_marked(
+def test_a_ledger_of_a_scope_is_marked_by_its_whole_id(
     spark: SparkSession, cluster: StandaloneCluster, client: BookKeeper
 ) -> None:
+    """One with the same lower half, which does not exist, is left, and does not add to the mark of the other."""
     ledger = plant(client, cluster)
-    rows = [(0, ledger, 0, "bookie-1", 1), (0, ledger, 0, "bookie-3", 2), (7, ledger, 0, "bookie-1", 1)]
+    rows = [(0, ledger, 0, "bookie-1", 1), (0, ledger, 0, "bookie-3", 2), (7, ledger, 0, "bookie-2", 1)]
     found = spark.createDataFrame(
         [(*row, 0, []) for row in rows],
         "scope_id bigint, ledger_id bigint, fragment bigint, bookie_id string, missing bigint, corrupt bigint, "
         "ranges array<struct<fault: string, first_entry_id: bigint, last_entry_id: bigint, detail: string>>",
     )
     marking = mark_lacking(found, {"gateways": cluster.gateway_uri})
-    assert (marking.marked, marking.not_markable, marking.left, marking.failure) == (1, 1, 0, None)
+    assert (marking.marked, marking.left, marking.failure) == (1, 1, None)
     assert marks(cluster) == {ledger: ("bookie-1", "bookie-3")}

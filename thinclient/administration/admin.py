@@ -210,7 +210,7 @@ class Admin:
         async for page in control.marks_of(self._factory.replication_metadata, missing, not_missing):
             yield [
                 UnderReplicated(
-                    LedgerId.unscoped(mark.value.ledger_id), tuple(mark.value.replicas), mark.value.ctime_ms
+                    LedgerId.of_number(mark.value.ledger_id), tuple(mark.value.replicas), mark.value.ctime_ms
                 )
                 for mark in page
             ]

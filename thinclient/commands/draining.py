@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from bookgate.ledger import replication_control as control
+from bookgate.ledger.ledger_id import number_in_json
 from bookgate.ledger.metadata_store import LedgerManagerFactory
 from bookgate.runtime.command_line.output import AsJson, fail, print_result
 from bookgate.runtime.estimates import Estimate
@@ -33,7 +34,6 @@ def drain(
     gets no new ones. The auditor takes notice at once. Run it again to see how far it is; broken off, --wait
     ends nothing. Exit code 1 when --wait can't come to an end, as when auto-recovery is disabled. An auditor of
     BookKeeper's does not know of it, and --wait ends with that: `bookgate bookie recover` moves the ledgers there.
-    Ledgers of scopes take no part.
 
     JSON: {"bookie_id", "draining": whether it is to be emptied, "changed", "ledgers_left", "still_written": of these
     such as are open there, "problems": [what is in the way]}; the numbers are null with --undo.
@@ -81,10 +81,10 @@ def decommission(
     Refused while the bookie is registered, writable or read-only. Ledgers of which only this bookie has entries can't
     be moved any more; `bookgate bookie drain` before it is stopped moves them. With --force these are given up: the
     cookie goes when nothing else is left, the ledgers still name the bookie, and what is recorded of each tells that it
-    was given up. Broken off, it may be run again. Ledgers of scopes take no part.
+    was given up. Broken off, it may be run again.
 
-    JSON: {"bookie_id", "ledgers_moved": while it waited, "ledgers_given_up": [ledger ids], "cookie_removed": false
-    where it had none}.
+    JSON: {"bookie_id", "ledgers_moved": while it waited, "ledgers_given_up": [ledger ids or qualified names],
+    "cookie_removed": false where it had none}.
 
     \b
     Example: bookgate bookie decommission bookie-5
@@ -100,7 +100,7 @@ def decommission(
         {
             "bookie_id": bookie,
             "ledgers_moved": emptied.moved,
-            "ledgers_given_up": [ledger_id.low for ledger_id in emptied.given_up],
+            "ledgers_given_up": [number_in_json(ledger_id.number) for ledger_id in emptied.given_up],
             "cookie_removed": removed,
         },
         as_json,

@@ -18,6 +18,7 @@ import grpc
 from grpc.aio import AioRpcError
 
 from bookgate.ledger.errors import ClientClosedException, MetaStoreException
+from bookgate.ledger.replication_messages import number_in_scope
 from bookgate.protos.bookkeeper.common.v1.status_pb2 import StatusCode
 from bookgate.protos.bookkeeper.gateway.v1 import replication_service_pb2 as wire
 from bookgate.runtime.background import keep_running
@@ -171,9 +172,11 @@ class _Stream:
         if response.lost:
             self._feeds.lost()
         if response.began:
+            if not response.every_scope:
+                raise _NoFeedError("it is older, and does not tell of ledgers with a scope")
             self._feeds.began()
-        if response.ledger_ids:
-            self._feeds.touched(list(response.ledger_ids))
+        if response.ledger_ids or response.scoped_ledgers:
+            self._feeds.touched([*response.ledger_ids, *map(number_in_scope, response.scoped_ledgers)])
         for number in response.answered:
             answer = self._waiting.pop(number, None)
             if answer is not None and not answer.done():

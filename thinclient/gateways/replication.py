@@ -21,9 +21,11 @@ from bookgate.ledger.errors import (
     IllegalOpException,
     UnknownOutcomeException,
 )
+from bookgate.ledger.ledger_id import MAX_UNSCOPED, ledger_name
 from bookgate.ledger.metadata import LedgerMetadata
 from bookgate.ledger.metadata_store import LedgerManager, LedgerRecord, Versioned
 from bookgate.ledger.replication import PeriodicCheck, UnderreplicatedLedger, check_markable
+from bookgate.ledger.replication_messages import id_field, number_in, scoped_field
 from bookgate.ledger.replication_store import (
     ANY_VERSION,
     AuditorVote,
@@ -62,21 +64,24 @@ class RpcReplicationMetadata(ReplicationMetadata):
     # --- marks --------------------------------------------------------------------------------------------------
 
     async def mark(self, ledger_id: int, replicas: Sequence[str], ctime_ms: int | None = None) -> Mark:
-        what = f"mark ledger {check_markable(ledger_id)}"
-        request = wire.MarkRequest(ledger_id=ledger_id, replicas=replicas, ctime_ms=ctime_ms)
+        what = f"mark ledger {ledger_name(check_markable(ledger_id))}"
+        request = wire.MarkRequest(
+            ledger_id=id_field(ledger_id), scoped=scoped_field(ledger_id), replicas=replicas, ctime_ms=ctime_ms
+        )
         response, _ = await self._gateways.change_repeatedly(what, lambda g, t: g.replication.Mark(request, timeout=t))
         check(response.code, response.message, what)
         return _mark(response.mark)
 
     async def read_mark(self, ledger_id: int) -> Mark | None:
-        marks = await self._marks(wire.ListMarksRequest(ledger_id=check_markable(ledger_id)))
+        marks = await self._marks(
+            wire.ListMarksRequest(ledger_id=id_field(check_markable(ledger_id)), scoped=scoped_field(ledger_id))
+        )
         return marks[0] if marks else None
 
     async def marks(self, start_after: int | None = None, page_size: int = 1000) -> AsyncIterator[Sequence[Mark]]:
-        request = wire.ListMarksRequest(start_after=start_after, page_size=page_size)
-        while page := await self._marks(request):
+        while page := await self._marks(_marks_after(start_after, page_size)):
             yield page
-            request = wire.ListMarksRequest(start_after=page[-1].value.ledger_id, page_size=page_size)
+            start_after = page[-1].value.ledger_id
 
     async def _marks(self, request: wire.ListMarksRequest) -> list[Mark]:
         what = "list marks"
@@ -85,8 +90,10 @@ class RpcReplicationMetadata(ReplicationMetadata):
         return [_mark(mark) for mark in response.marks]
 
     async def delete_mark(self, ledger_id: int, expected_version: int) -> bool:
-        what = f"delete the mark of ledger {check_markable(ledger_id)}"
-        request = wire.DeleteMarkRequest(ledger_id=ledger_id, expected_version=expected_version)
+        what = f"delete the mark of ledger {ledger_name(check_markable(ledger_id))}"
+        request = wire.DeleteMarkRequest(
+            ledger_id=id_field(ledger_id), scoped=scoped_field(ledger_id), expected_version=expected_version
+        )
         try:
             response = await self._gateways.call(
                 what, lambda g, t: g.replication.DeleteMark(request, timeout=t), changes=True
@@ -118,7 +125,7 @@ class RpcReplicationMetadata(ReplicationMetadata):
 
     async def lock_holders(self) -> Mapping[int, str]:
         response = await self._list_claims()
-        return {lock.ledger_id: lock.holder for lock in response.locks}
+        return {number_in(lock): lock.holder for lock in response.locks}
 
     async def auditor(self) -> str | None:
         response = await self._list_claims()
@@ -231,4 +238,11 @@ class RpcReplicationMetadata(ReplicationMetadata):
 
 
 def _mark(mark: wire.StoredMark) -> Mark:
-    return Versioned(UnderreplicatedLedger.decode(mark.ledger_id, mark.content), mark.version)
+    return Versioned(UnderreplicatedLedger.decode(number_in(mark), mark.content), mark.version)
+
+
+def _marks_after(number: int | None, page_size: int) -> wire.ListMarksRequest:
+    """A gateway of before, which knows scope 0 only, has nothing above one with a scope."""
+    after = None if number is None else min(number, MAX_UNSCOPED)
+    scoped = None if number is None else scoped_field(number)
+    return wire.ListMarksRequest(start_after=after, start_after_scoped=scoped, page_size=page_size, every_scope=True)

@@ -33,11 +33,12 @@ from bookgate.ledger.errors import (
     MetaStoreException,
     UnknownOutcomeException,
 )
-from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.ledger_id import LedgerId, ledger_name
 from bookgate.ledger.metadata import LedgerMetadata
 from bookgate.ledger.metadata_codec import to_format
 from bookgate.ledger.metadata_store import LedgerManager, LedgerRecord
 from bookgate.ledger.replication import check_markable
+from bookgate.ledger.replication_messages import id_field, scoped_field
 from bookgate.ledger.replication_store import (
     AuditorVote,
     DelayChanged,
@@ -114,12 +115,12 @@ class ReplicationClaims:
         if check_markable(ledger_id) in self._locks or ledger_id in self._busy:
             return None
         self._busy.add(ledger_id)
-        what = f"lock ledger {ledger_id}"
+        what = f"lock ledger {ledger_name(ledger_id)}"
         number = self._next_number()
         session: ReplicationSession | None = None
         try:
             session = await self._attended(what)
-            request = wire.ClaimRequest(number=number, try_lock=wire.TryLock(ledger_id=ledger_id, holder=holder))
+            request = wire.ClaimRequest(number=number, try_lock=_lock_of(ledger_id, holder))
             response = await self._claim(session, what, request)
             if session.over.done():
                 raise MetaStoreException(f"could not {what}: the session at the gateway has ended")
@@ -143,7 +144,9 @@ class ReplicationClaims:
         del self._locks[lock.ledger_id]
         self._busy.add(lock.ledger_id)
         try:
-            await self._claim(session, f"release ledger {lock.ledger_id}", self._release_request(lock.ledger_id))
+            await self._claim(
+                session, f"release ledger {ledger_name(lock.ledger_id)}", self._release_request(lock.ledger_id)
+            )
         except BaseException:
             self._give_back_soon(session, lock.ledger_id)
             raise
@@ -154,18 +157,20 @@ class ReplicationClaims:
             return False
         session = self._session
         request = wire.ClaimRequest(number=self._next_number(), check_lock=lock.token)
-        response = await self._claim(session, f"check the lock of ledger {lock.ledger_id}", request)
+        response = await self._claim(session, f"check the lock of ledger {ledger_name(lock.ledger_id)}", request)
         if not response.held:
             self._lose(lock)
         return response.held and self._locks.get(lock.ledger_id) == lock
 
     async def write_ledger(self, lock: LedgerLock, metadata: LedgerMetadata, expected_version: int) -> LedgerRecord:
-        what = f"write ledger {lock.ledger_id} under its lock"
+        what = f"write ledger {ledger_name(lock.ledger_id)} under its lock"
         if self._locks.get(lock.ledger_id) != lock or self._session is None:
             raise LockLostException(f"could not {what}: the lock is lost")
         if not -(1 << 63) <= expected_version < 1 << 63:
-            raise MetadataVersionException(f"ledger {lock.ledger_id} is never at version {expected_version}")
-        session, ledger_id = self._session, LedgerId.unscoped(lock.ledger_id)
+            raise MetadataVersionException(
+                f"ledger {ledger_name(lock.ledger_id)} is never at version {expected_version}"
+            )
+        session, ledger_id = self._session, LedgerId.of_number(lock.ledger_id)
         request = wire.WriteLedgerRequest(
             session_id=session.session_id,
             token=lock.token,
@@ -361,7 +366,9 @@ class ReplicationClaims:
 
         async def give_back() -> None:
             request = self._release_request(ledger_id)
-            await self._until_over(session, lambda: self._claim(session, f"release ledger {ledger_id}", request))
+            await self._until_over(
+                session, lambda: self._claim(session, f"release ledger {ledger_name(ledger_id)}", request)
+            )
             self._busy.discard(ledger_id)
 
         self._start(give_back)
@@ -375,7 +382,8 @@ class ReplicationClaims:
                 await asyncio.sleep(_RETRY_SECONDS)
 
     def _release_request(self, ledger_id: int) -> wire.ClaimRequest:
-        return wire.ClaimRequest(number=self._next_number(), release_lock=wire.ReleaseLock(ledger_id=ledger_id))
+        released = wire.ReleaseLock(ledger_id=id_field(ledger_id), scoped=scoped_field(ledger_id))
+        return wire.ClaimRequest(number=self._next_number(), release_lock=released)
 
     def _next_number(self) -> int:
         self._numbers += 1
@@ -385,6 +393,10 @@ class ReplicationClaims:
         task = keep_running("claims given back", work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _lock_of(number: int, holder: str) -> wire.TryLock:
+    return wire.TryLock(ledger_id=id_field(number), holder=holder, scoped=scoped_field(number))
 
 
 def check(code: int, message: str, what: str) -> None:

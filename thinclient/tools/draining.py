@@ -101,7 +101,7 @@ async def wait_until_empty(
         estimate = progress.take(len(found.left), clock())
         tell(found, estimate)
         if found.is_stuck:
-            if not give_up or any(ledger_id.scope_id for ledger_id in found.left):
+            if not give_up:
                 raise IllegalOpException(_stuck(bookie_id, found.unrecoverable))
             found = await look(factory, bookie_id)
             if found.is_stuck:
@@ -145,13 +145,6 @@ async def decommission(
 
 
 def _stuck(bookie_id: str, ledgers: Sequence[LedgerId]) -> str:
-    scoped = [ledger_id for ledger_id in ledgers if ledger_id.scope_id]
-    if scoped:
-        return (
-            f"{len(scoped)} ledgers of bookie {bookie_id} have a scope, and auto-recovery moves none such: "
-            f"{', '.join(map(str, scoped[:10]))}{', …' if len(scoped) > 10 else ''}; copy what you need of them, and "
-            "delete them"
-        )
     some = ", ".join(str(ledger_id) for ledger_id in ledgers[:10]) + (", …" if len(ledgers) > 10 else "")
     return (
         f"{len(ledgers)} ledgers can't leave bookie {bookie_id}, since entries of them have no copy left: {some}; "
@@ -165,9 +158,7 @@ async def _judged(factory: LedgerManagerFactory, bookie_id: str, records: Sequen
     return Look(
         tuple(record.ledger_id for record in records),
         sum(_is_written_at(record, bookie_id) for record in records),
-        tuple(
-            record.ledger_id for record in records if record.ledger_id.scope_id or record.ledger_id.low in unrecoverable
-        ),
+        tuple(record.ledger_id for record in records if record.ledger_id.number in unrecoverable),
         await draining_obstacle(factory, bookie_id),
     )
 

@@ -125,13 +125,13 @@ class Audits:
     async def _in_parts(self, named: Named, gone: frozenset[str]) -> AsyncIterator[_Part]:
         """The same by the index."""
         for number, why in named.unreadable.items():
-            self._not_audited(LedgerId.unscoped(number), why)
+            self._not_audited(LedgerId.of_number(number), why)
         ledgers = iter(named.ledgers.items())
         while part := dict(islice(ledgers, READ_AT_ONCE)):
             if gone:
                 # The index does not tell who stands beside whom.
                 page = await read_page(self._factory.ledger_manager, part, self._not_audited)
-                endangered = {record.ledger_id.low for record in _endangered(page, gone)}
+                endangered = {record.ledger_id.number for record in _endangered(page, gone)}
                 yield _Part(len(part), {number: names for number, names in part.items() if number in endangered})
             else:
                 yield _Part(len(part), part)
@@ -173,7 +173,7 @@ def _naming(page: Sequence[LedgerRecord], wanted: frozenset[str]) -> dict[int, l
     found = {}
     for record in page:
         if named := sorted(record.metadata.bookies & wanted):
-            found[record.ledger_id.low] = named
+            found[record.ledger_id.number] = named
     return found
 
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from array import array
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from heapq import merge
 from itertools import groupby, islice
 
 from bookgate.bookie.replication.audits.ledger_index import LedgerIndex
-from bookgate.bookie.replication.ledger_pages import READ_AT_ONCE, read_page, see_all_ledgers
+from bookgate.bookie.replication.ledger_pages import READ_AT_ONCE, all_numbers, number_pages, read_page, see_all_ledgers
 from bookgate.ledger.errors import BKException, MetadataFormatException
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata_store import LedgerManagerFactory, LedgerRecord, Membership
@@ -200,14 +199,12 @@ class IndexKeeper:
         began = loop.time()
         await see_all_ledgers(self._factory, self._membership)
         after = index.read_up_to if index.read_up_to >= 0 else None
-        ranges = self._factory.ledger_manager.ledger_ranges(0, start_after=after)
-        async with aclosing(ranges) as runs:  # type: ignore[type-var]
-            async for run in runs:
-                for start in range(0, len(run), READ_AT_ONCE):
-                    await self._read_page(index, run[start : start + READ_AT_ONCE])
-                    self._may_read_at = loop.time() + _READING_PAUSE * (loop.time() - began)
-                    if index is not self._index:
-                        return
+        async with aclosing(number_pages(self._factory.ledger_manager, after)) as pages:  # type: ignore[type-var]
+            async for page in pages:
+                await self._read_page(index, page)
+                self._may_read_at = loop.time() + _READING_PAUSE * (loop.time() - began)
+                if index is not self._index:
+                    return
         if index is not self._index:
             return
         index.complete = True
@@ -245,7 +242,7 @@ class IndexKeeper:
         unreadable: dict[int, str] = {}
 
         def damaged(ledger_id: LedgerId, error: MetadataFormatException) -> None:
-            unreadable[ledger_id.low] = str(error)
+            unreadable[ledger_id.number] = str(error)
 
         return await read_page(self._factory.ledger_manager, numbers, damaged), unreadable
 
@@ -266,9 +263,7 @@ class IndexKeeper:
 
     async def _verify(self, index: LedgerIndex) -> None:
         await see_all_ledgers(self._factory, self._membership)
-        listed = array("Q")
-        async for run in self._factory.ledger_manager.ledger_ranges(0):
-            listed.extend(run)
+        listed = await all_numbers(self._factory.ledger_manager)
         numbers = (number for number, _ in groupby(merge(listed, index.known)))
         while index is self._index and (page := list(islice(numbers, READ_AT_ONCE))):
             await self._compare(index, page)

@@ -15,16 +15,16 @@ Not its job: reading the store, and when (`index_keeper`).
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from pyroaring import BitMap, BitMap64
+from pyroaring import BitMap
 
 from bookgate.ledger.metadata_store import LedgerRecord
+from bookgate.ledger.number_set import NumberArray, NumberSet
 
 
 class LedgerIndex:
-    """See the module. Ids are of scope 0."""
+    """See the module. Ledgers are named by their numbers."""
 
     def __init__(self) -> None:
         self.complete = False
@@ -34,10 +34,10 @@ class LedgerIndex:
         self._named: dict[str, BitMap] = {}
         """Slots by bookies."""
         self._slots: dict[int, int] = {}
-        self._ids = array("Q")
+        self._ids = NumberArray()
         """By slots; of a free one what was there last."""
         self._free = BitMap()
-        self._due = BitMap64()
+        self._due = NumberSet()
         self._unreadable: dict[int, str] = {}
 
     def __len__(self) -> int:
@@ -48,15 +48,13 @@ class LedgerIndex:
         self._due.update(ledger_ids)
 
     @property
-    def due(self) -> BitMap64:
+    def due(self) -> NumberSet:
         """A copy of the ids that are to be read anew."""
         return self._due.copy()
 
     def take_due(self, wanted: Iterable[int]) -> list[int]:
         """Those of the wanted ids that are due, which they are not any more: whoever takes them reads them now."""
-        taken = self._due & BitMap64(wanted)
-        self._due -= taken
-        return list(taken)
+        return self._due.take(wanted)
 
     def put(self, asked: Iterable[int], records: Iterable[LedgerRecord], unreadable: Mapping[int, str]) -> None:
         """Takes in what the store has answered.
@@ -71,7 +69,7 @@ class LedgerIndex:
             self._take_slot(number)
             self._unreadable[number] = why
         for record in records:
-            slot = self._take_slot(record.ledger_id.low)
+            slot = self._take_slot(record.ledger_id.number)
             for bookie_id in record.metadata.bookies:
                 ledgers = self._named.get(bookie_id)
                 if ledgers is None:
@@ -130,7 +128,7 @@ class LedgerIndex:
     @property
     def known(self) -> Sequence[int]:
         """The ids of all ledgers that were found, ascending."""
-        return array("Q", sorted(self._slots))
+        return NumberArray(sorted(self._slots))
 
     def differing(self, asked: Iterable[int], other: LedgerIndex) -> Sequence[int]:
         """Of the ids asked for, those of which an index of nothing else says something else, and that are not due."""

@@ -15,15 +15,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import abstractmethod
-from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pyroaring import BitMap64
-
 from bookgate.bookie.replication.checks.office_task import OfficeTask, due_in_seconds, first_few, loop_time
 from bookgate.bookie.replication.copies.bookies import Bookies, all_of
-from bookgate.bookie.replication.ledger_pages import READ_AT_ONCE, read_page, see_all_ledgers
+from bookgate.bookie.replication.ledger_pages import READ_AT_ONCE, all_numbers, read_page, see_all_ledgers
 from bookgate.ledger.errors import (
     BKException,
     MetadataFormatException,
@@ -31,6 +28,7 @@ from bookgate.ledger.errors import (
 )
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata_store import LedgerManagerFactory, LedgerRecord, Membership, RegisteredBookie
+from bookgate.ledger.number_set import NumberArray, NumberSet
 from bookgate.ledger.replication import PeriodicCheck
 from bookgate.ledger.replication_checks import ORDERED_MS
 from bookgate.runtime.clock import now_ms
@@ -68,7 +66,7 @@ class _Round:
 
     began: float = field(default_factory=loop_time)
     looked: int = 0
-    marked: BitMap64 = field(default_factory=BitMap64)
+    marked: NumberSet = field(default_factory=NumberSet)
     named: set[str] = field(default_factory=set)
     """Bookies that ledgers were marked for."""
 
@@ -156,12 +154,10 @@ class LedgerCheck(OfficeTask):
 
     # All ledgers
 
-    async def _look_at_all(self) -> array[int]:
+    async def _look_at_all(self) -> Sequence[int]:
         """Returns the ledgers at which it could not look in any pass. Raises BKException unless they can be listed."""
         # All at once, and small: a listing would not stay open for as long as the looks take.
-        left = array("q")
-        async for run in self._factory.ledger_manager.ledger_ranges(0):
-            left.extend(run)
+        left: Sequence[int] = await all_numbers(self._factory.ledger_manager)
         pause = self._first_pause
         for number in range(_PASSES):
             if number:
@@ -172,8 +168,8 @@ class LedgerCheck(OfficeTask):
                 break
         return left
 
-    async def _pass(self, numbers: array[int]) -> array[int]:
-        left = array("q")
+    async def _pass(self, numbers: Sequence[int]) -> Sequence[int]:
+        left = NumberArray()
         for start in range(0, len(numbers), READ_AT_ONCE):
             page = numbers[start : start + READ_AT_ONCE]
             try:
@@ -209,7 +205,7 @@ class LedgerCheck(OfficeTask):
                     done = False
                     self._postponed(1, error)
             if not done:
-                left.append(record.ledger_id.low)
+                left.append(record.ledger_id.number)
                 return
             self._round.looked += 1
             self.statistics.ledgers_checked += 1
@@ -225,10 +221,10 @@ class LedgerCheck(OfficeTask):
             return True
         if current.version != record.version:
             return False
-        number = record.ledger_id.low
+        number = record.ledger_id.number
         await self._metadata.mark(number, bookie_ids, now_ms())
         self.statistics.ledgers_marked += number not in self._round.marked
-        self._round.marked.add(number)
+        self._round.marked.update((number,))
         self._round.named.update(bookie_ids)
         return True
 

@@ -67,7 +67,7 @@ class ReplicaCheck(LedgerCheck):
                 return Unknown("it is not registered")
             if seconds := self._pace.take(1, loop_time()):
                 await asyncio.sleep(seconds)
-            return await self._bookies.copies(bookie_id, record.ledger_id.low, due)
+            return await self._bookies.copies(bookie_id, record.ledger_id.number, due)
 
         copies = await look(record.metadata, ask)
         lacks = lacking(record.metadata, copies)

@@ -34,7 +34,7 @@ from bookgate.bookie.replication.copies.budget import ByteBudget
 from bookgate.bookie.replication.copies.copying import entries_a_piece
 from bookgate.bookie.replication.copies.corrupt_copies import decode_corrupt, ranges_of
 from bookgate.bookie.replication.copies.fragments import CompleteFragment, pieces_of
-from bookgate.bookie.replication.ledger_pages import see_all_ledgers
+from bookgate.bookie.replication.ledger_pages import all_numbers, see_all_ledgers
 from bookgate.ledger.corrupt_copies import note_corrupt
 from bookgate.ledger.errors import (
     BKException,
@@ -188,8 +188,8 @@ class Scrub(OfficeTask):
 
     async def _ahead(self) -> list[int]:
         """The ledgers from the progress on. All at once, and small: a listing would not stay open for long."""
-        runs = [run async for run in self._factory.ledger_manager.ledger_ranges(0)]
-        return [number for run in runs for number in run if number >= self._progress.ledger_id]
+        numbers = await all_numbers(self._factory.ledger_manager)
+        return [number for number in numbers if number >= self._progress.ledger_id]
 
     async def _load(self) -> None:
         stored = await self._metadata.read_record(RecordKind.PROGRESS, SCRUB_PROGRESS)
@@ -222,7 +222,7 @@ class Scrub(OfficeTask):
             number = int(key)
             if await self._metadata.read_mark(number) is not None:
                 continue
-            named = sorted(decode_corrupt(stored.value).keys() & await self._members(LedgerId.unscoped(number)))
+            named = sorted(decode_corrupt(stored.value).keys() & await self._members(LedgerId.of_number(number)))
             if named:
                 await self._metadata.mark(number, named, now_ms())
             else:
@@ -240,7 +240,7 @@ class Scrub(OfficeTask):
     async def _ledger(self, number: int, entry_id: int) -> None:
         """Looks at a ledger from an entry on, and says in the progress what came of it."""
         try:
-            await self._read_ledger(LedgerId.unscoped(number), entry_id)
+            await self._read_ledger(LedgerId.of_number(number), entry_id)
         except (BKException, TimeoutError) as error:
             if isinstance(error, TooManyRequestsException):
                 self._budget.overloaded(loop_time())
@@ -269,7 +269,7 @@ class Scrub(OfficeTask):
                 return
             await self._look(record, fragment)
             entry_id = fragment.last_entry_id + 1
-            self._take(self._progress.looked_at(ledger_id.low, entry_id))
+            self._take(self._progress.looked_at(ledger_id.number, entry_id))
             await self._save_now_and_then()
 
     def _unverified(self, ledger_id: LedgerId, reason: str) -> None:
@@ -305,7 +305,7 @@ class Scrub(OfficeTask):
             return
         if current.version != record.version:
             raise _ChangedException(f"the metadata of ledger {record.ledger_id} changed while it was read")
-        number = record.ledger_id.low
+        number = record.ledger_id.number
         await note_corrupt(self._metadata, number, ranges_of(corrupt), now_ms())
         await self._metadata.mark(number, sorted(corrupt), now_ms())
         for bookie_id, ids in corrupt.items():
@@ -375,7 +375,7 @@ class _Copies:
         average = metadata.length // max(1, metadata.last_entry_id + 1) if metadata.is_closed else 0
         wanted = list(ids)
         await self._pay(len(wanted) * max(average, _LEAST_COST))
-        return await self._bookies.damaged(bookie_id, self._record.ledger_id.low, wanted, self._secrets)
+        return await self._bookies.damaged(bookie_id, self._record.ledger_id.number, wanted, self._secrets)
 
     async def _pay(self, size: int) -> None:
         if seconds := self._budget.take(size, loop_time()):

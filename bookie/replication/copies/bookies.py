@@ -172,7 +172,7 @@ class Bookies:
             if response.status == Status.EOK:
                 held.add(entry_id)
             elif response.status not in _NOTHING_HELD:
-                raise status_error(response.status, bookie_id, LedgerId.unscoped(ledger_id), f"a read of {entry_id}")
+                raise status_error(response.status, bookie_id, LedgerId.of_number(ledger_id), f"a read of {entry_id}")
 
         await all_of(read(entry_id) for entry_id in ids)
         return held
@@ -197,7 +197,7 @@ class Bookies:
                 except DigestMatchException:
                     found.add(entry_id)
             elif response.status not in _NOTHING_HELD:
-                raise status_error(response.status, bookie_id, LedgerId.unscoped(ledger_id), f"a read of {entry_id}")
+                raise status_error(response.status, bookie_id, LedgerId.of_number(ledger_id), f"a read of {entry_id}")
 
         rest = iter(ids)
         while some := list(islice(rest, _TASKS_AT_ONCE)):
@@ -229,10 +229,16 @@ class Bookies:
         if status in _REFUSALS:
             raise TargetRefusesException(f"bookie {bookie_id}: {_TAKES_NO_COPY}")
         what = "the fence before a repair"
-        raise status_error(status, bookie_id, LedgerId.unscoped(ledger_id), what, ReadException)
+        raise status_error(status, bookie_id, LedgerId.of_number(ledger_id), what, ReadException)
 
-    async def add_copies(self, bookie_id: str, entries: Sequence[Entry], secrets: LedgerSecrets) -> int:
-        """Stores copies of entries of one ledger durably; they are the entries as they were written, byte for byte.
+    async def add_copies(self, bookie_id: str, ledger_id: int, entries: Sequence[Entry], secrets: LedgerSecrets) -> int:
+        """Stores copies of a ledger's entries durably; they are the entries as they were written, byte for byte.
+
+        Args:
+            bookie_id: Who stores them.
+            ledger_id: The ledger's number, which entries do not tell.
+            entries: At least one.
+            secrets: Of the ledger.
 
         Returns:
             The size of the packets in bytes.
@@ -241,7 +247,7 @@ class Bookies:
             TargetRefusesException: The bookie will not take copies of this ledger.
             BKException: Not all copies are stored for certain.
         """
-        ledger_id, size, loop = entries[0].ledger_id, 0, asyncio.get_running_loop()
+        size, loop = 0, asyncio.get_running_loop()
         connection = self._pool.connection(bookie_id, ledger_id)
         encoder = AddRequestEncoder(ledger_id, secrets.master_key, recovery=True, priority=HIGH_PRIORITY)
         answers = _Answers(loop.create_future(), len(entries))
@@ -261,7 +267,7 @@ class Bookies:
         if status in _REFUSALS:
             raise TargetRefusesException(f"bookie {bookie_id}: {_TAKES_NO_COPY}")
         what = f"a copy of entry {entry_id}"
-        raise status_error(status, bookie_id, LedgerId.unscoped(ledger_id), what, WriteException)
+        raise status_error(status, bookie_id, LedgerId.of_number(ledger_id), what, WriteException)
 
     async def _request(self, bookie_id: str, operation: Operation, request: Request) -> Response:
         return await self._pool.request(bookie_id, operation, request, self._config.read_timeout_seconds)

@@ -23,6 +23,7 @@ from bookgate.bookie.replication.copies.budget import WorkerBudget, cost_of
 from bookgate.bookie.replication.copies.fragments import pieces_of
 from bookgate.ledger.entry import Entry
 from bookgate.ledger.errors import BKException, ReadException
+from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import LedgerMetadata
 from bookgate.thinclient.handles.context import LedgerSecrets
 from bookgate.thinclient.handles.read_handle import ReadHandle
@@ -115,7 +116,7 @@ class Copier:
                             await self._wait_for(group, sources, target, last_copies=last_copies)
                             if not await may_go_on():
                                 return
-                            await self._store(group, secrets, target)
+                            await self._store(handle.ledger_id, group, secrets, target)
 
         pieces = pieces_of(ids, entries_a_piece(handle.metadata))
         while some := list(islice(pieces, 4 * _PIECES_AT_ONCE)):
@@ -134,10 +135,10 @@ class Copier:
         if wait > 0:
             await asyncio.sleep(wait)
 
-    async def _store(self, group: Sequence[Entry], secrets: LedgerSecrets, target: str) -> None:
+    async def _store(self, ledger_id: LedgerId, group: Sequence[Entry], secrets: LedgerSecrets, target: str) -> None:
         sent_at = self._loop.time()
         try:
-            stored = await self._bookies.add_copies(target, group, secrets)
+            stored = await self._bookies.add_copies(target, ledger_id.number, group, secrets)
         except BKException as error:
             self._budget.failed(target, error, self._loop.time())
             raise

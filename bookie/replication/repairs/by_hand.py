@@ -154,11 +154,11 @@ async def _pages(
     manager = factory.ledger_manager
 
     def damaged(ledger_id: LedgerId, error: MetadataFormatException) -> None:
-        unreadable.append(ledger_id.low)
+        unreadable.append(ledger_id.number)
         log_event(_log, "ledger_not_recovered", logging.ERROR, ledger=ledger_id, error=error)
 
     if order.ledgers:
-        yield [await manager.read(LedgerId.unscoped(number)) for number in order.ledgers]
+        yield [await manager.read(LedgerId.of_number(number)) for number in order.ledgers]
         return
     async for page in all_pages(manager, damaged):
         yield page
@@ -169,7 +169,7 @@ def _planned(record: LedgerRecord, sources: frozenset[str]) -> Planned:
     fragments = [each for each in complete_fragments(metadata) if not sources.isdisjoint(each.ensemble)]
     entries, size = due_at(metadata, sources)
     left = copies_left(metadata, sources)
-    number = record.ledger_id.low
+    number = record.ledger_id.number
     return Planned(number, not metadata.is_closed, len(fragments), entries, size, left)
 
 
@@ -264,7 +264,7 @@ class Recovery:
 
     async def _recover(self, lock: LedgerLock, permission: Permission, tried: _Tried) -> Ended | None:
         mark = await self._metadata.read_mark(lock.ledger_id)
-        record = await self._factory.ledger_manager.read(LedgerId.unscoped(lock.ledger_id))
+        record = await self._factory.ledger_manager.read(LedgerId.of_number(lock.ledger_id))
         if self._order.bookies and not record.metadata.bookies & self._order.bookies:
             return Ended(End.MOVED)
         corrupt = await self._metadata.read_record(RecordKind.CORRUPT_LEDGER, str(lock.ledger_id))

@@ -33,7 +33,7 @@ class Graces:
 
     def left(self, record: LedgerRecord, now: float) -> float:
         """Seconds until the metadata have not moved for the grace."""
-        ledger_id = record.ledger_id.low
+        ledger_id = record.ledger_id.number
         version, since = self._seen.get(ledger_id, (record.version, now))
         if version != record.version:
             since = now

@@ -78,7 +78,7 @@ class MarkedLedgers:
     async def _read(self, marks: Sequence[Mark]) -> AsyncIterator[tuple[Mark, LedgerRecord | BKException]]:
         for start in range(0, len(marks), _READ_AT_ONCE):
             some = marks[start : start + _READ_AT_ONCE]
-            records = await self._ledgers.read_many([LedgerId.unscoped(mark.value.ledger_id) for mark in some])
+            records = await self._ledgers.read_many([LedgerId.of_number(mark.value.ledger_id) for mark in some])
             for mark, record in zip(some, records, strict=True):
                 yield mark, record
 

@@ -197,7 +197,7 @@ class LedgerRepair:
 
     async def _copies(self, bookie_id: str, due: BitMap64) -> Copies:
         """What the bookie lists, without what a scrub suspects there and another read finds damaged, too."""
-        bookies, number = self._tools.bookies, self._record.ledger_id.low
+        bookies, number = self._tools.bookies, self._record.ledger_id.number
         state = await bookies.copies(bookie_id, number, due)
         suspects = self._suspects.get(bookie_id)
         if suspects is None or not isinstance(state, Holding):
@@ -303,7 +303,7 @@ class LedgerRepair:
     async def _fill(self, target: str, due: BitMap64, *, last_copies: bool = False) -> None:
         """Until the bookie says itself that it holds all that is due (R3)."""
         tools, record = self._tools, self._record
-        number = record.ledger_id.low
+        number = record.ledger_id.number
         if record.metadata.is_closed:
             last = record.metadata.last_entry_id
             await tools.bookies.fence(target, number, self._secrets, behind=last)

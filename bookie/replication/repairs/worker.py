@@ -357,7 +357,7 @@ class ReplicationWorker:
             self._circumstances.forget()
         corrupt = await self._found_corrupt(mark)
         try:
-            record = await self._factory.ledger_manager.read(LedgerId.unscoped(ledger_id))
+            record = await self._factory.ledger_manager.read(LedgerId.of_number(ledger_id))
             outcome = await self._repair_record(lock, mark, record, permission, corrupt)
         except NoSuchLedgerExistsOnMetadataServerException:
             await self._finish(mark, "deleted", corrupt)
@@ -424,7 +424,7 @@ class ReplicationWorker:
     async def _recover(self, lock: LedgerLock, record: LedgerRecord, findings: Findings) -> LedgerRecord:
         record = await take_over(self._tools, lock, record, findings.lost_where_written, self._options.password)
         self.statistics.ledgers_recovered += 1
-        self._graces.forget(record.ledger_id.low)
+        self._graces.forget(record.ledger_id.number)
         return record
 
     # Ends

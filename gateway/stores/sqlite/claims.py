@@ -27,16 +27,23 @@ from bookgate.runtime.logs import log_event
 _LOG = logging.getLogger(__name__)
 
 LOCK = "lock"
+SCOPED_LOCK = "scoped_lock"
+"""Of a ledger with a scope; its key is that of the ledger's row."""
 VOTE = "vote"
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A lock (key: the ledger id) or a vote (key: its number)."""
+    """A lock (key: the ledger's number) or a vote (key: its number)."""
 
     kind: str
     key: int
     number: int
+
+    @property
+    def stored_key(self) -> int | bytes:
+        """As the row has it."""
+        return self.key if self.kind != SCOPED_LOCK else self.key.to_bytes(16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +53,11 @@ class ClaimRow:
     claim: Claim
     content: bytes
     expires_at_ms: int
+
+
+def number_of_key(stored: int | bytes) -> int:
+    """The ledger's number in the key of a row, which has the form of a number or, with a scope, 16 bytes."""
+    return stored if isinstance(stored, int) else int.from_bytes(stored)
 
 
 class ReplicationClaims:
@@ -105,7 +117,7 @@ class ReplicationClaims:
         row = connection.execute(
             "SELECT 1 FROM replication_claims "
             "WHERE kind = ? AND key = ? AND number = ? AND owner = ? AND expires_at_ms > ?",
-            (claim.kind, claim.key, claim.number, self._owner, self.now_ms()),
+            (claim.kind, claim.stored_key, claim.number, self._owner, self.now_ms()),
         ).fetchone()
         return row is not None
 
@@ -142,7 +154,8 @@ class ReplicationClaims:
     def _insert(self, transaction: Transaction, kind: str, key: int | None, content: bytes) -> Claim | None:
         if key is not None:
             row = transaction.execute(
-                "SELECT process, expires_at_ms FROM replication_claims WHERE kind = ? AND key = ?", (kind, key)
+                "SELECT process, expires_at_ms FROM replication_claims WHERE kind = ? AND key = ?",
+                (kind, Claim(kind, key, 0).stored_key),
             ).fetchone()
             if row is not None and row[1] > self.now_ms() and not surely_dead(row[0]):
                 return None
@@ -151,7 +164,7 @@ class ReplicationClaims:
         transaction.execute(
             "INSERT OR REPLACE INTO replication_claims (kind, key, number, content, owner, process, expires_at_ms) "
             "VALUES (?, ?, ?, ?, ?, ?, ?)",
-            (kind, claim.key, number, content, self._owner, self._process, self._end_ms()),
+            (kind, claim.stored_key, number, content, self._owner, self._process, self._end_ms()),
         )
         return claim
 
@@ -159,7 +172,7 @@ class ReplicationClaims:
         for claim in claims:
             transaction.execute(
                 "DELETE FROM replication_claims WHERE kind = ? AND key = ? AND number = ? AND owner = ?",
-                (claim.kind, claim.key, claim.number, self._owner),
+                (claim.kind, claim.stored_key, claim.number, self._owner),
             )
         transaction.replication_changed(ReplicationChange.CLAIMS)
 
@@ -170,7 +183,7 @@ class ReplicationClaims:
             (kind, self.now_ms()),
         ).fetchall()
         return [
-            ClaimRow(Claim(kind, key, number), content, expires)
+            ClaimRow(Claim(kind, number_of_key(key), number), content, expires)
             for key, number, content, process, expires in rows
             if not surely_dead(process)
         ]
@@ -195,7 +208,7 @@ class ReplicationClaims:
             if self.is_own(transaction, claim):
                 transaction.execute(
                     "UPDATE replication_claims SET expires_at_ms = ? WHERE kind = ? AND key = ?",
-                    (self._end_ms(), claim.kind, claim.key),
+                    (self._end_ms(), claim.kind, claim.stored_key),
                 )
             else:
                 lost.append(claim)

@@ -122,7 +122,14 @@ def _summary(connection: sqlite3.Connection) -> ClusterSummary:
 
 
 def _format(transaction: Transaction) -> None:
-    for table in ("ledgers", "cookies", "registrations", "replication_marks", "replication_claims"):
+    for table in (
+        "ledgers",
+        "cookies",
+        "registrations",
+        "replication_marks",
+        "replication_claims",
+        "replication_scoped_marks",
+    ):
         transaction.execute(f"DELETE FROM {table}")
     for kind in OF_LEDGERS_AND_BOOKIES:
         transaction.execute("DELETE FROM replication_values WHERE kind = ?", (kind.value,))

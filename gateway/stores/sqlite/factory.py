@@ -86,7 +86,7 @@ class SqliteLedgerManagerFactory(LedgerManagerFactory):
             self._manager.listeners.all_changed()
         for ledger_id in changes.ledgers:
             self._manager.listeners.changed(ledger_id)
-        numbers = [ledger_id.low for ledger_id in changes.ledgers if ledger_id.scope_id == 0]
+        numbers = [ledger_id.number for ledger_id in changes.ledgers]
         if numbers or changes.anything:
             self._replication.ledgers_changed(None if changes.anything else numbers)
         if changes.bookies or changes.anything:

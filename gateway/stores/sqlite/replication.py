@@ -9,13 +9,22 @@ import asyncio
 import logging
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from functools import partial
 
-from bookgate.gateway.stores.sqlite.claims import LOCK, VOTE, Claim, ClaimRow, ReplicationClaims
+from bookgate.gateway.stores.sqlite.claims import (
+    LOCK,
+    SCOPED_LOCK,
+    VOTE,
+    Claim,
+    ClaimRow,
+    ReplicationClaims,
+    number_of_key,
+)
 from bookgate.gateway.stores.sqlite.ledger_manager import replace_metadata
 from bookgate.gateway.stores.sqlite.registration import DEFAULT_LEASE_SECONDS
 from bookgate.gateway.stores.sqlite.store import ReplicationChange, SqliteStore, Transaction
 from bookgate.ledger.errors import BKException, IllegalOpException, LockLostException
-from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.ledger_id import MAX_UNSCOPED, LedgerId
 from bookgate.ledger.metadata import LedgerMetadata
 from bookgate.ledger.metadata_codec import encode
 from bookgate.ledger.metadata_store import LedgerRecord, Versioned
@@ -95,7 +104,7 @@ class SqliteReplicationMetadata(ReplicationMetadata):
         return len(self._claims) > 0 or len(self.listeners) > 0 or len(self._feeds) > 0
 
     def ledgers_changed(self, ledger_ids: Collection[int] | None) -> None:
-        """Reports that ledgers of scope 0 have changed; None: it is unknown which."""
+        """Reports that ledgers, by their numbers, have changed; None: it is unknown which."""
         if ledger_ids is not None:
             self._feeds.touched(ledger_ids)
         elif len(self._feeds):
@@ -129,9 +138,10 @@ class SqliteReplicationMetadata(ReplicationMetadata):
             before = _mark(transaction, ledger_id) or Versioned(UnderreplicatedLedger(ledger_id), -1)
             mark = before.value.with_replicas(replicas, ctime_ms)
             transaction.replication_changed(ReplicationChange.MARKS)
+            table, column, key = _place(ledger_id)
             transaction.execute(
-                "INSERT OR REPLACE INTO replication_marks (ledger_id, version, content) VALUES (?, ?, ?)",
-                (ledger_id, before.version + 1, mark.encode()),
+                f"INSERT OR REPLACE INTO {table} ({column}, version, content) VALUES (?, ?, ?)",
+                (key, before.version + 1, mark.encode()),
             )
             return Versioned(mark, before.version + 1)
 
@@ -143,27 +153,18 @@ class SqliteReplicationMetadata(ReplicationMetadata):
 
     async def marks(self, start_after: int | None = None, page_size: int = 1000) -> AsyncIterator[Sequence[Mark]]:
         last = -1 if start_after is None else start_after
-
-        def page(connection: sqlite3.Connection) -> list[tuple[int, int, bytes]]:
-            return connection.execute(
-                "SELECT ledger_id, version, content FROM replication_marks WHERE ledger_id > ? "
-                "ORDER BY ledger_id LIMIT ?",
-                (last, page_size),
-            ).fetchall()
-
-        while rows := await self._store.read(page):
-            yield [Versioned(UnderreplicatedLedger.decode(number, data), version) for number, version, data in rows]
-            last = rows[-1][0]
+        while page := await self._store.read(partial(_marks_after, last, page_size)):
+            yield page
+            last = page[-1].value.ledger_id
 
     async def delete_mark(self, ledger_id: int, expected_version: int) -> bool:
         def delete(transaction: Transaction) -> bool:
-            row = transaction.execute(
-                "SELECT version FROM replication_marks WHERE ledger_id = ?", (ledger_id,)
-            ).fetchone()
+            table, column, key = _place(ledger_id)
+            row = transaction.execute(f"SELECT version FROM {table} WHERE {column} = ?", (key,)).fetchone()
             if row is None or row[0] != expected_version:
                 return row is None
             transaction.replication_changed(ReplicationChange.MARKS)
-            transaction.execute("DELETE FROM replication_marks WHERE ledger_id = ?", (ledger_id,))
+            transaction.execute(f"DELETE FROM {table} WHERE {column} = ?", (key,))
             return True
 
         check_markable(ledger_id)
@@ -172,7 +173,7 @@ class SqliteReplicationMetadata(ReplicationMetadata):
     # --- locks and votes ----------------------------------------------------------------------------------------
 
     async def try_lock(self, ledger_id: int, holder: str) -> LedgerLock | None:
-        claim = await self._claims.claim(LOCK, check_markable(ledger_id), encode_lock(holder))
+        claim = await self._claims.claim(_kind_of_lock(ledger_id), check_markable(ledger_id), encode_lock(holder))
         return None if claim is None else _lock(claim)
 
     async def release(self, lock: LedgerLock) -> None:
@@ -182,10 +183,11 @@ class SqliteReplicationMetadata(ReplicationMetadata):
         return await self._claims.stands(_claim(lock))
 
     async def lock_holders(self) -> Mapping[int, str]:
-        return {row.claim.key: decode_lock(row.content) for row in await self._claims.standing(LOCK)}
+        rows = [*await self._claims.standing(LOCK), *await self._claims.standing(SCOPED_LOCK)]
+        return {row.claim.key: decode_lock(row.content) for row in rows}
 
     async def write_ledger(self, lock: LedgerLock, metadata: LedgerMetadata, expected_version: int) -> LedgerRecord:
-        ledger_id, data, claim = LedgerId.unscoped(lock.ledger_id), encode(metadata), _claim(lock)
+        ledger_id, data, claim = LedgerId.of_number(lock.ledger_id), encode(metadata), _claim(lock)
 
         def write(transaction: Transaction) -> None:
             if not self._claims.is_own(transaction, claim):
@@ -326,7 +328,7 @@ class SqliteReplicationMetadata(ReplicationMetadata):
         vote = self._votes.pop(claim, None)
         if vote is not None:
             vote.become(VoteState.LOST)
-        if claim.kind == LOCK:
+        if claim.kind != VOTE:
             self.listeners.tell(LockLost(_lock(claim)))
 
     async def _read_changes(self) -> None:
@@ -392,14 +394,39 @@ def _lock(claim: Claim) -> LedgerLock:
 
 
 def _claim(lock: LedgerLock) -> Claim:
-    return Claim(LOCK, lock.ledger_id, int(lock.token) if lock.token.isdigit() else 0)
+    return Claim(_kind_of_lock(lock.ledger_id), lock.ledger_id, int(lock.token) if lock.token.isdigit() else 0)
 
 
 def _mark(connection: sqlite3.Connection | Transaction, ledger_id: int) -> Mark | None:
-    row = connection.execute(
-        "SELECT content, version FROM replication_marks WHERE ledger_id = ?", (ledger_id,)
-    ).fetchone()
+    table, column, key = _place(ledger_id)
+    row = connection.execute(f"SELECT content, version FROM {table} WHERE {column} = ?", (key,)).fetchone()
     return None if row is None else Versioned(UnderreplicatedLedger.decode(ledger_id, row[0]), row[1])
+
+
+def _marks_after(last: int, most: int, connection: sqlite3.Connection) -> list[Mark]:
+    """The marks above a number, a page of one table."""
+    for start in (last, max(last, MAX_UNSCOPED + 1)):
+        table, column, key = _place(start)
+        rows = connection.execute(
+            f"SELECT {column}, version, content FROM {table} WHERE {column} > ? ORDER BY {column} LIMIT ?", (key, most)
+        ).fetchall()
+        if rows:
+            return [
+                Versioned(UnderreplicatedLedger.decode(number_of_key(stored), content), version)
+                for stored, version, content in rows
+            ]
+    return []
+
+
+def _place(number: int) -> tuple[str, str, int | bytes]:
+    """Table, column and key of a ledger's mark."""
+    if number <= MAX_UNSCOPED:
+        return "replication_marks", "ledger_id", number
+    return "replication_scoped_marks", "key", number.to_bytes(16)
+
+
+def _kind_of_lock(number: int) -> str:
+    return LOCK if number <= MAX_UNSCOPED else SCOPED_LOCK
 
 
 def _value(connection: sqlite3.Connection | Transaction, kind: str, key: str) -> Versioned[bytes] | None:

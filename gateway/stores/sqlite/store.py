@@ -6,8 +6,9 @@ Tables:
 * `ledgers` - one row per ledger. The key is 16 bytes, scope then ledger id, big-endian, so that scopes never alias (D1)
   and byte order is the order of unsigned ids. The metadata has the same bytes as a znode would have.
 * `cookies`, `registrations` - the bookies' data; a registration is a lease (see `registration`).
-* `replication_marks`, `replication_values`, `replication_claims` - auto-recovery's marks, its switches, times and
-  records, and its locks and votes, which are leases. Files of earlier versions get these tables when they are opened.
+* `replication_marks`, `replication_scoped_marks`, `replication_values`, `replication_claims` - auto-recovery's marks,
+  those of ledgers with a scope by the keys of `ledgers`, its switches, times and records, and its locks and votes,
+  which are leases. Files of earlier versions get these tables when they are opened.
 * `changes` - what changed at which revision, so that other processes can notify their listeners. Only the newest
   `CHANGES_KEPT` rows stay; a process that missed older ones reads everything anew.
 
@@ -63,6 +64,8 @@ CREATE TABLE changes (revision INTEGER PRIMARY KEY, kind INTEGER NOT NULL, key B
 _REPLICATION_SCHEMA = """
 CREATE TABLE IF NOT EXISTS replication_marks (
     ledger_id INTEGER PRIMARY KEY, version INTEGER NOT NULL, content BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS replication_scoped_marks (
+    key BLOB PRIMARY KEY, version INTEGER NOT NULL, content BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS replication_values (
     kind TEXT NOT NULL, key TEXT NOT NULL, version INTEGER NOT NULL, content BLOB NOT NULL,
     PRIMARY KEY (kind, key)) WITHOUT ROWID;

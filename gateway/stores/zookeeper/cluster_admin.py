@@ -38,6 +38,7 @@ _OF_LEDGERS = re.compile(r"\d{2}|\d{3}|L\d{10,}|ID-.*|idgen|idgen-long|cookies|s
 _OF_RECOVERY = (
     "underreplication/ledgers",
     "underreplication/locks",
+    "underreplication/bookgate/scoped",
     *(f"underreplication/bookgate/{kind.value}" for kind in OF_LEDGERS_AND_BOOKIES),
 )
 

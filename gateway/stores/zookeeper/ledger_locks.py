@@ -24,7 +24,7 @@ from typing import Any
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 from kazoo.protocol.states import WatchedEvent, ZnodeStat
 
-from bookgate.gateway.stores.zookeeper.nodes import children_or_none, ensure_node
+from bookgate.gateway.stores.zookeeper.nodes import children_or_none, ensure_node, parent_of
 from bookgate.gateway.stores.zookeeper.replication_paths import ReplicationPaths
 from bookgate.gateway.stores.zookeeper.session import GuardGoneError, ZooKeeperSession
 from bookgate.ledger.errors import BKException, LockLostException, MetadataFormatException, UnknownOutcomeException
@@ -105,16 +105,16 @@ class LedgerLocks:
 
     async def holders(self) -> Mapping[int, str]:
         """All locks, including those of other processes."""
-        names = sorted(await children_or_none(self._session, self._paths.locks) or ())
-        locked = [name for name in names if ledger_id_of_mark(name) is not None]
         found: dict[int, str] = {}
-        for start in range(0, len(locked), _READ_TOGETHER):
-            part = locked[start : start + _READ_TOGETHER]
-            contents = await self._session.get_many([f"{self._paths.locks}/{name}" for name in part])
-            for name, content in zip(part, contents, strict=True):
-                ledger_id = ledger_id_of_mark(name)
-                if ledger_id is not None and not isinstance(content, Exception):
-                    found[ledger_id] = _holder(content[0])
+        for directory in (self._paths.locks, self._paths.scoped_locks):
+            numbers = map(ledger_id_of_mark, await children_or_none(self._session, directory) or ())
+            locked = sorted(number for number in numbers if number is not None)
+            for start in range(0, len(locked), _READ_TOGETHER):
+                part = locked[start : start + _READ_TOGETHER]
+                contents = await self._session.get_many([self._paths.lock(number) for number in part])
+                for number, content in zip(part, contents, strict=True):
+                    if not isinstance(content, Exception):
+                        found[number] = _holder(content[0])
         return found
 
     async def set_under(self, lock: LedgerLock, path: str, data: bytes, version: int) -> ZnodeStat:
@@ -157,7 +157,7 @@ class LedgerLocks:
             except NodeExistsError:
                 return None
             except NoNodeError:
-                await ensure_node(self._session, self._paths.locks, self._paths.root)
+                await ensure_node(self._session, parent_of(path), self._paths.root)
 
     async def _delete_own(self, ledger_id: int) -> None:
         """Deletes the lock's node if it belongs to this session; at its version only, so never a successor."""

@@ -192,6 +192,7 @@ LONG = Tree((3, 4, 4, 4, 4))
 _HALF = Tree((4, 4, 4, 4), 16)
 SCOPED_ROOT = "scoped"
 """The parent, below the ledgers root, of all ledgers with a scope."""
+_SCOPED_PATH = re.compile("/".join(["([0-9a-f]{4})"] * 7) + "/L([0-9a-f]{4})")
 
 
 class LedgerPaths:
@@ -200,12 +201,17 @@ class LedgerPaths:
     def __init__(self, root: str, removes_parents: bool, *patterns: str) -> None:
         """`patterns` match the paths of ledgers below the root; their groups, joined, are the id's digits."""
         self.root = root
+        self._scoped = f"{root}/{SCOPED_ROOT}/"
         self.removes_parents = removes_parents
         """Whether empty nodes above a removed ledger are removed as well."""
         self._patterns = [re.compile(re.escape(root) + pattern) for pattern in patterns]
 
     def ledger_id_at(self, path: str) -> int | None:
-        """The ledger whose node is at a full path; None if the path is not a ledger's."""
+        """The number of the ledger whose node is at a full path; None if the path is not a ledger's."""
+        if path.startswith(self._scoped):
+            scoped = _SCOPED_PATH.fullmatch(path, len(self._scoped))
+            number = 0 if scoped is None else int("".join(scoped.groups()), 16)
+            return number if number > HALF_MASK else None
         for pattern in self._patterns:
             match = pattern.fullmatch(path)
             if match is not None and (ledger_id := int("".join(match.groups()))) <= LARGEST_ID:

@@ -21,7 +21,7 @@ from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError, NotE
 from bookgate.gateway.stores.zookeeper.auditor_election import AuditorElection
 from bookgate.gateway.stores.zookeeper.ledger_feed import ZooKeeperLedgerFeed
 from bookgate.gateway.stores.zookeeper.ledger_locks import LedgerLocks
-from bookgate.gateway.stores.zookeeper.ledger_paths import LedgerPaths
+from bookgate.gateway.stores.zookeeper.ledger_paths import LedgerPaths, ScopedPaths
 from bookgate.gateway.stores.zookeeper.nodes import (
     children_or_none,
     create_with_parents,
@@ -39,7 +39,7 @@ from bookgate.ledger.errors import (
     MetadataVersionException,
     NoSuchLedgerExistsOnMetadataServerException,
 )
-from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.ledger_id import LedgerId, is_number, ledger_name
 from bookgate.ledger.metadata import LedgerMetadata
 from bookgate.ledger.metadata_codec import encode
 from bookgate.ledger.metadata_store import LedgerRecord, Versioned
@@ -85,6 +85,7 @@ class ZooKeeperReplicationMetadata(ReplicationMetadata):
     ) -> None:
         self._session = session
         self._ledger_paths = ledger_paths
+        self._scoped_paths = ScopedPaths(ledger_paths.root)
         self._paths = ReplicationPaths(root)
         self._sweep_seconds = sweep_seconds
         self._empty: dict[str, float] = {}
@@ -136,18 +137,27 @@ class ZooKeeperReplicationMetadata(ReplicationMetadata):
     async def marks(self, start_after: int | None = None, page_size: int = 1000) -> AsyncIterator[Sequence[Mark]]:
         await self._session.sync(self._paths.root)
         page: list[Mark] = []
-        first = "" if start_after is None else f"{start_after + 1:016x}"
-        async for prefix in self._prefixes(first):
-            names = await self._directories(self._directory(prefix))
-            ids = [int(prefix + name, 16) for name in names if prefix + name >= first]
-            for start in range(0, len(ids), _READ_TOGETHER):
-                page += await self._read_marks(ids[start : start + _READ_TOGETHER])
+        async for numbers in self._marked(start_after):
+            for start in range(0, len(numbers), _READ_TOGETHER):
+                page += await self._read_marks(numbers[start : start + _READ_TOGETHER])
                 while len(page) >= page_size:
                     yield page[:page_size]
                     page = page[page_size:]
         if page:
             yield page
         await self._sweep()
+
+    async def _marked(self, start_after: int | None) -> AsyncIterator[Sequence[int]]:
+        """Ledgers that have a directory for a mark, ascending: those of scope 0 first."""
+        after = -1 if start_after is None else start_after
+        for root, digits in ((self._paths.marks, 16), (self._paths.scoped_marks, 32)):
+            first = f"{after + 1:0{digits}x}"
+            if len(first) > digits:
+                continue  # all that is here is below
+            async for prefix in self._prefixes(root, digits - 4, first):
+                names = await self._directories(_directory(root, prefix))
+                found = [int(prefix + name, 16) for name in names if prefix + name >= first]
+                yield [number for number in found if is_number(number) and self._paths.marks_of(number) == root]
 
     async def delete_mark(self, ledger_id: int, expected_version: int) -> bool:
         path = self._paths.mark(ledger_id)
@@ -161,7 +171,7 @@ class ZooKeeperReplicationMetadata(ReplicationMetadata):
             return True
         with contextlib.suppress(BKException):
             # The mark is gone; an empty directory above it is found by the next listings.
-            await remove_empty_parents(self._session, path, self._paths.marks)
+            await remove_empty_parents(self._session, path, self._paths.marks_of(ledger_id))
         return True
 
     async def _create_mark(self, path: str, content: bytes) -> bool:
@@ -184,24 +194,22 @@ class ZooKeeperReplicationMetadata(ReplicationMetadata):
             return False
         return True
 
-    async def _prefixes(self, first: str) -> AsyncIterator[str]:
-        """The hexadecimal digits of the directories above the lowest level, ascending, from `first` on."""
-        for one in await self._directories(self._paths.marks, first[:4]):
-            for two in await self._directories(self._directory(one), first[4:8] if one == first[:4] else ""):
-                above = one + two
-                lowest = first[8:12] if above == first[:8] else ""
-                for three in await self._directories(self._directory(above), lowest):
-                    yield above + three
+    async def _prefixes(self, root: str, digits: int, first: str, above: str = "") -> AsyncIterator[str]:
+        """So many hexadecimal digits of directories below `above` in a tree of marks, ascending, from `first` on."""
+        if len(above) == digits:
+            yield above
+            return
+        lowest = first[len(above) : len(above) + 4] if first.startswith(above) else ""
+        for name in await self._directories(_directory(root, above), lowest):
+            async for prefix in self._prefixes(root, digits, first, above + name):
+                yield prefix
 
     async def _directories(self, path: str, first: str = "") -> list[str]:
         names = await children_or_none(self._session, path)
         found = sorted(name for name in names or () if _DIRECTORY.fullmatch(name))
-        if names is not None and not names and path != self._paths.marks:
+        if names is not None and not names and path not in (self._paths.marks, self._paths.scoped_marks):
             self._note_empty(path)
         return [name for name in found if name >= first]
-
-    def _directory(self, digits: str) -> str:
-        return "/".join((self._paths.marks, *(digits[at : at + 4] for at in range(0, len(digits), 4))))
 
     async def _read_marks(self, ids: Sequence[int]) -> list[Mark]:
         marks = []
@@ -210,7 +218,7 @@ class ZooKeeperReplicationMetadata(ReplicationMetadata):
             if isinstance(content, NoNodeError):
                 self._note_empty(parent_of(self._paths.mark(ledger_id)))
             elif isinstance(content, Exception):
-                raise MetadataFormatException(f"the mark of ledger {ledger_id} can't be read: {content!r}")
+                raise MetadataFormatException(f"the mark of ledger {ledger_name(ledger_id)} can't be read: {content!r}")
             else:
                 marks.append(Versioned(UnderreplicatedLedger.decode(ledger_id, content[0]), content[1].version))
         return marks
@@ -225,7 +233,7 @@ class ZooKeeperReplicationMetadata(ReplicationMetadata):
             del self._empty[path]
             try:
                 await self._session.delete(path)
-                await remove_empty_parents(self._session, path, self._paths.marks)
+                await remove_empty_parents(self._session, path, self._paths.marks_above(path))
             except (NotEmptyError, NoNodeError):
                 continue
 
@@ -257,8 +265,8 @@ class ZooKeeperReplicationMetadata(ReplicationMetadata):
         return await self._locks.holders()
 
     async def write_ledger(self, lock: LedgerLock, metadata: LedgerMetadata, expected_version: int) -> LedgerRecord:
-        ledger_id = LedgerId.unscoped(lock.ledger_id)
-        path, data = self._ledger_paths.path(lock.ledger_id), encode(metadata)
+        ledger_id, data = LedgerId.of_number(lock.ledger_id), encode(metadata)
+        path = self._scoped_paths.path(ledger_id) if ledger_id.scope_id else self._ledger_paths.path(lock.ledger_id)
         if not 0 <= expected_version < 1 << 31:
             raise MetadataVersionException(f"ledger {ledger_id} is never at version {expected_version}")
         try:
@@ -382,6 +390,10 @@ class ZooKeeperReplicationMetadata(ReplicationMetadata):
                     return False
             except NoNodeError:
                 await ensure_node(self._session, self._paths.base, self._paths.root)
+
+
+def _directory(root: str, digits: str) -> str:
+    return "/".join((root, *(digits[at : at + 4] for at in range(0, len(digits), 4))))
 
 
 def _storable(version: int) -> int:

@@ -33,6 +33,7 @@ _LOG = logging.getLogger(__name__)
 _RETRY_SECONDS = 1.0
 _LOOK_SECONDS = 10.0
 _WATCHED_LEVELS = 4
+_WATCHED_SCOPED_LEVELS = 8
 _MOST_DIRECTORIES = 2_000
 _DIRECTORY = re.compile(r"[0-9a-f]{4}")
 
@@ -93,7 +94,8 @@ class ReplicationChanges:
 
     def _look_at_all(self) -> None:
         self._directories.clear()
-        for path in (self._paths.disable, self._paths.delay, self._drains, self._paths.marks):
+        roots = self._paths.marks, self._paths.scoped_marks
+        for path in (self._paths.disable, self._paths.delay, self._drains, *roots):
             self.look_at(path)
 
     async def _read_forever(self) -> None:
@@ -173,15 +175,17 @@ class ReplicationChanges:
                 names = await self._session.children(directory, _NodeWatch(self, directory))
             except NoNodeError:
                 self._directories.discard(directory)
-                if directory == self._paths.marks:
+                if directory in (self._paths.marks, self._paths.scoped_marks):
                     # The node may be created later.
                     await self._session.exists(directory, _NodeWatch(self, directory))
                 continue
-            if self._level(directory) + 1 >= _WATCHED_LEVELS:
+            if self._is_lowest(directory):
                 continue
             below = [f"{directory}/{name}" for name in sorted(names) if _DIRECTORY.fullmatch(name)]
             waiting += [each for each in below if each not in self._directories]
 
-    def _level(self, directory: str) -> int:
-        """0 for the directory of all marks."""
-        return directory[len(self._paths.marks) :].count("/")
+    def _is_lowest(self, directory: str) -> bool:
+        """Whether those below it are not watched: each of them has one mark."""
+        root = self._paths.marks_above(f"{directory}/")
+        levels = _WATCHED_LEVELS if root == self._paths.marks else _WATCHED_SCOPED_LEVELS
+        return directory[len(root) :].count("/") + 1 >= levels

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from bookgate.ledger.ledger_id import MAX_UNSCOPED
 from bookgate.ledger.replication import PeriodicCheck, mark_directories, mark_name
 from bookgate.ledger.replication_store import RecordKind
 
@@ -31,6 +32,15 @@ class ReplicationPaths:
         return f"{self.base}/locks"
 
     @property
+    def scoped_marks(self) -> str:
+        """Of ledgers with a scope, where BookKeeper never looks."""
+        return f"{self.base}/bookgate/scoped/ledgers"
+
+    @property
+    def scoped_locks(self) -> str:
+        return f"{self.base}/bookgate/scoped/locks"
+
+    @property
     def disable(self) -> str:
         return f"{self.base}/disable"
 
@@ -42,11 +52,19 @@ class ReplicationPaths:
     def election(self) -> str:
         return f"{self.base}/auditorelection"
 
-    def mark(self, ledger_id: int) -> str:
-        return "/".join((self.marks, *mark_directories(ledger_id), mark_name(ledger_id)))
+    def mark(self, number: int) -> str:
+        return "/".join((self.marks_of(number), *mark_directories(number), mark_name(number)))
 
-    def lock(self, ledger_id: int) -> str:
-        return f"{self.locks}/{mark_name(ledger_id)}"
+    def marks_of(self, number: int) -> str:
+        """The tree that has the mark of this ledger."""
+        return self.marks if number <= MAX_UNSCOPED else self.scoped_marks
+
+    def marks_above(self, path: str) -> str:
+        """The tree in which a directory of marks is."""
+        return self.scoped_marks if path.startswith(f"{self.scoped_marks}/") else self.marks
+
+    def lock(self, number: int) -> str:
+        return f"{self.locks if number <= MAX_UNSCOPED else self.scoped_locks}/{mark_name(number)}"
 
     def check(self, check: PeriodicCheck) -> str:
         return f"{self.base}/{check.value}"

@@ -21,6 +21,7 @@ from bookgate.ledger.errors import (
     MetadataVersionException,
     NoSuchLedgerExistsOnMetadataServerException,
 )
+from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata_store import LedgerManagerFactory, Versioned
 from bookgate.ledger.replication import PeriodicCheck, UnderreplicatedLedger
 from bookgate.ledger.replication_store import (
@@ -46,6 +47,14 @@ pytestmark = pytest.mark.asyncio
 Stores = tuple[ReplicationMetadata, ReplicationMetadata]
 Ender = Callable[[LedgerManagerFactory], Awaitable[None]]
 
+SCOPED = [
+    LedgerId(1, 0).number,
+    LedgerId(1, 7).number,
+    LedgerId(1, -1).number,
+    LedgerId(2**63 - 1, 7).number,
+    LedgerId(-1, 7).number,
+    LedgerId(-1, -1).number,
+]
 EDGES = [0, 1, 123, 65535, 65536, 2**31 - 1, 2**31, 2**32, 2**48 - 1, 2**63 - 1]
 
 
@@ -185,8 +194,37 @@ class TestMarks:
             assert await listed_ids(second, start_after=start) == EDGES[number + 1 :]
             assert await listed_ids(second, start_after=start - 1) == EDGES[number:]
 
+    async def test_a_mark_of_a_scope_is_no_mark_of_scope_0(self, stores: Stores) -> None:
+        """Neither by its lower half, nor by its scope (D1)."""
+        first, second = stores
+        scoped = LedgerId(9, 7).number
+        mark = await first.mark(scoped, ["a:1"], 5)
+        assert mark == Versioned(UnderreplicatedLedger(scoped, ("a:1",), 5), 0)
+        assert await second.read_mark(scoped) == mark
+        assert [await second.read_mark(number) for number in (7, 9, LedgerId(7, 9).number)] == [None] * 3
+        await second.mark(7, ["b:1"])
+        assert (await first.mark(scoped, ["c:1"])).value.replicas == ("a:1", "c:1")
+        assert await listed_ids(first) == [7, scoped]
+        assert not await second.delete_mark(scoped, 0)
+        assert await second.delete_mark(scoped, 1)
+        assert await listed_ids(first) == [7]
+
+    async def test_marks_of_all_scopes_are_listed_in_order_and_from_any_place(self, stores: Stores) -> None:
+        first, second = stores
+        numbers = [0, 7, 2**63 - 1, *SCOPED]
+        for number in reversed(numbers):
+            await first.mark(number, ["a:1"])
+        assert await listed_ids(second) == numbers
+        assert await listed_ids(second, page_size=2) == numbers
+        for place, start in enumerate(numbers):
+            assert await listed_ids(second, start_after=start) == numbers[place + 1 :]
+        for mark in await listed(second):
+            assert await first.delete_mark(mark.value.ledger_id, mark.version)
+        assert await listed_ids(second) == []
+
     async def test_ids_that_no_mark_can_carry_are_refused(self, stores: Stores) -> None:
-        for call in (stores[0].mark(-1, []), stores[0].mark(2**63, []), stores[0].try_lock(-1, "h")):
+        refused = [stores[0].mark(number, []) for number in (-1, 2**63, 2**64 - 1, 2**128)]
+        for call in (*refused, stores[0].try_lock(-1, "h")):
             with pytest.raises(IncorrectParameterException):
                 await call
 
@@ -215,6 +253,27 @@ class TestLocks:
         assert not await first.is_held(lock)
         assert await second.lock_holders() == {}
         assert await second.try_lock(7, "other") is not None
+
+    async def test_a_lock_of_a_scope_is_no_lock_of_scope_0(
+        self, stores: Stores, factories: tuple[LedgerManagerFactory, LedgerManagerFactory]
+    ) -> None:
+        first, second = stores
+        ledger_id, manager = LedgerId(9, 7), factories[1].ledger_manager
+        for each in (ledger_id, unscoped(7)):
+            await manager.create(each, some_metadata())
+        lock, other = await first.try_lock(ledger_id.number, "h"), await second.try_lock(7, "other")
+        assert lock is not None
+        assert other is not None
+        assert await second.try_lock(ledger_id.number, "other") is None
+        assert await second.lock_holders() == {7: "other", ledger_id.number: "h"}
+        assert await first.is_held(lock)
+        written = await first.write_ledger(lock, some_metadata(x=b"1"), 0)
+        assert (written.ledger_id, written.version) == (ledger_id, 1)
+        assert (await manager.read(ledger_id)).metadata.custom_metadata == {"x": b"1"}
+        assert (await manager.read(unscoped(7))).version == 0
+        await first.release(lock)
+        assert await second.lock_holders() == {7: "other"}
+        assert await second.try_lock(ledger_id.number, "other") is not None
 
     async def test_of_many_at_once_one_gets_it(self, stores: Stores) -> None:
         locks = await asyncio.gather(*(stores[n % 2].try_lock(7, f"h{n}") for n in range(20)))
@@ -423,7 +482,7 @@ class TestChanges:
         for seconds in (5, 5, 0):
             await first.set_lost_bookie_delay(seconds)
             seen = await told.until(DelayChanged(seconds), seen)
-        for ledger_id in (1, 2, 2**40):
+        for ledger_id in (1, 2, 2**40, LedgerId(1, 1).number, LedgerId(1, 2).number):
             seen = len(told.events)
             await first.mark(ledger_id, ["a:1"])
             await told.until(MarksChanged(), seen)
@@ -490,6 +549,24 @@ class TestLedgerFeed:
             await manager.remove(record.ledger_id)
         await feed.catch_up()
         assert told.touched(seen) == {5, *ids}
+        feed.close()
+
+    async def test_ledgers_of_scopes_are_told_by_their_whole_ids(
+        self, factories: tuple[LedgerManagerFactory, LedgerManagerFactory]
+    ) -> None:
+        manager, told = factories[0].ledger_manager, Told()
+        feed = factories[1].replication_metadata.watch_ledgers(told)
+        assert feed is not None
+        await told.until(FeedBegan())
+        ids = [unscoped(7), LedgerId(9, 7), LedgerId(-1, -1), LedgerId(9, -7)]
+        for ledger_id in ids:
+            await manager.create(ledger_id, some_metadata())
+        await feed.catch_up()
+        assert told.touched() == {ledger_id.number for ledger_id in ids}
+        seen = len(told.events)
+        await manager.remove(LedgerId(9, 7))
+        await feed.catch_up()
+        assert told.touched(seen) == {LedgerId(9, 7).number}
         feed.close()
 
     async def test_a_repair_is_told_too(

@@ -21,7 +21,6 @@ from bookgate.ledger.replication import (
     ledger_id_of_mark,
     mark_directories,
     mark_name,
-    markable,
 )
 
 TWO_REPLICAS = b'replica: "192.0.2.1:3181"\nreplica: "192.0.2.2:3181"\nctime: 1700000000000\n'
@@ -58,14 +57,19 @@ class TestMarks:
         assert ledger_id_of_mark(name) is None
 
     def test_ids_that_no_mark_can_carry_are_refused(self) -> None:
-        for ledger_id in (-1, 2**63):
+        for ledger_id in (-1, 2**63, 2**64 - 1, 2**128):
             with pytest.raises(IncorrectParameterException):
                 mark_name(ledger_id)
             with pytest.raises(IncorrectParameterException):
                 UnderreplicatedLedger(ledger_id)
-        assert markable(LedgerId.unscoped(5)) == 5
-        with pytest.raises(IncorrectParameterException, match="scope"):
-            markable(LedgerId(1, 5))
+
+    def test_a_ledger_with_a_scope_has_names_that_no_other_ledger_has(self) -> None:
+        number = LedgerId(1, -2).number
+        assert mark_name(number) == "urL0000000000000001fffffffffffffffe"
+        assert "/".join(mark_directories(number)) == "0000/0000/0000/0001/ffff/ffff/ffff/fffe"
+        assert ledger_id_of_mark(mark_name(number)) == number
+        for other in ("urL00000000000000000000000000000005", "urL0000000000000001FFFFFFFFFFFFFFFE", "urL1" + "0" * 19):
+            assert ledger_id_of_mark(other) is None
 
     def test_more_replicas_come_last_and_the_first_time_stays(self) -> None:
         mark = UnderreplicatedLedger(7, ("a:1",), 5).with_replicas(["b:1", "a:1"], 9)

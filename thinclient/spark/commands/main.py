@@ -128,7 +128,7 @@ def audit_command(
     code 1 when a copy is not known to be good, whether its ledger is marked or not.
 
     JSON: {"ledgers", "copies", "good", "missing", "corrupt", "wrong_length", "unreachable", "busy", "unauthorized",
-    "damage": [a row each, at most 50]}; with --mark also "marked", "not_markable", "left": numbers of ledgers, and
+    "damage": [a row each, at most 50]}; with --mark also "marked", "left": numbers of ledgers, and
     "obstacle": why nothing is repaired now, or null.
 
     \b
@@ -163,7 +163,7 @@ def audit_command(
 
 
 def _amounts(marking: Marking, as_json: bool) -> dict[str, Any]:
-    amounts = {"marked": marking.marked, "not_markable": marking.not_markable, "left": marking.left}
+    amounts = {"marked": marking.marked, "left": marking.left}
     return {**amounts, "obstacle": marking.obstacle} if as_json else amounts
 
 

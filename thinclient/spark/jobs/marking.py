@@ -29,14 +29,12 @@ from bookgate.ledger.corrupt_copies import Ranges, note_corrupt
 from bookgate.ledger.errors import (
     BKException,
     IllegalOpException,
-    IncorrectParameterException,
     MetadataFormatException,
     NoSuchLedgerExistsOnMetadataServerException,
 )
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import LedgerMetadata
 from bookgate.ledger.metadata_store import BookieSet, LedgerManagerFactory
-from bookgate.ledger.replication import markable
 from bookgate.ledger.replication_control import obstacle
 from bookgate.thinclient.blocking.loop_thread import LoopThread
 from bookgate.thinclient.metadata_source import metadata_factory
@@ -73,8 +71,6 @@ class Marking:
     """The counts of what was done with the ledgers that lack copies. Mutable."""
 
     marked: int = 0
-    not_markable: int = 0
-    """Ledgers of scopes other than 0, where no marks exist."""
     left: int = 0
     """Ledgers left unmarked: deleted, damaged or changed meanwhile, still written where copies are lacking, or with
     bookies that are no longer registered.
@@ -155,24 +151,20 @@ def lacks(found: DataFrame) -> Iterator[Lack]:
 
 async def mark_page(factory: LedgerManagerFactory, page: Sequence[Lack], marking: Marking) -> None:
     """Marks some ledgers and adds the outcomes to `marking`. Raises BKException after marking as many as it can."""
-    wanted = [lack for lack in page if _is_markable(lack.ledger_id)]
-    marking.not_markable += len(page) - len(wanted)
-    if not wanted:
-        return
     bookies = await factory.service_discovery.bookies(BookieSet.ALL)
     registered = {bookie.bookie_id for bookie in bookies if bookie.registered}
-    records = await factory.ledger_manager.read_many([lack.ledger_id for lack in wanted])
+    records = await factory.ledger_manager.read_many([lack.ledger_id for lack in page])
     room, now_ms = asyncio.Semaphore(_MARKS_AT_ONCE), time.time_ns() // 1_000_000
 
     async def mark(ledger_id: LedgerId, replicas: Sequence[str], corrupt: Mapping[str, Ranges]) -> None:
         async with room:
             if corrupt:  # first: whoever reads the mark reads the record next
-                await note_corrupt(factory.replication_metadata, ledger_id.low, corrupt, now_ms)
-            await factory.replication_metadata.mark(ledger_id.low, replicas, now_ms)
+                await note_corrupt(factory.replication_metadata, ledger_id.number, corrupt, now_ms)
+            await factory.replication_metadata.mark(ledger_id.number, replicas, now_ms)
         marking.marked += 1
 
     due: list[tuple[LedgerId, list[str], dict[str, Ranges]]] = []
-    for lack, record in zip(wanted, records, strict=True):
+    for lack, record in zip(page, records, strict=True):
         if isinstance(record, BKException) and not isinstance(record, _GONE):
             raise record
         replicas = [] if isinstance(record, BKException) else bookies_to_mark(lack, record.metadata, registered)
@@ -184,14 +176,6 @@ async def mark_page(factory: LedgerManagerFactory, page: Sequence[Lack], marking
     for outcome in outcomes:
         if outcome is not None:
             raise outcome
-
-
-def _is_markable(ledger_id: LedgerId) -> bool:
-    try:
-        markable(ledger_id)
-    except IncorrectParameterException:
-        return False
-    return True
 
 
 @contextmanager

@@ -69,25 +69,37 @@ class VoteChanged(_message.Message):
     state: VoteState
     def __init__(self, vote: _Optional[int] = ..., state: _Optional[_Union[VoteState, str]] = ...) -> None: ...
 
+class ScopedLedger(_message.Message):
+    __slots__ = ("ledger_scope_id", "ledger_id")
+    LEDGER_SCOPE_ID_FIELD_NUMBER: _ClassVar[int]
+    LEDGER_ID_FIELD_NUMBER: _ClassVar[int]
+    ledger_scope_id: int
+    ledger_id: int
+    def __init__(self, ledger_scope_id: _Optional[int] = ..., ledger_id: _Optional[int] = ...) -> None: ...
+
 class StoredMark(_message.Message):
-    __slots__ = ("ledger_id", "version", "content")
+    __slots__ = ("ledger_id", "version", "content", "scoped")
     LEDGER_ID_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     CONTENT_FIELD_NUMBER: _ClassVar[int]
+    SCOPED_FIELD_NUMBER: _ClassVar[int]
     ledger_id: int
     version: int
     content: bytes
-    def __init__(self, ledger_id: _Optional[int] = ..., version: _Optional[int] = ..., content: _Optional[bytes] = ...) -> None: ...
+    scoped: ScopedLedger
+    def __init__(self, ledger_id: _Optional[int] = ..., version: _Optional[int] = ..., content: _Optional[bytes] = ..., scoped: _Optional[_Union[ScopedLedger, _Mapping]] = ...) -> None: ...
 
 class MarkRequest(_message.Message):
-    __slots__ = ("ledger_id", "replicas", "ctime_ms")
+    __slots__ = ("ledger_id", "replicas", "ctime_ms", "scoped")
     LEDGER_ID_FIELD_NUMBER: _ClassVar[int]
     REPLICAS_FIELD_NUMBER: _ClassVar[int]
     CTIME_MS_FIELD_NUMBER: _ClassVar[int]
+    SCOPED_FIELD_NUMBER: _ClassVar[int]
     ledger_id: int
     replicas: _containers.RepeatedScalarFieldContainer[str]
     ctime_ms: int
-    def __init__(self, ledger_id: _Optional[int] = ..., replicas: _Optional[_Iterable[str]] = ..., ctime_ms: _Optional[int] = ...) -> None: ...
+    scoped: ScopedLedger
+    def __init__(self, ledger_id: _Optional[int] = ..., replicas: _Optional[_Iterable[str]] = ..., ctime_ms: _Optional[int] = ..., scoped: _Optional[_Union[ScopedLedger, _Mapping]] = ...) -> None: ...
 
 class MarkResponse(_message.Message):
     __slots__ = ("code", "message", "mark")
@@ -100,14 +112,20 @@ class MarkResponse(_message.Message):
     def __init__(self, code: _Optional[_Union[_status_pb2.StatusCode, str]] = ..., message: _Optional[str] = ..., mark: _Optional[_Union[StoredMark, _Mapping]] = ...) -> None: ...
 
 class ListMarksRequest(_message.Message):
-    __slots__ = ("ledger_id", "start_after", "page_size")
+    __slots__ = ("ledger_id", "start_after", "page_size", "scoped", "start_after_scoped", "every_scope")
     LEDGER_ID_FIELD_NUMBER: _ClassVar[int]
     START_AFTER_FIELD_NUMBER: _ClassVar[int]
     PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    SCOPED_FIELD_NUMBER: _ClassVar[int]
+    START_AFTER_SCOPED_FIELD_NUMBER: _ClassVar[int]
+    EVERY_SCOPE_FIELD_NUMBER: _ClassVar[int]
     ledger_id: int
     start_after: int
     page_size: int
-    def __init__(self, ledger_id: _Optional[int] = ..., start_after: _Optional[int] = ..., page_size: _Optional[int] = ...) -> None: ...
+    scoped: ScopedLedger
+    start_after_scoped: ScopedLedger
+    every_scope: bool
+    def __init__(self, ledger_id: _Optional[int] = ..., start_after: _Optional[int] = ..., page_size: _Optional[int] = ..., scoped: _Optional[_Union[ScopedLedger, _Mapping]] = ..., start_after_scoped: _Optional[_Union[ScopedLedger, _Mapping]] = ..., every_scope: bool = ...) -> None: ...
 
 class ListMarksResponse(_message.Message):
     __slots__ = ("code", "message", "marks")
@@ -120,12 +138,14 @@ class ListMarksResponse(_message.Message):
     def __init__(self, code: _Optional[_Union[_status_pb2.StatusCode, str]] = ..., message: _Optional[str] = ..., marks: _Optional[_Iterable[_Union[StoredMark, _Mapping]]] = ...) -> None: ...
 
 class DeleteMarkRequest(_message.Message):
-    __slots__ = ("ledger_id", "expected_version")
+    __slots__ = ("ledger_id", "expected_version", "scoped")
     LEDGER_ID_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_VERSION_FIELD_NUMBER: _ClassVar[int]
+    SCOPED_FIELD_NUMBER: _ClassVar[int]
     ledger_id: int
     expected_version: int
-    def __init__(self, ledger_id: _Optional[int] = ..., expected_version: _Optional[int] = ...) -> None: ...
+    scoped: ScopedLedger
+    def __init__(self, ledger_id: _Optional[int] = ..., expected_version: _Optional[int] = ..., scoped: _Optional[_Union[ScopedLedger, _Mapping]] = ...) -> None: ...
 
 class DeleteMarkResponse(_message.Message):
     __slots__ = ("code", "message", "deleted")
@@ -158,18 +178,22 @@ class ClaimRequest(_message.Message):
     def __init__(self, session_id: _Optional[str] = ..., number: _Optional[int] = ..., try_lock: _Optional[_Union[TryLock, _Mapping]] = ..., release_lock: _Optional[_Union[ReleaseLock, _Mapping]] = ..., check_lock: _Optional[str] = ..., stand: _Optional[str] = ..., withdraw: _Optional[int] = ..., end: bool = ...) -> None: ...
 
 class TryLock(_message.Message):
-    __slots__ = ("ledger_id", "holder")
+    __slots__ = ("ledger_id", "holder", "scoped")
     LEDGER_ID_FIELD_NUMBER: _ClassVar[int]
     HOLDER_FIELD_NUMBER: _ClassVar[int]
+    SCOPED_FIELD_NUMBER: _ClassVar[int]
     ledger_id: int
     holder: str
-    def __init__(self, ledger_id: _Optional[int] = ..., holder: _Optional[str] = ...) -> None: ...
+    scoped: ScopedLedger
+    def __init__(self, ledger_id: _Optional[int] = ..., holder: _Optional[str] = ..., scoped: _Optional[_Union[ScopedLedger, _Mapping]] = ...) -> None: ...
 
 class ReleaseLock(_message.Message):
-    __slots__ = ("ledger_id",)
+    __slots__ = ("ledger_id", "scoped")
     LEDGER_ID_FIELD_NUMBER: _ClassVar[int]
+    SCOPED_FIELD_NUMBER: _ClassVar[int]
     ledger_id: int
-    def __init__(self, ledger_id: _Optional[int] = ...) -> None: ...
+    scoped: ScopedLedger
+    def __init__(self, ledger_id: _Optional[int] = ..., scoped: _Optional[_Union[ScopedLedger, _Mapping]] = ...) -> None: ...
 
 class ClaimResponse(_message.Message):
     __slots__ = ("code", "message", "token", "held")
@@ -188,12 +212,14 @@ class ListClaimsRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class HeldLock(_message.Message):
-    __slots__ = ("ledger_id", "holder")
+    __slots__ = ("ledger_id", "holder", "scoped")
     LEDGER_ID_FIELD_NUMBER: _ClassVar[int]
     HOLDER_FIELD_NUMBER: _ClassVar[int]
+    SCOPED_FIELD_NUMBER: _ClassVar[int]
     ledger_id: int
     holder: str
-    def __init__(self, ledger_id: _Optional[int] = ..., holder: _Optional[str] = ...) -> None: ...
+    scoped: ScopedLedger
+    def __init__(self, ledger_id: _Optional[int] = ..., holder: _Optional[str] = ..., scoped: _Optional[_Union[ScopedLedger, _Mapping]] = ...) -> None: ...
 
 class ListClaimsResponse(_message.Message):
     __slots__ = ("code", "message", "locks", "auditor")
@@ -359,7 +385,7 @@ class WatchLedgersRequest(_message.Message):
     def __init__(self, sequence: _Optional[int] = ...) -> None: ...
 
 class WatchLedgersResponse(_message.Message):
-    __slots__ = ("code", "message", "revision", "lost", "began", "ledger_ids", "answered")
+    __slots__ = ("code", "message", "revision", "lost", "began", "ledger_ids", "answered", "scoped_ledgers", "every_scope")
     CODE_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
@@ -367,6 +393,8 @@ class WatchLedgersResponse(_message.Message):
     BEGAN_FIELD_NUMBER: _ClassVar[int]
     LEDGER_IDS_FIELD_NUMBER: _ClassVar[int]
     ANSWERED_FIELD_NUMBER: _ClassVar[int]
+    SCOPED_LEDGERS_FIELD_NUMBER: _ClassVar[int]
+    EVERY_SCOPE_FIELD_NUMBER: _ClassVar[int]
     code: _status_pb2.StatusCode
     message: str
     revision: int
@@ -374,4 +402,6 @@ class WatchLedgersResponse(_message.Message):
     began: bool
     ledger_ids: _containers.RepeatedScalarFieldContainer[int]
     answered: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, code: _Optional[_Union[_status_pb2.StatusCode, str]] = ..., message: _Optional[str] = ..., revision: _Optional[int] = ..., lost: bool = ..., began: bool = ..., ledger_ids: _Optional[_Iterable[int]] = ..., answered: _Optional[_Iterable[int]] = ...) -> None: ...
+    scoped_ledgers: _containers.RepeatedCompositeFieldContainer[ScopedLedger]
+    every_scope: bool
+    def __init__(self, code: _Optional[_Union[_status_pb2.StatusCode, str]] = ..., message: _Optional[str] = ..., revision: _Optional[int] = ..., lost: bool = ..., began: bool = ..., ledger_ids: _Optional[_Iterable[int]] = ..., answered: _Optional[_Iterable[int]] = ..., scoped_ledgers: _Optional[_Iterable[_Union[ScopedLedger, _Mapping]]] = ..., every_scope: bool = ...) -> None: ...

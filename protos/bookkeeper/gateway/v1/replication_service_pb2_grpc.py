@@ -191,7 +191,7 @@ class ReplicationServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def WatchLedgers(self, request_iterator, context):
-        """Tells which ledgers of scope 0 change, whoever changes them, while it says that it does. Each request is answered
+        """Tells which ledgers change, whoever changes them, while it says that it does. Each request is answered
         with its number when everything was told that had changed before it. ILLEGAL_OPERATION: the store can't tell it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

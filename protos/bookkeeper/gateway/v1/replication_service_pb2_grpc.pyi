@@ -67,7 +67,7 @@ class ReplicationServiceStub:
     RemoveRecord: _grpc.UnaryUnaryMultiCallable[_replication_service_pb2.RemoveRecordRequest, _replication_service_pb2.RemoveRecordResponse]
     """Compare-and-delete; a record that is not there is fine."""
     WatchLedgers: _grpc.StreamStreamMultiCallable[_replication_service_pb2.WatchLedgersRequest, _replication_service_pb2.WatchLedgersResponse]
-    """Tells which ledgers of scope 0 change, whoever changes them, while it says that it does. Each request is answered
+    """Tells which ledgers change, whoever changes them, while it says that it does. Each request is answered
     with its number when everything was told that had changed before it. ILLEGAL_OPERATION: the store can't tell it.
     """
 
@@ -104,7 +104,7 @@ class ReplicationServiceAsyncStub(ReplicationServiceStub):
     RemoveRecord: _aio.UnaryUnaryMultiCallable[_replication_service_pb2.RemoveRecordRequest, _replication_service_pb2.RemoveRecordResponse]  # type: ignore[assignment]
     """Compare-and-delete; a record that is not there is fine."""
     WatchLedgers: _aio.StreamStreamMultiCallable[_replication_service_pb2.WatchLedgersRequest, _replication_service_pb2.WatchLedgersResponse]  # type: ignore[assignment]
-    """Tells which ledgers of scope 0 change, whoever changes them, while it says that it does. Each request is answered
+    """Tells which ledgers change, whoever changes them, while it says that it does. Each request is answered
     with its number when everything was told that had changed before it. ILLEGAL_OPERATION: the store can't tell it.
     """
 
@@ -216,7 +216,7 @@ class ReplicationServiceServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_replication_service_pb2.WatchLedgersRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_replication_service_pb2.WatchLedgersResponse], _abc.AsyncIterator[_replication_service_pb2.WatchLedgersResponse]]:
-        """Tells which ledgers of scope 0 change, whoever changes them, while it says that it does. Each request is answered
+        """Tells which ledgers change, whoever changes them, while it says that it does. Each request is answered
         with its number when everything was told that had changed before it. ILLEGAL_OPERATION: the store can't tell it.
         """
 

@@ -30,6 +30,7 @@ from bookgate.gateway.stores.drivers import create_factory
 from bookgate.ledger.errors import BKException, NotEnoughBookiesException
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata_store import BookieSet, LedgerManagerFactory
+from bookgate.ledger.replication_control import records_of_all_scopes
 from bookgate.thinclient.tools.single_replica import batches_of_bookie
 from tests.integration.bookie.forked_bookie import ForkedProcess, when_the_parent_ends
 from tests.integration.bookie.replication.test_auto_recovery import metadata_of
@@ -45,6 +46,7 @@ GRACE_SECONDS, SLOW_SECONDS = 6.0, 3.0
 WRITERS: dict[str, Any] = {"failed_bookie_interval_seconds": 1.0}
 """Bookies come back soon here; a writer that finds nobody else to write to has a lost one for too long."""
 _MOST_ENTRIES = 120
+_SCOPE = -77
 CLIENT = ClientConfig(add_timeout_seconds=1.5, read_timeout_seconds=1.5, connect_timeout_seconds=1.5)
 
 SETTINGS: dict[str, Any] = {
@@ -261,17 +263,18 @@ class Load:
 async def filled(
     client: BookKeeper, ledgers: int, entries: int = 20, size: int = 4096, ensemble: int = 3
 ) -> dict[LedgerId, list[bytes]]:
-    """Closed ledgers of three copies, and what is in them."""
+    """Closed ledgers of three copies, every third one with a scope, and what is in them."""
     room = asyncio.Semaphore(16)
 
-    async def write() -> tuple[LedgerId, list[bytes]]:
-        async with room, await client.create_ledger(ensemble, 3, 2, password=PASSWORD) as ledger:
+    async def write(place: int) -> tuple[LedgerId, list[bytes]]:
+        scope_id = _SCOPE if place % 3 == 2 else 0
+        async with room, await client.create_ledger(ensemble, 3, 2, password=PASSWORD, scope_id=scope_id) as ledger:
             payloads = [b"%s/%d;" % (str(ledger.ledger_id).encode(), number) for number in range(entries)]
             payloads = [payload * (size // len(payload)) for payload in payloads]
             await ledger.append_all(payloads)
             return ledger.ledger_id, payloads
 
-    return dict(await asyncio.gather(*(write() for _ in range(ledgers))))
+    return dict(await asyncio.gather(*(write(place) for place in range(ledgers))))
 
 
 # --- what is waited for, what has to be --------------------------------------------------------------------------
@@ -289,9 +292,9 @@ async def until(holds: Callable[[], Any], what: Callable[[], object] = lambda: "
 
 
 async def naming(factory: LedgerManagerFactory, lost: Collection[str]) -> set[int]:
-    """The ledgers that name any of the bookies."""
-    pages = [page async for page in factory.ledger_manager.ledger_records()]
-    return {each.ledger_id.low for page in pages for each in page if each.metadata.bookies & set(lost)}
+    """The ledgers that name any of the bookies, by their numbers."""
+    pages = [page async for page in records_of_all_scopes(factory.ledger_manager)]
+    return {each.ledger_id.number for page in pages for each in page if each.metadata.bookies & set(lost)}
 
 
 async def marked(factory: LedgerManagerFactory) -> set[int]:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from bookgate.bookie.replication.audits import index_keeper
+from bookgate.bookie.replication import ledger_pages
 from bookgate.bookie.replication.audits.auditor import Auditor, AuditorOptions
 from bookgate.bookie.replication.audits.index_keeper import IndexKeeper, IndexOptions, IndexStatistics
 from bookgate.bookie.standalone.local_zookeeper import LocalZooKeeper
@@ -126,7 +126,7 @@ def reads(here: LedgerManagerFactory, monkeypatch: pytest.MonkeyPatch) -> Reads:
     read_many, ledger_ranges = manager.read_many, manager.ledger_ranges
 
     async def counted(ledger_ids: Sequence[LedgerId]) -> list[LedgerRecord | BKException]:
-        seen.ids += [each.low for each in ledger_ids]
+        seen.ids += [each.number for each in ledger_ids]
         return await read_many(ledger_ids)
 
     def listed(*arguments: Any, **named: Any) -> Any:
@@ -192,6 +192,30 @@ async def test_a_lost_bookie_costs_reads_of_its_own_ledgers_only(
         assert reads.listings == 0
         assert auditor.statistics.ledgers_audited == len(own)
         assert await marked(clients) == dict.fromkeys(own, (LOST,))
+
+
+@pytest.mark.parametrize("by_index", [True, False], ids=["by the index", "by a listing"])
+async def test_ledgers_of_scopes_are_marked_by_their_whole_ids(
+    here: LedgerManagerFactory, clients: LedgerManagerFactory, monkeypatch: pytest.MonkeyPatch, by_index: bool
+) -> None:
+    """Those that exist when the auditor comes into office, and those that are created or moved since."""
+    if not by_index:
+        monkeypatch.setattr(here.replication_metadata, "watch_ledgers", lambda _listener: None)
+    create = clients.ledger_manager.create
+    await written(clients, range(4), ELSEWHERE)
+    for low in range(4):
+        await create(LedgerId(9, low), ON_LOST if low < 2 else ELSEWHERE)
+    moved = await create(LedgerId(-9, -1), ON_LOST)
+    async with in_office(here) as auditor:
+        if by_index:
+            await until(lambda: auditor.statistics.index.ledgers == 9)
+        await clients.ledger_manager.write(moved.ledger_id, ELSEWHERE, moved.version)
+        created = await create(LedgerId(-9, 3), ON_LOST)
+        await clients.replication_metadata.set_lost_bookie_delay(0)
+        await until(lambda: auditor.statistics.audits)
+        assert auditor.statistics.audits_by_index == by_index
+        numbers = [LedgerId(9, 0).number, LedgerId(9, 1).number, created.ledger_id.number]
+        assert await marked(clients) == dict.fromkeys(numbers, (LOST,))
 
 
 async def test_a_bookie_that_only_ledgers_know_is_missed_and_lost(
@@ -331,7 +355,7 @@ async def test_a_ledger_that_changes_before_it_is_read_first_is_read_once(
 ) -> None:
     """The feed has told of it when its page is read."""
     changing = (await written(clients, range(1, 5), ELSEWHERE))[2]
-    monkeypatch.setattr(index_keeper, "READ_AT_ONCE", 2)
+    monkeypatch.setattr(ledger_pages, "READ_AT_ONCE", 2)
     read_many, feed = here.ledger_manager.read_many, here.replication_metadata.watch_ledgers(lambda _event: None)
     assert feed is not None
 

@@ -73,7 +73,7 @@ class Repairs:
         await self.until(none)
 
     async def read(self, ledger_id: int) -> LedgerMetadata:
-        return (await self.factory.ledger_manager.read(LedgerId.unscoped(ledger_id))).metadata
+        return (await self.factory.ledger_manager.read(LedgerId.of_number(ledger_id))).metadata
 
 
 @contextlib.asynccontextmanager
@@ -135,6 +135,37 @@ async def test_lost_bookies_are_replaced(
             assert lost not in fragment.ensemble
         await check(client, ledger.ledger_id, entries)
         assert repairs.worker.statistics.ledgers_repaired == losses
+
+
+@pytest.mark.parametrize("close", [True, False], ids=["closed", "open"])
+async def test_a_ledger_with_a_scope_is_repaired_and_its_namesake_is_left_alone(
+    cluster: ForkedCluster, close: bool
+) -> None:
+    """(scope, id) is not (0, id): neither its mark and lock, nor its copies, nor its fence (D1)."""
+    async with repairing(cluster, open_ledger_grace_seconds=0.5) as repairs, await cluster.client() as client:
+        namesake = await written(client, 30, 5, 2, 2)
+        ledger = await client.create_ledger(3, 3, 2, password=PASSWORD, ledger_id=namesake.ledger_id.low, scope_id=-9)
+        for number in range(60):
+            await ledger.append(payload(number))
+        if close:
+            await ledger.close()
+        before, number = await repairs.read(namesake.ledger_id.number), ledger.ledger_id.number
+        lost = ledger.metadata.last_fragment.ensemble[0]
+        await lost_for_good(cluster, repairs, lost)
+        await repairs.mark(number, lost)
+        await repairs.until_unmarked(number)
+        assert lost not in (await repairs.read(number)).bookies
+        await check(client, ledger.ledger_id, 60)
+        assert await repairs.read(namesake.ledger_id.number) == before
+        await check(client, namesake.ledger_id, 30)
+        for bookie_id in (await repairs.read(number)).bookies:
+            held = await repairs.bookies.copies(bookie_id, number, BitMap64(range(60)))
+            assert isinstance(held, Holding)
+            assert held.entries == BitMap64(range(60))
+            if bookie_id not in before.bookies:
+                others = await repairs.bookies.copies(bookie_id, namesake.ledger_id.number, BitMap64())
+                assert isinstance(others, Holding)
+                assert not others.entries
 
 
 async def test_what_was_copied_is_counted(cluster: ForkedCluster) -> None:
@@ -314,11 +345,13 @@ async def test_a_worker_that_stops_ends_what_is_under_way(
     """Copies that were sent are waited for, if they end soon; the lock is free then, and another worker goes on."""
     sent, add_copies, hangs = asyncio.Event(), Bookies.add_copies, True
 
-    async def spied(bookies: Bookies, bookie_id: str, entries: Sequence[Entry], secrets: LedgerSecrets) -> int:
+    async def spied(
+        bookies: Bookies, bookie_id: str, ledger_id: int, entries: Sequence[Entry], secrets: LedgerSecrets
+    ) -> int:
         sent.set()
         if hangs:
             await asyncio.Event().wait()
-        return await add_copies(bookies, bookie_id, entries, secrets)
+        return await add_copies(bookies, bookie_id, ledger_id, entries, secrets)
 
     monkeypatch.setattr(Bookies, "add_copies", spied)
     async with await cluster.client() as client:

@@ -272,7 +272,8 @@ def test_what_is_missing_is_marked_once(tmp_path: Path) -> None:
         store.enabled = True
         check.after(0)
         check.after(0)
-        assert store.marks == [(1, ["a:1"])]
+        scoped = LedgerId(7, 1).number
+        assert store.marks == [(1, ["a:1"]), (scoped, ["a:1"])], "by its whole id"
 
 
 def test_a_bookie_that_may_not_mark_goes_on(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from bookgate.bookie.replication.copies.copying import Copied, Copier, groups_of
 from bookgate.ledger.digest import digest_for
 from bookgate.ledger.entry import Entry
 from bookgate.ledger.errors import BKException, TimeoutException, TooManyRequestsException
+from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import DigestType
 from bookgate.ledger.wire.messages import AddRequest, AddResponse, Status
 from bookgate.ledger.wire.v3 import decode_request
@@ -59,7 +60,7 @@ class Target:
 
 async def copying(target: Target, *sizes: int) -> asyncio.Future[int]:
     bookies = Bookies(cast("BookiePool", target), ClientConfig())
-    task = asyncio.ensure_future(bookies.add_copies("b1", entries(*sizes), SECRETS))
+    task = asyncio.ensure_future(bookies.add_copies("b1", 7, entries(*sizes), SECRETS))
     await asyncio.sleep(0)  # it sends in its first turn
     return task
 
@@ -83,6 +84,7 @@ class Source:
     """In place of the client: a ledger whose entries are all of one size."""
 
     metadata = ledger((0,), ENTRIES - 1)
+    ledger_id = LedgerId.unscoped(7)
 
     def __init__(self, size: int) -> None:
         self._size = size

@@ -9,7 +9,7 @@ import pytest
 
 from bookgate.ledger.bookie_info import BookieServiceInfo
 from bookgate.ledger.errors import BKException, MetaStoreException, NoSuchLedgerExistsOnMetadataServerException
-from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.ledger_id import LedgerId, number_of
 from bookgate.ledger.metadata import LedgerMetadata
 from bookgate.ledger.metadata_store import LedgerManagerFactory, LedgerRecord, RegisteredBookie
 from bookgate.ledger.replication_control import corrupt_copies_of
@@ -71,7 +71,7 @@ class Metadata:
         ]
 
     async def read_many(self, ids: Sequence[LedgerId]) -> list[LedgerRecord | BKException]:
-        found = [(each, self.ledgers[each.low]) for each in ids]
+        found = [(each, self.ledgers[each.low] if each.scope_id == 0 else CLOSED) for each in ids]
         return [value if isinstance(value, BKException) else LedgerRecord(each, value, 0) for each, value in found]
 
     async def read_record(self, *_key: object) -> None:
@@ -106,8 +106,9 @@ async def test_ledgers_are_counted_by_what_becomes_of_them() -> None:
         lack((0, "b"), scope=7),
         lack((0, "b"), ledger=-1, scope=7),
     ]
-    assert await marked(metadata, *lacks) == Marking(marked=1, not_markable=2, left=3)
-    assert metadata.marks == {1: ["a", "b"]}
+    assert await marked(metadata, *lacks) == Marking(marked=3, left=3)
+    scoped = number_of(7, 1), number_of(7, -1)
+    assert metadata.marks == {1: ["a", "b"], scoped[0]: ["b"], scoped[1]: ["b"]}
 
 
 @pytest.mark.asyncio
