@@ -115,7 +115,10 @@ async def test_a_small_entry_costs_source_and_target_as_much_as_one_of_4_kib(
     """A target that is refilled in place is not read from."""
 
     class Storing:
-        async def add_copies(self, _target: str, group: Sequence[Entry], _secrets: LedgerSecrets) -> int:
+        async def add_copies(
+            self, _target: str, ledger_id: int, group: Sequence[Entry], _secrets: LedgerSecrets
+        ) -> int:
+            assert ledger_id == Source.ledger_id.number
             return sum(len(entry.payload) for entry in group)
 
     async def proceed() -> None:
