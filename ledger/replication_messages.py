@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Protocol
 
 from bookgate.ledger.ledger_id import MAX_UNSCOPED, halves_of, is_number, number_of
-from bookgate.protos.bookkeeper.gateway.v1.replication_service_pb2 import ScopedLedger
+from bookgate.ledger.replication_store import Mark
+from bookgate.protos.bookkeeper.gateway.v1.replication_service_pb2 import HeldLock, ScopedLedger, StoredMark
 
 _NONE = -1
 
@@ -44,3 +45,14 @@ def number_in(message: NamesLedger) -> int:
 def number_in_scope(ledger: ScopedLedger) -> int:
     """The number of a ledger with a scope."""
     return number_of(ledger.ledger_scope_id, ledger.ledger_id)
+
+
+def stored_mark(mark: Mark) -> StoredMark:
+    """A mark as it is stored."""
+    number, content = mark.value.ledger_id, mark.value.encode()
+    return StoredMark(ledger_id=id_field(number), version=mark.version, content=content, scoped=scoped_field(number))
+
+
+def held_lock(number: int, holder: str) -> HeldLock:
+    """A lock that somebody holds."""
+    return HeldLock(ledger_id=id_field(number), holder=holder, scoped=scoped_field(number))

@@ -38,12 +38,11 @@ from bookgate.ledger.ledger_id import MAX_UNSCOPED, LedgerId
 from bookgate.ledger.metadata_codec import from_format, without_password
 from bookgate.ledger.metadata_store import LedgerManagerFactory
 from bookgate.ledger.replication import PeriodicCheck
-from bookgate.ledger.replication_messages import id_field, number_in, number_in_scope, scoped_field
+from bookgate.ledger.replication_messages import held_lock, number_in, number_in_scope, stored_mark
 from bookgate.ledger.replication_store import (
     DelayChanged,
     DrainsChanged,
     LockLost,
-    Mark,
     MarksChanged,
     RecordKind,
     ReplicationEvent,
@@ -265,15 +264,17 @@ class ReplicationService(ReplicationServiceServicer):
     async def Mark(self, request: pb.MarkRequest, context: Context) -> pb.MarkResponse:
         async def work() -> pb.MarkResponse:
             ctime = request.ctime_ms if request.HasField("ctime_ms") else None
-            return pb.MarkResponse(mark=_mark(await self._store.mark(number_in(request), request.replicas, ctime)))
+            return pb.MarkResponse(
+                mark=stored_mark(await self._store.mark(number_in(request), request.replicas, ctime))
+            )
 
         return await self._answer(context, "Mark", pb.MarkResponse, work)
 
     async def ListMarks(self, request: pb.ListMarksRequest, context: Context) -> pb.ListMarksResponse:
         async def work() -> pb.ListMarksResponse:
             if request.HasField("ledger_id"):
-                mark = await self._store.read_mark(number_in(request))
-                return pb.ListMarksResponse(marks=[] if mark is None else [_mark(mark)])
+                mark = await self._store.readstored_mark(number_in(request))
+                return pb.ListMarksResponse(marks=[] if mark is None else [stored_mark(mark)])
             start = request.start_after if request.HasField("start_after") else None
             if request.HasField("start_after_scoped"):
                 start = number_in_scope(request.start_after_scoped)
@@ -281,14 +282,14 @@ class ReplicationService(ReplicationServiceServicer):
             async with aclosing(self._store.marks(start, size)) as pages:  # type: ignore[type-var]
                 async for page in pages:
                     told = [mark for mark in page if request.every_scope or mark.value.ledger_id <= MAX_UNSCOPED]
-                    return pb.ListMarksResponse(marks=[_mark(mark) for mark in told])
+                    return pb.ListMarksResponse(marks=[stored_mark(mark) for mark in told])
             return pb.ListMarksResponse()
 
         return await self._answer(context, "ListMarks", pb.ListMarksResponse, work)
 
     async def DeleteMark(self, request: pb.DeleteMarkRequest, context: Context) -> pb.DeleteMarkResponse:
         async def work() -> pb.DeleteMarkResponse:
-            deleted = await self._store.delete_mark(number_in(request), request.expected_version)
+            deleted = await self._store.deletestored_mark(number_in(request), request.expected_version)
             return pb.DeleteMarkResponse(deleted=deleted)
 
         return await self._answer(context, "DeleteMark", pb.DeleteMarkResponse, work)
@@ -296,10 +297,7 @@ class ReplicationService(ReplicationServiceServicer):
     async def ListClaims(self, request: pb.ListClaimsRequest, context: Context) -> pb.ListClaimsResponse:
         async def work() -> pb.ListClaimsResponse:
             holders = await self._store.lock_holders()
-            locks = [
-                pb.HeldLock(ledger_id=id_field(number), holder=holder, scoped=scoped_field(number))
-                for number, holder in sorted(holders.items())
-            ]
+            locks = [held_lock(number, holder) for number, holder in sorted(holders.items())]
             return pb.ListClaimsResponse(locks=locks, auditor=await self._store.auditor())
 
         return await self._answer(context, "ListClaims", pb.ListClaimsResponse, work)
@@ -444,11 +442,6 @@ def _change(what: ReplicationEvent | VoteEvent) -> pb.AttendResponse:
         return pb.AttendResponse(lock_lost=what.lock.token)
     number, state = what
     return pb.AttendResponse(vote_changed=pb.VoteChanged(vote=number, state=_VOTE_STATES[state]))
-
-
-def _mark(mark: Mark) -> pb.StoredMark:
-    number, content = mark.value.ledger_id, mark.value.encode()
-    return pb.StoredMark(ledger_id=id_field(number), version=mark.version, content=content, scoped=scoped_field(number))
 
 
 def _named(kind: Callable[[str], Any], name: str) -> Any:

@@ -140,7 +140,7 @@ async def decommission(
     await control.require_unregistered(factory, bookie_id, "it is decommissioned")
     await control.begin_draining(factory, bookie_id, now_ms())
     emptied = await wait_until_empty(factory, bookie_id, tell, give_up=force)
-    given_up = [ledger_id.low for ledger_id in emptied.given_up]
+    given_up = [ledger_id.number for ledger_id in emptied.given_up]
     return emptied, await control.remove_emptied(factory, bookie_id, given_up, now_ms())
 
 

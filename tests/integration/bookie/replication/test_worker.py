@@ -151,7 +151,7 @@ async def test_a_ledger_with_a_scope_is_repaired_and_its_namesake_is_left_alone(
             await ledger.close()
         before, number = await repairs.read(namesake.ledger_id.number), ledger.ledger_id.number
         lost = ledger.metadata.last_fragment.ensemble[0]
-        await lost_for_good(cluster, repairs, lost)
+        cluster.lose(lost)
         await repairs.mark(number, lost)
         await repairs.until_unmarked(number)
         assert lost not in (await repairs.read(number)).bookies
