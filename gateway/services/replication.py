@@ -273,7 +273,7 @@ class ReplicationService(ReplicationServiceServicer):
     async def ListMarks(self, request: pb.ListMarksRequest, context: Context) -> pb.ListMarksResponse:
         async def work() -> pb.ListMarksResponse:
             if request.HasField("ledger_id"):
-                mark = await self._store.readstored_mark(number_in(request))
+                mark = await self._store.read_mark(number_in(request))
                 return pb.ListMarksResponse(marks=[] if mark is None else [stored_mark(mark)])
             start = request.start_after if request.HasField("start_after") else None
             if request.HasField("start_after_scoped"):
@@ -281,15 +281,15 @@ class ReplicationService(ReplicationServiceServicer):
             size = min(max(request.page_size, 1), _MOST_MARKS)
             async with aclosing(self._store.marks(start, size)) as pages:  # type: ignore[type-var]
                 async for page in pages:
-                    told = [mark for mark in page if request.every_scope or mark.value.ledger_id <= MAX_UNSCOPED]
-                    return pb.ListMarksResponse(marks=[stored_mark(mark) for mark in told])
+                    told = (mark for mark in page if request.every_scope or mark.value.ledger_id <= MAX_UNSCOPED)
+                    return pb.ListMarksResponse(marks=map(stored_mark, told))
             return pb.ListMarksResponse()
 
         return await self._answer(context, "ListMarks", pb.ListMarksResponse, work)
 
     async def DeleteMark(self, request: pb.DeleteMarkRequest, context: Context) -> pb.DeleteMarkResponse:
         async def work() -> pb.DeleteMarkResponse:
-            deleted = await self._store.deletestored_mark(number_in(request), request.expected_version)
+            deleted = await self._store.delete_mark(number_in(request), request.expected_version)
             return pb.DeleteMarkResponse(deleted=deleted)
 
         return await self._answer(context, "DeleteMark", pb.DeleteMarkResponse, work)
