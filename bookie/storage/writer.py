@@ -184,10 +184,10 @@ class EntryWriter:
             )
 
     def _raise_term(self, ledger: LedgerDescriptor, term: int, *, takes_over: bool) -> None:
+        if not ledger.key_journaled:
+            self._journal_key(ledger)
         before = ledger.term, ledger.fenced
         if not ledger.raise_term(term, takes_over=takes_over):
-            if not ledger.key_journaled:
-                self._journal_key(ledger)
             return
         try:
             self._write_state(ledger, _term_record(ledger), None)

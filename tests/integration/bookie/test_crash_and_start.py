@@ -49,6 +49,34 @@ def test_every_acknowledged_entry_survives_a_kill_in_the_middle_of_adds(own_book
             assert response.body == packet(1, entry_id, payloads[entry_id])
 
 
+def test_a_taking_over_survives_a_kill(own_bookie: BookieProcess) -> None:
+    """U1, U3: the term holds, and what was truncated stays away, in a ledger with entries and in one without."""
+
+    def at_term(ledger_id: int, entry_id: int, term: int, text: bytes) -> messages.AddRequest:
+        body = packet(ledger_id, entry_id, text, lac=min(entry_id - 1, 2))
+        return add(ledger_id, entry_id, body=body)._replace(term=term)
+
+    def take_over(ledger_id: int, term: int, entry_id: int = -1) -> messages.ReadRequest:
+        return messages.ReadRequest(7, ledger_id, entry_id, entry_id == -1, KEY, term=term)
+
+    with EntryClient.to(own_bookie) as client:
+        for entry_id in range(6):
+            assert client.status(at_term(1, entry_id, 1, b"old")) == Status.EOK
+        assert client.status(take_over(1, 2)) == Status.EOK
+        assert client.status(take_over(2, 5)) == Status.ENOENTRY
+        truncate = at_term(1, 3, 2, b"")._replace(recovery=True, truncate=True)
+        assert client.status(truncate) == Status.EOK
+        assert client.status(at_term(1, 5, 2, b"new")) == Status.EOK
+    kill_and_restart(own_bookie)
+    with EntryClient.to(own_bookie) as client:
+        assert client.status(at_term(1, 6, 1, b"old")) == Status.EINVALIDTERM
+        assert client.status(at_term(2, 0, 4, b"old")) == Status.EINVALIDTERM
+        answers = [client.ask(take_over(1, 2, entry_id)) for entry_id in (2, 3, 4, 5)]
+        bodies = [answer.body for answer in answers if isinstance(answer, messages.ReadResponse)]
+        assert bodies == [packet(1, 2, b"old"), packet(1, 3, b""), None, packet(1, 5, b"new", lac=2)]
+        assert {answer.term for answer in answers if isinstance(answer, messages.ReadResponse)} == {2}
+
+
 def test_a_fence_survives_a_kill_also_of_a_ledger_without_entries(own_bookie: BookieProcess) -> None:
     """F2, F3: the Java bookie loses it."""
     with EntryClient.to(own_bookie) as client:

@@ -13,6 +13,7 @@ from tests.simulation.mutations.planted import (
     spark,
     sqlite,
     storage,
+    terms,
     unbounded,
 )
 
@@ -20,6 +21,7 @@ MUTATIONS = (
     *client.MUTATIONS,
     *bookie.MUTATIONS,
     *storage.MUTATIONS,
+    *terms.MUTATIONS,
     *scopes.MUTATIONS,
     *gateway.MUTATIONS,
     *leases.MUTATIONS,

@@ -20,8 +20,9 @@ from bookgate.bookie.index.file_format import IndexHeader
 from bookgate.bookie.journal import format as journal_format
 from bookgate.bookie.tools.inspection.places import FILES
 from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.wire.messages import AddRequest
 from tests.conformance.golden import VECTORS
-from tests.unit.bookie.storage.storage_support import KEY, lac_packet, opened, packet
+from tests.unit.bookie.storage.storage_support import KEY, Token, lac_packet, opened, packet
 
 
 def inspect(*arguments: object) -> Result:
@@ -203,6 +204,22 @@ def test_ledgers_of_scopes_are_named_and_shown(tmp_path: Path, kind: str) -> Non
         rows = inspect_json("index", file)
         assert [row["type"] for row in rows] == ["entry", "entry", "ledger"]
         assert rows[-1]["unreadable"] == 0
+
+
+def test_terms_and_truncations_are_shown(tmp_path: Path) -> None:
+    with opened(tmp_path) as bookie:
+        for entry_id, truncate in ((0, False), (1, False), (0, True)):
+            body = packet(1, entry_id, lac=-1)
+            request = AddRequest(1, 1, entry_id, KEY, body, term=2 + truncate, lafr=-1, truncate=truncate)
+            bookie.storage.writer.add_at_term(bookie.ledger(1), request, Token((entry_id, truncate)))
+        bookie.acks.wait_for((0, True))
+    rows = inspect_json("journal", tmp_path)
+    terms = [(row["term"], row["fenced"], row["known_lac"], row["lafr"]) for row in rows if row.get("kind") == "term"]
+    assert terms == [(2, False, -1, -1), (3, False, -1, -1)]
+    assert [row["last_entry"] for row in rows if row.get("kind") == "truncate"] == [0]
+    (ledger,) = (row for row in inspect_json("index", tmp_path) if row["type"] == "ledger")
+    kept = (ledger["term"], ledger["last_add_confirmed"], ledger["last_add_fully_replicated"], ledger["last_entry"])
+    assert kept == (3, -1, -1, 0)
 
 
 def test_what_names_no_ledger_is_refused(ours: Path) -> None:
