@@ -178,7 +178,9 @@ def loss_rows(bookies: Bookies, load: LoadProcess) -> Iterator[Row]:
         bookies.delete(ids)
         assert done["entries"] == ledgers * entries
         share = ledgers / len(ids[:1000])
-        yield figures(f"{name}: full copies", "s", [done["seconds"]], [copied["seconds"] * share], "plain copy")
+        yield figures(
+            f"{name}: full copies", "s", [done["seconds"]], [copied["seconds"] * share], "plain copy", up=False
+        )
         yield figures(f"{name}: CPU", "s", [done["cpu"]], [copied["cpu"] * share], "plain copy", up=False)
         reads = done["reads"] / ledgers
         yield figures(f"{name}: metadata reads", "a ledger", [reads], [3.0], "aim", up=False)
