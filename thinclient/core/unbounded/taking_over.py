@@ -167,6 +167,8 @@ class TakeOver:
         self._writer: UnboundedWriter | None = None
         self._fragments: dict[int, NewFragment] = {}
         self._reads: dict[int, ReplicaRead] = {}
+        self._asked: dict[int, str] = {}
+        """By entry the replica that was asked last."""
         self._sizing: ReplicaRead | None = None
         self._next_to_read = self._next_to_add = 0
         self._length: int | None = None
@@ -243,9 +245,13 @@ class TakeOver:
         effects: list[Effect] = []
         for entry_id in range(self._next_to_read, self._next_to_read + self._room()):
             read = self._reads[entry_id] = ReplicaRead(entry_id, self._metadata)
-            effects.append(RecoveryRead(entry_id, read.read.next_replica() or ""))
+            effects.append(self._ask(entry_id, read.read.next_replica() or ""))
         self._next_to_read += len(effects)
         return effects
+
+    def _ask(self, entry_id: int, bookie_id: str) -> RecoveryRead:
+        self._asked[entry_id] = bookie_id
+        return RecoveryRead(entry_id, bookie_id)
 
     def _room(self) -> int:
         """How many entries may be read ahead now: none until half the batch is used up."""
@@ -257,8 +263,11 @@ class TakeOver:
         fits = (_WINDOW_BYTES - being_added) // self._largest if self._largest else _AT_FIRST
         return max(min(self._read_batch, fits) - ahead, 0 if ahead or adds else 1)
 
-    def on_read_answer(self, entry_id: int, answer: Answer, term: int) -> Sequence[Effect]:
-        """A replica's response to a recovery read; `term` is that of its answer, if it is one."""
+    def on_read_answer(self, entry_id: int, bookie_id: str, answer: Answer, term: int) -> Sequence[Effect]:
+        """A replica's response to a recovery read; `term` is that of its answer, if it is one.
+
+        Only the replica that was asked last counts: one that answers twice lacks the entry once.
+        """
         if self.over or (term != self.term and not isinstance(answer, Unreadable)):
             return ()
         if isinstance(answer, Unreadable) and (fatal := self._fatal(answer.error)):
@@ -266,9 +275,11 @@ class TakeOver:
         read = self._sizing if self._sizing is not None else self._reads.get(entry_id)
         if read is None or read.answer is not None or read.read.entry_id != entry_id:
             return ()
+        if self._asked[entry_id] != bookie_id:
+            return ()
         replica = read.on_answer(answer)
         if replica is not None:
-            return [RecoveryRead(entry_id, replica)]
+            return [self._ask(entry_id, replica)]
         return self._sized(read) if read is self._sizing else self._advance()
 
     def _advance(self) -> Sequence[Effect]:
@@ -280,7 +291,7 @@ class TakeOver:
             and read.answer is not None
         ):
             entry_id = self._next_to_add
-            del self._reads[entry_id]
+            del self._reads[entry_id], self._asked[entry_id]
             if isinstance(read.answer, Entry):
                 effects += self._add_again(read.answer)
             elif isinstance(read.answer, Missing):
@@ -328,7 +339,7 @@ class TakeOver:
             return self._truncate(self._length)
         self._on(TakeOverEvent.LENGTH_UNKNOWN)
         self._sizing = ReplicaRead(self._start, self._metadata)
-        return [RecoveryRead(self._start, self._sizing.read.next_replica() or "")]
+        return [self._ask(self._start, self._sizing.read.next_replica() or "")]
 
     def _sized(self, read: ReplicaRead) -> Sequence[Effect]:
         if not isinstance(read.answer, Entry):

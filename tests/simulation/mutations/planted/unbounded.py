@@ -134,6 +134,16 @@ MUTATIONS = (
         tests=(_TAKING_OVER,),
     ),
     Mutation(
+        "one-bookie-denies-twice",
+        "client",
+        (),
+        "a bookie that answers twice that it lacks an entry makes up the coverage of its end by itself",
+        _TAKE_OVER_CORE,
+        "        if self._asked[entry_id] != bookie_id:\n",
+        "        if not self._asked[entry_id]:\n",
+        tests=(_TAKING_OVER, _RANDOM),
+    ),
+    Mutation(
         "term-without-a-holder",
         "client",
         (),

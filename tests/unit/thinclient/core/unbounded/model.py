@@ -380,10 +380,10 @@ class Client:
 
         def serve() -> Callable[[], None]:
             answer = bookie.read(entry_id, core.term)
-            return lambda: self._heard(core, lambda: core.on_read_answer(entry_id, answer, core.term))
+            return lambda: self._heard(core, lambda: core.on_read_answer(entry_id, bookie_id, answer, core.term))
 
         def fail(error: BKException) -> None:
-            self._heard(core, lambda: core.on_read_answer(entry_id, Unreadable(error), core.term))
+            self._heard(core, lambda: core.on_read_answer(entry_id, bookie_id, Unreadable(error), core.term))
 
         text = f"read {entry_id} of {bookie_id} by {self.number} at {core.term}"
         self.model.messages.append(Message(text, serve, fail))

@@ -155,13 +155,13 @@ def test_reading_begins_after_the_lafr_not_after_the_lac() -> None:
     effects = core.on_fence_answer(1, Horizon(4, 3), 1)
     assert min(effect.entry_id for effect in effects) == 4  # type: ignore[union-attr]
     entry = Entry(9, 4, 3, 50, b"x" * 10)
-    sent = [each for each in core.on_read_answer(4, entry, 1) if isinstance(each, TakeOverAdd)]
+    sent = [each for each in core.on_read_answer(4, "b1", entry, 1) if isinstance(each, TakeOverAdd)]
     assert [(each.add.last_add_confirmed, each.add.lafr) for each in sent] == [(5, 3)] * 3, "frozen (U6)"
 
 
 def test_a_take_over_confirms_nothing_so_that_it_pins_nobody() -> None:
     core = take_over()
-    sent = [each for each in core.on_read_answer(0, Entry(9, 0, -1, 1, b"x"), 1) if isinstance(each, TakeOverAdd)]
+    sent = [each for each in core.on_read_answer(0, "b0", Entry(9, 0, -1, 1, b"x"), 1) if isinstance(each, TakeOverAdd)]
     for each in sent[:2]:
         core.on_add_ack(each.add, each.place, 1)
     failed = sent[1].place
@@ -185,31 +185,32 @@ def test_fencing_waits_for_coverage() -> None:
 
 def test_a_confirmed_entry_that_is_denied_is_a_loss_not_the_end() -> None:
     core = take_over(lac=0)
-    core.on_read_answer(0, Missing.MISSING, 1)
-    (failed,) = core.on_read_answer(0, Missing.MISSING, 1)
+    core.on_read_answer(0, "b0", Missing.MISSING, 1)
+    assert core.on_read_answer(0, "b0", Missing.MISSING, 1) == (), "the same one twice is one"
+    (failed,) = core.on_read_answer(0, "b1", Missing.MISSING, 1)
     with pytest.raises(LedgerRecoveryException, match="they have lost it"):
         raise failed.error  # type: ignore[union-attr]
 
 
 def test_neither_readable_nor_surely_missing_ends_it_without_a_result() -> None:
     core = take_over()
-    core.on_read_answer(0, Missing.MISSING, 1)
+    core.on_read_answer(0, "b0", Missing.MISSING, 1)
     timeout = Unreadable(TimeoutException("lost"))
-    assert core.on_read_answer(0, Missing.MISSING, 0) == (), "of another term"
-    core.on_read_answer(0, timeout, 1)
-    (failed,) = core.on_read_answer(0, timeout, 1)
+    assert core.on_read_answer(0, "b1", Missing.MISSING, 0) == (), "of another term"
+    core.on_read_answer(0, "b1", timeout, 1)
+    (failed,) = core.on_read_answer(0, "b2", timeout, 1)
     with pytest.raises(LedgerRecoveryException, match="neither readable nor surely missing"):
         raise failed.error  # type: ignore[union-attr]
     assert core.over
-    assert core.on_read_answer(0, Missing.MISSING, 1) == ()
+    assert core.on_read_answer(0, "b2", Missing.MISSING, 1) == ()
 
 
 def test_the_last_replicated_entry_tells_the_length_where_nothing_is_added_again() -> None:
     core = take_over(lafr=6, lac=6)
-    core.on_read_answer(7, Missing.MISSING, 1)
-    (read,) = core.on_read_answer(7, Missing.MISSING, 1)
+    core.on_read_answer(7, "b1", Missing.MISSING, 1)
+    (read,) = core.on_read_answer(7, "b2", Missing.MISSING, 1)
     assert read.entry_id == 6  # type: ignore[union-attr]
-    sent = core.on_read_answer(6, Entry(9, 6, 5, 700, b"x"), 1)
+    sent = core.on_read_answer(6, "b0", Entry(9, 6, 5, 700, b"x"), 1)
     assert [(each.add.entry_id, each.add.length, each.add.truncate) for each in sent] == [(7, 700, True)] * 3  # type: ignore[union-attr]
 
 
