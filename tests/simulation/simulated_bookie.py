@@ -258,7 +258,8 @@ def read_stored(
     storage = _opened(disk, config, survival)
     found: dict[int, StoredLedgerState] = {}
     for number in (*storage.ledger_ids(), *storage.scoped_ledgers()) if only is None else only[:1]:
-        ledger = storage.ledgers.get(LedgerId.of_number(number))
+        # A file whose header never came to the disk holds nothing: whether anything of it was promised is judged.
+        ledger = storage.ledgers.get(LedgerId.of_number(number), headerless_is_unknown=True)
         if ledger is None:
             continue
         ids = [first + index for first, count in storage.reader.entry_ids(ledger) for index in range(count)]

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from bookgate.bookie.index.file_format import relative_path
 from bookgate.ledger.errors import BKException
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.thinclient.client import BookKeeper
@@ -258,6 +259,21 @@ def test_a_sync_that_fails_ends_the_bookie_and_acknowledges_nothing() -> None:
         assert not bookie.running
         assert bookie.failure is not None
         assert set(bookie.stored(nothing_survives)[handle.ledger_id.low].entries) == set(range(5))
+
+    world.run(main())
+
+
+def test_an_index_file_whose_header_never_came_to_the_disk_holds_nothing() -> None:
+    world = World(9)
+
+    async def main() -> None:
+        (bookie,) = await world.start_bookies(1)
+        client = world.client("writer")
+        handle = await client.run(append(client.bookkeeper, 5, ensemble=1))
+        nobodys = LedgerId.of_number(handle.ledger_id.number + 1)
+        for directory in bookie.config.ledgers:
+            bookie.disk.media.put(directory / "current" / relative_path(nobodys), b"")
+        assert set(bookie.stored()) == {handle.ledger_id.number}
 
     world.run(main())
 
