@@ -183,7 +183,7 @@ async def read_ledgers(
     """
     scope_id = query.ledger_scope_id
     listing = caller.listing(scope_id)
-    async with aclosing(visible_ranges(manager, caller, scope_id, query.start_after)) as runs:  # type: ignore[type-var]
+    async with aclosing(visible_ranges(manager, listing, query.start_after)) as runs:  # type: ignore[type-var]
         async for ids in runs:
             for start in range(0, len(ids), step):
                 async with aclosing(read_pages(manager, scope_id, ids[start : start + step])) as pages:

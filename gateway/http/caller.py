@@ -143,14 +143,19 @@ class Listing:
     def __init__(self, caller: Caller, scope_id: int) -> None:
         """Raises HttpError where that is nothing."""
         self._caller = caller
-        self._scope_id = scope_id
+        self.scope_id = scope_id
         self.owned_only = self._look()
 
     def _look(self) -> bool:
         # Taken first: one that changes in between is looked at once more.
         self._policy = _policy_of(self._caller)
-        reaches = [self._caller.reach(action, self._scope_id) for action in (Action.LEDGER_LIST, Action.LEDGER_READ)]
+        reaches = [self._caller.reach(action, self.scope_id) for action in (Action.LEDGER_LIST, Action.LEDGER_READ)]
         return Reach.OWNED in reaches
+
+    @property
+    def owner(self) -> str:
+        """Whose ledgers are seen, where it is only those."""
+        return str(self._caller.principal)
 
     def require_still(self) -> None:
         """Asks once more where the policy has changed, before more is told. Raises HttpError where the caller may see
@@ -174,27 +179,26 @@ def _now() -> float:
 
 
 async def visible_ranges(
-    manager: LedgerManager, caller: Caller, scope_id: int, start_after: int | None
+    manager: LedgerManager, listing: Listing, start_after: int | None
 ) -> AsyncIterator[Sequence[int]]:
     """The ids of a scope's ledgers that the caller may list and read, in runs. Raises HttpError, MetaStoreException."""
-    listing = caller.listing(scope_id)
-    async with aclosing(manager.ledger_ranges(scope_id, start_after)) as runs:  # type: ignore[type-var]
+    async with aclosing(manager.ledger_ranges(listing.scope_id, start_after)) as runs:  # type: ignore[type-var]
         async for ids in runs:
             listing.require_still()
             if not listing.owned_only:
                 yield ids
                 continue
             for start in range(0, len(ids), _READ_AT_ONCE):
-                own = await _owned(manager, caller, scope_id, ids[start : start + _READ_AT_ONCE])
+                own = await _owned(manager, listing, ids[start : start + _READ_AT_ONCE])
                 listing.require_still()
                 if own:
                     yield own
 
 
-async def _owned(manager: LedgerManager, caller: Caller, scope_id: int, ids: Sequence[int]) -> list[int]:
-    owner = str(caller.principal)
+async def _owned(manager: LedgerManager, listing: Listing, ids: Sequence[int]) -> list[int]:
+    owner = listing.owner
     found: list[int] = []
-    async with aclosing(read_pages(manager, scope_id, ids)) as pages:
+    async with aclosing(read_pages(manager, listing.scope_id, ids)) as pages:
         async for page in pages:
             found += [
                 listed.number

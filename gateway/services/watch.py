@@ -17,6 +17,7 @@ import asyncio
 import logging
 from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 
 import grpc
 
@@ -30,6 +31,7 @@ from bookgate.gateway.services.watch_answers import (
     DamagedLedger,
     WatchResponse,
     answer_message,
+    may_watch,
     named,
     refusal,
     require_watch,
@@ -52,6 +54,7 @@ from bookgate.protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2 import (
     WatchEvent,
 )
 from bookgate.runtime.logs import log_event
+from bookgate.runtime.security.policy import Policy
 from bookgate.runtime.security.principal import Principal
 
 _LOG = logging.getLogger(__name__)
@@ -71,6 +74,8 @@ class _Stream:
         self.caller = caller()
         self.policy = None if self.caller is None else self.caller.policy
         """By which all its subscriptions were looked at."""
+        self.recorded: Policy | None = None
+        """The last policy that ended some: the audit trail has a line of it, not one of each."""
         self.wake = asyncio.Event()
         self.direct: deque[LedgerMetadataResponse] = deque()
         self.taken = asyncio.Event()
@@ -321,14 +326,16 @@ class WatchService:
                 return  # the rest when the client has taken some
             record = self.hub.record(ledger_id)
             # One whose state is not known yet is looked at when it is.
-            if record is None or not self.hub.is_subscribed(stream, ledger_id):
+            if record is None or not self.hub.is_subscribed(stream, ledger_id) or may_watch(who, record):
                 continue
-            try:
-                require_watch(who, record)
-            except AccessDeniedException as error:
-                stream.say(failure(error, ledger_id))
-                self.hub.unsubscribe(stream, ledger_id)
-                await self._stop_following(ledger_id)
+            if stream.recorded is not policy:
+                stream.recorded = policy
+                with suppress(AccessDeniedException):
+                    require_watch(who, record)
+            denied = AccessDeniedException(f"{who.principal} may not watch ledger {ledger_id} any more: a new policy")
+            stream.say(failure(denied, ledger_id))
+            self.hub.unsubscribe(stream, ledger_id)
+            await self._stop_following(ledger_id)
         stream.policy = policy
 
     # --- store listeners ----------------------------------------------------------------------------------------

@@ -51,6 +51,12 @@ def view_of_scope(who: Caller, ledger_id: LedgerId) -> ScopeView:
     return ScopeView(who, ledger_id.scope_id, *_NEEDED)
 
 
+def may_watch(who: Caller, record: LedgerState) -> bool:
+    """Whether the caller may see something of a ledger in this state. Tells nobody."""
+    assert isinstance(record, (EncodedLedger, DamagedLedger))
+    return all(who.may(action, record.ledger_id.scope_id, record.owner) for action in _NEEDED)
+
+
 def require_watch(who: Caller, record: LedgerState) -> ScopeView:
     """What the caller may see of a ledger in this state. Raises AccessDeniedException where that is nothing."""
     assert isinstance(record, (EncodedLedger, DamagedLedger))

@@ -22,7 +22,7 @@ from pydantic import Field
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from bookgate.gateway.http.api import JSON, WHOLE, Boolean, Call, LedgerHalf, NoBody, Query, Route, change, get
-from bookgate.gateway.http.caller import Caller, visible_ranges
+from bookgate.gateway.http.caller import Caller, Listing, visible_ranges
 from bookgate.gateway.http.errors import HttpError
 from bookgate.gateway.stores.listed_ledgers import Listed, read_pages
 from bookgate.ledger.errors import (
@@ -104,9 +104,10 @@ def ledger_routes(factory: LedgerManagerFactory) -> list[Route]:
     async def listing(call: Call[ListQuery, NoBody]) -> Response:
         query = call.query
         call.caller.begin_listing()
-        runs = visible_ranges(manager, call.caller, query.ledger_scope_id, query.start_after)
+        seen = call.caller.listing(query.ledger_scope_id)
+        runs = visible_ranges(manager, seen, query.start_after)
         if query.is_paged:
-            return await _page(manager, call, runs)
+            return await _page(manager, call, seen, runs)
         return await _whole(runs, call.caller)
 
     async def metadata(call: Call[LedgerQuery, NoBody]) -> Response:
@@ -154,7 +155,9 @@ def ledger_routes(factory: LedgerManagerFactory) -> list[Route]:
     ]
 
 
-async def _page(manager: LedgerManager, call: Call[ListQuery, NoBody], runs: AsyncIterator[Sequence[int]]) -> Response:
+async def _page(
+    manager: LedgerManager, call: Call[ListQuery, NoBody], listing: Listing, runs: AsyncIterator[Sequence[int]]
+) -> Response:
     query = call.query
     limit = query.limit or PAGE
     passed, ids, more = await _slice(runs, ((query.page or 1) - 1) * limit, limit)
@@ -168,15 +171,14 @@ async def _page(manager: LedgerManager, call: Call[ListQuery, NoBody], runs: Asy
         headers["Link"] = f'<{call.request.url.path}?{urlencode(following)}>; rel="next"'
     if not query.print_metadata:
         return JSONResponse(dict.fromkeys(map(str, ids)), headers=headers)
-    return await sent_by_parts(_with_metadata(manager, call, ids), headers)
+    return await sent_by_parts(_with_metadata(manager, call, listing, ids), headers)
 
 
 async def _with_metadata(
-    manager: LedgerManager, call: Call[ListQuery, NoBody], ids: Sequence[int]
+    manager: LedgerManager, call: Call[ListQuery, NoBody], listing: Listing, ids: Sequence[int]
 ) -> AsyncGenerator[str, None]:
     """Members of the JSON object, many at a time."""
     query = call.query
-    listing = call.caller.listing(query.ledger_scope_id)
     async with aclosing(read_pages(manager, query.ledger_scope_id, ids)) as pages:
         async for page in pages:
             members: list[str] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from array import array
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -165,10 +165,12 @@ def server() -> Server:
 @pytest.mark.asyncio
 async def test_who_calls_too_often_is_told_when_to_try_again(server: Server, told: Callable[[], list[str]]) -> None:
     assert (await server.ask(LISTING, "slow")).status_code == 200
-    for _ in range(3):
+    # Each refused call is told a later moment, by five seconds at most.
+    for seconds in (10, 15, 15):
         refused = await server.ask(LISTING, "slow")
-        assert (refused.status_code, refused.headers["Retry-After"]) == (429, "10")
-        assert refused.json() == {"error": "token:slow is over its limit of calls_per_second; try again in 10 s"}
+        assert (refused.status_code, refused.headers["Retry-After"]) == (429, str(seconds))
+        told_why = f"token:slow is over its limit of calls_per_second; try again in {seconds} s"
+        assert refused.json() == {"error": told_why}
     assert server.count("limited") == 3
     assert told() == ["token:slow call - limited over calls_per_second"]
     # What needs no action is answered, and others are not held up.
@@ -259,6 +261,25 @@ async def test_a_listing_breaks_off_when_its_caller_may_see_less(
         await server.ask(path, caller)
     assert broken.value.status == status
     await revocation
+
+
+@pytest.mark.asyncio
+async def test_metadata_are_told_by_the_policy_by_which_their_ids_were_listed(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await server.create(3)
+    ranges = server.store.ledger_manager.ledger_ranges
+
+    async def then_narrowed(*wanted: Any) -> AsyncIterator[Sequence[int]]:
+        async for ids in ranges(*wanted):
+            yield ids
+        server.control._policy = parse_policy(
+            POLICY.replace(', "token:few-ids"', "", 1) + OWNED.replace("bytes", "ids")
+        )
+
+    monkeypatch.setattr(server.store.ledger_manager, "ledger_ranges", then_narrowed)
+    refused = await server.ask(f"{LISTING}?print_metadata=true", "few-ids")
+    assert (refused.status_code, "list anew" in refused.text) == (503, True)
 
 
 async def test_an_export_goes_on_when_it_is_paid(server: Server, virtual_time: object) -> None:
