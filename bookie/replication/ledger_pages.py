@@ -1,8 +1,8 @@
 """Lists the ledgers of all scopes, and reads their metadata, for an auditor: deleted ones are left out, damaged ones
 reported. Ledgers are named by their numbers: those of scope 0 come first, the others scope by scope.
 
-Unbounded ledgers are left out as well: auto-recovery has no rules for them (their writer keeps every fragment but the
-last fully replicated, and copies would need its term). docs/protocol/unbounded-ledgers.md#metadata."""
+Unbounded ledgers are left out as well: auto-recovery has no rules for them, and would close one whose last fragment has
+lost a bookie. docs/protocol/unbounded-ledgers.md#who-knows-unbounded-ledgers."""
 
 from __future__ import annotations
 
