@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,8 +20,10 @@ from bookgate.thinclient.client import BookKeeper
 from bookgate.thinclient.handles.write_handle import WriteHandle
 from tests.faults.memory_disk import nothing_survives
 from tests.simulation.loop import WorldStuckError
+from tests.simulation.metadata import MemoryMetadata
+from tests.simulation.network import NetworkSettings
 from tests.simulation.simulated_bookie import SimulatedBookie
-from tests.simulation.world import ProcessEndedError, UnhandledError, World
+from tests.simulation.world import ProcessEndedError, UnhandledError, World, WorldSettings
 from tests.unit.thinclient.inside import pool_of
 
 
@@ -276,6 +279,32 @@ def test_an_index_file_whose_header_never_came_to_the_disk_holds_nothing() -> No
         assert set(bookie.stored()) == {handle.ledger_id.number}
 
     world.run(main())
+
+
+@pytest.mark.parametrize("slow", [True, False])
+def test_a_first_start_that_fails_is_repeated_where_packets_are_slow_only(
+    slow: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = NetworkSettings(slow_share=0.2) if slow else NetworkSettings()
+    world = World(10, WorldSettings(network=network))
+
+    async def main() -> None:
+        bookie, store = world.bookie("bookie-1"), world.metadata
+        assert isinstance(store, MemoryMetadata)
+        store.failing = 1.0
+        start = bookie.start
+
+        async def start_once_in_vain() -> bool:
+            started = await start()
+            store.failing = 0.0
+            return started
+
+        monkeypatch.setattr(bookie, "start", start_once_in_vain)
+        await world.start_bookies(1)
+        assert bookie.running
+
+    with nullcontext() if slow else pytest.raises(RuntimeError, match="bookie-1 did not start"):
+        world.run(main())
 
 
 SCRIPT = """
