@@ -91,7 +91,11 @@ class Store:
             for each, known in found
         ]
 
+    def demand_complete_listings(self) -> None:
+        self.demanded = True
+
     async def ledger_ranges(self, scope_id: int = 0) -> AsyncIterator[Sequence[int]]:
+        assert self.demanded, "it concludes from what is not listed"
         ids = sorted(self.ledgers) if scope_id == 0 else [3]
         yield ids[:2]
         yield ids[2:]
