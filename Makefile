@@ -9,7 +9,7 @@ TEST_WORKERS ?= 4
 # Tests start a thousand processes: without compiled files each would compile three hundred modules first.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run test docs release-check lock test-dependencies test-stress test-crash test-recovery test-spark test-deploy chaos simulate mutations fuzz lint format protos blocking reference bench env env-dev java prometheus chromium clean
+.PHONY: help run test docs release-check lock test-dependencies test-stress test-crash test-recovery test-spark test-deploy chaos simulate explore mutations fuzz lint format protos blocking reference bench env env-dev java prometheus chromium clean
 
 help: ## show the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -36,11 +36,14 @@ test-recovery: env-dev java ## clusters that heal themselves at full length: boo
 chaos: env-dev java ## real processes under kills, stops, cuts and full disks, every history checked (MINUTES=5 CHAOS_SEED=any)
 	$(BIN)/python -m tests.chaos --minutes $${MINUTES:-5} --seed $${CHAOS_SEED:-0}
 
-mutations: env-dev ## plants some 140 bugs in copies of the sources; the simulation or the tests named must notice each (writes MUTATIONS.md)
+mutations: env-dev ## plants some 200 bugs in copies of the sources; the simulation or the tests named must notice each (writes MUTATIONS.md)
 	$(BIN)/python -m tests.simulation.mutations
 
 simulate: env-dev ## the whole protocol in simulated worlds, from seeds, on all cores (SEEDS=200), or one replayed (SEED=x); WORLD=large|small|repair|peers|metadata|access
 	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),200)) $(if $(WORLD),--world $(WORLD)) $(SIMULATE_ARGS)
+
+explore: env-dev ## the protocol's cores through every interleaving of small worlds, on all cores (ONLY=words of a world's name)
+	$(BIN)/python -m tests.explore $(if $(ONLY),--only "$(ONLY)")
 
 test-deploy: env-dev java prometheus ## all of deploy/ and the steps of the operations page, on real processes (some minutes)
 	BOOKGATE_DEPLOY=1 $(BIN)/python -m pytest tests/deploy tests/integration/test_operations_page.py $(PYTEST_ARGS)

@@ -10,6 +10,7 @@ from tests.simulation.mutations.planted import (
     leases,
     repair,
     scopes,
+    small_worlds,
     spark,
     sqlite,
     storage,
@@ -19,6 +20,7 @@ from tests.simulation.mutations.planted import (
 
 MUTATIONS = (
     *client.MUTATIONS,
+    *small_worlds.MUTATIONS,
     *bookie.MUTATIONS,
     *storage.MUTATIONS,
     *terms.MUTATIONS,

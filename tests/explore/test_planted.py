@@ -1,0 +1,41 @@
+"""The exploration finds bugs that are planted in the cores, and its traces replay."""
+
+from __future__ import annotations
+
+import pytest
+
+from bookgate.thinclient.core.writing import LedgerWriter
+from tests.explore.planting import planted
+from tests.explore.search import Found, explore, replay
+from tests.explore.worlds import SMALL
+from tests.simulation.mutations.mutation import Mutation
+from tests.simulation.mutations.planted.small_worlds import MUTATIONS
+
+
+def _first_found() -> tuple[Found, bool]:
+    """What the first world shows that breaks a rule, and whether its trace replays."""
+    for small in SMALL:
+        world, judge = small.build()
+        found = explore(world, judge)
+        if found.violation is not None:
+            again, judge_again = small.build()
+            taken, violation = replay(again, judge_again, found.trace)
+            return found, violation is not None and tuple(taken) == found.trace
+    return Found(), False
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
+def test_a_planted_bug_is_found_by_a_trace_that_replays(mutation: Mutation) -> None:
+    with planted(mutation):
+        found, replays = _first_found()
+    assert found.violation is not None
+    assert replays, found.trace
+    assert len(found.trace) < 60, found.trace
+
+
+def test_what_was_planted_is_gone_afterwards() -> None:
+    before = LedgerWriter.on_ack.__code__
+    (mutation,) = (each for each in MUTATIONS if each.name == "confirmed-during-a-change")
+    with planted(mutation):
+        assert LedgerWriter.on_ack.__code__ is not before
+    assert LedgerWriter.on_ack.__code__ is before
