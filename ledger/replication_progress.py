@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from bookgate.ledger.ledger_id import number_in_json
 from bookgate.ledger.replication_store import RecordKind, ReplicationMetadata
 
 KEY_PREFIX = "worker."
@@ -249,7 +250,7 @@ def facts_of(progress: ClusterProgress) -> dict[str, object]:
         if seen is not None
         else [],
         "bookies": [] if seen is None else [asdict(each) for each in seen.bookies],
-        "repairing": [asdict(each) for each in progress.moving],
+        "repairing": [{**asdict(each), "ledger_id": number_in_json(each.ledger_id)} for each in progress.moving],
         "ledgers_left": progress.left.ledgers,
         "entries_left": progress.left.entries,
         "bytes_left": progress.left.bytes,

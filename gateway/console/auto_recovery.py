@@ -20,7 +20,7 @@ from pydantic import Field
 
 from bookgate.gateway.console.paths import CONSOLE
 from bookgate.gateway.console.stale_while_refresh import Recent
-from bookgate.gateway.http.api import MAX_INT64, WHOLE, Call, NoBody, Query, Route, get
+from bookgate.gateway.http.api import WHOLE, Call, NoBody, Query, Route, get
 from bookgate.gateway.http.routes.ledgers import STORE_AWAY
 from bookgate.ledger import replication_control as control
 from bookgate.ledger.errors import (
@@ -28,7 +28,7 @@ from bookgate.ledger.errors import (
     IllegalOpException,
     IncorrectParameterException,
 )
-from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.ledger_id import LedgerId, ledger_name
 from bookgate.ledger.metadata_store import LedgerManagerFactory, Versioned
 from bookgate.ledger.replication_progress import ClusterProgress, Danger, cluster_progress
 from bookgate.ledger.replication_store import Mark, RecordKind, ReplicationMetadata
@@ -44,8 +44,8 @@ _REST = 10
 
 
 class MarksQuery(Query):
-    start_after: Annotated[int, Field(ge=0, le=MAX_INT64), WHOLE] | None = Field(
-        None, description="marks of ledgers behind this id only"
+    start_after: Annotated[int, Field(ge=0, lt=1 << 128), WHOLE] | None = Field(
+        None, description="marks of ledgers behind this id only; with a scope, behind the 128 bits as one number"
     )
     limit: Annotated[int, Field(ge=1, le=_MAX_PAGE), WHOLE] = Field(50, description="of a page")
 
@@ -182,7 +182,7 @@ async def _marks_shown(store: ReplicationMetadata, query: MarksQuery, holders: M
     corrupt = await store.records(RecordKind.CORRUPT_LEDGER)
     shown = [
         {
-            "ledgerId": str(mark.value.ledger_id),
+            "ledgerId": ledger_name(mark.value.ledger_id),
             "missing": list(mark.value.replicas),
             "since": mark.value.ctime_ms,
             "holder": holders.get(mark.value.ledger_id),
@@ -224,7 +224,7 @@ def _repairs_shown(holders: Mapping[int, str], told: ClusterProgress) -> list[di
                 "dueBytes": repair.due_bytes,
             }
         )
-        shown.append({"ledgerId": str(ledger_id), "holder": holders[ledger_id], **facts})
+        shown.append({"ledgerId": ledger_name(ledger_id), "holder": holders[ledger_id], **facts})
     return shown
 
 
@@ -248,7 +248,7 @@ def _progress_shown(told: ClusterProgress) -> dict[str, Any] | None:
             }
             for each in seen.bookies
         ],
-        "oldest": None if seen.oldest is None else {"ledgerId": str(seen.oldest[0]), "since": seen.oldest[1]},
+        "oldest": None if seen.oldest is None else {"ledgerId": ledger_name(seen.oldest[0]), "since": seen.oldest[1]},
         "left": {"ledgers": told.left.ledgers, "entries": told.left.entries, "bytes": told.left.bytes},
         "bytesASecond": told.bytes_a_second,
         "entriesASecond": told.entries_a_second,
@@ -268,7 +268,7 @@ def _since(bookies: Mapping[str, int]) -> list[dict[str, Any]]:
 
 def _loss_shown(ledger_id: int, loss: control.Loss) -> dict[str, Any]:
     return {
-        "ledgerId": str(ledger_id),
+        "ledgerId": ledger_name(ledger_id),
         "entries": loss.entries,
         "firstEntries": [str(entry) for entry in loss.first_entries],
         "endIsLost": loss.end_is_lost,

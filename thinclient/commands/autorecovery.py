@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from bookgate.ledger import replication_control as control
+from bookgate.ledger.ledger_id import number_in_json
 from bookgate.ledger.metadata_store import LedgerManagerFactory
 from bookgate.ledger.replication import PeriodicCheck
 from bookgate.ledger.replication_checks import Check, order_check
@@ -63,7 +64,7 @@ def under_replicated(
 
     A mark without bookies says that the ledger is only misplaced, or that a scrub found damaged copies, which are named
     then. A mark whose bytes are damaged is worked on like any other. An unrecoverable ledger has entries of which no
-    copy is left.
+    copy is left. Ledgers of all scopes are listed, those with a scope by their qualified names.
 
     JSON: a list of {"ledger_id", "missing_replicas": [bookie ids], "marked_ms": milliseconds or null, "locked_by":
     host or null, "unrecoverable", "damaged", "corrupt_at": [bookie ids], "loss": null or {"entries": how many have no
@@ -83,7 +84,7 @@ def under_replicated(
         corrupt_at = {ledger: sorted(control.corrupt_copies_of(record.value)) for ledger, record in corrupt.items()}
         return [
             {
-                "ledger_id": mark.value.ledger_id,
+                "ledger_id": number_in_json(mark.value.ledger_id),
                 "missing_replicas": list(mark.value.replicas),
                 "marked_ms": mark.value.ctime_ms,
                 "locked_by": holders.get(mark.value.ledger_id),
@@ -163,7 +164,7 @@ def status(context: typer.Context, gateways: Gateways = None, as_json: AsJson = 
             **{name: shown_time(time) if time else None for name, time in times.items()},
             **facts_of(await cluster_progress(store, now_ms())),
             "unrecoverable": [
-                {"ledger_id": ledger_id, **loss.facts}
+                {"ledger_id": number_in_json(ledger_id), **loss.facts}
                 for ledger_id, loss in control.losses_in(
                     await store.records(RecordKind.UNRECOVERABLE_LEDGER), _LOSSES_SHOWN
                 )

@@ -76,6 +76,10 @@ export function digestChip(digest) {
 
 /** `/ledger/7`, with its scope where it has one. */
 export function ledgerHref(ledgerId, scopeId) {
+  if (/^[0-9a-f]{32}$/.test(ledgerId)) {
+    const half = (digits) => BigInt.asIntN(64, BigInt(`0x${digits}`)).toString();
+    return ledgerHref(half(ledgerId.slice(16)), half(ledgerId.slice(0, 16)));
+  }
   return scopeId && scopeId !== "0" ? `#/ledger/${ledgerId}?scope=${scopeId}` : `#/ledger/${ledgerId}`;
 }
 

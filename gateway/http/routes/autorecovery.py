@@ -17,10 +17,11 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, StringConstraints, model_validator
 from starlette.responses import Response
 
-from bookgate.gateway.http.api import TEXT, Body, Boolean, Call, NoBody, Query, Route, change, get
+from bookgate.gateway.http.api import TEXT, Body, Boolean, Call, LedgerHalf, NoBody, Query, Route, change, get
 from bookgate.gateway.http.errors import HttpError
 from bookgate.gateway.http.routes.ledgers import STORE_AWAY, sent_by_parts
 from bookgate.ledger import replication_control as control
+from bookgate.ledger.ledger_id import halves_of, number_in_json, scope_of
 from bookgate.ledger.metadata_store import LedgerManagerFactory
 from bookgate.ledger.replication_checks import Check, order_check
 from bookgate.ledger.replication_progress import cluster_progress, facts_of
@@ -68,6 +69,7 @@ Seconds = Annotated[int, Field(ge=0, le=_MAX_INT32), BeforeValidator(_whole)]
 
 
 class MarksQuery(Query):
+    ledger_scope_id: LedgerHalf = Field(0, description="the scope; 0 for BookKeeper's own ids")
     missingreplica: str = Field("", description="only marks that name this bookie")
     excludingmissingreplica: str = Field("", description="only marks that do not name this bookie")
     printmissingreplica: Literal["", "true", "false"] = Field(
@@ -126,7 +128,10 @@ def _state_routes(factory: LedgerManagerFactory) -> list[Route]:
     async def progress(_call: Call[Query, NoBody]) -> Any:
         store = factory.replication_metadata
         records = await store.records(RecordKind.UNRECOVERABLE_LEDGER)
-        losses = [{"ledger_id": number, **loss.facts} for number, loss in control.losses_in(records, _LOSSES_SHOWN)]
+        losses = [
+            {"ledger_id": number_in_json(number), **loss.facts}
+            for number, loss in control.losses_in(records, _LOSSES_SHOWN)
+        ]
         told = facts_of(await cluster_progress(store, now_ms()))
         return {**told, "unrecoverable_ledgers": len(records), "unrecoverable": losses}
 
@@ -139,7 +144,7 @@ def _state_routes(factory: LedgerManagerFactory) -> list[Route]:
             query.missingreplica.strip() or None,
             query.excludingmissingreplica.strip() or None,
         )
-        members = _listed(pages, with_replicas)
+        members = _listed(pages, query.ledger_scope_id, with_replicas)
         first = await anext(members, None)
         if first is None:
             # BookKeeper's word, and status.
@@ -179,16 +184,18 @@ def _state_routes(factory: LedgerManagerFactory) -> list[Route]:
     ]
 
 
-async def _listed(pages: AsyncGenerator[Sequence[Mark], None], with_replicas: bool) -> AsyncGenerator[str, None]:
-    """Members of the answer, a page at a time."""
+async def _listed(
+    pages: AsyncGenerator[Sequence[Mark], None], scope_id: int, with_replicas: bool
+) -> AsyncGenerator[str, None]:
+    """Members of the answer, a page at a time: the ledgers of one scope."""
     async with aclosing(pages):
         async for page in pages:
-            if page:
-                yield ",".join(_member(mark, with_replicas) for mark in page)
+            if found := [mark for mark in page if scope_of(mark.value.ledger_id) == scope_id]:
+                yield ",".join(_member(mark, with_replicas) for mark in found)
 
 
 def _member(mark: Mark, with_replicas: bool) -> str:
-    number = mark.value.ledger_id
+    number = halves_of(mark.value.ledger_id)[1]
     return f'"{number}":{json.dumps(list(mark.value.replicas))}' if with_replicas else str(number)
 
 

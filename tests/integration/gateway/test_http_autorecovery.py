@@ -140,6 +140,20 @@ async def test_marks_are_listed_with_and_without_the_bookies_they_miss(served: S
     assert (await served.get("/api/v1/bookie/cluster_info"))["clusterUnderReplicated"]
 
 
+async def test_marks_are_listed_scope_by_scope(served: Served) -> None:
+    """Who knows of no scopes, such as BookKeeper's tools, hears of scope 0 only."""
+    await served.store.mark(7, ["a:1"])
+    await served.store.mark(LedgerId(-9, 7).number, ["b:1"])
+    await served.store.mark(LedgerId(-9, -1).number, ["b:1"])
+    assert await served.get(LIST) == [7]
+    assert await served.get(LIST, ledger_scope_id="-9") == [7, -1]
+    assert await served.get(LIST, ledger_scope_id="-9", printmissingreplica="true") == {"7": ["b:1"], "-1": ["b:1"]}
+    key = str(LedgerId(-9, 7).number)
+    await served.store.write_record(RecordKind.UNRECOVERABLE_LEDGER, key, b"{}", None)
+    told = await served.get(f"{API}/progress")
+    assert [each["ledger_id"] for each in told["unrecoverable"]] == [LedgerId(-9, 7).qualified_name]
+
+
 async def test_the_progress_is_what_workers_tell(served: Served) -> None:
     path = f"{API}/progress"
     told = await served.get(path)
