@@ -6,7 +6,7 @@ from tests.simulation.mutations.mutation import REPAIR, Mutation
 
 _STORAGE = "tests/unit/bookie/storage/test_scoped_storage.py"
 _ENTRIES = "tests/unit/ledger/test_scoped_entries.py"
-_PATHS = "tests/unit/gateway/stores/zookeeper/test_replication_paths.py"
+_PATHS = "tests/unit/gateway/stores/test_mark_paths.py"
 _COLLECTION = "tests/unit/bookie/collection/test_garbage_collector.py"
 
 MUTATIONS = (
