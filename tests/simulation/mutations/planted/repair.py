@@ -286,10 +286,10 @@ MUTATIONS = (
         ("R13",),
         "a copy that could not be read now, for whatever reason, is held damaged",
         _SCRUB,
-        "        return await self._bookies.damaged(bookie_id, self._record.ledger_id.low, wanted, self._secrets)\n",
+        "        return await self._bookies.damaged(bookie_id, self._record.ledger_id.number, wanted, self._secrets)\n",
         "        try:\n"
         "            return await self._bookies.damaged(\n"
-        "                bookie_id, self._record.ledger_id.low, wanted, self._secrets\n"
+        "                bookie_id, self._record.ledger_id.number, wanted, self._secrets\n"
         "            )\n"
         "        except BKException:\n"
         "            return BitMap64(wanted)\n",
