@@ -55,8 +55,8 @@ MUTATIONS = (
         "fence-not-looked-at",
         "a fenced bookie takes adds of the writer",
         "bookie/storage/ledger_state.py",
-        "        if self.fenced and not recovery:\n",
-        "        if self.fenced and recovery and not recovery:\n",
+        "        if not recovery and (self.fenced or (",
+        "        if not recovery and ((self.fenced and recovery) or (",
     ),
     _planted(
         "one-missing-is-enough",

@@ -14,6 +14,7 @@ from bookgate.bookie.replication.copies.verdicts import Copies, Holding
 from bookgate.bookie.replication.repairs.tasks import Targets
 from bookgate.ledger.entry import Entry
 from bookgate.ledger.errors import BKException, ReadException, TooManyRequestsException
+from bookgate.ledger.ledger_id import LedgerId
 from tests.unit.bookie.replication.copies.test_fragments import ledger
 from tests.unit.bookie.replication.repairs.test_repair_order import ENTRIES, Cluster
 
@@ -24,6 +25,7 @@ class FailingCopies(Cluster):
 
     unread: BKException | None = None
     """Why the entries can't be read."""
+    ledger_id = LedgerId.unscoped(7)
 
     async def copies(self, bookie_id: str, _ledger_id: int, _due: BitMap64) -> Copies:
         return Holding(BitMap64() if bookie_id == "new:1" else BitMap64(range(ENTRIES)))
@@ -37,7 +39,7 @@ class FailingCopies(Cluster):
             raise self.unread
         yield [Entry(7, number, number - 1, 100, b"x") for number in range(first, last + 1)]
 
-    async def add_copies(self, _target: str, _group: Sequence[Entry], _secrets: Any) -> int:
+    async def add_copies(self, _target: str, _ledger_id: int, _group: Sequence[Entry], _secrets: Any) -> int:
         raise self.error
 
     async def lock_holders(self, *_key: Any) -> dict[int, str]:
