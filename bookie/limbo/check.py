@@ -37,7 +37,7 @@ from bookgate.ledger.errors import (
     WriteException,
 )
 from bookgate.ledger.ledger_id import LedgerId, ledger_name, number_of
-from bookgate.ledger.metadata import LedgerMetadata
+from bookgate.ledger.metadata import LedgerMetadata, LedgerState
 from bookgate.ledger.metadata_store import LedgerManagerFactory, LedgerRecord, Membership
 from bookgate.ledger.replication_control import obstacle
 from bookgate.ledger.replication_store import ReplicationMetadata
@@ -116,16 +116,40 @@ class LimboCheck:
 
     async def run(self) -> None:
         """A pass every period, as long as there is anything in limbo or may come to be."""
-        pause = min(_FIRST_PASS_SECONDS, self._wait_seconds)
+        pause = due = min(_FIRST_PASS_SECONDS, self._wait_seconds)
         while True:
             await asyncio.sleep(pause)
-            pause = self._wait_seconds
+            due -= pause
             try:
-                await self.verify()
+                await self.let_begin_again()
+                if due <= 0:
+                    due = self._wait_seconds
+                    await self.verify()
             except (BKException, OSError, TimeoutError) as error:
                 log_event(_log, "limbo_not_verified", logging.WARNING, error=error, note="it is tried again")
             except Exception as error:
                 log_bug(_log, "limbo_not_verified", error)
+
+    async def let_begin_again(self) -> None:
+        """Takes ids off the list of ledgers closed before this bookie began which are an open ledger's by now.
+
+        Such a ledger was deleted, and its id used again. Only those that somebody asked for here are looked up. Raises
+        BKException, OSError.
+        """
+        asked = self._storage.asked_for()
+        if not asked:
+            return
+        await self._metadata.catch_up(None)
+        records = await self._metadata.ledger_manager.read_many([LedgerId.of_number(number) for number in asked])
+        again = [
+            record.ledger_id.number
+            for record in records
+            if isinstance(record, LedgerRecord) and record.metadata.state is LedgerState.OPEN
+        ]
+        if again:
+            await self._metadata.registration_manager.verify(self._membership)
+            await self._in_thread(lambda: self._storage.begin_again(again))
+            log_event(_log, "ledger_ids_used_again", ledgers=len(again))
 
     async def verify(self) -> None:
         """One pass. Raises BKException, OSError."""

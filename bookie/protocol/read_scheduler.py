@@ -155,7 +155,7 @@ class EntryReads:
     def _in_memory(self, ledger: LedgerState, entry_id: int) -> tuple[bytes, int] | None:
         """An entry and the known LAC, where that needs no disk."""
         reader = self._storage.reader
-        if not ledger.shows(entry_id, None):
+        if ledger.term is not None and not ledger.shows(entry_id, None):
             return None
         packet = reader.read_cached(ledger, entry_id)
         if packet is DELETED:

@@ -6,8 +6,9 @@ here (R9); nor is "no such ledger" the truth about what was once held under the 
 these ledgers are refused, what is not here of them is unknown, and whoever repairs them makes them here fenced.
 
 A ledger that is open then, and does not name the bookie, is no concern: the only one who may still write it has put
-others in its place. Ids are kept for the bookie's life (`ledger_list`). Not its job: which ledgers
-(`limbo.former_life`), those that name the bookie (`limbo`).
+others in its place. Ids are kept (`ledger_list`) until one that was asked for here turns out to be an open ledger's:
+the old one was deleted, and its id used again (`limbo.check`). Not its job: which ledgers (`limbo.former_life`), those
+that name the bookie (`limbo`).
 """
 
 from __future__ import annotations

@@ -64,6 +64,15 @@ class LedgerDescriptor(LedgerState):
         """As for any ledger; not EUA where something is lost, since the key may be damaged too."""
         return self._or_unknown(super().check_key(master_key))
 
+    def check_term(self, term: int) -> Status:
+        """Nor does a ledger get terms that has had entries, or a fence, without: it is an ordinary one.
+
+        A term would lift the fence of a closed ledger, and hide its last entry.
+        """
+        if self.term is None and (self.fenced or self.last_entry_id != NO_ENTRY):
+            return Status.EBADREQ
+        return super().check_term(term)
+
     def check_add(self, master_key: bytes, *, recovery: bool, term: int | None = None) -> Status:
         """The same. Nor is it known whether it was fenced: a writer that lives goes on with another bookie instead.
 

@@ -82,17 +82,17 @@ class LedgerStore:
                 slots[ledger] = written[1]
                 continue
             entry_ids = sorted(table)
-            locations = self._append(ledger.number, [table[entry_id] for entry_id in entry_ids])
+            locations = self._append(ledger, [table[entry_id] for entry_id in entry_ids])
             slots[ledger] = slot_runs(entry_ids, locations)
             self._written[ledger] = table, slots[ledger]
         return slots
 
-    def _append(self, number: int, packets: Sequence[bytes]) -> Sequence[int]:
+    def _append(self, ledger: LedgerDescriptor, packets: Sequence[bytes]) -> Sequence[int]:
         """Where each packet is now; 0 for what stands for a deleted entry."""
-        if DELETED not in packets:
-            return self.logs.append(number, packets)
+        if ledger.term is None:
+            return self.logs.append(ledger.number, packets)
         written = [packet for packet in packets if packet is not DELETED]
-        locations = iter(self.logs.append(number, written) if written else ())
+        locations = iter(self.logs.append(ledger.number, written) if written else ())
         return [0 if packet is DELETED else next(locations) for packet in packets]
 
     def close(self) -> None:

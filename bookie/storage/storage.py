@@ -61,6 +61,7 @@ from bookgate.bookie.system.files import (
 )
 from bookgate.bookie.system.threads import REAL_THREADS, Threads
 from bookgate.ledger.ledger_id import MAX_UNSCOPED, LedgerId
+from bookgate.ledger.ledger_numbers import LedgerNumbers
 from bookgate.runtime.logs import log_event
 
 __all__ = [
@@ -72,6 +73,9 @@ __all__ = [
 ]
 
 _log = logging.getLogger(__name__)
+
+_MOST_ASKED_FOR = 10_000
+"""Ledgers closed before that are remembered to be asked the metadata for."""
 
 
 class LedgerStorage:
@@ -105,6 +109,7 @@ class LedgerStorage:
         self._deleted = FencedAndDeleted(threads.monotonic)
         self.limbo_marks = Limbo(files, config.ledger_directories)
         self._closed_before = closed_before(files, config.ledger_directories)
+        self._asked_for: set[int] = set()
         self._cache = WriteCache(config.write_cache_bytes)
         self._journals = tuple(
             Journal(files, directories.current(path), config.each_journal(), self._events, threads)
@@ -343,7 +348,22 @@ class LedgerStorage:
 
         Nobody is told that there is no such ledger, and no writer's request makes it known.
         """
-        return number in self.limbo_marks or number in self._closed_before
+        if number in self.limbo_marks:
+            return True
+        if number not in self._closed_before:
+            return False
+        if len(self._asked_for) < _MOST_ASKED_FOR:
+            self._asked_for.add(number)
+        return True
+
+    def asked_for(self) -> list[int]:
+        """Ledgers that were closed before this bookie began, and were asked for here since the last call."""
+        asked, self._asked_for = self._asked_for, set()
+        return sorted(asked)
+
+    def begin_again(self, numbers: Collection[int]) -> None:
+        """Blocking: these ids are open ledgers' now, which were created since. Raises OSError."""
+        self._closed_before.replace(self._closed_before.numbers - LedgerNumbers(numbers))
 
     def limbo(self) -> list[int]:
         """Numbers of all ledgers in limbo since a loss was accepted, ascending."""

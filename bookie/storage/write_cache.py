@@ -161,8 +161,9 @@ class WriteCache:
             found = list(map(table.get, ids)) if table else []
         else:
             found = [active.get(entry_id) or flushing.get(entry_id) for entry_id in ids]
-        end = next((index for index, packet in enumerate(found) if packet is None or packet is DELETED), len(found))
-        return cast("list[bytes]", found[:end])
+        if ledger.term is not None:  # no other has deleted entries
+            found = [None if packet is DELETED else packet for packet in found]
+        return cast("list[bytes]", found[: found.index(None)] if None in found else found)
 
     def first_held(self, ledger: LedgerDescriptor, first_entry_id: int, count: int) -> int:
         """How many of `count` entries come before the first that is cached, be it as deleted."""

@@ -32,7 +32,7 @@ from bookgate.ledger.errors import IncorrectParameterException
 from bookgate.ledger.ledger_id import LedgerId, ledger_name
 from bookgate.ledger.wire.messages import AddRequest
 
-MOST_TRUNCATED = 1 << 20
+MOST_TRUNCATED = 1 << 16
 """Entries that one truncation deletes at most: many times what a writer has in flight."""
 
 

@@ -15,6 +15,7 @@ Not its job: being called (`interceptor`); what streams ask for under way, and e
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Coroutine, Iterable, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
@@ -76,6 +77,8 @@ class Guard:
         self._access = access
         self._pace = RefusalPace()
         self.turns = turns
+        self._beginnings = Turns(under_way=sys.maxsize)
+        """Of streams and refusals, which wait for no call that hangs on the store: bookies keep leases by streams."""
         self._passes: dict[str | bytes | None, _Pass] = {}
         """By header, as long as tokens and policy are the same."""
         self._generation = -1
@@ -140,9 +143,9 @@ class Guard:
 
     async def turn_to_begin(self, principal: Principal) -> None:
         """Waits for the turn of what counts no more when it has begun. Raises OverLimitException."""
-        if not self.turns.enter_at_once():
-            await self.turns.wait(principal)
-        self.turns.leave()
+        if not self._beginnings.enter_at_once():
+            await self._beginnings.wait(principal)
+        self._beginnings.leave()
 
     def let_in(self, principal: Principal) -> None:
         """Counts a call that may begin."""

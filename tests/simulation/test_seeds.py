@@ -113,7 +113,7 @@ def test_gateways_do_the_same_in_every_process() -> None:
 
 
 def test_a_bookie_that_forgets_fences_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    def check_key_only(ledger: LedgerState, master_key: bytes, *, recovery: bool) -> Status:
+    def check_key_only(ledger: LedgerState, master_key: bytes, *, recovery: bool, term: int | None = None) -> Status:
         return ledger.check_key(master_key)
 
     monkeypatch.setattr(LedgerState, "check_add", check_key_only)

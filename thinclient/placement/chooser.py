@@ -185,9 +185,9 @@ class Placement:
         told = self._known.told
         if told is not None:
             with contextlib.suppress(NotEnoughBookiesException):  # an update with more bookies may be on its way
-                return self._choose_from(self._candidates(_fit(told, scoped), exclude), choose)
+                return self._choose_from(self._candidates(fit_for(told, scoped), exclude), choose)
         known = await self._known.ask()
-        fit = _fit(known, scoped)
+        fit = fit_for(known, scoped)
         try:
             return self._choose_from(self._candidates(fit, exclude), choose)
         except NotEnoughBookiesException as error:
@@ -247,6 +247,6 @@ class Placement:
             self._weighing = None
 
 
-def _fit(known: Sequence[RegisteredBookie], scoped: bool) -> Sequence[RegisteredBookie]:
+def fit_for(known: Sequence[RegisteredBookie], scoped: bool) -> Sequence[RegisteredBookie]:
     """The bookies that may hold a ledger, with a scope or without one."""
     return [each for each in known if each.info.understands(LEDGER_SCOPE)] if scoped else known

@@ -21,7 +21,7 @@ from bookgate.ledger.metadata_store import LedgerManagerFactory, LedgerRecord, M
 from bookgate.ledger.replication import PeriodicCheck
 from bookgate.ledger.replication_store import RecordKind
 from bookgate.thinclient.core.placement import EnsembleRequest
-from bookgate.thinclient.placement.chooser import Placement
+from bookgate.thinclient.placement.chooser import Placement, fit_for
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,5 +63,5 @@ class PlacementCheck(LedgerCheck):
 
     def _is_misplaced(self, record: LedgerRecord, bookies: Sequence[RegisteredBookie]) -> bool:
         request, placement = EnsembleRequest.of(record.metadata), self._placement
-        fragments = complete_fragments(record.metadata)
-        return any(placement.better_ensemble(request, each.ensemble, bookies) is not None for each in fragments)
+        fragments, fit = complete_fragments(record.metadata), fit_for(bookies, scoped=record.ledger_id.scope_id != 0)
+        return any(placement.better_ensemble(request, each.ensemble, fit) is not None for each in fragments)

@@ -65,7 +65,7 @@ from bookgate.runtime.logs import log_event
 from bookgate.thinclient.client import BookKeeper
 from bookgate.thinclient.core.placement import EnsembleRequest
 from bookgate.thinclient.handles.context import LedgerSecrets
-from bookgate.thinclient.placement.chooser import Placement
+from bookgate.thinclient.placement.chooser import Placement, fit_for
 
 _log = logging.getLogger(__name__)
 
@@ -340,7 +340,8 @@ class LedgerRepair:
     async def _move(self, avoid: Collection[str]) -> bool:
         """Whether anything was moved to ensembles that please the placement policy more (R14)."""
         moved = False
-        bookies = [each for each in await self._tools.discovery.bookies(BookieSet.ALL) if each.registered]
+        registered = [each for each in await self._tools.discovery.bookies(BookieSet.ALL) if each.registered]
+        bookies = fit_for(registered, scoped=self._record.ledger_id.scope_id != 0)
         for fragment in complete_fragments(self._record.metadata):
             moved = await self._move_fragment(fragment, bookies, avoid) or moved
         return moved

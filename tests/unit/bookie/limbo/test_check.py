@@ -12,6 +12,8 @@ import pytest
 
 from bookgate.bookie.limbo.check import LimboCheck, all_ledgers
 from bookgate.bookie.limbo.placed_entries import placed_entries
+from bookgate.bookie.storage.closed_before import closed_before
+from bookgate.bookie.system.files import REAL_FILE_SYSTEM
 from bookgate.ledger.digest import digest_for, ledger_master_key
 from bookgate.ledger.entry import encode_entry, encode_header
 from bookgate.ledger.errors import (
@@ -23,6 +25,7 @@ from bookgate.ledger.errors import (
     WrongClusterException,
 )
 from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.ledger_numbers import LedgerNumbers
 from bookgate.ledger.metadata import DigestType, Fragment, LedgerMetadata, LedgerState
 from bookgate.ledger.metadata_store import LedgerManagerFactory, LedgerRecord, Membership
 from bookgate.ledger.password_check import PasswordCheck
@@ -138,6 +141,9 @@ class Checked:
         self.now += seconds
         asyncio.run(self._check.verify())
 
+    def let_begin_again(self) -> None:
+        asyncio.run(self._check.let_begin_again())
+
 
 def listed(store: Store) -> list[int]:
     return asyncio.run(all_ledgers(cast(LedgerManagerFactory, store), MEMBERSHIP))
@@ -175,6 +181,23 @@ def test_what_leaves_and_what_stays(tmp_path: Path) -> None:
         bookie.add(2, 2)
         check.after(WAIT_SECONDS)
         assert bookie.storage.limbo() == [5, 6, 7, 8]
+
+
+def test_an_id_that_is_an_open_ledgers_again_was_not_closed_before(tmp_path: Path) -> None:
+    """Only those that somebody asked for are looked up."""
+    closed, open_again = metadata(LedgerState.CLOSED, 2, (0, "bcd")), metadata(LedgerState.OPEN, -1, (0, "abc"))
+    store = Store({1: closed, 2: open_again, 3: open_again, 4: MetaStoreException("out of reach")})
+    directory = tmp_path / "ledgers"
+    directory.mkdir()
+    closed_before(REAL_FILE_SYSTEM, [directory]).replace(LedgerNumbers([1, 2, 3, 4, 5]))
+    with opened(tmp_path) as bookie:
+        check = Checked(bookie, store)
+        assert all(bookie.storage.may_have_held(number) for number in (1, 2, 4, 5))
+        check.let_begin_again()
+        assert [number for number in range(1, 6) if bookie.storage.may_have_held(number)] == [1, 3, 4, 5]
+        check.let_begin_again()
+    with opened(tmp_path) as bookie:
+        assert [number for number in range(1, 6) if bookie.storage.may_have_held(number)] == [1, 4, 5]
 
 
 def test_a_fence_without_space_does_not_keep_others_from_leaving(

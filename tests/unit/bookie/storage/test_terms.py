@@ -171,6 +171,22 @@ def test_a_fence_at_a_term_of_a_ledger_never_seen_is_kept(tmp_path: Path, storag
         assert bookie.ledger(LEDGER).check_add(KEY, recovery=True, term=6) is Status.EINVALIDTERM
 
 
+@pytest.mark.parametrize("fenced", [False, True])
+def test_an_ordinary_ledger_gets_no_term(tmp_path: Path, storage: str, *, fenced: bool) -> None:
+    """Neither one with entries nor one that is fenced without, also after a restart."""
+    with opened(tmp_path, storage=storage) as bookie:
+        if fenced:
+            bookie.fence(LEDGER)
+        else:
+            bookie.add(LEDGER, 0)
+    with opened(tmp_path, storage=storage) as bookie:
+        ledger = bookie.ledger(LEDGER)
+        assert ledger.check_term(7) is Status.EBADREQ
+        for recovery in (False, True):
+            assert ledger.check_add(KEY, recovery=recovery, term=7) is Status.EBADREQ
+        assert ledger.check_add(KEY, recovery=True) is Status.EOK
+
+
 def test_an_index_header_without_a_term_is_what_it_always_was() -> None:
     plain = IndexHeader(KEY, False, lac_packet(LEDGER, 3))
     kept = plain._replace(terms=Terms(3, False, 8, -1))
@@ -289,7 +305,7 @@ def test_a_truncation_of_too_much_is_refused_and_changes_nothing(tmp_path: Path)
     with opened(tmp_path) as bookie:
         add(bookie, 0, 1)
         add(bookie, MOST_TRUNCATED + 2, 1)
-        with pytest.raises(IncorrectParameterException, match="at most 1048576"):
+        with pytest.raises(IncorrectParameterException, match=f"at most {MOST_TRUNCATED}"):
             add(bookie, 1, 2, truncate=True)
         assert bookie.ledger(LEDGER).term == 1
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from typing import cast
 
 import pytest
 
+from bookgate.gateway.services.access import Guard
 from bookgate.gateway.services.caller import OverLimitException
 from bookgate.gateway.services.turns import Turns
+from bookgate.runtime.security.access_control import AccessControl
 from bookgate.runtime.security.principal import Kind, Principal
 
 pytestmark = pytest.mark.asyncio
@@ -33,6 +36,14 @@ async def test_principals_that_wait_take_turns() -> None:
         assert not turns.enter_at_once(), "it is another's turn"
     turns.leave()
     assert turns.enter_at_once()
+
+
+async def test_streams_and_refusals_wait_for_no_call_that_hangs() -> None:
+    """A bookie whose registration is resumed would lose its lease behind calls that wait for the store."""
+    turns = Turns(under_way=1)
+    assert turns.enter_at_once()
+    async with asyncio.timeout(5):
+        await Guard(cast(AccessControl, None), turns).turn_to_begin(A)
 
 
 async def test_one_that_waits_begins_in_each_pass_of_the_loop() -> None:
