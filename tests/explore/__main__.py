@@ -16,9 +16,11 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.explore.search import Found, replay
+from tests.explore.stream_worlds import LARGE_STREAMS, StreamWorld
 from tests.explore.worlds import LARGE, SmallWorld, explored
 
 _console = Console(soft_wrap=True)
+_ALL: list[SmallWorld | StreamWorld] = [*LARGE, *LARGE_STREAMS]
 
 
 def main(
@@ -29,9 +31,9 @@ def main(
     ] = None,
 ) -> None:
     """Drives the protocol's cores through every interleaving of small worlds, and checks every invariant."""
-    wanted = [small for small in LARGE if only in small.name]
+    wanted = [small for small in _ALL if only in small.name]
     if not wanted:
-        _console.print(f"no world is called {only}; there are: {', '.join(small.name for small in LARGE)}")
+        _console.print(f"no world is called {only}; there are: {', '.join(small.name for small in _ALL)}")
         raise typer.Exit(2)
     if trace is not None:
         raise typer.Exit(_replay(wanted, [line.strip() for line in trace.read_text().splitlines() if line.strip()]))
@@ -43,7 +45,7 @@ def main(
     raise typer.Exit(1 if broken else 0)
 
 
-def _explore_all(wanted: list[SmallWorld], jobs: int) -> dict[str, tuple[Found, int]]:
+def _explore_all(wanted: list[SmallWorld | StreamWorld], jobs: int) -> dict[str, tuple[Found, int]]:
     found: dict[str, tuple[Found, int]] = {}
     # One world a process: what a world has met is of no use to another, and its memory is told by the process.
     with ProcessPoolExecutor(jobs, max_tasks_per_child=1) as pool:
@@ -54,7 +56,7 @@ def _explore_all(wanted: list[SmallWorld], jobs: int) -> dict[str, tuple[Found, 
     return found
 
 
-def _table(wanted: list[SmallWorld], found: dict[str, tuple[Found, int]]) -> Table:
+def _table(wanted: list[SmallWorld | StreamWorld], found: dict[str, tuple[Found, int]]) -> Table:
     table = Table("world", "states", "steps", "longest path", "CPU", "memory", "outcome")
     for small in wanted:
         each, memory = found[small.name]
@@ -64,7 +66,7 @@ def _table(wanted: list[SmallWorld], found: dict[str, tuple[Found, int]]) -> Tab
     return table
 
 
-def _replay(wanted: list[SmallWorld], trace: list[str]) -> int:
+def _replay(wanted: list[SmallWorld | StreamWorld], trace: list[str]) -> int:
     broken = 0
     for small in wanted:
         world, judge = small.build()

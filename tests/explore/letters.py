@@ -8,7 +8,7 @@ timeout, or needs no answer any more, but it may still arrive.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from bookgate.ledger.entry import Entry
 from bookgate.ledger.errors import BKException
@@ -135,3 +135,13 @@ class Server(Protocol):
     def ignores(self, request: object) -> bool:
         """Whether this request would change nothing, now and ever."""
         ...
+
+
+@runtime_checkable
+class Crashes(Protocol):
+    """A server that may crash. `waiting` are the requests that it has taken and not answered."""
+
+    up: bool
+    waiting: list[Any]
+
+    def crash(self) -> None: ...

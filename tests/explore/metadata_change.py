@@ -10,11 +10,16 @@ from typing import Any
 
 from bookgate.ledger.metadata import LedgerMetadata
 from bookgate.thinclient.core.ensemble_change import change_ensemble
+from bookgate.thinclient.core.unbounded.changes import Holder, closing, storing, taken, taking
 from bookgate.thinclient.handles.metadata_cas import Transform, begin_recovery, close_by_writer, end_recovery
 from tests.explore.letters import Handle, Look, Record, Write
 from tests.explore.servers import LEDGER
 
 _TRANSFORMS: dict[str, Callable[..., Transform]] = {
+    "take over": taking,
+    "open": lambda holder, before, fragments: taken(Holder(*holder), before, fragments),
+    "store": lambda holder, new: storing(Holder(*holder), new),
+    "close the stream": lambda holder, last, length: closing(Holder(*holder), last, length),
     "begin recovery": lambda: begin_recovery,
     "end recovery": lambda last, length, fragments: end_recovery(last, length, fragments),
     "close": lambda last, length: close_by_writer(LEDGER, last, length),

@@ -21,11 +21,6 @@ from tests.explore.letters import Add, FencingRead, Handle, Look, Move, Record, 
 
 LEDGER = LedgerId.unscoped(5)
 _KEY = b"key"
-_STEPS = {
-    MetadataState.OPEN: set(MetadataState),
-    MetadataState.IN_RECOVERY: {MetadataState.CLOSED},
-    MetadataState.CLOSED: set(),
-}
 Answers = Sequence[tuple[int, Handle | None, object]]
 
 
@@ -133,12 +128,22 @@ class Store:
         return ((client, handle, Record(self.metadata, self.version, written)),)
 
     def _write(self, metadata: LedgerMetadata) -> None:
-        before, after = self.metadata.state, metadata.state
-        if after not in _STEPS[before]:
-            raise Violation("P6", f"the metadata moved from {before.name} to {after.name}")
+        if not _may_follow(self.metadata, metadata):
+            raise Violation("P6", f"the metadata moved from {self.metadata.state.name} to {metadata.state.name}")
         if any(len(set(fragment.ensemble)) != len(fragment.ensemble) for fragment in metadata.fragments):
             raise Violation("P5", "an ensemble names a bookie twice")
         self.metadata, self.version = metadata, self.version + 1
 
     def ignores(self, request: object) -> bool:
         return isinstance(request, Look) or (isinstance(request, Write) and request.version < self.version)
+
+
+def _may_follow(before: LedgerMetadata, after: LedgerMetadata) -> bool:
+    """P6: which states follow which; of an unbounded ledger at which term."""
+    if before.state is MetadataState.CLOSED:
+        return False
+    if before.terms is None or after.terms is None:
+        return before.state is MetadataState.OPEN or after.state is MetadataState.CLOSED
+    begins = after.state is MetadataState.IN_RECOVERY
+    opens = before.state is MetadataState.IN_RECOVERY and after.state is MetadataState.OPEN
+    return after.terms.term == before.terms.term + begins and (before.state is MetadataState.OPEN or begins or opens)

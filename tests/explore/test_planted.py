@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from bookgate.thinclient.core.writing import LedgerWriter
 from tests.explore.planting import planted
 from tests.explore.search import Found, explore, replay
-from tests.explore.worlds import SMALL
+from tests.explore.stream_worlds import SMALL_STREAMS, StreamWorld
+from tests.explore.worlds import SMALL, SmallWorld
 from tests.simulation.mutations.mutation import Mutation
-from tests.simulation.mutations.planted.small_worlds import MUTATIONS
+from tests.simulation.mutations.planted import small_streams, small_worlds
 
 
-def _first_found() -> tuple[Found, bool]:
+def _first_found(worlds: Sequence[SmallWorld | StreamWorld]) -> tuple[Found, bool]:
     """What the first world shows that breaks a rule, and whether its trace replays."""
-    for small in SMALL:
+    for small in worlds:
         world, judge = small.build()
         found = explore(world, judge)
         if found.violation is not None:
@@ -24,10 +27,12 @@ def _first_found() -> tuple[Found, bool]:
     return Found(), False
 
 
-@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
+@pytest.mark.parametrize(
+    "mutation", [*small_worlds.MUTATIONS, *small_streams.MUTATIONS], ids=lambda mutation: mutation.name
+)
 def test_a_planted_bug_is_found_by_a_trace_that_replays(mutation: Mutation) -> None:
     with planted(mutation):
-        found, replays = _first_found()
+        found, replays = _first_found(SMALL_STREAMS if mutation in small_streams.MUTATIONS else SMALL)
     assert found.violation is not None
     assert replays, found.trace
     assert len(found.trace) < 60, found.trace
@@ -35,7 +40,7 @@ def test_a_planted_bug_is_found_by_a_trace_that_replays(mutation: Mutation) -> N
 
 def test_what_was_planted_is_gone_afterwards() -> None:
     before = LedgerWriter.on_ack.__code__
-    (mutation,) = (each for each in MUTATIONS if each.name == "confirmed-during-a-change")
+    (mutation,) = (each for each in small_worlds.MUTATIONS if each.name == "confirmed-during-a-change")
     with planted(mutation):
         assert LedgerWriter.on_ack.__code__ is not before
     assert LedgerWriter.on_ack.__code__ is before

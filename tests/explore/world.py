@@ -21,8 +21,7 @@ from typing import NamedTuple, cast
 
 from bookgate.ledger.errors import BookieHandleNotAvailableException, TimeoutException
 from tests.explore.freezing import freeze, pack, unpack
-from tests.explore.letters import Client, Handle, Letter, Move, Server
-from tests.explore.servers import Bookie
+from tests.explore.letters import Client, Crashes, Handle, Letter, Move, Server
 
 Key = tuple[Hashable, ...]
 
@@ -116,7 +115,7 @@ class World:
 
     def _can_crash(self, number: int) -> bool:
         fact = self.fact(number)
-        return isinstance(fact, Bookie) and fact.up
+        return isinstance(fact, Crashes) and fact.up
 
     def is_quiet(self, state: State) -> bool:
         """Nothing happens any more without a fault, but that forsaken requests arrive."""
@@ -169,7 +168,7 @@ class World:
             elif letter.handle is not None:
                 left.append(self._cut(letter, position))
         actor = self.fact(actors[position])
-        assert isinstance(actor, Bookie)
+        assert isinstance(actor, Crashes)
         for client, handle, _ in actor.waiting:
             if handle is not None:
                 left.append(self._cut(Letter(position, client, handle, None), position))
@@ -195,7 +194,7 @@ class World:
         """Lets the actor's own code act."""
         actor = self.actor(number)
         if event[0] == "crash":
-            cast("Bookie", actor).crash()
+            cast("Crashes", actor).crash()
             sent: list[Letter] = []
         elif position < self.clients:
             sent = self._run_client(cast("Client", actor), position, event)

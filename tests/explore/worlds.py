@@ -16,6 +16,7 @@ from tests.explore.recoverer import Recoverer
 from tests.explore.rules import Rules
 from tests.explore.search import Found, Judge, explore
 from tests.explore.servers import Bookie, Store
+from tests.explore.stream_worlds import StreamWorld
 from tests.explore.world import Faults, World
 from tests.explore.writer import Writer
 
@@ -94,7 +95,7 @@ LARGE = (
 )
 
 
-def explored(small: SmallWorld) -> tuple[Found, int]:
+def explored(small: SmallWorld | StreamWorld) -> tuple[Found, int]:
     """What came of a world, and the memory that the process has taken so far, in MiB."""
     world, judge = small.build()
     found = explore(world, judge, small.most_states)

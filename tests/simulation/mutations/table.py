@@ -10,6 +10,7 @@ from tests.simulation.mutations.planted import (
     leases,
     repair,
     scopes,
+    small_streams,
     small_worlds,
     spark,
     sqlite,
@@ -21,6 +22,7 @@ from tests.simulation.mutations.planted import (
 MUTATIONS = (
     *client.MUTATIONS,
     *small_worlds.MUTATIONS,
+    *small_streams.MUTATIONS,
     *bookie.MUTATIONS,
     *storage.MUTATIONS,
     *terms.MUTATIONS,
