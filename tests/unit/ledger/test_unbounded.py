@@ -87,7 +87,9 @@ def test_a_ledger_that_is_taken_over_is_not_closed_before_it_is_open_again() -> 
 
 
 @pytest.mark.parametrize(
-    "change", [FRESH.begin_recovery, lambda: FRESH.close(9, 9), lambda: FRESH.with_ensemble(9, B)], ids=str
+    "change",
+    [FRESH.begin_recovery, lambda: FRESH.close(9, 9), lambda: FRESH.with_ensemble(9, B)],
+    ids=["recovery", "close", "another ensemble"],
 )
 def test_ordinary_transitions_refuse_it(change: Callable[[], object]) -> None:
     with pytest.raises(IncorrectParameterException, match="unbounded"):
