@@ -128,7 +128,11 @@ async def test_a_flat_cluster_refuses_scopes_with_a_sentence(zookeeper_uri: str)
 
 
 async def test_paths_of_scopes_are_none_of_scope_0() -> None:
-    path = ScopedPaths("/ledgers").path(LedgerId(0x0123456789ABCDEF, -2))
+    scoped = LedgerId(0x0123456789ABCDEF, -2)
+    path = ScopedPaths("/ledgers").path(scoped)
     assert path == "/ledgers/scoped/0123/4567/89ab/cdef/ffff/ffff/ffff/Lfffe"
     for manager in ("hierarchical", "longhierarchical", "longlonghierarchical", "flat", "legacyhierarchical"):
-        assert paths_of(manager, "/ledgers").ledger_id_at(path) is None
+        paths = paths_of(manager, "/ledgers")
+        assert paths.ledger_id_at(path) == scoped.number
+        assert paths.ledger_id_at(path.removesuffix("/Lfffe")) is None
+        assert paths.ledger_id_at("/ledgers/scoped/0000/0000/0000/0000/0000/0000/0000/L0007") is None, "of no scope"

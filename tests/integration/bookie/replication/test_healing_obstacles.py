@@ -159,7 +159,7 @@ def answers(
 ) -> set[Status]:
     """What a bookie says of entry 5 of each ledger."""
     with EntryClient(cluster.bookies[bookie_id].addresses["bookie"]) as client:
-        return {Status(client.status(request(ledger_id.low, 5))) for ledger_id in ledgers}
+        return {Status(client.status(request(ledger_id.number, 5))) for ledger_id in ledgers}
 
 
 async def back_without_its_data(cluster: ForkedCluster, factory: LedgerManagerFactory, bookie_id: str) -> None:
