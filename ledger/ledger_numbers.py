@@ -6,7 +6,7 @@ A number has 128 bits (`ledger_id`); a bitmap holds 64. Members are ascending, a
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import chain
+from itertools import chain, islice
 
 from pyroaring import BitMap64
 
@@ -71,6 +71,21 @@ class LedgerNumbers:
             return
         for number in numbers:
             self.add(number)
+
+    def take(self, wanted: Iterable[int]) -> list[int]:
+        """Removes those of the wanted ones that are here, and returns them in ascending order."""
+        taken = self & LedgerNumbers(wanted)
+        self.unscoped -= taken.unscoped
+        self.scoped -= taken.scoped
+        return list(taken)
+
+    def take_first(self, most: int) -> list[int]:
+        """Removes the lowest ones, at most so many, and returns them."""
+        return self.take(islice(self, most))
+
+    def clear(self) -> None:
+        self.unscoped.clear()
+        self.scoped.clear()
 
     def copy(self) -> LedgerNumbers:
         return LedgerNumbers.of_parts(self.unscoped.copy(), self.scoped)

@@ -27,7 +27,7 @@ from bookgate.ledger.errors import BKException, IllegalOpException
 from bookgate.ledger.ledger_id import LedgerId, ledger_name
 from bookgate.ledger.metadata import LedgerMetadata
 from bookgate.ledger.metadata_store import LedgerManagerFactory, LedgerRecord, Membership
-from bookgate.ledger.number_set import NumberArray
+from bookgate.ledger.number_array import NumberArray
 from bookgate.ledger.replication_store import LedgerLock, ReplicationMetadata
 from bookgate.runtime.logs import log_event
 

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from bookgate.ledger.errors import MetadataFormatException, NoSuchLedgerExistsOnMetadataServerException
 from bookgate.ledger.ledger_id import MAX_UNSCOPED, LedgerId, halves_of, number_of, scope_of
 from bookgate.ledger.metadata_store import LedgerManager, LedgerManagerFactory, LedgerRecord, Membership
-from bookgate.ledger.number_set import NumberArray
+from bookgate.ledger.number_array import NumberArray
 
 READ_AT_ONCE = 500
 """Ledgers of a page."""

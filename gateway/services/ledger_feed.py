@@ -14,8 +14,8 @@ from collections.abc import AsyncIterator
 
 from bookgate.gateway.services.caller import require_still
 from bookgate.ledger.errors import IllegalOpException
+from bookgate.ledger.ledger_numbers import LedgerNumbers
 from bookgate.ledger.metadata_store import LedgerManagerFactory
-from bookgate.ledger.number_set import NumberSet
 from bookgate.ledger.replication_messages import scoped_field
 from bookgate.ledger.replication_store import FeedBegan, FeedLost, LedgerFeed, LedgerFeedEvent, LedgersTouched
 from bookgate.protos.bookkeeper.gateway.v1 import replication_service_pb2 as pb
@@ -32,7 +32,7 @@ class LedgerFeedStream:
     def __init__(self, factory: LedgerManagerFactory) -> None:
         self._factory = factory
         self._lost = self._began = False
-        self._touched = NumberSet()
+        self._touched = LedgerNumbers()
         self._answered: list[int] = []
         self._news = asyncio.Event()
         self._ended = False

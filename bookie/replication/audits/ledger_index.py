@@ -19,8 +19,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from pyroaring import BitMap
 
+from bookgate.ledger.ledger_numbers import LedgerNumbers
 from bookgate.ledger.metadata_store import LedgerRecord
-from bookgate.ledger.number_set import NumberArray, NumberSet
+from bookgate.ledger.number_array import NumberArray
 
 
 class LedgerIndex:
@@ -37,7 +38,7 @@ class LedgerIndex:
         self._ids = NumberArray()
         """By slots; of a free one what was there last."""
         self._free = BitMap()
-        self._due = NumberSet()
+        self._due = LedgerNumbers()
         self._unreadable: dict[int, str] = {}
 
     def __len__(self) -> int:
@@ -48,7 +49,7 @@ class LedgerIndex:
         self._due.update(ledger_ids)
 
     @property
-    def due(self) -> NumberSet:
+    def due(self) -> LedgerNumbers:
         """A copy of the ids that are to be read anew."""
         return self._due.copy()
 

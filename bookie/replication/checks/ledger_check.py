@@ -27,8 +27,9 @@ from bookgate.ledger.errors import (
     NoSuchLedgerExistsOnMetadataServerException,
 )
 from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.ledger_numbers import LedgerNumbers
 from bookgate.ledger.metadata_store import LedgerManagerFactory, LedgerRecord, Membership, RegisteredBookie
-from bookgate.ledger.number_set import NumberArray, NumberSet
+from bookgate.ledger.number_array import NumberArray
 from bookgate.ledger.replication import PeriodicCheck
 from bookgate.ledger.replication_checks import ORDERED_MS
 from bookgate.runtime.clock import now_ms
@@ -66,7 +67,7 @@ class _Round:
 
     began: float = field(default_factory=loop_time)
     looked: int = 0
-    marked: NumberSet = field(default_factory=NumberSet)
+    marked: LedgerNumbers = field(default_factory=LedgerNumbers)
     named: set[str] = field(default_factory=set)
     """Bookies that ledgers were marked for."""
 

@@ -6,14 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bookgate.ledger.ledger_id import LedgerId
-from bookgate.ledger.number_set import NumberArray, NumberSet
+from bookgate.ledger.ledger_numbers import LedgerNumbers
+from bookgate.ledger.number_array import NumberArray
 
 NUMBERS = st.integers(0, 2**63 - 1) | st.integers(2**64, 2**128 - 1) | st.integers(0, 5)
 
 
 @given(st.lists(NUMBERS), st.lists(NUMBERS))
 def test_a_set_of_numbers_is_a_set(numbers: list[int], wanted: list[int]) -> None:
-    found, plain = NumberSet(numbers), set(numbers)
+    found, plain = LedgerNumbers(numbers), set(numbers)
     assert list(found) == sorted(plain)
     assert len(found) == len(plain)
     assert all((number in found) == (number in plain) for number in wanted)
@@ -39,6 +40,6 @@ def test_an_array_of_numbers_is_a_list(numbers: list[int], more: list[int]) -> N
 
 def test_a_number_is_never_taken_for_its_lower_half() -> None:
     scoped = LedgerId(3, 7).number
-    found = NumberSet([scoped])
+    found = LedgerNumbers([scoped])
     assert 7 not in found
     assert found.take([7]) == []
