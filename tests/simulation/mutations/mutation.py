@@ -49,3 +49,9 @@ class Mutation:
     @property
     def edits(self) -> tuple[Edit, ...]:
         return Edit(self.file, self.before, self.after), *self.more
+
+
+def in_small_worlds(tests: tuple[str, ...], name: str, breaks: str, file: str, before: str, after: str) -> Mutation:
+    """One that the exploration of small worlds finds (`tests/explore`), by these of its tests."""
+    area = "bookie" if file.startswith("bookie") else "client"
+    return Mutation(name, area, (), breaks, file, before, after, tests=tests)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tests.simulation.mutations.mutation import Mutation
+from functools import partial
+
+from tests.simulation.mutations.mutation import in_small_worlds
 
 _WORLDS = ("tests/explore/test_small_worlds.py",)
 _WRITING = "thinclient/core/writing.py"
@@ -10,10 +12,7 @@ _RECOVERY = "thinclient/core/recovery.py"
 _CHANGE = "thinclient/core/ensemble_change.py"
 
 
-def _planted(name: str, breaks: str, file: str, before: str, after: str) -> Mutation:
-    area = "bookie" if file.startswith("bookie") else "client"
-    return Mutation(name, area, (), breaks, file, before, after, tests=_WORLDS)
-
+_planted = partial(in_small_worlds, _WORLDS)
 
 MUTATIONS = (
     _planted(
