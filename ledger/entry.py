@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import google_crc32c
 
-from bookgate.ledger.digest import Crc32cDigest, Digest
+from bookgate.ledger.digest import Crc32cDigest, Crc32Digest, Digest
 from bookgate.ledger.errors import DigestMatchException
 from bookgate.ledger.ledger_id import HALF_MASK, MAX_UNSCOPED, halves_of
 
@@ -56,6 +56,8 @@ _DIGEST_BITS = 0x0F
 _LAST_DIGEST_TYPE = 4
 NO_DIGEST_FLAGS = _V2_FLAGS | _LAST_DIGEST_TYPE
 """The flags of what has no digest."""
+_KEYLESS: tuple[Digest, ...] = (Crc32cDigest(), Crc32Digest())
+"""Digests that can be checked without the ledger's password."""
 
 
 class EntryHeader(NamedTuple):
@@ -149,6 +151,18 @@ def packet_lac(packet: bytes | memoryview) -> int | None:
     if len(packet) < at + 8:
         return None
     return int.from_bytes(packet[at : at + 8], "big", signed=True)
+
+
+def has_matching_crc(packet: bytes | memoryview) -> bool:
+    """Whether the packet has a CRC-32C or CRC-32 digest that fits its bytes. False of one with a MAC, which nobody can
+    check without the password, and of one without digest.
+    """
+    size = SCOPED_HEADER_SIZE if packet and is_scoped_packet(packet) else HEADER_SIZE
+    return any(
+        len(packet) >= size + digest.length
+        and digest.compute(packet[:size], packet[size + digest.length :]) == packet[size : size + digest.length]
+        for digest in _KEYLESS
+    )
 
 
 def _check_flags(flags: int, scope: int) -> None:

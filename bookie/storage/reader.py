@@ -25,7 +25,7 @@ from bookgate.bookie.storage.ledger_store import LedgerStore, store_of
 from bookgate.bookie.storage.ledger_table import LedgerTable
 from bookgate.bookie.storage.write_cache import WriteCache
 from bookgate.bookie.system.files import StorageCorruptException
-from bookgate.ledger.entry import packet_lac
+from bookgate.ledger.entry import has_matching_crc, packet_lac
 from bookgate.ledger.errors import DataUnknownException, EntryNotConfirmedException, NoSuchEntryException
 from bookgate.ledger.ledger_id import NO_ENTRY
 from bookgate.runtime.logs import log_event
@@ -34,6 +34,8 @@ _log = logging.getLogger(__name__)
 
 _MAX_RUN = 4096
 """Entries looked up at once."""
+_LOOKED_AT_FOR_LAC = 8
+"""Entry ids from the last one down in which a LAC that can be believed is looked for."""
 
 
 class EntryReader:
@@ -181,14 +183,33 @@ class EntryReader:
         return max(stored.known_lac, stored.stored_lac)
 
     def _lac_of_last_entry(self, ledger: LedgerDescriptor) -> int:
-        """The LAC is a lower bound: where the last entry is damaged, other entries can be served without it."""
+        """The LAC of the last entry that a CRC proves whole; readers take a LAC without proof of their own (F18).
+
+        A LAC that is too low costs a reader a question to another bookie; one that is too high shows it entries that
+        the ledger may end before. Where no entry has a CRC, the ledger's digest needs its password: then the last LAC
+        counts that is below its entry's id, as each is.
+        """
+        unproven = NO_ENTRY
+        for entry_id in range(ledger.last_entry_id, max(NO_ENTRY, ledger.last_entry_id - _LOOKED_AT_FOR_LAC), -1):
+            packet = self._readable(ledger, entry_id)
+            lac = None if packet is None else packet_lac(packet)
+            if packet is None or lac is None or lac >= entry_id:
+                continue
+            if has_matching_crc(packet):
+                return lac
+            if unproven == NO_ENTRY:
+                unproven = lac
+        return unproven
+
+    def _readable(self, ledger: LedgerDescriptor, entry_id: int) -> bytes | None:
+        """Like `held_entry`; what is held and can't be read is logged."""
         try:
-            packet = self.read_entry(ledger, ledger.last_entry_id)
+            return self.read_entry(ledger, entry_id)
+        except NoSuchEntryException:
+            return None
         except StorageCorruptException as error:
             log_event(_log, "lac_not_read", logging.ERROR, ledger=ledger.ledger_id, error=error)
-            return NO_ENTRY
-        lac = packet_lac(packet)
-        return NO_ENTRY if lac is None else lac
+            return None
 
     def entry_ids(self, ledger: LedgerState) -> Iterator[tuple[int, int]]:
         """(first, count) of the runs of consecutive entries held, ascending. Reads the index file; any thread."""

@@ -253,7 +253,8 @@ class Replay:
         if record.entry_id > ledger.last_entry_id:
             ledger.last_entry_id = record.entry_id
         lac = packet_lac(record.payload)
-        if lac is not None:
+        if lac is not None and lac < record.entry_id:
+            # Otherwise bits of it have turned over: a LAC is below its entry's id.
             ledger.advance_lac(lac)
         if _ZEROS in record.payload and self._lacks_blocks(ledger, record):
             log_event(_log, "replay_torn_entry", logging.WARNING, ledger=ledger_id, entry=record.entry_id)

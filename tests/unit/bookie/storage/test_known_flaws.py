@@ -1,4 +1,4 @@
-"""Flaws of the Java bookie's storage that this one must not have (F1 to F5), in both kinds of index.
+"""Flaws of the Java bookie's storage that this one must not have (F1 to F5, F18), in both kinds of index.
 
 Each test fails with the flaw. Those that lose power do so as badly as a disk may: nothing that was not synced is left.
 """
@@ -16,11 +16,13 @@ from bookgate.bookie.journal import format as journal_format
 from bookgate.bookie.journal.format import LogMark
 from bookgate.bookie.journal.last_mark import LAST_MARK_FILE
 from bookgate.bookie.system.files import REAL_FILE_SYSTEM, FileSystem, read_whole, write_in_place
+from bookgate.ledger.digest import Crc32cDigest, Crc32Digest, Digest, HmacDigest
+from bookgate.ledger.entry import encode_entry
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.wire.messages import Status
 from tests.faults.memory_disk import MemoryDisk, nothing_survives
 from tests.faults.storage_run import StorageRun, key_of
-from tests.unit.bookie.storage.storage_support import lac_packet, packet
+from tests.unit.bookie.storage.storage_support import Token, lac_packet, packet
 
 
 class Lives:
@@ -166,3 +168,17 @@ def test_f5_an_explicit_lac_survives_a_clean_restart(lives: Lives) -> None:
         assert lives.run.ledger(1).explicit_lac == lac_packet(1, 0)
         assert lives.run.ledger(2).explicit_lac == lac_packet(2, 7)
         assert lives.run.storage.reader.known_lac(lives.run.ledger(2)) == 7
+
+
+@pytest.mark.parametrize("digest", [Crc32cDigest(), Crc32Digest(), HmacDigest(b"pw")], ids=["crc32c", "crc32", "mac"])
+@pytest.mark.parametrize("flipped", [0x200, 0x4])
+def test_f18_a_lac_that_no_crc_proves_is_not_told(lives: Lives, digest: Digest, flipped: int) -> None:
+    """Java tells readers what stands in the last entry. A MAC can't be checked: any LAC below the id goes."""
+    packets = [encode_entry(digest, 1, entry_id, min(entry_id - 1, 3), 10, b"x" * 10) for entry_id in range(10)]
+    packets[9] = packets[9][:16] + (3 ^ flipped).to_bytes(8) + packets[9][24:]
+    ledger = lives.run.ledger(1)
+    for entry_id, content in enumerate(packets):
+        lives.run.storage.writer.add_entry(ledger, entry_id, content, Token(entry_id))
+    lives.restart()
+    told = lives.run.storage.reader.known_lac(lives.run.ledger(1))
+    assert told == (7 if flipped == 0x4 and isinstance(digest, HmacDigest) else 3)
