@@ -49,7 +49,8 @@ def make_store(path: Path) -> str:
     uri = f"sqlite://{path}"
 
     asyncio.run(ensure_cluster(uri))
-    ensemble = ["bookie-1", "bookie-2", "bookie-3"]
+    # Not the bookies under test: those would be in limbo for all these ledgers, and look at each.
+    ensemble = ["elsewhere-1:3181", "elsewhere-2:3181", "elsewhere-3:3181"]
     ordinary = encode(LedgerMetadata.new(ensemble, 3, 2))
     large = encode(LedgerMetadata.new(ensemble, 3, 2, custom_metadata={"k": b"x" * LARGE_BYTES}))
     rows = (

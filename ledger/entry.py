@@ -153,7 +153,7 @@ def packet_lac(packet: bytes | memoryview) -> int | None:
     return int.from_bytes(packet[at : at + 8], "big", signed=True)
 
 
-def has_matching_crc(packet: bytes | memoryview) -> bool:
+def has_matching_crc(packet: bytes) -> bool:
     """Whether the packet has a CRC-32C or CRC-32 digest that fits its bytes. False of one with a MAC, which nobody can
     check without the password, and of one without digest.
     """

@@ -43,7 +43,7 @@ from bookgate.protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2 import (
     ListScopesRequest,
     ListScopesResponse,
 )
-from bookgate.runtime.cooperative_yield import giving_way
+from bookgate.runtime.cooperative_yield import giving_way, quick_thread_switches
 from bookgate.runtime.security.actions import Action
 from bookgate.runtime.security.decision import Reach
 
@@ -185,7 +185,8 @@ class Listing:
             )
         self._with_metadata += 1
         try:
-            yield
+            with quick_thread_switches():
+                yield
         finally:
             self._with_metadata -= 1
 

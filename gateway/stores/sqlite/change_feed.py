@@ -13,7 +13,7 @@ import asyncio
 import logging
 import sqlite3
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from bookgate.gateway.stores.sqlite.store import (
@@ -41,6 +41,11 @@ def ledger_key(ledger_id: LedgerId) -> bytes:
 
 def ledger_id_of(key: bytes) -> LedgerId:
     return LedgerId(*_KEY.unpack(key))
+
+
+def lows_of(keys: Sequence[bytes]) -> list[int]:
+    """The lower halves of the ids with these keys: some tenths of a microsecond each, for the pages of listings."""
+    return [low for _, low in _KEY.iter_unpack(b"".join(keys))]
 
 
 @dataclass(frozen=True, slots=True)

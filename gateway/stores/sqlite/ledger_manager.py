@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 
 from bookgate.gateway.stores.ledger_listeners import IncarnatedRecord, LedgerListeners
-from bookgate.gateway.stores.sqlite.change_feed import ledger_id_of, ledger_key
+from bookgate.gateway.stores.sqlite.change_feed import ledger_id_of, ledger_key, lows_of
 from bookgate.gateway.stores.sqlite.store import SqliteStore, Transaction
 from bookgate.ledger.errors import (
     BKException,
@@ -125,7 +125,7 @@ class SqliteLedgerManager(LedgerManager):
         while True:
             keys = await self._store.read(_page(first, last))
             if keys:
-                yield [ledger_id_of(key).low for key in keys]
+                yield lows_of(keys)
             if len(keys) < _RUN:
                 return
             first = keys[-1] + b"\0"
