@@ -21,6 +21,11 @@ def unsigned(ledger_id: int) -> int:
     return ledger_id & _MASK
 
 
+def signed(bits: int) -> int:
+    """The id whose `unsigned` is this."""
+    return bits - (bits & _SIGN) * 2
+
+
 def encode_ids(ids: Iterable[int]) -> bytes:
     """Serialises 64-bit ids."""
     data: bytes = BitMap64(map(unsigned, ids)).serialize()
@@ -30,6 +35,6 @@ def encode_ids(ids: Iterable[int]) -> bytes:
 def decode_ids(data: bytes) -> list[int]:
     """The ids in ascending `unsigned` order. Raises ValueError if the bytes are not a valid set."""
     try:
-        return [bits - (bits & _SIGN) * 2 for bits in BitMap64.deserialize(data)]
+        return list(map(signed, BitMap64.deserialize(data)))
     except Exception as error:
         raise ValueError(f"{len(data)} bytes are not a serialised set of ledger ids: {error}") from error

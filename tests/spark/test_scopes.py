@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from typer.testing import CliRunner
 
 from bookgate.bookie.standalone.cluster import StandaloneCluster
+from bookgate.ledger.errors import NoSuchLedgerExistsOnMetadataServerException
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.thinclient.blocking.client import BookKeeper
 from bookgate.thinclient.spark.commands.main import app
+from bookgate.thinclient.spark.commit_protocol import Write, attempt_metadata
 from bookgate.thinclient.spark.jobs.audit import audit
 from bookgate.thinclient.spark.jobs.export import export
 from bookgate.thinclient.spark.jobs.orphans import UNKNOWN_TO_METADATA, orphans
@@ -95,6 +99,44 @@ def test_a_stream_reads_a_scope_and_goes_on_with_what_comes(
     assert {bytes(row[3]) for row in streams.rows if row[1] == -3} == {payload(LedgerId(78, -3), n) for n in range(5)}
 
 
+def test_the_sink_writes_into_a_scope_once_and_leaves_nothing_there(
+    spark: SparkSession, cluster: StandaloneCluster, client: BookKeeper, options: dict[str, str], tmp_path: Path
+) -> None:
+    """Batches and a stream; a batch that was committed before is not written again."""
+    scope = {"gateways": cluster.gateway_uri, "scopeId": "81", "password": PASSWORD.decode(), "ensembleSize": "1"}
+    frame = spark.range(0, 50, 1, 3).select(F.format_string("row %d", "id").alias("payload"))
+    unscoped = sum(len(ids) for ids in client.ledger_manager.ledger_ranges())
+    for _ in range(2):
+        frame.write.format("bookkeeper").options(**scope, writeId="monday").mode("append").save()
+    stream = spark.readStream.format("bookkeeper").options(**options).load().select("payload").writeStream
+    for _ in range(2):
+        query = stream.format("bookkeeper").options(**scope, checkpointLocation=str(tmp_path / "checkpoint"))
+        query.trigger(availableNow=True).start().awaitTermination()
+    read = {name: scope[name] for name in ("gateways", "scopeId", "password")}
+    rows = spark.read.format("bookkeeper").options(**read).load().collect()
+    found = Counter(bytes(row.payload).decode() for row in rows)
+    assert {text: count for text, count in found.items() if text.startswith("row")} == {
+        f"row {n}": 1 for n in range(50)
+    }
+    assert max(found.values()) == 1
+    assert len(found) == 50 + sum(LEDGERS.values())
+    assert {row.scope_id for row in rows} == {81}
+    assert sum(len(ids) for ids in client.ledger_manager.ledger_ranges()) == unscoped
+
+    left = client.create_ledger(
+        1, 1, 1, ledger_id=LedgerId(81, -5), custom_metadata=attempt_metadata(Write("gone"), "0.0.0")
+    )
+    left.close()
+    done = CliRunner().invoke(
+        app,
+        ["leftovers", "-g", cluster.gateway_uri, "--option", "scopeId=81", "--older-than", "0s", "--delete", "--yes"],
+    )
+    assert done.exit_code == 0, done.output
+    with pytest.raises(NoSuchLedgerExistsOnMetadataServerException):
+        client.read_record(left.ledger_id)
+    assert spark.read.format("bookkeeper").options(**read).load().count() == len(rows)
+
+
 def test_jobs_look_at_the_scope_that_they_are_given(
     spark: SparkSession, cluster: StandaloneCluster, client: BookKeeper, options: dict[str, str], tmp_path: Path
 ) -> None:
@@ -117,9 +159,3 @@ def test_jobs_look_at_the_scope_that_they_are_given(
     client.delete_ledger(LedgerId(SCOPE, -1))
     found = {(row.kind, row.ledger_id) for row in orphans(spark, reach).collect()}
     assert found == {(UNKNOWN_TO_METADATA, -1)}
-
-
-def test_leftovers_of_another_scope_than_0_are_refused(cluster: StandaloneCluster) -> None:
-    done = CliRunner().invoke(app, ["leftovers", "-g", cluster.gateway_uri, "--option", "scopeId=7"])
-    assert done.exit_code == 1
-    assert "option scopeId" in done.stderr

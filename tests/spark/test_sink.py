@@ -110,7 +110,7 @@ def test_what_the_sink_refuses(sinks: Sinks) -> None:
         (one.select(F.length("payload").alias("payload")), {}, "'payload' is int; the sink writes"),
         (one, {"endingOffsets": "latest"}, "option 'endingoffsets' is not one of the sink's"),
         (one, {"table": "ledgers"}, "only 'entries' can be written"),
-        (one, {"scopeId": "7"}, "option scopeId"),
+        (one, {"scopeId": "tenant"}, "option scopeId"),
         (one, {"ensembleSize": "2", "ackQuorum": "3"}, "each must be at least the next"),
         (one, {"customMetadata.bookgate.sink.query": "x"}, "are the sink's own"),
         (one.select(F.nullif("payload", F.lit("row 1")).alias("payload")), {}, "has 1 nulls among 3 rows"),

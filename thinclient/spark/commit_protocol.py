@@ -63,6 +63,9 @@ default):
 A stream does not list again what it has read; it remembers the leads among those ledgers, and after a restart looks
 them up. For a stream a mark is enough: the other ledgers of the write arrive at the next look.
 
+**Scopes.** All ledgers of a query are in one scope, and what is said of ids holds for their lower halves. They are
+written into marks and compared without sign, as the store lists them.
+
 Ledgers that an earlier release committed have the same marks and are read in the same way. Earlier releases set no
 claims, and if one of two drivers is of an earlier release, the pair is no safer than two such drivers. They may have
 committed a write twice: then the lead that is found first counts, by id.
@@ -83,6 +86,7 @@ from typing import Any
 
 from pyroaring import BitMap64
 
+from bookgate.ledger.id_set import signed, unsigned
 from bookgate.ledger.metadata import LedgerMetadata
 from bookgate.ledger.metadata_store import LedgerRecord
 from bookgate.thinclient.spark.offsets import LedgerIds
@@ -112,16 +116,16 @@ def attempt_metadata(write: Write, task: str) -> dict[str, bytes]:
 
 
 def ids_text(ids: Iterable[int]) -> str:
-    """Ids as `1-4,7`."""
+    """Ids as `1-4,7`, unsigned."""
     runs = []
-    for _, run in groupby(enumerate(sorted(set(ids))), lambda item: item[1] - item[0]):
+    for _, run in groupby(enumerate(sorted(set(map(unsigned, ids)))), lambda item: item[1] - item[0]):
         members = [ledger_id for _, ledger_id in run]
         runs.append(str(members[0]) if len(members) == 1 else f"{members[0]}-{members[-1]}")
     return ",".join(runs)
 
 
 def parse_ids(text: str) -> Iterator[tuple[int, int]]:
-    """The runs in the output of `ids_text`, as (first, last). Raises ValueError."""
+    """The runs in the output of `ids_text`, as (first, last), unsigned. Raises ValueError."""
     for run in text.split(","):
         first, _, last = run.partition("-")
         yield int(first), int(last or first)
@@ -129,7 +133,7 @@ def parse_ids(text: str) -> Iterator[tuple[int, int]]:
 
 @dataclass(frozen=True, slots=True)
 class SinkState:
-    """The sink's keys in a ledger's custom metadata.
+    """The sink's keys in a ledger's custom metadata. All ids in it are unsigned.
 
     `named`: the ids in its mark, as runs; empty without a mark. `claimed_for`: the lead that its claim names.
     """
@@ -173,7 +177,7 @@ def sink_state(record: LedgerRecord) -> SinkState | None:
         claimed_for = int(custom[CLAIMED_KEY]) if CLAIMED_KEY in custom else None
     except (KeyError, ValueError):
         return None
-    return SinkState(write, record.ledger_id.low, named, claimed_for)
+    return SinkState(write, unsigned(record.ledger_id.low), named, claimed_for)
 
 
 def with_claim(metadata: LedgerMetadata, lead: int) -> LedgerMetadata:
@@ -225,7 +229,7 @@ class Committed:
             if state.write not in self._leads and (state.write, state.lead) not in self._unmarked
         } - self._looked_up
         self._looked_up |= unknown
-        return sorted(unknown)
+        return list(map(signed, sorted(unknown)))
 
     def counts(self, record: LedgerRecord) -> bool:
         """Whether a ledger that was shown is to be read."""
@@ -240,7 +244,7 @@ class Committed:
     def take(self, records: Iterable[LedgerRecord]) -> list[LedgerRecord]:
         """The records that count; `not_taken` no longer returns them."""
         taken = [record for record in records if self.counts(record)]
-        self._taken.update(record.ledger_id.low for record in taken if sink_state(record) is not None)
+        self._taken.update(unsigned(record.ledger_id.low) for record in taken if sink_state(record) is not None)
         return taken
 
     @property
@@ -254,7 +258,7 @@ class Committed:
         for lead in self._leads.values():
             for first, last in lead.named:
                 named.add_range(first, last + 1)
-        return list(named - self._taken)
+        return list(map(signed, named - self._taken))
 
 
 def committed(records: Sequence[LedgerRecord]) -> list[LedgerRecord]:
@@ -284,7 +288,7 @@ def leads_not_shown(records: Iterable[LedgerRecord]) -> list[int]:
     """The leads that claims name and that are missing among the records: look them up before calling `judge`."""
     states = [state for record in records if (state := sink_state(record)) is not None]
     claimed_for = {state.claimed_for for state in states if state.claimed_for is not None and not state.marked}
-    return sorted(claimed_for - {state.ledger_id for state in states})
+    return list(map(signed, sorted(claimed_for - {state.ledger_id for state in states})))
 
 
 def judge(records: Iterable[LedgerRecord], write: Write, own: Iterable[int] = ()) -> Verdict:
@@ -294,7 +298,7 @@ def judge(records: Iterable[LedgerRecord], write: Write, own: Iterable[int] = ()
     `own` are the ids of the caller's own ledgers. A lead that a claim names must be among the records unless it was
     deleted (`leads_not_shown`).
     """
-    mine = set(own)
+    mine = set(map(unsigned, own))
     states = {record.ledger_id: (record, state) for record in records if (state := _earlier(record, write)) is not None}
     leads = [state for _, state in states.values() if state.is_committed_lead]
     named_by = {(lead.write, each): lead.ledger_id for lead in leads for each in lead.named_ids}
@@ -304,7 +308,7 @@ def judge(records: Iterable[LedgerRecord], write: Write, own: Iterable[int] = ()
         if state.marked:
             committed_by = committed_by or (record if state.write == write else None)
         elif lead is not None:
-            unmarked.append((record, lead))
+            unmarked.append((record, signed(lead)))
         elif state.ledger_id not in mine and state.claimed_for not in mine:
             left_over.append(record)
     # In ascending order: a lead has the lowest id of those that are claimed for it.
@@ -324,7 +328,7 @@ def settled(records: Iterable[LedgerRecord], write: Write, listed: LedgerIds) ->
         if state is None or not state.marked or state.write == write:
             continue
         if not state.is_committed_lead or all(each in listed for each in state.named_ids):
-            found.append(state.ledger_id)
+            found.append(signed(state.ledger_id))
     return found
 
 

@@ -251,10 +251,13 @@ def leftovers_command(
 
     A batch write without writeId whose driver was killed leaves such ledgers. Needs no Spark to run.
 
-    JSON: {"leftovers", "deleted", "ledgers": [{"ledger_id", "query", "batch", "state", "entries", "created_ms"}, …]}.
+    JSON: {"leftovers", "deleted", "ledgers": [{"scope_id", "ledger_id", "query", "batch", "state", "entries",
+    "created_ms"}, …]}.
 
     \b
     Example: bookgate spark leftovers -g grpc://bookie-1:4181 --older-than 7d --delete
+
+    Those of scope 0, unless --option scopeId=... names another.
     """
     from bookgate.thinclient.spark.jobs import leftovers
     from bookgate.thinclient.spark.options.read_options import parse_options
@@ -262,10 +265,8 @@ def leftovers_command(
 
     before_ms = time.time_ns() // 1_000_000 - _milliseconds(older_than)
     options = parse_options(_options(gateways, "", None, option))
-    if options.scope_id:
-        fail("option scopeId: the sink writes ledgers of scope 0 only, so it leaves none in another")
     with clients.use(options.gateways, options.client_settings) as client:
-        found = leftovers.leftovers(client, before_ms)
+        found = leftovers.leftovers(client, before_ms, options.scope_id)
         rows = [_leftover(write, record) for write, records in found.items() for record in records]
         deleted = 0
         if delete and rows:
@@ -283,6 +284,7 @@ def _leftover(write: Write, record: LedgerRecord) -> dict[str, Any]:
     """`entries` is None for a ledger that is not closed."""
     metadata = record.metadata
     return {
+        "scope_id": record.ledger_id.scope_id,
         "ledger_id": record.ledger_id.low,
         "query": write.query,
         "batch": write.batch,

@@ -30,12 +30,13 @@ Leftovers = dict[Write, list[LedgerRecord]]
 """Ledgers by write, in the order in which they must be deleted."""
 
 
-def leftovers(client: BookKeeper, before_ms: int) -> Leftovers:
-    """The leftovers among all ledgers of scope 0.
+def leftovers(client: BookKeeper, before_ms: int, scope_id: int = 0) -> Leftovers:
+    """The leftovers among all ledgers of a scope.
 
     Args:
         client: The client to list with.
         before_ms: Milliseconds since 1970. A write is left over if its youngest ledger was created before.
+        scope_id: The scope.
 
     Returns:
         The leftovers by write.
@@ -43,8 +44,8 @@ def leftovers(client: BookKeeper, before_ms: int) -> Leftovers:
     Raises:
         BKException: The ledgers can't be listed.
     """
-    records = [record for page in client.list_ledgers() for record in page if sink_state(record) is not None]
-    leads, _ = read_records(client, 0, leads_not_shown(records))
+    records = [record for page in client.list_ledgers(scope_id) for record in page if sink_state(record) is not None]
+    leads, _ = read_records(client, scope_id, leads_not_shown(records))
     return left_over([*records, *leads], before_ms)
 
 

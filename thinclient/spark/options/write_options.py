@@ -39,6 +39,7 @@ class WriteOptions:
     custom_metadata: Mapping[str, bytes]
     write_id: str | None
     client_settings: ClientSettings
+    scope_id: int = 0
 
     def __repr__(self) -> str:
         return f"WriteOptions(through {self.gateways})"
@@ -49,8 +50,6 @@ def parse_write_options(raw: Mapping[str, str], environment: Mapping[str, str] |
     given = {name.lower(): value for name, value in raw.items()}
     _refuse_those_of_reading(given)
     common = parse_options(raw, environment)
-    if common.scope_id:
-        raise OptionError("option scopeId: the sink writes ledgers of scope 0 only")
     return WriteOptions(
         common.gateways,
         *_sizes(given),
@@ -59,6 +58,7 @@ def parse_write_options(raw: Mapping[str, str], environment: Mapping[str, str] |
         custom_metadata=_custom_metadata(common.custom_metadata or {}),
         write_id=given.get("writeid") or None,
         client_settings=common.client_settings,
+        scope_id=common.scope_id,
     )
 
 

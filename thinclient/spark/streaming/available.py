@@ -125,7 +125,9 @@ class Available:
         self._leads = [lead for lead in leads if lead.write not in old or any(map(lead.names, to_come))]
 
     def _show_leads_of_before(self, client: BookKeeper, seen: Committed, offset: StreamOffset, last: int) -> None:
-        after, before = listing_ends(self._options.scope_id, Interval(last=last - 1))
+        # A lead has the lowest id of its write; in scopes ids are compared without sign there, and all may be lower.
+        below = Interval(last=last - 1) if self._options.scope_id == 0 else Interval()
+        after, before = listing_ends(self._options.scope_id, below)
         for page in client.list_ledgers(scope_id=self._options.scope_id, start_after=after, end_before=before):
             done = [record for record in page if record.ledger_id.low in offset.done]
             seen.show(record for record in done if (state := sink_state(record)) and state.is_committed_lead)

@@ -21,6 +21,7 @@ from bookgate.ledger.errors import (
     UnknownOutcomeException,
     WriteException,
 )
+from bookgate.ledger.id_set import unsigned
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import LedgerMetadata
 from bookgate.ledger.metadata_store import LedgerRecord
@@ -93,10 +94,11 @@ class _Look:
 
 
 class Committer:
-    """Commits and aborts writes. `start` names a start of a query, or a batch write."""
+    """Commits and aborts writes in one scope. `start` names a start of a query, or a batch write."""
 
-    def __init__(self, client: BookKeeper, start: str, lookups: Lookups) -> None:
+    def __init__(self, client: BookKeeper, start: str, lookups: Lookups, scope_id: int = 0) -> None:
         self._client = client
+        self._scope_id = scope_id
         self._ledgers = client.ledger_manager
         self._start = start
         self._lookups = lookups
@@ -163,10 +165,11 @@ class Committer:
         lead, *others = records
         number = lead.ledger_id.low
 
+        def is_claimed(state: SinkState) -> bool:
+            return state.claimed_for == unsigned(number)
+
         def claim(record: LedgerRecord) -> LedgerRecord:
-            return self._changed(
-                record, lambda metadata: with_claim(metadata, number), lambda state: state.claimed_for == number
-            )
+            return self._changed(record, lambda metadata: with_claim(metadata, number), is_claimed)
 
         try:
             return [lead, *_each(claim, others)]
@@ -184,7 +187,7 @@ class Committer:
 
     def _look(self, query: str) -> _Look:
         known = self._lookups.settled(self._start)
-        listed = LedgerIds(each for ids in self._ledgers.ledger_ranges() for each in ids)
+        listed = LedgerIds(each for ids in self._ledgers.ledger_ranges(self._scope_id) for each in ids)
         records, others = [], []
         for record in self._read(listed.minus(known)):
             if record.metadata.custom_metadata.get(QUERY_KEY) == query.encode():
@@ -196,7 +199,7 @@ class Committer:
 
     def _read(self, numbers: Iterable[int]) -> Iterator[LedgerRecord]:
         """The records of the ledgers that exist."""
-        wanted = [LedgerId.unscoped(number) for number in numbers]
+        wanted = [LedgerId(self._scope_id, number) for number in numbers]
         for start in range(0, len(wanted), _READ_AT_ONCE):
             for outcome in self._ledgers.read_many(wanted[start : start + _READ_AT_ONCE]):
                 if isinstance(outcome, LedgerRecord):

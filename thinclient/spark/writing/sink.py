@@ -1,8 +1,9 @@
 """The sink `bookkeeper`, for batch and streaming writes: what Spark calls. `spark.commit_protocol` is the protocol.
 
 A task appends the rows of its partition, in order, to one ledger, which it creates at its first row: a task without
-rows creates none. It takes Arrow batches as they come and keeps appends in flight while it prepares the next ones. If
-it fails, it deletes its ledger; if it is killed, the next commit does.
+rows creates none. In a scope other than 0 the task draws the ledger's id, since nobody hands ids out there. It takes
+Arrow batches as they come and keeps appends in flight while it prepares the next ones. If it fails, it deletes its
+ledger; if it is killed, the next commit does.
 
 Spark pickles writers from process to process, so they hold checked options only. The writer of a batch write is one
 object in the driver's planning, in the tasks and at the commit; for a stream it is another one each time. So the tasks
@@ -14,6 +15,7 @@ Source: docs/spark.md#writing; PySpark's `sql/datasource.py`.
 from __future__ import annotations
 
 import logging
+import secrets
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -27,6 +29,8 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import BinaryType, StringType, StructType
 
 from bookgate.ledger.errors import BKException, WriteException
+from bookgate.ledger.id_set import signed
+from bookgate.ledger.ledger_id import LedgerId
 from bookgate.thinclient.spark.commit_protocol import Write, attempt_metadata
 from bookgate.thinclient.spark.options.read_options import OptionError
 from bookgate.thinclient.spark.options.write_options import WriteOptions
@@ -109,11 +113,14 @@ class _Sink:
             raise WriteException(f"{write} is to be committed, and not every task's message is one of it")
         written = [message.written for message in told if message.written is not None]
         with clients.use(self._options.gateways, self._options.client_settings) as client:
-            Committer(client, start, lookups).commit(write, written)
+            self._committer(client, start).commit(write, written)
 
     def _abort(self, write: Write, start: str) -> None:
         with clients.use(self._options.gateways, self._options.client_settings) as client:
-            Committer(client, start, lookups).abort(write)
+            self._committer(client, start).abort(write)
+
+    def _committer(self, client: BookKeeper, start: str) -> Committer:
+        return Committer(client, start, lookups, self._options.scope_id)
 
 
 class BatchSink(_Sink, DataSourceArrowWriter):
@@ -210,6 +217,7 @@ class TaskLedger:
             options.digest_type,
             options.password,
             {**options.custom_metadata, **self._metadata},
+            ledger_id=None if options.scope_id == 0 else LedgerId(options.scope_id, signed(secrets.randbits(64))),
         )
 
     @staticmethod

@@ -6,11 +6,32 @@ from tests.simulation.mutations.mutation import Mutation
 
 _DRIVERS = "tests/unit/thinclient/spark/writing/test_sink_interleavings.py"
 _SINK = "tests/unit/thinclient/spark/test_commit_protocol.py"
+_SCOPES = f"{_SINK}::test_in_a_scope_ids_are_marked_and_compared_without_sign"
 _CHOICE_OF_LEDGERS = "tests/unit/thinclient/spark/reading/test_entries.py"
 _PLANNING = "tests/unit/thinclient/spark/reading/test_planning.py"
 
 MUTATIONS = (
     # Spark: planning
+    Mutation(
+        "sink-looks-in-scope-0",
+        "spark",
+        (),
+        "a commit in a scope looks for other attempts among ledgers without a scope",
+        "thinclient/spark/writing/commit.py",
+        "self._ledgers.ledger_ranges(self._scope_id)",
+        "self._ledgers.ledger_ranges()",
+        tests=(_SCOPES,),
+    ),
+    Mutation(
+        "marks-with-signs",
+        "spark",
+        (),
+        "marks are written with the signs of ids, and a run's border with a sign is not read back",
+        "thinclient/spark/commit_protocol.py",
+        "enumerate(sorted(set(map(unsigned, ids))))",
+        "enumerate(sorted(set(ids)))",
+        tests=(_SCOPES,),
+    ),
     Mutation(
         "parts-overlap",
         "spark",

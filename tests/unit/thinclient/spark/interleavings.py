@@ -135,7 +135,7 @@ class Client:
         for low in (0, _BLOCK):
             yield self._step(partial(self._world.block, low))
 
-    def list_ledgers(self, **_which: object) -> Iterator[list[LedgerRecord]]:
+    def list_ledgers(self, *_which: object, **_more: object) -> Iterator[list[LedgerRecord]]:
         for ids in self.ledger_ranges():
             yield [each for number in ids if isinstance(each := self._read(number), LedgerRecord)]
 

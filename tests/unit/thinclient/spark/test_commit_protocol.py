@@ -20,6 +20,7 @@ from bookgate.ledger.errors import (
     UnknownOutcomeException,
     WriteException,
 )
+from bookgate.ledger.id_set import signed, unsigned
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import LedgerMetadata
 from bookgate.ledger.metadata_store import LedgerRecord
@@ -51,9 +52,9 @@ def ledger(number: int, batch: int = 0, query: str = QUERY, entries: int = 3, ma
     return LedgerRecord(LedgerId(0, number), with_mark(metadata, mark) if mark else metadata, 1)
 
 
-@given(st.sets(st.integers(0, 60)))
+@given(st.sets(st.integers(0, 60) | st.integers(2**63 - 3, 2**63 + 3) | st.integers(2**64 - 3, 2**64 - 1)))
 def test_ids_come_back_from_their_text(ids: set[int]) -> None:
-    text = ids_text(ids)
+    text = ids_text(map(signed, ids))
     found = {each for first, last in parse_ids(text) for each in range(first, last + 1)} if text else set()
     assert found == ids
 
@@ -166,9 +167,13 @@ class Store:
     Ids come from blocks as two gateways hand them out: `gateway` says which one is asked next.
     """
 
-    def __init__(self, gateway: Callable[[], int] | None = None) -> None:
+    def __init__(self, gateway: Callable[[], int] | None = None, scope_id: int = 0) -> None:
         self.records: dict[int, LedgerRecord] = {}
-        self.ids = (itertools.count(1001), itertools.count(1))
+        self.scope_id = scope_id
+        self.ids: Sequence[Iterator[int]] = (itertools.count(1001), itertools.count(1))
+        if scope_id:
+            # As the sink draws them: on both sides of the sign, and of its change.
+            self.ids = (map(signed, itertools.count(2**63 - 3)), map(signed, itertools.count(2**64 - 1, -1)))
         self.gateway = gateway or itertools.cycle([0, 1]).__next__
         self.fate = iter(lambda: "done", None)
         self.ledger_manager = self
@@ -177,15 +182,17 @@ class Store:
 
     def write_ledger(self, write: Write, entries: int) -> Written:
         number = next(self.ids[self.gateway()])
-        self.records[number] = replace(ledger(number, write.batch, write.query, entries), version=1)
-        return Written(LedgerId(0, number), entries)
+        ledger_id = LedgerId(self.scope_id, number)
+        self.records[number] = replace(ledger(0, write.batch, write.query, entries), version=1, ledger_id=ledger_id)
+        return Written(ledger_id, entries)
 
-    def list_ledgers(self) -> Iterator[list[LedgerRecord]]:
-        for ids in self.ledger_ranges():
+    def list_ledgers(self, scope_id: int = 0) -> Iterator[list[LedgerRecord]]:
+        for ids in self.ledger_ranges(scope_id):
             yield [self.records[number] for number in ids if number in self.records]
 
-    def ledger_ranges(self) -> Iterator[list[int]]:
-        for number in sorted(self.records):
+    def ledger_ranges(self, scope_id: int = 0) -> Iterator[list[int]]:
+        assert scope_id == self.scope_id
+        for number in sorted(self.records, key=unsigned):
             if number in self.records:
                 yield [number]
 
@@ -233,12 +240,12 @@ class Store:
         for record in committed(list(self.records.values())):
             state = sink_state(record)
             assert state is not None
-            found.setdefault(state.write, set()).add(state.ledger_id)
+            found.setdefault(state.write, set()).add(signed(state.ledger_id))
         return found
 
 
 def committer(store: Store, start: str = "run", lookups: Lookups | None = None) -> Committer:
-    return Committer(cast(BookKeeper, store), start, lookups or Lookups())
+    return Committer(cast(BookKeeper, store), start, lookups or Lookups(), store.scope_id)
 
 
 WRITE = Write(QUERY, 3)
@@ -260,6 +267,25 @@ def test_a_commit_marks_its_ledgers_and_deletes_what_other_attempts_left() -> No
     assert numbers([killed, speculative]).isdisjoint(store.records)
     marks = [store.records[number].metadata.custom_metadata[COMMITTED_KEY] for number in sorted(numbers(chosen))]
     assert marks == [b"1,1002", b"1"]
+
+
+def test_in_a_scope_ids_are_marked_and_compared_without_sign() -> None:
+    store = Store(lambda: 0, scope_id=-1)
+    chosen = [store.write_ledger(WRITE, 3) for _ in range(4)]
+    committer(store).commit(WRITE, chosen)
+    assert store.visible() == {WRITE: numbers(chosen)}
+    lead = store.records[2**63 - 3]
+    assert lead.metadata.custom_metadata[COMMITTED_KEY] == b"9223372036854775805-9223372036854775808"
+    seen = Committed()
+    others = [store.records[-(2**63)], store.records[2**63 - 1]]
+    seen.show(others)
+    assert seen.unknown_leads(others) == [2**63 - 3]
+    seen.show([lead])
+    assert seen.take([lead, *others]) == [lead, *others]
+    assert seen.not_taken() == [2**63 - 2]
+    # The one with the highest bit is not taken for the lead, though its id is the lowest with a sign.
+    del store.records[2**63 - 3], store.records[2**63 - 2]
+    assert store.visible() == {WRITE: {2**63 - 1, -(2**63)}}
 
 
 def test_a_write_found_committed_is_not_written_twice() -> None:
@@ -350,10 +376,13 @@ FATES = st.sampled_from(["done", "done", "done", "lost request", "lost answer", 
 
 
 @settings(deadline=None)
-@given(st.lists(st.tuples(st.lists(FATES, max_size=8), st.integers(0, 3), st.integers(0, 2)), max_size=6))
-def test_whatever_fails_a_write_is_committed_once(runs: list[tuple[list[str], int, int]]) -> None:
+@given(
+    st.lists(st.tuples(st.lists(FATES, max_size=8), st.integers(0, 3), st.integers(0, 2)), max_size=6),
+    st.sampled_from([0, 7, -7]),
+)
+def test_whatever_fails_a_write_is_committed_once(runs: list[tuple[list[str], int, int]], scope_id: int) -> None:
     """Each run of the driver writes the batch anew, tries to commit, and on an error aborts, as Spark does."""
-    store = Store()
+    store = Store(scope_id=scope_id)
     seen: set[int] | None = None
     for number, (fates, tasks, strays) in enumerate([*runs, ([], 2, 1)]):
         for _ in range(strays):

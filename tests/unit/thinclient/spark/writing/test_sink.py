@@ -143,7 +143,7 @@ def test_sizes_that_are_not_given_follow_from_those_that_are(
         ({"path": "/x"}, "'path' is not one of the sink's"),
         ({"ensembleSize": "0"}, "option ensembleSize is '0'"),
         ({"writeQuorum": "2", "ackQuorum": "3"}, "are 3, 2 and 3"),
-        ({"scopeId": "9"}, "option scopeId"),
+        ({"scopeId": "tenant"}, "option scopeId"),
         ({"table": "bookies"}, "only 'entries' can be written"),
         ({"customMetadata.bookgate.sink.batch": "1"}, "are the sink's own"),
     ],
@@ -214,12 +214,14 @@ class Client:
     def __init__(self) -> None:
         self.made: list[Ledger] = []
         self.arguments: tuple[Any, ...] = ()
+        self.asked_for: list[LedgerId | None] = []
         self.deleted: list[LedgerId] = []
         self.fails_after = 1000
         self.loses = 0
 
-    def create_ledger(self, *arguments: object) -> Ledger:
+    def create_ledger(self, *arguments: object, ledger_id: LedgerId | None) -> Ledger:
         self.arguments = arguments
+        self.asked_for.append(ledger_id)
         self.made.append(Ledger(self))
         return self.made[-1]
 
@@ -230,8 +232,8 @@ class Client:
 WRITE = Write("q", 4)
 
 
-def task(client: Client, payloads: Iterator[list[bytes]]) -> Written | None:
-    options = parse_write_options({**BASE, "customMetadata.app": "x", "ensembleSize": "4"})
+def task(client: Client, payloads: Iterator[list[bytes]], **given: str) -> Written | None:
+    options = parse_write_options({**BASE, "customMetadata.app": "x", "ensembleSize": "4", **given})
     return TaskLedger(cast(BookKeeper, client), options, attempt_metadata(WRITE, "1.0.9")).write(payloads)
 
 
@@ -248,6 +250,16 @@ def test_a_task_writes_one_ledger_and_closes_it() -> None:
         "bookgate.sink.task": b"1.0.9",
     }
     assert client.deleted == []
+    assert client.asked_for == [None]
+
+
+def test_in_a_scope_each_task_draws_an_id() -> None:
+    client = Client()
+    for _ in range(3):
+        task(client, iter([[b"a"]]), scopeId="0xffffffffffffffff")
+    drawn = {each for each in client.asked_for if each is not None}
+    assert len(drawn) == 3
+    assert {each.scope_id for each in drawn} == {-1}
 
 
 def test_a_task_without_rows_makes_no_ledger() -> None:
