@@ -117,5 +117,5 @@ def test_a_claimed_ledger_goes_after_a_lead_that_the_listing_has_passed(store: S
     lead = store.records.pop(1)
     pages = [[record] for record in store.records.values()]
     store.records[1] = lead
-    store.list_ledgers = lambda _scope_id: iter(pages)  # type: ignore[method-assign]
+    store.list_ledgers = lambda scope_id=0: iter(pages)  # type: ignore[method-assign]
     assert [record.ledger_id.low for record in leftovers(client, NOW)[WRITE]] == [1, 1001, 1002]
