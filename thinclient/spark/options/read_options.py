@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from typing import TypeVar
@@ -125,6 +125,10 @@ class Options:
         if self.passwords_from_metadata:
             return record.metadata.known_password() or b""
         return (self.passwords or {}).get(record.ledger_id.low, self.password)
+
+    def of_tasks(self) -> Options:
+        """The same for tasks, whose slices carry the passwords of their own ledgers: without those of all others."""
+        return replace(self, password=b"", passwords=None, passwords_from_metadata=True)
 
     def __repr__(self) -> str:
         return f"Options({self.table.value} through {self.gateways})"

@@ -14,7 +14,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
@@ -60,6 +60,10 @@ class EntriesReader(DataSourceReader):
         self._options = options
         self._schema = schema
         self._bounds = EVERYTHING
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What tasks get; the planning is done by the object that Spark made the tasks' copy of."""
+        return {**self.__dict__, "_options": self._options.of_tasks()}
 
     @plain_errors
     def partitions(self) -> list[InputPartition]:

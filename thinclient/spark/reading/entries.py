@@ -29,6 +29,7 @@ from bookgate.thinclient.spark.reading.planning import (
     TemplateTable,
     check_digest_type,
     is_wanted,
+    opened_with,
     readable_record,
     wanted_part,
     wanted_range,
@@ -136,7 +137,7 @@ def readable_slices(client: BookKeeper, options: Options, bounds: Bounds = EVERY
     passwords = Passwords(client, options)
     for page in _committed(client, options, bounds):
         for record in page:
-            record = passwords.check(record)
+            record = opened_with(passwords.check(record), options.password_of(record))
             check_digest_type(record, options.digest_type)
             if record.metadata.is_closed:
                 found += _wanted(shapes.slice_of(record), options, bounds)
@@ -193,9 +194,10 @@ def readable_snapshot(client: BookKeeper, record: LedgerRecord, options: Options
     recover = options.read_mode is ReadMode.RECOVER
     with client.open_ledger(record.ledger_id, password=options.password_of(record), recovery=recover) as handle:
         last = handle.last_add_confirmed
+        seen = opened_with(handle.record, options.password_of(record))
         if handle.is_closed or last < 0:
-            return readable_record(handle.record)
-        return readable_record(handle.record, last, length_at(handle.read(last, last)))
+            return readable_record(seen)
+        return readable_record(seen, last, length_at(handle.read(last, last)))
 
 
 def length_at(entries: Iterator[Entry]) -> int:

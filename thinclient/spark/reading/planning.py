@@ -170,6 +170,14 @@ def limits_of(options: Options) -> Limits:
     )
 
 
+def opened_with(record: LedgerRecord, password: bytes) -> LedgerRecord:
+    """The record with this password, unless its metadata tell one: a task opens the ledger with what its slice has."""
+    metadata = record.metadata
+    if metadata.password is not None and metadata.password_check is None:
+        return record
+    return replace(record, metadata=replace(metadata, password=password, password_check=None))
+
+
 def readable_record(record: LedgerRecord, last_add_confirmed: int = NO_ENTRY, length: int = 0) -> LedgerRecord:
     """The record as a snapshot of what may be read: if it is not closed, it is returned closed at
     `last_add_confirmed`.

@@ -32,7 +32,7 @@ from bookgate.ledger.errors import (
 )
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.thinclient.spark.options.read_options import Options
-from bookgate.thinclient.spark.reading.planning import Slice, TemplateTable, readable_record
+from bookgate.thinclient.spark.reading.planning import Slice, TemplateTable, opened_with, readable_record
 
 if TYPE_CHECKING:
     from bookgate.thinclient.blocking.client import BookKeeper
@@ -198,7 +198,9 @@ def _newer(client: BookKeeper, piece: Slice, options: Options) -> Slice | None:
     record = client.read_record(piece.ledger_id)
     if record.version <= piece.version:
         return None
-    client.open_record(record, password=options.password_of(record)).close()
+    password = options.password_of(piece.record)
+    client.open_record(record, password=password).close()
+    record = opened_with(record, password)
     fresh = TemplateTable(with_ledger_columns=options.include_ledger_metadata).slice_of(
         readable_record(record, piece.end, piece.length)
     )

@@ -33,6 +33,7 @@ from bookgate.thinclient.spark.reading.planning import (
     TemplateTable,
     check_digest_type,
     is_wanted,
+    opened_with,
     readable_record,
     wanted_range,
 )
@@ -245,7 +246,9 @@ class Available:
         return record if record is not None and (piece.last is not None or record.metadata.is_closed) else None
 
     def _slice(self, client: BookKeeper, shapes: TemplateTable, record: LedgerRecord, piece: Range) -> Slice | None:
-        client.open_record(record, password=self._options.password_of(record))
+        password = self._options.password_of(record)
+        client.open_record(record, password=password)
+        record = opened_with(record, password)
         entries, length = self._lengths.get(piece.ledger_id, (0, 0))
         if piece.last is not None:
             length = length * (piece.last + 1) // max(1, entries)

@@ -61,7 +61,7 @@ class EntriesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __getstate__(self) -> dict[str, Any]:
         """Tasks need the options only."""
-        return {"_options": self._options, "_entries": self._entries}
+        return {"_options": self._options.of_tasks(), "_entries": self._entries}
 
     @plain_errors
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
