@@ -6,6 +6,7 @@ lost a bookie. docs/protocol/unbounded-ledgers.md#who-knows-unbounded-ledgers.""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 
 from bookgate.ledger.errors import MetadataFormatException, NoSuchLedgerExistsOnMetadataServerException
@@ -15,6 +16,8 @@ from bookgate.ledger.number_array import NumberArray
 
 READ_AT_ONCE = 500
 """Ledgers of a page."""
+_SCOPES_AT_ONCE = 32
+"""Scopes whose listings are begun together: each may cost a call of a gateway, and may hold a single ledger."""
 
 
 async def see_all_ledgers(factory: LedgerManagerFactory, membership: Membership | None) -> None:
@@ -95,6 +98,16 @@ async def _scoped_runs(manager: LedgerManager, after: int) -> AsyncIterator[list
         async for lows in manager.ledger_ranges(begun, start_after=halves_of(after)[1]):
             yield [number_of(begun, low) for low in lows]
     async for scopes in manager.scopes(begun):
-        for scope_id in scopes:
-            async for lows in manager.ledger_ranges(scope_id):
-                yield [number_of(scope_id, low) for low in lows]
+        for start in range(0, len(scopes), _SCOPES_AT_ONCE):
+            together = scopes[start : start + _SCOPES_AT_ONCE]
+            first_runs = await asyncio.gather(*(_first_run(manager, scope_id) for scope_id in together))
+            for scope_id, (first, others) in zip(together, first_runs, strict=True):
+                yield [number_of(scope_id, low) for low in first]
+                async for lows in others:
+                    yield [number_of(scope_id, low) for low in lows]
+
+
+async def _first_run(manager: LedgerManager, scope_id: int) -> tuple[Sequence[int], AsyncIterator[Sequence[int]]]:
+    """The first ids of a scope, and the listing that goes on with the others."""
+    runs = aiter(manager.ledger_ranges(scope_id))
+    return await anext(runs, ()), runs

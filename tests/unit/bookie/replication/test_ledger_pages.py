@@ -1,11 +1,17 @@
-"""What an auditor is told of: ordinary ledgers that exist and can be read."""
+"""What an auditor is told of: ordinary ledgers of all scopes that exist and can be read."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from typing import cast
+
 import pytest
 
-from bookgate.bookie.replication.ledger_pages import all_pages
+from bookgate.bookie.replication.ledger_pages import all_pages, number_pages
+from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import LedgerMetadata
+from bookgate.ledger.metadata_store import LedgerManager
 from bookgate.ledger.unbounded import create_unbounded
 from tests.unit.thinclient.fakes import InMemoryLedgerManager
 
@@ -18,3 +24,37 @@ async def test_unbounded_ledgers_are_left_out() -> None:
     told: list[object] = []
     pages = [page async for page in all_pages(manager, lambda *damaged: told.append(damaged))]
     assert ([record for page in pages for record in page], told) == ([kept[0], kept[2]], [])
+
+
+class _Scopes:
+    """A store whose listings answer when as many as are to be asked for together have been asked for."""
+
+    def __init__(self, together: int) -> None:
+        self._asked = 0
+        self._together = together
+        self._is_asked = asyncio.Event()
+
+    async def scopes(self, start_after: int = 0) -> AsyncIterator[Sequence[int]]:
+        for first in range(1, 65, 40):
+            yield [scope for scope in range(first, min(65, first + 40)) if scope > start_after]
+
+    async def ledger_ranges(self, scope_id: int = 0, start_after: int | None = None) -> AsyncIterator[Sequence[int]]:
+        if scope_id == 0:
+            return
+        self._asked += 1
+        if self._asked >= self._together:
+            self._is_asked.set()
+        await self._is_asked.wait()
+        yield [0, scope_id]
+        if scope_id % 2:
+            yield [-2, -1]
+
+
+@pytest.mark.asyncio
+async def test_scopes_are_listed_many_together_and_in_order() -> None:
+    store = cast(LedgerManager, _Scopes(32))
+    async with asyncio.timeout(30):
+        found = [number async for page in number_pages(store) for number in page]
+    expected = [LedgerId(scope, low) for scope in range(1, 65) for low in (0, scope, *((-2, -1) if scope % 2 else ()))]
+    assert found == [each.number for each in expected]
+    assert found == sorted(found)
