@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from tests.simulation.mutations.mutation import ACCESS, METADATA, Edit, Mutation
 
+_COMPLETE_LISTINGS = "tests/integration/gateway/test_complete_listings.py"
+
 MUTATIONS = (
     # The gateway
     Mutation(
@@ -88,6 +90,36 @@ MUTATIONS = (
         "    if view is not None and not view.shows_password(record.owner):\n",
         "    if view is not None and not view.shows(record.owner):\n",
         ACCESS,
+    ),
+    Mutation(
+        "listing-narrowed-though-all-is-demanded",
+        "gateway",
+        (),
+        "who demands a complete listing is given what the policy leaves of it",
+        "gateway/services/iterate.py",
+        "            who.require_all(_SEEN_BY, request.ledger_scope_id)\n",
+        "            pass\n",
+        tests=(_COMPLETE_LISTINGS,),
+    ),
+    Mutation(
+        "scopes-narrowed-though-all-are-demanded",
+        "gateway",
+        (),
+        "who demands all scopes is given those that the policy leaves",
+        "gateway/services/iterate.py",
+        "            who.require_all((Action.LEDGER_LIST,))\n",
+        "            pass\n",
+        tests=(_COMPLETE_LISTINGS,),
+    ),
+    Mutation(
+        "audits-demand-no-complete-listing",
+        "repair",
+        (),
+        "an audit concludes from what a narrowed listing lacks",
+        "bookie/replication/ledger_pages.py",
+        "    factory.ledger_manager.demand_complete_listings()\n",
+        "",
+        tests=(_COMPLETE_LISTINGS,),
     ),
     Mutation(
         "reads-tell-passwords",
