@@ -94,9 +94,16 @@ async def repairing(cluster: ForkedCluster, limits: Limits | None = None, **opti
 
 
 async def written(
-    client: BookKeeper, entries: int, ensemble: int, write_quorum: int, ack_quorum: int, *, close: bool = True
+    client: BookKeeper,
+    entries: int,
+    ensemble: int,
+    write_quorum: int,
+    ack_quorum: int,
+    *,
+    close: bool = True,
+    ledger_id: LedgerId | None = None,
 ) -> WriteHandle:
-    ledger = await client.create_ledger(ensemble, write_quorum, ack_quorum, password=PASSWORD)
+    ledger = await client.create_ledger(ensemble, write_quorum, ack_quorum, password=PASSWORD, ledger_id=ledger_id)
     for number in range(entries):
         await ledger.append(payload(number))
     if close:
