@@ -183,7 +183,7 @@ class EntryReader:
         return max(stored.known_lac, stored.stored_lac)
 
     def _lac_of_last_entry(self, ledger: LedgerDescriptor) -> int:
-        """The LAC of the last entry that a CRC proves whole; readers take a LAC without proof of their own (F18).
+        """The LAC of the last entry that a CRC proves whole; readers take a LAC without proof of their own (F19).
 
         A LAC that is too low costs a reader a question to another bookie; one that is too high shows it entries that
         the ledger may end before. Where no entry has a CRC, the ledger's digest needs its password: then the last LAC

@@ -138,6 +138,7 @@ def test_leftovers_are_listed_and_deleted(cluster: StandaloneCluster, client: Bo
     code, result, _ = without_spark(*common, "0s")
     (row,) = [row for row in result["ledgers"] if row["ledger_id"] == number]
     assert {**row, "created_ms": None} == {
+        "scope_id": 0,
         "ledger_id": number,
         "query": "a killed driver's",
         "batch": 0,

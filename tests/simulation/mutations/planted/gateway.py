@@ -113,7 +113,7 @@ MUTATIONS = (
     ),
     Mutation(
         "audits-demand-no-complete-listing",
-        "repair",
+        "auto-recovery",
         (),
         "an audit concludes from what a narrowed listing lacks",
         "bookie/replication/ledger_pages.py",

@@ -8,14 +8,14 @@ _LIMBO_CHECK = "tests/unit/bookie/limbo/test_check.py"
 _INDEX_LIST = "tests/unit/bookie/index/test_index_list.py"
 _INDEX_FILES = "tests/unit/bookie/index/test_file_index.py"
 _MOVED_SLOTS = f"{_INDEX_FILES}::test_moved_slots_bring_header_and_name_to_the_disk_that_only_memory_showed"
-_LAST_LAC = "tests/unit/bookie/storage/test_known_flaws.py::test_f18_a_lac_that_no_crc_proves_is_not_told"
+_LAST_LAC = "tests/unit/bookie/storage/test_known_flaws.py::test_f19_a_lac_that_no_crc_proves_is_not_told"
 
 MUTATIONS = (
     # Storage
     Mutation(
         "lac-of-a-damaged-entry",
         "storage",
-        ("P10",),
+        (),
         "a bookie that starts tells the LAC that stands in the last entry, whether its CRC fits or not",
         "bookie/storage/reader.py",
         "            if has_matching_crc(packet):\n",

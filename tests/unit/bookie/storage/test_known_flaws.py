@@ -1,4 +1,4 @@
-"""Flaws of the Java bookie's storage that this one must not have (F1 to F5, F18), in both kinds of index.
+"""Flaws of the Java bookie's storage that this one must not have (F1 to F5, F19), in both kinds of index.
 
 Each test fails with the flaw. Those that lose power do so as badly as a disk may: nothing that was not synced is left.
 """
@@ -172,7 +172,7 @@ def test_f5_an_explicit_lac_survives_a_clean_restart(lives: Lives) -> None:
 
 @pytest.mark.parametrize("digest", [Crc32cDigest(), Crc32Digest(), HmacDigest(b"pw")], ids=["crc32c", "crc32", "mac"])
 @pytest.mark.parametrize("flipped", [0x200, 0x4])
-def test_f18_a_lac_that_no_crc_proves_is_not_told(lives: Lives, digest: Digest, flipped: int) -> None:
+def test_f19_a_lac_that_no_crc_proves_is_not_told(lives: Lives, digest: Digest, flipped: int) -> None:
     """Java tells readers what stands in the last entry. A MAC can't be checked: any LAC below the id goes."""
     packets = [encode_entry(digest, 1, entry_id, min(entry_id - 1, 3), 10, b"x" * 10) for entry_id in range(10)]
     packets[9] = packets[9][:16] + (3 ^ flipped).to_bytes(8) + packets[9][24:]
