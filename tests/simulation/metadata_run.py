@@ -52,6 +52,8 @@ _QUIET_SECONDS = 12.0
 _GONE_SECONDS = 45.0
 """After which a gateway has given up a client whose going it could not hear."""
 _PAUSE_SECONDS = 0.3
+_MORE_ATTEMPTS = 5
+"""Of a call after all is healed, before it counts as not getting through."""
 _CALM_SECONDS = 2.0
 """Of work once all is healed: what begins to watch then has no trouble in its life (M2)."""
 _OPERATIONS = (ChangeAsked, RecordAsked, ListingAsked, WatchBegun)
@@ -164,8 +166,11 @@ async def _within(world: World, what: str, work: asyncio.Future[object] | object
 async def _gets_through(client: MetadataClient, recorder: Recorder) -> None:
     """P12 at the gateways."""
     ledger = await client.create(None)
-    if ledger is None:
-        # A connection may have died unnoticed while its host was out of reach.
+    for _ in range(_MORE_ATTEMPTS):
+        if ledger is not None:
+            break
+        # A connection may have died unnoticed while its host was out of reach, or the session have expired last.
+        await asyncio.sleep(_PAUSE_SECONDS)
         ledger = await client.create(None)
     if ledger is None or not await client.write(ledger) or await client.read(ledger) is None:
         raise NoProgress(f"{client.name} does not get its calls through though all is healed", *recorder.history[-6:])

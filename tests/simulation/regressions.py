@@ -6,6 +6,7 @@ seed into an ordinary one; then what mattered of its plan is written out here in
 
 from __future__ import annotations
 
+from bookgate.ledger.ledger_id import LedgerId
 from tests.simulation.plan import (
     STORE_FAULTS,
     AutoRecoveryPlan,
@@ -296,5 +297,122 @@ REGRESSIONS: dict[str, Plan] = {
         ),
         rates=(),
         gateways=0,
+    ),
+    "target-that-fails-and-that-the-policy-likes-best": Plan(
+        seed=331000439,
+        bookies=3,
+        duration=6.0,
+        writers=(
+            WriterPlan(
+                name="w0",
+                at=1.6849451479758772,
+                sizes=(3, 2, 2),
+                bursts=(12, 9, 12, 9),
+                payload=100,
+                pause=0.8999999999999999,
+                end="crash",
+                advanced=False,
+                deferred_sync=False,
+                ledger_id=None,
+            ),
+            WriterPlan(
+                name="w1",
+                at=0.4670050504889003,
+                sizes=(3, 3, 3),
+                bursts=(1,),
+                payload=20,
+                pause=3.5999999999999996,
+                end="leave",
+                advanced=False,
+                deferred_sync=False,
+                ledger_id=None,
+            ),
+        ),
+        visits=(
+            VisitPlan(name="v0", at=5.038921169346717, what="delete", writer="w0"),
+            VisitPlan(name="v1", at=4.021021225960806, what="read-unconfirmed", writer="w1"),
+            VisitPlan(name="v2", at=5.242915085502964, what="intrude", writer="w0"),
+        ),
+        faults=(
+            FaultPlan(name="f-drain", at=0.92840795980016, kind="drained", target=1, lasts=0.0, client=0),
+            FaultPlan(name="f1", at=2.4606541858893896, kind="pause", target=2, lasts=0.06, client=0),
+            FaultPlan(
+                name="f0", at=3.6291904733768177, kind="full-disk", target=1, lasts=0.30000000000000004, client=0
+            ),
+            FaultPlan(
+                name="f2", at=4.7199384756798475, kind="full-disk", target=2, lasts=0.30000000000000004, client=0
+            ),
+            FaultPlan(
+                name="f-file", at=4.747028286726208, kind="damaged-file", target=2, lasts=0.008127667828752882, client=0
+            ),
+        ),
+        rates=(
+            RatePlan(name="r-failing-syncs", kind="failing-syncs", rate=0.003),
+            RatePlan(name="r-failing-writes", kind="failing-writes", rate=5e-05),
+            RatePlan(name="r-fragments", kind="fragments", rate=0.5),
+            RatePlan(name="r-lost-metadata-calls", kind="lost-metadata-calls", rate=0.1),
+        ),
+        gateways=0,
+        auto_recovery=AutoRecoveryPlan(
+            delay=1,
+            grace=10.0,
+            audit_interval=5.0,
+            check_interval=0.0,
+            scrub_rate=1.0,
+            scrub_interval=1.0,
+            racks=3,
+            placement_interval=0.0,
+            budget=0.25,
+            last_copies=1.0,
+        ),
+        guarded=False,
+    ),
+    "answer-that-names-the-bookies-of-before-the-watch": Plan(
+        seed=331003237,
+        bookies=3,
+        duration=6.0,
+        writers=(
+            WriterPlan(
+                name="w0",
+                at=0.7991546454234748,
+                sizes=(3, 3, 3),
+                bursts=(2, 3, 2, 1),
+                payload=1000,
+                pause=0.0,
+                end="leave",
+                advanced=False,
+                deferred_sync=False,
+                ledger_id=LedgerId(scope_id=-1, low=1),
+            ),
+        ),
+        visits=(
+            VisitPlan(name="v0", at=0.8376543912070228, what="tail-polling", writer="w0"),
+            VisitPlan(name="v1", at=3.226285196969726, what="recover", writer="w0"),
+        ),
+        faults=(
+            FaultPlan(name="f-away", at=1.1653401031912867, kind="kill", target=0, lasts=8.0, client=0),
+            FaultPlan(name="f-loss", at=2.7742985438803247, kind="wipe", target=2, lasts=0.0, client=0),
+            FaultPlan(name="f0", at=4.621062986498616, kind="reset", target=0, lasts=1.2000000000000002, client=0),
+            FaultPlan(name="f1", at=4.80003046402676, kind="power-loss", target=2, lasts=0.30000000000000004, client=0),
+        ),
+        rates=(
+            RatePlan(name="r-lost-metadata-calls", kind="lost-metadata-calls", rate=0.005000000000000001),
+            RatePlan(name="r-repeated-requests", kind="repeated-requests", rate=0.0025000000000000005),
+            RatePlan(name="r-slow-packets", kind="slow-packets", rate=0.06),
+        ),
+        gateways=0,
+        auto_recovery=AutoRecoveryPlan(
+            delay=1,
+            grace=0.5,
+            audit_interval=5.0,
+            check_interval=5.0,
+            scrub_rate=1.0,
+            scrub_interval=1.0,
+            racks=0,
+            placement_interval=0.0,
+            budget=0.0,
+            last_copies=0.1,
+        ),
+        guarded=False,
     ),
 }

@@ -20,6 +20,7 @@ import asyncio
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Protocol
 
 from pyroaring import BitMap64
@@ -290,15 +291,23 @@ class LedgerRepair:
             except (RepairStoppedException, SourceFailedException):
                 raise
             except BKException:
-                # Another one is tried the next time.
+                # Another one is tried the next time, though the policy may like this one best.
                 self._targets.by_place.pop(place, None)
+                self._targets.failed_targets.add(target)
                 raise
             return target
 
     async def _choose(self, index: int, ensemble: Sequence[str], avoid: Collection[str]) -> str:
         request, exclude = EnsembleRequest.of(self._record.metadata), {*avoid, *self._refused}
-        scoped = self._record.ledger_id.scope_id != 0
-        return await self._tools.placement.replace_bookie(request, list(ensemble), index, exclude, scoped=scoped)
+        scoped, failed = self._record.ledger_id.scope_id != 0, self._targets.failed_targets
+        choose = partial(self._tools.placement.replace_bookie, request, list(ensemble), index, scoped=scoped)
+        try:
+            return await choose(exclude | failed)
+        except NotEnoughBookiesException:
+            if not failed:
+                raise
+            failed.clear()
+        return await choose(exclude)
 
     async def _fill(self, target: str, due: BitMap64, *, last_copies: bool = False) -> None:
         """Until the bookie says itself that it holds all that is due (R3)."""

@@ -38,6 +38,8 @@ class Targets:
 
     def __init__(self, by_place: Mapping[Place, str] | None = None) -> None:
         self.by_place: dict[Place, str] = dict(by_place or {})
+        self.failed_targets: set[str] = set()
+        """Bookies that failed as targets here: others are chosen, while there are any."""
 
     async def keep(self, place: Place, target: str) -> bool:
         """Before a bookie gets copies for a place. False: another worker's choice counts, which is there now."""

@@ -202,7 +202,10 @@ class ReplicationWorker:
                 self._unwatch.append(
                     await discovery.watch_bookies(BookieSet.ALL, lambda found: self._on_bookies(list(found)))
                 )
-                self._on_bookies(list(await discovery.bookies(BookieSet.ALL)))
+                found = list(await discovery.bookies(BookieSet.ALL))
+                # What the watch has told meanwhile is newer: an answer may have waited on its way.
+                if not self._attendance.told:
+                    self._on_bookies(found)
             except BKException as error:
                 self._store_failed(error)
                 await asyncio.sleep(_STORE_PAUSE_SECONDS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -13,7 +13,7 @@ from pyroaring import BitMap64
 from bookgate.bookie.replication.copies.verdicts import Copies, Holding
 from bookgate.bookie.replication.repairs.tasks import Targets
 from bookgate.ledger.entry import Entry
-from bookgate.ledger.errors import BKException, ReadException, TooManyRequestsException
+from bookgate.ledger.errors import BKException, NotEnoughBookiesException, ReadException, TooManyRequestsException
 from bookgate.ledger.ledger_id import LedgerId
 from tests.unit.bookie.replication.copies.test_fragments import ledger
 from tests.unit.bookie.replication.repairs.test_repair_order import ENTRIES, Cluster
@@ -65,3 +65,31 @@ async def test_a_chosen_bookie_keeps_its_place_unless_it_fails_itself(
         await cluster.repair("c:1", targets)
     assert targets.by_place == kept
     assert cluster.metadata.fragments[0].ensemble == ("a:1", "b:1", "c:1")
+
+
+@dataclass
+class OnePreferred(FailingCopies):
+    """The policy likes one bookie best, which fails, and has another one."""
+
+    chosen: list[str] = field(default_factory=list)
+
+    async def replace_bookie(self, *arguments: Any, scoped: bool) -> str:
+        *_, exclude = arguments
+        left = [each for each in ("new:1", "new:2") if each not in exclude]
+        if not left:
+            raise NotEnoughBookiesException("nobody is left")
+        self.chosen.append(left[0])
+        return left[0]
+
+    async def copies(self, bookie_id: str, _ledger_id: int, _due: BitMap64) -> Copies:
+        return Holding(BitMap64() if bookie_id.startswith("new") else BitMap64(range(ENTRIES)))
+
+
+@pytest.mark.asyncio
+async def test_a_bookie_that_failed_is_tried_after_all_others() -> None:
+    cluster = OnePreferred(ledger((0,), ENTRIES - 1), (), error=TooManyRequestsException("it has too much to do"))
+    targets = Targets()
+    for _ in range(4):
+        with pytest.raises(TooManyRequestsException):
+            await cluster.repair("c:1", targets)
+    assert cluster.chosen == ["new:1", "new:2", "new:1", "new:2"]
