@@ -13,8 +13,10 @@ import pytest
 
 from bookgate import BookKeeper
 from bookgate.ledger.ledger_id import LedgerId, ledger_name, number_in_json
+from bookgate.ledger.metadata import LedgerMetadata
 from bookgate.ledger.metadata_store import LedgerManagerFactory
 from bookgate.ledger.replication_control import find_bookie
+from bookgate.ledger.unbounded import create_unbounded
 from tests.integration.bookie.replication import healing
 from tests.integration.bookie.replication.healing import Store
 from tests.integration.bookie.replication.test_auto_recovery import members
@@ -207,3 +209,18 @@ async def test_a_bookie_takes_the_place_of_another_one(cluster: ForkedCluster) -
         assert f"bookie {old} does not take writes" in await refusal(cluster, "replace", new, old)
         assert "its own place" in await refusal(cluster, "replace", new, new)
         assert await healing.audit(factory, client, acknowledged) == 10 * 20 * 3
+
+
+async def test_a_bookie_that_an_unbounded_ledger_names_keeps_its_cookie(cluster: ForkedCluster) -> None:
+    async with using(cluster) as (factory, client):
+        await healing.filled(client, 4)
+        old, new = "bookie-3", cluster.add()
+        await asyncio.to_thread(cluster.start, new)
+        written_there = create_unbounded(LedgerMetadata.new(("bookie-0", "bookie-1", old), 3, 2))
+        ledger = await factory.ledger_manager.create(None, written_there)
+        await lost(cluster, factory, old)
+        assert (await answer(cluster, "replace", old, new))["cookie_removed"] is False
+        assert await find_bookie(factory, old) is not None
+        assert (await factory.ledger_manager.read(ledger.ledger_id)).metadata.bookies == {"bookie-0", "bookie-1", old}
+        await client.delete_ledger(ledger.ledger_id)
+        assert (await answer(cluster, "replace", old, new))["cookie_removed"] is True
