@@ -1,5 +1,6 @@
 """Auto-recovery on a cluster of this machine: `make bench-recovery`; `FULL=1` for larger losses.
 
+`LEDGERS=4000` sets how many small ledgers are lost at once.
 `PART=copying,loss,foreground,index` measures some parts only; `index` is of `audit`.
 
 Four bookies, each a process; ledgers of three copies, written on three of them; then one is stopped, and what it had is
@@ -34,7 +35,8 @@ BUDGET_MIB, WRITER_RATE, WRITER_BYTES = 50.0, 200.0, 1024
 """The budget is the default of `replication_rate_mb_per_second`."""
 WINDOW_SECONDS = 2.0 if QUICK else 5.0
 LARGE_BYTES = (32 if QUICK else 1024 if FULL else 256) * MIB
-SMALL_LEDGERS, SMALL_ENTRIES = (100 if QUICK else 10_000 if FULL else 1_000), 10
+SMALL_LEDGERS = int(os.environ.get("LEDGERS", 100 if QUICK else 10_000 if FULL else 1_000))
+SMALL_ENTRIES = 10
 
 
 class Bookies:

@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sized
 from contextlib import asynccontextmanager
+from types import FrameType
 from typing import Any
 
 from benchmarks.load_process import commands, serve_async
@@ -162,7 +163,7 @@ class RepairLoad:
             "seconds": ended - began,
             "cpu": ended_cpu - began_cpu,
             "entries": running.copied_entries,
-            "reads": sum(calls[name] for name in _LEDGER_READS),
+            "reads": sum(count for name, count in calls.items() if name.startswith(_LEDGER_READS)),
             "calls": dict(calls),
         }
 
@@ -180,7 +181,8 @@ class RepairLoad:
         def counting(name: str, call: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
             def counted(*arguments: Any, **named: Any) -> Awaitable[Any]:
                 several = name == "read_many" and isinstance(arguments[0], Sized)
-                self._calls[name] += len(arguments[0]) if several else 1
+                kind = f"{name} by {_caller()}" if name in _LEDGER_READS else name
+                self._calls[kind] += len(arguments[0]) if several else 1
                 return call(*arguments, **named)
 
             return counted
@@ -191,6 +193,14 @@ class RepairLoad:
     async def close(self) -> None:
         if self._factory is not None:
             await self._factory.close()
+
+
+def _caller() -> str:
+    """The module that reads ledgers, so that it shows what for."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and frame.f_globals["__name__"].endswith("ledger_pages"):
+        frame = frame.f_back
+    return "" if frame is None else str(frame.f_globals["__name__"]).rpartition(".")[2]
 
 
 async def _until(reached: Callable[[], bool], seconds: float = 3600) -> None:

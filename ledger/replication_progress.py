@@ -77,7 +77,7 @@ class Moving:
     ledger_id: int
     since_ms: int
     entries: int
-    """Copies stored so far."""
+    """Copies of those due that are there, also such as a repair of before has stored."""
     bytes: int
     due_entries: int
     """Copies that are to be stored, at most."""

@@ -137,7 +137,7 @@ def status(context: typer.Context, gateways: Gateways = None, as_json: AsJson = 
     "classes": [{"class": "unrecoverable", "last_copy", "below_ack_quorum", "below_write_quorum", "moving", "misplaced"
     or "unknown", "ledgers", "entries", "bytes"}],
     "bookies": [{"bookie_id", "ledgers_left", "ledgers_done", "seconds_left"}],
-    "repairing": [{"ledger_id", "since_ms", "entries", "bytes": copied so far, "due_entries", "due_bytes", "holder"}],
+    "repairing": [{"ledger_id", "since_ms", "entries", "bytes": copied by now, "due_entries", "due_bytes", "holder"}],
     "ledgers_left", "entries_left", "bytes_left", "entries_a_second", "bytes_a_second", "ledgers_a_minute",
     "seconds_left": number or null,
     "unrecoverable": [{"ledger_id", and what "loss" of `bookgate ledger under-replicated` has}]}.

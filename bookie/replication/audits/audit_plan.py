@@ -1,8 +1,9 @@
 """When an auditor audits which bookie again. Pure; times are seconds of one clock.
 
 A bookie that stays lost is audited again after a minute, then after twice as long each time: a client that has not
-noticed may put it into new ensembles. One to be emptied is audited again and again, since a ledger that is being
-written there can't be moved at first. Source: docs/protocol/auto-recovery.md#auditor.
+noticed may put it into new ensembles. Each audit marks again what is not repaired yet, so after one that took long the
+minute is longer: the store has the repairs to serve. A bookie to be emptied is audited again and again, since a ledger
+that is being written there can't be moved at first. Source: docs/protocol/auto-recovery.md#auditor.
 
 Not its job: which bookies are lost (`audit_rules`), the audits (`auditor`).
 """
@@ -13,8 +14,10 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 _FIRST_PAUSE_SECONDS = 60.0
-_DRAIN_PAUSE_SHARE = 50
-"""Audits for bookies to be emptied are so many times as far apart as one takes, a roll call at least."""
+_LONGEST_FIRST_PAUSE_SECONDS = 900.0
+"""For what a client has put onto a lost bookie since it was audited."""
+_PAUSE_SHARE = 50
+"""Audits are so many times as far apart as one takes; for a lost bookie within these bounds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +25,7 @@ class _Audited:
     again_at: float
     pause: float
     """How long that is after the audit."""
+    times: int
 
 
 class AuditPlan:
@@ -48,16 +52,19 @@ class AuditPlan:
         """Bookies, `draining` of them to be emptied, were audited in `took` seconds."""
         for bookie_id in bookie_ids:
             before = self._audited.get(bookie_id)
-            pause = _FIRST_PAUSE_SECONDS if before is None else 2 * before.pause
             if bookie_id in draining:
-                pause = max(self._roll_call_seconds, _DRAIN_PAUSE_SHARE * took)
+                pause = max(self._roll_call_seconds, _PAUSE_SHARE * took)
+            elif before is None:
+                pause = max(_FIRST_PAUSE_SECONDS, min(_PAUSE_SHARE * took, _LONGEST_FIRST_PAUSE_SECONDS))
+            else:
+                pause = 2 * before.pause
             pause = min(pause, self._longest)
-            self._audited[bookie_id] = _Audited(now + pause, pause)
+            self._audited[bookie_id] = _Audited(now + pause, pause, 1 if before is None else before.times + 1)
 
     @property
     def settled(self) -> set[str]:
         """Bookies that were audited and, a minute later or more, once again."""
-        return {each for each, audited in self._audited.items() if audited.pause > _FIRST_PAUSE_SECONDS}
+        return {each for each, audited in self._audited.items() if audited.times > 1}
 
     def pauses(self, now: float) -> list[float]:
         """In how many seconds bookies are due again."""

@@ -82,6 +82,11 @@ class PlaceRepair:
         """The bookie in place."""
         return self.fragment.ensemble[self.index]
 
+    @property
+    def place(self) -> tuple[int, int]:
+        """The place in the ledger: first entry of the fragment, index."""
+        return self.fragment.first_entry_id, self.index
+
 
 @dataclass(frozen=True, slots=True)
 class Findings:

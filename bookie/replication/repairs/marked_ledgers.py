@@ -1,7 +1,8 @@
 """The ledgers that marks name: how many copies each has left, which were deleted since.
 
-How many copies are left is read once for a mark as long as no bookie comes or goes, so that marks by the hundred
-thousand can be listed again and again while they are worked through. A bookie that a mark names counts as one without
+How many copies are left is read once for what a mark says as long as no bookie comes or goes, so that marks by the
+hundred thousand can be listed again and again while they are worked through, and audits that say the same again cost no
+read: what has changed of a ledger since is read under its lock. A bookie that a mark names counts as one without
 its copies, whether it is there or not: a check of replicas and a scrub name bookies that are. Only one that is to be
 emptied has them still. Source: docs/protocol/auto-recovery.md#order.
 
@@ -11,6 +12,7 @@ Not its job: their order (`repair_queue`), what the bookies really hold (`repair
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection, Sequence
+from dataclasses import replace
 
 from bookgate.bookie.replication.copies.fragments import due_at
 from bookgate.bookie.replication.copies.verdicts import copies_left
@@ -34,15 +36,22 @@ class MarkedLedgers:
         self._ledgers = ledgers
         self._known: dict[int, Candidate] = {}
         """By ledger, as its mark and its metadata were when they were read."""
+        self._named: dict[int, tuple[str, ...]] = {}
+        """By ledger what its mark said then; not of one that is damaged."""
+        self._names: dict[tuple[str, ...], tuple[str, ...]] = {}
+        """Most marks name the same bookies: each value is kept once."""
 
     def forget(self) -> None:
         """Bookies have come or gone."""
         self._known.clear()
+        self._named.clear()
+        self._names.clear()
 
     def keep_only(self, marked: Collection[int]) -> None:
         """Forgets every ledger that is not marked any more."""
         for ledger_id in self._known.keys() - marked:
             del self._known[ledger_id]
+            self._named.pop(ledger_id, None)
 
     async def candidates(self, marks: Sequence[Mark], emptied: Collection[str]) -> list[Candidate]:
         """In the order of the marks, each with the copies that it has left, by its mark alone.
@@ -57,12 +66,26 @@ class MarkedLedgers:
         unknown = [mark for mark in marks if not self._knows(mark)]
         async for mark, record in self._read(unknown):
             self._known[mark.value.ledger_id] = _candidate(mark, record, emptied)
+            self._remember(mark)
         # One that was forgotten meanwhile is left out: all are listed again then.
         return [self._known[mark.value.ledger_id] for mark in marks if mark.value.ledger_id in self._known]
 
+    def _remember(self, mark: Mark) -> None:
+        replicas = mark.value.replicas
+        if mark.value.damaged is None:
+            self._named[mark.value.ledger_id] = self._names.setdefault(replicas, replicas)
+        else:
+            self._named.pop(mark.value.ledger_id, None)
+
     def _knows(self, mark: Mark) -> bool:
-        known = self._known.get(mark.value.ledger_id)
-        return known is not None and known.mark_version == mark.version
+        ledger_id = mark.value.ledger_id
+        known = self._known.get(ledger_id)
+        if known is None or known.mark_version == mark.version:
+            return known is not None
+        if mark.value.damaged is not None or self._named.get(ledger_id) != mark.value.replicas:
+            return False
+        self._known[ledger_id] = replace(known, mark_version=mark.version)
+        return True
 
     def known(self, ledger_id: int) -> Candidate | None:
         """What was read of a ledger, for whichever version of its mark."""

@@ -167,8 +167,7 @@ class RepairProgress:
         if not due_entries and ledger_id in self._marked:
             due = self._marked[ledger_id].due
             due_entries, due_bytes = due.entries, due.bytes
-        copied = repair.copied
-        return Moving(ledger_id, since_ms, copied.entries, copied.bytes, due_entries, due_bytes, self._holder)
+        return Moving(ledger_id, since_ms, *repair.done, due_entries, due_bytes, self._holder)
 
     def _endangered(self, now: float) -> Endangered | None:
         if self._listed_ms is None:

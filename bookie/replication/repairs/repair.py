@@ -46,7 +46,7 @@ from bookgate.bookie.replication.copies.verdicts import (
     judge,
 )
 from bookgate.bookie.replication.repairs.budget_share import BudgetShare
-from bookgate.bookie.replication.repairs.tasks import Targets
+from bookgate.bookie.replication.repairs.tasks import Place, Targets
 from bookgate.ledger.errors import (
     BKException,
     LockLostException,
@@ -136,6 +136,8 @@ class LedgerRepair:
         self._suspects = suspects or {}
         self._copied = Copied(of_all=tools.copied)
         self._due_entries = 0
+        self._held_before: dict[Place, int] = {}
+        """Of the copies that are due at a place how many were there already, such as from a repair that ended early."""
         self._refused: set[str] = set()
         """Bookies that take no copies of this ledger."""
         self._sources: tuple[str, ...] = ()
@@ -145,9 +147,11 @@ class LedgerRepair:
         self._secrets = LedgerSecrets.of(record.metadata, self._password, tools.client.config)
 
     @property
-    def copied(self) -> Copied:
-        """What was stored so far."""
-        return self._copied
+    def done(self) -> tuple[int, int]:
+        """Copies of those due that are there by now, and their bytes: what an earlier attempt has stored is not stored
+        again, be it by a process that has died since."""
+        held = sum(self._held_before.values())
+        return self._copied.entries + held, self._copied.bytes + mean_bytes(self._record.metadata, held)
 
     @property
     def due(self) -> tuple[int, int]:
@@ -178,7 +182,7 @@ class LedgerRepair:
                 return Outcome(self._record, findings, "; ".join(findings.unknown), copies)
             self._permission.check()
             to_store = sum(len(each.due if each.replace else each.missing) for each in findings.repairs)
-            self._due_entries = self._copied.entries + to_store
+            self._due_entries = self.done[0] + to_store
             try:
                 await self._repair(findings.repairs, avoid={*absent, *draining})
             except NotEnoughBookiesException as error:
@@ -262,7 +266,7 @@ class LedgerRepair:
     async def _refill(self, repair: PlaceRepair) -> bool:
         """False if the bookie takes no copies of the ledger, or spoils them: another one has to take its place."""
         try:
-            await self._fill(repair.bookie_id, repair.due, last_copies=repair.last_copies)
+            await self._fill(repair, repair.bookie_id)
         except TargetRefusesException as error:
             self._refused_by(repair.bookie_id, error)
             return False
@@ -276,7 +280,7 @@ class LedgerRepair:
         self, fragment: CompleteFragment, repair: PlaceRepair, ensemble: list[str], avoid: Collection[str]
     ) -> str:
         """Returns the bookie that holds all that is due at the place. Raises NotEnoughBookiesException."""
-        place = (fragment.first_entry_id, repair.index)
+        place = repair.place
         while True:
             target = self._targets.by_place.get(place)
             if target is None or target in ensemble or target in avoid or target in self._refused:
@@ -284,7 +288,7 @@ class LedgerRepair:
                 if not await self._targets.keep(place, target):
                     continue
             try:
-                await self._fill(target, repair.due, last_copies=repair.last_copies)
+                await self._fill(repair, target)
             except TargetRefusesException as error:
                 self._refused_by(target, error)
                 continue
@@ -309,19 +313,21 @@ class LedgerRepair:
             failed.clear()
         return await choose(exclude)
 
-    async def _fill(self, target: str, due: BitMap64, *, last_copies: bool = False) -> None:
+    async def _fill(self, repair: PlaceRepair, target: str) -> None:
         """Until the bookie says itself that it holds all that is due (R3)."""
-        tools, record = self._tools, self._record
+        tools, record, due = self._tools, self._record, repair.due
         number = record.ledger_id.number
         if record.metadata.is_closed:
             last = record.metadata.last_entry_id
             await tools.bookies.fence(target, number, self._secrets, behind=last)
         missing = due - (await self._holding(target, due)).entries
+        counted = due if repair.replace else repair.missing
+        self._held_before[repair.place] = len(counted - missing)
         if missing:
             copier = Copier(tools.bookies, tools.budget, self._copied)
             async with tools.client.open_record(record, self._password) as handle:
                 await copier.copy(
-                    handle, self._secrets, missing, self._sources, target, self._proceed, last_copies=last_copies
+                    handle, self._secrets, missing, self._sources, target, self._proceed, last_copies=repair.last_copies
                 )
             state = await self._holding(target, due)
             if state.corrupt:
@@ -383,11 +389,12 @@ class LedgerRepair:
     async def _fill_all(self, fragment: CompleteFragment, ensemble: Sequence[str], places: Sequence[int]) -> bool:
         """The bookies of these places get what is due there; False if one takes no copies of this ledger."""
         for index in places:
-            place, target = (fragment.first_entry_id, index), ensemble[index]
-            if not await self._targets.keep(place, target):
-                await self._targets.keep(place, target)
+            due, target = fragment.due(index), ensemble[index]
+            move = PlaceRepair(fragment, index, due, due, replace=True)
+            if not await self._targets.keep(move.place, target):
+                await self._targets.keep(move.place, target)
             try:
-                await self._fill(target, fragment.due(index))
+                await self._fill(move, target)
             except TargetRefusesException as error:
                 self._refused_by(target, error)
                 return False

@@ -31,7 +31,7 @@ from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import DigestType, LedgerMetadata, LedgerState
 from bookgate.ledger.metadata_store import LedgerManagerFactory
 from bookgate.ledger.replication_control import cluster_rate, loss_of, set_cluster_rate
-from bookgate.ledger.replication_progress import Danger
+from bookgate.ledger.replication_progress import Danger, Moving
 from bookgate.ledger.replication_store import RecordKind
 from bookgate.thinclient.handles.context import LedgerSecrets
 from tests.integration.thinclient.forked_cluster import ForkedCluster, forked_cluster
@@ -73,6 +73,14 @@ class Repairs:
             return not any([await self.metadata.read_mark(ledger_id) for ledger_id in ledger_ids])
 
         await self.until(none)
+
+    def moving(self) -> Moving:
+        """How far the one repair under way is, as the worker tells it."""
+        assert self.worker.progress is not None
+        told = self.worker.progress.told(0.0, 1)
+        assert told is not None
+        (moving,) = told.moving
+        return moving
 
     async def read(self, ledger_id: int) -> LedgerMetadata:
         return (await self.factory.ledger_manager.read(LedgerId.of_number(ledger_id))).metadata
@@ -419,7 +427,12 @@ async def test_a_worker_that_stops_ends_what_is_under_way(
             assert isinstance(held, Holding)
             assert 0 < copied == len(held.entries) < 300
             assert not await repairs.metadata.lock_holders()
+        sent.clear()
         async with repairing(cluster) as repairs:
+            await sent.wait()
+            moving = repairs.moving()
+            assert (moving.due_entries, moving.entries - repairs.copied.entries) == (300, copied), "it is resumed"
+            assert moving.bytes > repairs.copied.bytes
             await repairs.until_unmarked(number)
             assert repairs.copied.entries == 300 - copied
             await check(client, ledger.ledger_id, 300)

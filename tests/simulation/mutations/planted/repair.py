@@ -216,8 +216,8 @@ MUTATIONS = (
         ("R5",),
         "a bookie that is lost or to be emptied is audited once",
         "bookie/replication/audits/audit_plan.py",
-        "            self._audited[bookie_id] = _Audited(now + pause, pause)\n",
-        "            self._audited[bookie_id] = _Audited(now + 1e9, pause)\n",
+        "_Audited(now + pause, pause, ",
+        "_Audited(now + 1e9, pause, ",
         REPAIR,
     ),
     Mutation(

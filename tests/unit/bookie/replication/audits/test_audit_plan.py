@@ -15,9 +15,19 @@ def test_a_lost_bookie_is_audited_again_after_twice_as_long_each_time() -> None:
         now += pause
 
 
+def test_after_a_long_audit_the_next_one_waits_for_repairs_but_not_for_ever() -> None:
+    for took, pauses in ((1.5, [75.0, 150.0]), (600.0, [900.0, 1800.0])):
+        plan, now = AuditPlan(60.0, 86_400.0), 0.0
+        for pause in pauses:
+            plan.audited(["a"], now, took)
+            assert plan.pauses(now) == [pause]
+            now += pause
+        assert plan.settled == {"a"}
+
+
 def test_a_bookie_is_settled_with_its_second_audit() -> None:
     plan = AuditPlan(60.0, 86_400.0)
-    plan.audited(["a"], 0.0, 1.0)
+    plan.audited(["a"], 0.0, 100.0)
     assert plan.settled == set()
     plan.audited(["a"], 60.0, 1.0)
     assert plan.settled == {"a"}

@@ -78,6 +78,21 @@ async def test_a_ledger_is_read_once_while_its_mark_and_the_bookies_stay() -> No
     assert len(store.read) == 3 * len(MARKS)
 
 
+async def test_a_mark_that_is_made_again_and_says_the_same_costs_no_read() -> None:
+    store = Ledgers()
+    ledgers = MarkedLedgers(cast("LedgerManager", store))
+    await ledgers.candidates([mark(LOST, "b1"), mark(WHOLE, "b2")], EMPTIED)
+    (again,) = await ledgers.candidates([mark(LOST, "b1", version=5)], EMPTIED)
+    assert (again.mark_version, again.copies_left, len(store.read)) == (5, 2, 2)
+    assert ledgers.known(LOST) == again
+    await ledgers.candidates([mark(LOST, "b1", "b3", version=6)], EMPTIED)
+    assert store.read[2:] == [LOST]
+    damaged = [Versioned(UnderreplicatedLedger(WHOLE, damaged=b"x"), version) for version in (1, 2)]
+    for each in damaged:
+        await ledgers.candidates([each], EMPTIED)
+    assert store.read[3:] == [WHOLE, WHOLE]
+
+
 async def test_a_bookie_that_lacks_its_copies_counts_as_gone_although_it_is_there() -> None:
     """As a check of replicas and a scrub mark them; the ledger with one good copy comes before its newer neighbour."""
     ledgers = MarkedLedgers(cast("LedgerManager", Ledgers()))

@@ -20,7 +20,7 @@ class Repair:
     """Of one ledger."""
 
     def __init__(self, due: tuple[int, int], copied: Copied) -> None:
-        self.due, self.copied = due, copied
+        self.due, self.done = due, (copied.entries, copied.bytes)
 
 
 def mark(ledger_id: int, *bookies: str, ctime_ms: int | None = NOW_MS) -> Mark:
