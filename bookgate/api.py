@@ -17,6 +17,7 @@ from bookgate.ledger.errors import (
     DataUnknownException,
     DigestMatchException,
     DuplicateEntryIdException,
+    EntryNotConfirmedException,
     IllegalOpException,
     IncorrectParameterException,
     LedgerClosedException,
@@ -26,6 +27,7 @@ from bookgate.ledger.errors import (
     LedgerIdReusedException,
     LedgerIdTakenException,
     LedgerRecoveryException,
+    LedgerTrimmedException,
     MetadataFormatException,
     MetadataSerializationException,
     MetadataVersionException,
@@ -40,6 +42,7 @@ from bookgate.ledger.errors import (
     ReadException,
     SecurityException,
     StoreUnreachableException,
+    TermSupersededException,
     TimeoutException,
     TooManyRequestsException,
     UnauthorizedAccessException,
@@ -62,6 +65,7 @@ from bookgate.thinclient.handles.advanced_write_handle import AdvancedWriteHandl
 from bookgate.thinclient.handles.ledger_options import LedgerOptions
 from bookgate.thinclient.handles.read_handle import ReadHandle
 from bookgate.thinclient.handles.record_writer import RecordPosition, RecordWriter
+from bookgate.thinclient.handles.unbounded.write_handle import UnboundedWriteHandle
 from bookgate.thinclient.handles.write_handle import WriteHandle
 
 __all__ = [
@@ -84,6 +88,7 @@ __all__ = [
     "DuplicateEntryIdException",
     "Entry",
     "EntryColumns",
+    "EntryNotConfirmedException",
     "IllegalOpException",
     "IncorrectParameterException",
     "LedgerClosedException",
@@ -98,6 +103,7 @@ __all__ = [
     "LedgerRecord",
     "LedgerRecoveryException",
     "LedgerState",
+    "LedgerTrimmedException",
     "MetaStoreException",
     "MetadataFormatException",
     "MetadataSerializationException",
@@ -118,10 +124,12 @@ __all__ = [
     "Replicas",
     "SecurityException",
     "StoreUnreachableException",
+    "TermSupersededException",
     "TimeoutException",
     "TokenAuthProvider",
     "TooManyRequestsException",
     "UnauthorizedAccessException",
+    "UnboundedWriteHandle",
     "UnderReplicated",
     "UnexpectedConditionException",
     "UnknownOutcomeException",

@@ -8,6 +8,7 @@ from bookgate.thinclient.blocking.client import (
     ReadHandle,
     RecordWriter,
     ServiceDiscovery,
+    UnboundedWriteHandle,
     WriteHandle,
 )
 
@@ -19,5 +20,6 @@ __all__ = [
     "ReadHandle",
     "RecordWriter",
     "ServiceDiscovery",
+    "UnboundedWriteHandle",
     "WriteHandle",
 ]

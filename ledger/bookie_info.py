@@ -50,9 +50,24 @@ LEDGER_SCOPE = "ledger-scope"
 LEDGER_TERM = "ledger-term"
 """The feature of a bookie that honours terms (docs/protocol/unbounded-ledgers.md#on-the-wire)."""
 
+Features = frozenset[str]
+NO_FEATURES: Features = frozenset()
+_MEANINGS = {LEDGER_SCOPE: "ledgers with a scope", LEDGER_TERM: "unbounded ledgers"}
+
 _BOOKIE_ID = re.compile(r"[A-Za-z0-9:._-]+")
 _HASHED = "sha256:"
 """Prefix of a stored lease id digest. It is unambiguous because a lease id contains no colon."""
+
+
+def features_for(*, scoped: bool, unbounded: bool) -> Features:
+    """What a bookie has to understand to hold such a ledger."""
+    needed = {LEDGER_SCOPE: scoped, LEDGER_TERM: unbounded}
+    return frozenset(feature for feature, is_needed in needed.items() if is_needed)
+
+
+def meaning_of(features: Features) -> str:
+    """What bookies without the features do not understand, for a message."""
+    return " and ".join(_MEANINGS[feature] for feature in sorted(features))
 
 
 def is_bookie_id(bookie_id: str) -> bool:

@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
+from bookgate.ledger.bookie_info import Features, features_for
 from bookgate.ledger.errors import BKException, MetadataFormatException, NoSuchLedgerExistsOnMetadataServerException
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import LedgerMetadata
@@ -29,6 +30,11 @@ class LedgerRecord:
     created_ms: int | None = field(default=None, compare=False)
     incarnation: int | None = field(default=None, compare=False)
     """The store's number for this creation, set in records passed to listeners: a recreated ledger has another one."""
+
+    @property
+    def needs(self) -> Features:
+        """What a bookie has to understand to hold entries of the ledger."""
+        return features_for(scoped=self.ledger_id.scope_id != 0, unbounded=self.metadata.is_unbounded)
 
     @property
     def creation_ms(self) -> int | None:

@@ -54,7 +54,7 @@ def check_ordinary(record: LedgerRecord) -> None:
     """For whoever reads, recovers or copies ordinary ledgers only. Raises IllegalOpException for an unbounded one."""
     if record.metadata.terms is not None:
         raise IllegalOpException(
-            f"ledger {record.ledger_id} is unbounded: what is done here is for ordinary ledgers",
+            f"ledger {record.ledger_id} is unbounded: it is taken over by its next writer, not recovered or copied",
             ledger_id=record.ledger_id,
         )
 

@@ -36,17 +36,25 @@ from bookgate.ledger.metadata_store import (
     ServiceDiscovery,
 )
 from bookgate.ledger.payload_codec import CODEC_KEY, Compression, codec_for
-from bookgate.ledger.unbounded import check_ordinary
+from bookgate.ledger.terms import FragmentCaps
 from bookgate.runtime.unclosed import made_at, warn_unclosed
 from bookgate.thinclient.bookies.auth import ClientAuthProvider
 from bookgate.thinclient.bookies.connection import Connector, tcp_connector
 from bookgate.thinclient.bookies.pool import BookiePool
 from bookgate.thinclient.config import ClientConfig
+from bookgate.thinclient.core.unbounded.changes import trimming
 from bookgate.thinclient.gateways.tokens import Provider
 from bookgate.thinclient.gateways.uri import is_gateway_uri
 from bookgate.thinclient.handles import creation, opening
 from bookgate.thinclient.handles.advanced_write_handle import AdvancedWriteHandle
-from bookgate.thinclient.handles.context import ClientContext, LedgerSecrets, ledger_id_of, secrets_of, unlocked
+from bookgate.thinclient.handles.context import (
+    ClientContext,
+    LedgerSecrets,
+    check_terms,
+    ledger_id_of,
+    secrets_of,
+    unlocked,
+)
 from bookgate.thinclient.handles.ensemble_changer import EnsembleChanger
 from bookgate.thinclient.handles.ledger_options import LedgerOptions, takes_ledger_options
 from bookgate.thinclient.handles.ledger_view import LedgerView, known_last_entry
@@ -55,6 +63,7 @@ from bookgate.thinclient.handles.metadata_changes import LedgerChanges
 from bookgate.thinclient.handles.opening_call import opens
 from bookgate.thinclient.handles.read_handle import ReadHandle
 from bookgate.thinclient.handles.record_writer import RecordWriter
+from bookgate.thinclient.handles.unbounded.write_handle import UnboundedWriteHandle
 from bookgate.thinclient.handles.write_handle import WriteHandle
 from bookgate.thinclient.metadata_source import metadata_factory, metadata_uri
 from bookgate.thinclient.metrics import ClientMetrics
@@ -293,9 +302,107 @@ class BookKeeper:
         handle = await self.create_ledger(options=given, custom_metadata=custom)
         return RecordWriter(handle, linger_seconds=linger_seconds, batch_bytes=batch_bytes)
 
-    async def _create(self, options: LedgerOptions) -> tuple[LedgerRecord, LedgerSecrets]:
+    @opens
+    async def create_unbounded_ledger(
+        self,
+        options: LedgerOptions | None = None,
+        *,
+        max_fragment_bytes: int | None = None,
+        max_fragment_entries: int | None = None,
+        max_fragment_seconds: float | None = None,
+    ) -> UnboundedWriteHandle:
+        """Creates an unbounded ledger: a log without an end, which any client may take over (`take_over`).
+
+        Args:
+            options: Properties of the ledger; the default is `LedgerOptions()`.
+            max_fragment_bytes: Payload bytes after which a fragment ends, and the next begins on other bookies; None
+                for no limit. All writers of the ledger keep it.
+            max_fragment_entries: The same in entries.
+            max_fragment_seconds: The same in seconds, for this writer only.
+
+        Returns:
+            The ledger's writer at term 0.
+
+        Raises:
+            NotEnoughBookiesException: Fewer writable bookies that honour terms are available than the ensemble needs.
+            IncorrectParameterException: The options contradict each other, or ask for deferred sync.
+            IllegalOpException: The client speaks protocol v2, which carries no terms.
+            BKException: As `create_ledger`.
+        """
+        options = options or LedgerOptions()
+        if options.deferred_sync:
+            raise IncorrectParameterException("an unbounded ledger takes no adds with deferred sync")
+        check_terms(self._config)
+        caps = FragmentCaps(max_fragment_bytes, max_fragment_entries)
+        record, secrets = await self._create(options, caps)
+        return UnboundedWriteHandle(self._context, record, secrets, max_fragment_seconds=max_fragment_seconds)
+
+    @opens
+    async def take_over(
+        self,
+        ledger_id: int | LedgerId | UUID,
+        password: bytes = b"",
+        *,
+        scope_id: int = 0,
+        max_fragment_seconds: float | None = None,
+    ) -> UnboundedWriteHandle:
+        """Takes an unbounded ledger over from whoever writes to it, whose appends fail from then on.
+
+        What the last writer left is found and put on all its bookies. An append of it that was acknowledged is in the
+        ledger, one that was not may be.
+
+        Args:
+            ledger_id: The ledger: a number in scope 0 or in `scope_id`, or a whole id.
+            password: The password given when the ledger was created.
+            scope_id: The scope of a ledger given by a number.
+            max_fragment_seconds: Seconds after which this writer begins a new fragment; None for no limit.
+
+        Returns:
+            The ledger's writer at the next term.
+
+        Raises:
+            NoSuchLedgerExistsOnMetadataServerException: There is no such ledger.
+            IncorrectParameterException: The ledger is not unbounded.
+            UnauthorizedAccessException: The password is wrong.
+            LedgerClosedException: The ledger is closed, for good.
+            TermSupersededException: Another client took it over at the same time, and was faster.
+            LedgerRecoveryException: Too few bookies responded. Try again later.
+            NotEnoughBookiesException: What the last writer left can't be put on as many bookies as there have to be.
+            IllegalOpException: The client speaks protocol v2, which carries no terms.
+        """
         self._check_open()
-        record = await creation.create_ledger(self._context, options)
+        check_terms(self._config)
+        return await opening.take_over(
+            self._context, ledger_id_of(ledger_id, scope_id), password, self._rng, max_fragment_seconds
+        )
+
+    async def trim_ledger(
+        self, ledger_id: int | LedgerId | UUID, before_entry_id: int, *, scope_id: int = 0
+    ) -> LedgerRecord:
+        """Deletes the first entries of an unbounded ledger, as far as complete fragments reach. A writer goes on beside
+        it.
+
+        Args:
+            ledger_id: The ledger: a number in scope 0 or in `scope_id`, or a whole id.
+            before_entry_id: The first entry to keep.
+            scope_id: The scope of a ledger given by a number.
+
+        Returns:
+            The ledger as it is stored then; its first fragment begins at the first entry that can be read.
+
+        Raises:
+            NoSuchLedgerExistsOnMetadataServerException: There is no such ledger.
+            IncorrectParameterException: The ledger is not unbounded.
+        """
+        self._check_open()
+        found = await self.ledger_manager.read(ledger_id_of(ledger_id, scope_id))
+        return await update(self.ledger_manager, found, trimming(before_entry_id), self._config.retries)
+
+    async def _create(
+        self, options: LedgerOptions, unbounded: FragmentCaps | None = None
+    ) -> tuple[LedgerRecord, LedgerSecrets]:
+        self._check_open()
+        record = await creation.create_ledger(self._context, options, unbounded)
         record = replace(record, metadata=record.metadata.with_password(options.password))
         return record, LedgerSecrets.of(record.metadata, options.password, self._config)
 
@@ -327,7 +434,7 @@ class BookKeeper:
             NoSuchLedgerExistsOnMetadataServerException: There is no such ledger.
             UnauthorizedAccessException: The password is wrong (detected before any bookie is contacted).
             LedgerRecoveryException: Too few bookies responded. The ledger can be opened again later.
-            IllegalOpException: The ledger is unbounded.
+            IllegalOpException: Recovery of an unbounded ledger, which is taken over instead (`take_over`).
         """
         self._check_open()
         with self.metrics.timed("LEDGER_OPEN"):
@@ -346,10 +453,8 @@ class BookKeeper:
 
         Raises:
             UnauthorizedAccessException: The password is wrong.
-            IllegalOpException: The ledger is unbounded.
         """
         self._check_open()
-        check_ordinary(record)
         record = unlocked(record, password, self._config)
         secrets = secrets_of(record, password, self._config)
         return ReadHandle(LedgerView(self._context, record, secrets, known_last_entry(record), asks_metadata=False))
@@ -569,4 +674,5 @@ def _health(config: ClientConfig, metrics: ClientMetrics) -> BookieHealth:
 
 def _pending_adds(context: ClientContext) -> int:
     """Number of appends that are not acknowledged yet."""
-    return sum(end.pending_adds for end in list(context.active_handles) if isinstance(end, EnsembleChanger))
+    writers = (EnsembleChanger, UnboundedWriteHandle)
+    return sum(end.pending_adds for end in list(context.active_handles) if isinstance(end, writers))

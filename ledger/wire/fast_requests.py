@@ -10,7 +10,7 @@ from functools import cache
 
 from bookgate.ledger.ledger_id import HALF_MASK, MAX_UNSCOPED
 from bookgate.ledger.varint import CONTINUED, VARINTS, encode_varint
-from bookgate.ledger.wire.v3 import scope_field
+from bookgate.ledger.wire.v3 import scope_field, term_fields
 
 _TABLE = len(VARINTS)
 _RECOVERY_FLAG = b"\xa0\x06\x01"
@@ -78,14 +78,18 @@ class AddRequestEncoder:
 
 
 class ReadRequestEncoder:
-    """Encodes reads of one ledger's entries: plain reads, or with a master key fencing reads."""
+    """Encodes reads of one ledger's entries: plain reads, with a master key fencing reads, or with `known_lac` reads of
+    an unbounded ledger whose reader knows that entries are confirmed up to there.
+    """
 
-    def __init__(self, ledger_id: int, fence_with: bytes | None = None, priority: int = 0) -> None:
+    def __init__(
+        self, ledger_id: int, fence_with: bytes | None = None, priority: int = 0, *, known_lac: int | None = None
+    ) -> None:
         self._headers = _headers(1, priority)
         self._tag = _priority(priority) + b"\xa2\x06"
         self._ledger = (b"" if fence_with is None else _FENCE_FLAG) + b"\x08" + _lower(ledger_id) + b"\x10"
         self._key = b"" if fence_with is None else b"\x1a" + _size(len(fence_with)) + fence_with
-        self._key += scope_field(ledger_id)
+        self._key += scope_field(ledger_id) + term_fields(None, known_lac=known_lac)
         self._in_message = len(self._ledger) + len(self._key)
         self._before_message = len(self._headers[0]) + len(self._tag)
 

@@ -28,12 +28,13 @@ from bookgate.thinclient.blocking.facades import (
     ReadHandleFacade,
     RecordWriterFacade,
     ServiceDiscoveryFacade,
+    UnboundedWriteHandleFacade,
     WriteHandleFacade,
 )
 from bookgate.thinclient.blocking.loop_thread import flat, iterate
 from bookgate.thinclient.config import ClientConfig
 from bookgate.thinclient.core.tailing import LastConfirmedAndEntry
-from bookgate.thinclient.handles.base_write_handle import Payload
+from bookgate.thinclient.handles.appending import Payload
 from bookgate.thinclient.handles.ledger_options import LedgerOptions, takes_ledger_options
 from bookgate.thinclient.handles.record_writer import RecordPosition
 from bookgate.thinclient.metrics import ClientMetrics
@@ -125,6 +126,113 @@ class WriteHandle(WriteHandleFacade):
             BKException: Another error has ended the ledger for this writer.
         """
         return self._run(self._asynchronous.append(payload))
+
+
+class UnboundedWriteHandle(UnboundedWriteHandleFacade):
+    """The writer of an unbounded ledger, until another client takes over. Use it as a context manager: at the
+    end it is released, and the ledger stays open.
+    """
+
+    def append(self, payload: Payload) -> int:
+        """Appends an entry. Concurrent calls are pipelined, in the order of the calls.
+
+        Waits while the limits of `ClientConfig` on outstanding appends are reached.
+
+        Args:
+            payload: The entry's bytes.
+
+        Returns:
+            The entry id, once the entry is acknowledged.
+
+        Raises:
+            LedgerFencedException: Another client has taken over the ledger.
+            NotEnoughBookiesException: Failed bookies can't be replaced and the ack quorum is out of reach.
+            LedgerClosedException: The handle was closed.
+            BKException: Another error has ended the ledger for this writer.
+        """
+        return self._run(self._asynchronous.append(payload))
+
+    @property
+    def ledger_id(self) -> LedgerId:
+        """The id of the ledger."""
+        return self._asynchronous.ledger_id
+
+    @property
+    def scope_id(self) -> int:
+        """The upper 64 bits of the ledger's id, signed; 0 for a ledger without a scope."""
+        return self._asynchronous.scope_id
+
+    @property
+    def metadata(self) -> LedgerMetadata:
+        """The ledger metadata, as last written by this handle."""
+        return self._asynchronous.metadata
+
+    @property
+    def term(self) -> int:
+        """The term at which this handle writes."""
+        return self._asynchronous.term
+
+    @property
+    def last_add_confirmed(self) -> int:
+        """The LAC: the highest entry id up to which all entries are acknowledged; -1 for none."""
+        return self._asynchronous.last_add_confirmed
+
+    @property
+    def last_add_fully_replicated(self) -> int:
+        """The LAFR: the highest entry id up to which all entries are on their whole write sets; -1 for none."""
+        return self._asynchronous.last_add_fully_replicated
+
+    @property
+    def length(self) -> int:
+        """Payload bytes of the entries up to `last_add_confirmed`, deleted ones included."""
+        return self._asynchronous.length
+
+    @property
+    def failed_bookies(self) -> dict[str, BKException]:
+        """Members of the last ensemble that failed and are not replaced, with their errors."""
+        return self._asynchronous.failed_bookies
+
+    @property
+    def pending_adds(self) -> int:
+        """Appends not yet acknowledged."""
+        return self._asynchronous.pending_adds
+
+    def trim(self, before_entry_id: int) -> int:
+        """Deletes the entries below `before_entry_id`, as far as complete fragments reach.
+
+        Args:
+            before_entry_id: The first entry to keep.
+
+        Returns:
+            The first entry that can be read from now on; lower than asked for where the rest is in the last fragment.
+
+        Raises:
+            BKException: The metadata could not be changed.
+        """
+        return self._run(self._asynchronous.trim(before_entry_id))
+
+    def close(self) -> None:
+        """Waits until all appends are acknowledged and on their whole write sets, then ends the ledger for good.
+
+        Nobody writes to it or takes it over afterwards; its entries are all fully replicated (G2). Repeated calls share
+        the outcome of the first.
+
+        Raises:
+            TermSupersededException: Another client has taken over the ledger.
+            BKException: What ended the writer, or the metadata could not be changed.
+        """
+        self._run(self._asynchronous.close())
+
+    def release(self) -> None:
+        """Waits until all appends are acknowledged or have failed, and ends the handle; the ledger stays open.
+
+        The next writer takes the ledger over. It has the less to do, the more is fully replicated.
+        """
+        self._run(self._asynchronous.release())
+
+    def client_closed(self, error: BKException) -> None:
+        """Ends the writer with its client; the ledger stays open in the metadata."""
+        self._asynchronous.client_closed(error)
 
 
 class RecordWriter(RecordWriterFacade):
@@ -277,6 +385,11 @@ class ReadHandle(ReadHandleFacade):
         return self._asynchronous.record
 
     @property
+    def first_entry_id(self) -> int:
+        """The first entry that may be read: 0, or the first that no trim of an unbounded ledger has deleted."""
+        return self._asynchronous.first_entry_id
+
+    @property
     def last_add_confirmed(self) -> int:
         """The LAC that this handle knows: the highest entry id that may be read; -1 for none."""
         return self._asynchronous.last_add_confirmed
@@ -354,6 +467,7 @@ class ReadHandle(ReadHandleFacade):
         Raises:
             IncorrectParameterException: The range is invalid.
             ReadException: The range goes beyond `last_add_confirmed`.
+            LedgerTrimmedException: A trim has deleted entry `first` of an unbounded ledger.
             BKException: No replica could serve an entry; raised after all entries before it were delivered.
         """
         return iterate(self._thread, self._asynchronous.read_batches(first, last, max_entries))
@@ -370,7 +484,7 @@ class ReadHandle(ReadHandleFacade):
         """Yields the entries first … last, including those above `last_add_confirmed`.
 
         An entry above it may be missing (NoSuchEntryException), may still be replaced, and may never become part of the
-        ledger.
+        ledger. Raises IllegalOpException for an unbounded ledger, whose bookies show no such entries.
         """
         return flat(self.read_unconfirmed_batches(first, last))
 
@@ -438,6 +552,7 @@ class ReadHandle(ReadHandleFacade):
 
         Raises:
             NoSuchLedgerExistsOnMetadataServerException: The ledger was deleted.
+            LedgerTrimmedException: A trim has deleted the next entry of an unbounded ledger.
             LedgerClosedException: This handle was closed meanwhile.
             BKException: The bookies have not served this reader for `tail_failure_timeout_seconds`; their error.
         """
@@ -685,6 +800,103 @@ class BookKeeper(BookKeeperFacade):
             ),
         )
 
+    def create_unbounded_ledger(
+        self,
+        options: LedgerOptions | None = None,
+        *,
+        max_fragment_bytes: int | None = None,
+        max_fragment_entries: int | None = None,
+        max_fragment_seconds: float | None = None,
+    ) -> UnboundedWriteHandle:
+        """Creates an unbounded ledger: a log without an end, which any client may take over (`take_over`).
+
+        Args:
+            options: Properties of the ledger; the default is `LedgerOptions()`.
+            max_fragment_bytes: Payload bytes after which a fragment ends, and the next begins on other bookies; None
+                for no limit. All writers of the ledger keep it.
+            max_fragment_entries: The same in entries.
+            max_fragment_seconds: The same in seconds, for this writer only.
+
+        Returns:
+            The ledger's writer at term 0.
+
+        Raises:
+            NotEnoughBookiesException: Fewer writable bookies that honour terms are available than the ensemble needs.
+            IncorrectParameterException: The options contradict each other, or ask for deferred sync.
+            IllegalOpException: The client speaks protocol v2, which carries no terms.
+            BKException: As `create_ledger`.
+        """
+        return UnboundedWriteHandle(
+            self._thread,
+            self._run(
+                self._asynchronous.create_unbounded_ledger(
+                    options,
+                    max_fragment_bytes=max_fragment_bytes,
+                    max_fragment_entries=max_fragment_entries,
+                    max_fragment_seconds=max_fragment_seconds,
+                )
+            ),
+        )
+
+    def take_over(
+        self,
+        ledger_id: int | LedgerId | UUID,
+        password: bytes = b"",
+        *,
+        scope_id: int = 0,
+        max_fragment_seconds: float | None = None,
+    ) -> UnboundedWriteHandle:
+        """Takes an unbounded ledger over from whoever writes to it, whose appends fail from then on.
+
+        What the last writer left is found and put on all its bookies. An append of it that was acknowledged is in the
+        ledger, one that was not may be.
+
+        Args:
+            ledger_id: The ledger: a number in scope 0 or in `scope_id`, or a whole id.
+            password: The password given when the ledger was created.
+            scope_id: The scope of a ledger given by a number.
+            max_fragment_seconds: Seconds after which this writer begins a new fragment; None for no limit.
+
+        Returns:
+            The ledger's writer at the next term.
+
+        Raises:
+            NoSuchLedgerExistsOnMetadataServerException: There is no such ledger.
+            IncorrectParameterException: The ledger is not unbounded.
+            UnauthorizedAccessException: The password is wrong.
+            LedgerClosedException: The ledger is closed, for good.
+            TermSupersededException: Another client took it over at the same time, and was faster.
+            LedgerRecoveryException: Too few bookies responded. Try again later.
+            NotEnoughBookiesException: What the last writer left can't be put on as many bookies as there have to be.
+            IllegalOpException: The client speaks protocol v2, which carries no terms.
+        """
+        return UnboundedWriteHandle(
+            self._thread,
+            self._run(
+                self._asynchronous.take_over(
+                    ledger_id, password, scope_id=scope_id, max_fragment_seconds=max_fragment_seconds
+                )
+            ),
+        )
+
+    def trim_ledger(self, ledger_id: int | LedgerId | UUID, before_entry_id: int, *, scope_id: int = 0) -> LedgerRecord:
+        """Deletes the first entries of an unbounded ledger, as far as complete fragments reach. A writer goes on beside
+        it.
+
+        Args:
+            ledger_id: The ledger: a number in scope 0 or in `scope_id`, or a whole id.
+            before_entry_id: The first entry to keep.
+            scope_id: The scope of a ledger given by a number.
+
+        Returns:
+            The ledger as it is stored then; its first fragment begins at the first entry that can be read.
+
+        Raises:
+            NoSuchLedgerExistsOnMetadataServerException: There is no such ledger.
+            IncorrectParameterException: The ledger is not unbounded.
+        """
+        return self._run(self._asynchronous.trim_ledger(ledger_id, before_entry_id, scope_id=scope_id))
+
     def open_ledger(
         self, ledger_id: int | LedgerId | UUID, password: bytes = b"", recovery: bool = False, *, scope_id: int = 0
     ) -> ReadHandle:
@@ -707,7 +919,7 @@ class BookKeeper(BookKeeperFacade):
             NoSuchLedgerExistsOnMetadataServerException: There is no such ledger.
             UnauthorizedAccessException: The password is wrong (detected before any bookie is contacted).
             LedgerRecoveryException: Too few bookies responded. The ledger can be opened again later.
-            IllegalOpException: The ledger is unbounded.
+            IllegalOpException: Recovery of an unbounded ledger, which is taken over instead (`take_over`).
         """
         return ReadHandle(
             self._thread, self._run(self._asynchronous.open_ledger(ledger_id, password, recovery, scope_id=scope_id))
@@ -726,7 +938,6 @@ class BookKeeper(BookKeeperFacade):
 
         Raises:
             UnauthorizedAccessException: The password is wrong.
-            IllegalOpException: The ledger is unbounded.
         """
         return ReadHandle(self._thread, self._asynchronous.open_record(record, password))
 

@@ -25,14 +25,17 @@ from bookgate.thinclient.client import BookKeeper
 from bookgate.thinclient.config import ClientConfig
 from bookgate.thinclient.gateways.tokens import Provider
 from bookgate.thinclient.handles.advanced_write_handle import AdvancedWriteHandle
-from bookgate.thinclient.handles.base_write_handle import BaseWriteHandle, Payload
+from bookgate.thinclient.handles.appending import Payload
+from bookgate.thinclient.handles.base_write_handle import BaseWriteHandle
 from bookgate.thinclient.handles.read_handle import ReadHandle
 from bookgate.thinclient.handles.record_writer import RecordPosition, RecordWriter
+from bookgate.thinclient.handles.unbounded.write_handle import UnboundedWriteHandle
 from bookgate.thinclient.handles.write_handle import WriteHandle
 
 T = TypeVar("T")
 Asynchronous = TypeVar("Asynchronous")
-AnyHandle = TypeVar("AnyHandle", bound=BaseWriteHandle | ReadHandle | RecordWriter)
+AnyHandle = TypeVar("AnyHandle", bound=BaseWriteHandle | UnboundedWriteHandle | ReadHandle | RecordWriter)
+AnyWriter = TypeVar("AnyWriter", bound=WriteHandle | UnboundedWriteHandle)
 
 _APPEND_BATCH = 1000
 
@@ -71,7 +74,7 @@ class ReadHandleFacade(_HandleFacade[ReadHandle]):
     """Adds nothing."""
 
 
-class WriteHandleFacade(_HandleFacade[WriteHandle]):
+class _AppendingFacade(_HandleFacade[AnyWriter]):
     """Appends with futures that another thread can wait for, and many appends from a plain iterable."""
 
     def append_future(self, payload: Payload) -> Future[int]:
@@ -110,6 +113,14 @@ class WriteHandleFacade(_HandleFacade[WriteHandle]):
         if batch:
             last = self._run(self._asynchronous.append_all(batch))
         return last
+
+
+class WriteHandleFacade(_AppendingFacade[WriteHandle]):
+    """Adds nothing."""
+
+
+class UnboundedWriteHandleFacade(_AppendingFacade[UnboundedWriteHandle]):
+    """Adds nothing."""
 
 
 class RecordWriterFacade(_HandleFacade[RecordWriter]):

@@ -42,8 +42,10 @@ class Source:
 
 _HANDLES = "bookgate.thinclient.handles"
 _BASE = (f"{_HANDLES}.base_write_handle", "BaseWriteHandle")
+_APPENDING = (f"{_HANDLES}.appending", "Appending")
 _SOURCES = (
-    Source("WriteHandle", (_BASE, (f"{_HANDLES}.write_handle", "WriteHandle"))),
+    Source("WriteHandle", (_BASE, _APPENDING, (f"{_HANDLES}.write_handle", "WriteHandle"))),
+    Source("UnboundedWriteHandle", (_APPENDING, (f"{_HANDLES}.unbounded.write_handle", "UnboundedWriteHandle"))),
     Source("RecordWriter", ((f"{_HANDLES}.record_writer", "RecordWriter"),)),
     Source("AdvancedWriteHandle", (_BASE, (f"{_HANDLES}.advanced_write_handle", "AdvancedWriteHandle"))),
     Source("ReadHandle", ((f"{_HANDLES}.read_handle", "ReadHandle"),)),
@@ -124,13 +126,22 @@ class _Generator:
             node = module.classes[class_name]
             docstring = _docstring(node)
             members.update({each.name: (each, module) for each in _public(node)})
-        by_hand = {each.name for each in _public(self._facades.classes[facade])}
+        by_hand = {each.name for part in self._with_bases(facade) for each in _public(part)}
         generated = [
             self._member(function, module, set(members))
             for name, (function, module) in members.items()
             if name not in by_hand | _ON_THE_LOOP
         ]
         return f"class {source.name}({facade}):\n" + textwrap.indent("\n\n".join([docstring, *generated]), "    ")
+
+    def _with_bases(self, facade: str) -> Iterator[ast.ClassDef]:
+        """The facade, and its base classes of the same module."""
+        node = self._facades.classes.get(facade)
+        if node is not None:
+            yield node
+            for base in node.bases:
+                name = base.value if isinstance(base, ast.Subscript) else base
+                yield from self._with_bases(ast.unparse(name))
 
     def _member(self, function: Function, module: _Module, siblings: set[str]) -> str:
         decorators = [text for each in function.decorator_list if (text := ast.unparse(each)) not in _LEFT_OUT]

@@ -8,7 +8,29 @@ or explicitly. Once it has said all, and nothing is outstanding, there is nothin
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Protocol
+
 from bookgate.ledger.ledger_id import NO_ENTRY
+
+
+class ConfirmedWriter(Protocol):
+    """What a writer tells about its last add confirmed."""
+
+    @property
+    def last_add_confirmed(self) -> int:
+        """The LAC."""
+
+    @property
+    def previous_last_add_confirmed(self) -> int:
+        """The LAC before its last move."""
+
+    @property
+    def last_add_pushed(self) -> int:
+        """The entry sent last."""
+
+    def told_lac(self, last_add_confirmed: int) -> Sequence[str]:
+        """The bookies that are to hear of it."""
 
 
 class ExplicitLacRule:

@@ -13,6 +13,10 @@ remainder is requested again, and an error always concerns the first entry of a 
 on a batch read, or rejects it as a bad request, gets single reads from then on: the caller keeps that set
 (`without_batches`) for as long as it likes. If no replica is left for a run, its first entry is read singly.
 
+In an unbounded ledger a bookie serves a batch up to the LAC that it knows, which in a complete fragment may lie before
+the fragment's end. A single read tells the bookie of that end, a batch can't; so a run that no replica serves as a
+batch is read singly. That an entry is not known to be confirmed is no failure of the bookie.
+
 Events in: `on_entries`, `on_error`, `on_time`, `take`. Effects out: `next_reads` (what to send where), `failure`. Time
 is an argument, in seconds.
 
@@ -34,6 +38,7 @@ from bookgate.ledger.errors import (
     BKException,
     BookieHandleNotAvailableException,
     DigestMatchException,
+    EntryNotConfirmedException,
     IncorrectParameterException,
     ProtocolVersionException,
     ReadException,
@@ -45,6 +50,9 @@ from bookgate.thinclient.core.replica_orders import ReplicaOrders
 
 _NO_BATCHES = (BookieHandleNotAvailableException, IncorrectParameterException, ProtocolVersionException)
 """Errors from a bookie that does not support batch reads: most close the connection, some report a bad request."""
+
+_NOT_ITS_FAULT = (*MISSING, DigestMatchException, EntryNotConfirmedException)
+"""Errors after which a bookie is asked for other entries as before."""
 
 _ENTRY_OVERHEAD = 200
 """Bytes of memory per entry besides its payload."""
@@ -115,6 +123,7 @@ class RangeReader:
         "_runs",
         "_seen_bytes",
         "_seen_entries",
+        "_singly_to",
         "_speculate_after",
         "_unasked",
         "taken_bytes",
@@ -165,6 +174,8 @@ class RangeReader:
         self._seen_entries = 0
         self._seen_bytes = 0
         self._batch_count = 0
+        self._singly_to = -1
+        """The last entry of a run that no replica served as a batch."""
         self._failed_at: int | None = None
         self._failure: BKException | None = None
 
@@ -212,7 +223,10 @@ class RangeReader:
             first, last = self._unasked[0]
             orders = self._orders.enter(first, now)
             last = min(last, end - 1, self._orders.fragment_end - 1)
-            if self._orders.batches and last > first:
+            if first <= self._singly_to:
+                last = min(last, self._singly_to)
+                asked = self._ask_singles(first, last, now, effects, orders)
+            elif self._orders.batches and last > first:
                 asked = self._ask_batch(first, last, now, effects)
             else:
                 asked = self._ask_singles(first, last, now, effects, orders)
@@ -328,7 +342,7 @@ class RangeReader:
             return
         if run.batch and isinstance(error, _NO_BATCHES):
             self._orders.without_batches.add(bookie_id)
-        elif not isinstance(error, (*MISSING, DigestMatchException)):
+        elif not (run.batch and self._metadata.is_unbounded) and not isinstance(error, _NOT_ITS_FAULT):
             self._orders.avoid(bookie_id, now)
         run.error = retained_error(run.error, error)
         run.errors = {**(run.errors or {}), bookie_id: error}
@@ -367,10 +381,16 @@ class RangeReader:
             self._repeats.append(self._effect(run, bookie))
         elif run.asked:
             return
-        elif run.batch and not self._orders.without_batches.isdisjoint(write_set_bookies(self._metadata, run.first)):
+        elif run.batch and self._singles_may_do(run):
             self._read_first_alone(run, now)
         else:
             self._fail(run)
+
+    def _singles_may_do(self, run: _Run) -> bool:
+        if self._metadata.is_unbounded:
+            self._singly_to = max(self._singly_to, run.last)
+            return True
+        return not self._orders.without_batches.isdisjoint(write_set_bookies(self._metadata, run.first))
 
     def _effect(self, run: _Run, bookie_id: str) -> ReadEffect | BatchReadEffect:
         if not run.batch:
@@ -378,7 +398,7 @@ class RangeReader:
         return BatchReadEffect(run.first, bookie_id, run.last - run.first + 1, run.reserved)
 
     def _read_first_alone(self, run: _Run, now: float) -> None:
-        """Replaces a batch that some replicas failed for lack of support by a single read: they may have the entry."""
+        """Replaces a batch that replicas failed for what it is by a single read: they may have the entry."""
         if run.last > run.first:
             self._put_back(run.first + 1, run.last)
             self._open_entries -= run.last - run.first

@@ -40,7 +40,9 @@ from bookgate.ledger.errors import (
     BKException,
     BookieHandleNotAvailableException,
     DigestMatchException,
+    EntryNotConfirmedException,
     IllegalOpException,
+    LedgerTrimmedException,
     NoSuchEntryException,
     NoSuchLedgerExistsOnMetadataServerException,
 )
@@ -222,7 +224,7 @@ class Finished:
 
 Step = ReadRange | WaitFor | Look | Pause | Finished
 
-_FINAL = (*ENDS_AT_ONCE, NoSuchLedgerExistsOnMetadataServerException)
+_FINAL = (*ENDS_AT_ONCE, NoSuchLedgerExistsOnMetadataServerException, LedgerTrimmedException)
 _LOST = (*MISSING, DigestMatchException)
 """Errors that waiting does not resolve in a closed ledger."""
 _AT_ONCE = 0.05
@@ -314,7 +316,7 @@ class TailSteps:
             self._resume_at = now + self._pause
 
     def on_nothing_there(self, now: float) -> None:
-        """The bookies hold nothing of the ledger yet."""
+        """The bookies hold nothing of the ledger yet, or don't know it to be confirmed."""
         self._failing_since = None
         self._on(TailEvent.WAITED)
         self._resume_at = now + self._interval
@@ -325,6 +327,9 @@ class TailSteps:
             raise error
         if isinstance(error, IllegalOpException):
             self._on(TailEvent.NO_LONG_POLLS)
+            return
+        if isinstance(error, EntryNotConfirmedException):
+            self.on_nothing_there(now)
             return
         if self._failing_since is None:
             self._failing_since = now

@@ -8,7 +8,8 @@ from bookgate.ledger.metadata_store import LedgerRecord
 from bookgate.thinclient.config import ClientConfig
 from bookgate.thinclient.core.advanced_writing import AdvancedLedgerWriter
 from bookgate.thinclient.core.writing import LedgerWriter, PendingAdd, WriterRules
-from bookgate.thinclient.handles.base_write_handle import BaseWriteHandle, Payload
+from bookgate.thinclient.handles.appending import Payload
+from bookgate.thinclient.handles.base_write_handle import BaseWriteHandle
 from bookgate.thinclient.handles.in_flight_window import InFlightWindow, OrderedWindow
 
 

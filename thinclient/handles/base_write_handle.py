@@ -38,6 +38,7 @@ from bookgate.thinclient.bookies.pool import V3, AddEncoder
 from bookgate.thinclient.config import ClientConfig
 from bookgate.thinclient.core.writing import Changed, LedgerWriter, Member, PendingAdd, WriterRules
 from bookgate.thinclient.handles import first_refusal
+from bookgate.thinclient.handles.appending import Payload, payload_bytes
 from bookgate.thinclient.handles.context import ClientContext, LedgerSecrets, status_error
 from bookgate.thinclient.handles.deferred_sync import UnforcedAdds, forgotten
 from bookgate.thinclient.handles.ensemble_changer import EnsembleChanger, writer_rules
@@ -47,9 +48,6 @@ from bookgate.thinclient.handles.metadata_cas import close_by_writer, update
 from bookgate.thinclient.metrics import SAMPLED
 
 _log = logging.getLogger(__name__)
-
-Payload = bytes | bytearray | memoryview
-
 
 Send = Callable[[int, int, bytes, float, Sink, Any], None]
 """`BookieConnection.send`."""
@@ -278,7 +276,7 @@ class BaseWriteHandle:
             raise self._writer.error.with_traceback(None)
         if self._closing is not None:
             raise LedgerClosedException(f"ledger {self.ledger_id} is closed; entries can't be appended any more")
-        data = payload if isinstance(payload, bytes) else _bytes(payload)
+        data = payload if isinstance(payload, bytes) else payload_bytes(payload)
         if len(data) > self._max_payload:
             raise IncorrectParameterException(
                 f"an entry of {len(data)} bytes is too large for ledger {self.ledger_id}: at most "
@@ -472,12 +470,3 @@ def _take_error(closing: asyncio.Task[None]) -> None:
     """A close whose callers were all cancelled fails without a word: the next caller is told."""
     if not closing.cancelled():
         closing.exception()
-
-
-def _bytes(payload: object) -> bytes:
-    """An immutable copy, because the payload's owner might change it. Raises IncorrectParameterException for other
-    types.
-    """
-    if isinstance(payload, bytearray | memoryview):
-        return bytes(payload)
-    raise IncorrectParameterException(f"an entry is bytes, bytearray or memoryview, not {type(payload).__name__}")

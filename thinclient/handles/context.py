@@ -105,6 +105,12 @@ def check_protocol(ledger_id: LedgerId, config: ClientConfig) -> None:
         )
 
 
+def check_terms(config: ClientConfig) -> None:
+    """Raises IllegalOpException in a client of protocol v2, which carries no terms."""
+    if config.wire_protocol != V3:
+        raise IllegalOpException("unbounded ledgers need wire_protocol v3: v2 carries no terms")
+
+
 def status_error(
     status: int, bookie_id: str, ledger_id: LedgerId, what: str, default: type[BKException] = ReadException
 ) -> BKException:

@@ -6,10 +6,13 @@ import logging
 import time
 from dataclasses import replace
 
+from bookgate.ledger.bookie_info import Features, features_for
 from bookgate.ledger.errors import IllegalOpException, LedgerExistException, NotEnoughBookiesException
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import LedgerMetadata
 from bookgate.ledger.metadata_store import LedgerRecord
+from bookgate.ledger.terms import FragmentCaps
+from bookgate.ledger.unbounded import create_unbounded
 from bookgate.runtime.logs import log_event
 from bookgate.thinclient.bookies.pool import V3
 from bookgate.thinclient.core.placement import EnsembleRequest
@@ -22,8 +25,10 @@ _ID_ATTEMPTS = 8
 """Ids that the client makes before it gives up: one that exists already is no chance, but a source that repeats."""
 
 
-async def create_ledger(context: ClientContext, options: LedgerOptions) -> LedgerRecord:
-    """Creates a ledger; without an id the cluster gives one.
+async def create_ledger(
+    context: ClientContext, options: LedgerOptions, unbounded: FragmentCaps | None = None
+) -> LedgerRecord:
+    """Creates a ledger, or with the largest size of its fragments an unbounded one; the cluster gives a missing id.
 
     Raises NotEnoughBookiesException, LedgerExistException, UnknownOutcomeException, IllegalOpException.
     """
@@ -32,11 +37,11 @@ async def create_ledger(context: ClientContext, options: LedgerOptions) -> Ledge
     given = options.given_id if not options.makes_id else _new_id(options)
     if given is not None:
         check_protocol(given, context.config)
-    scoped = given is not None and given.scope_id != 0
+    needs = features_for(scoped=given is not None and given.scope_id != 0, unbounded=unbounded is not None)
     sizes = (options.ensemble_size, options.write_quorum_size, options.ack_quorum_size)
     with context.metrics.timed("LEDGER_CREATE"):
         with context.metrics.timed("bookie_watcher_NEW_ENSEMBLE_TIME"):
-            ensemble = await _new_ensemble(context, EnsembleRequest(*sizes, options.custom_metadata or {}), scoped)
+            ensemble = await _new_ensemble(context, EnsembleRequest(*sizes, options.custom_metadata or {}), needs)
         metadata = LedgerMetadata.new(
             ensemble,
             options.write_quorum_size,
@@ -45,6 +50,8 @@ async def create_ledger(context: ClientContext, options: LedgerOptions) -> Ledge
             options.password,
             options.custom_metadata,
         )
+        if unbounded is not None:
+            metadata = create_unbounded(metadata, unbounded)
         record = await _create(context, options, given, metadata)
     log_event(_log, "ledger_created", ledger=record.ledger_id, ensemble=",".join(ensemble))
     return record
@@ -72,11 +79,11 @@ def _new_id(options: LedgerOptions) -> LedgerId:
     return made if options.uuid_version == 4 else LedgerId(options.scope_id, made.low)
 
 
-async def _new_ensemble(context: ClientContext, request: EnsembleRequest, scoped: bool) -> list[str]:
+async def _new_ensemble(context: ClientContext, request: EnsembleRequest, needs: Features) -> list[str]:
     """With opportunistic striping a smaller ensemble will do, if it holds a write quorum."""
     while True:
         try:
-            return await context.placement.new_ensemble(request, scoped=scoped)
+            return await context.placement.new_ensemble(request, needs=needs)
         except NotEnoughBookiesException:
             if not context.config.opportunistic_striping or request.ensemble_size <= request.write_quorum_size:
                 raise

@@ -13,7 +13,6 @@ import logging
 from collections.abc import Callable
 
 from bookgate.ledger.errors import BKException, MetaStoreException, NotEnoughBookiesException, WriteException
-from bookgate.ledger.metadata import LedgerMetadata
 from bookgate.ledger.metadata_store import LedgerRecord
 from bookgate.runtime.logs import log_bug, log_event
 from bookgate.thinclient.config import ClientConfig
@@ -36,21 +35,19 @@ def writer_rules(config: ClientConfig, deferred_sync: bool = False) -> WriterRul
 
 async def find_replacements(
     context: ClientContext,
-    metadata: LedgerMetadata,
+    record: LedgerRecord,
     ensemble: tuple[str, ...],
     failed: Failures,
     avoid: set[str],
-    *,
-    scoped: bool,
 ) -> dict[int, str]:
     """Bookies for the failed ones, as far as there are any. Raises MetaStoreException when discovery has no answer."""
     members = list(ensemble)
     found: dict[int, str] = {}
-    request = EnsembleRequest.of(metadata)
+    request = EnsembleRequest.of(record.metadata)
     for index in still_failed(ensemble, failed):
         try:
             with context.metrics.timed("bookie_watcher_REPLACE_BOOKIE_TIME"):
-                bookie_id = await context.placement.replace_bookie(request, members, index, avoid, scoped=scoped)
+                bookie_id = await context.placement.replace_bookie(request, members, index, avoid, needs=record.needs)
         except NotEnoughBookiesException:
             continue
         found[index] = members[index] = bookie_id
@@ -175,11 +172,9 @@ class EnsembleChanger:
                 await asyncio.sleep(next(pauses))
 
     async def _try_to_store(self, failed: Failures) -> None:
-        metadata = self.record.metadata
-        ensemble = metadata.last_fragment.ensemble
+        ensemble = self.record.metadata.last_fragment.ensemble
         avoid = self._failures.bookies | set(failed.values())
-        scoped = self.record.ledger_id.scope_id != 0
-        found = await find_replacements(self._context, metadata, ensemble, failed, avoid, scoped=scoped)
+        found = await find_replacements(self._context, self.record, ensemble, failed, avoid)
         first_entry_id = self._writer.last_add_confirmed + 1
         transform = change_ensemble(self.record.ledger_id, failed, found, first_entry_id)
         self.record = await update(self._context.ledger_manager, self.record, transform, self._context.config.retries)
@@ -223,8 +218,7 @@ class EnsembleChanger:
             ensemble = self._writer.ensemble
             out = {i: b for i, b in enumerate(ensemble) if b in self._writer.failed_bookies}
             avoid = self._failures.bookies | set(out.values())
-            scoped = self.record.ledger_id.scope_id != 0
-            found = await find_replacements(self._context, self.record.metadata, ensemble, out, avoid, scoped=scoped)
+            found = await find_replacements(self._context, self.record, ensemble, out, avoid)
         except Exception as error:  # also a policy's own
             log_event(_log, "ensemble_not_changed", ledger=self.record.ledger_id, error=error)
             self._retry_later()

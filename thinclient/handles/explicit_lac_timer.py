@@ -1,4 +1,4 @@
-"""Sends a writer's last add confirmed at intervals (`core.explicit_lac` says when) to the bookies of its write set.
+"""Sends a writer's last add confirmed at intervals (`core.explicit_lac` says when) to the bookies that it names.
 
 States: idle (all was said; no timer) → running, by `start` with the next entry → idle. The answers are counted and
 change nothing: a bookie that missed it hears of the next. Durability is not its job.
@@ -13,13 +13,11 @@ from dataclasses import dataclass, field
 from bookgate.ledger.entry import encode_lac
 from bookgate.ledger.errors import BKException
 from bookgate.ledger.metadata import LedgerMetadata
-from bookgate.ledger.quorum import write_set
 from bookgate.ledger.wire import messages
 from bookgate.ledger.wire.messages import Operation, Response, Status
 from bookgate.ledger.wire.v3 import encode_request
 from bookgate.runtime.clock import precise
-from bookgate.thinclient.core.explicit_lac import ExplicitLacRule
-from bookgate.thinclient.core.writing import LedgerWriter
+from bookgate.thinclient.core.explicit_lac import ConfirmedWriter, ExplicitLacRule
 from bookgate.thinclient.handles.context import ClientContext, LedgerSecrets
 
 
@@ -29,7 +27,7 @@ class ExplicitLacTimer:
     def __init__(
         self,
         context: ClientContext,
-        writer: Callable[[], LedgerWriter],
+        writer: Callable[[], ConfirmedWriter],
         number: int,
         secrets: LedgerSecrets,
         metadata: LedgerMetadata,
@@ -39,7 +37,6 @@ class ExplicitLacTimer:
         self._writer = writer
         self._number = number
         self._secrets = secrets
-        self._write_quorum_size = metadata.write_quorum_size
         self._ack_quorum_size = metadata.ack_quorum_size
         self._rule = ExplicitLacRule()
         self._loop = asyncio.get_running_loop()
@@ -73,10 +70,10 @@ class ExplicitLacTimer:
         request = messages.WriteLacRequest(pool.next_txn_id(), self._number, lac, self._secrets.master_key, body)
         frame = encode_request(request)
         deadline = self._loop.time() + self._context.config.add_timeout_seconds
-        ensemble = self._writer().ensemble
-        written = _Written(self._context, self._ack_quorum_size, self._write_quorum_size)
-        for index in write_set(lac, len(ensemble), self._write_quorum_size):
-            connection = pool.connection(ensemble[index], self._number)
+        told = self._writer().told_lac(lac)
+        written = _Written(self._context, self._ack_quorum_size, len(told))
+        for bookie_id in told:
+            connection = pool.connection(bookie_id, self._number)
             connection.send(Operation.WRITE_LAC, request.txn_id, frame, deadline, _on_answer, written)
 
 

@@ -22,7 +22,8 @@ from bookgate.thinclient.handles.context import ClientContext, LedgerSecrets, st
 Learn = Callable[[int], None]
 """Hears a LAC that a bookie told."""
 
-_MISSING_STATUSES = (Status.ENOENTRY, Status.ENOLEDGER)
+_NOTHING_CONFIRMED = (Status.ENOENTRY, Status.ENOLEDGER, Status.ENOTCONFIRMED)
+"""A valid answer of a bookie that holds nothing, or in an unbounded ledger nothing that it knows to be confirmed."""
 
 
 async def try_read_last_confirmed(
@@ -43,7 +44,7 @@ async def try_read_last_confirmed(
                 raise error
             lac, _ = _lac_and_entry(response, bookie_id, record, secrets, None)
         except BKException as failed:
-            if response is not None and response.status in _MISSING_STATUSES:
+            if response is not None and response.status in _NOTHING_CONFIRMED:
                 read.on_answer(index, NO_ENTRY)
             else:
                 read.on_error(index, failed)

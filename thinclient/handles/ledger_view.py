@@ -4,6 +4,10 @@ The *last add confirmed* (LAC) is that of a closed ledger's end, else the greate
 have told so far; it never falls. While a view listens, newer metadata replace the older ones. A range that can't be
 read is tried again by newer metadata.
 
+An unbounded ledger has no entries below its watermark. In its last fragment each bookie serves what it knows itself to
+be confirmed, which lags behind the greatest LAC by what is in flight: a range that no bookie serves for that reason
+alone is tried again for as long as one bookie's answer may take.
+
 `read_handle` is what the application has of it, `tail` follows it. One ranged read under way is a `range_read`.
 """
 
@@ -11,18 +15,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from bookgate.ledger.entry import Entry
 from bookgate.ledger.entry_columns import EntryColumns
 from bookgate.ledger.errors import (
     BKException,
+    EntryNotConfirmedException,
     LedgerClosedException,
+    LedgerTrimmedException,
     NoSuchLedgerExistsOnMetadataServerException,
     ReadException,
 )
 from bookgate.ledger.ledger_id import NO_ENTRY, LedgerId
 from bookgate.ledger.metadata_store import LedgerRecord
+from bookgate.ledger.unbounded import deleted_before
 from bookgate.thinclient.handles.context import ClientContext, LedgerSecrets
 from bookgate.thinclient.handles.lac_reads import LongPoll, try_read_last_confirmed
 from bookgate.thinclient.handles.range_read import ReadSession
@@ -33,6 +40,13 @@ _Piece = TypeVar("_Piece", list[Entry], EntryColumns)
 
 RangeCheck = Callable[[int, int, int], None]
 """Looks at first, last and the size of a piece; raises what is wrong with them."""
+
+
+class _Waiting(NamedTuple):
+    """For bookies to learn that an entry is confirmed: for which, and until when in loop time."""
+
+    first: int
+    until: float
 
 
 class LedgerView:
@@ -203,14 +217,17 @@ class LedgerView:
     ) -> AsyncGenerator[_Piece, None]:
         if check is not None:
             check(first, last, max_entries)
+        if first <= last:
+            self.check_not_trimmed(first)
         if first == last and not columns:
-            found = await self._single_reads().read(first)
+            found = await self._single_reads().read(first, self._known_lac)
             if found is not None:
                 self._learn(found.max_lac)
                 yield [found.entry]  # type: ignore[misc]  # not columns
                 return
+        waiting: _Waiting | None = None
         while first <= last:
-            session = ReadSession(self.context, self.record, self._secrets, first, last, self.without_batches, columns)
+            session = self._session(first, last, columns)
             try:
                 while piece := await take(session, max_entries):
                     first += len(piece)
@@ -220,7 +237,34 @@ class LedgerView:
                         return
             finally:
                 session.close()
-            await self._look_again(session, first)
+            waiting = await self._look_again(session, first, waiting)
+
+    def _session(self, first: int, last: int, columns: bool) -> ReadSession:
+        return ReadSession(
+            self.context, self.record, self._secrets, first, last, self.without_batches, columns, self._known_lac
+        )
+
+    @property
+    def _known_lac(self) -> int | None:
+        """What bookies are told in reads of an unbounded ledger: the end of the complete fragments.
+
+        Never the LAC: a bookie that joined the last fragment, or has left it, may hold an entry of an earlier term at
+        an id that another term has confirmed on other bookies (U4). It alone knows whether it has been truncated since,
+        and its own LAC tells.
+        """
+        return known_last_entry(self.record) if self.record.metadata.is_unbounded else None
+
+    def check_not_trimmed(self, entry_id: int) -> None:
+        """Raises LedgerTrimmedException for an entry below the watermark of an unbounded ledger."""
+        metadata = self.record.metadata
+        if metadata.is_unbounded and entry_id < deleted_before(metadata):
+            first = deleted_before(metadata)
+            raise LedgerTrimmedException(
+                f"entry {entry_id} of ledger {self.ledger_id} was deleted by a trim; the first one that can be read is "
+                f"{first}",
+                first,
+                ledger_id=self.ledger_id,
+            )
 
     def _single_reads(self) -> SingleReads:
         reads = self._singles
@@ -228,11 +272,21 @@ class LedgerView:
             reads = self._singles = SingleReads(self.context, self.record, self._secrets)
         return reads
 
-    async def _look_again(self, session: ReadSession, first: int) -> None:
-        """Returns if there are newer metadata to read the rest of a range by; else raises why it can't be read."""
+    async def _look_again(self, session: ReadSession, first: int, waiting: _Waiting | None) -> _Waiting | None:
+        """Returns if there are newer metadata to read the rest of a range by, or bookies may yet learn that it is
+        confirmed; else raises why it can't be read.
+        """
         failure = session.reader.failure or ReadException(f"entry {first} of ledger {self.ledger_id} did not come")
         if await self._moved(session.record, failure):
-            return
+            self.check_not_trimmed(first)
+            return None
+        if isinstance(failure, EntryNotConfirmedException):
+            now = asyncio.get_running_loop().time()
+            if waiting is None or waiting.first != first:
+                waiting = _Waiting(first, now + self.context.config.read_timeout_seconds)
+            if now < waiting.until:
+                await asyncio.sleep(self.context.config.tail_poll_interval_seconds)
+                return waiting
         self.context.metrics.read_entry.failures += 1
         failure.ledger_id = self.ledger_id
         raise failure

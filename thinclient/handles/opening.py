@@ -2,7 +2,8 @@
 
 Reading leaves a ledger that is still written alone: bookies are asked how far it is confirmed, without fencing.
 Recovery fences it, finds its end and closes it (`recovery`). Taking up an empty one needs that no bookie holds
-an entry, and a mark in its custom metadata by compare-and-set: of several that try, one gets it.
+an entry, and a mark in its custom metadata by compare-and-set: of several that try, one gets it. An unbounded ledger is
+not recovered but taken over, by its next writer.
 """
 
 from __future__ import annotations
@@ -17,12 +18,14 @@ from bookgate.ledger.errors import BKException, IllegalOpException
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import LedgerState
 from bookgate.ledger.metadata_store import LedgerRecord
-from bookgate.ledger.unbounded import check_ordinary
+from bookgate.ledger.unbounded import check_ordinary, terms_of
 from bookgate.runtime.logs import log_event
 from bookgate.thinclient.handles.context import ClientContext, LedgerSecrets, secrets_of, unlocked
 from bookgate.thinclient.handles.ledger_view import LedgerView
 from bookgate.thinclient.handles.read_handle import ReadHandle
 from bookgate.thinclient.handles.recovery import read_last_confirmed, recover
+from bookgate.thinclient.handles.unbounded import taking_over
+from bookgate.thinclient.handles.unbounded.write_handle import UnboundedWriteHandle
 from bookgate.thinclient.handles.write_handle import WriteHandle
 
 _log = logging.getLogger(__name__)
@@ -37,10 +40,10 @@ _WRITER_KEY = "bookgate.writer"
 async def open_ledger(context: ClientContext, ledger_id: LedgerId, password: bytes, recovery: bool) -> ReadHandle:
     """A reader of a ledger, once it is recovered where that is wanted. Raises as `BookKeeper.open_ledger` says."""
     record = await context.ledger_manager.read(ledger_id)
-    check_ordinary(record)
     record = unlocked(record, password, context.config)
     secrets = secrets_of(record, password, context.config)
     if recovery and not record.metadata.is_closed:
+        check_ordinary(record)
         record = await _recover(context, record, secrets)
     if record.metadata.is_closed:
         return ReadHandle(LedgerView(context, record, secrets, record.metadata.last_entry_id))
@@ -74,16 +77,38 @@ async def last_adds_confirmed(
     room = asyncio.Semaphore(_LEDGERS_AT_ONCE)
 
     async def ask(record: LedgerRecord, secrets: LedgerSecrets) -> int | BKException:
-        if record.metadata.is_closed and not record.metadata.is_unbounded:
+        if record.metadata.is_closed:
             return record.metadata.last_entry_id
         async with room:
             try:
-                check_ordinary(record)
                 return (await read_last_confirmed(context, record, secrets)).result
             except BKException as error:
                 return error
 
     return await asyncio.gather(*map(ask, records, all_secrets))
+
+
+async def take_over(
+    context: ClientContext,
+    ledger_id: LedgerId,
+    password: bytes,
+    rng: random.Random,
+    max_fragment_seconds: float | None,
+) -> UnboundedWriteHandle:
+    """The writer of an unbounded ledger at its next term. Raises as `BookKeeper.take_over` says."""
+    record = await context.ledger_manager.read(ledger_id)
+    terms_of(record.metadata)
+    record = unlocked(record, password, context.config)
+    secrets = secrets_of(record, password, context.config)
+    record, found = await taking_over.take_over(context, record, secrets, rng)
+    return UnboundedWriteHandle(
+        context,
+        record,
+        secrets,
+        last_entry_id=found.truncate_entry_id,
+        length=found.length,
+        max_fragment_seconds=max_fragment_seconds,
+    )
 
 
 async def reopen_empty_ledger(

@@ -67,10 +67,18 @@ class ReadSession:
         last: int,
         without_batches: set[str] | None = None,
         columns: bool = False,
+        known_lac: int | None = None,
     ) -> None:
-        """`without_batches`: bookies that have shown that they don't know batch reads; found ones are added.
-
-        `columns`: entries are taken with `next_columns`.
+        """
+        Args:
+            context: The client's.
+            record: Says where the entries are.
+            secrets: Of the ledger.
+            first: The first entry.
+            last: The last one.
+            without_batches: Bookies that have shown that they don't know batch reads; found ones are added.
+            columns: Entries are taken with `next_columns`.
+            known_lac: Of an unbounded ledger: what bookies are told in single reads (`ledger_view`).
         """
         config, self._ledger_id = context.config, record.ledger_id
         self.record = record
@@ -78,7 +86,7 @@ class ReadSession:
         self._metrics = context.metrics
         self._tell = context.metrics.on_read_answer
         self._secrets = secrets
-        self._reads = ReadRequestEncoder(record.ledger_id.number)
+        self._reads = ReadRequestEncoder(record.ledger_id.number, known_lac=known_lac)
         self._columns = columns
         self._timeout = config.read_timeout_seconds
         self._max_batch_bytes = config.read_ahead_bytes

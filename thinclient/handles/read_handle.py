@@ -2,6 +2,8 @@
 
 It reads entries up to the last add confirmed that it knows (`ledger_view`, P10); only `read_unconfirmed` goes further.
 One ranged read in progress is a `range_read`, tailing is in `tail`; `core` defines the rules.
+
+Of an unbounded ledger it reads from the watermark on, and passes over truncate entries (`truncate_entries`).
 """
 
 from __future__ import annotations
@@ -13,14 +15,21 @@ from typing import Self
 
 from bookgate.ledger.entry import Entry
 from bookgate.ledger.entry_columns import EntryColumns
-from bookgate.ledger.errors import IncorrectParameterException, NoSuchEntryException, ReadException
+from bookgate.ledger.errors import (
+    IllegalOpException,
+    IncorrectParameterException,
+    NoSuchEntryException,
+    ReadException,
+)
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import LedgerMetadata
 from bookgate.ledger.metadata_store import LedgerRecord
 from bookgate.ledger.payload_codec import Codec, Record, codec_of, records_of
+from bookgate.ledger.unbounded import deleted_before
 from bookgate.thinclient.core.tailing import LastConfirmedAndEntry
 from bookgate.thinclient.handles.ledger_view import LedgerView
 from bookgate.thinclient.handles.tail import Tail
+from bookgate.thinclient.handles.truncate_entries import written_batches, written_columns
 
 
 class ReadHandle:
@@ -65,6 +74,11 @@ class ReadHandle:
     def record(self) -> LedgerRecord:
         """The ledger metadata with its version, as last read by this handle."""
         return self._view.record
+
+    @property
+    def first_entry_id(self) -> int:
+        """The first entry that may be read: 0, or the first that no trim of an unbounded ledger has deleted."""
+        return deleted_before(self.metadata)
 
     @property
     def last_add_confirmed(self) -> int:
@@ -132,9 +146,7 @@ class ReadHandle:
         if entry_id < 0:
             raise IncorrectParameterException(f"entry {entry_id} of ledger {self.ledger_id} can't be waited for")
         if entry_id <= self.last_add_confirmed:
-            async with aclosing(self._view.batches_of(entry_id, entry_id, 1)) as batches:
-                (entry,) = await anext(batches)
-            return LastConfirmedAndEntry(self.last_add_confirmed, entry)
+            return LastConfirmedAndEntry(self.last_add_confirmed, await self._entry(entry_id))
         if self.is_closed:
             return LastConfirmedAndEntry(self.last_add_confirmed, None)
         poll = self._view.long_poll(entry_id, parallel, timeout)
@@ -142,9 +154,8 @@ class ReadHandle:
             found = await poll.result
         finally:
             poll.cancel()
-        return LastConfirmedAndEntry(
-            self.last_add_confirmed, found.entry if entry_id <= self.last_add_confirmed else None
-        )
+        entry = found.entry if entry_id <= self.last_add_confirmed else None
+        return LastConfirmedAndEntry(self.last_add_confirmed, self._written(entry))
 
     # Reading
 
@@ -166,9 +177,11 @@ class ReadHandle:
         Raises:
             IncorrectParameterException: The range is invalid.
             ReadException: The range goes beyond `last_add_confirmed`.
+            LedgerTrimmedException: A trim has deleted entry `first` of an unbounded ledger.
             BKException: No replica could serve an entry; raised after all entries before it were delivered.
         """
-        return self._view.batches_of(first, last, max_entries, self._check_confirmed)
+        batches = self._view.batches_of(first, last, max_entries, self._check_confirmed)
+        return written_batches(batches) if self.metadata.is_unbounded else batches
 
     def read_columns(self, first: int, last: int, max_entries: int = 16384) -> AsyncGenerator[EntryColumns, None]:
         """Yields the entries first … last in order as columns of at most `max_entries`, for building tables.
@@ -176,13 +189,14 @@ class ReadHandle:
         The columns have the sizes in which the entries arrived from the bookies, and no Python object is created per
         entry. Raises as `read_batches`.
         """
-        return self._view.columns_of(first, last, max_entries, self._check_confirmed)
+        columns = self._view.columns_of(first, last, max_entries, self._check_confirmed)
+        return written_columns(columns) if self.metadata.is_unbounded else columns
 
     async def read_unconfirmed(self, first: int, last: int) -> AsyncGenerator[Entry, None]:
         """Yields the entries first … last, including those above `last_add_confirmed`.
 
         An entry above it may be missing (NoSuchEntryException), may still be replaced, and may never become part of the
-        ledger.
+        ledger. Raises IllegalOpException for an unbounded ledger, whose bookies show no such entries.
         """
         async with aclosing(self.read_unconfirmed_batches(first, last)) as batches:
             async for batch in batches:
@@ -193,6 +207,8 @@ class ReadHandle:
         self, first: int, last: int, max_entries: int = 1000
     ) -> AsyncGenerator[list[Entry], None]:
         """Like `read_unconfirmed`, in lists of at most `max_entries`."""
+        if self.metadata.is_unbounded:
+            raise IllegalOpException(f"ledger {self.ledger_id} is unbounded: what is not confirmed can't be read")
         return self._view.batches_of(first, last, max_entries, self._check_range)
 
     async def read_records(self, first: int, last: int) -> AsyncGenerator[Record, None]:
@@ -245,9 +261,19 @@ class ReadHandle:
         last = await self.read_last_confirmed()
         if last < 0:
             raise NoSuchEntryException(f"ledger {self.ledger_id} has no confirmed entry")
-        async with aclosing(self._view.batches_of(last, last, 1)) as batches:
+        for entry_id in range(last, self.first_entry_id - 1, -1):
+            if entry := await self._entry(entry_id):
+                return entry
+        raise NoSuchEntryException(f"ledger {self.ledger_id} has no confirmed entry that no trim has deleted")
+
+    async def _entry(self, entry_id: int) -> Entry | None:
+        """A confirmed entry; None for a truncate entry."""
+        async with aclosing(self._view.batches_of(entry_id, entry_id, 1)) as batches:
             (entry,) = await anext(batches)
-        return entry
+        return self._written(entry)
+
+    def _written(self, entry: Entry | None) -> Entry | None:
+        return None if entry is not None and not entry.payload and self.metadata.is_unbounded else entry
 
     # Tailing
 
@@ -278,11 +304,13 @@ class ReadHandle:
 
         Raises:
             NoSuchLedgerExistsOnMetadataServerException: The ledger was deleted.
+            LedgerTrimmedException: A trim has deleted the next entry of an unbounded ledger.
             LedgerClosedException: This handle was closed meanwhile.
             BKException: The bookies have not served this reader for `tail_failure_timeout_seconds`; their error.
         """
         self._check_range(from_entry, from_entry, max_entries)
-        async with aclosing(Tail(self._view, from_entry, max_entries, long_poll, parallel).batches()) as batches:
+        entries = Tail(self._view, from_entry, max_entries, long_poll, parallel).batches()
+        async with aclosing(written_batches(entries) if self.metadata.is_unbounded else entries) as batches:
             async for batch in batches:
                 yield batch
 

@@ -71,7 +71,7 @@ class _Run:
         self._context = context
         self._pool = context.pool
         self._config = context.config
-        self._metadata = record.metadata
+        self._record = record
         self._ledger_id = record.ledger_id
         self._secrets = secrets
         self._machine = LedgerRecovery(
@@ -118,8 +118,7 @@ class _Run:
         found: Replacements = {}
         try:
             avoid = self._failures.bookies
-            scoped = self._ledger_id.scope_id != 0
-            found = await find_replacements(self._context, self._metadata, ensemble, failed, avoid, scoped=scoped)
+            found = await find_replacements(self._context, self._record, ensemble, failed, avoid)
         except Exception as error:  # a placement policy's own, too
             # Recovery goes on with the bookies it has, if they are enough.
             log_event(_log, "ensemble_not_changed", logging.WARNING, ledger=self._ledger_id, error=error)

@@ -41,7 +41,18 @@ class _Asked(NamedTuple):
 class SingleReads:
     """Reads of single entries by one ledger's metadata. Belongs to one event loop."""
 
-    __slots__ = ("_context", "_heard", "_loop", "_orders", "_outstanding", "_reads", "_secrets", "_timer", "record")
+    __slots__ = (
+        "_context",
+        "_heard",
+        "_known_lac",
+        "_loop",
+        "_orders",
+        "_outstanding",
+        "_reads",
+        "_secrets",
+        "_timer",
+        "record",
+    )
 
     def __init__(self, context: ClientContext, record: LedgerRecord, secrets: LedgerSecrets) -> None:
         self.record = record
@@ -49,6 +60,7 @@ class SingleReads:
         self._secrets = secrets
         self._loop = asyncio.get_running_loop()
         self._reads = ReadRequestEncoder(record.ledger_id.number)
+        self._known_lac: int | None = None
         self._orders = ReplicaOrders(
             record.metadata,
             record.ledger_id.number,
@@ -61,9 +73,15 @@ class SingleReads:
         """When each bookie gave its last good answer, in loop time."""
         self._timer: asyncio.TimerHandle | None = None
 
-    async def read(self, entry_id: int) -> FoundEntry | None:
-        """The entry, if the first replica gives a good copy of it before another replica would be asked as well."""
+    async def read(self, entry_id: int, known_lac: int | None = None) -> FoundEntry | None:
+        """The entry, if the first replica gives a good copy of it before another replica would be asked as well.
+
+        `known_lac` is told to the bookie, in unbounded ledgers.
+        """
         context, now = self._context, self._loop.time()
+        if known_lac != self._known_lac:
+            self._known_lac = known_lac
+            self._reads = ReadRequestEncoder(self.record.ledger_id.number, known_lac=known_lac)
         orders = self._orders.enter(entry_id, now)
         bookie_id = orders[entry_id % len(orders)][0]
         txn_id = context.pool.next_txn_id()

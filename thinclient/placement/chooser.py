@@ -17,7 +17,7 @@ from dataclasses import replace
 from importlib.metadata import entry_points
 from typing import TypeVar
 
-from bookgate.ledger.bookie_info import LEDGER_SCOPE
+from bookgate.ledger.bookie_info import NO_FEATURES, Features, meaning_of
 from bookgate.ledger.errors import BKException, IncorrectParameterException, NotEnoughBookiesException
 from bookgate.ledger.metadata_store import RegisteredBookie, ServiceDiscovery
 from bookgate.runtime.logs import log_event
@@ -97,12 +97,12 @@ class Placement:
         self._weights_due = 0.0
         self._weighing: asyncio.Task[None] | None = None
 
-    async def new_ensemble(self, request: EnsembleRequest, *, scoped: bool = False) -> list[str]:
-        """Distinct writable bookies; `scoped`: those that understand ledgers with a scope.
+    async def new_ensemble(self, request: EnsembleRequest, *, needs: Features = NO_FEATURES) -> list[str]:
+        """Distinct writable bookies that have the features.
 
         Raises NotEnoughBookiesException, which lists the candidates.
         """
-        ensemble = await self._choose((), lambda found: self._policy.new_ensemble(request, found), scoped)
+        ensemble = await self._choose((), lambda found: self._policy.new_ensemble(request, found), needs)
         self._judge(request, ensemble)
         return ensemble
 
@@ -113,9 +113,9 @@ class Placement:
         index: int,
         exclude: Collection[str] = (),
         *,
-        scoped: bool = False,
+        needs: Features = NO_FEATURES,
     ) -> str:
-        """A writable bookie for position `index`, neither in the ensemble nor excluded; `scoped` as in `new_ensemble`.
+        """A writable bookie that has the features, for position `index`, neither in the ensemble nor excluded.
 
         Raises NotEnoughBookiesException.
         """
@@ -123,7 +123,7 @@ class Placement:
         chosen = await self._choose(
             exclude,
             lambda found: self._policy.replace_bookie(request, ensemble, index, found, place_of=place_of),
-            scoped,
+            needs,
         )
         self._judge(request, [*ensemble[:index], chosen, *ensemble[index + 1 :]])
         return chosen
@@ -180,14 +180,14 @@ class Placement:
             self._on_counted("bookie_watcher_ENSEMBLE_NOT_ADHERING_TO_PLACEMENT_POLICY_TOTAL")
 
     async def _choose(
-        self, exclude: Collection[str], choose: Callable[[list[Candidate]], _Choice], scoped: bool
+        self, exclude: Collection[str], choose: Callable[[list[Candidate]], _Choice], needs: Features
     ) -> _Choice:
         told = self._known.told
         if told is not None:
             with contextlib.suppress(NotEnoughBookiesException):  # an update with more bookies may be on its way
-                return self._choose_from(self._candidates(fit_for(told, scoped), exclude), choose)
+                return self._choose_from(self._candidates(fit_for(told, needs), exclude), choose)
         known = await self._known.ask()
-        fit = fit_for(known, scoped)
+        fit = fit_for(known, needs)
         try:
             return self._choose_from(self._candidates(fit, exclude), choose)
         except NotEnoughBookiesException as error:
@@ -195,7 +195,7 @@ class Placement:
             if not unfit:
                 raise
             raise NotEnoughBookiesException(
-                f"{error}; {len(unfit)} other bookies do not understand ledgers with a scope: "
+                f"{error}; {len(unfit)} other bookies do not understand {meaning_of(needs)}: "
                 f"{', '.join(unfit[:_SHOWN])}. Upgrade them"
             ) from error
 
@@ -247,6 +247,6 @@ class Placement:
             self._weighing = None
 
 
-def fit_for(known: Sequence[RegisteredBookie], scoped: bool) -> Sequence[RegisteredBookie]:
-    """The bookies that may hold a ledger, with a scope or without one."""
-    return [each for each in known if each.info.understands(LEDGER_SCOPE)] if scoped else known
+def fit_for(known: Sequence[RegisteredBookie], needs: Features) -> Sequence[RegisteredBookie]:
+    """The bookies that may hold a ledger which needs these features."""
+    return [each for each in known if all(map(each.info.understands, needs))] if needs else known

@@ -63,5 +63,5 @@ class PlacementCheck(LedgerCheck):
 
     def _is_misplaced(self, record: LedgerRecord, bookies: Sequence[RegisteredBookie]) -> bool:
         request, placement = EnsembleRequest.of(record.metadata), self._placement
-        fragments, fit = complete_fragments(record.metadata), fit_for(bookies, scoped=record.ledger_id.scope_id != 0)
+        fragments, fit = complete_fragments(record.metadata), fit_for(bookies, record.needs)
         return any(placement.better_ensemble(request, each.ensemble, fit) is not None for each in fragments)

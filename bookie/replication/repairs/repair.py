@@ -303,8 +303,8 @@ class LedgerRepair:
 
     async def _choose(self, index: int, ensemble: Sequence[str], avoid: Collection[str]) -> str:
         request, exclude = EnsembleRequest.of(self._record.metadata), {*avoid, *self._refused}
-        scoped, failed = self._record.ledger_id.scope_id != 0, self._targets.failed_targets
-        choose = partial(self._tools.placement.replace_bookie, request, list(ensemble), index, scoped=scoped)
+        needs, failed = self._record.needs, self._targets.failed_targets
+        choose = partial(self._tools.placement.replace_bookie, request, list(ensemble), index, needs=needs)
         try:
             return await choose(exclude | failed)
         except NotEnoughBookiesException:
@@ -356,7 +356,7 @@ class LedgerRepair:
         """Whether anything was moved to ensembles that please the placement policy more (R14)."""
         moved = False
         registered = [each for each in await self._tools.discovery.bookies(BookieSet.ALL) if each.registered]
-        bookies = fit_for(registered, scoped=self._record.ledger_id.scope_id != 0)
+        bookies = fit_for(registered, self._record.needs)
         for fragment in complete_fragments(self._record.metadata):
             moved = await self._move_fragment(fragment, bookies, avoid) or moved
         return moved

@@ -181,6 +181,11 @@ class TakeOver:
         """Finished or failed: later events have no effect."""
         return self.state is TakeOverState.FINISHED or self.state is TakeOverState.FAILED
 
+    @property
+    def barred(self) -> set[str]:
+        """Bookies that may take no place (`writing`)."""
+        return set() if self._writer is None else self._writer.barred
+
     def _on(self, event: TakeOverEvent) -> None:
         self.state = TAKE_OVER.after(self.state, event)
 

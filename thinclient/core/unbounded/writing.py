@@ -157,8 +157,9 @@ class UnboundedWriter:
         self.term = terms.term
         self.state = UNBOUNDED_WRITER.initial
         self.last_add_confirmed = self.lafr = self.last_add_pushed = last_entry_id
-        self.length = self.replicated_length = length
-        """Payload bytes up to the last entry pushed, and up to the LAFR."""
+        self.previous_last_add_confirmed = last_entry_id
+        self.length = self.confirmed_length = self.replicated_length = length
+        """Payload bytes up to the last entry pushed, up to the LAC, and up to the LAFR."""
         self.error: BKException | None = None
 
     @property
@@ -178,6 +179,15 @@ class UnboundedWriter:
     @property
     def unconfirmed_count(self) -> int:
         return len(self._unconfirmed)
+
+    @property
+    def failed_bookies(self) -> dict[str, BKException]:
+        """Members that failed and are not replaced, with their errors."""
+        return {self._places[index].bookie_id: error for index, error in self._failed.items()}
+
+    def told_lac(self, last_add_confirmed: int) -> Sequence[str]:
+        """All members that hold nothing dirty: a LAC would make readable what others hold (U4)."""
+        return [place.bookie_id for place in self._places if place.clean]
 
     @property
     def pinned(self) -> set[int]:
@@ -287,7 +297,8 @@ class UnboundedWriter:
         if not confirmed:
             return ()
         assert confirmed[0].entry_id == self.last_add_confirmed + 1, "confirmed entries are consecutive (P9)"
-        self.last_add_confirmed = confirmed[-1].entry_id
+        self.previous_last_add_confirmed = self.last_add_confirmed
+        self.last_add_confirmed, self.confirmed_length = confirmed[-1].entry_id, confirmed[-1].length
         return [Confirmed(confirmed)]
 
     def _replicate(self) -> None:
@@ -333,7 +344,7 @@ class UnboundedWriter:
         return [Replace(self.ensemble, dict(self._replacing))]
 
     def _retry_later(self) -> RetryLater:
-        return RetryLater({self._places[index].bookie_id: error for index, error in self._failed.items()})
+        return RetryLater(self.failed_bookies)
 
     def on_replacements(self, replacements: Replacements) -> Sequence[Effect]:
         """What placement found for `Replace`, possibly for a part of it, possibly nothing."""
@@ -403,6 +414,16 @@ class UnboundedWriter:
         return [*self._all_sends(), *self._settle()]
 
     # Full fragments
+
+    def end_fragment(self) -> Sequence[Effect]:
+        """The last fragment ends with the entry pushed last, unless it has none."""
+        if (
+            self.error is None
+            and self._full_at is None
+            and self.last_add_pushed >= self._fragment.fragment.first_entry_id
+        ):
+            self._full_at = self.last_add_pushed
+        return self._settle()
 
     def _note_cap(self, add: Add) -> None:
         caps, (fragment, length_before) = self._caps, self._fragment

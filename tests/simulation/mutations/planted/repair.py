@@ -476,9 +476,9 @@ MUTATIONS = (
         ("R5",),
         "a lost bookie's place goes to another member of the ensemble, which the metadata refuse again and again",
         "bookie/replication/repairs/repair.py",
-        "choose = partial(self._tools.placement.replace_bookie, request, list(ensemble), index, scoped=scoped)\n",
+        "choose = partial(self._tools.placement.replace_bookie, request, list(ensemble), index, needs=needs)\n",
         "others = [ensemble[index]] * len(ensemble)\n"
-        "        choose = partial(self._tools.placement.replace_bookie, request, others, index, scoped=scoped)\n",
+        "        choose = partial(self._tools.placement.replace_bookie, request, others, index, needs=needs)\n",
         world=REPAIR,
         more=(
             Edit(

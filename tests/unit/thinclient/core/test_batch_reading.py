@@ -11,11 +11,13 @@ from bookgate.ledger.errors import (
     BKException,
     BookieHandleNotAvailableException,
     DigestMatchException,
+    EntryNotConfirmedException,
     NoSuchEntryException,
     ReadException,
     TimeoutException,
 )
 from bookgate.ledger.metadata import LedgerMetadata
+from bookgate.ledger.unbounded import create_unbounded
 from bookgate.thinclient.core.read_health import ReadHealth
 from bookgate.thinclient.core.reading import BatchLimits, BatchReadEffect, RangeReader, ReadEffect
 
@@ -328,3 +330,34 @@ def test_the_retained_error_of_a_run_is_that_of_its_first_entry() -> None:
         reader.on_error(0, read.bookie_id, error)
     assert isinstance(reader.failure, TimeoutException)
     assert "entry 0 can't be read from any of b0, b1, b2: late" in str(reader.failure)
+
+
+def test_a_batch_that_no_bookie_of_an_unbounded_ledger_serves_is_read_singly() -> None:
+    """To the end of its run; the bookies stay in favour, and later runs are batches again."""
+    health = ReadHealth()
+    reader = RangeReader(create_unbounded(metadata()), 0, 39, batches=LIMITS, health=health)
+    for _ in range(3):
+        (batch,) = reader.next_reads()
+        assert isinstance(batch, BatchReadEffect)
+        reader.on_error(batch.entry_id, batch.bookie_id, EIO)
+    singles: list[ReadEffect] = []
+    while len(singles) < 10:
+        for effect in reader.next_reads():
+            assert isinstance(effect, ReadEffect), effect
+            singles.append(effect)
+            reader.on_entries(effect.bookie_id, answer(effect))
+    assert [effect.entry_id for effect in singles] == list(range(10))
+    assert not any(health.avoids(bookie, 0.0) for bookie in ("b0", "b1", "b2"))
+    assert all(isinstance(effect, BatchReadEffect) for effect in reader.next_reads())
+
+
+def test_what_one_bookie_does_not_know_to_be_confirmed_is_not_called_missing() -> None:
+    unsure = EntryNotConfirmedException("it may be dirty")
+    for order in ([MISSING, unsure, MISSING], [unsure, MISSING, MISSING], [MISSING, MISSING, unsure]):
+        reader = RangeReader(create_unbounded(metadata()), 0, 0)
+        (effect,) = reader.next_reads()
+        for error in order:
+            reader.on_error(0, effect.bookie_id, error)
+            for effect in reader.next_reads():  # noqa: B007 - the next replica
+                pass
+        assert isinstance(reader.failure, EntryNotConfirmedException)

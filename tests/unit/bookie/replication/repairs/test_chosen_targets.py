@@ -73,7 +73,7 @@ class OnePreferred(FailingCopies):
 
     chosen: list[str] = field(default_factory=list)
 
-    async def replace_bookie(self, *arguments: Any, scoped: bool) -> str:
+    async def replace_bookie(self, *arguments: Any, needs: frozenset[str]) -> str:
         *_, exclude = arguments
         left = [each for each in ("new:1", "new:2") if each not in exclude]
         if not left:

@@ -58,9 +58,9 @@ class Cluster:
         return
 
     async def replace_bookie(
-        self, _request: Any, ensemble: Sequence[str], _index: int, _exclude: Any, *, scoped: bool
+        self, _request: Any, ensemble: Sequence[str], _index: int, _exclude: Any, *, needs: frozenset[str]
     ) -> str:
-        assert not scoped
+        assert not needs
         fragment = next(each for each in self.metadata.fragments if tuple(each.ensemble) == tuple(ensemble))
         self.asked.append(fragment.first_entry_id)
         if fragment.first_entry_id in self.broken:

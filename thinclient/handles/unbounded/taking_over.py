@@ -1,0 +1,238 @@
+"""Taking an unbounded ledger over: runs `core.unbounded.taking_over` against bookies and the metadata.
+
+What fails leaves the ledger IN_RECOVERY; anybody may try again, at a higher term. Source:
+docs/protocol/unbounded-ledgers.md#taking-over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections import deque
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, cast
+
+from bookgate.ledger.entry import Entry, decode_entry, encode_entry
+from bookgate.ledger.errors import BKException, DigestMatchException, IllegalOpException, NotEnoughBookiesException
+from bookgate.ledger.ledger_id import NO_ENTRY
+from bookgate.ledger.metadata_store import LedgerRecord
+from bookgate.ledger.unbounded import terms_of
+from bookgate.ledger.wire.messages import EOK, LAST_ENTRY, ReadResponse, Response, Status
+from bookgate.runtime.logs import log_event
+from bookgate.thinclient.core.recovery import (
+    Answer,
+    Failed,
+    FenceRead,
+    Missing,
+    RecoveryRead,
+    Replace,
+    Unreadable,
+)
+from bookgate.thinclient.core.unbounded.adds import Add, Horizon, Place, RetryLater
+from bookgate.thinclient.core.unbounded.changes import Holder, taken, taking
+from bookgate.thinclient.core.unbounded.taking_over import Effect, TakenOver, TakeOver, TakeOverAdd
+from bookgate.thinclient.handles.context import ClientContext, LedgerSecrets, status_error
+from bookgate.thinclient.handles.metadata_cas import update
+from bookgate.thinclient.handles.unbounded.bookie_finder import BookieFinder
+from bookgate.thinclient.handles.unbounded.term_requests import (
+    TermAddSender,
+    add_failure,
+    answered_term,
+    send_term_read,
+)
+
+_log = logging.getLogger(__name__)
+
+_MISSING_STATUSES = (Status.ENOENTRY, Status.ENOLEDGER)
+_OTHER_TERM = -1
+"""In place of the term of an answer that has none."""
+
+
+async def take_over(
+    context: ClientContext, record: LedgerRecord, secrets: LedgerSecrets, rng: random.Random
+) -> tuple[LedgerRecord, TakenOver]:
+    """Takes the ledger at the term after that of `record`.
+
+    Returns:
+        The ledger as it is stored then, OPEN at the new term, and where its writer goes on.
+
+    Raises:
+        TermSupersededException: Another client was faster.
+        LedgerClosedException: The ledger is closed.
+        LedgerRecoveryException: Too few bookies answered; try again.
+        BKException: Of the metadata.
+    """
+    number = rng.getrandbits(63) or 1
+    manager, retries = context.ledger_manager, context.config.retries
+    record = await update(manager, record, taking(record.metadata, number), retries)
+    term = terms_of(record.metadata).term
+    log_event(_log, "take_over_began", ledger=record.ledger_id, term=term)
+    try:
+        with context.metrics.timed("LEDGER_RECOVER"):
+            found = await _Run(context, record, secrets).run()
+            record = await update(
+                manager, record, taken(Holder(term, number), record.metadata, found.fragments), retries
+            )
+    except BKException as error:
+        log_event(_log, "take_over_failed", logging.WARNING, ledger=record.ledger_id, term=term, error=error)
+        raise
+    log_event(_log, "ledger_taken_over", ledger=record.ledger_id, term=term, truncate_entry=found.truncate_entry_id)
+    return record, found
+
+
+class _Run:
+    """One take-over under way."""
+
+    def __init__(self, context: ClientContext, record: LedgerRecord, secrets: LedgerSecrets) -> None:
+        self._context = context
+        self._record = record
+        self._ledger_id = record.ledger_id
+        self._secrets = secrets
+        self._core = TakeOver(record.ledger_id, record.metadata, context.config.recovery_read_batch_entries)
+        self._adds = TermAddSender(
+            context, record.ledger_id, secrets, self._core.term, self._on_add_answer, recovery=True
+        )
+        self._finder = BookieFinder(context)
+        self._loop = asyncio.get_running_loop()
+        self._result: asyncio.Future[TakenOver] = self._loop.create_future()
+        self._packets: dict[Add, bytes] = {}
+        self._placing: asyncio.Task[None] | None = None
+        self._retry: asyncio.TimerHandle | None = None
+        self._lacking_since: float | None = None
+
+    async def run(self) -> TakenOver:
+        self._perform(self._core.begin())
+        try:
+            return await self._result
+        finally:
+            if self._placing is not None:
+                self._placing.cancel()
+            if self._retry is not None:
+                self._retry.cancel()
+
+    def _perform(self, effects: Sequence[Effect]) -> None:
+        queue = deque(effects)
+        while queue and not self._result.done():
+            match queue.popleft():
+                case FenceRead(index, bookie_id):
+                    self._read(LAST_ENTRY, bookie_id, partial(self._on_fence_answer, index))
+                case RecoveryRead(entry_id, bookie_id):
+                    self._read(entry_id, bookie_id, partial(self._on_read_answer, entry_id))
+                case TakeOverAdd(add, payload, place):
+                    self._adds.send(add, self._packet(add, payload), place, truncate=add.truncate)
+                case Replace() as wanted:
+                    self._placing = self._loop.create_task(self._replace(wanted))
+                case RetryLater(failed):
+                    self._retry_later(failed)
+                case TakenOver() as found:
+                    self._result.set_result(found)
+                case Failed(error):
+                    self._result.set_exception(error)
+
+    def _packet(self, add: Add, payload: bytes) -> bytes:
+        """A packet is the same for every bookie, and kept until the add is everywhere."""
+        packet = self._packets.get(add)
+        if packet is None:
+            packet = self._packets[add] = encode_entry(
+                self._secrets.digest,
+                self._ledger_id.number,
+                add.entry_id,
+                add.last_add_confirmed,
+                add.length,
+                payload,
+            )
+        return packet
+
+    async def _replace(self, wanted: Replace) -> None:
+        found = await self._finder.replacements(self._record, wanted, self._core.barred)
+        self._perform(self._core.on_replacements(found))
+
+    def _retry_later(self, failed: Mapping[str, BKException]) -> None:
+        """Bookies failed for which there are no others: a take-over has to be on all of them, and waits a while."""
+        if self._retry is not None:
+            self._retry.cancel()
+        now, config = self._loop.time(), self._context.config
+        self._lacking_since = self._lacking_since or now
+        if now - self._lacking_since < config.ensemble_change_timeout_seconds:
+            pause = min(config.failed_bookie_interval_seconds, config.ensemble_change_timeout_seconds)
+            self._retry = self._loop.call_later(pause, lambda: self._perform(self._core.retry()))
+            return
+        reasons = "; ".join(f"{bookie}: {error}" for bookie, error in failed.items())
+        self._result.set_exception(
+            NotEnoughBookiesException(
+                f"ledger {self._ledger_id} can't be taken over: what its last writer left must be on all bookies of "
+                f"its last fragment, and there is none in place of those that fail ({reasons}). Try again later",
+                ledger_id=self._ledger_id,
+                bookies=failed,
+            )
+        )
+
+    def _read(self, entry_id: int, bookie_id: str, on_answer: Any) -> None:
+        term = self._core.term
+        send_term_read(self._context, self._ledger_id, self._secrets, term, entry_id, bookie_id, on_answer)
+
+    # Answers
+
+    def _on_fence_answer(
+        self, index: int, bookie_id: str, response: Response | None, error: BKException | None
+    ) -> None:
+        answer: Horizon | Unreadable
+        refused = self._refused(bookie_id, response, error, "the fencing read")
+        if refused is not None:
+            answer = refused
+        else:
+            told = cast(ReadResponse, response)
+            answer = Horizon(
+                NO_ENTRY if told.max_lac is None else told.max_lac, NO_ENTRY if told.lafr is None else told.lafr
+            )
+        self._perform(self._core.on_fence_answer(index, answer, _term_of(response)))
+
+    def _on_read_answer(
+        self, entry_id: int, bookie_id: str, response: Response | None, error: BKException | None
+    ) -> None:
+        refused = self._refused(bookie_id, response, error, f"the recovery read of entry {entry_id}")
+        answer: Answer
+        if refused is not None:
+            answer = refused
+        elif response is not None and response.status in _MISSING_STATUSES:
+            answer = Missing.MISSING
+        else:
+            answer = self._open(entry_id, bookie_id, cast(ReadResponse, response))
+        self._perform(self._core.on_read_answer(entry_id, bookie_id, answer, _term_of(response)))
+
+    def _on_add_answer(self, place: Place, add: Add, response: Response | None, error: BKException | None) -> None:
+        failure = add_failure(self._ledger_id, place, add, response, error)
+        if failure is None:
+            self._perform(self._core.on_add_ack(add, place, _term_of(response)))
+            if add.replicated:
+                self._packets.pop(add, None)
+            return
+        self._context.health.on_error(place.bookie_id, failure)
+        self._perform(self._core.on_add_failure(place, failure))
+
+    def _refused(
+        self, bookie_id: str, response: Response | None, error: BKException | None, what: str
+    ) -> Unreadable | None:
+        """Why an answer tells nothing; None if it does."""
+        if response is None:
+            return Unreadable(error or BKException(f"bookie {bookie_id} gave no answer"))
+        if response.status not in (EOK, *_MISSING_STATUSES):
+            return Unreadable(status_error(response.status, bookie_id, self._ledger_id, what))
+        if answered_term(response) is None:
+            return Unreadable(
+                IllegalOpException(f"bookie {bookie_id} does not honour the terms of ledger {self._ledger_id}")
+            )
+        return None
+
+    def _open(self, entry_id: int, bookie_id: str, response: ReadResponse) -> Entry | Unreadable:
+        try:
+            return decode_entry(self._secrets.digest, response.body or b"", self._ledger_id.number, entry_id)
+        except DigestMatchException as error:
+            return Unreadable(DigestMatchException(f"bookie {bookie_id}: {error}"))
+
+
+def _term_of(response: Response | None) -> int:
+    term = answered_term(response)
+    return _OTHER_TERM if term is None else term
