@@ -51,7 +51,7 @@ class FastAdd(NamedTuple):
     master_key: bytes
     body: bytes
     txn_id: bytes
-    """The transaction id as a varint, as it came; empty in the binary protocol, which has none for adds."""
+    """The transaction id as a varint, as received; empty in protocol v2, which has none for adds."""
 
 
 def read_v3(packet: memoryview) -> FastAdd | None:

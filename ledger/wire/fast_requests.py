@@ -1,4 +1,4 @@
-"""The fast path of client requests: precomputes what is the same for all adds or reads of a ledger.
+"""The fast path of client requests: precomputes the bytes that all adds or reads of a ledger share.
 
 The bytes equal those of `v3.encode_request`, which encodes every request. The encoders here serve adds and reads that
 differ only in transaction id, entry id and body. Entry ids are not negative; a ledger is given by its number.
@@ -78,8 +78,8 @@ class AddRequestEncoder:
 
 
 class ReadRequestEncoder:
-    """Encodes reads of one ledger's entries: plain reads, with a master key fencing reads, or with `known_lac` reads of
-    an unbounded ledger whose reader knows that entries are confirmed up to there.
+    """Encodes reads of one ledger's entries: plain reads; with a master key, fencing reads; with `known_lac`, reads of
+    an unbounded ledger whose reader knows that entries up to `known_lac` are confirmed.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """The fast path of client responses: decodes the most frequent protocol v3 responses without a message object.
 
-Two shapes are accepted, as Java's bookies and this one write them: success of an add, and an entry read, optionally
-followed by the highest LAC. Each field must be in its place and each length exact. Anything else is left to
+Two shapes are accepted, as written by the bookies of BookKeeper and Bookgate: success of an add, and an entry read,
+optionally followed by the highest LAC. Each field must be in its place and each length exact. Anything else is left to
 `v3.decode_response`; a response that both accept means the same to both.
 
 Source: docs/protocol/wire.md#v3-messages.
@@ -33,7 +33,7 @@ _HEADER = 5
 
 
 def stored_txn_id(packet: bytes | memoryview) -> int | None:
-    """The transaction id of a successful add's response, None for any other response. No other field of it matters."""
+    """The transaction id of a successful add's response, None for any other response. No other field is needed."""
     match = _STORED.fullmatch(packet)
     if match is None:
         return None

@@ -3,7 +3,7 @@
 The decoder owns one receive buffer, into which the transport reads directly. Packets are views of that buffer; only an
 incomplete packet is copied, when the buffer is full. States: waiting for a length, waiting for a packet. A zero or
 negative length, and a frame above the limit (which includes the length bytes), are errors: after them the byte stream
-can't be followed any more. Source: docs/protocol/wire.md#framing.
+can't be decoded any further. Source: docs/protocol/wire.md#framing.
 
 The buffer grows with the bytes received, not with the length announced: apart from `SMALLEST_BUFFER` it is at most four
 times the number of bytes that it held at once. `trim` releases what the latest reads did not use.
@@ -46,7 +46,12 @@ class FrameDecoder:
     def __init__(
         self, max_frame_size: int = DEFAULT_MAX_FRAME_SIZE, on_resized: Callable[[], None] = lambda: None
     ) -> None:
-        """`on_resized` is called after each change of `size`."""
+        """Starts with an empty buffer.
+
+        Args:
+            max_frame_size: Maximum bytes of a frame, length field included.
+            on_resized: Called after each change of `size`.
+        """
         self.max_frame_size = max_frame_size
         """May be changed between two calls."""
         self._on_resized = on_resized
@@ -67,7 +72,7 @@ class FrameDecoder:
         return self._end - self._start
 
     def get_buffer(self, _size_hint: int = -1) -> memoryview:
-        """Where the transport writes next; never empty."""
+        """The part of the buffer into which the transport writes next; never empty."""
         self._make_room()
         return memoryview(self._buffer)[self._end :]
 

@@ -6,10 +6,10 @@ NOT_DONE = "bookgate-not-done"
 """Trailing metadata by which a gateway states that it certainly did not carry out a change."""
 
 RETRY_AFTER_MS = "retry-after-ms"
-"""Trailing metadata of a call that was over a limit: milliseconds after which it is worth another try there."""
+"""Trailing metadata of a call that exceeded a limit: milliseconds after which the client may try that gateway again."""
 
 QUOTA = "bookgate-quota"
-"""Trailing metadata of a create that a quota refused: waiting does not help until ledgers are deleted."""
+"""Trailing metadata of a create that a quota rejected: it can succeed only after ledgers have been deleted."""
 
 INSTANCE = "bookgate-instance"
 """Trailing metadata that carries the id of the gateway process. A client sends it as request metadata to address one

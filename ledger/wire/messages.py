@@ -1,9 +1,9 @@
 """The operations of the entry protocol as plain values, independent of the protocol version.
 
 A request and its response share a transaction id, chosen by the client and unique among the outstanding requests of a
-connection; it is 0 where the encoding has no field for it (`v2`). `ledger_id` is the ledger's number, which has its
-scope (`ledger.ledger_id`). A request with `priority` above 0 bypasses queues and, while the bookie allows it, read-only
-mode. Source: docs/protocol/wire.md#v3-messages, docs/protocol/wire.md#v2-packets,
+connection; it is 0 where the encoding has no field for it (`v2`). `ledger_id` is the ledger's number, which includes
+its scope (`ledger.ledger_id`). A request with `priority` above 0 bypasses queues and, while the bookie allows it,
+read-only mode. Source: docs/protocol/wire.md#v3-messages, docs/protocol/wire.md#v2-packets,
 docs/protocol/wire.md#operations.
 
 They are named tuples because tens of thousands are created per second.
@@ -71,8 +71,8 @@ FREE_DISK_SPACE = 2
 class AddRequest(NamedTuple):
     """Stores an entry packet. A recovery add is accepted on a fenced ledger.
 
-    `term` is the writer's in an unbounded ledger, None in any other. Beside it, `lafr` is the writer's last add fully
-    replicated, and `truncate` deletes every entry above this one.
+    `term` is the writer's term in an unbounded ledger, None in any other. With a term, `lafr` is the writer's last add
+    fully replicated, and `truncate` deletes every entry above this one.
 
     Four modules know its shape: `v3` and `v2` for every request, `fast_requests` and `fast_add` for common ones. A new
     field needs `v3`; the fast path leaves what it does not know to it (tests/unit/ledger/wire/test_fast_add.py).
@@ -94,9 +94,10 @@ class AddRequest(NamedTuple):
 class ReadRequest(NamedTuple):
     """Reads an entry (`LAST_ENTRY`: the highest one); with `fence`, fences the ledger first.
 
-    `previous_lac` without `fence` makes it a long poll of at most `timeout_ms` milliseconds. With a `term`, of an
-    unbounded ledger, it is a read of the client that takes the ledger over: it fences below that term, needs the master
-    key, and finds what is not confirmed too. A reader may tell in `known_lac` up to where it knows entries confirmed.
+    `previous_lac` without `fence` makes it a long poll of at most `timeout_ms` milliseconds. With a `term` (unbounded
+    ledgers only) it is a read of the client that takes the ledger over: it fences terms below this one, needs the
+    master key, and also returns unconfirmed entries. `known_lac` tells the bookie that the reader knows entries up to
+    this id to be confirmed.
     """
 
     txn_id: int
@@ -227,11 +228,11 @@ OPERATIONS: Mapping[type, Operation] = {
     AuthRequest: Operation.AUTH,
     StartTlsRequest: Operation.START_TLS,
 }
-"""Of each class of requests but InvalidRequest, which says its own."""
+"""The operation of each request class, except InvalidRequest, which carries its own."""
 
 
 class AddResponse(NamedTuple):
-    """`term` is the request's."""
+    """The response to an add; `term` is that of the request."""
 
     txn_id: int
     status: int
@@ -243,8 +244,8 @@ class AddResponse(NamedTuple):
 class ReadResponse(NamedTuple):
     """`max_lac` is the highest LAC that the bookie knows; `body` is the stored packet.
 
-    `term` is the request's. An answer to a request with a term has the highest LAFR that the bookie knows in `lafr`,
-    and `max_lac`, whether or not there is an entry.
+    `term` is that of the request. The response to a request with a term has `max_lac` and, in `lafr`, the highest last
+    add fully replicated that the bookie knows, whether or not there is an entry.
     """
 
     txn_id: int
@@ -272,9 +273,10 @@ class BatchReadResponse(NamedTuple):
 
 
 class BatchReadRecords(NamedTuple):
-    """A BatchReadResponse to be sent whose entries are encoded already: `records` are pieces of its body.
+    """A BatchReadResponse to be sent whose entries are already encoded: `records` are consecutive parts of its body.
 
-    Each piece is a row of a length in four bytes and a packet, as an entry log has them; of so many `entries` in all.
+    Each part is a sequence of four-byte lengths, each followed by its packet, as in an entry log; together they contain
+    `entries` entries.
     """
 
     txn_id: int

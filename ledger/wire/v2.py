@@ -13,8 +13,8 @@ How the messages of `messages` map to v2:
 - A fencing read carries the master key from version 2 on; in older versions it reads as fencing without a key.
 - An AUTH response has no status: a rejected authentication can only be expressed by closing the connection.
 - Other operations, long polls and deferred sync can't be encoded (ValueError), since dropping them would change the
-  meaning of the request; nor can a ledger with a scope (IllegalOpException). The LAC in the response to a read, a mere
-  hint, is dropped.
+  meaning of the request; nor can a scoped ledger or a term (IllegalOpException). The LAC in the response to a read is
+  only a hint, and is dropped.
 
 A packet that is too short, or whose opcode is unknown, raises ProtocolError; the connection must then be closed. A
 request of a version above 2 becomes an InvalidRequest, answered with its status in that same version
@@ -55,7 +55,7 @@ _HIGH_PRIORITY = 0x0004
 _MASTER_KEY_SIZE = 20
 _NO_TXN_ID = 0
 
-# Beginnings of frames: packet length, header word, fixed fields.
+# The first bytes of frames: packet length, header word, fixed fields.
 _HEAD = struct.Struct(">II")
 _READ_REQUEST_HEAD = struct.Struct(">IIqq")
 _BATCH_REQUEST_HEAD = struct.Struct(">IIqqQiq")
@@ -92,7 +92,7 @@ _CODES: dict[int, int] = {
 }
 _STATUSES = {code: Status(status) for status, code in _CODES.items()}
 _CODES |= {Status.EINVALIDTERM: _CODES[Status.EFENCED], Status.ENOTCONFIRMED: _CODES[Status.EIO]}
-"""Of ledgers with terms v2 tells what comes nearest."""
+"""Statuses of ledgers with terms are sent in v2 as the most similar status."""
 
 
 class VersionedRequest(NamedTuple):
@@ -180,7 +180,7 @@ _REQUEST_ENCODERS: dict[type, Callable[[Any, int], bytes]] = {
 
 
 def refuse_scope(ledger_id: int) -> None:
-    """Raises IllegalOpException if the ledger with this number has a scope, which no packet here has a field for."""
+    """Raises IllegalOpException if the ledger with this number has a scope, for which v2 packets have no field."""
     if ledger_id > MAX_UNSCOPED:
         raise IllegalOpException(
             f"ledger {ledger_id:032x} has a scope, which the binary protocol (v2) can't carry; use protocol v3"
@@ -188,7 +188,7 @@ def refuse_scope(ledger_id: int) -> None:
 
 
 def _refuse_term(request: Request) -> None:
-    """Nor is there a field for what requests of unbounded ledgers carry."""
+    """Raises IllegalOpException for a request of an unbounded ledger, for whose values v2 packets have no field."""
     if isinstance(request, messages.AddRequest | messages.ReadRequest) and request.term is not None:
         raise IllegalOpException(
             f"a request with term {request.term} of ledger {request.ledger_id} can't be sent in the binary protocol "

@@ -31,9 +31,9 @@ _PIGGYBACK = wire.ReadRequest.ENTRY_PIGGYBACK
 _RECOVERY = wire.AddRequest.RECOVERY_ADD
 _FLAG_TAG = b"\xa0\x06"
 _SCOPE_TAG = b"\xc0\x3e"
-"""Of `ledgerScopeId`, field 1000 of every sub-message with a ledger id."""
+"""The tag of `ledgerScopeId`, field 1000 of every sub-message with a ledger id."""
 _TERM_TAG, _LAFR_TAG, _TRUNCATE, _KNOWN_LAC_TAG = b"\xc8\x3e", b"\xd0\x3e", b"\xd8\x3e\x01", b"\xe0\x3e"
-"""Of fields 1001, 1002 and 1004; 1003 as a whole, which is only there to say yes."""
+"""The tags of fields 1001, 1002 and 1004; field 1003 with its value, since it is sent only if true."""
 
 
 class ProtocolError(Exception):
@@ -90,19 +90,19 @@ def _int64(value: int) -> bytes:
 
 
 def _lower(ledger_id: int) -> bytes:
-    """A ledger's lower half, given its number."""
+    """The lower half of a ledger number."""
     return _int64(ledger_id & _HALF_MASK if ledger_id > MAX_UNSCOPED else ledger_id)
 
 
 def scope_field(ledger_id: int) -> bytes:
-    """What a sub-message ends with: the scope of the ledger with this number, nothing where it has none."""
+    """The encoded scope of the ledger with this number, with which its sub-messages end; empty for scope 0."""
     return _SCOPE_TAG + _size(ledger_id >> 64) if ledger_id > MAX_UNSCOPED else b""
 
 
 def term_fields(
     term: int | None, lafr: int | None = None, *, truncate: bool = False, known_lac: int | None = None
 ) -> bytes:
-    """What stands behind the scope in messages of an unbounded ledger; nothing in those of any other."""
+    """The encoded fields after the scope in messages of an unbounded ledger; empty for other ledgers."""
     return b"".join(
         (
             b"" if term is None else _TERM_TAG + _int64(term),
@@ -119,7 +119,7 @@ class _Halves(TypedDict, total=False):
 
 
 def _halves(ledger_id: int) -> _Halves:
-    """The fields of a sub-message that name the ledger with this number."""
+    """The sub-message fields that identify the ledger with this number."""
     scope_id, lower = halves_of(ledger_id)
     return {"ledgerId": lower, "ledgerScopeId": scope_id} if scope_id else {"ledgerId": lower}
 
@@ -340,7 +340,7 @@ class _NamesLedger(Protocol):
 
 
 def _number(message: _NamesLedger) -> int:
-    """The number of the ledger that a sub-message names."""
+    """The number of the ledger that a sub-message identifies."""
     return number_of(message.ledgerScopeId, message.ledgerId)
 
 

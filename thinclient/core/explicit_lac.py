@@ -3,7 +3,8 @@
 
 Entries carry the LAC of the moment they were sent, so readers learn about the last entries only from later ones. A
 writer that pauses therefore sends an explicit LAC at the next interval, unless the LAC was already sent with an entry
-or explicitly. Once it has said all, and nothing is outstanding, there is nothing to do until its next entry.
+or explicitly. Once the last entry is known to be confirmed and the bookies have been told, nothing is due until its
+next entry.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from bookgate.ledger.ledger_id import NO_ENTRY
 
 
 class ConfirmedWriter(Protocol):
-    """What a writer tells about its last add confirmed."""
+    """A writer, as this rule sees it."""
 
     @property
     def last_add_confirmed(self) -> int:
@@ -23,14 +24,14 @@ class ConfirmedWriter(Protocol):
 
     @property
     def previous_last_add_confirmed(self) -> int:
-        """The LAC before its last move."""
+        """The LAC before it last advanced."""
 
     @property
     def last_add_pushed(self) -> int:
         """The entry sent last."""
 
     def told_lac(self, last_add_confirmed: int) -> Sequence[str]:
-        """The bookies that are to hear of it."""
+        """The bookies to which this LAC is sent."""
 
 
 class ExplicitLacRule:
@@ -40,7 +41,7 @@ class ExplicitLacRule:
         self._known = NO_ENTRY
 
     def due(self, last_add_confirmed: int, previous: int) -> int | None:
-        """The LAC to send now, or None. `previous` is the LAC before its last move: entries have carried it since."""
+        """The LAC to send now, or None. `previous` is the LAC before it last advanced: entries have carried it since."""
         if self._known < previous:
             self._known = previous
             return None
@@ -50,5 +51,5 @@ class ExplicitLacRule:
         return last_add_confirmed
 
     def has_said_all(self, last_add_pushed: int) -> bool:
-        """Whether the entry sent last is known to be confirmed: only another entry changes that."""
+        """Whether the bookies know the entry sent last to be confirmed: only another entry changes that."""
         return self._known >= last_add_pushed

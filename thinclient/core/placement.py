@@ -4,10 +4,10 @@ Any choice of distinct writable bookies is compatible on the wire. A policy only
 correlated failures and how evenly bookies fill up. A policy is a pure function of its candidates and the random numbers
 it draws.
 
-Both policies draw at random, by weight, and put no two copies of an entry on one host while there is another way: each
-window of write-quorum-size neighbours in the ensemble (a ring) spans as many hosts as it can. With
-`RackawarePlacementPolicy` each also spans at least min(write quorum, minimum) racks, or as many as possible unless that
-minimum is enforced. How that is searched for is in `spread`.
+Both policies draw at random, by weight, and put no two copies of an entry on one host if there is another way: each
+window of write-quorum-size neighbours in the ensemble (a ring) spans as many hosts as possible. With
+`RackawarePlacementPolicy` each window also spans at least min(write quorum, minimum) racks, or as many as possible
+unless that minimum is enforced. `spread` has the search.
 
 Sources: docs/protocol/client-protocol.md#choosing-bookies.
 
@@ -50,7 +50,7 @@ class Candidate:
     rack: str = DEFAULT_RACK
     weight: float = 1.0
     host: str = ""
-    """The machine it runs on; empty: one of its own."""
+    """The machine on which it runs; empty: a machine that it shares with no other candidate."""
 
     @property
     def place(self) -> Place:
@@ -68,7 +68,7 @@ class EnsembleRequest:
 
     @classmethod
     def of(cls, metadata: LedgerMetadata) -> EnsembleRequest:
-        """That of a ledger that exists."""
+        """The sizes of an existing ledger."""
         return cls(
             metadata.ensemble_size, metadata.write_quorum_size, metadata.ack_quorum_size, metadata.custom_metadata
         )
@@ -128,10 +128,10 @@ class EnsemblePlacementPolicy(ABC):
         candidates: Sequence[Candidate],
         place_of: Callable[[str], Place],
     ) -> list[str] | None:
-        """An ensemble that pleases the policy strictly more than one that holds entries already.
+        """Finds an ensemble that the policy prefers to one that already holds entries.
 
-        Each place keeps its bookie or gets one from outside the ensemble; of equally good ensembles one with the fewest
-        changes is returned.
+        Each position keeps its bookie or gets one from outside the ensemble; of equally good ensembles, one with the
+        fewest changes is returned.
 
         Args:
             request: The sizes of the ensemble.
@@ -140,8 +140,8 @@ class EnsemblePlacementPolicy(ABC):
             place_of: The place of any bookie.
 
         Returns:
-            The bookie ids; None if the ensemble adheres to the policy, or nothing better can be had. So does a policy
-            that does not tell.
+            The bookie ids; None if the ensemble conforms to the policy, no better one exists, or the policy does not
+            implement this.
         """
         return None
 
@@ -163,7 +163,7 @@ class RackawarePlacementPolicy(EnsemblePlacementPolicy):
         places = [self._of(candidate.place) for candidate in order]
         window = request.write_quorum_size
         for hosts in range(window, 0, -1):
-            # So many racks have as many hosts.
+            # So many racks have at least as many hosts.
             for racks in (goal for goal in self._goals(request) if goal <= hosts):
                 chosen = find_ensemble(places, request.ensemble_size, window, hosts, racks)
                 if chosen is not None:
@@ -202,7 +202,7 @@ class RackawarePlacementPolicy(EnsemblePlacementPolicy):
             changed = [*racks[:index], rack, *racks[index + 1 :]]
             return not missing(changed, window, goal, index)
 
-        # From what a host of its own would leave lacking to the most that windows can lack.
+        # From the lack that a new host would leave to the most that windows can lack.
         for hosts in range(lacking(_NOWHERE), window * window):
             for goal in self._goals(request):
                 for place, bookie_id in order:
@@ -233,11 +233,11 @@ class RackawarePlacementPolicy(EnsemblePlacementPolicy):
         return [ensemble[index] if place is None else free[place].pop(0) for index, place in enumerate(best)]
 
     def _of(self, place: Place) -> Place:
-        """What counts of a place."""
+        """The part of a place that this policy considers."""
         return place
 
     def _may_be(self, drawn: Sequence[Candidate]) -> bool:
-        """Whether the first that were drawn need no search, for there is nothing better."""
+        """Whether the first candidates drawn need no search, because nothing is better."""
         return False
 
     def _usable(self, candidates: Sequence[Candidate]) -> Sequence[Candidate]:
@@ -254,7 +254,7 @@ class RackawarePlacementPolicy(EnsemblePlacementPolicy):
 
 
 class DefaultPlacementPolicy(RackawarePlacementPolicy):
-    """The same as if all bookies were in one rack: over hosts alone."""
+    """Spreads write sets over hosts only, as if all bookies were in one rack."""
 
     def __init__(self, rng: RandomSource, min_racks: int = 2, enforce_min_racks: bool = False) -> None:
         super().__init__(rng, 1)

@@ -13,9 +13,9 @@ remainder is requested again, and an error always concerns the first entry of a 
 on a batch read, or rejects it as a bad request, gets single reads from then on: the caller keeps that set
 (`without_batches`) for as long as it likes. If no replica is left for a run, its first entry is read singly.
 
-In an unbounded ledger a bookie serves a batch up to the LAC that it knows, which in a complete fragment may lie before
-the fragment's end. A single read tells the bookie of that end, a batch can't; so a run that no replica serves as a
-batch is read singly. That an entry is not known to be confirmed is no failure of the bookie.
+In an unbounded ledger a bookie serves a batch up to the LAC that it knows, which in a complete fragment may be below
+the fragment's end. A single read can tell the bookie that end, a batch read can't; so a run that no replica serves as a
+batch is read singly. "Entry not confirmed" does not count as a failure of the bookie.
 
 Events in: `on_entries`, `on_error`, `on_time`, `take`. Effects out: `next_reads` (what to send where), `failure`. Time
 is an argument, in seconds.
@@ -52,7 +52,7 @@ _NO_BATCHES = (BookieHandleNotAvailableException, IncorrectParameterException, P
 """Errors from a bookie that does not support batch reads: most close the connection, some report a bad request."""
 
 _NOT_ITS_FAULT = (*MISSING, DigestMatchException, EntryNotConfirmedException)
-"""Errors after which a bookie is asked for other entries as before."""
+"""Errors after which other entries are still requested from the bookie."""
 
 _ENTRY_OVERHEAD = 200
 """Bytes of memory per entry besides its payload."""

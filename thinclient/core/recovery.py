@@ -15,10 +15,10 @@ The ledger is IN_RECOVERY in the metadata before this begins (the caller has set
 
   A bookie that fails a recovery add is replaced as in writing, but in memory only: the closing write stores the
   fragments (docs/protocol/client-protocol.md#recovery-adds). Until then the ledger's ensembles are those of the start,
-  which hold everything acknowledged, so a recovery that dies loses nothing. It must not have promised anything either:
-  its adds carry L, frozen, and not the current LAC as BookKeeper's do. The current LAC holds only in the ensembles in
+  which hold everything acknowledged, so a recovery that dies loses nothing. Nor may it have promised anything:
+  its adds carry L unchanged, and not the current LAC as BookKeeper's do. The current LAC holds only in the ensembles in
   memory; another recovery, which can't know them, may find an earlier end, and a reader would then have seen a LAC
-  beyond it.
+  beyond that end.
 * *sizing*, only if nothing was added again and L ≥ 0: entry L is read, because its packet contains the ledger's length,
   and the packets seen while fencing may be of later entries.
 * *finished* with last entry and length, or *failed*; then the ledger stays IN_RECOVERY, and recovery can begin again.
@@ -60,7 +60,7 @@ from bookgate.thinclient.core.writing import LedgerWriter, Member, PendingAdd, W
 
 
 class RecoveryState(enum.Enum):
-    """Where a recovery is."""
+    """The states of a recovery."""
 
     FENCING = "fencing reads of the last entry are outstanding"
     READING = "entries are read forward and added again"

@@ -1,12 +1,12 @@
-"""How copies of entries are spread: hosts and racks in the windows of an ensemble, and the search for a good spread.
+"""The spread of copies: hosts and racks in the windows of an ensemble, and the search for a good spread. Pure.
 
-An ensemble is a ring; each window of write-quorum-size neighbours is the write set of some entries. Two copies on one
-host are lost together, as those in one rack are, so a host counts as at least as near as a rack: first every window
-spans as many hosts as can be, then as many racks as wanted. A host lies in one rack: bookies of one host name in
-different racks, as a mapping may have it, are of different hosts.
+An ensemble is a ring; each window of write-quorum-size neighbours is the write set of some entries. Copies on one host
+are lost together, like those in one rack, so hosts come first: every window spans as many hosts as possible, then as
+many racks as wanted. A host is in one rack: bookies with the same host name in different racks, which a mapping may
+produce, count as different hosts.
 
-Bookies at one place are alike here, and so are places of a rack with equally many bookies of which none is used yet.
-The searches try one of what is alike, which keeps them short whatever the number of bookies. Pure.
+Bookies at one place are interchangeable, and so are places of a rack with equally many bookies of which none is used
+yet. The searches try only one of several interchangeable places, which keeps them short whatever the number of bookies.
 """
 
 from __future__ import annotations
@@ -19,41 +19,42 @@ _SEARCH_LIMIT = 20_000
 
 
 class Place(NamedTuple):
-    """Where a bookie is."""
+    """The rack and host of a bookie."""
 
     rack: str
     host: str
 
 
 class Lack(NamedTuple):
-    """How many hosts, and racks, all windows of an ensemble lack together. Less is better, of hosts first."""
+    """The number of hosts and of racks that all windows of an ensemble lack in total. Fewer is better, hosts first."""
 
     hosts: int
     racks: int
 
 
 def lack_of(places: Sequence[Place], window: int, wanted_racks: int) -> Lack:
-    """What all windows of an ensemble lack."""
+    """The hosts and racks that the windows of an ensemble lack in total."""
     racks = [place.rack for place in places]
     return Lack(missing(places, window, window), missing(racks, window, wanted_racks))
 
 
 def missing(members: Sequence[Hashable], window: int, wanted: int, index: int | None = None) -> int:
-    """How many kinds all windows of the ring lack together; 0 where each spans as many as wanted."""
+    """The number of distinct members that all windows of the ring lack in total; 0 if each spans as many as wanted."""
     return sum(max(0, wanted - count) for count in kinds_in_windows(members, window, index))
 
 
 def kinds_in_windows(members: Sequence[Hashable], window: int, index: int | None = None) -> list[int]:
-    """The number of kinds in each window of the ring, or only in the windows that contain position `index`."""
+    """The number of distinct members in each window of the ring, or only in the windows that contain position `index`."""
     size = len(members)
     starts = range(size) if index is None else {(index - offset) % size for offset in range(window)}
     return [len({members[(start + offset) % size] for offset in range(window)}) for start in starts]
 
 
 def find_ensemble(order: Sequence[Place], size: int, window: int, hosts: int, racks: int) -> list[int] | None:
-    """Positions in `order` that form an ensemble whose windows all span as many hosts and racks; None if none is found.
+    """Positions in `order` that form an ensemble whose windows all span this many hosts and racks; None if none is
+    found.
 
-    Earlier ones are preferred.
+    Earlier positions are preferred.
     """
     if len({*order}) < hosts or len({place.rack for place in order}) < racks:
         return None
@@ -105,7 +106,7 @@ class _Search:
         return sorted(found, key=lambda option: (option[1] in neighbours, option[1].rack in racks, option[0]))
 
     def _fits(self) -> bool:
-        """Whether the windows completed by the last choice span enough."""
+        """Whether the windows completed by the last choice span enough hosts and racks."""
         if len(self._places) == self._size:
             return self._suffice(self._places)
         last = self._places[-self._window :]
@@ -118,7 +119,7 @@ class _Search:
 
 
 def different(free: Mapping[Place, int], used: set[Place]) -> Iterator[Place]:
-    """The places with a free bookie, one of those that are alike; see the module."""
+    """The places with a free bookie, only one of several interchangeable ones; see the module."""
     seen = set[tuple[str, int]]()
     for place, count in free.items():
         if not count:
@@ -133,19 +134,19 @@ def different(free: Mapping[Place, int], used: set[Place]) -> Iterator[Place]:
 def improve(
     places: Sequence[Place], window: int, wanted_racks: int, free: Mapping[Place, int]
 ) -> list[Place | None] | None:
-    """The places to which the fewest members have to go so that the windows lack as little as possible.
+    """Finds the fewest moves of members after which the windows lack as little as possible.
 
-    `free` says how many bookies of each place may be chosen.
+    `free` is the number of bookies that may be chosen at each place.
 
     Returns:
-        For each position its new place, or None where the bookie stays; None if nothing is better than before.
+        For each position its new place, or None if the bookie stays; None if no move improves the ensemble.
     """
     return _Improvement(places, window, wanted_racks, free).run()
 
 
 class _Improvement:
-    """Changes of one position are tried first, then of two, and so on, until nothing avoidable is lacking or the steps
-    are used up.
+    """Tries moves of one position first, then of two, and so on, until only the unavoidable is lacking or the search
+    limit is reached.
     """
 
     def __init__(self, places: Sequence[Place], window: int, wanted_racks: int, free: Mapping[Place, int]) -> None:
@@ -193,6 +194,6 @@ class _Improvement:
 
 
 def _unavoidable(places: set[Place], size: int, window: int, wanted_racks: int) -> Lack:
-    """What no choice among these places can do without."""
+    """The hosts and racks that any choice among these places lacks."""
     racks = len({place.rack for place in places})
     return Lack(size * max(0, window - len(places)), size * max(0, wanted_racks - racks))

@@ -316,7 +316,7 @@ class TailSteps:
             self._resume_at = now + self._pause
 
     def on_nothing_there(self, now: float) -> None:
-        """The bookies hold nothing of the ledger yet, or don't know it to be confirmed."""
+        """The bookies hold nothing of the ledger yet, or do not know the entry to be confirmed."""
         self._failing_since = None
         self._on(TailEvent.WAITED)
         self._resume_at = now + self._interval

@@ -57,7 +57,7 @@ FATAL_ERRORS = (LedgerFencedException, UnauthorizedAccessException, IllegalOpExc
 
 
 class WriterState(enum.Enum):
-    """What a writer's ledger is in."""
+    """The states of a writer's ledger."""
 
     STEADY = "adds are confirmed as their ack quorums are reached"
     CHANGE_WANTED = "members have failed, and the caller has to begin a change; nothing is confirmed"
