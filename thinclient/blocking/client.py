@@ -247,20 +247,20 @@ class RecordWriter(RecordWriterFacade):
         """Appends a record. Concurrent calls share entries, in the order of the calls.
 
         Args:
-            record: Its bytes; it may be empty.
+            record: The record's bytes; may be empty.
 
         Returns:
-            Where it lies, once its entry is acknowledged.
+            The position of the record, once its entry is acknowledged.
 
         Raises:
-            IncorrectParameterException: It is no bytes, or larger than an entry may be.
+            IncorrectParameterException: The record is not bytes, or larger than an entry may be.
             LedgerClosedException: The writer was closed.
             BKException: As `WriteHandle.append`.
         """
         return self._run(self._asynchronous.append(record))
 
     def flush(self) -> None:
-        """Sends what has been gathered and waits until all records are acknowledged or have failed."""
+        """Sends the current batch and waits until all records are acknowledged or have failed."""
         self._run(self._asynchronous.flush())
 
     def close(self) -> None:
@@ -448,7 +448,7 @@ class ReadHandle(ReadHandleFacade):
         Raises:
             NoSuchEntryException: The bookies hold no such entry yet.
             NoSuchLedgerExistsException: The bookies hold nothing of the ledger yet.
-            BKException: No bookie gave a valid response; the retained error of theirs.
+            BKException: No bookie gave a valid response; the retained one of their errors.
         """
         return self._run(self._asynchronous.read_last_confirmed_and_entry(entry_id, timeout, parallel))
 
@@ -506,14 +506,14 @@ class ReadHandle(ReadHandleFacade):
         In a ledger without a codec (`bookgate.codec` in its custom metadata) each entry is one record.
 
         Raises:
-            PayloadCodecException: The codec is not known here, or an entry is not of it.
-            IllegalOpException: The library of its compression is not installed.
+            PayloadCodecException: This version does not support the codec, or an entry is not encoded with it.
+            IllegalOpException: The library for its compression is not installed.
             BKException: As `read_batches`.
         """
         return iterate(self._thread, self._asynchronous.read_records_batches(first, last, max_entries))
 
     def tail_records(self, from_entry: int = 0) -> Generator[Record, None, None]:
-        """Yields records from those of `from_entry` on as they are confirmed. See `tail_batches`."""
+        """Yields records from entry `from_entry` on as they are confirmed. See `tail_batches`."""
         return flat(self.tail_records_batches(from_entry))
 
     def tail_records_batches(self, from_entry: int = 0, max_entries: int = 1000) -> Generator[list[Record], None, None]:

@@ -1,6 +1,6 @@
-"""How applications append: one entry, one without waiting, or many; the same for every writer that numbers entries.
+"""The append methods of applications: one entry, one without waiting, or many; for every writer that assigns entry ids.
 
-Not its job: what an append is (the writers), what bounds them (`in_flight_window`).
+Not its job: performing an append (the writers), limiting appends (`in_flight_window`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Payload = bytes | bytearray | memoryview
 _Add = TypeVar("_Add")
 
 _APPENDS_A_TURN = 128
-"""Bulk appends between two turns of the event loop, so that responses are processed while requests are sent."""
+"""Bulk appends before the event loop gets control, so that responses are processed while requests are sent."""
 
 
 class Appending(ABC, Generic[_Add]):
@@ -105,11 +105,11 @@ class Appending(ABC, Generic[_Add]):
 
     @abstractmethod
     def _begin_with_future(self, payload: bytes) -> asyncio.Future[int]:
-        """The same, with a future of the entry id."""
+        """Like `_begin`; returns a future of the entry id."""
 
     @abstractmethod
     async def _confirmed(self, add: _Add | None) -> int:
-        """Waits until an add without a future is confirmed; returns its id, without an add the last one pushed."""
+        """Waits until an add without a future is confirmed; returns its id, or without an add the last id sent."""
 
 
 def payload_bytes(payload: object) -> bytes:

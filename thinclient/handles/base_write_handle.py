@@ -98,7 +98,7 @@ class BaseWriteHandle:
         self._add_timeout = context.config.add_timeout_seconds
         self._lost = False
         self.made_at = made_at()
-        """Which line of the application made it, for the warning that it was not closed."""
+        """The line of the application that created the handle, for the warning that it was not closed."""
         self._closing: asyncio.Task[None] | None = None
 
     def _make_writer(self, record: LedgerRecord, rules: WriterRules) -> LedgerWriter:
@@ -394,7 +394,7 @@ class BaseWriteHandle:
         finally:
             self._ended(failed)
 
-    # Changes of the ensemble, and the end
+    # Ensemble changes, and the end of the ledger
 
     def _on_changed(self, changed: Changed) -> None:
         self._aim()
@@ -413,7 +413,7 @@ class BaseWriteHandle:
             self._ended(changed.failed)
 
     def _aim(self) -> None:
-        """Recomputes where the adds of each index are sent, and which sinks take their responses."""
+        """Recomputes where the adds of each index are sent, and which sinks receive their responses."""
         pool, known = self._context.pool, {target[0]: target for target in self._targets}
         self._targets = [
             known.get(member)
@@ -467,6 +467,6 @@ class BaseWriteHandle:
 
 
 def _take_error(closing: asyncio.Task[None]) -> None:
-    """A close whose callers were all cancelled fails without a word: the next caller is told."""
+    """Retrieves the error of a close whose callers were all cancelled; the next caller of `close` gets it."""
     if not closing.cancelled():
         closing.exception()

@@ -1,4 +1,4 @@
-"""What the handles of one client share."""
+"""The state that the handles of one client share, and conversions that they have in common."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from bookgate.thinclient.placement.quarantine import BookieHealth
 
 
 class Closeable(Protocol):
-    """What a client has to end when it is closed: a writer, a reader, a watch."""
+    """Something that a client ends when it is closed: a writer, a reader, a watch."""
 
     def client_closed(self, error: BKException) -> None:
-        """Whoever waits for it gets the error."""
+        """Ends the object; callers that wait for it get the error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,33 +46,36 @@ class ClientContext:
     metrics: ClientMetrics
     health: BookieHealth
     active_handles: WeakKeyDictionary[Closeable, None] = field(default_factory=WeakKeyDictionary)
-    """The oldest first."""
+    """The handles in use, oldest first."""
     read_health: ReadHealth = field(default_factory=ReadHealth)
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerSecrets:
-    """What a ledger's password gives: the key for the bookies and the digest of its entries."""
+    """The values derived from a ledger's password: the master key for the bookies, and the digest of the entries."""
 
     master_key: bytes
     digest: Digest
 
     @classmethod
     def of(cls, metadata: LedgerMetadata, password: bytes, config: ClientConfig) -> LedgerSecrets:
-        """The oldest metadata name no digest type; the settings do, then."""
+        """Derives the secrets. The oldest metadata have no digest type; the digest type of the settings is then used."""
         digest_type = metadata.digest_type or DigestType[config.undeclared_digest_type.upper()]
         return cls(ledger_master_key(password), digest_for(digest_type, password))
 
 
 def secrets_of(record: LedgerRecord, password: bytes, config: ClientConfig) -> LedgerSecrets:
-    """Raises UnauthorizedAccessException for a wrong password, IllegalOpException for a scope in protocol v2."""
+    """The secrets of a ledger.
+
+    Raises UnauthorizedAccessException for a wrong password, IllegalOpException for a scope in protocol v2.
+    """
     check_protocol(record.ledger_id, config)
     record = unlocked(record, password, config)
     return LedgerSecrets.of(record.metadata, config.password_of(record.ledger_id.number, password), config)
 
 
 def unlocked(record: LedgerRecord, password: bytes, config: ClientConfig) -> LedgerRecord:
-    """The record with its password, where that was withheld. Raises UnauthorizedAccessException for a wrong one."""
+    """The record with its password, if the gateway withheld that. Raises UnauthorizedAccessException for a wrong one."""
     if not isinstance(password, bytes):
         raise IncorrectParameterException(f"password is bytes, not {type(password).__name__}: encode it")
     try:
@@ -83,7 +86,7 @@ def unlocked(record: LedgerRecord, password: bytes, config: ClientConfig) -> Led
 
 
 def ledger_id_of(ledger_id: int | LedgerId | UUID, scope_id: int = 0) -> LedgerId:
-    """An id as applications may give it. Raises IncorrectParameterException."""
+    """Converts any form in which applications may give an id. Raises IncorrectParameterException."""
     if isinstance(ledger_id, bool) or not isinstance(ledger_id, int | LedgerId | UUID):
         raise IncorrectParameterException(f"ledger_id is a number, a LedgerId or a UUID, not {ledger_id!r}")
     try:
@@ -98,7 +101,7 @@ def ledger_id_of(ledger_id: int | LedgerId | UUID, scope_id: int = 0) -> LedgerI
 
 
 def check_protocol(ledger_id: LedgerId, config: ClientConfig) -> None:
-    """Raises IllegalOpException for a scope in a client of protocol v2, which can't carry it."""
+    """Raises IllegalOpException for a scoped ledger in a client of protocol v2, which has no scopes."""
     if ledger_id.scope_id and config.wire_protocol != V3:
         raise IllegalOpException(
             f"ledger {ledger_id} has a scope, which protocol v2 does not carry; use a client with wire_protocol v3"
@@ -106,7 +109,7 @@ def check_protocol(ledger_id: LedgerId, config: ClientConfig) -> None:
 
 
 def check_terms(config: ClientConfig) -> None:
-    """Raises IllegalOpException in a client of protocol v2, which carries no terms."""
+    """Raises IllegalOpException in a client of protocol v2, which has no terms."""
     if config.wire_protocol != V3:
         raise IllegalOpException("unbounded ledgers need wire_protocol v3: v2 carries no terms")
 
@@ -114,7 +117,7 @@ def check_terms(config: ClientConfig) -> None:
 def status_error(
     status: int, bookie_id: str, ledger_id: LedgerId, what: str, default: type[BKException] = ReadException
 ) -> BKException:
-    """The error for a bookie's answer that is not OK; `default` where the operation decides."""
+    """The exception for a bookie's response with an error status; `default` for statuses that depend on the operation."""
     try:
         name = Status(status).name
     except ValueError:

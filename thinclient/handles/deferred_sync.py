@@ -1,7 +1,7 @@
-"""Adds that need not be durable when they are answered, and who may have forgotten some of them.
+"""Deferred sync: adds that need not be durable when acknowledged, and the bookies that may have lost some of them.
 
-A bookie that was restarted has lost what it had not synced, and answers a force well all the same. The client sees
-that its connection was lost: then what was stored over it and not forced can't be counted on (P1).
+A restarted bookie has lost its unsynced entries, and still responds to a force with success. The client sees that the
+connection was lost: entries stored over it and not yet forced are then not relied upon (P1).
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from bookgate.thinclient.bookies.pool import BookiePool
 
 
 class UnforcedAdds:
-    """Encodes the adds of one ledger with deferred sync, and remembers the connections that they began on."""
+    """Encodes the adds of one ledger with deferred sync, and remembers the connections on which they began."""
 
     def __init__(self, pool: BookiePool, ledger_id: int, master_key: bytes, ensemble: Iterable[str]) -> None:
         self._encoder = AddRequestEncoder(ledger_id, master_key, write_flags=DEFERRED_SYNC)
         self._connections = {bookie_id: pool.connection(bookie_id, ledger_id) for bookie_id in ensemble}
         self._losses: dict[str, int] | None = None
-        """Connections lost by bookie when the first add that is not forced began; None: there is no such add."""
+        """Number of lost connections by bookie when the first add not yet forced began; None if there is no such add.
+        """
 
     def encode(self, txn_id: int, entry_id: int, body: bytes) -> bytes:
         """The frame of one add."""
@@ -31,16 +32,16 @@ class UnforcedAdds:
         return self._encoder.encode(txn_id, entry_id, body)
 
     def may_have_forgotten(self, bookie_id: str) -> bool:
-        """The bookie's connection was lost since an add began that is not forced yet."""
+        """Whether the connection to the bookie was lost since the first add not yet forced began."""
         return self._losses is not None and self._connections[bookie_id].losses != self._losses[bookie_id]
 
     def forced(self) -> None:
-        """Everything that has begun is durable."""
+        """All adds begun so far are durable."""
         self._losses = None
 
 
 def forgotten(ledger_id: LedgerId, bookie_id: str, last_forced: int) -> WriteException:
-    """The error of a ledger that has lost count of what its bookies hold."""
+    """The error of a ledger with a bookie that may have lost acknowledged entries."""
     return WriteException(
         f"ledger {ledger_id} takes no more entries: the connection to bookie {bookie_id} was lost while entries were "
         "not forced, and a bookie that was restarted has them no more. Everything up to entry "

@@ -1,9 +1,10 @@
-"""Runs the ensemble changes of one writer: placement, the compare-and-set, and the way back into `core.writing`.
+"""Runs the ensemble changes of one writer: placement, the compare-and-set, and the result for `core.writing`.
 
-One task while a change runs. Metadata out of reach is tried again until `ensemble_change_timeout_seconds`; appends wait
-for so long, then the ledger ends with MetaStoreException (what was stored meanwhile does no harm: recovery reads either
-ensemble). A bookie that failed this ledger is not chosen again for `failed_bookie_interval_seconds`. Members that could
-not be replaced are tried again after that interval, or replaced if there is a bookie by then.
+One task runs during a change. While the metadata store is unreachable the change is repeated until
+`ensemble_change_timeout_seconds`; appends wait that long, then the ledger ends with MetaStoreException (a change that
+was stored anyway does no harm: recovery reads either ensemble). A bookie that failed this ledger is not chosen again
+for `failed_bookie_interval_seconds`. Members that could not be replaced are tried again after that interval, or
+replaced if a bookie is available by then.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 
 def writer_rules(config: ClientConfig, deferred_sync: bool = False) -> WriterRules:
-    """What the settings say about failures."""
+    """The writer's rules for failures according to the settings."""
     return WriterRules(
         config.delay_ensemble_change, config.require_replacement, config.max_ensemble_changes, deferred_sync
     )
@@ -40,7 +41,10 @@ async def find_replacements(
     failed: Failures,
     avoid: set[str],
 ) -> dict[int, str]:
-    """Bookies for the failed ones, as far as there are any. Raises MetaStoreException when discovery has no answer."""
+    """Chooses replacements for failed bookies, as far as bookies are available.
+
+    Raises MetaStoreException if discovery does not respond.
+    """
     members = list(ensemble)
     found: dict[int, str] = {}
     request = EnsembleRequest.of(record.metadata)
@@ -55,7 +59,7 @@ async def find_replacements(
 
 
 class RecentFailures:
-    """Bookies that failed a short while ago."""
+    """The bookies that failed recently."""
 
     def __init__(self, interval: float, clock: Callable[[], float]) -> None:
         self._interval = interval
@@ -67,7 +71,7 @@ class RecentFailures:
 
     @property
     def bookies(self) -> set[str]:
-        """Those of the last interval."""
+        """The bookies that failed within the last interval."""
         since = self._clock() - self._interval
         self._failed_at = {bookie: at for bookie, at in self._failed_at.items() if at > since}
         return set(self._failed_at)
@@ -85,7 +89,7 @@ class EnsembleChanger:
         failed: Callable[[BKException], None],
     ) -> None:
         self.record = record
-        """The newest metadata this writer knows."""
+        """The newest metadata that this writer knows."""
         self._context = context
         self._writer = writer
         self._changed = changed
@@ -98,12 +102,12 @@ class EnsembleChanger:
         self._stopped = False
 
     def start(self) -> None:
-        """Deals with the writer's failed members, now or after the change that runs."""
+        """Replaces the writer's failed members, now or after the current change."""
         if self._task is None and not self._stopped:
             self._task = self._loop.create_task(self._run())
 
     def stop(self) -> None:
-        """No change from now on."""
+        """Starts no change from now on."""
         self._stopped = True
         if self._retry is not None:
             self._retry.cancel()
@@ -136,7 +140,7 @@ class EnsembleChanger:
             )
         except BKException as error:
             self._failed(error)
-        except Exception as error:  # a driver's own: the application must hear of it, not the event loop
+        except Exception as error:  # an error of a driver: for the application, not for the event loop
             log_bug(_log, "ensemble_change", error, state="failed", ledger=self.record.ledger_id)
             self._failed(WriteException(f"ledger {self.record.ledger_id}: the ensemble could not be changed: {error}"))
         finally:
@@ -161,7 +165,7 @@ class EnsembleChanger:
         self._retry_later()
 
     async def _store(self, failed: Failures) -> None:
-        """Until it is stored; the caller's timeout is the end of it."""
+        """Repeats the change until it is stored; the caller's timeout limits it."""
         retries = self._context.config.retries
         pauses = doubling(retries.ensemble_change_first_pause_seconds, retries.ensemble_change_longest_pause_seconds)
         while True:
@@ -213,13 +217,13 @@ class EnsembleChanger:
             self._task = self._loop.create_task(self._try_again())
 
     async def _try_again(self) -> None:
-        """Replaces members that are out if there are bookies now, else has them written to again."""
+        """Replaces failed members if bookies are available now, else writes to them again."""
         try:
             ensemble = self._writer.ensemble
             out = {i: b for i, b in enumerate(ensemble) if b in self._writer.failed_bookies}
             avoid = self._failures.bookies | set(out.values())
             found = await find_replacements(self._context, self.record, ensemble, out, avoid)
-        except Exception as error:  # also a policy's own
+        except Exception as error:  # including errors of a policy
             log_event(_log, "ensemble_not_changed", ledger=self.record.ledger_id, error=error)
             self._retry_later()
             found = {}
@@ -228,7 +232,7 @@ class EnsembleChanger:
             self._task = None
         if found and not self._writer.changing:
             self._writer.want_change()
-        if self._writer.change_wanted:  # perhaps since another bookie has failed meanwhile
+        if self._writer.change_wanted:  # another bookie may have failed meanwhile
             self.start()
         elif out:
             resend = [again for index in out for again in self._writer.readmit(index)]

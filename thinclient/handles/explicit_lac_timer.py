@@ -1,7 +1,7 @@
-"""Sends a writer's last add confirmed at intervals (`core.explicit_lac` says when) to the bookies that it names.
+"""Sends a writer's last add confirmed at intervals, when `core.explicit_lac` requires it, to the bookies that it names.
 
-States: idle (all was said; no timer) → running, by `start` with the next entry → idle. The answers are counted and
-change nothing: a bookie that missed it hears of the next. Durability is not its job.
+States: idle (nothing to send; no timer) → running, by `start` with the next entry → idle. Responses are only counted: a
+bookie that missed one LAC receives the next. Not its job: durability.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from bookgate.thinclient.handles.context import ClientContext, LedgerSecrets
 
 
 class ExplicitLacTimer:
-    """Of one writer; `stop` ends it for good."""
+    """The timer of one writer; `stop` ends it for good."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class ExplicitLacTimer:
         secrets: LedgerSecrets,
         metadata: LedgerMetadata,
     ) -> None:
-        """`writer` is a method of the handle: the timer keeps it, and the client with it can end both."""
+        """`writer` is a method of the handle: it keeps the handle alive, so that closing the client can end both."""
         self._context = context
         self._writer = writer
         self._number = number
@@ -42,10 +42,10 @@ class ExplicitLacTimer:
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self.idle = True
-        """`start` is to be called with the next entry."""
+        """If true, `start` must be called with the next entry."""
 
     def start(self) -> None:
-        """An entry is sent."""
+        """Starts the timer; called when an entry is sent."""
         self.idle = False
         self._timer = self._loop.call_later(self._context.config.explicit_lac_interval_seconds, self._tick)
 
@@ -79,7 +79,7 @@ class ExplicitLacTimer:
 
 @dataclass(slots=True)
 class _Written:
-    """What is still to be heard of one explicit LAC."""
+    """The responses to one explicit LAC that are still outstanding."""
 
     context: ClientContext
     acks_missing: int

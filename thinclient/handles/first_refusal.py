@@ -1,13 +1,14 @@
-"""What it means when a bookie refuses the first entries of a ledger that was created just now.
+"""Explains why a bookie rejects the first entries of a newly created ledger.
 
-Nothing was acknowledged yet, and nobody but its writer is expected to know the ledger. If its metadata are still as the
-writer knows them, no other client has recovered it, and the bookie holds another ledger of this id: of another key,
-which somebody made there ahead of the id counter, or one fenced, from before the metadata store was put back. The
-application has the id already, so that another one can't be taken in silence: it is told to create another ledger.
-A bookie that refuses how the client authenticates says nothing of ids, and the application hears just that.
+Nothing is acknowledged yet, and only the writer is expected to know the ledger. If its metadata are still as the writer
+knows them, no other client has recovered it, so the bookie holds another ledger with this id: one with another master
+key, which somebody created there ahead of the id counter, or a fenced one from before the metadata store was restored.
+The application already has the id, so the client can't silently take another one: the error asks the application to
+create another ledger. If the bookie rejects the client's authentication, this says nothing about ids, and the
+application gets that error unchanged.
 
-Asked for after the refusal only; a ledger that is not refused costs nothing. Not its job: an earlier ledger of the same
-key that was never fenced, which bookies can't tell from this one.
+The check runs only after a rejection. Not its job: an earlier ledger with the same key that was never fenced, which
+bookies can't distinguish from this one.
 """
 
 from __future__ import annotations
@@ -33,12 +34,14 @@ REFUSALS = (UnauthorizedAccessException, LedgerFencedException)
 
 
 async def explained(context: ClientContext, record: LedgerRecord, error: BKException, *, id_given: bool) -> BKException:
-    """The error for the application: a more telling one if the ledger is still its writer's alone, else `error`.
+    """The error for the application: a more specific one if only the writer has changed the ledger, else `error`.
 
     Args:
-        record: What the writer knows of the ledger.
-        error: The bookie's refusal, one of `REFUSALS`.
-        id_given: The application chose the id; a ledger whose id the cluster gave is deleted if its key is refused.
+        context: The client's context.
+        record: The metadata that the writer knows.
+        error: The bookie's error, one of `REFUSALS`.
+        id_given: The application chose the id; if the cluster assigned it and the key is rejected, the ledger is
+            deleted.
     """
     try:
         stored = await context.ledger_manager.read(record.ledger_id)

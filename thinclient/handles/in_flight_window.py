@@ -1,10 +1,10 @@
-"""How much a writer may have under way: the bound on a ledger's memory.
+"""Limits the outstanding adds of a writer, and so the memory of a ledger.
 
-Two counts, each of entries and bytes. *In flight* is what the application was not yet told about; it is bounded by the
-configured limits. *Retained* is what some bookie has neither answered nor failed for; an entry can be acknowledged and
-still be retained by a slow bookie, so this is bounded too, at twice the limits: a writer runs ahead of its slowest
-bookie by so much and no further. Room is handed out in the order of asking. One entry larger than the byte limit
-passes when nothing else is under way.
+It counts entries and bytes twice. *In flight* are entries whose result the application does not have yet; the
+configured limits apply to them. *Retained* are entries to which some bookie has neither responded nor failed. An
+acknowledged entry can still be retained because of a slow bookie, so these are limited too, to twice the configured
+limits: that is how far a writer gets ahead of its slowest bookie. Capacity is granted in the order of the requests. One
+entry larger than the byte limit is admitted when no other is outstanding.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _RETAINED_FACTOR = 2
 
 
 class InFlightWindow:
-    """Counts and bounds the adds of one ledger. Sizes are payload bytes."""
+    """Counts and limits the adds of one ledger. Sizes are payload bytes."""
 
     def __init__(self, max_entries: int, max_bytes: int) -> None:
         self._max_entries = max_entries
@@ -34,21 +34,21 @@ class InFlightWindow:
         self._idle: asyncio.Future[None] | None = None
 
     def try_enter(self, size: int) -> bool:
-        """Takes room for an entry if there is some and nobody waits."""
+        """Takes capacity for an entry if there is enough and nobody waits."""
         if self._waiters or not self._fits(size):
             return False
         self.enter(size)
         return True
 
     def enter(self, size: int) -> None:
-        """Counts an entry, whether there is room or not."""
+        """Counts an entry, whether or not there is capacity."""
         self.entries += 1
         self.bytes += size
         self.retained_entries += 1
         self.retained_bytes += size
 
     async def wait_to_enter(self, size: int) -> None:
-        """Waits for room and takes it. Raises what `fail` was called with."""
+        """Waits for capacity and takes it. Raises the error passed to `fail`."""
         if self.try_enter(size):
             return
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -56,7 +56,7 @@ class InFlightWindow:
         await self._turn(waiter, size)
 
     async def _turn(self, waiter: asyncio.Future[None], size: int) -> None:
-        """Waits; room that came together with a cancellation is given back."""
+        """Waits; capacity granted at the same time as a cancellation is returned."""
         try:
             await waiter
         except asyncio.CancelledError:
@@ -76,13 +76,13 @@ class InFlightWindow:
             self._idle.set_result(None)
 
     async def wait_until_idle(self) -> None:
-        """Waits until nothing is in flight, handed-out room included. For one caller, once."""
+        """Waits until nothing is in flight, including granted capacity. For one caller, once."""
         if self.entries:
             self._idle = asyncio.get_running_loop().create_future()
             await self._idle
 
     def retain(self, size: int) -> None:
-        """An entry that was released goes to a bookie again."""
+        """An entry that was released is sent to a bookie again."""
         self.retained_entries += 1
         self.retained_bytes += size
 
@@ -95,7 +95,7 @@ class InFlightWindow:
             self._hand_out()
 
     def fail(self, error: BKException) -> None:
-        """Ends the waiting of everyone."""
+        """Ends all waits with an error."""
         waiters, self._waiters = self._waiters, deque()
         for _, waiter in waiters:
             if not waiter.done():
@@ -117,7 +117,7 @@ class InFlightWindow:
 
 
 class OrderedWindow(InFlightWindow):
-    """Hands out room to the lowest entry id first, and to the one that all others wait for though there is none."""
+    """Grants capacity to the lowest entry id first, and to the id for which all others wait even beyond the limits."""
 
     def __init__(self, max_entries: int, max_bytes: int, lowest_missing: Callable[[], int]) -> None:
         super().__init__(max_entries, max_bytes)
@@ -126,7 +126,7 @@ class OrderedWindow(InFlightWindow):
         self._turns = itertools.count()
 
     async def wait_for(self, entry_id: int, size: int) -> None:
-        """As `wait_to_enter`, for the entry of this id."""
+        """Like `wait_to_enter`, for the entry with this id."""
         if entry_id == self._lowest_missing() or (not self._ordered and self._fits(size)):
             self.enter(size)
             return
@@ -145,14 +145,14 @@ class OrderedWindow(InFlightWindow):
         self.hand_out()
 
     def fail(self, error: BKException) -> None:
-        """Ends the waiting of everyone."""
+        """Ends all waits with an error."""
         ordered, self._ordered = self._ordered, []
         for *_, waiter in ordered:
             if not waiter.done():
                 waiter.set_exception(error)
 
     def hand_out(self) -> None:
-        """Lets in who may; to be called when the lowest missing entry has changed."""
+        """Admits waiting entries; must be called when the lowest missing entry has changed."""
         while self._ordered:
             entry_id, _, size, waiter = self._ordered[0]
             if not waiter.done() and entry_id != self._lowest_missing() and not self._fits(size):

@@ -1,7 +1,7 @@
-"""Asking bookies how far a ledger may be read: carries out `TryLastConfirmedRead` and `LongPollRead` of the core.
+"""Reads the LAC from bookies: carries out `TryLastConfirmedRead` and `LongPollRead` of the core.
 
-Answers that come after a call has ended still tell a LAC: `learn` hears of it. A long poll that is no longer wanted
-stays with its bookie until that answers, at most for the time given; what it answers is heard and no more.
+Responses that arrive after a call has ended still contain a LAC, which is passed to `learn`. A cancelled long poll
+stays at its bookie until that responds, at most for the given time; only the LAC of that response is used.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from bookgate.thinclient.core.tailing import LastConfirmedAndEntry, LongPollRead
 from bookgate.thinclient.handles.context import ClientContext, LedgerSecrets, status_error
 
 Learn = Callable[[int], None]
-"""Hears a LAC that a bookie told."""
+"""Called with each LAC that a bookie reports."""
 
 _NOTHING_CONFIRMED = (Status.ENOENTRY, Status.ENOLEDGER, Status.ENOTCONFIRMED)
-"""A valid answer of a bookie that holds nothing, or in an unbounded ledger nothing that it knows to be confirmed."""
+"""Valid responses of a bookie that holds no entry, or in an unbounded ledger none that it knows to be confirmed."""
 
 
 async def try_read_last_confirmed(
     context: ClientContext, record: LedgerRecord, secrets: LedgerSecrets, known: int, learn: Learn
 ) -> int:
-    """The first LAC above `known` that a bookie tells, else the best known once all have answered.
+    """The first LAC above `known` that a bookie reports, else the highest known once all have responded.
 
-    Raises LedgerRecoveryException when no bookie gives a valid answer, UnauthorizedAccessException.
+    Raises LedgerRecoveryException if no bookie gives a valid response, UnauthorizedAccessException.
     """
     read = TryLastConfirmedRead(record.ledger_id, record.metadata, known)
     loop = asyncio.get_running_loop()
@@ -67,7 +67,7 @@ async def try_read_last_confirmed(
 
 
 class LongPoll:
-    """One wait for an entry above the LAC. Await `result`; `cancel` it when it is no longer wanted."""
+    """One wait for an entry above the LAC. Await `result`; `cancel` it if it is not needed any more."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class LongPoll:
         timeout: float | None = None,
         parallel: bool = False,
     ) -> None:
-        """Starts it. `timeout`: seconds for which each bookie may hold its answer back."""
+        """Starts the wait. `timeout`: seconds for which each bookie may delay its response."""
         config = context.config
         self._context = context
         self._record = record
@@ -132,7 +132,7 @@ class LongPoll:
             timeout_ms=int(self._timeout * 1000),
             piggyback=True,
         )
-        # The bookie may take all of the time given; only then does the time for an answer begin.
+        # The bookie may use the whole timeout; the time for its response starts only then.
         deadline = self._loop.time() + self._timeout + self._context.config.read_timeout_seconds
         connection = pool.connection(bookie_id, ledger_id)
         frame = encode_request(request)
@@ -160,9 +160,9 @@ class LongPoll:
 def _lac_and_entry(
     response: Response | None, bookie_id: str, record: LedgerRecord, secrets: LedgerSecrets, wanted: int | None
 ) -> tuple[int, Entry | None]:
-    """What an answer to a read of entry -1 tells; the entry if it is the one wanted.
+    """The LAC in the response to a read of entry -1, and the entry if it is the wanted one.
 
-    A bookie that does not know long polls answers with its last entry, under id -1: only the LAC in it counts.
+    A bookie without long polls responds with its last entry, under id -1: only the LAC in it counts.
     """
     if not isinstance(response, ReadResponse) or response.status != EOK:
         status = Status.EBADREQ if response is None else response.status

@@ -1,14 +1,15 @@
-"""What a reader of a ledger knows: the metadata, how far may be read, and how both move on.
+"""A reader's knowledge of a ledger: the metadata, the LAC, and how both advance.
 
-The *last add confirmed* (LAC) is that of a closed ledger's end, else the greatest that metadata, bookies and entries
-have told so far; it never falls. While a view listens, newer metadata replace the older ones. A range that can't be
-read is tried again by newer metadata.
+The *last add confirmed* (LAC) is the end of a closed ledger, else the highest that metadata, bookies and entries have
+shown so far; it never decreases. While a view listens, newer metadata replace the older ones. A range that can't be
+read is tried again with newer metadata.
 
-An unbounded ledger has no entries below its watermark. In its last fragment each bookie serves what it knows itself to
-be confirmed, which lags behind the greatest LAC by what is in flight: a range that no bookie serves for that reason
-alone is tried again for as long as one bookie's answer may take.
+An unbounded ledger has no entries below its watermark. In its last fragment each bookie serves only entries that it
+knows to be confirmed, which may be fewer than the highest LAC says: a range that no bookie serves for this reason alone
+is tried again for as long as one bookie's response may take.
 
-`read_handle` is what the application has of it, `tail` follows it. One ranged read under way is a `range_read`.
+Not its job: the application's interface (`read_handle`), following a ledger (`tail`), a single ranged read
+(`range_read`).
 """
 
 from __future__ import annotations
@@ -39,11 +40,11 @@ from bookgate.thinclient.handles.single_read import SingleReads
 _Piece = TypeVar("_Piece", list[Entry], EntryColumns)
 
 RangeCheck = Callable[[int, int, int], None]
-"""Looks at first, last and the size of a piece; raises what is wrong with them."""
+"""Checks first entry, last entry and maximum list size; raises if they are invalid."""
 
 
 class _Waiting(NamedTuple):
-    """For bookies to learn that an entry is confirmed: for which, and until when in loop time."""
+    """A wait until bookies know an entry to be confirmed: the entry, and the end of the wait in loop time."""
 
     first: int
     until: float
@@ -61,12 +62,12 @@ class LedgerView:
         *,
         asks_metadata: bool = True,
     ) -> None:
-        """`asks_metadata`: look for newer metadata when a range can't be read."""
+        """`asks_metadata`: read newer metadata if a range can't be read."""
         self.context = context
         self.record = record
         self.last_add_confirmed = last_add_confirmed
         self.without_batches: set[str] = set()
-        """Bookies that don't know batch reads."""
+        """Bookies that do not support batch reads."""
         self._secrets = secrets
         self._singles: SingleReads | None = None
         self._asks_metadata = asks_metadata
@@ -83,19 +84,19 @@ class LedgerView:
 
     @property
     def is_closed(self) -> bool:
-        """The ledger has its final end."""
+        """Whether the ledger is closed."""
         return self.record.metadata.is_closed
 
     # Metadata
 
     async def listen(self) -> None:
-        """Follows the ledger's metadata until `close`: a ledger that gets closed shows its end here."""
+        """Follows the ledger's metadata until `close`, so that the view learns the end of a ledger that is closed."""
         if not self._listening and not self.is_closed and not self._closed:
             self._listening = True
             await self.context.ledger_manager.register_listener(self.ledger_id, self._on_metadata)
 
     async def close(self) -> None:
-        """Ends the listening, and whoever waits for a change."""
+        """Stops listening, and ends all waits for a change."""
         self._closed = True
         self._tell_changed()
         if self._listening:
@@ -103,12 +104,12 @@ class LedgerView:
             await self.context.ledger_manager.unregister_listener(self.ledger_id, self._on_metadata)
 
     def client_closed(self, error: BKException) -> None:
-        """Ends with its client."""
+        """Ends the view because its client was closed."""
         self._client_error = error
         self._tell_changed()
 
     def changed(self) -> asyncio.Future[None]:
-        """Ends with the next change of the metadata, or when the view is closed. Not to be cancelled."""
+        """Done at the next change of the metadata, or when the view is closed. Callers must not cancel it."""
         if self._changed is None:
             self._changed = asyncio.get_running_loop().create_future()
         return self._changed
@@ -123,7 +124,7 @@ class LedgerView:
             raise NoSuchLedgerExistsOnMetadataServerException(f"ledger {self.ledger_id} was deleted")
 
     async def refresh(self) -> None:
-        """Reads the metadata anew."""
+        """Reads the metadata again."""
         self._adopt(await self.context.ledger_manager.read(self.ledger_id))
 
     def _on_metadata(self, _ledger_id: LedgerId, record: LedgerRecord | None) -> None:
@@ -148,7 +149,7 @@ class LedgerView:
         if changed is not None and not changed.done():
             changed.set_result(None)
 
-    # How far may be read
+    # The LAC
 
     async def read_last_confirmed(self) -> int:
         """See `ReadHandle.read_last_confirmed`."""
@@ -196,13 +197,13 @@ class LedgerView:
     def batches_of(
         self, first: int, last: int, max_entries: int, check: RangeCheck | None = None
     ) -> AsyncGenerator[list[Entry], None]:
-        """The entries first … last, after `check` has looked at the arguments; without one as they are."""
+        """The entries first … last in lists, after `check` (if any) has accepted the arguments."""
         return self._pieces(first, last, max_entries, check, ReadSession.next_batch, columns=False)
 
     def columns_of(
         self, first: int, last: int, max_entries: int, check: RangeCheck
     ) -> AsyncGenerator[EntryColumns, None]:
-        """The same as columns, in the pieces in which they came."""
+        """Like `batches_of`, as columns of the sizes in which they arrived."""
         return self._pieces(first, last, max_entries, check, ReadSession.next_columns, columns=True)
 
     async def _pieces(
@@ -246,11 +247,11 @@ class LedgerView:
 
     @property
     def _known_lac(self) -> int | None:
-        """What bookies are told in reads of an unbounded ledger: the end of the complete fragments.
+        """The confirmed entry id that reads of an unbounded ledger pass to bookies: the end of the complete fragments.
 
-        Never the LAC: a bookie that joined the last fragment, or has left it, may hold an entry of an earlier term at
-        an id that another term has confirmed on other bookies (U4). It alone knows whether it has been truncated since,
-        and its own LAC tells.
+        It is never the LAC: a bookie that joined or left the last fragment may hold an entry of an earlier term at an
+        id that another term has confirmed on other bookies (U4). Only the bookie's own LAC shows whether that entry was
+        truncated since.
         """
         return known_last_entry(self.record) if self.record.metadata.is_unbounded else None
 
@@ -273,8 +274,8 @@ class LedgerView:
         return reads
 
     async def _look_again(self, session: ReadSession, first: int, waiting: _Waiting | None) -> _Waiting | None:
-        """Returns if there are newer metadata to read the rest of a range by, or bookies may yet learn that it is
-        confirmed; else raises why it can't be read.
+        """Returns if newer metadata may help to read the rest of a range, or bookies may yet learn that it is
+        confirmed; else raises the reason why it can't be read.
         """
         failure = session.reader.failure or ReadException(f"entry {first} of ledger {self.ledger_id} did not come")
         if await self._moved(session.record, failure):
@@ -292,7 +293,7 @@ class LedgerView:
         raise failure
 
     async def _moved(self, tried: LedgerRecord, failure: BKException) -> bool:
-        """There are newer metadata than those by which a range could not be read."""
+        """Whether the metadata are newer than those with which a range could not be read."""
         if self.record.version == tried.version and self._asks_metadata:
             try:
                 await self.refresh()
@@ -304,6 +305,6 @@ class LedgerView:
 
 
 def known_last_entry(record: LedgerRecord) -> int:
-    """The last confirmed entry that the metadata alone tells."""
+    """The last confirmed entry according to the metadata alone."""
     metadata = record.metadata
     return metadata.last_entry_id if metadata.is_closed else max(NO_ENTRY, metadata.last_fragment.first_entry_id - 1)

@@ -1,7 +1,7 @@
-"""Changing a ledger's metadata by compare-and-set: try, and on a conflict look again and decide anew.
+"""Changes a ledger's metadata by compare-and-set; after a conflict reads them again and repeats the decision.
 
-A transform is a pure function of the metadata as it stands: it returns the new value, or None when there is nothing
-(left) to do, or raises when the change is no longer allowed. Source: docs/protocol/metadata.md#ledger-states.
+A transform is a pure function of the current metadata: it returns the new value, or None if there is nothing (left) to
+do, or raises if the change is no longer allowed. Source: docs/protocol/metadata.md#ledger-states.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ Transform = Callable[[LedgerMetadata], LedgerMetadata | None]
 async def update(
     manager: LedgerManager, record: LedgerRecord, transform: Transform, retries: RetryPolicy = DEFAULT_RETRIES
 ) -> LedgerRecord:
-    """Applies `transform` to the newest metadata, starting from the copy at hand; returns what is stored afterwards.
+    """Applies `transform` to the newest metadata, starting from the given record; returns what is stored afterwards.
 
-    Raises what `transform` or the manager raises; MetadataVersionException when the ledger never stands still,
-    UnknownOutcomeException when answers are lost again and again.
+    Raises the errors of `transform` and the manager; MetadataVersionException if the ledger changes at every attempt,
+    UnknownOutcomeException if responses are lost again and again.
     """
     unknown = 0
     for _ in range(retries.metadata_conflict_attempts):
@@ -36,10 +36,10 @@ async def update(
             return await manager.write(record.ledger_id, changed, record.version)
         except (MetadataVersionException, UnknownOutcomeException) as error:
             unknown += isinstance(error, UnknownOutcomeException)
-            # Each has taken several timeouts of a metadata call.
+            # Each attempt has taken several timeouts of a metadata call.
             if unknown >= retries.metadata_unknown_outcomes:
                 raise
-            # Whoever won, and also if it was this very write: the transform decides on what is stored now.
+            # Whoever won, even if it was this very write: the transform decides on the metadata stored now.
             record = await manager.read(record.ledger_id)
     raise MetadataVersionException(
         f"metadata of ledger {record.ledger_id} was changed by others "
@@ -48,7 +48,7 @@ async def update(
 
 
 def changed_custom_metadata(changes: Mapping[str, bytes | None]) -> Transform:
-    """Sets names of the custom metadata, and removes those whose new value is None."""
+    """Sets custom metadata by name, and removes names whose new value is None."""
 
     def transform(metadata: LedgerMetadata) -> LedgerMetadata | None:
         merged: dict[str, bytes | None] = {**metadata.custom_metadata, **changes}
@@ -59,7 +59,7 @@ def changed_custom_metadata(changes: Mapping[str, bytes | None]) -> Transform:
 
 
 def begin_recovery(metadata: LedgerMetadata) -> LedgerMetadata | None:
-    """OPEN → IN_RECOVERY; others stay."""
+    """OPEN → IN_RECOVERY; other states stay."""
     return metadata.begin_recovery() if metadata.state is LedgerState.OPEN else None
 
 
@@ -75,9 +75,9 @@ def end_recovery(last_entry_id: int, length: int, fragments: Sequence[Fragment] 
 
 
 def close_by_writer(ledger_id: LedgerId, last_entry_id: int, length: int) -> Transform:
-    """The writer's close: also over IN_RECOVERY, since recovery finds at least the writer's LAC.
+    """The writer's close: also from IN_RECOVERY, since recovery finds at least the writer's LAC.
 
-    Raises MetadataVersionException when the ledger was closed otherwise than the writer would.
+    Raises MetadataVersionException if the ledger was closed with another end than the writer's.
     """
 
     def transform(metadata: LedgerMetadata) -> LedgerMetadata | None:

@@ -1,4 +1,4 @@
-"""What somebody who watches a ledger has yet to hear: the newest record, the ledger's removal, or the client's end."""
+"""Pending news for a watcher of a ledger: the newest record, the ledger's deletion, or the end of the client."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bookgate.ledger.metadata_store import LedgerRecord
 
 
 class LedgerChanges:
-    """Filled by a metadata listener, emptied by one reader. Records that nobody took are replaced by newer ones."""
+    """Filled by a metadata listener, read by one reader. A newer record replaces one that was not read."""
 
     def __init__(self) -> None:
         self._changed = asyncio.Event()
@@ -24,12 +24,12 @@ class LedgerChanges:
         self._changed.set()
 
     def client_closed(self, error: BKException) -> None:
-        """Nothing more will come."""
+        """No more records will arrive."""
         self._error = error
         self._changed.set()
 
     async def next(self) -> LedgerRecord | None:
-        """The newest record not taken yet; None once the ledger is removed. Raises what `client_closed` was told."""
+        """The newest record not read yet; None once the ledger is deleted. Raises the error of `client_closed`."""
         while self._newest is None and not self._removed and self._error is None:
             self._changed.clear()
             await self._changed.wait()

@@ -1,9 +1,9 @@
-"""Coming to a ledger that exists: to read it, to take it from its writer, to take up writing where nothing is written.
+"""Opens existing ledgers: for reading, with recovery, or to start writing an empty one.
 
-Reading leaves a ledger that is still written alone: bookies are asked how far it is confirmed, without fencing.
-Recovery fences it, finds its end and closes it (`recovery`). Taking up an empty one needs that no bookie holds
-an entry, and a mark in its custom metadata by compare-and-set: of several that try, one gets it. An unbounded ledger is
-not recovered but taken over, by its next writer.
+Opening for reading does not disturb the writer: bookies are asked for the LAC without fencing. Recovery fences the
+ledger, finds its end and closes it (`recovery`). Writing an existing ledger requires that no bookie holds an entry, and
+sets a mark in its custom metadata by compare-and-set: of several clients that try, one succeeds. An unbounded ledger is
+not recovered but taken over by its next writer.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from bookgate.thinclient.handles.write_handle import WriteHandle
 _log = logging.getLogger(__name__)
 
 _LEDGERS_AT_ONCE = 256
-"""Whose bookies are asked side by side for the last add confirmed."""
+"""Ledgers whose last add confirmed is read concurrently."""
 
 _WRITER_KEY = "bookgate.writer"
-"""Custom metadata of a ledger that was taken up by a second handle: a random name of that handle."""
+"""Custom metadata of a ledger that a second handle writes: a random name of that handle."""
 
 
 async def open_ledger(context: ClientContext, ledger_id: LedgerId, password: bytes, recovery: bool) -> ReadHandle:
-    """A reader of a ledger, once it is recovered where that is wanted. Raises as `BookKeeper.open_ledger` says."""
+    """Opens a ledger for reading, with `recovery` after recovering it. Raises as `BookKeeper.open_ledger`."""
     record = await context.ledger_manager.read(ledger_id)
     record = unlocked(record, password, context.config)
     secrets = secrets_of(record, password, context.config)
@@ -69,7 +69,7 @@ async def _recover(context: ClientContext, record: LedgerRecord, secrets: Ledger
 async def last_adds_confirmed(
     context: ClientContext, records: Sequence[LedgerRecord], password: bytes
 ) -> list[int | BKException]:
-    """How far each ledger may be read now, in the records' order; a failure as its exception.
+    """The current LAC of each ledger, in the order of the records; the exception for each ledger that failed.
 
     Raises UnauthorizedAccessException.
     """
@@ -95,7 +95,7 @@ async def take_over(
     rng: random.Random,
     max_fragment_seconds: float | None,
 ) -> UnboundedWriteHandle:
-    """The writer of an unbounded ledger at its next term. Raises as `BookKeeper.take_over` says."""
+    """Takes over an unbounded ledger with its next term; returns the writer. Raises as `BookKeeper.take_over`."""
     record = await context.ledger_manager.read(ledger_id)
     terms_of(record.metadata)
     record = unlocked(record, password, context.config)
@@ -114,7 +114,7 @@ async def take_over(
 async def reopen_empty_ledger(
     context: ClientContext, ledger_id: LedgerId, password: bytes, rng: random.Random
 ) -> WriteHandle:
-    """The writer of an OPEN ledger without entries. Raises IllegalOpException for one that can't be taken up."""
+    """Returns a writer for an OPEN ledger without entries. Raises IllegalOpException if this is not possible."""
     record = await context.ledger_manager.read(ledger_id)
     check_ordinary(record)
     record = unlocked(record, password, context.config)
@@ -127,7 +127,7 @@ async def reopen_empty_ledger(
 
 
 async def _check_never_written(context: ClientContext, record: LedgerRecord, secrets: LedgerSecrets) -> None:
-    """Raises IllegalOpException unless the ledger is OPEN and none of enough bookies holds an entry of it."""
+    """Raises IllegalOpException unless the ledger is OPEN and enough bookies report that they hold no entry of it."""
     what = f"ledger {record.ledger_id} can't be written"
     rule = "A ledger is written once, by one writer; create another one"
     metadata = record.metadata

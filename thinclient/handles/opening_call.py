@@ -1,4 +1,4 @@
-"""A call that opens something: awaited it gives the thing, in `async with` it is opened and closed with the block.
+"""A call that opens a handle: `await` returns the handle, `async with` opens it and closes it with the block.
 
 reader = await bookkeeper.open_ledger(7)
 async with bookkeeper.open_ledger(7) as reader: ...
@@ -18,7 +18,7 @@ Given = ParamSpec("Given")
 
 
 class OpeningCall(Coroutine[Any, Any, Opened], AbstractAsyncContextManager[Opened]):
-    """The coroutine of such a call, which tasks take as well, and a context manager of what it gives."""
+    """The coroutine of such a call, which can also run as a task, and an async context manager of its result."""
 
     __slots__ = ("_coroutine", "_opened")
 
@@ -40,20 +40,20 @@ class OpeningCall(Coroutine[Any, Any, Opened], AbstractAsyncContextManager[Opene
         return None if self._opened is None else await self._opened.__aexit__(kind, error, traceback)
 
     def send(self, value: Any) -> Any:
-        """As of any coroutine."""
+        """See `collections.abc.Coroutine`."""
         return self._coroutine.send(value)
 
     def throw(self, *error: Any) -> Any:
-        """As of any coroutine."""
+        """See `collections.abc.Coroutine`."""
         return self._coroutine.throw(*error)
 
     def close(self) -> None:
-        """As of any coroutine."""
+        """See `collections.abc.Coroutine`."""
         self._coroutine.close()
 
 
 def opens(call: Callable[Given, Coroutine[Any, Any, Opened]]) -> Callable[Given, OpeningCall[Opened]]:
-    """For coroutine functions that give an asynchronous context manager."""
+    """A decorator for coroutine functions that return an async context manager."""
 
     @wraps(call)
     def opening(*args: Given.args, **kwargs: Given.kwargs) -> OpeningCall[Opened]:

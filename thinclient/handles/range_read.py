@@ -1,6 +1,6 @@
-"""One ranged read under way: carries out what the `RangeReader` of `core.reading` wants, and feeds it the answers.
+"""One ranged read in progress: carries out the effects of `core.reading.RangeReader`, and passes it the responses.
 
-Single reads go over the bookie's connection, batch reads over the one that speaks the binary protocol.
+Single reads use the bookie's connection, batch reads the separate connection for protocol v2.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from bookgate.thinclient.handles.context import ClientContext, LedgerSecrets, st
 from bookgate.thinclient.metrics import SAMPLED
 
 _BATCHES_AHEAD = 4
-"""Batches that the read-ahead is divided into, so that several replicas work at once."""
+"""Number of batches into which the read-ahead is divided, so that several replicas work at once."""
 _LEAST_BATCH = 64 * 1024
 
 
 class ReadSession:
-    """One ranged read under way. `close` it: what comes later is dropped."""
+    """One ranged read in progress. The caller must `close` it; later responses are dropped."""
 
     __slots__ = (
         "_closed",
@@ -69,16 +69,17 @@ class ReadSession:
         columns: bool = False,
         known_lac: int | None = None,
     ) -> None:
-        """
+        """Starts the read.
+
         Args:
-            context: The client's.
-            record: Says where the entries are.
-            secrets: Of the ledger.
-            first: The first entry.
-            last: The last one.
-            without_batches: Bookies that have shown that they don't know batch reads; found ones are added.
-            columns: Entries are taken with `next_columns`.
-            known_lac: Of an unbounded ledger: what bookies are told in single reads (`ledger_view`).
+            context: The client's context.
+            record: The metadata, with the bookies that hold the entries.
+            secrets: The secrets of the ledger.
+            first: The first entry id.
+            last: The last entry id, included.
+            without_batches: Bookies without batch reads; this read adds those that it finds.
+            columns: The caller takes entries with `next_columns`.
+            known_lac: In an unbounded ledger, the confirmed entry id that single reads pass to bookies (`ledger_view`).
         """
         config, self._ledger_id = context.config, record.ledger_id
         self.record = record
@@ -96,7 +97,7 @@ class ReadSession:
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
         self.max_lac = NO_ENTRY
-        """The greatest LAC in any good answer."""
+        """The highest LAC in any good response."""
         self.reader = RangeReader(
             record.metadata,
             first,
@@ -104,7 +105,7 @@ class ReadSession:
             preferred_index=record.ledger_id.number,
             max_entries=config.read_ahead_entries,
             max_bytes=config.read_ahead_bytes,
-            # Batch reads are of protocol v2, which carries no scope.
+            # Batch reads belong to protocol v2, which has no scopes.
             batches=_batch_limits(config) if first < last and not self._ledger_id.scope_id else None,
             without_batches=without_batches,
             speculate_after=config.speculative_read_timeout_seconds,
@@ -112,7 +113,7 @@ class ReadSession:
         )
 
     async def next_batch(self, max_entries: int) -> list[Entry]:
-        """The next entries: as many as asked for, fewer at the end, before a failure, or when they are large."""
+        """The next entries: `max_entries`, or fewer at the end, before a failure, or if they are large."""
         batch: list[Entry] = []
         reader = self.reader
         enough = reader.taken_bytes + self._max_batch_bytes
@@ -133,7 +134,7 @@ class ReadSession:
                 self._wake = None
 
     async def next_columns(self, max_entries: int) -> EntryColumns | None:
-        """The next entries as they came from a bookie, at most so many; None at the end or before a failure."""
+        """The next entries as they arrived from a bookie, at most `max_entries`; None at the end or before a failure."""
         reader = self.reader
         while True:
             self._send(reader.next_reads(self._loop.time()))
@@ -151,7 +152,7 @@ class ReadSession:
             self._wake = None
 
     def close(self) -> None:
-        """Nothing is sent any more, and no answer looked at."""
+        """Stops sending requests and ignores later responses."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -232,7 +233,7 @@ class ReadSession:
             self._wake.set_result(None)
 
     def _tell_of(self, bookie_id: str, entry_id: int, size: int, now: float) -> None:
-        """A time that is too short would be taken for what the bookie can do."""
+        """Reports a response time; one that can't be measured is left out, since a time too short would be misleading."""
         seconds = None if self._tell is None else self.reader.waited(entry_id, bookie_id, now)
         if self._tell is not None and seconds is not None:
             self._tell(bookie_id, size, seconds, None)

@@ -1,9 +1,9 @@
-"""The reader of a ledger: which entries may be read, and following a ledger that is still written.
+"""The reader of a ledger: the entries that may be read, and following a ledger that is still being written.
 
 It reads entries up to the last add confirmed that it knows (`ledger_view`, P10); only `read_unconfirmed` goes further.
 One ranged read in progress is a `range_read`, tailing is in `tail`; `core` defines the rules.
 
-Of an unbounded ledger it reads from the watermark on, and passes over truncate entries (`truncate_entries`).
+In an unbounded ledger it reads from the watermark on, and skips truncate entries (`truncate_entries`).
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class ReadHandle:
         """Ends the handle's background work and its tailing readers; the ledger itself is not changed."""
         await self._view.close()
 
-    # How far may be read
+    # The LAC
 
     async def read_last_confirmed(self) -> int:
         """Reads the latest LAC: from the metadata of a closed ledger, otherwise from the bookies.
@@ -141,7 +141,7 @@ class ReadHandle:
         Raises:
             NoSuchEntryException: The bookies hold no such entry yet.
             NoSuchLedgerExistsException: The bookies hold nothing of the ledger yet.
-            BKException: No bookie gave a valid response; the retained error of theirs.
+            BKException: No bookie gave a valid response; the retained one of their errors.
         """
         if entry_id < 0:
             raise IncorrectParameterException(f"entry {entry_id} of ledger {self.ledger_id} can't be waited for")
@@ -226,8 +226,8 @@ class ReadHandle:
         In a ledger without a codec (`bookgate.codec` in its custom metadata) each entry is one record.
 
         Raises:
-            PayloadCodecException: The codec is not known here, or an entry is not of it.
-            IllegalOpException: The library of its compression is not installed.
+            PayloadCodecException: This version does not support the codec, or an entry is not encoded with it.
+            IllegalOpException: The library for its compression is not installed.
             BKException: As `read_batches`.
         """
         async with aclosing(self.read_batches(first, last, max_entries)) as batches:
@@ -235,7 +235,7 @@ class ReadHandle:
                 yield records_of(self._codec(), batch)
 
     async def tail_records(self, from_entry: int = 0) -> AsyncGenerator[Record, None]:
-        """Yields records from those of `from_entry` on as they are confirmed. See `tail_batches`."""
+        """Yields records from entry `from_entry` on as they are confirmed. See `tail_batches`."""
         async with aclosing(self.tail_records_batches(from_entry)) as batches:
             async for batch in batches:
                 for record in batch:

@@ -1,12 +1,12 @@
-"""Small records, gathered into entries: a batch is sent when it is full, or when its first record has waited `linger`.
+"""Combines small records into entries: a batch is sent when it is full, or when its first record has waited `linger`.
 
-A record is acknowledged with its entry. Batches are appended in the order of the records, pipelined as any appends.
+A record is acknowledged with its entry. Batches are appended in the order of the records, pipelined like all appends.
 
 | event | leads to |
 |---|---|
-| a record that finds no batch | a batch, and a timer of `linger` |
+| a record arrives and there is no batch | a new batch, and a timer of `linger` |
 | the batch holds `batch_bytes`, the timer ends, `flush`, `close` | the batch is encoded and appended |
-| the append is acknowledged, or fails | so are its records |
+| the append is acknowledged, or fails | its records are acknowledged, or fail |
 
 Not its job: the bytes (`ledger.payload_codec`).
 """
@@ -24,7 +24,7 @@ from bookgate.thinclient.handles.write_handle import WriteHandle
 
 
 class RecordPosition(NamedTuple):
-    """Where a record lies: its entry, and its number in there, from 0."""
+    """The position of a record: its entry, and its index in the entry, from 0."""
 
     entry_id: int
     number: int
@@ -80,20 +80,20 @@ class RecordWriter:
         """Appends a record. Concurrent calls share entries, in the order of the calls.
 
         Args:
-            record: Its bytes; it may be empty.
+            record: The record's bytes; may be empty.
 
         Returns:
-            Where it lies, once its entry is acknowledged.
+            The position of the record, once its entry is acknowledged.
 
         Raises:
-            IncorrectParameterException: It is no bytes, or larger than an entry may be.
+            IncorrectParameterException: The record is not bytes, or larger than an entry may be.
             LedgerClosedException: The writer was closed.
             BKException: As `WriteHandle.append`.
         """
         return await self.append_nowait(record)
 
     def append_nowait(self, record: bytes) -> asyncio.Future[RecordPosition]:
-        """Appends a record without waiting; the caller limits what is outstanding. The future returns its position."""
+        """Appends a record without waiting; the caller limits outstanding records. The future returns the position."""
         if self._closed:
             raise LedgerClosedException(f"the writer of ledger {self.ledger_id} is closed")
         if not isinstance(record, bytes | bytearray | memoryview):
@@ -109,7 +109,7 @@ class RecordWriter:
         return future
 
     async def flush(self) -> None:
-        """Sends what has been gathered and waits until all records are acknowledged or have failed."""
+        """Sends the current batch and waits until all records are acknowledged or have failed."""
         self._send()
         while self._appends:
             await asyncio.wait(set(self._appends))
@@ -126,7 +126,7 @@ class RecordWriter:
             self._timer = None
         if not self._records:
             return
-        # Tasks begin in the order in which they are made, and the window of appends is entered in their order.
+        # Tasks start in the order of their creation, and enter the window of appends in this order.
         task = self._loop.create_task(self._append(self._records, self._futures))
         self._records, self._futures, self._size = [], [], 0
         self._appends.add(task)
@@ -136,7 +136,7 @@ class RecordWriter:
         try:
             entry_id = await self._handle.append(encode_records(self._codec, records))
         except BaseException as error:
-            # Whoever waits for a record hears of it; nobody waits for this task.
+            # Callers that wait for a record get the error; nobody waits for this task.
             _fail(futures, error if isinstance(error, Exception) else LedgerClosedException("the append was cancelled"))
             if not isinstance(error, Exception):
                 raise

@@ -1,4 +1,4 @@
-"""Runs `core.recovery` and `core.last_confirmed` against bookies: effects become requests, answers become events."""
+"""Runs `core.recovery` and `core.last_confirmed` against bookies: effects become requests, responses become events."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _MISSING_STATUSES = (Status.ENOENTRY, Status.ENOLEDGER)
 
 
 async def recover(context: ClientContext, record: LedgerRecord, secrets: LedgerSecrets) -> LedgerRecord:
-    """Marks, fences, recovers and closes a ledger; returns its closed record.
+    """Marks a ledger IN_RECOVERY, fences, recovers and closes it; returns its closed record.
 
     Raises LedgerRecoveryException, TimeoutException or UnauthorizedAccessException; the ledger then stays IN_RECOVERY.
     """
@@ -65,7 +65,7 @@ async def recover(context: ClientContext, record: LedgerRecord, secrets: LedgerS
 
 
 class _Run:
-    """One recovery under way."""
+    """One recovery in progress."""
 
     def __init__(self, context: ClientContext, record: LedgerRecord, secrets: LedgerSecrets) -> None:
         self._context = context
@@ -119,8 +119,8 @@ class _Run:
         try:
             avoid = self._failures.bookies
             found = await find_replacements(self._context, self._record, ensemble, failed, avoid)
-        except Exception as error:  # a placement policy's own, too
-            # Recovery goes on with the bookies it has, if they are enough.
+        except Exception as error:  # including errors of a placement policy
+            # Recovery continues with the remaining bookies, if they are enough.
             log_event(_log, "ensemble_not_changed", logging.WARNING, ledger=self._ledger_id, error=error)
         self._perform(self._machine.on_replacements(found))
 

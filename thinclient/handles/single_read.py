@@ -1,11 +1,11 @@
-"""The short way of reading one entry: one request to the replica that a ranged read would ask first.
+"""The fast path for reading one entry: one request to the replica that a ranged read would ask first.
 
-A ranged read of one entry costs several times the request itself. Most of such reads end with the first replica's good
-copy, and need none of its bookkeeping. `SingleReads.read` gives the entry in that case, and None in every other: no
-answer in time, an error, a bad copy. The caller then reads by a `range_read`, which begins anew and alone decides what
-can't be read; the bookie is avoided there where the error is its own.
+A ranged read of one entry costs several times the request itself. Most such reads end with the first replica's good
+copy, and do not need its bookkeeping. `SingleReads.read` returns the entry in that case, and None in every other: no
+response in time, an error, a bad copy. The caller then uses a `range_read`, which starts from the beginning and alone
+decides that an entry can't be read; it avoids the bookie if the error was the bookie's fault.
 
-Invariants: P1 (what is returned was verified); P10 is kept by the caller, who checks what may be read. Source:
+Invariants: P1 (every returned entry was verified). The caller ensures P10 by checking what may be read. Source:
 docs/protocol/client-protocol.md#reading-one-entry. Not its job: other replicas, ranges (`range_read`).
 """
 
@@ -25,7 +25,7 @@ from bookgate.thinclient.metrics import SAMPLED
 
 
 class FoundEntry(NamedTuple):
-    """An entry, and the greatest LAC that the answer told."""
+    """An entry, and the highest LAC in the response."""
 
     entry: Entry
     max_lac: int
@@ -39,7 +39,7 @@ class _Asked(NamedTuple):
 
 
 class SingleReads:
-    """Reads of single entries by one ledger's metadata. Belongs to one event loop."""
+    """Reads of single entries with one ledger's metadata. Belongs to one event loop."""
 
     __slots__ = (
         "_context",
@@ -70,13 +70,13 @@ class SingleReads:
         )
         self._outstanding: dict[int, _Asked] = {}
         self._heard: dict[str, float] = {}
-        """When each bookie gave its last good answer, in loop time."""
+        """Time of each bookie's last good response, in loop time."""
         self._timer: asyncio.TimerHandle | None = None
 
     async def read(self, entry_id: int, known_lac: int | None = None) -> FoundEntry | None:
-        """The entry, if the first replica gives a good copy of it before another replica would be asked as well.
+        """The entry, if the first replica returns a good copy of it before a ranged read would ask another replica too.
 
-        `known_lac` is told to the bookie, in unbounded ledgers.
+        `known_lac` is passed to the bookie, in unbounded ledgers.
         """
         context, now = self._context, self._loop.time()
         if known_lac != self._known_lac:
@@ -121,7 +121,7 @@ class SingleReads:
         self._timer = self._loop.call_later(seconds, self._tick)
 
     def _tick(self) -> None:
-        """Gives up on replicas that take too long; one that has answered anything since is given more time."""
+        """Gives up on replicas that take too long; one that has responded to any read since gets more time."""
         self._timer = None
         now = self._loop.time()
         asked_before = now - self._context.config.speculative_read_timeout_seconds

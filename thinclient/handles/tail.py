@@ -1,7 +1,7 @@
-"""Following a ledger while it is written: carries out the steps of `core.tailing` for a `LedgerView`.
+"""Follows a ledger while it is written: carries out the steps of `core.tailing` for a `LedgerView`.
 
-The metadata watch of the view re-aims it: a new fragment, the ledger's end or its deletion ends whatever is waited
-for. While no gateway is there to tell of changes, what is known of the ledger serves on.
+The metadata watch of the view interrupts waits: a new fragment, the ledger's end or its deletion ends the current wait.
+While no gateway is reachable, the tail continues with the metadata that it knows.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from bookgate.thinclient.handles.ledger_view import LedgerView
 
 _REFRESH_INTERVAL = 1.0
-"""Seconds between two calls for metadata because of failures."""
+"""Minimum seconds between two reads of the metadata because of failures."""
 
 
 class Tail:
@@ -41,7 +41,7 @@ class Tail:
         )
 
     async def batches(self) -> AsyncGenerator[list[Entry], None]:
-        """Entries in lists, as they become readable; ends with the ledger."""
+        """Yields lists of entries as they become readable; ends with the ledger."""
         view, steps = self._view, self._steps
         await view.listen()
         while True:
@@ -66,7 +66,7 @@ class Tail:
                     await self._look()
 
     async def _read(self, first: int, last: int) -> AsyncGenerator[list[Entry], None]:
-        """What is readable now. An error is left to the steps: it may pass."""
+        """Yields the entries that are readable now. Errors are passed to the steps, since they may be temporary."""
         async with aclosing(self._view.batches_of(first, last, self._max_entries)) as batches:
             while True:
                 try:
@@ -80,7 +80,7 @@ class Tail:
                 yield batch
 
     async def _wait_for(self, entry_id: int, changed: asyncio.Future[None]) -> Entry | None:
-        """The entry if it came along with the news; None to look at the ledger again."""
+        """The entry if a response included it; None if the caller must look at the ledger again."""
         began = self._loop.time()
         poll = self._view.long_poll(entry_id, self._parallel)
         try:
@@ -110,7 +110,7 @@ class Tail:
             self._steps.on_waited(lac, began, self._loop.time())
 
     async def _failed(self, error: BKException) -> None:
-        """Raises the error if it is not to be put up with; else makes sure that the ledger is looked at afresh."""
+        """Raises the error if the steps do not tolerate it; else reads the metadata again."""
         self._view.check_readable()
         now = self._loop.time()
         self._steps.on_failure(error, self._view.is_closed, now)
@@ -122,4 +122,4 @@ class Tail:
         except NoSuchLedgerExistsOnMetadataServerException:
             raise
         except BKException:
-            return  # no gateway answers: what is known has to do
+            return  # no gateway responds: continue with the known metadata

@@ -1,4 +1,4 @@
-"""Passing over the truncate entries of an unbounded ledger: entries without payload, which no application has written.
+"""Skips the truncate entries of an unbounded ledger: entries without payload, which no application has written.
 
 A reader's ids then have gaps, one for each time the ledger was taken over. Source:
 docs/protocol/unbounded-ledgers.md#reader-and-retention. Not its job: reading.
@@ -14,7 +14,7 @@ from bookgate.ledger.entry_columns import EntryColumns
 
 
 async def written_batches(batches: AsyncGenerator[list[Entry], None]) -> AsyncGenerator[list[Entry], None]:
-    """The same lists without truncate entries; none is empty."""
+    """The same lists without truncate entries; empty lists are dropped."""
     async with aclosing(batches):
         async for batch in batches:
             written = batch if all(entry.payload for entry in batch) else [each for each in batch if each.payload]
@@ -23,7 +23,7 @@ async def written_batches(batches: AsyncGenerator[list[Entry], None]) -> AsyncGe
 
 
 async def written_columns(pieces: AsyncGenerator[EntryColumns, None]) -> AsyncGenerator[EntryColumns, None]:
-    """The same columns, cut where a truncate entry was."""
+    """The same columns, split where a truncate entry was."""
     async with aclosing(pieces):
         async for columns in pieces:
             start = 0

@@ -1,4 +1,4 @@
-"""The writer of a ledger that numbers entries in the order of the appends, singly or in bulk."""
+"""The writer of a ledger that assigns entry ids in the order of the appends, singly or in bulk."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class WriteHandle(BaseWriteHandle, Appending[PendingAdd]):
         Appending.__init__(self)
 
     async def _confirmed(self, add: PendingAdd | None) -> int:
-        """Waits until an add without a future is confirmed. Raises the error that made it fail."""
+        """Waits until an add without a future is confirmed. Raises the error with which it failed."""
         if add is None:
             return self._writer.last_add_pushed
         if self._writer.sequence_head >= add.entry_id:
