@@ -38,7 +38,9 @@ _V2_FOUND_SIZE = 24
 
 
 class FastRead(NamedTuple):
-    """The fields of a fast-path read. Ids are not negative; the encoded numbers, as received, are empty in protocol v2."""
+    """The fields of a fast-path read. Ids are not negative; the encoded numbers, as received, are empty in protocol
+    v2.
+    """
 
     ledger_id: int
     entry_id: int

@@ -41,7 +41,9 @@ class ExplicitLacRule:
         self._known = NO_ENTRY
 
     def due(self, last_add_confirmed: int, previous: int) -> int | None:
-        """The LAC to send now, or None. `previous` is the LAC before it last advanced: entries have carried it since."""
+        """The LAC to send now, or None. `previous` is the LAC before it last advanced: entries have carried it
+        since.
+        """
         if self._known < previous:
             self._known = previous
             return None

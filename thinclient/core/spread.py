@@ -44,7 +44,9 @@ def missing(members: Sequence[Hashable], window: int, wanted: int, index: int | 
 
 
 def kinds_in_windows(members: Sequence[Hashable], window: int, index: int | None = None) -> list[int]:
-    """The number of distinct members in each window of the ring, or only in the windows that contain position `index`."""
+    """The number of distinct members in each window of the ring, or only in the windows that contain position
+    `index`.
+    """
     size = len(members)
     starts = range(size) if index is None else {(index - offset) % size for offset in range(window)}
     return [len({members[(start + offset) % size] for offset in range(window)}) for start in starts]

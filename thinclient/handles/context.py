@@ -59,7 +59,9 @@ class LedgerSecrets:
 
     @classmethod
     def of(cls, metadata: LedgerMetadata, password: bytes, config: ClientConfig) -> LedgerSecrets:
-        """Derives the secrets. The oldest metadata have no digest type; the digest type of the settings is then used."""
+        """Derives the secrets. The oldest metadata have no digest type; the digest type of the settings is then
+        used.
+        """
         digest_type = metadata.digest_type or DigestType[config.undeclared_digest_type.upper()]
         return cls(ledger_master_key(password), digest_for(digest_type, password))
 
@@ -75,7 +77,9 @@ def secrets_of(record: LedgerRecord, password: bytes, config: ClientConfig) -> L
 
 
 def unlocked(record: LedgerRecord, password: bytes, config: ClientConfig) -> LedgerRecord:
-    """The record with its password, if the gateway withheld that. Raises UnauthorizedAccessException for a wrong one."""
+    """The record with its password, if the gateway withheld that. Raises UnauthorizedAccessException for a wrong
+    one.
+    """
     if not isinstance(password, bytes):
         raise IncorrectParameterException(f"password is bytes, not {type(password).__name__}: encode it")
     try:
@@ -117,7 +121,9 @@ def check_terms(config: ClientConfig) -> None:
 def status_error(
     status: int, bookie_id: str, ledger_id: LedgerId, what: str, default: type[BKException] = ReadException
 ) -> BKException:
-    """The exception for a bookie's response with an error status; `default` for statuses that depend on the operation."""
+    """The exception for a bookie's response with an error status; `default` for statuses that depend on the
+    operation.
+    """
     try:
         name = Status(status).name
     except ValueError:

@@ -134,7 +134,9 @@ class ReadSession:
                 self._wake = None
 
     async def next_columns(self, max_entries: int) -> EntryColumns | None:
-        """The next entries as they arrived from a bookie, at most `max_entries`; None at the end or before a failure."""
+        """The next entries as they arrived from a bookie, at most `max_entries`; None at the end or before a
+        failure.
+        """
         reader = self.reader
         while True:
             self._send(reader.next_reads(self._loop.time()))
@@ -233,7 +235,9 @@ class ReadSession:
             self._wake.set_result(None)
 
     def _tell_of(self, bookie_id: str, entry_id: int, size: int, now: float) -> None:
-        """Reports a response time; one that can't be measured is left out, since a time too short would be misleading."""
+        """Reports a response time; one that can't be measured is left out, since a time too short would be
+        misleading.
+        """
         seconds = None if self._tell is None else self.reader.waited(entry_id, bookie_id, now)
         if self._tell is not None and seconds is not None:
             self._tell(bookie_id, size, seconds, None)
