@@ -1,15 +1,15 @@
-"""The guard before every RPC of a gateway with security: who calls, and may they call this.
+"""The guard before every RPC of a gateway with security: authenticates and authorises the caller.
 
-It authenticates each call (`authorization: Bearer …`, else the connection's certificate), takes it from the
-principal's rate of calls, refuses what the table of actions denies, and has calls, and refusals, wait for their turn:
+It authenticates each call (`authorization: Bearer …`, else the connection's certificate), counts it against the
+principal's rate of calls, rejects actions that the policy denies, and makes calls and rejections wait for their turn:
 
-* RPCs of the cluster, of bookies and of auto-recovery are decided here, from the request, and how they ended is written
-  into the audit trail here;
-* RPCs of ledgers, and streams, are decided by the services, ledger by ledger (`caller`); here they need the action for
-  something;
-* an RPC that the table does not have is refused, whoever asks.
+* RPCs of the cluster, of bookies and of auto-recovery are decided here, from the request; their outcome is written to
+  the audit trail here;
+* RPCs of ledgers, and streams, are decided by the services, ledger by ledger (`caller`); here the caller must be
+  allowed the action for at least one object;
+* an RPC that the table of actions lacks is always rejected.
 
-Not its job: being called (`interceptor`); what streams ask for under way, and everything that needs the ledger's owner.
+Not its job: calling the guard (`interceptor`); later requests of streams, and everything that needs the ledger's owner.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from bookgate.runtime.security.principal import ANONYMOUS, CertificateNames, Kin
 from bookgate.runtime.security.rate_limits import RefusalPace
 
 _ADMINISTERED = (RecordKind.DRAINING_BOOKIE.value, RecordKind.SETTING.value)
-"""Kinds of records that operators write; the others are auditors' and workers'."""
+"""Kinds of records that operators write; auditors and workers write the others."""
 
 _ABOUT_LEDGERS = (
     replication.MarkRequest,
@@ -53,13 +53,13 @@ _ABOUT_LEDGERS = (
 )
 
 _SHOWN: ContextVar[str | bytes | None] = ContextVar("bookgate_authorization", default=None)
-"""The header `authorization` of this call. The interceptor has it, and the handler would have all decoded once more."""
+"""The header `authorization` of this call, from the interceptor; reading it in the handler would decode all again."""
 
 _MOST_PASSES = 4096
 
 
 class _Pass:
-    """A caller who has shown a static token, and where it was let in by this header."""
+    """A caller with a static token, and the gates that admitted it with this header."""
 
     __slots__ = ("counted", "gates", "principal", "rights")
 
@@ -78,18 +78,18 @@ class Guard:
         self._pace = RefusalPace()
         self.turns = turns
         self._beginnings = Turns(under_way=sys.maxsize)
-        """Of streams and refusals, which wait for no call that hangs on the store: bookies keep leases by streams."""
+        """Turns of streams and rejections, which do not wait for calls to the store: bookies keep leases by streams."""
         self._passes: dict[str | bytes | None, _Pass] = {}
-        """By header, as long as tokens and policy are the same."""
+        """Admitted callers by header, valid until tokens or policy change."""
         self._generation = -1
 
     def gate(self, method: str) -> Gate | None:
-        """Of a method by its full name; None: it is everybody's."""
+        """The gate of a method, given its full name; None if everybody may call it."""
         action = RPC_ACTIONS.get(method)
         return None if action is OPEN and method in RPC_ACTIONS else Gate(self, method, action)
 
     def saw(self, headers: Iterable[tuple[str, str | bytes]]) -> None:
-        """Takes in the headers of the call that is about to begin in this task."""
+        """Records the headers of the call that is about to begin in this task."""
         shown = None
         for key, value in headers:
             if key == "authorization":
@@ -97,7 +97,7 @@ class Guard:
         _SHOWN.set(shown)
 
     def lets_in_again(self, gate: Gate, context: Context) -> bool:
-        """Whether this header was let in there, and would be now; then the call may begin."""
+        """Whether the gate has admitted this header and still would; then the call may begin."""
         generation = self._access.generation()
         if generation != self._generation:
             self._generation = generation
@@ -110,7 +110,7 @@ class Guard:
         return True
 
     def remember(self, gate: Gate, who: Caller) -> None:
-        """This header was let in there. Not where it has to be asked each time: for its rate, or since it expires."""
+        """Remembers that the gate admitted this header, unless each call must be checked: for a rate, or an expiry."""
         if who.principal.kind is not Kind.TOKEN or who.has_limits:
             return
         known = self._passes.get(_SHOWN.get())
@@ -121,7 +121,7 @@ class Guard:
         known.gates.add(gate)
 
     def identify(self, context: Context, *, is_stream: bool) -> Caller:
-        """Who calls. Raises NotAuthenticatedException."""
+        """Authenticates the caller. Raises NotAuthenticatedException."""
         peer, shown = context.peer(), _SHOWN.get()
         bearer = certificate = None
         if shown is None:
@@ -136,27 +136,27 @@ class Guard:
         return Caller(self._access, principal, peer, rights)
 
     async def before_refusal(self, principal: Principal) -> None:
-        """Who is refused all the time waits for it. Raises OverLimitException where too many wait for their turn."""
+        """Delays a rejection to the principal's turn. Raises OverLimitException if too many of its calls wait."""
         if (held := self._pace.hold(principal, asyncio.get_running_loop().time())) > 0:
             await asyncio.sleep(held)
         await self.turn_to_begin(principal)
 
     async def turn_to_begin(self, principal: Principal) -> None:
-        """Waits for the turn of what counts no more when it has begun. Raises OverLimitException."""
+        """Waits for the turn of a call that stops counting once it has begun. Raises OverLimitException."""
         if not self._beginnings.enter_at_once():
             await self._beginnings.wait(principal)
         self._beginnings.leave()
 
     def let_in(self, principal: Principal) -> None:
-        """Counts a call that may begin."""
+        """Counts an admitted call."""
         self._access.counts[DOOR, principal.kind, "allowed"] += 1
 
 
 class Gate:
-    """The guard at one method."""
+    """The guard of one method."""
 
     def __init__(self, guard: Guard, method: str, action: Action | None) -> None:
-        """`action` None: the table does not have the method."""
+        """`action` is None if the table of actions lacks the method."""
         self._guard = guard
         self._method = method
         self._short = method.rpartition("/")[2]
@@ -166,9 +166,9 @@ class Gate:
         self._any_of = (action, Action.LEDGER_RECOVER) if action is Action.LEDGER_WRITE else (action,)
 
     def enter(self, request: Any, context: Context) -> Coroutine[Any, Any, None] | None:
-        """Lets a unary call in. `leave` follows when it has ended.
+        """Admits a unary call. The caller must call `leave` when it has ended.
 
-        Returns None; or what is to be awaited first: it waits for the call's turn, or ends the call.
+        Returns None, or a coroutine to await first: it waits for the call's turn, or ends the call.
         """
         guard = self._guard
         if not guard.lets_in_again(self, context):
@@ -177,12 +177,12 @@ class Gate:
             except (NotAuthenticatedException, AccessDeniedException, OverLimitException) as error:
                 return self._refuse(context, error)
             if self._of_ledgers:
-                # Whatever the request is.
+                # The decision did not depend on the request.
                 guard.remember(self, who)
         return None if guard.turns.enter_at_once() else self._wait(context)
 
     def leave(self, request: Any, outcome: str, seconds: float) -> None:
-        """A unary call has ended, with this code and after so long."""
+        """A unary call has ended, with this code and after this many seconds."""
         self._guard.turns.leave()
         action = self._action
         if action is None or self._of_ledgers:
@@ -195,7 +195,7 @@ class Gate:
             who.done(_action_of(action, request), named, outcome, seconds)
 
     async def enter_stream(self, request: Any, context: Context) -> Caller:
-        """Lets a stream in, or ends it. `request` None: the requests are a stream too."""
+        """Admits a stream, or ends it. `request` is None if the requests are a stream too."""
         try:
             who = self._admit(request, context, is_stream=True)
             await self._guard.turn_to_begin(who.principal)
@@ -204,7 +204,7 @@ class Gate:
             await self._refuse(context, error)
 
     def _admit(self, request: Any, context: Context, *, is_stream: bool) -> Caller:
-        """The caller, who may begin this call.
+        """Authenticates and authorises the caller of this call.
 
         Raises NotAuthenticatedException, AccessDeniedException, OverLimitException.
         """
@@ -220,7 +220,7 @@ class Gate:
         if action is None:
             raise AccessDeniedException(f"{self._method} is not in the table of actions")
         if self._of_ledgers or request is None:
-            # What it is done to, the service knows; whoever may not do it to anything is refused here.
+            # The service knows the object; callers that may do this to no object are rejected here.
             who.require_anywhere(*self._any_of)
             return
         who.require(_action_of(action, request), _resource_of(action, request))
@@ -239,13 +239,13 @@ class Gate:
         with suppress(OverLimitException):
             await self._guard.before_refusal(who.principal if who is not None else ANONYMOUS)
         if isinstance(error, NotAuthenticatedException) or (isinstance(error, AccessDeniedException) and not shown):
-            # Whoever has shown nothing is asked to: a client then looks for its token.
+            # A caller without credentials is asked for some: a client then looks for its token.
             await abort_not_applied(context, grpc.StatusCode.UNAUTHENTICATED, NotAuthenticatedException.PUBLIC)
         await abort_with(context, self._short, error)
 
 
 def _action_of(action: Action, request: Any) -> Action:
-    """What a request of auto-recovery is, where that depends on its content."""
+    """The action of a request of auto-recovery, which may depend on its content."""
     if isinstance(request, replication.ChangeSettingsRequest):
         return Action.REPLICATION_WORK if request.HasField("check_ended") else Action.REPLICATION_ADMIN
     if isinstance(request, (replication.WriteRecordRequest, replication.RemoveRecordRequest)):
@@ -258,7 +258,7 @@ def _resource_of(action: Action, request: Any) -> Resource:
 
 
 def _ledger_of(request: Any) -> str | None:
-    """The ledger that a change of auto-recovery is about, where the request says so."""
+    """The ledger that a change of auto-recovery concerns, if the request names one."""
     if isinstance(request, replication.ClaimRequest):
         request = getattr(request, request.WhichOneof("action") or "", None)
     if isinstance(request, _ABOUT_LEDGERS):
@@ -267,7 +267,7 @@ def _ledger_of(request: Any) -> str | None:
 
 
 def _is_local(peer: str) -> bool:
-    """`ipv4:127.0.0.1:5`, `ipv6:%5B::1%5D:5`, or a path of this machine."""
+    """Whether a peer is on this machine: `ipv4:127.0.0.1:5`, `ipv6:%5B::1%5D:5`, or a socket path."""
     family, _, rest = peer.partition(":")
     host = rest.rpartition(":")[0].replace("%5B", "").replace("%5D", "").strip("[]")
     return family == "unix" or is_loopback(host)

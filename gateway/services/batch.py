@@ -2,7 +2,7 @@
 
 Reads are served from the cache where possible, and each result is sent as soon as it is available. A client that
 understands batched responses receives hundreds of results per message, because the throughput of a stream is limited by
-the number of messages rather than by their size. What the caller may see is asked when a message is put together, not
+the number of messages rather than by their size. Permissions are checked when a message is put together, not
 when the call begins: a caller with a rate may have to wait between two messages, and the policy may change meanwhile.
 """
 
@@ -53,7 +53,7 @@ class BatchReader:
     async def read(self, request: BatchReadRequest) -> AsyncIterator[bytes]:
         """Yields one encoded response per id, or messages that carry many.
 
-        Raises AccessDeniedException where the caller may see nothing of the scope, or nothing any more;
+        Raises AccessDeniedException if the caller may not, or no longer, see any ledger of the scope,
         MetaStoreException.
         """
         who = caller()
@@ -79,7 +79,7 @@ class BatchReader:
             await _pay(encoded)
 
     async def _answers(self, request: BatchReadRequest) -> AsyncIterator[_Answer]:
-        """Yields all results, as far as the caller has paid for those before."""
+        """Yields all results, each once the caller's rate has covered those before."""
         who = caller()
         if who is None:
             async with aclosing(self._found(request)) as answers:  # type: ignore[type-var]
@@ -128,21 +128,21 @@ async def _pay(encoded: bytes) -> None:
 
 
 class _Sight:
-    """What the caller may see of the scope, as the policy stands now."""
+    """What the caller may see of the scope under the current policy."""
 
     def __init__(self, who: Caller, scope_id: int) -> None:
-        """Raises AccessDeniedException where that is nothing."""
+        """Raises AccessDeniedException if the caller may see nothing."""
         self._who = who
         self._scope_id = scope_id
         self._look()
 
     def _look(self) -> None:
-        # Taken first: one that changes in between is looked at once more.
+        # Read first: if the policy changes in between, it is checked again.
         self._policy = self._who.policy
         self._view = ScopeView(self._who, self._scope_id, Action.LEDGER_READ)
 
     def of(self, answer: _Answer) -> _Answer:
-        """The answer as the caller may have it. Raises AccessDeniedException where it may see nothing any more."""
+        """The result as the caller may see it. Raises AccessDeniedException if it may no longer see anything."""
         if self._who.policy is not self._policy:
             self._look()
         if not isinstance(answer, CachedAnswer):
@@ -179,7 +179,7 @@ class _Message:
             self._revision = answer.revision
 
     def take(self) -> bytes:
-        """Raises AccessDeniedException where the caller may see nothing any more."""
+        """The encoded message. Raises AccessDeniedException if the caller may no longer see anything."""
         seen = self.answers if self._sight is None else map(self._sight.of, self.answers)
         message = batched_answer([_item(answer) for answer in seen], self._revision)
         self.answers, self._bytes = [], 0
@@ -244,7 +244,7 @@ def over_batch(count: int, limit: int) -> str:
 
 
 def withhold_passwords(responses: Iterable[LedgerMetadataResponse]) -> None:
-    """A creator gets them only where it may have them."""
+    """Withholds passwords that the creator of a ledger may not read."""
     who = caller()
     if who is None:
         return

@@ -1,13 +1,13 @@
-"""The caller of an RPC: who it is, and what the services ask before they do something for it.
+"""The caller of an RPC: its identity, and the permission checks that services make before they act for it.
 
-Each RPC has a task of its own, and tasks that it starts know its caller too (a context variable). Where the gateway has
-no security there is none, and `caller()` is None: the services then do what they always did.
+Each RPC has its own task, and tasks that it starts know its caller too (a context variable). In a gateway without
+security `caller()` is None, and the services check nothing.
 
-A ledger that the caller may not have is AccessDeniedException: gRPC's PERMISSION_DENIED for a call as a whole, the code
-of that name for one ledger of many. Listings leave it out. A ledger that does not exist is answered as such to
-everybody who may have some ledger of its scope: an owner is to learn that its ledger is gone.
+For a ledger that the caller may not use, the checks raise AccessDeniedException: gRPC's PERMISSION_DENIED for a whole
+call, the code of that name for one ledger of many. Listings leave such a ledger out. That a ledger does not exist is
+told to everybody who may use some ledger of its scope, so that an owner learns that its ledger is gone.
 
-Not its job: what a policy says (`runtime.security`); refusing calls that name no ledger (`access`).
+Not its job: evaluating a policy (`runtime.security`); rejecting calls that name no ledger (`access`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from bookgate.runtime.security.principal import Principal
 DOOR = "grpc"
 
 _NOTHING_DONE = ("PERMISSION_DENIED", "RESOURCE_EXHAUSTED")
-"""A denial and a quota have lines of their own; a flood over a limit is to have none."""
+"""Outcomes without an audit line here: denials and quotas have separate lines, calls over a limit have none."""
 
 
 class AccessDeniedException(UnauthorizedAccessException):
@@ -44,7 +44,7 @@ class OverLimitException(TooManyRequestsException):
 
 
 class QuotaReachedException(OverLimitException):
-    """The caller, or the scope, has as many ledgers as it may have; nothing was created."""
+    """The caller, or the scope, has reached its quota of ledgers; nothing was created."""
 
 
 class Caller:
@@ -53,30 +53,32 @@ class Caller:
     __slots__ = ("_access", "_rights", "peer", "principal", "subject")
 
     def __init__(self, access: AccessControl, principal: Principal, peer: str, rights: Rights | None = None) -> None:
-        """`rights`: of a unary call, which goes by the policy that it began with. A stream goes by the present one."""
+        """`rights` are those of a unary call, which keeps the policy at its beginning; a stream uses the current
+        one.
+        """
         self._access = access
         self._rights = rights
         self.principal = principal
         self.peer = peer
         self.subject = ""
-        """What the call is about, for the audit trail, where only the service learns it."""
+        """The subject of the call for the audit trail, if only the service knows it."""
 
     @property
     def policy(self) -> Policy:
-        """By which is decided now; another object where it has changed."""
+        """The current policy; a new object after each change."""
         return self._access.policy
 
     @property
     def rights(self) -> Rights:
-        """What the caller may do."""
+        """The rights of the caller."""
         return self._rights or self._access.rights(self.principal)
 
     def reach(self, action: Action, scope_id: int) -> Reach:
-        """For which ledgers of a scope the caller may do it."""
+        """The ledgers of a scope for which the caller has this permission."""
         return (self._rights or self.rights).reach(action, scope_id)
 
     def may(self, action: Action, scope_id: int, owner: str | None) -> bool:
-        """Whether the caller may do it to a ledger. Tells nobody."""
+        """Whether the caller may do this to a ledger. Writes no audit line."""
         found = (self._rights or self.rights).reach(action, scope_id)
         return found is Reach.ALL or (found is Reach.OWNED and owner == str(self.principal))
 
@@ -84,20 +86,20 @@ class Caller:
         return self.rights.decide(Action.CLUSTER_ADMIN, CLUSTER).allowed
 
     def require(self, action: Action, resource: Resource = CLUSTER, request_token: bytes = b"") -> None:
-        """Raises AccessDeniedException, which is in the audit trail then."""
+        """Raises AccessDeniedException, with an audit line, if the caller may not do this."""
         decision = self.rights.decide(action, resource)
         if not decision:
             self.deny(action, resource, decision, request_token)
 
     def require_anywhere(self, *actions: Action) -> None:
-        """Raises AccessDeniedException where the caller may do none of these to anything."""
+        """Raises AccessDeniedException if the caller may do none of these actions to any object."""
         for action in actions:
             if self.rights.may_somewhere(action):
                 return
         self.deny(actions[0], CLUSTER, Decision(False, NO_BINDING))
 
     def require_anywhere_in(self, scope_id: int, *actions: Action) -> None:
-        """Raises AccessDeniedException where the caller may do none of these to any ledger of the scope."""
+        """Raises AccessDeniedException if the caller may do none of these actions to any ledger of the scope."""
         if all(self.reach(action, scope_id) is Reach.NONE for action in actions):
             self.deny(actions[0], Resource(scope_id), Decision(False, NO_BINDING))
 
@@ -109,13 +111,13 @@ class Caller:
         request_token: bytes = b"",
         scope_id: int = 0,
     ) -> None:
-        """The same for a ledger. `scope_id`: of one that has no id yet."""
+        """Like `require`, for a ledger; `scope_id` is for a ledger without an id."""
         if not self.may(action, scope_id if ledger_id is None else ledger_id.scope_id, owner):
             resource = ledger_resource(ledger_id, owner, scope_id)
             self.deny(action, resource, self.rights.decide(action, resource), request_token)
 
     def require_some(self, action: Action, scope_id: int) -> Reach:
-        """Raises AccessDeniedException where the caller may do it to no ledger of the scope."""
+        """Raises AccessDeniedException if the caller may do this to no ledger of the scope."""
         found = self.reach(action, scope_id)
         if found is Reach.NONE:
             resource = Resource(scope_id)
@@ -123,9 +125,9 @@ class Caller:
         return found
 
     def require_all(self, actions: Iterable[Action], scope_id: int | None = None) -> None:
-        """Raises AccessDeniedException where the caller may not do all of these to all ledgers of the scope.
+        """Raises AccessDeniedException unless the caller may do all of these actions to all ledgers of the scope.
 
-        `scope_id` None: of every scope.
+        With `scope_id` None the check is for every scope.
         """
         for action in actions:
             if (rule := self.rights.narrowed_by(action, scope_id)) is not None:
@@ -133,20 +135,20 @@ class Caller:
                 self.deny(action, resource, Decision(False, f"a complete listing is demanded, and {rule} narrows it"))
 
     def deny(self, action: Action, resource: Resource, decision: Decision, request_token: bytes = b"") -> None:
-        """Raises AccessDeniedException, and writes it down."""
+        """Writes an audit line and raises AccessDeniedException."""
         self._access.denied(
             self.principal, action, resource, decision, door=DOOR, peer=self.peer, request_token=request_token
         )
         raise AccessDeniedException(f"{self.principal} may not do {action} to {resource}: {decision.rule}")
 
     def is_written_down(self, action: Action) -> bool:
-        """Whether the audit trail has what the caller was allowed of this."""
+        """Whether the audit trail records allowed actions of this type by the caller."""
         return self._access.audit.wants(action, allowed=True)
 
     def done(
         self, action: Action, resource: Resource, outcome: str, seconds: float, request_token: bytes = b""
     ) -> None:
-        """Writes down how what was allowed has ended; not where nothing was done for a limit or a denial."""
+        """Writes the outcome of an allowed action to the audit trail, unless a limit or a denial prevented it."""
         if outcome in _NOTHING_DONE:
             return
         self._access.done(
@@ -162,14 +164,14 @@ class Caller:
         )
 
     def most(self, limit: str) -> int | None:
-        """How many the caller may have at a time; None: as many as anybody."""
+        """The caller's limit of concurrent objects; None if only the general limit applies."""
         limits = self.rights.limits
         return None if limits is None else getattr(limits, limit)
 
     # --- limits -------------------------------------------------------------------------------------------------
 
     def take(self, rate: str, amount: float = 1.0) -> None:
-        """Takes from one of the caller's rates. Raises OverLimitException."""
+        """Counts an amount against one of the caller's rates. Raises OverLimitException."""
         if (self._rights or self.rights).limits is None:
             return
         wait = self._access.take(self.principal, rate, _now(), amount, door=DOOR, peer=self.peer)
@@ -177,34 +179,34 @@ class Caller:
             raise OverLimitException(f"{self.principal} is over its limit of {rate}; try again in {wait:.3g} s", wait)
 
     async def pay(self, rate: str, amount: float) -> None:
-        """Takes what a stream has sent, and waits until it is paid."""
+        """Counts what a stream has sent, and waits until the rate covers it."""
         wait = self._access.charge(self.principal, rate, _now(), amount, door=DOOR)
         if wait > 0:
             await asyncio.sleep(wait)
 
     @property
     def has_limits(self) -> bool:
-        """Whether the policy bounds any of the caller's rates."""
+        """Whether the policy limits any of the caller's rates."""
         return (self._rights or self.rights).limits is not None
 
     def owe(self, rate: str, amount: float) -> None:
-        """Takes what a unary call has sent. The caller's next `take` waits for it."""
+        """Counts what a unary call has sent; it delays what the caller's next `take` permits."""
         self._access.owe(self.principal, rate, _now(), amount)
 
     def quotas(self, scope_id: int) -> tuple[int | None, int | None]:
-        """How many ledgers the caller may own, and how many a scope may have; None: any number."""
+        """The quotas of ledgers of the caller and of the scope; None for no quota."""
         limits = self.rights.limits if self.principal.is_authenticated else None
         quota = self._access.policy.quota_of(scope_id)
         return None if limits is None else limits.ledgers, None if quota is None else quota.ledgers
 
     def quota_reached(self, scope_id: int, rule: str, retry_after_seconds: float) -> NoReturn:
-        """Raises QuotaReachedException, and writes it down."""
+        """Writes an audit line and raises QuotaReachedException."""
         self._access.quota_reached(self.principal, Resource(scope_id), rule, door=DOOR, peer=self.peer)
         raise QuotaReachedException(f"{rule}; delete some before more can be created", retry_after_seconds)
 
 
 def ledger_resource(ledger_id: LedgerId | None, owner: str | None, scope_id: int = 0) -> Resource:
-    """A ledger, by its name for people; None: one that is to be created, and has no id yet."""
+    """A ledger as a resource of the policy; `ledger_id` is None for a ledger to be created that has no id yet."""
     if ledger_id is None:
         return Resource(scope_id, owner, name="ledger:new")
     where = f"{ledger_id.scope_id}/" if ledger_id.scope_id else ""
@@ -215,18 +217,18 @@ _CALLER: ContextVar[Caller | None] = ContextVar("bookgate_caller", default=None)
 
 
 def caller() -> Caller | None:
-    """Who has called; None where the gateway has no security."""
+    """The caller of the current RPC; None in a gateway without security."""
     return _CALLER.get()
 
 
 def require_still(action: Action, resource: Resource = CLUSTER) -> None:
-    """Asks once more on a stream under way, since the policy may have changed. Raises AccessDeniedException."""
+    """Checks again during a stream, since the policy may have changed. Raises AccessDeniedException."""
     if (who := caller()) is not None:
         who.require(action, resource)
 
 
 def set_caller(who: Caller | None) -> None:
-    """For this task, and those that it starts from now on."""
+    """Sets the caller for this task and for the tasks that it starts from now on."""
     _CALLER.set(who)
 
 

@@ -1,8 +1,8 @@
-"""Writes and removals of ledgers by a caller: who may make them depends on what they would replace.
+"""Writes and removals of ledgers by a caller, whose permission depends on the stored metadata.
 
-The ledger is read first, and the change is then made to this very version or to none, so that its owner and its state
-are those that were looked at. A write to another version than the stored one is refused as a conflict before it gets
-anywhere, whatever it would have been.
+The ledger is read first; the change then applies to exactly this version, so that owner and state are those that were
+checked. A write with another expected version than the stored one is rejected as a conflict, whichever of the caller's actions
+it would have been.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class CheckedChanges:
     async def to_write(
         self, ledger_id: LedgerId, request: LedgerMetadataRequest, metadata: LedgerMetadata
     ) -> tuple[LedgerMetadata, Action]:
-        """The metadata to write to the expected version, and what kind of change that is.
+        """Determines the metadata to write at the expected version, and the action that this write is.
 
-        Raises AccessDeniedException, OverLimitException, IncorrectParameterException for a change of the gateway's
-        keys, MetadataVersionException, NoSuchLedgerExistsOnMetadataServerException.
+        Raises AccessDeniedException, OverLimitException, IncorrectParameterException for a change of the gateway's own
+        custom metadata, MetadataVersionException, NoSuchLedgerExistsOnMetadataServerException.
         """
         who = caller()
         if who is None and not request.password_withheld:
@@ -61,7 +61,7 @@ class CheckedChanges:
         return to_be_written(metadata, stored), action
 
     async def remove(self, ledger_id: LedgerId, version: int | None) -> None:
-        """Removes the ledger as the caller may. Raises as `LedgerManager.remove`, AccessDeniedException too."""
+        """Removes the ledger if the caller may. Raises as `LedgerManager.remove`, and AccessDeniedException."""
         manager, who = self._factory.ledger_manager, caller()
         if who is None:
             await manager.remove(ledger_id, version)
@@ -75,7 +75,7 @@ class CheckedChanges:
             record = await self._read(ledger_id)
             who.require_ledger(Action.LEDGER_DELETE, ledger_id, owner_of_metadata(record.metadata))
             try:
-                # This version, whose owner is known: by the next one it may be another's ledger.
+                # Only this version, whose owner is known: a later one may be a new ledger of another owner.
                 await manager.remove(ledger_id, record.version if version is None else version)
             except MetadataVersionException:
                 if version is not None:
@@ -91,7 +91,7 @@ class CheckedChanges:
         return record.metadata, record.version
 
     async def _read(self, ledger_id: LedgerId, least_version: int = 0) -> LedgerRecord:
-        """The ledger, at this version or a later one if there is any: a replica of the store may lag.
+        """Reads the ledger, at `least_version` or later if that exists: a replica of the store may lag.
 
         Raises NoSuchLedgerExistsOnMetadataServerException.
         """
@@ -107,7 +107,7 @@ class CheckedChanges:
 
 
 def _require_one(who: Caller, ledger_id: LedgerId, stored: LedgerMetadata) -> None:
-    """Raises AccessDeniedException for who may change this ledger in no way at all."""
+    """Raises AccessDeniedException unless the caller may change this ledger in some way."""
     owner = owner_of_metadata(stored)
     if not who.may(Action.LEDGER_RECOVER, ledger_id.scope_id, owner):
         who.require(Action.LEDGER_WRITE, ledger_resource(ledger_id, owner))

@@ -28,11 +28,11 @@ class EncodedLedger:
     ledger_id: LedgerId
     version: int
     format_version: int
-    """The serialisation version in which the store holds it."""
+    """The format version of the metadata in the store."""
     data: bytes
     incarnation: int | None = None
     owner: str | None = None
-    """The principal that created it, as it says."""
+    """The principal that created the ledger, according to its metadata."""
     _withheld: EncodedLedger | None = field(default=None, init=False, compare=False, repr=False)
 
     def answer(self, revision: int) -> bytes:
@@ -40,7 +40,7 @@ class EncodedLedger:
         return self.data + _revision_field(revision)
 
     def without_password(self) -> EncodedLedger:
-        """The same for who may not have the password; made once, at the first request."""
+        """The same for callers that may not read the password; built once, at the first request."""
         if self._withheld is None:
             data = withhold(self.response()).SerializeToString()
             object.__setattr__(self, "_withheld", replace(self, data=data))

@@ -1,7 +1,7 @@
 """Runs around every call of a gateway, whatever its method: guard, metrics, stream limits, encoded responses.
 
-Where the gateway has security the guard decides first (`access`), in one step without a coroutine of its own where
-nothing has to wait. The response to a unary call names the gateway process that sent it (`instance`).
+In a gateway with security the guard decides first (`access`), in one step without its own coroutine if nothing has to
+wait. The response to a unary call names the gateway process that sent it (`instance`).
 
 A handler may return a message, or one already encoded (`bytes`), which is sent unchanged. The number of streams is
 limited per client, per principal and in total, since each occupies memory while it is open. A client is one connection
@@ -34,7 +34,7 @@ _STREAM_RETRY_SECONDS = 1.0
 
 
 class _Call:
-    """Records the outcome of one call for the metrics, and for the guard that let it in."""
+    """Records the outcome of one call for the metrics, and for the guard that admitted it."""
 
     __slots__ = ("_began", "_context", "_counts", "_gate", "_request", "code")
 
@@ -46,7 +46,7 @@ class _Call:
         self.code = SUCCESS
 
     def let_in(self, gate: Gate, request: Any) -> None:
-        """The guard is told when the call ends."""
+        """Records the gate that admitted the call; it is told when the call ends."""
         self._gate, self._request = gate, request
 
     def __enter__(self) -> _Call:
@@ -67,16 +67,16 @@ class _Call:
 
 
 class CallInterceptor(grpc.aio.ServerInterceptor):
-    """The interceptor; see the module. One per gateway, and the last: behind it are the handlers, always the same."""
+    """The interceptor; see the module. One per gateway, and the last one before the handlers."""
 
     def __init__(self, metrics: GatewayMetrics, limits: Limits, instance: Instance, guard: Guard | None = None) -> None:
-        """`guard`: where the gateway has security."""
+        """`guard` is None in a gateway without security."""
         self._metrics = metrics
         self._limits = limits
         self._instance = instance
         self._guard = guard
         self._streams: Counter[Hashable] = Counter()
-        """By client, and by principal where one is known."""
+        """Open streams by client, and by principal if known."""
         self._wrapped: dict[str, Handler] = {}
         self.stream_count = 0
 

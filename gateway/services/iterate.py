@@ -1,12 +1,12 @@
-"""Iterate: all ledgers of a scope, in responses of bounded size (M5); and the scopes that there are.
+"""Iterate: all ledgers of a scope, in responses of bounded size (M5); and the list of scopes.
 
 Each response carries the cluster's id, and the last one is sent only after the store has confirmed that id again,
-because readers may delete what a listing lacks. For the same reason a listing ends with an error before it tells more
-once the policy lets its caller see another part of the scope than at its beginning. The manager lists ids in ascending
-order; this module groups them into responses and reads metadata on request. Only the last response has `end` set; a
-listing that can't be completed ends with an error instead. Held in memory at any time: the ids of one response, and
-with metadata the response being sent and the page being read for the next one, both bounded in bytes. Responses with
-metadata are built in slices, between which other tasks on the event loop run.
+because readers may delete what a listing lacks. For the same reason a listing ends with an error
+as soon as a changed policy shows its caller another part of the scope than at the beginning. The manager lists ids in
+ascending order; this module groups them into responses and reads metadata on request. Only the last response has `end`
+set; a listing that can't be completed ends with an error instead. Held in memory at any time: the ids of one response,
+and with metadata the response being sent and the page being read for the next one, both bounded in bytes. Responses
+with metadata are built in slices, between which other tasks on the event loop run.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from bookgate.runtime.security.actions import Action
 from bookgate.runtime.security.decision import Reach
 
 _SCOPES = 10_000
-"""Scopes a page of ListScopes has, about."""
+"""Approximate number of scopes in a page of ListScopes."""
 
 DEFAULT_LEDGERS_A_RESPONSE = 10_000
 MAX_LEDGERS_A_RESPONSE = 100_000
@@ -73,7 +73,7 @@ class _Response:
     ledgers: list[bytes]
 
     def of(self, cluster: str | None) -> _Response:
-        """Adds the cluster's id, where it is known."""
+        """Adds the cluster's id, if known."""
         if cluster is not None:
             self.fields.cluster_instance_id = cluster
         return self
@@ -86,17 +86,17 @@ class _Seen(ScopeView):
     """What the caller may see of one listing, and how many ledgers were left out of it."""
 
     def __init__(self, who: Caller, request: GetLedgerRangesRequest) -> None:
-        """Raises AccessDeniedException where the caller may see nothing."""
-        # Taken first: one that changes in between is looked at once more.
+        """Raises AccessDeniedException if the caller may see nothing."""
+        # Read first: if the policy changes in between, it is checked again.
         self._policy = who.policy
         super().__init__(who, request.ledger_scope_id, *_SEEN_BY)
         self.administers = who.may_administer()
         self.left_out = 0
 
     def require_still(self, who: Caller, request: GetLedgerRangesRequest) -> None:
-        """Asks once more where the policy has changed.
+        """Checks again if the policy has changed.
 
-        Raises AccessDeniedException where the caller may see nothing any more, MetaStoreException where it may see
+        Raises AccessDeniedException if the caller may no longer see anything, MetaStoreException if it may now see
         another part.
         """
         if who.policy is self._policy:
@@ -107,7 +107,7 @@ class _Seen(ScopeView):
         self._policy = now._policy
 
     def take(self, answer: LedgerMetadataResponse) -> bool:
-        """Whether the answer is in the listing; without its password where that is withheld."""
+        """Whether the caller may see this ledger; removes a password that it may not read."""
         owner = owner_of(answer.metadata)
         if not self.shows(owner):
             self.left_out += 1
@@ -133,9 +133,8 @@ class Listing:
     async def iterate(self, request: GetLedgerRangesRequest) -> AsyncIterator[bytes]:
         """Yields all responses, encoded.
 
-        Raises IncorrectParameterException for an invalid request, AccessDeniedException (also where a complete listing
-        is demanded and the policy would leave ledgers out), TooManyRequestsException,
-        MetaStoreException.
+        Raises IncorrectParameterException for an invalid request, AccessDeniedException (also if the caller demands a
+        complete listing and the policy would leave ledgers out), TooManyRequestsException, MetaStoreException.
         """
         _check(request)
         who = caller()
@@ -145,7 +144,7 @@ class Listing:
         with self._counted() if request.include_metadata or not sees_all(view) else nullcontext():
             async with aclosing(self._all(request, view)) as responses:
                 async for response in responses:
-                    # It was made, and the one before it paid, some time ago.
+                    # Some time may have passed since the response was built, for the rate to cover the one before.
                     if who is not None and view is not None:
                         view.require_still(who, request)
                     yield response.encode()
@@ -154,9 +153,10 @@ class Listing:
                         await who.pay("metadata_bytes_per_second", sum(map(len, response.ledgers)))
 
     async def scopes(self, request: ListScopesRequest) -> ListScopesResponse:
-        """A page: at least _SCOPES of them, or all that are left; those that the caller may list.
+        """One page: the scopes that the caller may list among the next _SCOPES or more, or all that are left.
 
-        The caller owes those that it may not list as well: the store has read them. Raises AccessDeniedException.
+        Scopes that the caller may not list count against its rate too, because the store has read them. Raises
+        AccessDeniedException.
         """
         who = caller()
         if who is not None and request.require_complete:

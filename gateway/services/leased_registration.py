@@ -20,14 +20,14 @@ _MOST_ANSWERS = 100
 
 
 class Outcome(StrEnum):
-    """What the audit trail has of a registration: nobody waits for a code at its end."""
+    """The outcome of a registration in the audit trail; its end has no status code."""
 
     REGISTERED = "REGISTERED"
-    """The store has it, or has its changed endpoints or mode."""
+    """The store has the registration, or its changed endpoints or mode."""
     REFUSED = "HELD_BY_ANOTHER"
     UNREGISTERED = "UNREGISTERED"
     LOST = "LOST"
-    """Nothing was heard of the bookie for a lease."""
+    """The bookie sent nothing for the duration of a lease."""
 
 
 class Answers:
@@ -50,7 +50,7 @@ class Answers:
         return answer
 
     async def room(self) -> None:
-        """Returns once the bookie has taken enough of the queued responses."""
+        """Returns once the bookie has received enough of the queued responses."""
         await self._room.wait()
 
 
@@ -72,15 +72,15 @@ class LeasedRegistration:
     worker: asyncio.Task[None] | None = None
     timer: asyncio.TimerHandle | None = None
     gone: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set once the registration holds nothing any more: dropped, replaced or rejected."""
+    """Set once the registration holds nothing in the store: dropped, replaced or rejected."""
     who: Caller | None = field(default_factory=caller)
-    """Whose stream opened it, where the gateway knows."""
+    """The caller whose stream opened it; None in a gateway without security."""
 
     @property
     def registered(self) -> bool:
         return self.done == self.wanted[0]
 
     def write_down(self, outcome: str, seconds: float = 0.0) -> None:
-        """Writes a line into the audit trail. `seconds`: how long the store took."""
+        """Writes a line to the audit trail; `seconds` is the duration of the store's work."""
         if self.who is not None:
             self.who.done(Action.BOOKIE_REGISTER, Resource(bookie_id=self.bookie_id), outcome, seconds)

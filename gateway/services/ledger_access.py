@@ -1,7 +1,7 @@
-"""What a caller may see and write of ledgers' metadata: owners, the gateway's own keys, passwords that are withheld.
+"""The parts of ledger metadata that a caller may see and write: owners, the gateway's own keys, withheld passwords.
 
-Source: docs/protocol/security.md#owners, docs/protocol/security.md#withheld-passwords. Nothing of this happens where
-the gateway has no security (`caller()` is None).
+Source: docs/protocol/security.md#owners, docs/protocol/security.md#withheld-passwords. None of this applies in a
+gateway without security (`caller()` is None).
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _CHANGED_BY_CLIENTS = frozenset(("bookgate.writer",))
 _CREATED_BY_CLIENTS = frozenset((*_CHANGED_BY_CLIENTS, "bookgate.adopted"))
 
 _SALTS = secrets.token_bytes(32)
-"""This process's: a ledger has one salt as long as it lives, so that its answer is made once."""
+"""Secret of this process: it gives a ledger the same salt every time, so that its response is built once."""
 
 
 def owner_of(metadata: LedgerMetadataFormat) -> str | None:
-    """The principal that a ledger carries as its owner."""
+    """The principal that the metadata name as the ledger's owner."""
     for entry in metadata.customMetadata:
         if entry.key == OWNER_KEY:
             return owner_in(entry.value)
@@ -38,7 +38,7 @@ def owner_of(metadata: LedgerMetadataFormat) -> str | None:
 
 
 def owner_in(value: bytes | None) -> str | None:
-    """The owner as its key has it; None without one, and for what no gateway has written."""
+    """The owner in the value of the owner key; None without a value, and for one that no gateway has written."""
     try:
         return None if value is None else value.decode()
     except UnicodeDecodeError:
@@ -50,11 +50,14 @@ def owner_of_metadata(metadata: LedgerMetadata) -> str | None:
 
 
 def owned_custom_metadata(metadata: LedgerMetadata, who: Caller) -> dict[str, bytes]:
-    """Those of a ledger that the caller creates. Raises IncorrectParameterException for a key of the gateway's."""
+    """The custom metadata of a ledger that the caller creates.
+
+    Raises IncorrectParameterException for a key that is reserved for gateways.
+    """
     mine = str(who.principal).encode()
     custom = dict(metadata.custom_metadata)
     if custom:
-        # Who copies a ledger's metadata may leave himself in them.
+        # A caller that copies a ledger's metadata may leave itself in them as owner.
         named = custom.pop(OWNER_KEY, None)
         wrong = sorted(key for key in custom if key.startswith(_PREFIX) and key not in _CREATED_BY_CLIENTS)
         if wrong or named not in (None, mine):
@@ -67,9 +70,9 @@ def owned_custom_metadata(metadata: LedgerMetadata, who: Caller) -> dict[str, by
 
 
 def to_be_written(metadata: LedgerMetadata, stored: LedgerMetadata) -> LedgerMetadata:
-    """Metadata that replace those stored: with the stored password, and the gateway's keys as they are.
+    """The metadata to store: with the stored password and the stored values of the gateway's keys.
 
-    Raises IncorrectParameterException where they were to be changed.
+    Raises IncorrectParameterException if the new metadata change these keys.
     """
     for key in sorted({*metadata.custom_metadata, *stored.custom_metadata}):
         is_gateways = key.startswith(_PREFIX) and key not in _CHANGED_BY_CLIENTS
@@ -79,18 +82,18 @@ def to_be_written(metadata: LedgerMetadata, stored: LedgerMetadata) -> LedgerMet
 
 
 def with_stored_password(metadata: LedgerMetadata, stored: LedgerMetadata) -> LedgerMetadata:
-    """A password never changes, and who writes may not have been told it."""
+    """The metadata with the stored password, which never changes and which the writer may not know."""
     return replace(metadata, password=stored.password, digest_type=stored.digest_type)
 
 
 def action_of_write(metadata: LedgerMetadata, stored: LedgerMetadata) -> Action:
-    """What a write is: recovery where the ledger goes into it, or is in it."""
+    """The action of a write: recovery if the ledger enters IN_RECOVERY, or is in it."""
     recovers = LedgerState.IN_RECOVERY in (metadata.state, stored.state)
     return Action.LEDGER_RECOVER if recovers else Action.LEDGER_WRITE
 
 
 def withhold(response: LedgerMetadataResponse) -> LedgerMetadataResponse:
-    """Puts a check in the place of the password, if there is one; returns the same message."""
+    """Replaces the password, if any, by a value to verify it; returns the same message."""
     metadata = response.metadata
     if metadata.HasField("password"):
         name = f"{response.ledger_scope_id}/{response.ledger_id}".encode()
@@ -102,31 +105,31 @@ def withhold(response: LedgerMetadataResponse) -> LedgerMetadataResponse:
 
 
 class ScopeView:
-    """What a caller may see in one scope, asked for many ledgers."""
+    """The ledgers of one scope that a caller may see, for checks of many ledgers."""
 
     __slots__ = ("_name", "_secrets", "whole")
 
     def __init__(self, who: Caller, scope_id: int, *actions: Action) -> None:
-        """`actions`: all of them are needed to see a ledger. Raises AccessDeniedException where none may be seen."""
+        """A ledger is visible with all of `actions`. Raises AccessDeniedException if the caller may see no ledger."""
         reaches = {who.require_some(action, scope_id) for action in actions}
         self.whole = reaches == {Reach.ALL}
-        """Whether every ledger may be seen."""
+        """Whether the caller may see every ledger."""
         self._secrets = who.reach(Action.LEDGER_SECRET, scope_id)
         self._name = str(who.principal)
 
     def is_same(self, other: ScopeView) -> bool:
-        """Whether both show the same, to one caller."""
+        """Whether both show the same ledgers to the same caller."""
         return (self.whole, self._secrets) == (other.whole, other._secrets)
 
     def shows(self, owner: str | None) -> bool:
-        """Whether a ledger of this owner may be seen."""
+        """Whether the caller may see a ledger of this owner."""
         return self.whole or owner == self._name
 
     @property
     def shows_passwords(self) -> bool:
-        """Of every ledger."""
+        """Whether the caller may read the passwords of all ledgers."""
         return self._secrets is Reach.ALL
 
     def shows_password(self, owner: str | None) -> bool:
-        """Of a ledger of this owner."""
+        """Whether the caller may read the password of a ledger of this owner."""
         return self._secrets is Reach.ALL or (self._secrets is Reach.OWNED and owner == self._name)

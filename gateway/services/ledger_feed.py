@@ -1,8 +1,8 @@
-"""One client's stream of changed ledgers: the feed of this gateway's store, passed on in batches.
+"""One client's stream of changed ledgers: the feed of this gateway's store, forwarded in batches.
 
-What is told while a response is on its way waits as one set of ids, however often they change, and a loss of the feed
-takes the place of all that was told before. Each response is read after the store's revision was brought up to what it
-tells, so that a client that asks any gateway for nothing older reads the change. Errors of the store end the stream.
+Changes during a response collect in one set of ids, however often a ledger changes; a loss of the feed replaces all of
+them. The store's revision is brought up to date before each response, so a client that demands this revision from any
+gateway reads the change. Errors of the store end the stream.
 
 Not its job: the messages of other calls (`replication`).
 """
@@ -23,7 +23,7 @@ from bookgate.runtime.security.actions import Action
 
 _BATCH_SECONDS = 0.02
 _MOST_IDS = 100_000
-"""In one response; some hundred kilobytes."""
+"""Maximum number of ids in one response; some hundred kilobytes."""
 
 
 class LedgerFeedStream:
@@ -38,14 +38,14 @@ class LedgerFeedStream:
         self._ended = False
 
     def end(self) -> None:
-        """The gateway is about to stop: the client goes to another one."""
+        """Ends the stream because the gateway stops; the client switches to another one."""
         self._ended = True
         self._news.set()
 
     async def serve(self, requests: AsyncIterator[pb.WatchLedgersRequest]) -> AsyncIterator[pb.WatchLedgersResponse]:
-        """The responses, until the client goes.
+        """Yields the responses until the client leaves.
 
-        Raises IllegalOpException, AccessDeniedException where the policy has changed, and the store's errors.
+        Raises IllegalOpException, AccessDeniedException if the policy has changed, and the store's errors.
         """
         feed = self._factory.replication_metadata.watch_ledgers(self._hear)
         if feed is None:
@@ -68,7 +68,7 @@ class LedgerFeedStream:
             feed.close()
 
     def _next(self) -> pb.WatchLedgersResponse | None:
-        """Takes what is to be told; None for nothing."""
+        """Builds the next response from the pending changes; None if there are none."""
         self._news.clear()
         if not (self._lost or self._began or self._touched or self._answered):
             return None

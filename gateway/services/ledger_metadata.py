@@ -98,7 +98,7 @@ class MetadataService(LedgerMetadataServiceServicer):
         instance: Instance,
         quotas: LedgerQuotas | None = None,
     ) -> None:
-        """`quotas`: where principals count."""
+        """`quotas` is None in a gateway without security."""
         self._factory = factory
         self._watches = watches
         self._cache = cache
@@ -281,7 +281,7 @@ class MetadataService(LedgerMetadataServiceServicer):
             return record
 
     def _room(self, scopes: Sequence[int]) -> AbstractContextManager[None]:
-        """Places for new ledgers, where there are quotas. Raises QuotaReachedException, OverLimitException."""
+        """Reserves new ledgers in the quotas, if any. Raises QuotaReachedException, OverLimitException."""
         who = caller()
         return nullcontext() if who is None or self._quotas is None else self._quotas.room(who, scopes)
 
@@ -438,6 +438,6 @@ def _size(response: Response) -> int:
 
 
 def _by_caller(method: str) -> str:
-    """Whose request it is belongs to what makes two requests the same."""
+    """The method with the caller: two requests are the same only if they come from the same caller."""
     who = caller()
     return method if who is None else f"{method} {who.principal}"

@@ -1,13 +1,14 @@
-"""Quotas of ledgers: how many an owner has, and how many a scope has, as the policy bounds them.
+"""Quotas of ledgers: limits of the policy on the number of ledgers of an owner and of a scope.
 
-A gateway counts the ledgers of the store where the policy has quotas, at the start and every minute; between two counts
-it takes in what is created and deleted through it. At one gateway no quota is exceeded; where several create for the
-same principal at once, it may be exceeded by what the others create between two counts. A ledger's owner never changes,
-so a count reads the metadata of ledgers that the last one did not see, and those only where owners have quotas.
+If the policy has quotas, a gateway counts the ledgers of the store at start-up and every minute; between two counts it
+adds ledgers created, and subtracts ledgers deleted, through itself. A single gateway never exceeds a quota; if several
+create ledgers for the same principal, the quota may be exceeded by the ledgers that the others create between two
+counts. A ledger's owner never changes, so a count reads the metadata of new ledgers only, and only if owners have
+quotas.
 
-A creation reserves its place before it goes to the store (`room`), so that creations under way together do not exceed
-what is left; one whose outcome is unknown keeps it until a count has looked (`in_doubt`). Until the first count is done
-a creation under a quota is refused, with the time after which it is worth another try.
+A creation reserves its place before it is sent to the store (`room`), so that concurrent creations do not exceed the
+quota together; one with an unknown outcome keeps the place until the next count (`in_doubt`). Before the first count is
+complete, a creation under a quota is rejected, with the time after which the caller may try again.
 
 Invariant: A2. Source: docs/protocol/security.md#quotas. Not its job: rates (`runtime.security.rate_limits`).
 """
@@ -37,25 +38,25 @@ from bookgate.runtime.security.access_control import AccessControl
 _LOG = logging.getLogger(__name__)
 
 _COUNT_SECONDS = 60.0
-"""Between two counts; a count that takes long is made less often."""
+"""Seconds between two counts; long counts are made less often."""
 _REST = 10
-"""Times as long as a count took."""
+"""Minimum pause after a count, as a multiple of its duration."""
 _RETRY_SECONDS = 1.0
 _READ_AT_ONCE = 1000
 _SLICE = 32
 _NO_QUOTAS = (None, None)
-"""Of an owner and of a scope."""
+"""No quota of the owner and none of the scope."""
 
 _MASK_64 = (1 << 64) - 1
 
 
 class OwnedLedgers:
-    """The ledgers of one scope, and whose they are as far as anybody asked."""
+    """The ledgers of one scope, and their owners as far as they were read."""
 
     def __init__(self) -> None:
         self.present = BitMap64()
         self.looked_at = BitMap64()
-        """Those whose owner is known, or known to be nobody."""
+        """Ledgers whose owner was read, also if they have none."""
         self.owners: dict[str, BitMap64] = {}
 
     def add(self, number: int, owner: str | None) -> None:
@@ -65,7 +66,7 @@ class OwnedLedgers:
             self.owners.setdefault(owner, BitMap64()).add(number)
 
     def discard(self, number: int) -> str | None:
-        """Returns whose it was, as far as that is known."""
+        """Removes a ledger; returns its owner, if known."""
         self.present.discard(number)
         self.looked_at.discard(number)
         owner = next((owner for owner, owned in self.owners.items() if number in owned), None)
@@ -74,7 +75,7 @@ class OwnedLedgers:
         return owner
 
     def keep(self, present: BitMap64) -> None:
-        """Takes in a listing."""
+        """Drops all ledgers that a listing lacks."""
         self.present = present
         self.looked_at &= present
         self.owners = {owner: left for owner, owned in self.owners.items() if (left := owned & present)}
@@ -99,9 +100,9 @@ class LedgerQuotas:
         self._under_way_of: Counter[str] = Counter()
         self._under_way_in: Counter[int] = Counter()
         self._changes: list[tuple[LedgerId, str | None, bool]] = []
-        """Since the present count began: ledger, owner, whether it is there now."""
+        """Changes since the current count began: ledger, owner, whether it exists now."""
         self._doubts: list[tuple[str, int]] = []
-        """Owner and scope of what may have been created; each has its place."""
+        """Owner and scope of ledgers that may have been created; each occupies a place."""
         self._counting = False
         self._has_counted = self._has_owners = False
         self._wanted = asyncio.Event()
@@ -109,7 +110,7 @@ class LedgerQuotas:
     # --- creations and deletions ---
 
     def room(self, who: Caller, scopes: Sequence[int]) -> AbstractContextManager[None]:
-        """Reserves places for ledgers that are about to be created in these scopes; where there is no quota, none.
+        """Reserves places for ledgers that are about to be created in these scopes; without a quota it does nothing.
 
         Raises QuotaReachedException, OverLimitException while the ledgers are being counted.
         """
@@ -131,7 +132,7 @@ class LedgerQuotas:
                 self._reserve(owner, scope_id, -count)
 
     def in_doubt(self, who: Caller, scope_id: int) -> None:
-        """Takes in a creation whose outcome is unknown: it has its place until the next count is done."""
+        """Records a creation with an unknown outcome: it occupies a place until the next count is complete."""
         self._doubts.append((str(who.principal), scope_id))
         self._reserve(str(who.principal), scope_id, 1)
         self._wanted.set()
@@ -145,8 +146,8 @@ class LedgerQuotas:
                 del reserved[key]
 
     async def created_before(self, who: Caller, wanted: CreateRequest) -> LedgerRecord | None:
-        """The ledger, where a quota is reached by what this very creation has made: it was sent to another gateway
-        before, and its answer was lost.
+        """The existing ledger, if this very creation has reached the quota: it was sent to another gateway before, and
+        its response was lost.
 
         Raises OverLimitException, MetaStoreException.
         """
@@ -167,7 +168,7 @@ class LedgerQuotas:
             who.quota_reached(*full, self._count_seconds)
 
     def _full(self, who: Caller, wanted: Counter[int]) -> tuple[int, str] | None:
-        """The scope in which there is no room, and why. Raises OverLimitException."""
+        """The scope whose quota is reached, and the reason; None if there is capacity. Raises OverLimitException."""
         owner = str(who.principal)
         for scope_id, count in wanted.items():
             of_owner, of_scope = who.quotas(scope_id)
@@ -183,20 +184,20 @@ class LedgerQuotas:
         return None
 
     def owned_by(self, owner: str) -> int:
-        """Ledgers that a principal has or is about to create, as far as they are counted."""
+        """Number of ledgers that a principal has or is creating, as far as they are counted."""
         return self._owned[owner] + self._under_way_of[owner]
 
     def in_scope(self, scope_id: int) -> int:
-        """The same of a scope."""
+        """Number of ledgers that a scope has or that are being created in it, as far as they are counted."""
         ledgers = self._scopes.get(scope_id)
         return (0 if ledgers is None else len(ledgers.present)) + self._under_way_in[scope_id]
 
     def created(self, ledger_id: LedgerId, owner: str | None) -> None:
-        """Takes in a ledger that was created through this gateway."""
+        """Records a ledger that was created through this gateway."""
         self._changed(ledger_id, owner, there=True)
 
     def removed(self, ledger_id: LedgerId) -> None:
-        """Takes in a ledger that was deleted through this gateway."""
+        """Records a ledger that was deleted through this gateway."""
         self._changed(ledger_id, None, there=False)
 
     def _changed(self, ledger_id: LedgerId, owner: str | None, *, there: bool) -> None:
@@ -219,7 +220,7 @@ class LedgerQuotas:
     # --- counts ---
 
     async def run(self) -> None:
-        """Counts again and again, while there are quotas."""
+        """Counts periodically, while the policy has quotas."""
         loop = asyncio.get_running_loop()
         while True:
             began, wait = loop.time(), self._count_seconds
@@ -242,7 +243,7 @@ class LedgerQuotas:
         return bool(policy.quotas) or policy.bounds_owners
 
     async def count(self) -> None:
-        """Counts all ledgers; without quotas nothing. Raises BKException."""
+        """Counts all ledgers; without quotas it does nothing. Raises BKException."""
         if not self._bounds_anything:
             self._forget()
             return
@@ -262,7 +263,7 @@ class LedgerQuotas:
             self._counting, self._changes = False, []
 
     def _settle(self, count: int) -> None:
-        """What was in doubt when the count began is counted, if it is there."""
+        """Releases the places of unknown outcomes from before the count: the count includes those that exist."""
         for owner, scope_id in self._doubts[:count]:
             self._reserve(owner, scope_id, -1)
         del self._doubts[:count]
@@ -314,5 +315,5 @@ class LedgerQuotas:
 def _owner(stored: RawLedgerRecord) -> str | None:
     try:
         return owner_of_metadata(stored.record().metadata)
-    except BKException:  # nobody's, as far as anybody can read
+    except BKException:  # its metadata can't be read, so it has no owner
         return None

@@ -1,10 +1,10 @@
-"""The audit trail of ledgers: one line for each change, however it ended.
+"""The audit trail of ledgers: one line for each change, whatever its outcome.
 
     with LedgerChange(Action.LEDGER_DELETE, request):
-        ...                                  # what an exception says of it is in the line
+        ...                                  # the line has the outcome of an exception raised here
 
-The line is written where the change is made, not where its caller waits for it: a caller that has gone leaves a line
-like any other, and a repeated request none. Without security there is no caller, and no line.
+The line is written where the change is made, not where its caller waits for it: so there is a line even if the caller
+has gone, and none for a repeated request. Without security there is no caller, and no line.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from bookgate.runtime.security.actions import Action
 
 
 class LedgerChange:
-    """One change under way; see the module."""
+    """One change in progress; see the module."""
 
     __slots__ = ("_began", "_request", "_who", "action", "ledger_id")
 
     def __init__(self, action: Action, request: LedgerMetadataRequest) -> None:
         self.action = action
         self.ledger_id: LedgerId | None = None
-        """Where it is not the request's: of a ledger that was created with a generated id."""
+        """The id of a ledger created with a generated id, which the request lacks."""
         self._request = request
         self._who = caller()
         self._began = time.perf_counter()

@@ -337,8 +337,8 @@ class RegistrationService(RegistrationServiceServicer):
         registration.answers.put(None)
 
     async def _drop(self, registration: LeasedRegistration, outcome: Outcome | None = None) -> None:
-        """Removes the registration from the store, retrying until that succeeds. `outcome` None: it is written down
-        already.
+        """Removes the registration from the store, retrying until that succeeds. `outcome` is None if the audit trail
+        already has it.
         """
         registration.over = True
         if self._held.get(registration.bookie_id) is not registration:
@@ -388,12 +388,12 @@ def _info(request: pb.RegisterRequest, lease: Lease) -> BookieServiceInfo:
 
 
 def _may_register(bookie_id: str) -> None:
-    """Raises AccessDeniedException."""
+    """Raises AccessDeniedException if the caller may not register this bookie id."""
     require_still(Action.BOOKIE_REGISTER, Resource(bookie_id=bookie_id))
 
 
 def _of_caller(info: BookieServiceInfo) -> BookieServiceInfo:
-    """The registration, bound to its principal. Raises AccessDeniedException."""
+    """The registration with its principal added. Raises AccessDeniedException."""
     _may_register(info.bookie_id)
     who = caller()
     return info.with_principal(str(who.principal) if who is not None and who.principal.is_authenticated else None)

@@ -1,7 +1,7 @@
 """The ReplicationService: auto-recovery's metadata for auditors and workers without access to the metadata store.
 
-It serves `bookgate.ledger.replication_store` of this gateway's store. What belongs to one owner, locks and votes, needs
-a session (`replication_sessions`), and works only at the process that has it; everything else works at any gateway.
+It serves `bookgate.ledger.replication_store` of this gateway's store. Locks and votes belong to one owner: they need a
+session (`replication_sessions`), and work only at the process that has it; everything else works at any gateway.
 Source: docs/protocol/gateway.md#auto-recovery.
 """
 
@@ -61,7 +61,7 @@ DEFAULT_LEASE_SECONDS = 10.0
 _MOST_MARKS = 1_000
 _MOST_RECORD_BYTES = 64 * 1024
 _MOST_WAITING = 1_000
-"""Changes that may wait for one owner; one that takes them slower is cut off, and begins anew."""
+"""Maximum number of changes queued for one owner; the stream of a slower owner is ended, and it starts again."""
 _LEAVE_SECONDS = 2.0
 
 _SESSION_ID = re.compile(r"[A-Za-z0-9-]{16,64}")
@@ -73,11 +73,11 @@ _VOTE_STATES = {
 
 
 class _SessionUnknownException(BKException):
-    """The session of a claim is over."""
+    """The session of a request has ended."""
 
 
 class _Responses:
-    """What waits for the owner of one stream; None ends it."""
+    """The responses queued for the owner of one stream; None ends it."""
 
     def __init__(self) -> None:
         self._queue: asyncio.Queue[pb.AttendResponse | None] = asyncio.Queue()
@@ -105,7 +105,7 @@ class ReplicationService(ReplicationServiceServicer):
         lease_seconds: float = DEFAULT_LEASE_SECONDS,
         max_metadata_bytes: int = 1 << 20,
     ) -> None:
-        """`ledger_changed` is told of every ledger whose metadata may have been written here."""
+        """`ledger_changed` is called for every ledger whose metadata may have been written here."""
         self._factory = factory
         self._budget = budget
         self._ledger_changed = ledger_changed
@@ -130,7 +130,7 @@ class ReplicationService(ReplicationServiceServicer):
         return self._factory.replication_metadata
 
     def drain(self) -> None:
-        """Asks every owner to go to another gateway; ends the streams that are still open after a short while."""
+        """Asks every owner to switch to another gateway; ends the streams that are still open after a short while."""
         self._draining = True
         for responses in list(self._streams):
             responses.put(pb.AttendResponse(draining=True))
@@ -167,7 +167,7 @@ class ReplicationService(ReplicationServiceServicer):
         session: ReplicationSession | None = None
         try:
             async for request in requests:
-                # Who may not repair any more gives back what the session holds.
+                # An owner that may no longer repair loses what the session holds.
                 require_still(Action.REPLICATION_WORK)
                 if session is None:
                     session = self._open(request, responses)
@@ -193,7 +193,7 @@ class ReplicationService(ReplicationServiceServicer):
                 return None
             session = self._sessions.open(self._store, request.session_id)
         elif not session.is_of(who := caller()):
-            # Whose session id was stolen keeps what the session holds.
+            # The owner of a stolen session id keeps what the session holds.
             session.write_down(StatusCode.Name(StatusCode.SESSION_UNKNOWN), who)
             return None
         session.attend(responses.tell)
@@ -213,7 +213,7 @@ class ReplicationService(ReplicationServiceServicer):
             return await _claim(session, request)
 
         async def to_the_end() -> pb.ClaimResponse:
-            # Also if its caller has gone: what it takes is the session's then, and the owner gives it back.
+            # Even if its caller has gone: the session then holds what was taken, until the owner releases it.
             task = asyncio.get_running_loop().create_task(work())
             self._claims.add(task)
             task.add_done_callback(self._claim_done)
@@ -224,7 +224,7 @@ class ReplicationService(ReplicationServiceServicer):
     def _claim_done(self, task: asyncio.Task[pb.ClaimResponse]) -> None:
         self._claims.discard(task)
         if not task.cancelled():
-            # Nobody may wait for it any more.
+            # Perhaps nobody waits for it any more.
             task.exception()
 
     async def WriteLedger(self, request: pb.WriteLedgerRequest, context: Context) -> pb.WriteLedgerResponse:
@@ -259,7 +259,7 @@ class ReplicationService(ReplicationServiceServicer):
             raise _SessionUnknownException("the session is over, and what it held")
         return session
 
-    # --- what any gateway does ----------------------------------------------------------------------------------
+    # --- served at any gateway ----------------------------------------------------------------------------------
 
     async def Mark(self, request: pb.MarkRequest, context: Context) -> pb.MarkResponse:
         async def work() -> pb.MarkResponse:
@@ -389,7 +389,7 @@ class ReplicationService(ReplicationServiceServicer):
     async def _answer(
         self, context: Context, method: str, response: Callable[..., R], work: Callable[[], Awaitable[R]]
     ) -> R:
-        """The response of `work`; a domain outcome as its code, anything else as a gRPC status."""
+        """Returns the response of `work`: a domain outcome as its code, any other error as a gRPC status."""
         try:
             async with self._budget.call(method):
                 return await work()

@@ -1,13 +1,13 @@
-"""The leases by which auditors and workers hold locks and votes at this gateway.
+"""The sessions by which auditors and workers hold locks and votes at this gateway, kept alive by leases.
 
 States of a session: attended (its stream is open) ⇄ left (the stream broke) → over; attended → over. It is over when
-nothing was heard of its owner for a lease, or when the gateway closes; what it held is then given back to the store. A
-lock or vote that the store itself ended is told to the owner. The store knows this gateway as the holder; which session
-a lock belongs to is known here only. Of a session id only the digest is kept: whoever knows the id can act as its
-owner.
+the owner has sent nothing for the duration of a lease, or when the gateway closes; its locks and votes are then
+released in the store. If the store itself ends a lock or vote, the owner is informed. The store knows this gateway as
+the holder; only this process knows the session of a lock. Anyone who knows a session id can act as its owner, so only
+its digest is kept.
 
-A request to take something may arrive after its owner gave up on it and gave the thing back: the numbers of the
-requests tell, and it is refused.
+A request to take a lock may arrive after its owner gave up on the request and released the lock: the request numbers
+show this, and the request is rejected.
 
 Not its job: the messages (`replication`).
 """
@@ -43,18 +43,18 @@ _LOG = logging.getLogger(__name__)
 _RETRY_SECONDS = 0.5
 _MOST_RELEASED = 10_000
 _MOST_KEPT = 10_000
-"""Ends of locks and votes that are kept for an owner whose stream broke."""
+"""Maximum number of ended locks and votes that are kept for an owner whose stream broke."""
 _DIGITS_LOGGED = 12
 
 VoteEvent = tuple[int, VoteState]
 """The number of a vote and its state."""
 
 Tell = Callable[[ReplicationEvent | VoteEvent], None]
-"""Takes what a session's owner is told."""
+"""Called with each event for a session's owner."""
 
 
 class LateRequestException(IncorrectParameterException):
-    """A request to take what was given back since."""
+    """A request to take a lock or vote that was released since."""
 
 
 class ReplicationSession:
@@ -65,7 +65,7 @@ class ReplicationSession:
         self.expires = expires
         self.over = False
         self._who = caller()
-        """Who opened it, where the gateway knows."""
+        """The caller that opened it; None in a gateway without security."""
         self._store = store
         self._locks: dict[int, LedgerLock] = {}
         self._votes: dict[int, AuditorVote] = {}
@@ -81,18 +81,18 @@ class ReplicationSession:
         return _name(self._who) == _name(who)
 
     def write_down(self, outcome: str, who: Caller | None = None) -> None:
-        """Writes a line into the audit trail. `who`: another than who opened it."""
+        """Writes a line to the audit trail. `who` is the caller if not the one that opened the session."""
         if (whose := who or self._who) is not None:
             whose.done(Action.REPLICATION_WORK, Resource(name=f"session:{self.digest[:_DIGITS_LOGGED]}"), outcome, 0.0)
 
     def attend(self, tell: Tell) -> None:
-        """A stream of the owner has begun: it is told what it may have missed, and what follows."""
+        """A stream of the owner has begun: it receives the events it may have missed, and later ones."""
         self._tell = tell
         for event in self._latest.values():
             tell(event)
 
     def leave(self, tell: Tell) -> None:
-        """The stream has ended, unless another one has taken its place."""
+        """The stream has ended; ignored if another one has replaced it."""
         if self._tell == tell:
             self._tell = None
 
@@ -101,7 +101,7 @@ class ReplicationSession:
         return frozenset(lock.token for lock in self._locks.values())
 
     async def try_lock(self, number: int, ledger_id: int, holder: str) -> LedgerLock | None:
-        """The lock that the session has or takes; None if another has it."""
+        """The lock that the session has or takes; None if another owner has it."""
         async with self._busy:
             if number <= self._released.get(ledger_id, 0):
                 raise LateRequestException(f"the lock of ledger {ledger_id} was given back since")
@@ -115,7 +115,7 @@ class ReplicationSession:
             return lock
 
     async def release(self, number: int, ledger_id: int) -> None:
-        """Gives back the lock of a ledger, if the session has it."""
+        """Releases the lock of a ledger, if the session has it."""
         async with self._busy:
             self._released.pop(ledger_id, None)
             self._released[ledger_id] = number
@@ -130,21 +130,21 @@ class ReplicationSession:
         return lock is not None and await self._store.is_held(lock)
 
     def locked_ledger(self, token: str) -> int:
-        """The ledger of a lock. Raises LockLostException for one that is not this session's."""
+        """The ledger of a lock. Raises LockLostException for a lock that this session does not hold."""
         lock = self._lock(token)
         if lock is None:
             raise LockLostException("the lock is not this session's any more: nothing was written under it")
         return lock.ledger_id
 
     async def write_ledger(self, token: str, metadata: LedgerMetadata, expected_version: int) -> LedgerRecord:
-        """As the store does. Raises LockLostException also for a lock that is not this session's."""
+        """Writes as the store does. Raises LockLostException also for a lock that this session does not hold."""
         lock = self._lock(token)
         if lock is None:
             raise LockLostException("the lock is not this session's any more: nothing was written under it")
         return await self._store.write_ledger(lock, metadata, expected_version)
 
     async def stand(self, number: int, voter: str) -> None:
-        """Casts the vote `number`; repeated, it is the same vote."""
+        """Casts the vote `number`; a repetition is the same vote."""
         async with self._busy:
             if number <= self._withdrawn:
                 raise LateRequestException(f"vote {number} was withdrawn since")
@@ -162,7 +162,7 @@ class ReplicationSession:
                 await vote.withdraw()
 
     async def end(self) -> None:
-        """Gives everything back; a store out of reach is tried on."""
+        """Releases all locks and votes; retried while the store is unreachable."""
         self.over = True
         self._end_watch()
         while True:
@@ -177,7 +177,7 @@ class ReplicationSession:
 
     async def _give_back(self) -> None:
         while self._locks:
-            # The store goes on with a release that failed.
+            # The store itself retries a release that failed.
             await self._store.release(self._locks.popitem()[1])
         while self._votes:
             await self._votes.popitem()[1].withdraw()
@@ -198,7 +198,7 @@ class ReplicationSession:
         self._say((number, state))
 
     def _say(self, what: ReplicationEvent | VoteEvent) -> None:
-        """Also keeps it for the next stream: what an owner was told on one that broke may not have arrived."""
+        """Sends an event, and keeps it for the next stream: events on a broken stream may not have arrived."""
         kind: object = type(what)
         if isinstance(what, LockLost):
             kind = what.lock
@@ -225,7 +225,7 @@ class ReplicationSessions:
         return len(self._sessions)
 
     def open(self, store: ReplicationMetadata, session_id: str) -> ReplicationSession:
-        """A new session, or the one of this id."""
+        """A new session, or the existing one with this id."""
         digest = _digest(session_id)
         session = self._sessions.get(digest)
         if session is None:
@@ -241,11 +241,11 @@ class ReplicationSessions:
         return self._sessions.get(_digest(session_id))
 
     def heard(self, session: ReplicationSession) -> None:
-        """Its owner lives."""
+        """The owner has sent something: renews the lease."""
         session.expires = self._deadline()
 
     async def end(self, session: ReplicationSession) -> None:
-        """Ends a session at its owner's wish; returns when it holds nothing any more."""
+        """Ends a session at its owner's request; returns when it holds nothing any more."""
         if self._sessions.get(session.digest) is session:
             session.write_down("ENDED")
             await asyncio.shield(self._end(session))

@@ -53,11 +53,11 @@ def grpc_status(error: BaseException) -> tuple[grpc.StatusCode, str]:
 
 
 def outcome_of(error: BaseException, status: str = "UNKNOWN") -> str:
-    """How a call ended that raised this, as the audit trail has it; `status` where the exception does not say."""
+    """The outcome, for the audit trail, of a call that raised this; `status` if the exception does not determine it."""
     if isinstance(error, grpc.aio.AbortError) and error.__cause__ is not None:
         error = error.__cause__
     if isinstance(error, asyncio.CancelledError):
-        # The store may carry it out all the same.
+        # The store may still carry it out.
         return "CANCELLED"
     if isinstance(error, UnknownOutcomeException):
         return "UNKNOWN_OUTCOME"

@@ -1,9 +1,10 @@
-"""Whose turn it is: unary calls under way are few, and principals that wait take turns.
+"""Fair scheduling of unary calls: few are in progress at a time, and waiting principals take turns.
 
-A call that comes while few are under way, and nobody waits, begins at once, a few in each pass of the event loop.
-Otherwise it waits behind those of its own principal, and the principals take turns, one call a pass: between two looks
-at what has come from the network there is the work of a few calls. One that sends a thousand calls at a time waits for
-itself. A principal may have so many waiting; more are refused. What gRPC has not accepted yet has no principal.
+A call that arrives while few are in progress and none waits begins at once, but only a few in each iteration of the
+event loop. Otherwise it waits behind the calls of its own principal, and the principals take turns, one call per
+iteration; so only a few calls are processed between two polls of the network. A principal that sends a thousand calls
+at once delays only itself. The number of waiting calls of a principal is limited; more are rejected. Calls that gRPC
+has not accepted yet have no principal.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from bookgate.runtime.security.rate_limits import FairQueue
 
 _UNDER_WAY = 64
 _BEGUN_A_PASS = 4
-"""While nobody waits: of so many what comes in meanwhile waits a millisecond."""
+"""Calls begun in one iteration while none waits: few enough that arriving calls wait about a millisecond."""
 
 _WAITING = 10_000
 _RETRY_SECONDS = 1.0
@@ -27,15 +28,15 @@ class Turns:
     """See the module. One per gateway, on one event loop."""
 
     def __init__(self, under_way: int = _UNDER_WAY, waiting: int = _WAITING) -> None:
-        """`waiting`: of one principal."""
+        """`waiting` limits the waiting calls of one principal."""
         self._free = under_way
         self._most_waiting = waiting
         self._queue: FairQueue[asyncio.Future[None]] = FairQueue()
         self._waiting: Counter[Principal] = Counter()
         self._begun = 0
-        """In this pass of the loop."""
+        """Calls begun in this iteration of the loop."""
         self._pass_ends = False
-        """Whether the end of this pass is on the loop's list."""
+        """Whether a callback for the end of this iteration is scheduled."""
 
     @property
     def waiting(self) -> int:
@@ -43,7 +44,7 @@ class Turns:
         return len(self._queue)
 
     def enter_at_once(self) -> bool:
-        """Whether the call begins now; `leave` follows then. Otherwise `wait` is for it."""
+        """Whether the call begins now; the caller must then call `leave` at its end, otherwise `wait` now."""
         if self._free <= 0 or self._waiting or self._begun >= _BEGUN_A_PASS:
             return False
         self._begin()
@@ -56,7 +57,7 @@ class Turns:
             self._look_in_next_pass()
 
     async def wait(self, principal: Principal) -> None:
-        """Returns when it is this call's turn; `leave` follows. Raises OverLimitException."""
+        """Returns when it is this call's turn; the caller must call `leave` at its end. Raises OverLimitException."""
         if self._waiting[principal] >= self._most_waiting:
             raise OverLimitException(f"{self._most_waiting} calls of {principal} wait here, its limit", _RETRY_SECONDS)
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -67,7 +68,7 @@ class Turns:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
-                # It had got its turn already, which is another's now.
+                # It already had its turn, which goes to another call now.
                 self.leave()
             raise
         finally:

@@ -64,7 +64,7 @@ _ANSWERS_A_TURN = 256
 _DIRECT_LIMIT = 1000
 _LEDGERS_A_TURN = 200
 _POLICY_SECONDS = 1.0
-"""After so long at most a changed policy counts for what is subscribed already."""
+"""Maximum seconds until a changed policy applies to existing subscriptions."""
 
 
 class _Stream:
@@ -73,13 +73,13 @@ class _Stream:
     def __init__(self) -> None:
         self.caller = caller()
         self.policy = None if self.caller is None else self.caller.policy
-        """By which all its subscriptions were looked at."""
+        """The policy with which all its subscriptions were checked."""
         self.recorded: Policy | None = None
-        """The last policy that ended some: the audit trail has a line of it, not one of each."""
+        """The last policy that ended subscriptions: the audit trail has one line per policy, not per subscription."""
         self.wake = asyncio.Event()
         self.direct: deque[LedgerMetadataResponse] = deque()
         self.taken = asyncio.Event()
-        """Set whenever the client has taken a response."""
+        """Set whenever the client has received a response."""
         self.error: Exception | None = None
         self.draining = False
         self.store_event: LedgerMetadataResponse | None = None
@@ -117,7 +117,7 @@ class _Listener(LedgerFollower):
         self._on_state = on_state
         self._on_damaged = on_damaged
         self.in_doubt = False
-        """Whether the last read has failed: what is known may be older than what the gateway has caught up with."""
+        """Whether the last read failed: the known state may be older than the revision of the gateway."""
 
     def __call__(self, ledger_id: LedgerId, record: LedgerRecord | None) -> None:
         self._on_state(ledger_id, record)
@@ -183,7 +183,7 @@ class WatchService:
             async for response in self._responses(stream):
                 yield response
                 if stream.caller is not None and isinstance(response, bytes):
-                    # What changes meanwhile is told once, as it is then.
+                    # States that change meanwhile are sent once, in their latest form.
                     await stream.caller.pay("metadata_bytes_per_second", len(response))
             if stream.error is not None:
                 raise stream.error
@@ -277,7 +277,7 @@ class WatchService:
             raise
 
     def _check_room(self, who: Caller) -> None:
-        """Raises TooManySubscriptions for a caller whose streams carry as many as it may have."""
+        """Raises TooManySubscriptions if the caller's streams have reached its limit."""
         most = who.most("subscriptions")
         if most is not None and sum(map(self.hub.subscriptions_of, self._of_caller[who.principal])) >= most:
             raise TooManySubscriptions(f"{who.principal} has {most} subscriptions here, its limit")
@@ -293,7 +293,7 @@ class WatchService:
             record = await self._factory.ledger_manager.read(ledger_id)
         except NoSuchLedgerExistsOnMetadataServerException:
             if in_doubt:
-                # The answer to this subscription alone: what the hub has is too old for it.
+                # The response to this subscription only: the hub's state is too old for it.
                 raise
             # The store's listener is about to report the removal to everyone, or already has.
             return
@@ -310,7 +310,7 @@ class WatchService:
     # --- the policy ---------------------------------------------------------------------------------------------
 
     async def follow_policy(self) -> None:
-        """Ends, while it runs, subscriptions that the policy denies since it changed: there may be no event to deny."""
+        """While it runs, ends subscriptions that a changed policy denies; they may have no event that would do so."""
         while True:
             await asyncio.sleep(_POLICY_SECONDS)
             for stream in [each for each in self._streams if each.caller and each.caller.policy is not each.policy]:
@@ -323,9 +323,9 @@ class WatchService:
         for number, ledger_id in enumerate(self.hub.subscribed(stream), 1):
             await _give_way(number)
             if len(stream.direct) >= _DIRECT_LIMIT:
-                return  # the rest when the client has taken some
+                return  # the rest once the client has received some
             record = self.hub.record(ledger_id)
-            # One whose state is not known yet is looked at when it is.
+            # A ledger whose state is not yet known is checked once it is known.
             if record is None or not self.hub.is_subscribed(stream, ledger_id) or may_watch(who, record):
                 continue
             if stream.recorded is not policy:
@@ -434,7 +434,7 @@ class WatchService:
 
 
 async def _give_way(number: int) -> None:
-    """Other tasks must not wait for a whole loop, whose turn this is."""
+    """Yields to other tasks after some iterations, so that they need not wait for a whole loop."""
     if number % _LEDGERS_A_TURN == 0:
         await asyncio.sleep(0)
 

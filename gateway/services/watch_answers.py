@@ -1,7 +1,7 @@
-"""What Watch streams are told: a ledger's state as far as the caller may see it, refusals, removals.
+"""The responses of Watch streams: a ledger's state as far as the caller may see it, rejections, removals.
 
-A ledger is shown to whoever may watch and read it. This is asked again for each answer, since the policy changes under
-way; a subscription that is denied is over.
+A caller that may watch and read a ledger sees it. This is checked again for each response, since the policy may change;
+a denied subscription ends.
 
 Not its job: subscriptions and streams (`watch`, `watch_hub`).
 """
@@ -47,18 +47,18 @@ class DamagedLedger:
 
 
 def view_of_scope(who: Caller, ledger_id: LedgerId) -> ScopeView:
-    """What the caller may watch. Raises AccessDeniedException where that is nothing in the ledger's scope."""
+    """What the caller may watch. Raises AccessDeniedException if it may watch nothing in the ledger's scope."""
     return ScopeView(who, ledger_id.scope_id, *_NEEDED)
 
 
 def may_watch(who: Caller, record: LedgerState) -> bool:
-    """Whether the caller may see something of a ledger in this state. Tells nobody."""
+    """Whether the caller may see a ledger in this state. Writes no audit line."""
     assert isinstance(record, (EncodedLedger, DamagedLedger))
     return all(who.may(action, record.ledger_id.scope_id, record.owner) for action in _NEEDED)
 
 
 def require_watch(who: Caller, record: LedgerState) -> ScopeView:
-    """What the caller may see of a ledger in this state. Raises AccessDeniedException where that is nothing."""
+    """What the caller may see of a ledger in this state. Raises AccessDeniedException if it may see nothing."""
     assert isinstance(record, (EncodedLedger, DamagedLedger))
     view = view_of_scope(who, record.ledger_id)
     if not view.shows(record.owner):
@@ -68,7 +68,7 @@ def require_watch(who: Caller, record: LedgerState) -> ScopeView:
 
 
 def answer_message(answer: Answer, revision: int, who: Caller | None) -> tuple[WatchResponse, bool]:
-    """The response, and whether the caller may see this ledger; a subscription that it may not have is over."""
+    """The response, and whether the caller may see this ledger; if not, the subscription ends."""
     record = answer.record
     if record is None:
         missing = NoSuchLedgerExistsOnMetadataServerException(f"there is no ledger {answer.ledger_id}")
