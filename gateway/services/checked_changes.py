@@ -1,8 +1,8 @@
 """Writes and removals of ledgers by a caller, whose permission depends on the stored metadata.
 
 The ledger is read first; the change then applies to exactly this version, so that owner and state are those that were
-checked. A write with another expected version than the stored one is rejected as a conflict, whichever of the caller's actions
-it would have been.
+checked. A write with another expected version than the stored one is rejected as a conflict, whichever of the caller's
+actions it would have been.
 """
 
 from __future__ import annotations
