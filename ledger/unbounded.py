@@ -50,6 +50,18 @@ def terms_of(metadata: LedgerMetadata) -> Terms:
     return metadata.terms
 
 
+def may_show(metadata: LedgerMetadata, entry_id: int, bookie_term: int | None) -> bool:
+    """Whether a reader with these metadata may take an entry from a bookie that knows the ledger at this term.
+
+    In the last fragment not from one at a higher term: the metadata are out of date then, and may name the bookie for
+    an entry that a later term has written elsewhere, while it still holds what an earlier one has left (U4).
+    """
+    terms = metadata.terms
+    if terms is None or bookie_term is None or bookie_term <= terms.term:
+        return True
+    return metadata.is_closed or entry_id < metadata.last_fragment.first_entry_id
+
+
 def check_ordinary(record: LedgerRecord) -> None:
     """For whoever reads, recovers or copies ordinary ledgers only. Raises IllegalOpException for an unbounded one."""
     if record.metadata.terms is not None:

@@ -144,7 +144,9 @@ class EntryReads:
         if client.reads or client.reading or not client.takes_answers:
             return False
         ledger = self._storage.ledgers.recent(read.ledger_id)
-        found = None if ledger is None else self._in_memory(ledger, read.entry_id)
+        if ledger is None or ledger.term is not None:
+            return False
+        found = self._in_memory(ledger, read.entry_id)
         if found is None or found[1] < 0:
             return False
         self._statistics.reads += 1
@@ -207,7 +209,7 @@ class EntryReads:
         if not isinstance(request, ReadRequest) or request.entry_id == LAST_ENTRY or request.term is not None:
             return None
         found = self._in_memory(ledger, request.entry_id)
-        return None if found is None else _read_response(request, *found)
+        return None if found is None else _read_response(request, *found, ledger.term)
 
     def _cached_tail(self, request: TailingRead, ledger: LedgerState) -> Response | None:
         known_lac = self._storage.reader.loaded_lac(ledger)
@@ -216,7 +218,9 @@ class EntryReads:
         if known_lac <= request.previous_lac:
             return _tail_response(request, known_lac)
         packet = self._storage.reader.read_cached(ledger, request.previous_lac + 1)
-        return None if packet is None or packet is DELETED else _tail_response(request, known_lac, packet)
+        if packet is None or packet is DELETED:
+            return None
+        return _tail_response(request, known_lac, packet, ledger.term)
 
     def _hand_over(self, client: ReadingClient) -> None:
         """Gives the reader thread the reads at the front, at most a batch of them."""
@@ -297,7 +301,8 @@ class EntryReads:
             if request.term is not None:
                 return self._recover(request, ledger)
             packet = self._packet(ledger, request.entry_id, request.known_lac)
-            return _read_response(request, packet, self._known_lac(ledger))
+            # The term as it is after the entry was read: an old one proves that the entry was of it.
+            return _read_response(request, packet, self._known_lac(ledger), ledger.term)
         except NoSuchEntryException:
             return _refusal(request, Status.ENOENTRY)
         except EntryNotConfirmedException:
@@ -363,7 +368,8 @@ class EntryReads:
         if known_lac <= request.previous_lac:
             return _tail_response(request, known_lac)
         try:
-            return _tail_response(request, known_lac, self._storage.reader.read_entry(ledger, request.previous_lac + 1))
+            packet = self._storage.reader.read_entry(ledger, request.previous_lac + 1)
+            return _tail_response(request, known_lac, packet, ledger.term)
         except NoSuchEntryException:
             return _tail_response(request, known_lac)
 
@@ -397,12 +403,14 @@ class EntryReads:
         return ReadLacResponse(request.txn_id, status, request.ledger_id, explicit, last_entry)
 
 
-def _tail_response(request: TailingRead, known_lac: int, packet: bytes | None = None) -> ReadResponse:
+def _tail_response(
+    request: TailingRead, known_lac: int, packet: bytes | None = None, term: int | None = None
+) -> ReadResponse:
     """A long poll's answer: without an entry its entry id is -1; the time stands there if the LAC has passed."""
     asked = request.request
     entry_id = LAST_ENTRY if packet is None else request.previous_lac + 1
     updated_ms = request.lac_updated_ms if known_lac > request.previous_lac else None
-    return ReadResponse(asked.txn_id, Status.EOK, asked.ledger_id, entry_id, packet, known_lac, updated_ms)
+    return ReadResponse(asked.txn_id, Status.EOK, asked.ledger_id, entry_id, packet, known_lac, updated_ms, term)
 
 
 def _refusal(request: QueuedRead, status: Status) -> Response:
@@ -415,7 +423,8 @@ def _body_size(answer: Response) -> int:
     return len(answer.body) if isinstance(answer, ReadResponse) and answer.body else 0
 
 
-def _read_response(request: ReadRequest, packet: bytes, known_lac: int | None) -> ReadResponse:
+def _read_response(request: ReadRequest, packet: bytes, known_lac: int | None, term: int | None) -> ReadResponse:
     """A fence read carries no LAC (docs/protocol/wire.md#read_entry)."""
     max_lac = None if request.fence else known_lac
-    return ReadResponse(request.txn_id, Status.EOK, request.ledger_id, request.entry_id, packet, max_lac)
+    ids = request.ledger_id, request.entry_id
+    return ReadResponse(request.txn_id, Status.EOK, *ids, packet, max_lac, term=term)

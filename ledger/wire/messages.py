@@ -244,8 +244,9 @@ class AddResponse(NamedTuple):
 class ReadResponse(NamedTuple):
     """`max_lac` is the highest LAC that the bookie knows; `body` is the stored packet.
 
-    `term` is that of the request. The response to a request with a term has `max_lac` and, in `lafr`, the highest last
-    add fully replicated that the bookie knows, whether or not there is an entry.
+    `term` is that of the request; with an entry for a reader, the term at which the bookie knows the ledger. The
+    response to a request with a term has `max_lac` and, in `lafr`, the highest last add fully replicated that the
+    bookie knows, whether or not there is an entry.
     """
 
     txn_id: int

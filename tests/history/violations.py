@@ -321,3 +321,38 @@ class LedgerNotKept(InvariantViolated):
 class PeerIgnored(InvariantViolated):
     id = "R18"
     sentence = "Bookgate honours the marks, locks and votes of BookKeeper's auditors, workers and collectors"
+
+
+class FragmentNotReplicated(InvariantViolated):
+    id = "G1"
+    sentence = "in every fragment but the last, every entry is on its whole write set"
+
+
+class LedgerNotReplicated(InvariantViolated):
+    id = "G2"
+    sentence = "closed: every entry of an unbounded ledger is on its whole write set"
+
+
+class TooFewOfAnAcknowledged(InvariantViolated):
+    id = "G3"
+    sentence = "an acknowledged entry is on ack quorum bookies of its fragment, whatever changes"
+
+
+class TermWithTwoHolders(InvariantViolated):
+    id = "U2"
+    sentence = "a term has one holder"
+
+
+class TruncatedTooLittle(InvariantViolated):
+    id = "U3"
+    sentence = "after a take-over no member of the last fragment holds an entry above the truncate entry"
+
+
+class BookiesDiffer(InvariantViolated):
+    id = "U4"
+    sentence = "no two readers are shown different entries of one id, and none a truncate entry"
+
+
+class AcknowledgedValueLost(InvariantViolated):
+    id = "U5"
+    sentence = "an acknowledged value stays readable at its id, in order"

@@ -15,7 +15,8 @@ on a batch read, or rejects it as a bad request, gets single reads from then on:
 
 In an unbounded ledger a bookie serves a batch up to the LAC that it knows, which in a complete fragment may be below
 the fragment's end. A single read can tell the bookie that end, a batch read can't; so a run that no replica serves as a
-batch is read singly. "Entry not confirmed" does not count as a failure of the bookie.
+batch is read singly. The last fragment is read singly, since only such responses tell the bookie's term. "Entry not
+confirmed" does not count as a failure of the bookie.
 
 Events in: `on_entries`, `on_error`, `on_time`, `take`. Effects out: `next_reads` (what to send where), `failure`. Time
 is an argument, in seconds.
@@ -108,6 +109,7 @@ class RangeReader:
         "_arrived",
         "_batch_count",
         "_batches",
+        "_batches_to",
         "_failed_at",
         "_failure",
         "_heard",
@@ -142,8 +144,11 @@ class RangeReader:
         without_batches: set[str] | None = None,
         speculate_after: float = 0,
         health: ReadHealth | None = None,
+        batches_to: int | None = None,
     ) -> None:
-        """`max_entries` limits single reads; `max_bytes` and the batch limits bound batches."""
+        """`max_entries` limits single reads; `max_bytes` and the batch limits bound batches. Entries above `batches_to`
+        are read singly.
+        """
         self._metadata = metadata
         self._last = last
         self._max_entries = max_entries
@@ -174,6 +179,7 @@ class RangeReader:
         self._seen_entries = 0
         self._seen_bytes = 0
         self._batch_count = 0
+        self._batches_to = last if batches_to is None else batches_to
         self._singly_to = -1
         """The last entry of a run that no replica served as a batch."""
         self._failed_at: int | None = None
@@ -226,8 +232,8 @@ class RangeReader:
             if first <= self._singly_to:
                 last = min(last, self._singly_to)
                 asked = self._ask_singles(first, last, now, effects, orders)
-            elif self._orders.batches and last > first:
-                asked = self._ask_batch(first, last, now, effects)
+            elif self._orders.batches and min(last, self._batches_to) > first:
+                asked = self._ask_batch(first, min(last, self._batches_to), now, effects)
             else:
                 asked = self._ask_singles(first, last, now, effects, orders)
             if not asked:

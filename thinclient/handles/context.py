@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 from bookgate.ledger.digest import Digest, digest_for, ledger_master_key
 from bookgate.ledger.errors import (
     BKException,
+    EntryNotConfirmedException,
     IllegalOpException,
     IncorrectParameterException,
     ReadException,
@@ -19,7 +20,8 @@ from bookgate.ledger.errors import (
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import DigestType, LedgerMetadata
 from bookgate.ledger.metadata_store import LedgerManager, LedgerRecord
-from bookgate.ledger.wire.messages import Status
+from bookgate.ledger.unbounded import may_show
+from bookgate.ledger.wire.messages import ReadResponse, Status
 from bookgate.thinclient.bookies.pool import V3, BookiePool
 from bookgate.thinclient.config import ClientConfig
 from bookgate.thinclient.core.read_health import ReadHealth
@@ -69,9 +71,11 @@ class LedgerSecrets:
 def secrets_of(record: LedgerRecord, password: bytes, config: ClientConfig) -> LedgerSecrets:
     """The secrets of a ledger.
 
-    Raises UnauthorizedAccessException for a wrong password, IllegalOpException for a scope in protocol v2.
+    Raises UnauthorizedAccessException for a wrong password, IllegalOpException for what protocol v2 does not carry.
     """
     check_protocol(record.ledger_id, config)
+    if record.metadata.is_unbounded:
+        check_terms(config)
     record = unlocked(record, password, config)
     return LedgerSecrets.of(record.metadata, config.password_of(record.ledger_id.number, password), config)
 
@@ -109,6 +113,15 @@ def check_protocol(ledger_id: LedgerId, config: ClientConfig) -> None:
     if ledger_id.scope_id and config.wire_protocol != V3:
         raise IllegalOpException(
             f"ledger {ledger_id} has a scope, which protocol v2 does not carry; use a client with wire_protocol v3"
+        )
+
+
+def check_term(record: LedgerRecord, entry_id: int, bookie_id: str, response: ReadResponse) -> None:
+    """Raises EntryNotConfirmedException for an entry that the reader's metadata are too old for (`may_show`)."""
+    if not may_show(record.metadata, entry_id, response.term):
+        raise EntryNotConfirmedException(
+            f"bookie {bookie_id} is at term {response.term} of ledger {record.ledger_id}: another client has taken it "
+            f"over, and entry {entry_id} may have been written elsewhere since"
         )
 
 

@@ -218,9 +218,8 @@ class LedgerView:
     ) -> AsyncGenerator[_Piece, None]:
         if check is not None:
             check(first, last, max_entries)
-        if first <= last:
-            self.check_not_trimmed(first)
         if first == last and not columns:
+            self.check_not_trimmed(first)
             found = await self._single_reads().read(first, self._known_lac)
             if found is not None:
                 self._learn(found.max_lac)
@@ -228,6 +227,7 @@ class LedgerView:
                 return
         waiting: _Waiting | None = None
         while first <= last:
+            self.check_not_trimmed(first)
             session = self._session(first, last, columns)
             try:
                 while piece := await take(session, max_entries):
@@ -279,7 +279,6 @@ class LedgerView:
         """
         failure = session.reader.failure or ReadException(f"entry {first} of ledger {self.ledger_id} did not come")
         if await self._moved(session.record, failure):
-            self.check_not_trimmed(first)
             return None
         if isinstance(failure, EntryNotConfirmedException):
             now = asyncio.get_running_loop().time()

@@ -27,7 +27,7 @@ from bookgate.ledger.wire.messages import (
 )
 from bookgate.thinclient.config import ClientConfig
 from bookgate.thinclient.core.reading import BatchLimits, BatchReadEffect, RangeReader, ReadEffect
-from bookgate.thinclient.handles.context import ClientContext, LedgerSecrets, status_error
+from bookgate.thinclient.handles.context import ClientContext, LedgerSecrets, check_term, status_error
 from bookgate.thinclient.metrics import SAMPLED
 
 _BATCHES_AHEAD = 4
@@ -110,6 +110,7 @@ class ReadSession:
             without_batches=without_batches,
             speculate_after=config.speculative_read_timeout_seconds,
             health=context.read_health,
+            batches_to=known_lac,
         )
 
     async def next_batch(self, max_entries: int) -> list[Entry]:
@@ -259,6 +260,7 @@ class ReadSession:
             entry = decode_entry(self._secrets.digest, response.body or b"", self._ledger_id.number, entry_id)
         except DigestMatchException as error:
             raise DigestMatchException(f"bookie {bookie_id}: {error}") from error
+        check_term(self.record, entry_id, bookie_id, response)
         lac = response.max_lac
         self.max_lac = max(self.max_lac, entry.last_add_confirmed, lac if lac is not None else NO_ENTRY)
         return entry

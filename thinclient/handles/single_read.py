@@ -15,12 +15,12 @@ import asyncio
 from typing import NamedTuple
 
 from bookgate.ledger.entry import Entry, decode_entry
-from bookgate.ledger.errors import BKException, DigestMatchException
+from bookgate.ledger.errors import BKException, DigestMatchException, EntryNotConfirmedException
 from bookgate.ledger.metadata_store import LedgerRecord
 from bookgate.ledger.wire.fast_requests import ReadRequestEncoder
 from bookgate.ledger.wire.messages import EOK, READ_ENTRY, ReadResponse, Response
 from bookgate.thinclient.core.replica_orders import ReplicaOrders
-from bookgate.thinclient.handles.context import ClientContext, LedgerSecrets
+from bookgate.thinclient.handles.context import ClientContext, LedgerSecrets, check_term
 from bookgate.thinclient.metrics import SAMPLED
 
 
@@ -106,7 +106,8 @@ class SingleReads:
         ledger_id = self.record.ledger_id.number
         try:
             entry = decode_entry(self._secrets.digest, response.body or b"", ledger_id, asked.entry_id)
-        except DigestMatchException:
+            check_term(self.record, asked.entry_id, asked.bookie_id, response)
+        except (DigestMatchException, EntryNotConfirmedException):
             asked.found.set_result(None)
             return
         now = self._heard[asked.bookie_id] = self._loop.time()

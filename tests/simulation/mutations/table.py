@@ -17,6 +17,7 @@ from tests.simulation.mutations.planted import (
     storage,
     terms,
     unbounded,
+    unbounded_worlds,
 )
 
 MUTATIONS = (
@@ -34,4 +35,5 @@ MUTATIONS = (
     *sqlite.MUTATIONS,
     *spark.MUTATIONS,
     *unbounded.MUTATIONS,
+    *unbounded_worlds.MUTATIONS,
 )
