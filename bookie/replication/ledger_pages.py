@@ -1,8 +1,5 @@
 """Lists the ledgers of all scopes, and reads their metadata, for an auditor: deleted ones are left out, damaged ones
-reported. Ledgers are named by their numbers: those of scope 0 come first, the others scope by scope.
-
-Unbounded ledgers are left out as well: auto-recovery has no rules for them, and would close one whose last fragment has
-lost a bookie. docs/protocol/unbounded-ledgers.md#who-knows-unbounded-ledgers."""
+reported. Ledgers are named by their numbers: those of scope 0 come first, the others scope by scope."""
 
 from __future__ import annotations
 
@@ -37,7 +34,7 @@ async def see_all_ledgers(factory: LedgerManagerFactory, membership: Membership 
 async def read_page(
     manager: LedgerManager, numbers: Iterable[int], unreadable: Callable[[LedgerId, MetadataFormatException], None]
 ) -> list[LedgerRecord]:
-    """The records of those ledgers that exist, are ordinary and can be read; `unreadable` is told of damaged ones.
+    """The records of those ledgers that exist and can be read; `unreadable` is told of damaged ones.
 
     Raises:
         BKException: Any other failure of the store.
@@ -46,7 +43,7 @@ async def read_page(
     page: list[LedgerRecord] = []
     for ledger_id, record in zip(ids, await manager.read_many(ids), strict=True):
         if isinstance(record, LedgerRecord):
-            page += [] if record.metadata.is_unbounded else [record]
+            page.append(record)
         elif isinstance(record, MetadataFormatException):
             unreadable(ledger_id, record)
         elif not isinstance(record, NoSuchLedgerExistsOnMetadataServerException):

@@ -59,6 +59,7 @@ class ReplicaCheck(LedgerCheck):
 
     async def _look_at(self, record: LedgerRecord, present: Mapping[str, RegisteredBookie]) -> bool:
         """Whether it is known of each registered bookie what it holds; a lack is marked whether or not."""
+        unbounded = record.metadata.is_unbounded
 
         async def ask(bookie_id: str, due: BitMap64) -> Copies:
             if not due:
@@ -67,7 +68,7 @@ class ReplicaCheck(LedgerCheck):
                 return Unknown("it is not registered")
             if seconds := self._pace.take(1, loop_time()):
                 await asyncio.sleep(seconds)
-            return await self._bookies.copies(bookie_id, record.ledger_id.number, due)
+            return await self._bookies.copies(bookie_id, record.ledger_id.number, due, unbounded=unbounded)
 
         copies = await look(record.metadata, ask)
         lacks = lacking(record.metadata, copies)

@@ -340,6 +340,8 @@ class _Copies:
         found = BitMap64()
         if not ids:
             return found
+        if self._record.metadata.is_unbounded:
+            return await self._suspects_one_by_one(bookie_id, ids)
         alone = record_on(self._record, bookie_id)
         closed = replace(alone.metadata, state=LedgerState.CLOSED, last_entry_id=ids.max(), length=0)
         async with self._client.open_record(replace(alone, metadata=closed), self._password) as handle:
@@ -351,6 +353,14 @@ class _Copies:
                         found |= await self.damaged(bookie_id, some)
                         self._statistics.entries += len(some)
                         first = some.stop
+        return found
+
+    async def _suspects_one_by_one(self, bookie_id: str, ids: BitMap64) -> BitMap64:
+        """The same where a bookie has to be told of each entry that it is confirmed."""
+        found = BitMap64()
+        for first, last in pieces_of(ids, _ONE_BY_ONE):
+            found |= await self.damaged(bookie_id, range(first, last + 1))
+            self._statistics.entries += last + 1 - first
         return found
 
     async def _good(self, handle: ReadHandle, first: int, last: int) -> int:
@@ -375,7 +385,8 @@ class _Copies:
         average = metadata.length // max(1, metadata.last_entry_id + 1) if metadata.is_closed else 0
         wanted = list(ids)
         await self._pay(len(wanted) * max(average, _LEAST_COST))
-        return await self._bookies.damaged(bookie_id, self._record.ledger_id.number, wanted, self._secrets)
+        number, unbounded = self._record.ledger_id.number, metadata.is_unbounded
+        return await self._bookies.damaged(bookie_id, number, wanted, self._secrets, unbounded=unbounded)
 
     async def _pay(self, size: int) -> None:
         if seconds := self._budget.take(size, loop_time()):

@@ -15,7 +15,7 @@ import logging
 from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 from pyroaring import BitMap64
 
@@ -64,6 +64,18 @@ _TAKES_NO_COPY = (
 )
 
 
+class _Ledger(NamedTuple):
+    """A ledger as one bookie is asked for it."""
+
+    bookie_id: str
+    ledger_id: int
+    """Its number."""
+    unbounded: bool
+
+    def refused(self, status: int, entry_id: int) -> BKException:
+        return status_error(status, self.bookie_id, LedgerId.of_number(self.ledger_id), f"a read of {entry_id}")
+
+
 class TargetRefusesException(WriteException):
     """A bookie that was chosen takes no copies of this ledger; another one may."""
 
@@ -79,36 +91,37 @@ class Bookies:
         self._silent_until: dict[str, float] = {}
         """Of each bookie that does not answer for lists: when it is asked for one again."""
 
-    async def copies(self, bookie_id: str, ledger_id: int, due: BitMap64) -> Copies:
+    async def copies(self, bookie_id: str, ledger_id: int, due: BitMap64, *, unbounded: bool = False) -> Copies:
         """What a bookie says that it holds of a ledger. Never raises: what can't be said is unknown.
 
         A bookie that can't list a ledger's entries says so, or leaves the request unanswered, as BookKeeper's RocksDB
         storage does. Of such a one the first and the last of the ids that it is `due` to hold are read, as BookKeeper
         does, and where one of these is missing all of them. A list may lack an entry that is held; see
-        `left_out_of_lists`.
+        `left_out_of_lists`. What is due is confirmed, of an unbounded ledger too.
         """
         losses = self._pool.losses(bookie_id)
-        state = await self._copies(bookie_id, ledger_id, due)
+        state = await self._copies(_Ledger(bookie_id, ledger_id, unbounded), due)
         if not isinstance(state, Holding):
             return state
         if self._pool.losses(bookie_id) != losses:
             return Unknown(f"the connection to bookie {bookie_id} was lost while it said what it holds")
         return replace(state, losses=losses)
 
-    async def _copies(self, bookie_id: str, ledger_id: int, due: BitMap64) -> Copies:
+    async def _copies(self, ledger: _Ledger, due: BitMap64) -> Copies:
+        bookie_id = ledger.bookie_id
         if self._silent_until.get(bookie_id, 0.0) > asyncio.get_running_loop().time():
-            return await self._probed(bookie_id, ledger_id, due)
+            return await self._probed(ledger, due)
         try:
-            response = await self._list(bookie_id, ledger_id)
-            if response is None and not await self._leaves_lists_unanswered(bookie_id, ledger_id, due):
+            response = await self._list(ledger)
+            if response is None and not await self._leaves_lists_unanswered(ledger, due):
                 return Unknown(f"bookie {bookie_id} did not answer for its list of entries in time")
         except BKException as error:
             return Unknown(str(error))
-        return await self._copies_by(response, bookie_id, ledger_id, due)
+        return await self._copies_by(response, ledger, due)
 
-    async def _copies_by(self, response: Response | None, bookie_id: str, ledger_id: int, due: BitMap64) -> Copies:
+    async def _copies_by(self, response: Response | None, ledger: _Ledger, due: BitMap64) -> Copies:
         if response is None:
-            return await self._probed(bookie_id, ledger_id, due)
+            return await self._probed(ledger, due)
         if response.status in _NOTHING_HELD:
             return Holding(BitMap64())
         if response.status == Status.EUNKNOWNLEDGERSTATE:
@@ -116,79 +129,99 @@ class Bookies:
         if response.status == Status.ETOOMANYREQUESTS:
             return Unknown("it is overloaded")
         if response.status != Status.EOK or not isinstance(response, ListEntriesResponse):
-            return await self._probed(bookie_id, ledger_id, due)
-        self._lister_ids.add(bookie_id)
+            return await self._probed(ledger, due)
+        self._lister_ids.add(ledger.bookie_id)
         held = _held(response.availability or b"")
         if isinstance(held, Unknown):
             return held
         try:
-            return Holding(held.entries | await self._read(bookie_id, ledger_id, left_out_of_lists(held.entries, due)))
+            return Holding(held.entries | await self._read(ledger, left_out_of_lists(held.entries, due)))
         except DataUnknownException:
             # It lists what it has and says of the rest that it may have lost it: as where it can't list anything.
             return Holding(held.entries, limbo=True)
         except BKException as error:
             return Unknown(str(error))
 
-    async def _list(self, bookie_id: str, ledger_id: int) -> Response | None:
+    async def _list(self, ledger: _Ledger) -> Response | None:
         """None if there was no answer in time."""
-        request = ListEntriesRequest(self._pool.next_txn_id(), ledger_id)
+        request = ListEntriesRequest(self._pool.next_txn_id(), ledger.ledger_id)
         try:
-            return await self._request(bookie_id, Operation.GET_LIST_OF_ENTRIES_OF_LEDGER, request)
+            return await self._request(ledger.bookie_id, Operation.GET_LIST_OF_ENTRIES_OF_LEDGER, request)
         except TimeoutException:
             return None
 
-    async def _leaves_lists_unanswered(self, bookie_id: str, ledger_id: int, due: BitMap64) -> bool:
+    async def _leaves_lists_unanswered(self, ledger: _Ledger, due: BitMap64) -> bool:
         """Whether a bookie that has not answered for a list never will: it answers a read, and a second list not.
 
         One that has ever sent a list is slow: by its first and last entry alone it might pass for whole.
         """
+        bookie_id = ledger.bookie_id
         if bookie_id in self._lister_ids:
             return False
-        await self._read(bookie_id, ledger_id, (due.min() if due else 0,))
-        if await self._list(bookie_id, ledger_id) is not None:
+        await self._read(ledger, (due.min() if due else 0,))
+        if await self._list(ledger) is not None:
             return False
         self._silent_until[bookie_id] = asyncio.get_running_loop().time() + _ASKED_AGAIN_AFTER
         log_event(_log, "bookie_lists_no_entries", bookie=bookie_id)
         return True
 
-    async def _probed(self, bookie_id: str, ledger_id: int, due: BitMap64) -> Copies:
+    async def _probed(self, ledger: _Ledger, due: BitMap64) -> Copies:
         try:
-            held = await self._read(bookie_id, ledger_id, {due.min(), due.max()} if due else ())
+            held = await self._read(ledger, {due.min(), due.max()} if due else ())
             if len(held) < min(2, len(due)):
-                held = await self._read(bookie_id, ledger_id, due)
+                held = await self._read(ledger, due)
                 return Holding(held)
         except BKException as error:
             return Unknown(str(error))
         return Holding(due)
 
-    async def _read(self, bookie_id: str, ledger_id: int, ids: Iterable[int]) -> BitMap64:
+    async def _read(self, ledger: _Ledger, ids: Iterable[int]) -> BitMap64:
         """Which of the ids it has. Raises BKException unless it says yes or no to each."""
         held, room = BitMap64(), asyncio.Semaphore(_READS_AT_ONCE)
 
         async def read(entry_id: int) -> None:
-            request = ReadRequest(self._pool.next_txn_id(), ledger_id, entry_id)
             async with room:
-                response = await self._request(bookie_id, Operation.READ_ENTRY, request)
+                response = await self._ask_for(ledger, entry_id)
             if response.status == Status.EOK:
                 held.add(entry_id)
             elif response.status not in _NOTHING_HELD:
-                raise status_error(response.status, bookie_id, LedgerId.of_number(ledger_id), f"a read of {entry_id}")
+                raise ledger.refused(response.status, entry_id)
 
         await all_of(read(entry_id) for entry_id in ids)
         return held
 
-    async def damaged(self, bookie_id: str, ledger_id: int, ids: Iterable[int], secrets: LedgerSecrets) -> BitMap64:
+    async def _ask_for(self, ledger: _Ledger, entry_id: int) -> Response:
+        """An entry of a complete fragment, which is confirmed: the bookie of an unbounded ledger may not know that."""
+        known_lac = entry_id if ledger.unbounded else None
+        request = ReadRequest(self._pool.next_txn_id(), ledger.ledger_id, entry_id, known_lac=known_lac)
+        return await self._request(ledger.bookie_id, Operation.READ_ENTRY, request)
+
+    async def entry(self, bookie_id: str, ledger_id: int, entry_id: int, secrets: LedgerSecrets) -> Entry:
+        """An entry of a complete fragment of an unbounded ledger, as one bookie has it.
+
+        Raises:
+            BKException: The bookie has no good copy, or did not say.
+        """
+        ledger = _Ledger(bookie_id, ledger_id, unbounded=True)
+        response = await self._ask_for(ledger, entry_id)
+        if response.status != Status.EOK or not isinstance(response, ReadResponse):
+            raise ledger.refused(response.status, entry_id)
+        return decode_entry(secrets.digest, response.body or b"", ledger_id, entry_id)
+
+    async def damaged(
+        self, bookie_id: str, ledger_id: int, ids: Iterable[int], secrets: LedgerSecrets, *, unbounded: bool = False
+    ) -> BitMap64:
         """Which of the ids it stores damaged: the digest is wrong, or it says that it can't read its disk.
 
         Raises:
             BKException: Of one it can't be said; no answer, overload and limbo say nothing.
         """
         found, room = BitMap64(), asyncio.Semaphore(_READS_AT_ONCE)
+        ledger = _Ledger(bookie_id, ledger_id, unbounded)
 
         async def read(entry_id: int) -> None:
-            request = ReadRequest(self._pool.next_txn_id(), ledger_id, entry_id)
             async with room:
-                response = await self._request(bookie_id, Operation.READ_ENTRY, request)
+                response = await self._ask_for(ledger, entry_id)
             if response.status == Status.EIO:
                 found.add(entry_id)
             elif response.status == Status.EOK and isinstance(response, ReadResponse):
@@ -197,7 +230,7 @@ class Bookies:
                 except DigestMatchException:
                     found.add(entry_id)
             elif response.status not in _NOTHING_HELD:
-                raise status_error(response.status, bookie_id, LedgerId.of_number(ledger_id), f"a read of {entry_id}")
+                raise ledger.refused(response.status, entry_id)
 
         rest = iter(ids)
         while some := list(islice(rest, _TASKS_AT_ONCE)):
@@ -224,12 +257,39 @@ class Bookies:
         request = ReadRequest(self._pool.next_txn_id(), ledger_id, behind + 1, True, secrets.master_key)
         response = await self._request(bookie_id, Operation.READ_ENTRY, request)
         status = response.status
-        if status in (Status.EOK, *_NOTHING_HELD, Status.EUNKNOWNLEDGERSTATE):
+        # ENOTCONFIRMED: of an unbounded ledger a bookie does not say whether there is an entry behind the last one.
+        if status in (Status.EOK, *_NOTHING_HELD, Status.EUNKNOWNLEDGERSTATE, Status.ENOTCONFIRMED):
             return
         if status in _REFUSALS:
             raise TargetRefusesException(f"bookie {bookie_id}: {_TAKES_NO_COPY}")
         what = "the fence before a repair"
         raise status_error(status, bookie_id, LedgerId.of_number(ledger_id), what, ReadException)
+
+    async def bring_to_term(self, bookie_id: str, ledger_id: int, term: int, secrets: LedgerSecrets) -> None:
+        """Makes the bookie take nothing of clients of an unbounded ledger whose terms are over, be it a late add.
+
+        The fence of ordinary ledgers does not keep out a client that takes the ledger over, as its adds pass it; and a
+        value of an older term is another one.
+
+        Args:
+            bookie_id: Who is asked.
+            ledger_id: The ledger.
+            term: As its metadata tell.
+            secrets: Of the ledger.
+
+        Raises:
+            TargetRefusesException: The bookie will not take copies of this ledger.
+            BKException: Somebody has taken the ledger over meanwhile, or the bookie is not at the term for certain.
+        """
+        request = ReadRequest(self._pool.next_txn_id(), ledger_id, 0, False, secrets.master_key, term=term)
+        status = (await self._request(bookie_id, Operation.READ_ENTRY, request)).status
+        if status in _REFUSALS and status != Status.EUNKNOWNLEDGERSTATE:
+            raise TargetRefusesException(f"bookie {bookie_id}: {_TAKES_NO_COPY}")
+        # EIO: the term is noted first. EBADREQ: the ledger has entries or is in limbo there, without a term, and the
+        # bookie takes nothing that has one.
+        if status not in (Status.EOK, *_NOTHING_HELD, Status.EUNKNOWNLEDGERSTATE, Status.EIO, Status.EBADREQ):
+            what = f"the read at term {term} before a repair"
+            raise status_error(status, bookie_id, LedgerId.of_number(ledger_id), what, ReadException)
 
     async def add_copies(self, bookie_id: str, ledger_id: int, entries: Sequence[Entry], secrets: LedgerSecrets) -> int:
         """Stores copies of a ledger's entries durably; they are the entries as they were written, byte for byte.

@@ -156,6 +156,13 @@ class WorkerBudget:
         if rising or seconds > SLOW_ANSWER_SECONDS:
             self.overloaded(bookie_id, now, only_slow=seconds <= SLOW_ANSWER_SECONDS)
 
+    def heard(self, bookie_id: str, size: int, seconds: float, error: BKException | None, now: float) -> None:
+        """Of an answer to a read: so many bytes in so many seconds, or an error."""
+        if error is None:
+            self.answered(bookie_id, Asked.READ, size, seconds, now)
+        else:
+            self.failed(bookie_id, error, now)
+
     def failed(self, bookie_id: str, error: BKException, now: float) -> None:
         """A bookie has not read or stored what it was asked to."""
         if isinstance(error, TooManyRequestsException | TimeoutException):

@@ -14,6 +14,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Seque
 from contextlib import aclosing
 from dataclasses import dataclass
 from itertools import islice
+from typing import Protocol
 
 from pyroaring import BitMap64
 
@@ -26,7 +27,6 @@ from bookgate.ledger.errors import BKException, ReadException
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import LedgerMetadata
 from bookgate.thinclient.handles.context import LedgerSecrets
-from bookgate.thinclient.handles.read_handle import ReadHandle
 
 _PIECES_AT_ONCE = 8
 _PIECE_BYTES = 256 * 1024
@@ -57,6 +57,20 @@ class Copied:
             self.of_all.add(entries, size)
 
 
+class Source(Protocol):
+    """Reads one ledger."""
+
+    @property
+    def ledger_id(self) -> LedgerId: ...
+
+    @property
+    def metadata(self) -> LedgerMetadata: ...
+
+    def read_batches(self, first: int, last: int, /) -> AsyncGenerator[Sequence[Entry]]:
+        """Raises BKException where an entry can't be read."""
+        ...
+
+
 class Copier:
     """Copies within the process's budget."""
 
@@ -69,7 +83,7 @@ class Copier:
 
     async def copy(
         self,
-        handle: ReadHandle,
+        handle: Source,
         secrets: LedgerSecrets,
         ids: BitMap64,
         sources: Sequence[str],
@@ -147,7 +161,7 @@ class Copier:
         self._copied.add(len(group), stored)
 
 
-async def _read(handle: ReadHandle, first: int, last: int) -> AsyncGenerator[Sequence[Entry]]:
+async def _read(handle: Source, first: int, last: int) -> AsyncGenerator[Sequence[Entry]]:
     try:
         async with aclosing(handle.read_batches(first, last)) as batches:
             async for batch in batches:

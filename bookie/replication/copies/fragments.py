@@ -90,21 +90,25 @@ def written_ensemble(metadata: LedgerMetadata) -> tuple[str, ...]:
 
 
 def with_members_replaced(
-    metadata: LedgerMetadata, first_entry_id: int, replacements: Mapping[int, tuple[str, str]]
+    metadata: LedgerMetadata, repaired: CompleteFragment, replacements: Mapping[int, tuple[str, str]]
 ) -> LedgerMetadata | None:
     """The metadata after a repair of one fragment.
 
     Args:
         metadata: As stored now.
-        first_entry_id: Names the fragment.
+        repaired: The fragment as it was when its entries were copied.
         replacements: By place in the ensemble: the member that is replaced, and the one that takes its place.
 
     Returns:
         The new metadata; None where they have changed so that the repair does not fit any more: there is no complete
-        fragment of that name, a place has another member by now, or a bookie would stand twice in the ensemble (R4).
+        fragment of these entries, a place has another member by now, or a bookie would stand twice in the ensemble
+        (R4). Of an unbounded ledger, neighbours on one ensemble are merged: the new member would lack what the
+        fragment has got (R3).
     """
-    complete = {fragment.first_entry_id for fragment in complete_fragments(metadata)}
-    if first_entry_id not in complete:
+    first_entry_id = repaired.first_entry_id
+    if (first_entry_id, repaired.last_entry_id) not in {
+        (each.first_entry_id, each.last_entry_id) for each in complete_fragments(metadata)
+    }:
         return None
     fragments = list(metadata.fragments)
     for number, fragment in enumerate(fragments):

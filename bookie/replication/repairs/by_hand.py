@@ -21,7 +21,7 @@ import asyncio
 import enum
 import logging
 import socket
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -46,11 +46,17 @@ from bookgate.ledger.errors import (
     NoSuchLedgerExistsOnMetadataServerException,
 )
 from bookgate.ledger.ledger_id import LedgerId
-from bookgate.ledger.metadata import LedgerMetadata
-from bookgate.ledger.metadata_store import BookieSet, LedgerManagerFactory, LedgerRecord, Versioned
+from bookgate.ledger.metadata_store import (
+    BookieSet,
+    LedgerManagerFactory,
+    LedgerRecord,
+    RegisteredBookie,
+    Versioned,
+)
 from bookgate.ledger.replication_store import LedgerLock, LockLost, RecordKind, ReplicationEvent
 from bookgate.runtime.clock import now_ms
 from bookgate.runtime.logs import log_event
+from bookgate.thinclient.placement.chooser import fit_for
 
 _log = logging.getLogger(__name__)
 
@@ -68,7 +74,7 @@ class Order:
     ledgers: tuple[int, ...] = ()
     """These only; none: all that name the bookies."""
     target: str | None = None
-    """Takes the places, unless it is in the ensemble already or refuses."""
+    """Takes the places, unless it is in the ensemble already, does not understand such ledgers, or refuses."""
     skip_open: bool = False
     """Whether ledgers that are not closed are left alone."""
     grace_seconds: float = 30.0
@@ -191,6 +197,7 @@ class Recovery:
         self._tell = tell
         self._holder = socket.gethostname()
         self._attendance = Attendance()
+        self._bookies: Sequence[RegisteredBookie] = ()
         self._circumstances = KnownCircumstances(self._metadata)
         self._permissions = Permissions()
         self._graces = Graces(order.grace_seconds, self._attendance)
@@ -207,7 +214,8 @@ class Recovery:
         unwatch = self._metadata.watch(self._on_event)
         try:
             while left:
-                self._attendance.hear(await self._factory.service_discovery.bookies(BookieSet.ALL), self._now())
+                self._bookies = await self._factory.service_discovery.bookies(BookieSet.ALL)
+                self._attendance.hear(self._bookies, self._now())
                 await self._pass(left)
                 left = [each for each in left if each not in self._ended]
                 if left:
@@ -274,8 +282,10 @@ class Recovery:
         if self._graces.is_over(outcome, self._now()):
             if outcome.findings.end_is_lost:
                 return Ended(End.UNRECOVERABLE, "nobody can tell where it ends: too many of its bookies are lost")
-            permission.check()
             lost = outcome.findings.lost_where_written
+            if outcome.record.metadata.is_unbounded:
+                return Ended(End.STILL_WRITTEN, f"it is unbounded: who takes it over replaces {', '.join(lost)}")
+            permission.check()
             record = await take_over(self._tools, lock, outcome.record, lost, b"")
             outcome = await self._repair(lock, permission, record, tried, corrupt)
         if outcome.findings.whole and mark is not None and mark.value.replicas:
@@ -298,15 +308,16 @@ class Recovery:
             noted = circumstances.is_lost(bookie_id, now_ms())
             absent[bookie_id] = noted or not self._order.bookies or bookie_id in self._order.bookies
         emptied = {*circumstances.draining, *(self._order.bookies & present.keys())}
-        self._prefer(record.metadata, tried.targets.by_place)
+        self._prefer(record, tried.targets.by_place)
         suspects = {} if corrupt is None else decode_corrupt(corrupt.value)
         repair = LedgerRepair(self._tools, lock, record, permission, tried.targets, suspects)
         return await repair.run(absent, emptied)
 
-    def _prefer(self, metadata: LedgerMetadata, targets: dict[Place, str]) -> None:
-        if self._order.target is None:
+    def _prefer(self, record: LedgerRecord, targets: dict[Place, str]) -> None:
+        fit = {each.bookie_id for each in fit_for(self._bookies, record.needs)}
+        if self._order.target is None or self._order.target not in fit:
             return
-        for fragment in complete_fragments(metadata):
+        for fragment in complete_fragments(record.metadata):
             for index, bookie_id in enumerate(fragment.ensemble):
                 if bookie_id in self._order.bookies:
                     targets.setdefault((fragment.first_entry_id, index), self._order.target)

@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
@@ -27,6 +28,7 @@ from pyroaring import BitMap64
 
 from bookgate.bookie.replication.copies.bookies import Bookies, TargetRefusesException
 from bookgate.bookie.replication.copies.budget import WorkerBudget
+from bookgate.bookie.replication.copies.confirmed_entries import ConfirmedEntries
 from bookgate.bookie.replication.copies.copying import Copied, Copier, SourceFailedException
 from bookgate.bookie.replication.copies.fragments import (
     CompleteFragment,
@@ -66,6 +68,7 @@ from bookgate.runtime.logs import log_event
 from bookgate.thinclient.client import BookKeeper
 from bookgate.thinclient.core.placement import EnsembleRequest
 from bookgate.thinclient.handles.context import LedgerSecrets
+from bookgate.thinclient.handles.read_handle import ReadHandle
 from bookgate.thinclient.placement.chooser import Placement, fit_for
 
 _log = logging.getLogger(__name__)
@@ -203,12 +206,14 @@ class LedgerRepair:
     async def _copies(self, bookie_id: str, due: BitMap64) -> Copies:
         """What the bookie lists, without what a scrub suspects there and another read finds damaged, too."""
         bookies, number = self._tools.bookies, self._record.ledger_id.number
-        state = await bookies.copies(bookie_id, number, due)
+        unbounded = self._record.metadata.is_unbounded
+        state = await bookies.copies(bookie_id, number, due, unbounded=unbounded)
         suspects = self._suspects.get(bookie_id)
         if suspects is None or not isinstance(state, Holding):
             return state
         try:
-            corrupt = await bookies.damaged(bookie_id, number, suspects & due & state.entries, self._secrets)
+            wanted = suspects & due & state.entries
+            corrupt = await bookies.damaged(bookie_id, number, wanted, self._secrets, unbounded=unbounded)
         except BKException as error:
             return Unknown(str(error))
         return replace(state, entries=state.entries - corrupt, corrupt=corrupt)
@@ -244,12 +249,12 @@ class LedgerRepair:
                 target = await self._fill_another(fragment, repair, ensemble, avoid)
             except NotEnoughBookiesException:
                 if replacements:  # a copy more is better than none
-                    await self._write(fragment.first_entry_id, replacements)
+                    await self._write(fragment, replacements)
                 raise
             replacements[repair.index] = (repair.bookie_id, target)
             ensemble[repair.index] = target
         if replacements:
-            await self._write(fragment.first_entry_id, replacements)
+            await self._write(fragment, replacements)
         log_event(
             _log,
             "fragment_repaired",
@@ -317,15 +322,19 @@ class LedgerRepair:
         """Until the bookie says itself that it holds all that is due (R3)."""
         tools, record, due = self._tools, self._record, repair.due
         number = record.ledger_id.number
+        if record.metadata.terms is not None:
+            await tools.bookies.bring_to_term(target, number, record.metadata.terms.term, self._secrets)
         if record.metadata.is_closed:
             last = record.metadata.last_entry_id
             await tools.bookies.fence(target, number, self._secrets, behind=last)
         missing = due - (await self._holding(target, due)).entries
+        if record.metadata.is_unbounded and repair.replace:
+            missing = due  # what an older term has left there is another value of the same id
         counted = due if repair.replace else repair.missing
         self._held_before[repair.place] = len(counted - missing)
         if missing:
             copier = Copier(tools.bookies, tools.budget, self._copied)
-            async with tools.client.open_record(record, self._password) as handle:
+            async with self._reader(repair.fragment) as handle:
                 await copier.copy(
                     handle, self._secrets, missing, self._sources, target, self._proceed, last_copies=repair.last_copies
                 )
@@ -339,6 +348,13 @@ class LedgerRepair:
                 f"bookie {target} lacks {len(missing)} of the entries of ledger {number} that it has taken, "
                 f"such as {missing.min()}"
             )
+
+    def _reader(self, fragment: CompleteFragment) -> AbstractAsyncContextManager[ReadHandle | ConfirmedEntries]:
+        tools, record = self._tools, self._record
+        if not record.metadata.is_unbounded:
+            return tools.client.open_record(record, self._password)
+        entries = ConfirmedEntries(tools.bookies, record, fragment, self._sources, self._secrets, tools.budget.heard)
+        return nullcontext(entries)
 
     async def _holding(self, target: str, due: BitMap64) -> Holding:
         state = await self._copies(target, due)
@@ -375,7 +391,7 @@ class LedgerRepair:
             if await self._fill_all(fragment, better, places):
                 break
         replacements = {index: (fragment.ensemble[index], better[index]) for index in places}
-        await self._write(fragment.first_entry_id, replacements)
+        await self._write(fragment, replacements)
         log_event(
             _log,
             "fragment_moved",
@@ -402,14 +418,14 @@ class LedgerRepair:
 
     # The metadata
 
-    async def _write(self, first_entry_id: int, replacements: Mapping[int, tuple[str, str]]) -> None:
+    async def _write(self, repaired: CompleteFragment, replacements: Mapping[int, tuple[str, str]]) -> None:
         """Writes, unless the metadata have changed so that the repair fits no more: the next look sees them then."""
         tools, was_closed = self._tools, self._record.metadata.is_closed
         for _ in range(_WRITE_ATTEMPTS):
             self._permission.check()
             if self._record.metadata.is_closed and not was_closed:
                 return  # the new members are not fenced yet (R9)
-            changed = with_members_replaced(self._record.metadata, first_entry_id, replacements)
+            changed = with_members_replaced(self._record.metadata, repaired, replacements)
             if changed is None:
                 return
             try:

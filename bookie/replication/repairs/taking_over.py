@@ -16,6 +16,7 @@ from bookgate.ledger.errors import LockLostException, MetadataVersionException
 from bookgate.ledger.metadata import LedgerState
 from bookgate.ledger.metadata_store import LedgerRecord
 from bookgate.ledger.replication_store import LedgerLock
+from bookgate.ledger.unbounded import check_ordinary
 from bookgate.runtime.logs import log_event
 
 _log = logging.getLogger(__name__)
@@ -37,9 +38,11 @@ async def take_over(
         The closed ledger.
 
     Raises:
+        IllegalOpException: It is unbounded: a client takes it over, at a new term.
         RepairStoppedException: Its metadata have changed since, or the lock is lost.
         BKException: It can't be recovered now.
     """
+    check_ordinary(record)
     if record.metadata.state is LedgerState.OPEN:
         taken = replace(record.metadata, state=LedgerState.IN_RECOVERY)
         try:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 
-from bookgate.bookie.replication.copies.answer_times import Asked
 from bookgate.bookie.replication.copies.bookies import Bookies
 from bookgate.bookie.replication.copies.budget import Limits, WorkerBudget
 from bookgate.bookie.replication.copies.copying import Copied
@@ -47,11 +46,7 @@ class WorkerTools:
 
     def _read(self, bookie_id: str, size: int, seconds: float, error: BKException | None) -> None:
         """Hears of each answer to a read, which a copy, or a scrub, has asked for."""
-        now = asyncio.get_running_loop().time()
-        if error is None:
-            self.budget.answered(bookie_id, Asked.READ, size, seconds, now)
-        else:
-            self.budget.failed(bookie_id, error, now)
+        self.budget.heard(bookie_id, size, seconds, error, asyncio.get_running_loop().time())
 
     def _not_adhering(self, _metric: str) -> None:
         self.compromises += 1

@@ -10,6 +10,7 @@ A bookie counts as lost when it is not registered and the auditor has missed it 
 notes that, as BookKeeper's don't, when the mark names it and this process has missed it for the delay itself. A ledger
 that is still written is fenced and recovered only if a bookie of its last ensemble is lost, stays lost for the grace,
 as this process has seen itself, and its metadata do not move meanwhile (R6): a writer that lives replaces the bookie.
+An unbounded one never is: it waits for the client that has, or takes, the term.
 
 While auto-recovery is disabled nothing new is begun and nothing fenced (R11). Errors of the store end nothing: they are
 a pause. Source: docs/protocol/auto-recovery.md#worker.
@@ -73,6 +74,8 @@ _STORE_PAUSE_SECONDS = 2.0
 _JITTER_SECONDS = 0.5
 _HELD_ELSEWHERE_SECONDS = 5.0
 _LEAST_GRACE_LEFT_SECONDS = 0.1
+_WRITER_SECONDS = 60.0
+"""Between looks at an unbounded ledger with a lost bookie where it is written, which only who has the term replaces."""
 _STOP_SECONDS = 5.0
 """So long what is under way may end by itself."""
 _LISTED_AGAIN_SECONDS, _LISTED_AGAIN_SHARE = 5.0, 10
@@ -371,7 +374,7 @@ class ReplicationWorker:
         elif self._is_unrecoverable(outcome):
             await self._give_up(mark, outcome)
         elif outcome.findings.lost_where_written and not outcome.findings.repairs and not outcome.findings.unknown:
-            self._queue.postponed(ledger_id, mark.version, self._now() + self._grace_left(outcome.record))
+            self._queue.postponed(ledger_id, mark.version, self._now() + self._grace_left(outcome))
         else:
             await self._failed(ledger_id, mark.version, outcome.reason)
 
@@ -404,7 +407,7 @@ class ReplicationWorker:
         misplaced = not mark.value.replicas and mark.value.damaged is None
         repair = self._begun(LedgerRepair(self._tools, lock, record, permission, targets, suspects), lock)
         outcome = await repair.run(absent, draining, misplaced=misplaced)
-        if outcome.findings.end_is_lost or not self._is_to_be_fenced(outcome):
+        if outcome.findings.end_is_lost or record.metadata.is_unbounded or not self._is_to_be_fenced(outcome):
             return outcome
         permission.check()
         record = await self._recover(lock, outcome.record, outcome.findings)
@@ -417,9 +420,11 @@ class ReplicationWorker:
 
     # Ledgers that are still written
 
-    def _grace_left(self, record: LedgerRecord) -> float:
-        """At least a moment: a bookie may have been away for less long."""
-        return max(_LEAST_GRACE_LEFT_SECONDS, self._graces.left(record, self._now()))
+    def _grace_left(self, outcome: Outcome) -> float:
+        """At least a moment: a bookie may have been away for less long. An unbounded ledger then waits for a client."""
+        if self._is_to_be_fenced(outcome):
+            return _WRITER_SECONDS
+        return max(_LEAST_GRACE_LEFT_SECONDS, self._graces.left(outcome.record, self._now()))
 
     def _is_to_be_fenced(self, outcome: Outcome) -> bool:
         return self._graces.is_over(outcome, self._now())

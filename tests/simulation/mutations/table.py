@@ -17,6 +17,7 @@ from tests.simulation.mutations.planted import (
     storage,
     terms,
     unbounded,
+    unbounded_repairs,
     unbounded_worlds,
 )
 
@@ -35,5 +36,6 @@ MUTATIONS = (
     *sqlite.MUTATIONS,
     *spark.MUTATIONS,
     *unbounded.MUTATIONS,
+    *unbounded_repairs.MUTATIONS,
     *unbounded_worlds.MUTATIONS,
 )

@@ -67,9 +67,8 @@ MUTATIONS = (
         ("R17",),
         "what a lease held stays when it is over",
         _SESSIONS,
-        '    async def end(self) -> None:\n        """Gives everything back; a store out of reach is tried on."""\n',
-        "    async def end(self) -> None:\n"
-        '        """Gives everything back; a store out of reach is tried on."""\n'
+        '        """Releases all locks and votes; retried while the store is unreachable."""\n',
+        '        """Releases all locks and votes; retried while the store is unreachable."""\n'
         "        self._locks.clear()\n        self._votes.clear()\n",
         PEERS,
     ),

@@ -286,11 +286,10 @@ MUTATIONS = (
         ("R13",),
         "a copy that could not be read now, for whatever reason, is held damaged",
         _SCRUB,
-        "        return await self._bookies.damaged(bookie_id, self._record.ledger_id.number, wanted, self._secrets)\n",
+        "        return await self._bookies.damaged(bookie_id, number, wanted, self._secrets, unbounded=unbounded)\n",
         "        try:\n"
-        "            return await self._bookies.damaged(\n"
-        "                bookie_id, self._record.ledger_id.number, wanted, self._secrets\n"
-        "            )\n"
+        "            number = self._record.ledger_id.number\n"
+        "            return await self._bookies.damaged(bookie_id, number, wanted, self._secrets)\n"
         "        except BKException:\n"
         "            return BitMap64(wanted)\n",
         REPAIR,
@@ -330,8 +329,8 @@ MUTATIONS = (
         "auto-recovery",
         (),
         "a bookie that can't keep up with reads is read from as fast as before",
-        "bookie/replication/repairs/tools.py",
-        "            self.budget.failed(bookie_id, error, now)\n",
+        "bookie/replication/copies/budget.py",
+        "            self.failed(bookie_id, error, now)\n",
         "            pass\n",
         tests=("tests/unit/bookie/replication/repairs/test_yielding.py",),
     ),
@@ -855,8 +854,8 @@ MUTATIONS = (
         (),
         "what a bookie's list lacks is missing, although BookKeeper's interleaved storage leaves a last entry out",
         _BOOKIES,
-        "self._read(bookie_id, ledger_id, left_out_of_lists(held.entries, due))",
-        "self._read(bookie_id, ledger_id, ())",
+        "self._read(ledger, left_out_of_lists(held.entries, due))",
+        "self._read(ledger, ())",
         tests=("tests/integration/bookie/replication/test_lists_of_entries.py",),
     ),
 )

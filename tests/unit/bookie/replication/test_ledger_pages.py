@@ -1,4 +1,4 @@
-"""What an auditor is told of: ordinary ledgers of all scopes that exist and can be read."""
+"""What an auditor is told of: ledgers of all scopes that exist and can be read."""
 
 from __future__ import annotations
 
@@ -8,22 +8,9 @@ from typing import cast
 
 import pytest
 
-from bookgate.bookie.replication.ledger_pages import all_pages, number_pages
+from bookgate.bookie.replication.ledger_pages import number_pages
 from bookgate.ledger.ledger_id import LedgerId
-from bookgate.ledger.metadata import LedgerMetadata
 from bookgate.ledger.metadata_store import LedgerManager
-from bookgate.ledger.unbounded import create_unbounded
-from tests.unit.thinclient.fakes import InMemoryLedgerManager
-
-
-@pytest.mark.asyncio
-async def test_unbounded_ledgers_are_left_out() -> None:
-    manager = InMemoryLedgerManager()
-    ordinary = LedgerMetadata.new(("a:1", "b:1"), 2, 2)
-    kept = [await manager.create(None, metadata) for metadata in (ordinary, create_unbounded(ordinary), ordinary)]
-    told: list[object] = []
-    pages = [page async for page in all_pages(manager, lambda *damaged: told.append(damaged))]
-    assert ([record for page in pages for record in page], told) == ([kept[0], kept[2]], [])
 
 
 class _Scopes:

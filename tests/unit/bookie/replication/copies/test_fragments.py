@@ -75,9 +75,14 @@ def test_an_empty_ledger_has_a_fragment_without_entries() -> None:
     assert not fragment.due(0)
 
 
+def fragment_of(metadata: LedgerMetadata, first_entry_id: int) -> CompleteFragment:
+    (found,) = [each for each in complete_fragments(metadata) if each.first_entry_id == first_entry_id]
+    return found
+
+
 def test_a_repair_replaces_members_by_place_and_name() -> None:
     closed = ledger((0, 5), 9)
-    changed = with_members_replaced(closed, 5, {1: ("c:1", "a:1")})
+    changed = with_members_replaced(closed, fragment_of(closed, 5), {1: ("c:1", "a:1")})
     assert changed is not None
     assert [fragment.ensemble for fragment in changed.fragments] == [("a:1", "b:1", "c:1"), ("b:1", "a:1", "d:1")]
     assert replace(changed, fragments=closed.fragments) == closed
@@ -85,9 +90,19 @@ def test_a_repair_replaces_members_by_place_and_name() -> None:
 
 def test_a_repair_that_fits_no_more_changes_nothing() -> None:
     closed, written = ledger((0, 5), 9), ledger((0, 5), None)
-    assert with_members_replaced(closed, 5, {1: ("b:1", "a:1")}) is None, "another member by now"
-    assert with_members_replaced(closed, 5, {1: ("c:1", "d:1")}) is None, "twice in the ensemble"
-    assert with_members_replaced(closed, 4, {1: ("c:1", "a:1")}) is None, "no such fragment"
-    assert with_members_replaced(closed, 5, {3: ("c:1", "a:1")}) is None, "no such place"
-    assert with_members_replaced(written, 5, {1: ("c:1", "a:1")}) is None, "it is still written"
-    assert with_members_replaced(written, 0, {1: ("b:1", "e:1")}) is not None
+    assert with_members_replaced(closed, fragment_of(closed, 5), {1: ("b:1", "a:1")}) is None, "another member by now"
+    assert with_members_replaced(closed, fragment_of(closed, 5), {1: ("c:1", "d:1")}) is None, "twice in the ensemble"
+    gone = replace(fragment_of(closed, 5), first_entry_id=4)
+    assert with_members_replaced(closed, gone, {1: ("c:1", "a:1")}) is None, "no such fragment"
+    assert with_members_replaced(closed, fragment_of(closed, 5), {3: ("c:1", "a:1")}) is None, "no such place"
+    assert with_members_replaced(written, fragment_of(closed, 5), {1: ("c:1", "a:1")}) is None, "it is still written"
+    assert with_members_replaced(written, fragment_of(closed, 0), {1: ("b:1", "e:1")}) is not None
+
+
+def test_a_fragment_that_was_merged_with_the_next_one_is_not_the_one_that_was_copied() -> None:
+    """Only those of unbounded ledgers are."""
+    before = ledger((0, 5), None)
+    (repaired,) = complete_fragments(before)
+    grown = replace(before, fragments=(before.fragments[0], replace(before.fragments[1], first_entry_id=8)))
+    assert with_members_replaced(before, repaired, {1: ("b:1", "e:1")}) is not None
+    assert with_members_replaced(grown, repaired, {1: ("b:1", "e:1")}) is None

@@ -27,7 +27,7 @@ class FailingCopies(Cluster):
     """Why the entries can't be read."""
     ledger_id = LedgerId.unscoped(7)
 
-    async def copies(self, bookie_id: str, _ledger_id: int, _due: BitMap64) -> Copies:
+    async def copies(self, bookie_id: str, _ledger_id: int, _due: BitMap64, *, unbounded: bool) -> Copies:
         return Holding(BitMap64() if bookie_id == "new:1" else BitMap64(range(ENTRIES)))
 
     @asynccontextmanager
@@ -81,7 +81,7 @@ class OnePreferred(FailingCopies):
         self.chosen.append(left[0])
         return left[0]
 
-    async def copies(self, bookie_id: str, _ledger_id: int, _due: BitMap64) -> Copies:
+    async def copies(self, bookie_id: str, _ledger_id: int, _due: BitMap64, *, unbounded: bool) -> Copies:
         return Holding(BitMap64() if bookie_id.startswith("new") else BitMap64(range(ENTRIES)))
 
 

@@ -51,7 +51,7 @@ class Cluster:
     asked: list[int] = field(default_factory=list)
     config = ClientConfig()
 
-    async def copies(self, _bookie_id: str, _ledger_id: int, _due: BitMap64) -> Copies:
+    async def copies(self, _bookie_id: str, _ledger_id: int, _due: BitMap64, *, unbounded: bool) -> Copies:
         return Holding(BitMap64(range(ENTRIES)))
 
     async def fence(self, *_arguments: Any, **_options: Any) -> None:
