@@ -107,4 +107,5 @@ async def _scoped_runs(manager: LedgerManager, after: int) -> AsyncIterator[list
 async def _first_run(manager: LedgerManager, scope_id: int) -> tuple[Sequence[int], AsyncIterator[Sequence[int]]]:
     """The first ids of a scope, and the listing that goes on with the others."""
     runs = aiter(manager.ledger_ranges(scope_id))
-    return await anext(runs, ()), runs
+    # CPython's `anext` fails with a SystemError where its default is a tuple.
+    return await anext(runs, []), runs

@@ -45,3 +45,20 @@ async def test_scopes_are_listed_many_together_and_in_order() -> None:
     expected = [LedgerId(scope, low) for scope in range(1, 65) for low in (0, scope, *((-2, -1) if scope % 2 else ()))]
     assert found == [each.number for each in expected]
     assert found == sorted(found)
+
+
+class _EmptiedScope:
+    """A scope whose last ledger is deleted while the scopes are listed."""
+
+    async def scopes(self, start_after: int = 0) -> AsyncIterator[Sequence[int]]:
+        yield [scope for scope in (7, 8) if scope > start_after]
+
+    async def ledger_ranges(self, scope_id: int = 0, start_after: int | None = None) -> AsyncIterator[Sequence[int]]:
+        if scope_id == 8:
+            yield [1]
+
+
+@pytest.mark.asyncio
+async def test_a_scope_that_was_emptied_meanwhile_holds_up_no_listing() -> None:
+    found = [number async for page in number_pages(cast(LedgerManager, _EmptiedScope())) for number in page]
+    assert found == [LedgerId(8, 1).number]
