@@ -28,13 +28,13 @@ from bookgate.ledger.wire.messages import (
 )
 
 WRITABLE = BookieMode()
-"""The mode of a bookie that takes everything."""
+"""The mode of a bookie that accepts all writes."""
 
 
 def check_add(request: AddRequest, mode: BookieMode = WRITABLE) -> Status:
-    """EREADONLY while read-only, except for recovery adds where those are accepted; EBADREQ for a body without a
-    header, negative ids, ids that differ from the body's, or what does not go with or without a term; EUA for an unset
-    key.
+    """EREADONLY while read-only, except for recovery adds if these are accepted; EBADREQ for a body without a header,
+    negative ids, ids that differ from the body's, or fields that contradict the presence or absence of a term; EUA for
+    an unset key.
     """
     if mode.read_only and not (request.priority > 0 and mode.takes_high_priority):
         return Status.EREADONLY
@@ -51,7 +51,9 @@ def check_add(request: AddRequest, mode: BookieMode = WRITABLE) -> Status:
 
 
 def _has_sound_term(request: AddRequest) -> bool:
-    """Only an add with a term tells a LAFR or truncates; none defers its sync: its term is to be durable first."""
+    """Whether the fields fit the term: only an add with a term has a LAFR or truncates, and its sync is never deferred,
+    because its term must be durable first.
+    """
     if request.term is None:
         return request.lafr is None and not request.truncate
     lafr = NO_ENTRY if request.lafr is None else request.lafr

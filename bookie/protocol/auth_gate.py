@@ -2,8 +2,8 @@
 
 States: `GateState`, with the table `GATE`. Until the connection is authorised, only START_TLS is accepted and, once TLS
 (if required) is established, AUTH; credentials therefore never travel in clear text. Every other request is answered
-with "not authorised" in the form that its protocol has; v2 has none for requests other than adds and reads, and there
-the connection is closed. A connection for which neither TLS nor authentication is required is open from the start.
+with "not authorised" in the form of its protocol; v2 can express this for adds and reads only, and closes the
+connection for other requests. A connection for which neither TLS nor authentication is required is open from the start.
 
 Source: docs/protocol/wire.md#authentication. Not its job: what a provider accepts as proof (`authentication`), TLS
 itself.
@@ -31,7 +31,7 @@ from bookgate.runtime.security.principal import ANONYMOUS, Principal
 
 
 class GateState(enum.Enum):
-    """How far a connection is."""
+    """The states of a connection's authorisation."""
 
     AWAITING_TLS = "TLS is required and not established: only START_TLS is served"
     AWAITING_AUTH = "the client has not proved who it is: only AUTH is served, and START_TLS"
@@ -39,7 +39,7 @@ class GateState(enum.Enum):
 
 
 class GateEvent(enum.Enum):
-    """What brings a connection further."""
+    """The events that change the state."""
 
     SECURED = "TLS is established"
     PROVED = "the provider has accepted the client, by its certificate or by an AUTH request"
@@ -59,28 +59,28 @@ GATE = Transitions(
 
 
 class AuthenticationException(Exception):
-    """The provider rejects the client's proof; the message is for the bookie's log only."""
+    """The provider rejects the client's credentials; the message is for the bookie's log only."""
 
 
 class AuthSession(Protocol):
-    """One connection's authentication, made by a provider."""
+    """One connection's authentication, created by a provider."""
 
     @property
     def authenticated(self) -> bool:
-        """Whether the client has proved who it is. Never taken back."""
+        """Whether the client is authenticated; once true, it stays true."""
 
     def process(self, payload: bytes) -> bytes:
         """Takes the client's payload and returns the reply. Raises AuthenticationException."""
 
     def secured(self, certificate: Mapping[str, Any] | None) -> None:
-        """TLS is established. `certificate`: the client's, as `ssl.getpeercert` returns it; None without one.
+        """TLS is established. `certificate` is the client's, as `ssl.getpeercert` returns it; None without one.
 
         Raises AuthenticationException.
         """
 
 
 class Verdict(NamedTuple):
-    """What happens to a request: it passes, or `answer` is sent; with `ends`, the connection closes for that reason."""
+    """The decision on a request: it passes, or `answer` is sent; `ends` is the reason to close the connection."""
 
     passes: bool = False
     answer: Response | None = None
@@ -116,7 +116,7 @@ class Gate:
         self.state = GATE.after(self.state, GateEvent.PROVED)
 
     def check(self, request: Request, *, binary: bool) -> Verdict:
-        """Decides on a request before the gate was open, and on AUTH behind it. `binary`: it came in v2's encoding."""
+        """Decides on a request before the gate is open, and on AUTH afterwards. `binary`: the request came in v2."""
         if self.is_open and not self._may_be_somebody_else(request):
             return Verdict(passes=True)
         if isinstance(request, messages.StartTlsRequest) and request.complete:
@@ -131,12 +131,14 @@ class Gate:
 
     @property
     def principal(self) -> Principal:
-        """Who is let in; `anonymous` where the provider names nobody."""
+        """The authorised principal; `anonymous` if the provider names none."""
         principal = getattr(self._session, "principal", ANONYMOUS)
         return principal if isinstance(principal, Principal) else ANONYMOUS
 
     def _may_be_somebody_else(self, request: Request) -> bool:
-        """Whether a connection that is let in already, by its certificate perhaps, shows a token where these count."""
+        """Whether an authorised connection (by its certificate, for instance) now sends a token that the provider
+        uses.
+        """
         names = isinstance(getattr(self._session, "principal", None), Principal)
         return isinstance(request, AuthRequest) and names and request.plugin_name == self._plugin
 
@@ -155,6 +157,6 @@ class Gate:
 
 
 def unauthorised(request: Request) -> Response:
-    """The request's own header with a status and nothing else."""
+    """A response with the request's header and a status only."""
     operation = request.operation if isinstance(request, messages.InvalidRequest) else OPERATIONS[type(request)]
     return StatusResponse(request.txn_id, operation, Status.EUA, getattr(request, "priority", 0))

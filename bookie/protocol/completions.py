@@ -1,7 +1,7 @@
-"""The kinds of requests that wait in storage: adds, requests answered in the same way, and fencing reads.
+"""The completions of requests that wait in storage: adds, requests with a similar response, and fencing reads.
 
-An add is a single object that does not keep the request it came from: thousands of adds are in progress, and every
-further container is one more for the garbage collector to visit.
+An add is a single object that does not keep its request: thousands of adds are in progress, and every further container
+is one more for Python's garbage collector to visit.
 
 Not its job: what happens once a request is stored (`request_processor`).
 """
@@ -29,13 +29,13 @@ from bookgate.ledger.wire.messages import (
 
 
 class Client(ReadingClient, Protocol):
-    """A connection as the processor sees it; it knows which protocol version to respond in."""
+    """A connection as the processor sees it; it knows the protocol version of its responses."""
 
     def answer(self, response: Response) -> None:
         """Encodes and sends a response."""
 
     def start_tls(self, txn_id: int) -> bool:
-        """Responds that TLS begins, and begins it; returns False, with nothing done, if that is impossible."""
+        """Responds that TLS begins, and begins it; returns False, without any effect, if that is impossible."""
 
     def pause_reading(self) -> None:
         """Stops reading requests until storage has capacity."""
@@ -60,7 +60,7 @@ class AddCompletion(Completion):
 
 
 class TermAddCompletion(AddCompletion):
-    """An add of an unbounded ledger, whose answers carry its term."""
+    """An add of an unbounded ledger, whose response has its term."""
 
     __slots__ = ("request",)
 
@@ -73,7 +73,7 @@ class TermAddCompletion(AddCompletion):
 
 
 class RequestCompletion(Completion):
-    """Any other request. Always timed."""
+    """Any other request. Its duration is always measured."""
 
     __slots__ = ("request",)
 
@@ -92,7 +92,7 @@ class RequestCompletion(Completion):
 
 
 class FencedRead(RequestCompletion):
-    """A read that continues once its fence is durable, or that the ledger has its term."""
+    """A read that continues once its fence, or its term, is durable."""
 
     __slots__ = ("ledger",)
     client: Client

@@ -3,16 +3,17 @@
 The first byte of a packet tells the protocols apart: 0x0A is v3, anything else v2, and a connection on which v2 was
 spoken once stays with it (docs/protocol/wire.md#telling-v2-from-v3).
 
-A connection may change to TLS (`runtime.tls.channel`), by START_TLS or by beginning with TLS, as long as it has served
-nothing but AUTH in clear text: otherwise someone in between could have sent a request, and the response would come
-inside TLS, as if for the client. If authentication or TLS is required, requests pass a gate first (`auth_gate`), which
-is out of the way once it is open. A connection that has to pass a gate, or has begun TLS, and is not through in time,
-is closed.
+A connection may switch to TLS (`runtime.tls.channel`), by START_TLS or by starting with TLS, as long as it has served
+nothing but AUTH in clear text: otherwise an attacker in the middle could have sent a request, and the response would
+arrive inside TLS, as if for the client. If authentication or TLS is required, requests pass a gate first (`auth_gate`),
+which is bypassed once it is open. A connection that does not pass the gate, or complete its TLS handshake, in time is
+closed.
 
-Bytes are received in place into the frame decoder's buffer. Responses that come up in one turn of the loop leave in one
-write. Memory stays bounded: while the client does not read its responses, or storage has no capacity, nothing more is
-read from it; before the gate is open frames are small. `connections` bounds what all connections hold together, and is
-notified when this one's buffers grow. An invalid frame or packet closes the connection, with the reason in the log.
+Bytes are received in place into the frame decoder's buffer. Responses of one iteration of the loop are sent in one
+write. Memory is bounded: while the client does not read its responses, or storage has no capacity, the bookie reads
+nothing more from it; before the gate is open frames are limited to a small size. `connections` limits the memory of all
+connections together, and is notified when this one's buffers grow. An invalid frame or packet closes the connection,
+with the reason in the log.
 """
 
 from __future__ import annotations
@@ -56,11 +57,11 @@ _log = logging.getLogger(__name__)
 _FLUSH_BYTES = 256 * 1024
 _WRITE_HIGH_WATER = 1024 * 1024
 _MAX_FRAME_AT_GATE = 64 * 1024
-"""Of a connection that is not let in yet: enough for any plugin's payloads."""
+"""Maximum bytes of a frame before the gate is open: enough for any plugin's payloads."""
 _OWN_BYTES = 6 * 1024
-"""What the objects of a connection take, about."""
+"""Approximate memory of a connection's objects, in bytes."""
 _REQUEST_BYTES = 512
-"""What a request under way takes, about: in a queue of reads, or as a long poll."""
+"""Approximate memory of a request in progress, in bytes: in a queue of reads, or as a long poll."""
 _V3_FIRST_BYTE = 0x0A
 
 Serve = Callable[[Client, Request], None]
@@ -68,11 +69,11 @@ FastPath = Callable[[memoryview, bool], bool]
 
 _CAPACITY = "capacity in storage"
 _CLIENT = "the client to take its answers"
-"""What a connection that reads nothing waits for."""
+"""The reason for which a paused connection waits, for the log."""
 
 
 class BookieConnection(asyncio.BufferedProtocol):
-    """The server's end of a connection; to the processor it is a client that speaks v3."""
+    """The server's end of a connection; for the processor it is a client that uses v3."""
 
     encode = staticmethod(encode_response)
 
@@ -111,7 +112,7 @@ class BookieConnection(asyncio.BufferedProtocol):
         self._peer = "?"
         self._reasons_to_wait: set[str] = set()
         self._waits_since = 0.0
-        """When the connection was told to wait for capacity, 0 if it was not."""
+        """When the connection began to wait for capacity; 0 if it does not wait."""
         self.takes_answers = True
         self.reads: deque[QueuedRead] = deque()
         self.reading = False
@@ -167,7 +168,7 @@ class BookieConnection(asyncio.BufferedProtocol):
         try:
             packets = self._decoder.buffer_updated(nbytes)
         except FrameError as error:
-            # What came whole before it is served: nobody could know that the rest would be no frame.
+            # Complete packets before the error are served: the client could not know of the error.
             self._take_packets(error.packets)
             raise
         self._take_packets(packets)
@@ -189,11 +190,11 @@ class BookieConnection(asyncio.BufferedProtocol):
                 self._take_binary(packet)
 
     def _fast_path(self, serve: Serve) -> FastPath | None:
-        """The short way for common requests, where nothing stands in it."""
+        """The fast path for common requests; None if requests must take the general path."""
         return self._serve_fast if serve == self._processor.process else None
 
     def _serve_fast(self, packet: memoryview, is_v3: bool) -> bool:
-        """Serves a common add or read on the short way; False where the packet has to be decoded."""
+        """Serves a common add or read on the fast path; returns False if the packet must be decoded."""
         add = fast_add.read_v3(packet) if is_v3 else fast_add.read_v2(packet)
         if add is not None:
             return self._processor.add(self if is_v3 else self._binary_client(CURRENT_VERSION), add)
@@ -218,12 +219,12 @@ class BookieConnection(asyncio.BufferedProtocol):
         return client
 
     def _behind_gate(self) -> Serve:
-        """What serves requests that no gate stops."""
+        """The function that serves requests once the gate is open."""
         may_become_tls = self._security.certificates is not None and self._tls is None
         return self._serve_in_clear if may_become_tls else self._processor.process
 
     def _serve_in_clear(self, client: Client, request: Request) -> None:
-        """Until the first request that stands in the way of TLS."""
+        """Serves requests in clear text until the first one that rules out a switch to TLS."""
         if not isinstance(request, AuthRequest | StartTlsRequest):
             self._served_in_clear = True
             self._serve = self._processor.process
@@ -289,7 +290,7 @@ class BookieConnection(asyncio.BufferedProtocol):
         return True
 
     def _upgrade(self, *, is_last: bool) -> None:
-        """Goes on in TLS after START_TLS. What came behind it in clear might be anyone's: it is not followed."""
+        """Continues in TLS after START_TLS. Clear-text bytes after it may come from anybody, and are ignored."""
         if self._decoder.unread or not is_last:
             raise ProtocolError("something came in clear behind START_TLS")
         self.flush()
@@ -297,7 +298,7 @@ class BookieConnection(asyncio.BufferedProtocol):
         self._tls = self._new_channel()
 
     def _begins_tls(self) -> bool:
-        """Whether what is no frame is a TLS client, which is served then."""
+        """Whether an invalid frame is the start of TLS; if so, TLS is served."""
         begin = self._decoder.unread
         if self._security.certificates is None or begin[0] != CLIENT_HELLO or self._served_in_clear:
             return False
@@ -420,7 +421,7 @@ class BookieConnection(asyncio.BufferedProtocol):
         return self.asked - self._answered + self.answer_bytes_held
 
     def look(self, now: float) -> None:
-        """Called about once a second: releases unused memory, notes whether the connection makes progress."""
+        """Called about once a second: releases unused memory, and records whether the connection makes progress."""
         if self._heard:
             self._heard, self.heard_at = False, now
         begun = self._decoder.pending > 0 and self.asked == self._asked_before

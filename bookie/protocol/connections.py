@@ -1,4 +1,4 @@
-"""All connections of the entry port: bounds their number, and the memory that they hold together.
+"""All connections of the entry port: limits their number, and the memory that they hold together.
 
 A new connection above the limit replaces an idle one, or is closed itself if none is idle. Receive buffers and waiting
 responses count at once when they grow; every second, as long as there are connections, each is examined to release
@@ -33,11 +33,11 @@ class ConnectionLimits(NamedTuple):
 
     connections: int = 10_000
     memory_bytes: int = DEFAULT_MEMORY_BYTES
-    """Receive buffers, answers that clients do not take, and requests under way, of all connections."""
+    """Receive buffers, responses that clients do not read, and requests in progress, of all connections."""
 
 
 class Connections:
-    """In the order of arrival. Belongs to the event loop."""
+    """The connections in the order of arrival. Belongs to the event loop."""
 
     def __init__(self, statistics: BookieStatistics, limits: ConnectionLimits) -> None:
         self._statistics = statistics
@@ -45,7 +45,7 @@ class Connections:
         statistics.max_connections = limits.connections
         statistics.max_connection_bytes = limits.memory_bytes
         self._all: dict[BookieConnection, int] = {}
-        """With the bytes that each counts."""
+        """Each connection with the bytes that it counts."""
         self._timer: asyncio.TimerHandle | None = None
         self._told = (0, 0, 0)
 
@@ -111,7 +111,7 @@ class Connections:
     def _make_room(self) -> None:
         statistics, now = self._statistics, asyncio.get_running_loop().time()
         for connection in self:
-            # Nobody has to go for memory that is not used; some may have taken their answers since they were counted.
+            # Nobody is closed because of unused memory; some may have read their responses since they were counted.
             connection.release_unused()
             self._all[connection] = connection.held_bytes
         statistics.connection_bytes = sum(self._all.values())
@@ -133,7 +133,7 @@ class Connections:
         self._tell()
 
     def _tell(self) -> None:
-        """One line for all that had to go since the last look."""
+        """Logs one line for all connections closed since the last check."""
         statistics = self._statistics
         counts = statistics.closed_idle, statistics.refused, statistics.closed_for_memory
         if counts == self._told:

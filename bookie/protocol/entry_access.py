@@ -1,15 +1,15 @@
-"""What a connection's principal may do at the entry port, decided once for each ledger and action.
+"""Permissions of a connection's principal at the entry port, decided once for each ledger and action.
 
-`EntryGuard` is one connection's. What was decided is kept, so that an add costs a look into a set; it is forgotten when
-the policy is read anew, a ledger is deleted, or the connection authenticates as somebody else. Which action a request
-is the one table says (`runtime.security.actions`): a read that fences, or has a term, is `entry.fence`, an add with
-RECOVERY_ADD `ledger.recover`.
+Each connection has an `EntryGuard`. It keeps its decisions, so that an add costs one look-up in a set, and discards
+them when the policy is reloaded, a ledger is deleted, or the connection authenticates as another principal. The table
+in `runtime.security.actions` maps requests to actions: a read that fences, or has a term, is `entry.fence`, an add with
+RECOVERY_ADD is `ledger.recover`.
 
-The audit trail gets a line for the first of each kind on a connection and ledger. Rates of adds are charged to the
-principal, over all its connections.
+The audit trail gets a line for the first request of each action on a connection and ledger. Adds count against the rate
+of the principal, over all its connections.
 
 Invariant: A3. Source: docs/protocol/security.md#actions, docs/protocol/security.md#limits. Not its job: waiting for an
-owner that is not known, and for a rate (`guarded_connection`).
+unknown owner, or for a rate (`guarded_connection`).
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from bookgate.runtime.security.principal import Principal
 _MOST_DECIDED = 100_000
 
 ASK_NOBODY: frozenset[type] = frozenset((messages.InvalidRequest,))
-"""Requests that reach no operation: they are told what is wrong with them, and nothing is done."""
+"""Requests that reach no operation, and need no permission: they are answered with their error."""
 
 
 class NoActionError(LookupError):
-    """A request of which the table of actions says nothing: nobody may, until it does."""
+    """A request that the table of actions lacks: nobody may send it."""
 
 
 class Answer(enum.Enum):
-    """What becomes of a request."""
+    """The decision on a request."""
 
     ALLOWED = "it is served"
     DENIED = "it is told that it is not authorised"
@@ -46,7 +46,7 @@ class Answer(enum.Enum):
 
 
 def action_of(request: Request) -> Action | None:
-    """What a request does; None: something that nobody is asked for. Raises NoActionError."""
+    """The action of a request; None if it needs no permission. Raises NoActionError."""
     if isinstance(request, AddRequest) and request.recovery:
         return Action.LEDGER_RECOVER
     if isinstance(request, ReadRequest | BatchReadRequest) and fences(request):
@@ -60,7 +60,7 @@ def action_of(request: Request) -> Action | None:
 
 
 class EntryAccess:
-    """What all connections of a bookie share."""
+    """The state that all connections of a bookie share."""
 
     def __init__(self, access: AccessControl, owners: LedgerOwners, clock: Callable[[], float]) -> None:
         self.control = access
@@ -82,18 +82,18 @@ class EntryGuard:
         self._policy: object = None
         self._generation = -1
         self.may_add: set[int] = set()
-        """Ledgers to which it may add."""
+        """Numbers of ledgers to which the principal may add."""
         self.may_read: set[int] = set()
         self._decided: dict[tuple[Action, int], bool] = {}
         self.adds = 0
-        """Since they were charged the last time."""
+        """Adds since the last charge."""
         self.add_bytes = 0
         self.has_rates = False
-        """Whether the policy bounds the principal's rate of adds."""
+        """Whether the policy limits the principal's rate of adds."""
         self.refresh()
 
     def refresh(self) -> None:
-        """Forgets what was decided where that may be different now. Once for all requests that came together."""
+        """Discards decisions that may have changed. Called once for all requests that arrive together."""
         policy, generation = self._shared.control.policy, self._shared.owners.generation
         if policy is not self._policy or generation != self._generation:
             self._policy, self._generation = policy, generation
@@ -107,7 +107,7 @@ class EntryGuard:
         self._decided.clear()
 
     def check(self, request: Request) -> Answer:
-        """Whether the principal may."""
+        """Whether the principal may send this request."""
         try:
             action = action_of(request)
         except NoActionError as error:
@@ -135,7 +135,7 @@ class EntryGuard:
         return owners.owner(number) == str(self.principal) if owners.knows(number) else None
 
     def deny(self, request: Request) -> None:
-        """The owner could not be learnt, since there is no such ledger: it is nobody's."""
+        """Denies a request because its ledger does not exist, and so has no owner."""
         action = action_of(request)
         assert action is not None, "what nobody is asked for waits for nothing"
         self._tell(action, getattr(request, "ledger_id", 0), allowed=False)
@@ -166,7 +166,7 @@ class EntryGuard:
             control.denied(self.principal, action, resource, decision, door=DOOR, peer=self._peer)
 
     def charge(self) -> float:
-        """Charges the adds since the last time to the principal; seconds for which to read no more."""
+        """Charges the adds since the last charge to the principal; returns the seconds for which to stop reading."""
         adds, size = self.adds, self.add_bytes
         if not adds:
             return 0.0

@@ -1,8 +1,8 @@
-"""A connection to a bookie where principals count: each request passes the guard of its principal (`entry_access`).
+"""A connection to a bookie with a policy: each request passes the guard of its principal (`entry_access`).
 
-A request that waits for the owner of its ledger is parked, and those of the same ledger behind it; nothing more is read
-from the connection meanwhile, so what is parked is what came in one piece. A principal over its rate is not read from
-for a while, on this connection by as much as its requests were too many.
+A request that waits for the owner of its ledger is parked, and later requests of the same ledger after it. Meanwhile
+nothing more is read from the connection, so only requests that were received together are parked. If a principal
+exceeds its rate, the bookie stops reading from this connection for as long as its requests exceeded the rate.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ from bookgate.runtime.security.principal import Principal
 _log = logging.getLogger(__name__)
 
 _LONGEST_READ = 64
-"""Bytes of a fast path's read; an add is longer, for its key and its packet's header."""
+"""Maximum bytes of a read on the fast path; an add is longer because of its key and its packet's header."""
 _OWNER = "the owner of a ledger"
 _RATE = "its principal's rate"
-"""What a connection reads nothing for, beside storage and its client."""
+"""A further reason to stop reading, besides storage and the client."""
 
 
 class GuardedConnection(BookieConnection):
@@ -60,7 +60,7 @@ class GuardedConnection(BookieConnection):
         self._access = access
         self._guard: EntryGuard | None = None
         self._may_add: Set[int] = frozenset()
-        """The guard's own sets: an add costs one look into one."""
+        """The guard's own set, so that an add costs one look-up."""
         self._may_read: Set[int] = frozenset()
         self._parked: dict[int, list[tuple[Client, Request]]] = {}
         self._lookups: set[asyncio.Task[None]] = set()
@@ -142,7 +142,7 @@ class GuardedConnection(BookieConnection):
         self._processor.process(client, request)
 
     def _may_be_somebody_else(self) -> None:
-        """After AUTH: what the one before might do counts no more, and what that one did is charged."""
+        """After AUTH: discards the permissions of the previous principal, and charges its adds."""
         if self._guard is not None and self._guard.principal != self._principal:
             self._charge()
             self._guard = None
@@ -154,7 +154,7 @@ class GuardedConnection(BookieConnection):
         return self._gate.principal
 
     def _own_guard(self) -> EntryGuard:
-        """Of whoever the connection is; nobody becomes somebody else but by AUTH, once a request was served."""
+        """The guard of the current principal, which only AUTH changes once a request was served."""
         if self._guard is None:
             self._guard = self._access.guard(self._principal, self._peer)
             self._may_add, self._may_read = self._guard.may_add, self._guard.may_read

@@ -3,8 +3,8 @@
 A waiter is parked with the LAC it knows (P) and a deadline. It leaves exactly once, at the first of these events: the
 ledger's LAC passes P, the ledger is fenced or deleted, the deadline passes, its owner is gone. A LAC that grows to P or
 less leaves it parked (Apache BookKeeper's bookie forgets it then, and responds only at the deadline: F8). The end of
-the wait is no failure: the caller responds with what is known by then. The number of waiters per owner is bounded, and
-none is dropped without being returned to the caller, except those of an owner that is gone (F7).
+the wait is not a failure: the caller responds with the state at that time. The number of waiters per owner is bounded,
+and none is dropped without being returned to the caller, except those of an owner that is gone (F7).
 
 Time is an argument, in the unit that the caller uses for deadlines. Source: docs/protocol/wire.md#long-polls. Not its
 job: the response, loading the LAC from disk, timers (`long_polls`).
@@ -38,7 +38,7 @@ class Waiter(Generic[Owner, Token]):
 
 
 class _Queue(Generic[Owner, Token]):
-    """Waiters by a number, the lowest first. Those that left otherwise are skipped, and swept when they are many."""
+    """Waiters ordered by a number, lowest first. Waiters that have left are skipped, and removed when they are many."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Waiter[Owner, Token]]] = []
@@ -83,7 +83,7 @@ class LacWaiters(Generic[Owner, Token]):
         self._limit = limit
         self._ledgers: dict[int, _Queue[Owner, Token]] = {}
         self.ledgers: Collection[int] = self._ledgers.keys()
-        """Ids of the ledgers that anyone waits for, always as they are now."""
+        """A live view of the ledgers with waiters."""
         self._deadlines: _Queue[Owner, Token] = _Queue()
         self._owners: dict[Owner, set[Waiter[Owner, Token]]] = {}
 

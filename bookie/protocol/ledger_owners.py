@@ -1,9 +1,9 @@
-"""Who owns ledgers, as the metadata say, for a policy that asks: learnt once, forgotten when a ledger is deleted.
+"""The owners of ledgers according to the metadata: read once for a policy that needs them, discarded on deletion.
 
-A bookie hears of a ledger from its writer, perhaps before the store that it reads has the ledger's metadata: what is
-not there is looked for again a few times, and not remembered. Nor does it count where the store is not that of the
-bookie's cluster: a writer whose new ledger is refused as nobody's deletes it. Only principals whose bindings say
-`owned` make it ask.
+A bookie may receive a ledger's first request before the metadata appear in the store that it reads: missing metadata
+are read again a few times, and their absence is not remembered. Nor is it trusted if the store is not that of the
+bookie's cluster, because a writer whose new ledger is rejected for lack of an owner deletes it. Only principals with
+bindings that say `owned` cause reads.
 
 Belongs to the event loop. Not its job: the decision (`entry_access`).
 """
@@ -32,19 +32,21 @@ class LedgerOwners:
         self._verify = verify
         self._known: OrderedDict[int, str | None] = OrderedDict()
         self._reading: dict[object, set[int]] = {}
-        """For each read under way what was deleted since it began."""
+        """For each read in progress, the ledgers deleted since it began."""
         self.generation = 0
-        """Changes when something that was known is not any more."""
+        """Changes when known owners are discarded."""
 
     def knows(self, number: int) -> bool:
         return number in self._known
 
     def owner(self, number: int) -> str | None:
-        """Of a ledger that it knows; None: nobody's."""
+        """The owner of a known ledger; None if it has no owner."""
         return self._known[number]
 
     async def learn(self, number: int) -> bool:
-        """Whether the ledger is known now. Raises BKException where the metadata can't be read."""
+        """Reads the owner; returns whether the ledger is known now. Raises BKException if the metadata can't be
+        read.
+        """
         for pause in (*_LOOK_AGAIN_SECONDS, None):
             try:
                 owner = await self._read(number)
@@ -61,7 +63,7 @@ class LedgerOwners:
         return False
 
     async def _read(self, number: int) -> bytes | None:
-        """The owner, read again where the ledger was deleted meanwhile: what was read may be of the one before."""
+        """Reads the owner, again if the ledger was deleted meanwhile: the result may belong to the deleted ledger."""
         while True:
             reading = object()
             deleted = self._reading[reading] = set()
@@ -73,7 +75,7 @@ class LedgerOwners:
                 return record.metadata.custom_metadata.get(OWNER_KEY)
 
     def forget(self, numbers: Iterable[int]) -> None:
-        """These were deleted: whoever has such an id later is another ledger."""
+        """Discards deleted ledgers: a later ledger with such an id is another one."""
         numbers = list(numbers)
         for deleted in self._reading.values():
             deleted.update(numbers)

@@ -1,8 +1,8 @@
 """Long polls: reads that wait until the LAC of their ledger passes the one that the client knows.
 
-A request is parked in `LacWaiters` and continues as an ordinary read of its connection's queue when its wait ends. If
-the LAC was not needed since the ledger was loaded, it is loaded first, so that a request whose answer is on disk does
-not wait. The request is parked before the LAC is looked up, so no growth in between is missed.
+A request is parked in `LacWaiters`, and continues as an ordinary read in its connection's queue when its wait ends. If
+the LAC has not been needed since the ledger was loaded, it is loaded first, so that a request whose response is on disk
+does not wait. The request is parked before the LAC is looked up, so no growth in between is missed.
 
 Belongs to the event loop; only the loading happens on the reader thread. Source: docs/protocol/wire.md#long-polls.
 
@@ -57,9 +57,9 @@ class LongPolls:
         self._loading: set[LedgerState] = set()
         self._timer: asyncio.TimerHandle | None = None
         self.latency = OpStats()
-        """From the request until its wait is over."""
+        """Duration from the request to the end of its wait."""
         self.awaited = self._waiters.ledgers
-        """Ids of the ledgers that anyone waits for: `lac_moved` has nothing to do for others."""
+        """The ledgers with waiters: `lac_moved` has nothing to do for others."""
 
     @property
     def parked(self) -> int:
@@ -119,7 +119,7 @@ class LongPolls:
             return
         ledger_id = ledger.ledger_id.number
         if future.exception() is not None:
-            # The read that each of them goes on with meets the same error, and answers with it.
+            # The read with which each of them continues meets the same error, and responds with it.
             log_event(_log, "lac_not_read", logging.ERROR, ledger=ledger_id, error=future.exception())
             self.wake(ledger_id)
             return

@@ -1,7 +1,7 @@
-"""Brings the events of storage from its threads to the event loop.
+"""Passes the events of storage from its threads to the event loop.
 
 Each event becomes one call on the loop, in the order of its thread; a batch of completions is one call. Before `serve`
-no request is in storage, so earlier events concern the bookie as a whole only.
+no request is in storage, so earlier events concern only the bookie as a whole.
 
 Not its job: the contents of responses (`request_processor`), modes and disks (the bookie).
 """
@@ -21,7 +21,7 @@ from bookgate.bookie.storage_events import Completion, Retry
 
 
 class Owner(Protocol):
-    """The bookie as a whole, which storage may stop. On the event loop."""
+    """The bookie as a whole, which storage may stop. Called on the event loop."""
 
     def out_of_space(self) -> None:
         """A write found no space: adds are rejected until there is some."""
@@ -34,14 +34,14 @@ class Owner(Protocol):
 
 
 class LoopBridge:
-    """Implements `StorageEvents`; made on the event loop, called from any thread."""
+    """Implements `StorageEvents`; created on the event loop, called from any thread."""
 
     def __init__(self, connections: Connections, owner: Owner) -> None:
         self._tell = asyncio.get_running_loop().call_soon_threadsafe
         self._connections = connections
         self._owner = owner
         self.owners: LedgerOwners | None = None
-        """To be told of deletions, where a policy asks for owners."""
+        """Notified of deleted ledgers, if a policy needs owners."""
         self._served: tuple[RequestProcessor, EntryWriter, LongPolls] | None = None
 
     def serve(self, processor: RequestProcessor, writer: EntryWriter, long_polls: LongPolls) -> None:
@@ -60,14 +60,14 @@ class LoopBridge:
         self._owner.out_of_space()
         if self._served is not None:
             self._served[0].not_stored(completions)
-        # Their next adds are refused; their reads must go on.
+        # Their next adds are rejected; their reads must continue.
         self._connections.capacity_available()
 
     def capacity_available(self) -> None:
         self._tell(self._capacity_available)
 
     def _capacity_available(self) -> None:
-        # The journal may have capacity while the write cache is full, or the other way round: the last one counts.
+        # Journal and write cache may have capacity at different times: adds continue when both have.
         if self._served is not None and self._served[1].accepts_adds:
             self._connections.capacity_available()
 

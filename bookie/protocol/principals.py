@@ -1,11 +1,12 @@
-"""Authentication at the entry port where principals count: by certificate, by a token in AUTH, or by another provider.
+"""Authentication at the entry port with principals: by certificate, by a token in AUTH, or by another provider.
 
-The plugin's name on the wire is that of tokens, so a client shows a static token or a JWT as it shows the token of
-`bookgate-token`. Where the settings name another provider, that one decides who is let in, and its session says who it
-is in an attribute `principal`; one that has none is known by its certificate, else as `token:` and the provider's name.
+The plugin's name on the wire is that of tokens, so a client sends a static token or a JWT like a token of
+`bookgate-token`. If the settings name another provider, that one authenticates clients, and its session has the
+principal in an attribute `principal`; without it, the principal is that of the certificate, else `token:` with the
+provider's name.
 
-Without AUTH a connection is that of its certificate, of this machine (`local`) where nobody can be authenticated, or
-anonymous; the last is let in only where the policy names `anonymous`.
+Without AUTH the principal of a connection is that of its certificate, this machine (`local`) if no authentication is
+configured, or anonymous; the latter is accepted only if the policy names `anonymous`.
 
 Not its job: what the principal may do (`entry_access`).
 """
@@ -25,7 +26,7 @@ DOOR = "entry"
 
 
 class PrincipalProvider:
-    """See the module. `other`: the provider that the settings name."""
+    """See the module. `other` is the provider that the settings name."""
 
     def __init__(self, access: AccessControl, other: BookieAuthProvider | None = None) -> None:
         self._access = access
@@ -33,14 +34,14 @@ class PrincipalProvider:
         self.name = TOKEN if other is None else other.name
 
     def new_session(self, peer: str) -> AuthSession:
-        """A session for a fresh connection."""
+        """A session for a new connection."""
         if self._other is not None:
             return _OtherSession(self._access, self._other.new_session(peer), self.name, peer)
         return PrincipalSession(self._access, peer)
 
 
 class PrincipalSession:
-    """One connection's, by tokens and certificates. `principal` may become another with each AUTH."""
+    """One connection's authentication by tokens and certificates. Each AUTH may change `principal`."""
 
     def __init__(self, access: AccessControl, peer: str) -> None:
         self._access = access
@@ -86,7 +87,7 @@ class _OtherSession:
 
     @property
     def principal(self) -> Principal:
-        """As the provider has it, else by the certificate, else by the provider's name."""
+        """The principal from the provider, else from the certificate, else from the provider's name."""
         own = getattr(self._session, "principal", None)
         if isinstance(own, Principal):
             return own

@@ -57,13 +57,13 @@ READ_BATCH = 128
 """Reads handed to the reader thread at once."""
 
 READ_BATCH_BYTES = 4 * 1024 * 1024
-"""Bytes of answers after which a batch ends early."""
+"""Bytes of responses after which a batch ends early."""
 
 MAX_PENDING_READS = 10_000
-"""Reads a connection may have waiting; more are answered with too-many-requests."""
+"""Maximum number of waiting reads of a connection; more are answered with too-many-requests."""
 
 MAX_BATCH_READ_SIZE = 5 * 1024 * 1024
-"""Bytes of one answer to a batch read, its first entry aside, unless set: BookKeeper's maxBatchReadSize."""
+"""Default maximum bytes of a batch read's response, not counting its first entry: BookKeeper's maxBatchReadSize."""
 
 
 class TailingRead(NamedTuple):
@@ -85,10 +85,10 @@ QueuedRead = TailingRead | ReadRequest | BatchReadRequest | ReadLacRequest | Lis
 
 
 class ReadingClient(Protocol):
-    """What reading needs of a connection."""
+    """A connection as the scheduler sees it."""
 
     reads: deque[QueuedRead]
-    """Reads that wait for their turn."""
+    """The waiting reads, in order."""
     reading: bool
     """Whether a batch of this connection is with the reader thread."""
 
@@ -106,7 +106,7 @@ class ReadingClient(Protocol):
         """Queues a response; ignored once the connection is closed."""
 
     def flush(self) -> None:
-        """Hands what is queued to the transport."""
+        """Passes queued responses to the transport."""
 
 
 class EntryReads:
@@ -127,7 +127,7 @@ class EntryReads:
         self._closed = False
 
     def close(self) -> None:
-        """Nothing more is passed to the reader thread, which is about to end like the connections before it."""
+        """Stops passing reads to the reader thread, which is about to end; connections have ended before."""
         self._closed = True
 
     def queue(self, client: ReadingClient, request: QueuedRead, *, first: bool = False) -> None:
@@ -140,7 +140,7 @@ class EntryReads:
             client.reads.append(request)
 
     def serve_now(self, client: ReadingClient, read: FastRead) -> bool:
-        """Serves a read of one entry that is in memory; returns False, with nothing done, if it must be queued."""
+        """Serves a read of one entry that is in memory; returns False, without any effect, if it must be queued."""
         if client.reads or client.reading or not client.takes_answers:
             return False
         ledger = self._storage.ledgers.recent(read.ledger_id)
@@ -155,7 +155,7 @@ class EntryReads:
         return True
 
     def _in_memory(self, ledger: LedgerState, entry_id: int) -> tuple[bytes, int] | None:
-        """An entry and the known LAC, where that needs no disk."""
+        """An entry and the known LAC, if both are in memory; else None."""
         reader = self._storage.reader
         if ledger.term is not None and not ledger.shows(entry_id, None):
             return None
@@ -200,7 +200,7 @@ class EntryReads:
         client.send(client.encode(response))
 
     def _cached(self, request: QueuedRead) -> Response | None:
-        """The answer that needs no I/O, or None."""
+        """The response if it needs no I/O, or None."""
         ledger = self._storage.ledgers.recent(request.ledger_id)
         if ledger is None:
             return None
@@ -223,10 +223,10 @@ class EntryReads:
         return _tail_response(request, known_lac, packet, ledger.term)
 
     def _hand_over(self, client: ReadingClient) -> None:
-        """Gives the reader thread the reads at the front, at most a batch of them."""
+        """Passes the reads at the front of the queue to the reader thread, at most one batch."""
         reads = client.reads
         if self._closed:
-            # The journal makes fences durable until storage is closed; nobody waits for what stands behind them.
+            # Fences may still become durable until storage is closed; nobody waits for the reads after them.
             reads.clear()
             return
         batch = [reads.popleft() for _ in range(min(READ_BATCH, len(reads)))]
@@ -271,7 +271,7 @@ class EntryReads:
     # --- on the reader thread ---
 
     def _look_up_batch(self, batch: Sequence[QueuedRead]) -> list[Response]:
-        """Answers to the first reads of the batch, as many as fit the byte limit."""
+        """The responses to the first reads of the batch, as many as fit the byte limit."""
         answers: list[Response] = []
         size = 0
         for request in batch:
@@ -314,9 +314,9 @@ class EntryReads:
             return _refusal(request, Status.EIO)
 
     def _recover(self, request: ReadRequest, ledger: LedgerState) -> Response:
-        """The answer to a client that takes over: LAC and LAFR also where there is no entry (U6).
+        """The response to a client that takes the ledger over: LAC and LAFR even if there is no entry (U6).
 
-        Of a ledger that somebody else took over meanwhile it is none.
+        If another client has taken the ledger over meanwhile, it is an error.
         """
         packet, status = None, Status.EOK
         entry_id, reader = request.entry_id, self._storage.reader
@@ -331,16 +331,17 @@ class EntryReads:
         return ReadResponse(request.txn_id, status, *ids, packet, known_lac, None, request.term, ledger.lafr)
 
     def _known_lac(self, ledger: LedgerState) -> int | None:
-        """None where it is unknown: an entry that is held is served all the same."""
+        """The known LAC; None if unknown, which does not prevent serving an entry that the bookie holds."""
         try:
             return self._storage.reader.known_lac(ledger)
         except DataUnknownException:
             return None
 
     def _batch(self, request: BatchReadRequest, ledger: LedgerState) -> BatchReadRecords:
-        """The entries from the wanted one on. Raises for the first as a read does; a later failure ends the batch.
+        """The entries from the wanted one on. Raises for the first entry as a read does; a later failure ends the
+        batch.
 
-        A batch from the last entry on is that entry alone.
+        A batch that starts at the last entry contains only that entry.
         """
         if request.entry_id == LAST_ENTRY:
             runs = [run_of([self._packet(ledger, LAST_ENTRY)])]
@@ -352,7 +353,7 @@ class EntryReads:
         return BatchReadRecords(request.txn_id, Status.EOK, request.ledger_id, request.entry_id, records, count)
 
     def _batch_count(self, request: BatchReadRequest, ledger: LedgerState) -> int:
-        """How many entries a reader may see of those it wants, 0 or less for any number."""
+        """How many of the wanted entries the reader may see; 0 or less for any number."""
         if ledger.term is None:
             return request.max_count
         shown = self._storage.reader.known_lac(ledger) - request.entry_id + 1
@@ -383,9 +384,9 @@ class EntryReads:
         return self._storage.reader.read_entry(ledger, entry_id)
 
     def _lac(self, request: ReadLacRequest, ledger: LedgerState | None) -> ReadLacResponse:
-        """Explicit LAC and last entry; the status is BookKeeper's own for each combination of what is there.
+        """Explicit LAC and last entry; for each combination of these the status is that of BookKeeper.
 
-        What can't be read is not told as absent (S3).
+        Data that can't be read are not reported as absent (S3).
         """
         explicit = ledger.explicit_lac if ledger else None
         last_entry, status = None, Status.EOK if ledger else Status.ENOENTRY
@@ -406,7 +407,7 @@ class EntryReads:
 def _tail_response(
     request: TailingRead, known_lac: int, packet: bytes | None = None, term: int | None = None
 ) -> ReadResponse:
-    """A long poll's answer: without an entry its entry id is -1; the time stands there if the LAC has passed."""
+    """The response to a long poll: without an entry its id is -1; the time is included if the LAC has passed."""
     asked = request.request
     entry_id = LAST_ENTRY if packet is None else request.previous_lac + 1
     updated_ms = request.lac_updated_ms if known_lac > request.previous_lac else None
@@ -424,7 +425,7 @@ def _body_size(answer: Response) -> int:
 
 
 def _read_response(request: ReadRequest, packet: bytes, known_lac: int | None, term: int | None) -> ReadResponse:
-    """A fence read carries no LAC (docs/protocol/wire.md#read_entry)."""
+    """The response with the entry; that to a fencing read has no LAC (docs/protocol/wire.md#read_entry)."""
     max_lac = None if request.fence else known_lac
     ids = request.ledger_id, request.entry_id
     return ReadResponse(request.txn_id, Status.EOK, *ids, packet, max_lac, term=term)

@@ -1,7 +1,7 @@
-"""The log of requests that clients got wrong: no bugs of the bookie, and not worth a line each.
+"""Logs invalid requests of clients, at a limited rate.
 
-Anybody who reaches the port can send as many as the network takes. So there is one line, and no other for a while; the
-next one says how many there were meanwhile.
+Anyone who reaches the port can send as many invalid requests as the network permits. The first one is logged, the next
+ones are only counted for a while; the next line has their number.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _QUIET_SECONDS = 60.0
 
 
 class RefusalLog:
-    """For one thread. `clock` gives seconds."""
+    """Used by one thread. `clock` returns seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -25,7 +25,7 @@ class RefusalLog:
         self._untold = 0
 
     def tell(self, error: object, **about: object) -> None:
-        """A request was refused because of `error`."""
+        """Logs or counts a request that was rejected because of `error`."""
         now = self._clock()
         if now < self._quiet_until:
             self._untold += 1

@@ -69,7 +69,7 @@ class RequestProcessor:
         max_entry_gap: int = 0,
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        """`max_entry_gap` is how far beyond a ledger's last entry the next may lie, 0 for no limit."""
+        """`max_entry_gap` is the maximum distance of an entry id from the ledger's last entry id; 0 for no limit."""
         self._storage = storage
         self._ledgers = storage.ledgers
         self._writer = storage.writer
@@ -87,7 +87,7 @@ class RequestProcessor:
     def process(self, client: Client, request: Request) -> None:
         """Processes one request; the response may follow later. Never raises."""
         try:
-            if type(request) is AddRequest:  # the path that counts
+            if type(request) is AddRequest:  # the most frequent request
                 self._add(client, request)
             else:
                 self._dispatch(client, request)
@@ -152,7 +152,7 @@ class RequestProcessor:
         try:
             self._writer.add_checked_entry(ledger, entry_id, body, AddCompletion(client, stored, timer, body, txn_id))
         except Exception:
-            return False  # fails again there, and is answered
+            return False  # fails again on the general path, which responds
         if ledger_id in self._awaited:
             self.long_polls.lac_moved(ledger)
         if not self._writer.accepts_adds:
@@ -168,7 +168,7 @@ class RequestProcessor:
         if status is Status.EOK:
             ledger = self._open_ledger(request.ledger_id, request.master_key)
             if ledger is None and request.recovery:
-                # Whoever repairs the ledger brings back a copy; its writer must not (AR12).
+                # A repair may store a copy; the ledger's writer must not (AR12).
                 ledger = self._writer.create_fenced_ledger(LedgerId.of_number(request.ledger_id), request.master_key)
             if ledger is None:
                 status = Status.EFENCED
@@ -202,12 +202,12 @@ class RequestProcessor:
         self._writer.add_entry(ledger, request.entry_id, request.body, completion, sync=not deferred)
 
     def _time_add(self) -> Timer:
-        """Of an add that is timed from now on."""
+        """Starts a timer for an add."""
         self._until_timed = SAMPLED
         return Timer(self._statistics.add_latency, time.perf_counter())
 
     def _check_reach(self, request: AddRequest) -> Status:
-        """Before the ledger is made: what is refused leaves nothing behind."""
+        """Checks the entry id before the ledger is created, so that a rejected add leaves nothing behind."""
         ledger = self._ledgers.recent(request.ledger_id) or self._ledgers.get(LedgerId.of_number(request.ledger_id))
         last_entry_id = NO_ENTRY if ledger is None else ledger.last_entry_id
         highest = admission.highest_entry_id(last_entry_id, self._max_gap, MAX_ENTRY_ID)
@@ -218,9 +218,9 @@ class RequestProcessor:
         return Status.EBADREQ
 
     def _check_beginning(self, ledger_id: int) -> Status:
-        """Whether a writer may make a ledger known here: not where it may have been fenced (R9).
+        """Whether a writer may create a ledger on this bookie: not if it may have been fenced here before (R9).
 
-        What is refused leaves nothing behind, so that no key but that of who repairs the ledger counts.
+        A rejected request leaves nothing behind, so that the first master key is that of the repair.
         """
         if self._ledgers.recent(ledger_id) is not None or not self._storage.may_have_held(ledger_id):
             return Status.EOK
@@ -249,14 +249,14 @@ class RequestProcessor:
 
     def _wait_for_capacity(self, client: Client) -> None:
         if self._mode.is_out_of_space:
-            # There may be no space for long. Adds are refused meanwhile; reads and fences must go on.
+            # The lack of space may last. Adds are rejected meanwhile; reads and fences must continue.
             return
         client.pause_reading()
 
     def _open_ledger(self, ledger_id: int, master_key: bytes) -> LedgerState | None:
-        """A ledger exists on a bookie from the first add, fence or explicit LAC that reaches it.
+        """Finds or creates a ledger: it exists on a bookie from the first add, fence or explicit LAC on.
 
-        None for one that was fenced and deleted lately: a late add of its writer must not bring it to life again.
+        None for a ledger that was fenced and recently deleted: a late add of its writer must not create it again.
         """
         ledger = self._ledgers.recent(ledger_id)
         if ledger is not None:
@@ -274,7 +274,7 @@ class RequestProcessor:
         adds = add_bytes = 0
         for completion in completions:
             client = completion.client
-            if isinstance(completion, AddCompletion):  # nearly all
+            if isinstance(completion, AddCompletion):  # by far the most frequent
                 adds += 1
                 add_bytes += len(completion.body)
             if completion.timer is not None:
@@ -344,7 +344,7 @@ class RequestProcessor:
         return Status.ETOOMANYREQUESTS
 
     def _fence(self, client: Client, request: ReadRequest | BatchReadRequest, term: int | None) -> Status:
-        """Fences first, for good or below a term; the read goes on in `stored`."""
+        """Fences first, for good or below a term; the read continues in `stored`."""
         key = request.master_key or b""
         ledger = self._open_ledger(request.ledger_id, key)
         if ledger is None:
@@ -390,6 +390,6 @@ class RequestProcessor:
 
 
 def _about(request: Request) -> dict[str, object]:
-    """What the log says of a request."""
+    """The fields of a request for the log."""
     found = {"ledger": getattr(request, "ledger_id", None), "entry": getattr(request, "entry_id", None)}
     return {"request": type(request).__name__, **{name: value for name, value in found.items() if value is not None}}

@@ -1,4 +1,4 @@
-"""Security of the entry port: the objects, made from the settings, with which every connection begins."""
+"""Security of the entry port: the objects, created from the settings, that every connection uses."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from bookgate.runtime.tls.server_context import ServerContexts
 
 @dataclass(frozen=True, slots=True)
 class Security:
-    """Without TLS and authentication unless given. With `tls_required` nothing is served in clear text."""
+    """By default without TLS and authentication. With `tls_required` nothing is served in clear text."""
 
     certificates: ServerContexts | None = None
     tls_required: bool = False
     provider: BookieAuthProvider | None = None
     handshake_seconds: float = 10.0
-    """How long a connection may take until it is let in."""
+    """Seconds that a connection may take to authenticate and complete its TLS handshake."""
 
     def new_gate(self, peer: str) -> Gate | None:
         """A gate for a new connection; None if every client is accepted."""

@@ -1,4 +1,4 @@
-"""A connection that speaks v2, as the processor sees it: one client per version.
+"""A connection that uses v2, as the processor sees it: one client per version.
 
 The version of a response is that of its request, and a connection may use several, although no known client does. A
 connection therefore makes one `BinaryClient` for each version it meets; they share its transport, while each has its
@@ -18,7 +18,7 @@ from bookgate.ledger.wire.messages import AUTH_DISABLED, AuthResponse, Response
 
 
 class SharedConnection(Protocol):
-    """What the versions of one connection share."""
+    """The connection that the versions share."""
 
     @property
     def is_open(self) -> bool: ...
@@ -54,7 +54,7 @@ class BinaryClient:
 
     def encode(self, response: Response) -> bytes:
         """The frame of a response. Raises ValueError for a response that v2 can't express."""
-        # "Authentication is disabled" is said in the version of today, whatever it was asked in.
+        # "Authentication is disabled" is sent in the current version, whatever the version of the request.
         disabled = isinstance(response, AuthResponse) and response.plugin_name == AUTH_DISABLED
         return v2.encode_response(response, v2.CURRENT_VERSION if disabled else self._version)
 
