@@ -1,9 +1,9 @@
-"""How many entries one answer to a batch read holds: BookKeeper's own arithmetic, so that clients plan with it.
+"""The number of entries in one response to a batch read: BookKeeper's own arithmetic, on which clients rely.
 
-An answer begins with 36 bytes (length, head and request id), and an entry counts its length and the four bytes of that
-length. The first entry goes in whatever its size; after it the count is capped to what would fit if all were of that
-size, and each further entry also has to fit by itself. The first that does not ends the batch. Source:
-docs/protocol/wire.md#batch_read_entry.
+A response begins with 36 bytes (length, header and request id), and an entry counts its length and the four bytes of
+that length. The first entry is included whatever its size. After it the count is limited to what would fit if all
+entries had that size, and each further entry must also fit by itself. The first that does not fit ends the batch.
+Source: docs/protocol/wire.md#batch_read_entry.
 """
 
 from __future__ import annotations
@@ -16,31 +16,31 @@ _ANSWER_HEAD = 36
 
 
 class BatchSize:
-    """Counts the entries of one answer. `max_count` 0 or less sets no limit; sizes in bytes."""
+    """Counts the entries of one response. `max_count` 0 or less sets no limit; sizes are in bytes."""
 
     __slots__ = ("_limit", "room", "size")
 
     def __init__(self, max_count: int, max_size: int, server_limit: int) -> None:
         self._limit = min(max_size, server_limit)
         self.room = max_count if max_count > 0 else sys.maxsize
-        """How many entries more go in at most; 0 once the batch has ended."""
+        """Maximum number of further entries; 0 once the batch has ended."""
         self.size = 0
-        """Bytes of the answer so far; 0 before the first entry."""
+        """Bytes of the response so far; 0 before the first entry."""
 
     @property
     def bytes_left(self) -> int:
-        """Bytes of records that still fit; the first goes in whatever its size."""
+        """Bytes of records that still fit; the first record is included whatever its size."""
         return max(0, self._limit - (self.size or _ANSWER_HEAD))
 
     def take(self, ends: Sequence[int]) -> int:
-        """Takes the next records as far as they go in.
+        """Takes the next records as far as they fit.
 
         Args:
-            ends: where each of the records ends, in bytes from the beginning of the first; a record is an entry's
-                length in four bytes and the entry.
+            ends: The end of each record, in bytes from the beginning of the first; a record is an entry's length in
+                four bytes and the entry.
 
         Returns:
-            How many of them are in the answer. Fewer than were given end the batch.
+            The number of records taken; fewer than given end the batch.
         """
         if not ends or self.room <= 0:
             return 0

@@ -5,7 +5,7 @@ The order makes a crash at any point harmless (S1):
 
 1. take mark M of each journal, the end of what it has synced;
 2. swap the write cache: everything journaled up to M is in the half to be flushed, was flushed before, or is on the
-   list of dirty headers, because it entered the cache before it was queued to the journal;
+   list of dirty headers, because it entered the cache before it was queued for the journal;
 3. write the entries, sorted by ledger and entry, to the entry log; sync it;
 4. write index slots and headers; sync them and their names;
 5. drop the flushed half; persist each M; delete journal files before it beyond the number kept as backup.
@@ -14,14 +14,14 @@ So the index never refers to anything that the log does not hold durably, and th
 entry, key, fence or explicit LAC is not durable elsewhere (S1, S6).
 
 One checkpoint runs at a time; `exclusive` keeps checkpoints out while something else changes the index. The thread
-makes one at each interval, or when the active half of the cache is due. The first error, whoever requested that
-checkpoint, is the last: the marks stay, `failed` is reported, the half being flushed stays readable. A later checkpoint
-would move a mark past what this one failed to flush.
+makes one at each interval, or when the active half of the cache is due. After the first error, whoever requested that
+checkpoint, there is no further one: the marks stay, `failed` is reported, the half being flushed stays readable. A
+later checkpoint would move a mark past data that this one failed to flush.
 
-A checkpoint that finds no space is not the last, if `not_stored` says to try again: the next one flushes that half
-again, completely, before the other, so that the marks it took hold for both. It is made at the interval or with
-`retry`; once one succeeds, `space_restored` is reported. What a replay left in the cache because it found no space is
-such a flush as well.
+Lack of space does not end checkpoints, if `not_stored` asks for a retry: the next checkpoint flushes that half again,
+completely, before the other, so that its marks hold for both. It runs at the interval or with `retry`; once one
+succeeds, `space_restored` is reported. Data that a replay left in the cache for lack of space are flushed in the same
+way.
 
 Journal files before the mark that are kept as backup are deleted too if their disk is full.
 """
@@ -54,7 +54,7 @@ _log = logging.getLogger(__name__)
 
 
 class Flusher:
-    """Steps 2 to 4, and the first half of 5. A failed flush is repeated by the next."""
+    """Steps 2 to 4, and the first half of 5. The next flush repeats a failed one."""
 
     def __init__(self, cache: WriteCache, stores: Sequence[LedgerStore]) -> None:
         self._cache = cache
@@ -104,9 +104,9 @@ class Flusher:
 
 
 class SpaceTolerantFlusher:
-    """Flushes until a flush finds no space; from then on everything stays in the cache. For a start on a full disk.
+    """Flushes until a flush finds no space; then everything stays in the cache. For a start on a full disk.
 
-    `not_stored` says so, or the error is raised.
+    `not_stored` decides whether to continue; otherwise the error is raised.
     """
 
     def __init__(self, flusher: Flusher, events: StorageEvents) -> None:
@@ -119,7 +119,7 @@ class SpaceTolerantFlusher:
             self.attempt(self._flusher.flush)
 
     def attempt(self, write: Callable[[], object]) -> None:
-        """Runs something that may find no space, and remembers if it did."""
+        """Runs `write`, and records whether it found no space."""
         try:
             write()
         except OSError as error:
@@ -168,14 +168,14 @@ class Checkpointer:
         self._thread: RunningThread | None = None
 
     def start(self, persisted: Sequence[LogMark], *, out_of_space: bool = False) -> None:
-        """Starts the thread; `persisted` are the marks on disk. `out_of_space`: the replay could not flush."""
+        """Starts the thread; `persisted` are the marks on disk. With `out_of_space` the replay could not flush."""
         assert len(persisted) == len(self._journals), "a mark for each journal"
         self._persisted = list(persisted)
         self._out_of_space = out_of_space
         self._thread = self._threads.start(self._run, "checkpoint")
 
     def request(self) -> None:
-        """Asks the thread for a checkpoint now."""
+        """Requests a checkpoint from the thread now."""
         if self._requested:
             return
         with self._wake:
@@ -191,7 +191,7 @@ class Checkpointer:
     def checkpoint(self) -> None:
         """Makes a checkpoint; blocks until it is complete.
 
-        Raises OSError, after which no other is made unless it was that there is no space.
+        Raises OSError, after which there is no further checkpoint, except after lack of space.
         """
         with self._running:
             if self._broken:
@@ -210,7 +210,7 @@ class Checkpointer:
         return self._out_of_space
 
     def retry(self) -> None:
-        """Tries again: there may be space."""
+        """Repeats a checkpoint that found no space."""
         with self._wake:
             self._wake.notify()
 
@@ -287,7 +287,7 @@ class Checkpointer:
         while self._wait():
             try:
                 self.checkpoint()
-            except BaseException:  # the checkpoint has told whom it concerns
+            except BaseException:  # the checkpoint has reported it
                 if self._broken:
                     return
 

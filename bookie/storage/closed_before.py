@@ -1,14 +1,14 @@
-"""Ledgers that were not open any more when this bookie began, and did not name it: no writer has any business here.
+"""Ledgers that were already closed when this bookie began and that did not name it: they accept no writer's adds here.
 
-A bookie whose id was given to another one before, and whose ledgers were moved to others since, has forgotten their
-fences. A writer that has slept since then, and still has the id in its ensemble, must not get an entry acknowledged
-here (R9); nor is "no such ledger" the truth about what was once held under the id. So normal adds and explicit LACs of
-these ledgers are refused, what is not here of them is unknown, and whoever repairs them makes them here fenced.
+If another bookie had this bookie's id before, and its ledgers were moved to others since, their fences are lost. A
+writer that was paused all the time, and still has the id in its ensemble, must not get an entry acknowledged here (R9);
+nor may the bookie say "no such ledger" about ledgers that were once held under the id. So normal adds and explicit LACs
+of these ledgers are rejected, entries that are not here are unknown, and repairs create these ledgers fenced.
 
-A ledger that is open then, and does not name the bookie, is no concern: the only one who may still write it has put
-others in its place. Ids are kept (`ledger_list`) until one that was asked for here turns out to be an open ledger's:
-the old one was deleted, and its id used again (`limbo.check`). Not its job: which ledgers (`limbo.former_life`), those
-that name the bookie (`limbo`).
+A ledger that was open at that time and did not name the bookie needs no protection: its writer has replaced the bookie.
+Ids are kept (`ledger_list`) until a request shows that one belongs to an open ledger now: the old ledger was deleted,
+and its id used again (`limbo.check`). Not its job: finding these ledgers (`limbo.former_life`), ledgers that name the
+bookie (`limbo`).
 """
 
 from __future__ import annotations

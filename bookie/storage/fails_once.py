@@ -1,7 +1,7 @@
-"""The events of storage's parts on their way out: storage fails once, whichever of its parts fail.
+"""Forwards the events of storage's parts, and reports only the first failure.
 
-A journal, a checkpoint and whoever changes the index may each meet a disk error. The first is told; from then on
-storage has failed, and those that follow from it are nobody's concern. All other events pass as they are.
+A journal, a checkpoint and everything that changes the index may each meet a disk error. The first is reported; storage
+has then failed, and later errors are ignored. All other events pass unchanged.
 """
 
 from __future__ import annotations

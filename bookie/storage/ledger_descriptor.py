@@ -1,4 +1,4 @@
-"""A ledger's state together with what storage itself keeps for it."""
+"""A ledger's state, with the fields that storage keeps for it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from bookgate.ledger.ledger_id import NO_ENTRY, LedgerId
 from bookgate.ledger.wire.messages import Status
 
 DELETED = b"deleted"
-"""Stands in the write cache in the place of an entry's packet: the entry was deleted, whatever the index still has.
+"""Marks an entry in the write cache, instead of its packet, as deleted, whatever the index still has.
 
 Compared by identity.
 """
@@ -48,24 +48,25 @@ class LedgerDescriptor(LedgerState):
         super().__init__(ledger_id, master_key, fenced=fenced, explicit_lac=explicit_lac, known_lac=known_lac)
         self.number = ledger_id.number
         self.last_entry_id = last_entry_id
-        """Highest entry held anywhere, -1 if none."""
+        """Highest entry held in cache or index, -1 if none."""
         self.limbo = limbo
-        """Whether the bookie lost some of it: what is not held is unknown."""
+        """Whether the ledger is in limbo: entries that are not held are unknown."""
         self.deleted = False
-        """Set under the write cache's lock once the ledger was deleted: this object takes nothing more."""
+        """Set under the write cache's lock once the ledger was deleted: this object accepts nothing more."""
         self.has_header = False
         """Whether this process has made the index file with its header durable since the ledger was loaded."""
         self.key_journaled = False
         """Whether this process has journaled the master key, and the fence if there was one."""
         self.stored_lac: int | None = None if last_entry_id != NO_ENTRY else NO_ENTRY
-        """LAC of the last entry that was on disk when the ledger was loaded; None until somebody asked for it."""
+        """LAC of the last entry on disk when the ledger was loaded; None until it is first needed."""
 
     def check_key(self, master_key: bytes) -> Status:
-        """As for any ledger; not EUA where something is lost, since the key may be damaged too."""
+        """Like `LedgerState.check_key`, but never EUA for a ledger in limbo, because its stored key may be damaged."""
         return self._or_unknown(super().check_key(master_key))
 
     def check_term(self, term: int) -> Status:
-        """Nor does a ledger get terms that has had entries, or a fence, without: it is an ordinary one.
+        """Like `LedgerState.check_term`; in addition, an ordinary ledger, with entries or a fence but no term, gets
+        none.
 
         A term would lift the fence of a closed ledger, and hide its last entry.
         """
@@ -74,9 +75,10 @@ class LedgerDescriptor(LedgerState):
         return super().check_term(term)
 
     def check_add(self, master_key: bytes, *, recovery: bool, term: int | None = None) -> Status:
-        """The same. Nor is it known whether it was fenced: a writer that lives goes on with another bookie instead.
+        """Like `LedgerState.check_add`, but a ledger in limbo rejects normal adds: it may have been fenced, and a live
+        writer replaces this bookie.
 
-        Nor at which term it was: no add with a term is accepted, be it of a client that takes over.
+        It also rejects every add with a term, even of a client that takes over, because its term is unknown.
         """
         status = self._or_unknown(super().check_add(master_key, recovery=recovery, term=term))
         if self.limbo and (status is Status.EFENCED or (status is Status.EOK and term is not None)):
@@ -84,7 +86,7 @@ class LedgerDescriptor(LedgerState):
         return status
 
     def truncate(self, last_entry_id: int) -> range:
-        """Every entry above `last_entry_id` is deleted; returns the ids that may be held."""
+        """Deletes every entry above `last_entry_id`; returns the ids that may be held."""
         above = range(last_entry_id + 1, self.last_entry_id + 1)
         self.last_entry_id = min(self.last_entry_id, last_entry_id)
         return above
@@ -94,7 +96,7 @@ class LedgerDescriptor(LedgerState):
 
 
 def descriptor_of(ledger: LedgerState) -> LedgerDescriptor:
-    """The object that storage itself made. Raises TypeError for anything else."""
+    """The ledger as storage's own type. Raises TypeError for an object that storage did not create."""
     if not isinstance(ledger, LedgerDescriptor):
         raise TypeError(f"ledger {ledger.ledger_id} was not made by this storage")
     return ledger

@@ -1,9 +1,9 @@
-"""A durable list of ledgers beside the ledger directories, for what has to outlive the ledgers' own files.
+"""A durable list of ledgers beside the ledger directories, for facts that must outlive the ledgers' own files.
 
 Numbers are kept, with a checksum, in a file next to `current` of each ledger directory; if there are several copies,
-each number in any valid one counts. Ledgers with a scope have a file of their own, with the 16 bytes of each number.
+each number in any valid one counts. Scoped ledgers are in a separate file, with the 16 bytes of each number.
 
-Any thread reads; changes are made one at a time. Not its job: what it means to be on the list (`limbo`,
+Any thread reads; changes are made one at a time. Not its job: the meaning of the list (`limbo`,
 `closed_before`).
 """
 
@@ -28,7 +28,7 @@ class LedgerList:
     """`directories` are the configured ledger directories, the parents of `current`."""
 
     def __init__(self, files: FileSystem, directories: Sequence[Path], name: str, scoped_name: str, what: str) -> None:
-        """`name` and `scoped_name` are those of the files; `what` the list is, for errors."""
+        """`name` and `scoped_name` are the names of the files; `what` describes the list, for errors."""
         self._files = files
         self._directories = directories
         self._name = name
@@ -41,7 +41,7 @@ class LedgerList:
         return number in self.numbers
 
     def load(self, on_loss: OnLoss) -> None:
-        """Reads what an earlier process left; calls `on_loss` if only damaged files say it. Raises OSError."""
+        """Reads the stored list; calls `on_loss` if all copies are damaged. Raises OSError."""
         self.numbers = union((self._load(self._name, on_loss), self._load(self._scoped_name, on_loss)))
 
     def _load(self, name: str, on_loss: OnLoss) -> LedgerNumbers:
@@ -53,7 +53,7 @@ class LedgerList:
         return union(sound)
 
     def replace(self, numbers: LedgerNumbers) -> None:
-        """These are on the list, and no others. Durable on return. Raises OSError."""
+        """Replaces the whole list. Durable on return. Raises OSError."""
         unscoped = numbers.unscoped.serialize() if numbers.unscoped else b""
         scoped = b"".join(number.to_bytes(_NUMBER_SIZE, "big") for number in sorted(numbers.scoped))
         for name, body in ((self._name, unscoped), (self._scoped_name, scoped)):
@@ -70,7 +70,7 @@ class LedgerList:
         return [directory / name for directory in self._directories]
 
     def _decode(self, name: str, content: bytes) -> LedgerNumbers | None:
-        """None for what is damaged."""
+        """The numbers in a file's content; None if it is damaged."""
         body = content[len(_MAGIC) + _CRC_SIZE :]
         if content[: -len(body) or None] != _MAGIC + zlib.crc32(body).to_bytes(_CRC_SIZE, "big"):
             return None

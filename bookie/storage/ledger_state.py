@@ -1,7 +1,7 @@
-"""What a bookie knows of one ledger besides its entries, and whether it accepts a request for it.
+"""A bookie's state of one ledger besides its entries, and the rules that decide whether it accepts a request.
 
 State: the master key (set by the first client, never changed), the fenced bit (cleared by a higher term only), the
-explicit LAC packet (the last one counts), the known LAC (only grows), and in an unbounded ledger its term and LAFR
+explicit LAC packet (the last one), the known LAC (only grows), and in an unbounded ledger its term and LAFR
 (both only grow). Events are the requests of the entry protocol; each `check_…` returns the status with which the
 request fails, or EOK.
 
@@ -20,7 +20,7 @@ from bookgate.ledger.wire.messages import Status
 
 
 def is_acceptable_key(master_key: bytes) -> bool:
-    """Whether a client may present this key: an empty or all-zero one stands for "unset" on disk and is refused."""
+    """Whether a client may present this key: an empty or all-zero one means "unset" on disk and is rejected."""
     return bool(master_key.strip(b"\0"))
 
 
@@ -45,11 +45,11 @@ class LedgerState:
         """The explicit LAC packet as the client sent it, or None."""
         self.known_lac = known_lac
         self.term: int | None = None
-        """The highest term of a request that was served; None for a ledger that has seen none."""
+        """The highest term of a served request; None for a ledger without terms."""
         self.durable_term: int | None = None
-        """A term that this process has made durable."""
+        """The term that this process has made durable, if any."""
         self.lafr = NO_ENTRY
-        """The highest last add fully replicated that a writer told."""
+        """The highest last add fully replicated in any writer's request."""
 
     def check_key(self, master_key: bytes) -> Status:
         """EUA unless the key is this ledger's. Used by fence reads and explicit LAC writes."""
@@ -72,27 +72,27 @@ class LedgerState:
         return Status.EOK
 
     def check_truncate(self, entry_id: int) -> Status:
-        """EBADREQ for a truncation that would delete what is confirmed: it is wrong, or a late copy of one that is
-        done.
+        """EBADREQ for a truncation that would delete confirmed entries: it is wrong, or a late duplicate of an earlier
+        one.
         """
         return Status.EBADREQ if entry_id <= self.known_lac else Status.EOK
 
     @property
     def terms(self) -> Terms | None:
-        """What is to be kept of an unbounded ledger; None of any other."""
+        """The terms to be stored for an unbounded ledger; None for other ledgers."""
         return None if self.term is None else Terms(self.term, self.fenced, self.known_lac, self.lafr)
 
     def take_terms(self, kept: Terms) -> None:
-        """Takes over what was kept, unless a higher term is known: of an older state only LAC and LAFR count."""
+        """Applies stored terms, unless a higher term is known: of an older state only LAC and LAFR apply."""
         if self.term is None or kept.term >= self.term:
             self.term, self.fenced = kept.term, kept.fenced
         self.advance_lac(kept.known_lac)
         self.lafr = max(self.lafr, kept.lafr)
 
     def raise_term(self, term: int, *, takes_over: bool) -> bool:
-        """Notes the term of a request that is served; True if it is higher than the ledger's.
+        """Records the term of a served request; True if it is higher than the ledger's.
 
-        A fence is of the terms that were known when it was set: with a higher term whoever takes over lifts it.
+        A fence applies to the terms known when it was set: a client that takes over with a higher term lifts it.
         """
         if self.term is not None and term <= self.term:
             return False
@@ -108,7 +108,7 @@ class LedgerState:
         return self.term is None or entry_id <= max(self.known_lac, NO_ENTRY if reader_lac is None else reader_lac)
 
     def advance_lac(self, lac: int) -> bool:
-        """Notes a LAC seen in an entry or an explicit LAC; True if the known LAC grew."""
+        """Records a LAC from an entry or an explicit LAC; True if the known LAC grew."""
         if lac <= self.known_lac:
             return False
         self.known_lac = lac

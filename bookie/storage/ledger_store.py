@@ -1,9 +1,9 @@
-"""One index and its entry logs: where the entries of a set of ledgers are.
+"""One index and its entry logs, which hold the entries of a set of ledgers.
 
 With index files there is one store over all ledger directories; with RocksDB there is one per directory, and a ledger
 belongs to store `ledgerId mod n`, as in Apache BookKeeper.
 
-Not its job: what is not flushed yet (`write_cache`), choosing the store of a ledger (the caller of `store_of`).
+Not its job: entries not flushed yet (`write_cache`), choosing the store of a ledger (the caller of `store_of`).
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ Table = Mapping[int, bytes]
 
 
 class AllNumbers(NamedTuple):
-    """Numbers of ledgers: those of scope 0 in compact form (type code q), and those with a scope; both ascending."""
+    """Numbers of ledgers: those of scope 0 as an array (type code q), and scoped ones; both ascending."""
 
     unscoped: array[int]
     scoped: Sequence[int]
 
 
 class LedgerStore:
-    """`index` and `logs` are used by garbage collection and inspection too."""
+    """See the module. Garbage collection and inspection use `index` and `logs` too."""
 
     def __init__(self, index: LedgerIndex, logs: EntryLogs, statistics: StoreStatistics | None = None) -> None:
         self.index = index
         self.logs = logs
         self._written: dict[LedgerDescriptor, tuple[Table, list[SlotRun]]] = {}
-        """What a flush that failed has in the entry logs: each table, and where its entries are."""
+        """Entries that a failed flush has already written to entry logs: each table with the locations."""
         self._failed_syncs = 0
         self._statistics = statistics or StoreStatistics()
 
@@ -51,8 +51,9 @@ class LedgerStore:
     def flush(self, tables: Mapping[LedgerDescriptor, Table], headers: Collection[LedgerDescriptor]) -> None:
         """Writes entries sorted by ledger and entry, syncs the log, then writes index slots and headers and syncs them.
 
-        So the index never points at what the log does not durably hold. Done again after an error, with the same
-        tables, it writes to the log what is not there yet: an index that finds no space must not fill the logs.
+        So the index never points at an entry that is not durable in the log. Repeated after an error with the same
+        tables, it writes only entries that are not in the log yet, so that an index without space does not fill the
+        logs.
         """
         started = time.monotonic()
         slots = self._write_entries(tables)
@@ -71,7 +72,7 @@ class LedgerStore:
 
     def _write_entries(self, tables: Mapping[LedgerDescriptor, Table]) -> dict[LedgerDescriptor, list[SlotRun]]:
         if self._failed_syncs != self.logs.failed_syncs:
-            # What such a sync failed for may never reach the disk.
+            # Data whose sync failed may never reach the disk.
             self._failed_syncs = self.logs.failed_syncs
             self._written.clear()
         slots: dict[LedgerDescriptor, list[SlotRun]] = {}
@@ -88,7 +89,7 @@ class LedgerStore:
         return slots
 
     def _append(self, ledger: LedgerDescriptor, packets: Sequence[bytes]) -> Sequence[int]:
-        """Where each packet is now; 0 for what stands for a deleted entry."""
+        """Writes the packets to the log; returns the location of each, 0 for a deleted entry."""
         if ledger.term is None:
             return self.logs.append(ledger.number, packets)
         written = [packet for packet in packets if packet is not DELETED]

@@ -1,4 +1,4 @@
-"""Which ledgers are known: those in memory, and those with an index header on disk.
+"""The known ledgers: those in memory, and those with an index header on disk.
 
 Memory holds an LRU of bounded size. A ledger that is still in use (by the write cache, the list of dirty headers or a
 request in flight) stays the only object for its id even after it left the LRU (`_held`), so that no two users ever see
@@ -27,7 +27,7 @@ from bookgate.ledger.ledger_numbers import LedgerNumbers
 
 
 class LedgerTable:
-    """`limit` bounds the number of unused ledgers kept in memory."""
+    """See the module. `limit` is the maximum number of unused ledgers kept in memory."""
 
     def __init__(
         self,
@@ -37,28 +37,27 @@ class LedgerTable:
         limbo: Limbo | None = None,
         closed_before: Container[int] = (),
     ) -> None:
-        """`limbo`: which ledgers are in limbo; those of which the index has lost entries are added to it.
-
-        Those that were `closed_before` the bookie began are made fenced (R9).
+        """Ledgers whose index has lost entries are added to `limbo`; those in `closed_before` are created fenced
+        (R9).
         """
         self._stores = stores
         self._limbo = limbo
         self._closed_before = closed_before
         self._deleted_here = LedgerNumbers()
-        """Those that were deleted and not made anew since."""
+        """Ledgers that were deleted and not created again since."""
         self._limit = limit
         self._lock = threads.lock()
         self._recent: OrderedDict[int, LedgerDescriptor] = OrderedDict()
         self._newest: LedgerDescriptor | None = None
-        """What `recent` found last: adds come in runs of one ledger."""
+        """The last result of `recent`: consecutive adds often belong to one ledger."""
         self._deleting: set[int] = set()
         self._held: WeakValueDictionary[int, LedgerDescriptor] = WeakValueDictionary()
 
     def get(self, ledger_id: LedgerId, *, headerless_is_unknown: bool = False) -> LedgerDescriptor | None:
         """The ledger, loaded from its index file if necessary; None if there is none.
 
-        A crash may leave an index file without a header. Raises StorageCorruptException for it, unless told to treat it
-        as an unknown ledger, and for a header that can't be read.
+        A crash may leave an index file without a header. Raises StorageCorruptException for it, unless
+        `headerless_is_unknown`, and for a header that can't be read.
         """
         with self._lock:
             ledger = self._known(ledger_id)
@@ -75,7 +74,7 @@ class LedgerTable:
         return found is not None and found[0] is None and found[1] != NO_ENTRY
 
     def recent(self, number: int) -> LedgerDescriptor | None:
-        """The ledger with this number if it is in the LRU."""
+        """The ledger with this number if it is in the LRU cache."""
         ledger = self._newest
         if ledger is not None and ledger.number == number:
             return ledger
@@ -94,7 +93,9 @@ class LedgerTable:
         return ledger
 
     def create(self, ledger_id: LedgerId, master_key: bytes) -> LedgerDescriptor:
-        """A ledger that `get` does not know, or whose header was never written. Entries in its index file count."""
+        """Creates a ledger that `get` does not know, or whose header was never written. It includes entries in its
+        index file.
+        """
         with self._lock:
             found = self._stored(ledger_id)
             last_entry_id = found[1] if found else -1
@@ -108,11 +109,11 @@ class LedgerTable:
         discard: Callable[[LedgerDescriptor | None], bool],
         on_fenced: Callable[[int, bool], None],
     ) -> bool:
-        """Deletes the ledger from its index, and lets `discard` drop what is in memory (None: nothing is).
+        """Deletes the ledger from its index, and calls `discard` for the object in memory (None if there is none).
 
-        Where `discard` refuses, the ledger stays as it is: False. `on_fenced` is told its number if it was fenced,
-        before anybody can miss it, and whether it held an entry. From here on nobody finds the ledger in the index;
-        `deleted` says when that no longer needs to be remembered.
+        If `discard` returns False the ledger stays, and so does this method. For a fenced ledger `on_fenced` gets its
+        number, and whether it held an entry, before the deletion is visible. From now on look-ups do not find the
+        ledger in the index; call `deleted` when the index itself shows the deletion.
         """
         key = ledger_id.number
         with self._lock:
@@ -135,7 +136,7 @@ class LedgerTable:
             return True
 
     def drop(self, ledger_id: LedgerId, discard: Callable[[LedgerDescriptor], None]) -> None:
-        """Deletes the ledger at once, for a replay that finds that it had been deleted. Raises OSError."""
+        """Deletes the ledger at once, for a replay that finds its deletion. Raises OSError."""
 
         def discard_known(ledger: LedgerDescriptor | None) -> bool:
             if ledger is not None:
@@ -145,15 +146,15 @@ class LedgerTable:
         self.delete(ledger_id, discard_known, lambda number, held_entries: None)
         self._index(ledger_id).sync()
         self.deleted()
-        self.is_made_anew(ledger_id)  # the journal says so already
+        self.is_made_anew(ledger_id)  # the journal already says so
 
     def deleted(self) -> None:
-        """The index was synced, or could not be: it shows by itself what is left of what `delete` deleted."""
+        """Must be called after the index was synced, or could not be: from then on the index itself shows deletions."""
         with self._lock:
             self._deleting.clear()
 
     def is_made_anew(self, ledger_id: LedgerId) -> bool:
-        """Whether this table has deleted a ledger with this id; returns True once per deletion."""
+        """Whether this table deleted a ledger with this id before; True once per deletion."""
         number = ledger_id.number
         if number not in self._deleted_here:
             return False
@@ -162,7 +163,7 @@ class LedgerTable:
         return True
 
     def leave_limbo(self, numbers: Iterable[int]) -> None:
-        """What is in memory of ledgers that are no longer in limbo follows."""
+        """Updates the objects in memory of ledgers that left limbo."""
         with self._lock:
             for number in numbers:
                 ledger = self._recent.get(number) or self._held.get(number)
@@ -175,7 +176,7 @@ class LedgerTable:
         return self._index(ledger_id).read_header(ledger_id)
 
     def _fenced_on_disk(self, ledger_id: LedgerId) -> tuple[bool, bool]:
-        """Whether it is fenced, and whether it held an entry: of a ledger in limbo nobody knows."""
+        """Whether the ledger is fenced, and whether it held an entry; one in limbo may have held one."""
         try:
             found = self._index(ledger_id).read_header(ledger_id)
         except StorageCorruptException:
@@ -226,7 +227,7 @@ class LedgerTable:
     def _loaded(
         self, ledger_id: LedgerId, found: tuple[IndexHeader | None, int], headerless_is_unknown: bool
     ) -> LedgerDescriptor | None:
-        """The ledger that an index holds. Raises StorageCorruptException for one without header, unless told."""
+        """The ledger in an index. Raises StorageCorruptException without a header, unless `headerless_is_unknown`."""
         header, last_entry_id = found
         if header is None and headerless_is_unknown:
             return None
@@ -236,13 +237,13 @@ class LedgerTable:
                 f"and start the bookie once with {ACCEPT_LOSS}"
             )
         if header.lost and self._limbo is not None:
-            # At once, and for good: what is added from now on must not hide it.
+            # Recorded at once and durably: later adds must not hide the loss.
             self._limbo.add_lost([ledger_id.number])
         limbo = header.limbo or header.lost or self._in_limbo(ledger_id)
         ledger = LedgerDescriptor(
             ledger_id,
             header.master_key,
-            # The Java bookie fences what it marks; a limbo alone stops normal adds as well.
+            # BookKeeper's bookie fences ledgers that it marks; limbo alone also stops normal adds.
             fenced=header.fenced or limbo,
             explicit_lac=header.explicit_lac,
             last_entry_id=last_entry_id,

@@ -1,16 +1,16 @@
-"""Ledgers in limbo: those of which this bookie may have lost something, because a start accepted a loss.
+"""Ledgers in limbo: those of which this bookie may have lost entries, keys or fences.
 
-What it still holds of them is served. What it does not hold is unknown, and so are the last entry, the LAC and whether
+The bookie serves the entries that it still holds. Others are unknown, and so are the last entry, the LAC and whether
 the ledger was fenced: the bookie never says that there is no such entry or no such ledger, and accepts no normal adds
 (S8).
 
-A ledger enters when a loss is accepted: every ledger that the metadata has at that time. Ledgers created later are not
-concerned. So it does when the bookie begins anew under an id that the ledger's metadata name (`limbo.former_life`). A
-ledger whose index file is missing, is an older copy, or has lost entries enters by itself (`index_list`).
-A ledger leaves once it is verified (`limbo.check`). The ids are a list beside the ledger directories, so limbo survives
-restarts (`ledger_list`).
+When an operator accepts a loss, every ledger that the metadata has at that time enters limbo; ledgers created later do
+not. When the bookie begins anew, the ledgers enter whose metadata name its id (`limbo.former_life`). A single ledger
+enters if its index file is missing, is an older copy, or has lost entries (`index_list`). A ledger leaves once it is
+verified (`limbo.check`). The ids are in a list beside the ledger directories, so limbo survives restarts
+(`ledger_list`).
 
-Storage of type `db` has a limbo of its own in addition, which Apache BookKeeper's bookie marks in RocksDB.
+In storage of type `db`, Apache BookKeeper's bookie may also have marked ledgers in limbo in RocksDB.
 
 Any thread reads; changes are made one at a time. Not its job: responses (`reader`).
 """
@@ -32,12 +32,12 @@ _log = logging.getLogger(__name__)
 
 LIMBO_FILE = "bookie.limbo"
 SCOPED_LIMBO_FILE = "bookie.scoped-limbo"
-"""The same for ledgers with a scope, where there are any: the 16 bytes of each."""
+"""The file of scoped ledgers in limbo, if there are any: the 16 bytes of each number."""
 _MOST_LOGGED = 100
 
 
 class Limbo:
-    """`directories` are the configured ledger directories, the parents of `current`."""
+    """See the module. `directories` are the configured ledger directories, the parents of `current`."""
 
     def __init__(self, files: FileSystem, directories: Sequence[Path]) -> None:
         self._list = LedgerList(files, directories, LIMBO_FILE, SCOPED_LIMBO_FILE, "the list of ledgers in limbo")
@@ -53,11 +53,12 @@ class Limbo:
         return list(self._list.numbers)
 
     def load(self, on_loss: OnLoss) -> None:
-        """Reads what an earlier process left; calls `on_loss` if only damaged files say it. Raises OSError."""
+        """Reads the stored list; calls `on_loss` if all copies are damaged. Raises OSError."""
         self._list.load(on_loss)
 
     def begin(self, numbers: Collection[int]) -> None:
-        """The directories are a new bookie's: in limbo are these ledgers, of a former life, and no others.
+        """Replaces the list for a bookie that begins anew: in limbo are these ledgers, which name its id, and no
+        others.
 
         Durable on return. Raises OSError.
         """
@@ -73,7 +74,7 @@ class Limbo:
             )
 
     def add(self, numbers: Collection[int]) -> None:
-        """A loss was accepted. Durable on return. Raises OSError."""
+        """Adds ledgers because a loss was accepted. Durable on return. Raises OSError."""
         self._list.replace(self._list.numbers | LedgerNumbers(numbers))
         log_event(
             _log,
@@ -84,7 +85,7 @@ class Limbo:
         )
 
     def add_lost(self, numbers: Collection[int]) -> None:
-        """The index has lost these ledgers, or entries of them. Durable on return. Raises OSError."""
+        """Adds ledgers that the index has lost, wholly or in part. Durable on return. Raises OSError."""
         new = [number for number in numbers if number not in self._list.numbers]
         if not new:
             return

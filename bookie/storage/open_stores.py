@@ -31,7 +31,7 @@ def open_stores(
     statistics: StoreStatistics,
     threads: Threads = REAL_THREADS,
 ) -> tuple[LedgerStore, ...]:
-    """The open stores. The directories exist and are locked. Raises OSError."""
+    """Opens the stores. The directories must exist and be locked. Raises OSError."""
     ledgers = [directories.current(path) for path in config.ledger_directories]
     indexes = [directories.current(path) for path in config.index_directories] or ledgers
     logs_in = _current_of(disks.directories_for_entry_logs)
@@ -53,8 +53,8 @@ def _database_stores(
     statistics: StoreStatistics,
     threads: Threads = REAL_THREADS,
 ) -> tuple[LedgerStore, ...]:
-    """A directory that is full takes its ledgers' logs all the same: they have no other."""
-    from bookgate.bookie.index.rocksdb_index import RocksDbIndex  # RocksDB is loaded only where it is used
+    """One store per directory. A full directory still gets the logs of its ledgers, which have no other directory."""
+    from bookgate.bookie.index.rocksdb_index import RocksDbIndex  # RocksDB is loaded only if it is used
     from bookgate.bookie.index.rocksdb_sequences import SCOPED_SEQUENCES_FILE, SEQUENCES_FILE, Sequences
 
     if len(ledgers) != len(indexes):

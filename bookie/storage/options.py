@@ -1,4 +1,4 @@
-"""Where storage keeps its files, and its limits, as plain values."""
+"""The directories and limits of storage, as plain values."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ _MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class StorageConfig:
-    """Where storage keeps its files and how much it may use. Sizes are in bytes unless the name says otherwise."""
+    """The directories and limits of storage. Sizes are in bytes unless the name says otherwise."""
 
     journal_directories: tuple[Path, ...]
     ledger_directories: tuple[Path, ...]
     index_directories: tuple[Path, ...] = ()
-    """Empty: the index lies in the ledger directories."""
+    """Directories of the index; if empty, the ledger directories."""
     storage: Literal["sorted", "interleaved", "db"] = "sorted"
-    """What the index is: files (both of the first names) or RocksDB."""
+    """Type of the index: files (both of the first names) or RocksDB."""
     journal: JournalOptions = field(default_factory=JournalOptions)
-    """The same for each journal."""
+    """The options of each journal."""
     journal_entries: bool = True
-    """False keeps entries out of the journal, and acknowledges them at once; keys, fences and LACs are journaled."""
+    """If false, entries are not journaled and are acknowledged at once; keys, fences and LACs are still journaled."""
     skip_invalid_records: bool = False
-    """Replay a damaged journal file up to the damage, and go on with the next, instead of refusing the start."""
+    """Replays a damaged journal file up to the damage, and continues with the next, instead of refusing the start."""
     read_ahead_bytes: int = 32 * _MIB
-    """Entries read ahead for sequential readers."""
+    """Bytes of entries read ahead for sequential readers."""
     journal_max_backups: int = 5
     write_cache_bytes: int = 64 * _MIB
-    """Both halves together, with an allowance for each entry's bookkeeping."""
+    """Bytes of both halves of the write cache together, including an estimate for bookkeeping."""
     ledger_cache_bytes: int = 64 * _MIB
     open_file_limit: int = 256
-    """Entry logs kept open for reading."""
+    """Maximum number of entry logs kept open for reading."""
     ledger_state_limit: int = 100_000
-    """Ledgers kept in memory although nobody uses them."""
+    """Maximum number of unused ledgers kept in memory."""
     entry_log_max_bytes: int = 1024 * _MIB
     flush_interval_seconds: float = 10.0
 
     def each_journal(self) -> JournalOptions:
-        """The options of one journal: all queues together hold half as much as the write cache."""
+        """The options of one journal; the queues of all journals together hold half as much as the write cache."""
         return replace(
             self.journal,
             pre_alloc_bytes=max(self.journal.alignment_bytes, self.journal.pre_alloc_bytes),

@@ -1,13 +1,13 @@
 """The read path of storage, which needs neither journal nor event loop.
 
-An entry is looked up in the write cache, then in the index, then in the entry log: the order in which a flush moves it,
-so that none is missed on its way.
+An entry is looked up in the write cache, then in the index, then in the entry log. A flush moves entries in this order,
+so no look-up misses one.
 
-Anything that can't be read completely is an OSError and never "no such entry" (S3). Of a ledger in limbo the bookie has
-lost something, or can't exclude it (`limbo`; Apache BookKeeper's bookie marks such ledgers in RocksDB): what it still
-holds is served, what it does not hold is unknown, and so are its last entry and its LAC.
+Data that can't be read completely are an OSError and never "no such entry" (S3). For a ledger in limbo (`limbo`; Apache
+BookKeeper's bookie marks such ledgers in RocksDB) the entries that the bookie still holds are served; others are
+unknown, and so are its last entry and its LAC.
 
-Any thread. Not its job: who may read (`request_processor`), batches of requests (`protocol.read_scheduler`).
+Any thread. Not its job: permission to read (`request_processor`), batches of requests (`protocol.read_scheduler`).
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from bookgate.runtime.logs import log_event
 _log = logging.getLogger(__name__)
 
 _MAX_RUN = 4096
-"""Entries looked up at once."""
+"""Maximum number of entries in one look-up."""
 _LOOKED_AT_FOR_LAC = 8
-"""Entry ids from the last one down in which a LAC that can be believed is looked for."""
+"""Number of entry ids, from the last one down, in which a trustworthy LAC is searched."""
 
 
 class EntryReader:
@@ -60,8 +60,8 @@ class EntryReader:
     def read_entry(self, ledger: LedgerState, entry_id: int) -> bytes:
         """The entry's packet. May read files; any thread.
 
-        Raises NoSuchEntryException, DataUnknownException where the ledger is in limbo, or StorageCorruptException when
-        the entry is there and can't be read whole.
+        Raises NoSuchEntryException, DataUnknownException if the ledger is in limbo, or StorageCorruptException if the
+        bookie holds the entry but can't read it completely.
         """
         stored = descriptor_of(ledger)
         packet = self._cache.get(stored, entry_id)
@@ -77,7 +77,7 @@ class EntryReader:
                 if self._location(stored, entry_id) == location:
                     raise
         if stored.deleted and (ledger_now := self._ledgers.get(stored.ledger_id)) is not None:
-            # Deleted and made anew since it was looked up.
+            # Deleted and created again since it was looked up.
             return self.read_entry(ledger_now, entry_id)
         _refuse_limbo(stored)
         raise NoSuchEntryException(f"this bookie does not hold entry {entry_id} of ledger {stored.ledger_id}")
@@ -126,7 +126,7 @@ class EntryReader:
         locations = store.index.locations(ledger.ledger_id, entry_id, count)
         if not locations:
             return ()
-        # What the cache holds is newer.
+        # The cache has newer data.
         locations = locations[: self._cache.first_held(ledger, entry_id, len(locations))]
         try:
             if not locations:
@@ -183,11 +183,11 @@ class EntryReader:
         return max(stored.known_lac, stored.stored_lac)
 
     def _lac_of_last_entry(self, ledger: LedgerDescriptor) -> int:
-        """The LAC of the last entry that a CRC proves whole; readers take a LAC without proof of their own (F19).
+        """The LAC of the last entry whose CRC proves it intact, because readers can't verify a LAC themselves (F19).
 
-        A LAC that is too low costs a reader a question to another bookie; one that is too high shows it entries that
-        the ledger may end before. Where no entry has a CRC, the ledger's digest needs its password: then the last LAC
-        counts that is below its entry's id, as each is.
+        A LAC that is too low costs a reader a request to another bookie; one that is too high shows it entries beyond
+        which the ledger may not extend. If no entry has a CRC, the digest needs the ledger's password; then the last
+        LAC that is below its entry's id, as it must be, is used.
         """
         unproven = NO_ENTRY
         for entry_id in range(ledger.last_entry_id, max(NO_ENTRY, ledger.last_entry_id - _LOOKED_AT_FOR_LAC), -1):
@@ -202,7 +202,7 @@ class EntryReader:
         return unproven
 
     def _readable(self, ledger: LedgerDescriptor, entry_id: int) -> bytes | None:
-        """Like `held_entry`; what is held and can't be read is logged."""
+        """Like `held_entry`; logs an entry that is held but can't be read."""
         try:
             return self.read_entry(ledger, entry_id)
         except NoSuchEntryException:

@@ -1,10 +1,10 @@
-"""Ledgers that were fenced when they were deleted here: for some time, a writer that did not notice gets "fenced".
+"""Ledgers that were fenced when they were deleted here: for some time, a late writer still gets "fenced".
 
 Kept in memory only, as in Apache BookKeeper, and bounded in time and number; the oldest are dropped first.
 
 A fence makes any ledger id known here, even of a ledger that does not exist yet; a client that creates it later must
-not be taken for a writer that did not notice. Remembered are therefore only ledgers that had an entry here, or that the
-metadata once had. Source: docs/protocol/storage.md#deleted-and-fenced.
+not be treated as a late writer. Therefore only ledgers that had an entry here, or that the metadata once had, are
+remembered. Source: docs/protocol/storage.md#deleted-and-fenced.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ REMEMBERED_LEDGERS = 100_000
 
 
 class FencedAndDeleted:
-    """Any thread. `clock` gives seconds."""
+    """See the module. Any thread. `clock` returns seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._lock = Lock()
         self._forgotten_at: OrderedDict[int, float] = OrderedDict()
         self._in_metadata: dict[int, LedgerNumbers] = {}
-        """By scope."""
+        """Local ledgers that the metadata have had, by scope."""
 
     def compared(self, scope_id: int, local: Iterable[int], missing: Iterable[int]) -> None:
-        """A listing of a scope came to its end: of its ledgers held here it lacks those that are `missing`."""
+        """Records a complete listing of a scope: of its `local` ledgers the metadata lack those in `missing`."""
         held, lacking = LedgerNumbers(local), LedgerNumbers(missing)
         with self._lock:
             known = self._in_metadata.pop(scope_id, LedgerNumbers())
@@ -39,7 +39,7 @@ class FencedAndDeleted:
                 self._in_metadata[scope_id] = now
 
     def add(self, number: int, held_entries: bool) -> None:
-        """A fenced ledger is deleted. It is remembered if it was more than a fence."""
+        """Records the deletion of a fenced ledger. It is remembered if there was more of it than the fence."""
         with self._lock:
             if not held_entries and number not in self._in_metadata.get(scope_of(number), ()):
                 return

@@ -1,21 +1,21 @@
-"""Replay: what a start does with the journal, from the persisted mark to its end.
+"""Replay: applies the journal at a start, from the persisted mark to its end.
 
 Every record is applied as when it was first accepted: a key creates its ledger, a fence fences, an explicit LAC is set,
-a term is taken, an entry is stored again, truncated entries are deleted again. All of that can be done twice with the
-same outcome, so a crash during replay costs nothing.
-The fence is not checked: what was journaled was accepted. A record of a ledger whose key is neither in the journal nor
-in the index belongs to a ledger that was deleted, and is passed over; so is a meta record of unknown kind.
+a term is taken, an entry is stored again, truncated entries are deleted again. All of this is idempotent, so a crash
+during replay does no harm. The fence is not checked: every journaled record was accepted. A record of a ledger whose
+key is neither in the journal nor in the index belongs to a deleted ledger, and is skipped; so is a meta record of
+unknown type.
 
-A ledger's key is the one stored first (S7): a key record that differs from the index header is passed over, two key
-records that differ from one another refuse the start. Where a record says that the ledger was made anew, what was
-applied of it so far was another's, and is dropped.
+A ledger's key is the one stored first (S7): a key record that differs from the index header is skipped; two different
+key records refuse the start. If a record says that the ledger was created again, everything applied of it so far
+belonged to a deleted ledger, and is dropped.
 
-Every file and its name are synced before its records count: the mark passes them, and a loss of power must not take
-back what the mark has passed, which would look like a loss of data.
+Every file and its name are synced before its records are applied: the mark passes them, and a power failure must not
+remove data before the mark, which would look like a loss.
 
-The journal has no checksums, and a loss of power may leave an unsynced record with blocks missing: zeros, for files are
-allocated ahead. Such a record was not acknowledged, but it may be the second copy of an entry whose first one was. So a
-copy with a block of zeros where the copy held so far has none is passed over (P1).
+The journal has no checksums, and a power failure may leave an unsynced record with missing blocks: zeros, because files
+are pre-allocated. Such a record was not acknowledged, but it may be the second copy of an entry whose first copy was.
+So a copy with a block of zeros where the copy held so far has none is skipped (P1).
 
 Source: docs/protocol/storage.md#replay.
 
@@ -47,11 +47,11 @@ from bookgate.runtime.logs import log_event
 
 _log = logging.getLogger(__name__)
 _BLOCK = 512
-"""Bytes that a disk writes as a whole."""
+"""Bytes that a disk writes atomically."""
 _ZEROS = bytes(_BLOCK)
 _LENGTH_SIZE = 4
 _FIRST_BYTES = 4096
-"""Looked at where a file seems to hold nothing."""
+"""Bytes examined of a file that seems to be empty."""
 
 
 class Replay:
@@ -69,10 +69,10 @@ class Replay:
         skip_invalid: bool = False,
         accept_loss: bool = False,
     ) -> None:
-        """`held` gives the copy of an entry that storage holds so far, if it can be read.
+        """`held` returns the copy of an entry that storage holds so far, if it can be read.
 
-        With `skip_invalid` a damaged file is applied up to the damage; without, the damage refuses the start. With
-        `accept_loss` no damage does.
+        With `skip_invalid` a damaged file is applied up to the damage; otherwise the damage refuses the start. With
+        `accept_loss` no damage refuses it.
         """
         self._files = files
         self._directory = directory
@@ -86,10 +86,11 @@ class Replay:
         self._skipped = 0
         self._passed_over: set[LedgerId] = set()
         self._applied: set[LedgerId] = set()
-        """Ledgers of which this replay has applied something."""
+        """Ledgers of which this replay has applied records."""
 
     def run(self, mark: LogMark) -> LogMark:
-        """Applies everything behind `mark` and flushes it. Returns the mark that may be persisted once it is flushed.
+        """Applies all records after `mark` and flushes them. Returns the mark that may be persisted once all is
+        flushed.
 
         Raises StorageCorruptException, naming file and offset.
         """
@@ -107,18 +108,20 @@ class Replay:
         return mark
 
     def _refuse_lost_headers(self) -> None:
-        """A ledger with entries in its index file was never deleted: what was passed over is not to be forgotten."""
+        """Refuses the start if skipped records belong to a ledger with entries in its index file: it was not
+        deleted.
+        """
         for ledger_id in self._passed_over:
             if self._table.has_lost_header(ledger_id) and not self._accept_loss:
-                self._table.get(ledger_id)  # raises, and says what to do
+                self._table.get(ledger_id)  # raises with the remedy
 
     def _replay_file(self, journal_id: int, start: int) -> int:
-        """Applies one file from `start`, or from behind its header; returns where its data ends."""
+        """Applies one file from `start`, or from the end of its header; returns the end of its data."""
         path = self._directory / fmt.file_name(journal_id)
         fd = self._files.open(path, os.O_RDONLY)
         try:
             self._files.fdatasync(fd)
-            # What a sync failed for is in memory only: the mark must not pass it.
+            # Data whose sync failed are in memory only: the mark must not pass them.
             self._files.forget_cached(fd)
             return self._replay_open_file(fd, path, start)
         except StorageCorruptException as error:
@@ -143,7 +146,9 @@ class Replay:
         return scan.end
 
     def _refuse_damaged_header(self, fd: int, header_size: int, path: Path) -> None:
-        """A file of an old version that begins with no record is one whose header was damaged, unless it is empty."""
+        """Refuses a file of an old version that does not begin with a record, since its header is damaged, unless it is
+        empty.
+        """
         if any(self._files.pread(fd, _FIRST_BYTES, header_size)):
             raise StorageCorruptException(
                 f"journal {path} has records and no header of a version that could have them; the file is damaged. "
@@ -213,7 +218,7 @@ class Replay:
         self._mark_header(ledger)
 
     def _begin_anew(self, ledger_id: LedgerId) -> None:
-        """What was applied of the ledger was of one that was deleted; a flush may have brought it to the index."""
+        """Drops everything applied of a ledger that was deleted and created again; some may be in the index already."""
         if ledger_id in self._applied:
             self._table.drop(ledger_id, self._cache.discard)
             self._applied.discard(ledger_id)
@@ -254,7 +259,7 @@ class Replay:
             ledger.last_entry_id = record.entry_id
         lac = packet_lac(record.payload)
         if lac is not None and lac < record.entry_id:
-            # Otherwise bits of it have turned over: a LAC is below its entry's id.
+            # Otherwise it is damaged: a LAC is always below its entry's id.
             ledger.advance_lac(lac)
         if _ZEROS in record.payload and self._lacks_blocks(ledger, record):
             log_event(_log, "replay_torn_entry", logging.WARNING, ledger=ledger_id, entry=record.entry_id)
@@ -272,7 +277,7 @@ class Replay:
             self._flusher.flush()
 
     def _lacks_blocks(self, ledger: LedgerDescriptor, record: Record) -> bool:
-        """Whether the copy held so far tells that this one was written in part."""
+        """Whether comparison with the copy held so far shows that this one was only partly written."""
         empty = list(_blocks_of_zeros(record))
         held = self._held(ledger, record.entry_id) if empty else None
         if held is None or len(held) != len(record.payload):
@@ -280,7 +285,7 @@ class Replay:
         return any(held[start : start + _BLOCK] != _ZEROS for start in empty)
 
     def _find(self, ledger_id: LedgerId) -> LedgerDescriptor | None:
-        # A ledger that was deleted and made anew may have an index file without header; its key then comes later.
+        # A ledger that was deleted and created again may have an index file without header; its key then comes later.
         ledger = self._table.get(ledger_id, headerless_is_unknown=True)
         if ledger is None:
             self._skipped += 1
@@ -289,7 +294,7 @@ class Replay:
 
 
 def _blocks_of_zeros(record: Record) -> Iterator[int]:
-    """Where in the payload a whole block of the file holds nothing but zeros."""
+    """Yields the positions in the payload at which a whole block of the file contains only zeros."""
     begin = record.offset + _LENGTH_SIZE
     for start in range(-begin % _BLOCK, len(record.payload) - _BLOCK + 1, _BLOCK):
         if record.payload[start : start + _BLOCK] == _ZEROS:

@@ -1,16 +1,16 @@
-"""Where the replay of a journal begins, and whether the files prove that something was lost (S8).
+"""Determines where the replay of a journal begins, and whether the files prove a loss (S8).
 
-The furthest mark that its journal confirms counts: the journal's data must reach it. Proof of loss is
+Replay begins at the furthest mark that the journal confirms: the journal's data must reach it. Proof of a loss is
 
 - a mark beyond the data of its journal: a sealed mark (`last_mark`), or all marks there are;
-- a missing journal file: the mark's own, one between others, or all of them although the bookie has run.
+- a missing journal file: the file of the mark, one between others, or all of them although the bookie has run.
 
 A seal vouches for the mark, so only the end of its journal is examined. A mark without a seal was written by Apache
-BookKeeper's bookie, or is damaged; it must be at the end of a record, so the file is read up to it. That bookie leaves
-marks 4 bytes behind the data, or at the end of the file, after a replay: these are valid.
+BookKeeper's bookie, or is damaged; it must be at the end of a record, so the file is read up to it. After a
+replay that bookie leaves marks 4 bytes after the data, or at the end of the file: these are valid.
 
-Undetectable, because the format has neither checksums nor an end marker: data cut off, or zeros, from the mark on look
-like a torn tail.
+Undetectable, because the format has neither checksums nor an end marker: data truncated exactly at the mark, or zeros
+from the mark on, look like a torn tail.
 
 Not its job: replaying (`replay`), reacting to a loss (`storage`).
 """
@@ -42,7 +42,7 @@ _LENGTH_SIZE = 4
 
 
 def starts_of_replay(files: FileSystem, config: StorageConfig, on_loss: OnLoss) -> list[LogMark]:
-    """Where the replay of each journal begins. Raises OSError, and what `on_loss` raises."""
+    """The position at which the replay of each journal begins. Raises OSError, and the errors of `on_loss`."""
     has_run = _has_run(files, config)
     count = len(config.journal_directories)
     return [
@@ -66,9 +66,9 @@ def _has_run(files: FileSystem, config: StorageConfig) -> bool:
 def start_of_replay(
     files: FileSystem, directory: Path, marks: Sequence[StoredMark], *, has_run: bool, on_loss: OnLoss
 ) -> LogMark:
-    """Where the journal in `directory` is to be replayed from; `marks` are those of all ledger directories.
+    """The position at which the replay of one journal begins; `marks` are those of all ledger directories.
 
-    `has_run` tells whether a bookie ran on the directories before. Raises OSError, and what `on_loss` raises.
+    `has_run` is whether a bookie ran on the directories before. Raises OSError, and the errors of `on_loss`.
     """
     journals = list_journals(files, directory)
     mark = _borne_out(files, directory, marks, on_loss)
@@ -121,9 +121,9 @@ def _problem(files: FileSystem, directory: Path, stored: StoredMark) -> str | No
 
 
 def _is_record_boundary(files: FileSystem, fd: int, offset: int, stored: StoredMark) -> bool:
-    """Whether records end at `offset`, or the scan of Apache BookKeeper's bookie stops there behind them.
+    """Whether records end at `offset`, or the scan of Apache BookKeeper's bookie stops there after them.
 
-    True as well where damage in front of it hides that: nothing there is needed.
+    Also true if damage before `offset` hides this: nothing there is needed.
     """
     size = files.size(fd)
     try:

@@ -8,9 +8,9 @@ States: new → open (directories locked, journal replayed, threads running) →
 error of journal or checkpoint, which is reported once as `failed`, and after which nothing more is accepted or
 acknowledged.
 
-`writer` writes, `reader` reads, `ledger_table` knows which ledgers there are. This module adds the lifecycle: start-up
+`writer` writes, `reader` reads, `ledger_table` has the known ledgers. This module adds the lifecycle: start-up
 and journal replay, checkpoints, disk errors and full disks, ledger deletion, limits. A ledger loaded from its index
-header has its stored key (S7). A ledger belongs to journal `ledgerId mod n`, which has a thread and a mark of its own.
+header has its stored key (S7). A ledger belongs to journal `ledgerId mod n`, which has its own thread and mark.
 
 Threads: the event loop calls everything unless a method says otherwise; `storage_events` says where events come from.
 
@@ -75,14 +75,14 @@ __all__ = [
 _log = logging.getLogger(__name__)
 
 _MOST_ASKED_FOR = 10_000
-"""Ledgers closed before that are remembered to be asked the metadata for."""
+"""Maximum number of requested `closed_before` ledgers that are remembered for a check of their metadata."""
 
 
 class LedgerStorage:
     """Methods raise OSError for disk errors and StorageStoppedException if storage is not open."""
 
     ledgers: LedgerTable
-    """The ledgers there are; while open, as the next two."""
+    """The known ledgers; set while open, like the next two."""
     reader: EntryReader
     writer: EntryWriter
 
@@ -94,7 +94,7 @@ class LedgerStorage:
         threads: Threads = REAL_THREADS,
         disks: WritableDirectories | None = None,
     ) -> None:
-        """`disks` says which directories may be written, by default all of them."""
+        """`disks` selects the directories that may be written, by default all of them."""
         self._config = config
         self._files = files
         self._threads = threads
@@ -102,7 +102,7 @@ class LedgerStorage:
         self._owner_events = events
         self._events = FailsOnce(events, threads)
         self.needs_journal = True
-        """False once it was closed with everything in entry logs and index."""
+        """False once storage was closed with all data in entry logs and index."""
         self.stores: tuple[LedgerStore, ...] = ()
         """Index and entry logs, while open."""
         self._lock: DirectoryLock | None = None
@@ -126,8 +126,7 @@ class LedgerStorage:
     # Life
 
     def lock_directories(self) -> None:
-        """Creates the directories if necessary and locks them for this process. `open` does it if it was not done
-        before.
+        """Creates the directories if necessary and locks them for this process. `open` calls it if that was not done.
 
         Raises DirectoryException naming the directory.
         """
@@ -141,15 +140,15 @@ class LedgerStorage:
     def open(self, accept_loss: Collection[int] | None = None) -> None:
         """Blocking: locks, replays the journals, flushes, persists the marks, and starts the threads.
 
-        Where the files prove that something acknowledged was lost, or are damaged, it raises, and changes nothing; with
-        `accept_loss` it goes on with what is there. The ids given are ledgers of which anything may be lost: they are
-        in limbo from then on, be there proof or not.
+        If the files prove a loss of acknowledged data, or are damaged, it raises and changes nothing; with
+        `accept_loss` it continues with the existing data. The given numbers are ledgers that may have lost data: they
+        are in limbo from then on, whether or not there is proof.
 
-        Where that finds no space, and `not_stored` says to try again, what was replayed stays in memory, the marks
-        stay, and storage is open and `out_of_space`; it goes on as after any other write that found none.
+        If there is no space, and `not_stored` asks for a retry, replayed data stay in memory, the marks stay, and
+        storage is open and `out_of_space`; it continues as after any other write without space.
 
         Raises DirectoryException, LostDataException, StorageCorruptException or another OSError; the directories are
-        free again then.
+        then unlocked.
         """
         self.lock_directories()
         try:
@@ -166,7 +165,7 @@ class LedgerStorage:
         self.limbo_marks.load(on_loss)
         self._closed_before.load(on_loss)
         if accept_loss is not None:
-            # Durable before a replay does away with the proof of it.
+            # Durable before a replay removes the proof of the loss.
             self.limbo_marks.add(accept_loss)
         starts = starts_of_replay(self._files, config, on_loss)
         trusted = is_last_here(self._files, config.ledger_directories, len(config.journal_directories))
@@ -200,7 +199,7 @@ class LedgerStorage:
         checkpointer.start(marks, out_of_space=tolerant.out_of_space)
 
     def _find_lost(self, trusted: bool, on_loss: OnLoss) -> None:
-        """A ledger that is missing in the index is in limbo, whatever the journal still holds of it (S8)."""
+        """Puts ledgers that are missing in the index in limbo, whatever the journal still holds of them (S8)."""
         for store in self.stores:
             lost = store.index.find_lost(trusted, on_loss)
             self.limbo_marks.add_lost(lost)
@@ -209,7 +208,7 @@ class LedgerStorage:
     def _replay(
         self, journal: int, mark: LogMark, flusher: SpaceTolerantFlusher, accept_loss: bool
     ) -> tuple[LogMark, LogMark]:
-        """Replays one journal from its mark into the stores. Returns the mark, and where the journal ends."""
+        """Replays one journal from its mark into the stores. Returns the mark, and the end of the journal."""
         directory = directories.current(self._config.journal_directories[journal])
         replayed = Replay(
             self._files,
@@ -224,10 +223,10 @@ class LedgerStorage:
         return mark, max(mark, replayed)
 
     def _persist_beginning(self, journal: int, replayed: LogMark, flusher: SpaceTolerantFlusher) -> LogMark:
-        """All that was replayed is in the stores: the mark is set to where the journal begins now. Returns what it is.
+        """Sets the mark to the present beginning of the journal, after all replayed data are in the stores. Returns it.
 
-        So a mark never stands where a killed process wrote and did not sync, nor is there a journal without a mark: its
-        first file would be missed by nobody. Where there is no space it stays.
+        So a mark never points at data that a killed process wrote but did not sync, and no journal lacks a mark,
+        without which the loss of its first file would not be noticed. Without space the mark stays.
         """
         begun = self._journals[journal]
         if flusher.out_of_space or begun.out_of_space:
@@ -238,18 +237,19 @@ class LedgerStorage:
         return replayed if flusher.out_of_space else mark
 
     def checkpoint(self) -> None:
-        """Blocking: makes everything that is durable in the journal durable in entry log and index."""
+        """Blocking: makes all data that are durable in the journal durable in entry log and index."""
         self._running_checkpointer().checkpoint()
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Holds the checkpoint lock, so that no flush runs meanwhile; for others that change the index (compaction).
+        """Holds the checkpoint lock, so that no flush runs meanwhile; for other code that changes the index
+        (compaction).
 
-        An OSError in the block ends storage, as one of a checkpoint does: after a failed sync it is unknown what the
-        index holds durably. Damage found by the block does not, nor does lack of space. Raises StorageStoppedException.
+        An OSError in the block ends storage, like that of a checkpoint: after a failed sync the durable state of the
+        index is unknown. Damage found by the block, and lack of space, do not. Raises StorageStoppedException.
         """
         with self._running_checkpointer().exclusive():
-            self._running_checkpointer()  # what it waited for may have failed
+            self._running_checkpointer()  # the previous holder of the lock may have failed
             try:
                 yield
             except (StorageCorruptException, StorageStoppedException):
@@ -265,7 +265,7 @@ class LedgerStorage:
         return self._checkpointer
 
     def close(self) -> None:
-        """Blocking: acknowledges what is queued, makes a last checkpoint, and releases the directories."""
+        """Blocking: acknowledges queued records, makes a last checkpoint, and unlocks the directories."""
         try:
             if self._checkpointer is not None:
                 self._checkpointer.stop()
@@ -278,7 +278,7 @@ class LedgerStorage:
             self._release()
 
     def _last_checkpoint(self, checkpointer: Checkpointer) -> None:
-        """What finds no space now is replayed from the journal at the next start."""
+        """Makes the last checkpoint; data that find no space are replayed from the journal at the next start."""
         try:
             checkpointer.checkpoint()
             self.needs_journal = False
@@ -294,7 +294,7 @@ class LedgerStorage:
             )
 
     def statistics(self) -> StorageStatistics:
-        """The counts of all parts, for metrics."""
+        """The counters of all parts, for metrics."""
         ahead = [store.logs.read_ahead_usage for store in self.stores]
         return StorageStatistics(
             [(journal.statistics, journal.queued) for journal in self._journals],
@@ -307,7 +307,7 @@ class LedgerStorage:
 
     @property
     def is_sound(self) -> bool:
-        """Whether nothing has failed and every thread runs."""
+        """Whether no part has failed and every thread runs."""
         parts = (self._checkpointer, *self._journals)
         return not self._events.have_failed and all(part is not None and part.is_sound for part in parts)
 
@@ -318,7 +318,7 @@ class LedgerStorage:
         return checkpoints or any(journal.out_of_space for journal in self._journals)
 
     def retry(self) -> None:
-        """Repeats writes that found no space: there may be some again."""
+        """Repeats writes that found no space."""
         for journal in self._journals:
             if journal.out_of_space:
                 journal.retry()
@@ -340,13 +340,13 @@ class LedgerStorage:
         return [journal.synced_mark for journal in self._journals]
 
     def is_in_limbo(self, number: int) -> bool:
-        """Whether a ledger is in limbo, be it one that is not known here."""
+        """Whether a ledger is in limbo, even if it is not known here."""
         return number in self.limbo_marks
 
     def may_have_held(self, number: int) -> bool:
-        """Of a ledger that is not known here: whether it is in limbo, or was closed before this bookie began.
+        """Whether a ledger that is not known here is in limbo, or was closed before this bookie began.
 
-        Nobody is told that there is no such ledger, and no writer's request makes it known.
+        The bookie never says that such a ledger does not exist, and no writer's request creates it.
         """
         if number in self.limbo_marks:
             return True
@@ -357,20 +357,20 @@ class LedgerStorage:
         return True
 
     def asked_for(self) -> list[int]:
-        """Ledgers that were closed before this bookie began, and were asked for here since the last call."""
+        """Ledgers that were closed before this bookie began, and were requested here since the last call."""
         asked, self._asked_for = self._asked_for, set()
         return sorted(asked)
 
     def begin_again(self, numbers: Collection[int]) -> None:
-        """Blocking: these ids are open ledgers' now, which were created since. Raises OSError."""
+        """Blocking: removes ids from `closed_before` that belong to new, open ledgers now. Raises OSError."""
         self._closed_before.replace(self._closed_before.numbers - LedgerNumbers(numbers))
 
     def limbo(self) -> list[int]:
-        """Numbers of all ledgers in limbo since a loss was accepted, ascending."""
+        """Numbers of all ledgers in this bookie's list of limbo, ascending."""
         return self.limbo_marks.numbers()
 
     def leave_limbo(self, numbers: Collection[int]) -> None:
-        """Blocking: these were verified. Raises OSError."""
+        """Blocking: releases verified ledgers from limbo. Raises OSError."""
         self.limbo_marks.remove(numbers)
         self.ledgers.leave_limbo(numbers)
 
@@ -378,9 +378,10 @@ class LedgerStorage:
 
     @contextmanager
     def watch_writes(self, numbers: Sequence[int]) -> Iterator[None]:
-        """Within the block `delete_ledgers` with `unwritten` leaves out what is written to from now on.
+        """Within the block, `delete_ledgers` with `unwritten` leaves out ledgers that are written to from now on.
 
-        One block at a time: garbage collection's, which asks the metadata in between whether the ledgers exist.
+        There is one block at a time: that of garbage collection, which verifies in it that the metadata lack the
+        ledgers.
         """
         self._cache.watch(numbers)
         try:
@@ -389,10 +390,11 @@ class LedgerStorage:
             self._cache.watch(())
 
     def delete_ledgers(self, numbers: Sequence[int], *, unwritten: bool = False) -> list[int]:
-        """Blocking: forgets ledgers by their number, durably; their bytes in entry logs are for garbage collection.
+        """Blocking: durably deletes ledgers by their number; garbage collection later removes their bytes in entry
+        logs.
 
-        With `unwritten` only those of which nothing came since `watch_writes`. Returns what was deleted.
-        Entries that are only cached go as well. What the journal still holds of them may bring them back at a replay.
+        With `unwritten`, only ledgers without writes since `watch_writes`. Returns the deleted ledgers. Cached entries
+        are dropped as well. A replay may restore a ledger from records that are still in the journal.
         Raises OSError, StorageStoppedException.
         """
         with self.exclusive():
@@ -403,7 +405,7 @@ class LedgerStorage:
                     store.index.put_back({number: listed[number] for number in listed.keys() - set(gone)})
                     store.index.sync()
             finally:
-                # Also where there was no space: what is made anew under such an id must be found when it is flushed.
+                # Even without space: a ledger created again under such an id must be found once it is flushed.
                 self.ledgers.deleted()
         self._owner_events.ledgers_deleted(gone)
         return gone
@@ -419,13 +421,15 @@ class LedgerStorage:
         return self.ledgers.delete(LedgerId.of_number(number), discard, self._deleted.add)
 
     def compared(self, scope_id: int, local: Sequence[int], missing: Sequence[int]) -> None:
-        """The metadata lacks those of a scope's local ledgers that are `missing`, and has the others. Any thread."""
+        """Records that the metadata lack those of a scope's local ledgers in `missing`, and have the others. Any
+        thread.
+        """
         self._deleted.compared(scope_id, local, missing)
 
     def was_fenced_and_deleted(self, ledger_id: LedgerId) -> bool:
         """Whether the ledger was fenced when it was deleted here, within the last days: it accepts no add.
 
-        Does not hold for a ledger of which there was nothing but a fence: its id may still be used for another ledger.
+        False for a ledger of which there was nothing but a fence: its id may still be used for another ledger.
         """
         return ledger_id.number in self._deleted
 
@@ -440,13 +444,13 @@ class LedgerStorage:
         return _with_cached(found, sorted(number for number in cached if number <= MAX_UNSCOPED))
 
     def scoped_ledgers(self) -> list[int]:
-        """Numbers of all ledgers with a scope held, ascending; the same. Scope by scope, as numbers are."""
-        # In this order: what leaves the cache is in the index by then.
+        """Like `ledger_ids`: the numbers of all scoped ledgers held, ascending, and so grouped by scope."""
+        # In this order: a ledger that leaves the cache is in the index by then.
         cached = {ledger.number for ledger in self._cache.ledgers() if ledger.number > MAX_UNSCOPED}
         return sorted(cached.union(*(store.index.scoped_ledgers() for store in self.stores)))
 
     def usage(self) -> DirectoryUsage:
-        """Space on the disks of all ledger directories together. Raises OSError."""
+        """Usage of the disks of all ledger directories together. Raises OSError."""
         return directories.total_usage(self._config.ledger_directories, self._files)
 
 

@@ -1,14 +1,14 @@
 """Entries that are journaled but not yet in an entry log, and ledgers whose header is not yet in an index file.
 
 Two halves: the active one takes adds, the other is being flushed. `swap` turns active into flushing; `drop_flushing`
-ends a flush. An entry is in a half from before it is queued to the journal until after its index slot is durable, so a
+ends a flush. An entry is in a half from before it is queued for the journal until after its index slot is durable, so a
 look-up in the order active, flushing, index never misses one.
 
 Dirty headers travel with the entries but on their own list: a fence or an explicit LAC of a ledger without cached
 entries is flushed as well (S6; flaws F2, F3 and F5 come from visiting only ledgers with cached pages).
 
-A truncation puts `DELETED` in the place of each entry: it hides what the flushing half and the index have, and travels
-with the entries until the index has it too.
+A truncation replaces each entry by `DELETED`: this hides the entry in the flushing half and in the index, and is
+flushed with the entries until the index lacks the entry too.
 
 The event loop adds; the checkpoint thread swaps and drops; readers look up from any thread. One lock, held for a few
 operations, orders adds and swaps.
@@ -23,19 +23,19 @@ from typing import NamedTuple, cast
 from bookgate.bookie.storage.ledger_descriptor import DELETED, LedgerDeletedException, LedgerDescriptor
 
 ENTRY_OVERHEAD = 128
-"""Bytes of memory an entry costs beyond its packet, about."""
+"""Approximate bytes of memory of an entry besides its packet."""
 
 LEDGER_OVERHEAD = 1000
-"""Bytes of memory a ledger with cached entries costs beyond them, about: its table and its state."""
+"""Approximate bytes of memory of a ledger with cached entries besides the entries: its table and its state."""
 
 HEADER_OVERHEAD = 700
-"""Bytes of memory a ledger whose header is to be written costs, about: its state, and that it is held."""
+"""Approximate bytes of memory of a ledger with a dirty header: its state, and its place in the list."""
 
 Table = dict[int, bytes]
 
 
 class Snapshot(NamedTuple):
-    """What one checkpoint flushes."""
+    """The data that one checkpoint flushes."""
 
     tables: dict[LedgerDescriptor, Table]
     headers: set[LedgerDescriptor]
@@ -46,7 +46,9 @@ class Snapshot(NamedTuple):
 
 
 class WriteCache:
-    """`capacity` is in bytes, for both halves together. Adds are never rejected; `is_full` says when to stop them."""
+    """`capacity` is in bytes, for both halves together. Adds are never rejected; `is_full` tells the caller to stop
+    them.
+    """
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
@@ -57,7 +59,7 @@ class WriteCache:
         self._flushing: dict[LedgerDescriptor, Table] = {}
         self._flushing_bytes = 0
         self._unwritten: set[int] = set()
-        """Of the ledgers watched those of which nothing came since."""
+        """Watched ledgers without writes since `watch`."""
 
     def put(self, ledger: LedgerDescriptor, entry_id: int, packet: bytes) -> bool:
         """Adds an entry or replaces it. True when the active half is due for a flush.
@@ -108,13 +110,13 @@ class WriteCache:
         return 2 * self._active_bytes >= self._capacity
 
     def watch(self, numbers: Iterable[int]) -> None:
-        """From now on notes which of these ledgers are written to; replaces those watched before."""
+        """From now on records which of these ledgers are written to; replaces those watched before."""
         with self._lock:
             self._unwritten = set(numbers)
 
     def discard_unwritten(self, number: int, ledger: LedgerDescriptor | None) -> bool:
-        """Does `discard` for a watched ledger (None if it is not in memory), unless it was written to since: then
-        returns False.
+        """Calls `discard` for a watched ledger (None if it is not in memory); returns False, without any effect, if it
+        was written to since.
         """
         with self._lock:
             if number not in self._unwritten:
@@ -124,7 +126,7 @@ class WriteCache:
             return True
 
     def discard(self, ledger: LedgerDescriptor) -> None:
-        """Drops what is still to be flushed of a ledger, and accepts nothing more for it. Not during a flush."""
+        """Drops a ledger's unflushed data, and accepts nothing more for it. Not during a flush."""
         with self._lock:
             self._discard(ledger)
 
@@ -140,12 +142,12 @@ class WriteCache:
         assert self._active_bytes == 0 or self._active or self._active_headers, "an empty cache counts nothing"
 
     def ledgers(self) -> set[LedgerDescriptor]:
-        """Ledgers of which something is not yet flushed."""
+        """Ledgers with data that are not yet flushed."""
         with self._lock:
             return {*self._active, *self._active_headers, *self._flushing}
 
     def get(self, ledger: LedgerDescriptor, entry_id: int) -> bytes | None:
-        """The newest cached copy of an entry; `DELETED` if that is what it is."""
+        """The newest cached copy of an entry; `DELETED` if a truncation deleted it."""
         for half in (self._active, self._flushing):
             table = half.get(ledger)
             if table is not None and (packet := table.get(entry_id)) is not None:
@@ -161,12 +163,12 @@ class WriteCache:
             found = list(map(table.get, ids)) if table else []
         else:
             found = [active.get(entry_id) or flushing.get(entry_id) for entry_id in ids]
-        if ledger.term is not None:  # no other has deleted entries
+        if ledger.term is not None:  # only unbounded ledgers have deleted entries
             found = [None if packet is DELETED else packet for packet in found]
         return cast("list[bytes]", found[: found.index(None)] if None in found else found)
 
     def first_held(self, ledger: LedgerDescriptor, first_entry_id: int, count: int) -> int:
-        """How many of `count` entries come before the first that is cached, be it as deleted."""
+        """How many of `count` entries precede the first that is cached, also as deleted."""
         ids = range(first_entry_id, first_entry_id + count)
         tables = [table for half in (self._active, self._flushing) if (table := half.get(ledger)) is not None]
         if all(table.keys().isdisjoint(ids) for table in tables):
@@ -174,7 +176,7 @@ class WriteCache:
         return next((index for index, entry_id in enumerate(ids) if self.get(ledger, entry_id) is not None), count)
 
     def entries(self, ledger: LedgerDescriptor) -> tuple[list[int], set[int]]:
-        """Ids of the cached entries, ascending, and ids of entries that are deleted whatever the index says."""
+        """Ids of the cached entries, ascending, and ids of entries that are deleted even if the index has them."""
         newest: Table = {}
         for half in (self._active, self._flushing):
             if table := half.get(ledger):
@@ -197,7 +199,7 @@ class WriteCache:
         return self._active_bytes + self._flushing_bytes >= self._capacity
 
     def swap(self) -> Snapshot:
-        """Begins a flush: returns what was active until now, which stays readable until `drop_flushing`."""
+        """Begins a flush: returns the half that was active until now, which stays readable until `drop_flushing`."""
         with self._lock:
             if self._flushing:
                 raise RuntimeError("the previous flush of the write cache has not ended")

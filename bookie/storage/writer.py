@@ -1,13 +1,13 @@
-"""The write path of storage: it feeds the write cache and the journals.
+"""The write path of storage: write cache, then journal.
 
 An entry, a fence or an explicit LAC goes into the write cache (or its ledger onto the list of dirty headers) and is
-then queued to the journal of its ledger, journal `ledgerId mod n`, which returns its completion.
+then queued for the journal of its ledger, journal `ledgerId mod n`, which returns its completion.
 
 Invariants: everything journaled is in the write cache or on the list of dirty headers before it is queued, so that a
 checkpoint that takes its mark after the record includes it (S1, S6). The ledger's key, and fence and term it was loaded
 with, are journaled before anything else of it by this process, so that no fence and no explicit LAC of a ledger without
-entries is lost (F3); and, if a ledger with the same id was deleted, so is the fact that the ledger begins anew. A
-request whose ledger was deleted after it was looked up begins the ledger anew.
+entries is lost (F3). If a ledger with the same id was deleted, the journal also records that the ledger was created
+again. A request whose ledger was deleted after its look-up creates the ledger again.
 
 The event loop calls everything here. Not its job: whether a request is allowed (`ledger_state`, `protocol.admission`),
 when checkpoints are made and what disk errors mean (`storage`).
@@ -33,11 +33,11 @@ from bookgate.ledger.ledger_id import LedgerId, ledger_name
 from bookgate.ledger.wire.messages import AddRequest
 
 MOST_TRUNCATED = 1 << 16
-"""Entries that one truncation deletes at most: many times what a writer has in flight."""
+"""Maximum number of entries that one truncation deletes: many times what a writer has in flight."""
 
 
 class EntryWriter:
-    """Methods raise StorageStoppedException, or OSError without space, while nothing is accepted."""
+    """Methods raise StorageStoppedException, or OSError for lack of space, while nothing is accepted."""
 
     def __init__(
         self,
@@ -49,11 +49,11 @@ class EntryWriter:
         *,
         journal_entries: bool,
     ) -> None:
-        """Without `journal_entries` an entry is `stored` at once; all else is journaled still."""
+        """Without `journal_entries` an entry is `stored` at once; all other records are still journaled."""
         self._cache = cache
         self._journals = journals
         self._journal = journals[0] if len(journals) == 1 else None
-        """The only journal: the path of every add is spared the choice."""
+        """The only journal, if there is one: saves every add the choice."""
         self._ledgers = ledgers
         self._checkpointer = checkpointer
         self._events = events
@@ -67,7 +67,7 @@ class EntryWriter:
         return not (self._cache.is_full or any(journal.is_full for journal in self._journals))
 
     def create_ledger(self, ledger_id: LedgerId, master_key: bytes) -> LedgerDescriptor:
-        """A ledger that the table does not know. It becomes durable with its first record.
+        """Creates a ledger that the table does not know. It becomes durable with its first record.
 
         Raises IncorrectParameterException for a key that is too long.
         """
@@ -80,7 +80,7 @@ class EntryWriter:
     def create_fenced_ledger(self, ledger_id: LedgerId, master_key: bytes) -> LedgerDescriptor:
         """Like `create_ledger`, for a ledger that accepts no writer's add from its first record on."""
         ledger = self.create_ledger(ledger_id, master_key)
-        # The fence is journaled with the key, before whatever comes first.
+        # The fence is journaled with the key, before the first record.
         ledger.fenced = True
         return ledger
 
@@ -91,7 +91,7 @@ class EntryWriter:
 
         Without `sync` that is once the entry is written; a later `force` of the ledger makes it durable.
 
-        Raises IncorrectParameterException when the packet is not one of this entry.
+        Raises IncorrectParameterException if the packet does not belong to this entry.
         """
         stored = descriptor_of(ledger)
         self._check_packet(stored, entry_id, packet)
@@ -100,8 +100,8 @@ class EntryWriter:
     def add_checked_entry(
         self, stored: LedgerDescriptor, entry_id: int, packet: bytes, completion: Completion | None, sync: bool = True
     ) -> None:
-        """`add_entry` for a packet whose ids were checked and whose LAC the ledger has taken into account."""
-        # Into the cache before the journal: a checkpoint that takes its mark behind the record must find the entry.
+        """Like `add_entry`, for a packet whose ids were checked and whose LAC the ledger already knows."""
+        # Into the cache before the journal: a checkpoint whose mark is after the record must find the entry.
         try:
             is_due = self._cache.put(stored, entry_id, packet)
             if not stored.key_journaled:
@@ -120,12 +120,12 @@ class EntryWriter:
             stored.last_entry_id = entry_id
 
     def add_at_term(self, ledger: LedgerState, request: AddRequest, completion: Completion) -> None:
-        """Stores an entry of an unbounded ledger, and deletes all above it where the request says so.
+        """Stores an entry of an unbounded ledger, and deletes all entries above it if the request truncates.
 
         `completion` is `stored` once entry, term and deletion are durable.
 
-        Raises IncorrectParameterException when the packet is not one of this entry, there is no room for the term in
-        the ledger's header, or too much is to be deleted; nothing is stored then.
+        Raises IncorrectParameterException if the packet does not belong to this entry, the ledger's header has no space
+        for the term, or the truncation would delete too many entries; nothing is then stored.
         """
         stored = descriptor_of(ledger)
         self._check_room_for_term(stored)
@@ -155,7 +155,7 @@ class EntryWriter:
         self._journal_at_term(ledger, request, completion)
 
     def _journal_at_term(self, ledger: LedgerDescriptor, request: AddRequest, completion: Completion) -> None:
-        """The term is journaled already, and whatever else is known of the ledger."""
+        """Journals an entry, after its term and the other state of the ledger were journaled."""
         journal = self._journal_of(ledger.number)
         if self._journals_entries:
             journal.append(request.body, None)
@@ -164,9 +164,9 @@ class EntryWriter:
         journal.force(completion)
 
     def fence_at_term(self, ledger: LedgerState, term: int, completion: Completion) -> None:
-        """No add of a lower term is accepted any more; `completion` is `stored` once that is durable.
+        """Fences lower terms, whose adds are rejected from now on; `completion` is `stored` once that is durable.
 
-        Raises IncorrectParameterException when there is no room for the term in the ledger's header.
+        Raises IncorrectParameterException if the ledger's header has no space for the term.
         """
         stored = descriptor_of(ledger)
         self._check_room_for_term(stored)
@@ -192,7 +192,7 @@ class EntryWriter:
         try:
             self._write_state(ledger, _term_record(ledger), None)
         except BaseException:
-            # Or the next request would take this term for durable.
+            # Otherwise the next request would treat this term as durable.
             ledger.term, ledger.fenced = before
             raise
 
@@ -214,14 +214,14 @@ class EntryWriter:
         try:
             self._write_state(ledger, journal_format.encode_fence(ledger.number), completion)
         except BaseException:
-            # Or the next fence would take this one for durable.
+            # Otherwise the next fence would treat this one as durable.
             ledger.fenced = False
             raise
 
     def write_explicit_lac(self, ledger: LedgerState, packet: bytes, completion: Completion) -> None:
         """Replaces the ledger's explicit LAC packet; `completion` is `stored` once it is durable.
 
-        Raises IncorrectParameterException when the packet is not one of this ledger.
+        Raises IncorrectParameterException if the packet does not belong to this ledger.
         """
         stored = descriptor_of(ledger)
         if len(packet) < lac_header_size_of(stored.number) or not _fits(
@@ -249,11 +249,11 @@ class EntryWriter:
         self._write_state(ledger, record, completion)
 
     def force(self, ledger_id: LedgerId, completion: Completion) -> None:
-        """`completion` is `stored` once everything queued before is durable. The ledger need not exist."""
+        """Reports `completion` as `stored` once every earlier record is durable. The ledger need not exist."""
         self._journal_of(ledger_id.number).force(completion)
 
     def _check_packet(self, ledger: LedgerDescriptor, entry_id: int, packet: bytes) -> None:
-        """Checks what replay relies on, and takes the packet's LAC into account."""
+        """Checks the properties that replay relies on, and records the packet's LAC."""
         if len(packet) < header_size_of(ledger.number) or not 0 <= entry_id <= file_format.MAX_ENTRY_ID:
             raise IncorrectParameterException(
                 f"ledger {ledger.ledger_id}: entry id {entry_id} or packet size {len(packet)} is out of range"
@@ -280,7 +280,7 @@ class EntryWriter:
         self._journal_of(ledger.number).append(record, completion)
 
     def _journal_key(self, ledger: LedgerDescriptor) -> None:
-        """Journals the state that the ledger was loaded with: a killed process may have left it in memory only."""
+        """Journals the state with which the ledger was loaded: a killed process may not have synced it."""
         if not ledger.has_header:
             self._cache.mark_header(ledger)
         journal = self._journal_of(ledger.number)
@@ -297,7 +297,7 @@ class EntryWriter:
         return self._journals[number % len(self._journals)]
 
     def _recreate(self, gone: LedgerDescriptor) -> LedgerDescriptor:
-        """Begins anew a ledger that was deleted after the request looked it up."""
+        """Creates again a ledger that was deleted after the request looked it up."""
         return self._ledgers.get_or_create(gone.ledger_id, gone.master_key)
 
 
@@ -311,7 +311,7 @@ def _term_record(ledger: LedgerDescriptor) -> bytes:
 
 
 def _lac_of(ledger: LedgerDescriptor, packet: bytes) -> tuple[int, int]:
-    """(ledger number, LAC) of an explicit LAC packet that is long enough for one of the ledger."""
+    """(ledger number, LAC) of an explicit LAC packet. Raises IncorrectParameterException if it is too short."""
     try:
         return decode_lac_header(packet)
     except (ValueError, struct.error) as error:
