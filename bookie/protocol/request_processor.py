@@ -152,7 +152,7 @@ class RequestProcessor:
         try:
             self._writer.add_checked_entry(ledger, entry_id, body, AddCompletion(client, stored, timer, body, txn_id))
         except Exception:
-            return False  # fails again on the general path, which responds
+            return False  # the general path responds
         if ledger_id in self._awaited:
             self.long_polls.lac_moved(ledger)
         if not self._writer.accepts_adds:

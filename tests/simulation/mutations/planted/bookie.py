@@ -188,8 +188,8 @@ MUTATIONS = (
         (),
         "who waits for the last add confirmed to grow is not told of ordinary adds",
         "bookie/protocol/request_processor.py",
-        "            return False  # fails again on the general path, which responds\n        if ledger_id in self._awaited:\n",
-        "            return False  # fails again on the general path, which responds\n        if False:\n",
+        "            return False  # the general path responds\n        if ledger_id in self._awaited:\n",
+        "            return False  # the general path responds\n        if False:\n",
         tests=("tests/integration/bookie/test_long_poll.py",),
     ),
     Mutation(
