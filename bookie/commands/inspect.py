@@ -21,6 +21,7 @@ from rich.table import Table as RichTable
 
 from bookgate.bookie.journal.format import LogMark
 from bookgate.bookie.journal.last_mark import LAST_MARK_FILE
+from bookgate.bookie.storage.scope_usage import ScopeCounts
 from bookgate.bookie.system.files import read_whole
 from bookgate.bookie.tools.inspection import places
 from bookgate.bookie.tools.inspection.contents import (
@@ -30,6 +31,7 @@ from bookgate.bookie.tools.inspection.contents import (
     LedgerContents,
     LogFileContents,
     Row,
+    bytes_in_log,
     shown,
 )
 from bookgate.ledger.errors import IncorrectParameterException
@@ -322,6 +324,31 @@ def ledger_command(
         name = f"mark {mark.name.removeprefix(LAST_MARK_FILE)}".strip()
         summary.facts[name] = f"journal {position.journal_id:x}.txn, offset {position.offset}: replay begins there"
     printer.findings("summary", summary)
+    printer.end()
+
+
+@inspect_app.command()
+def scopes(paths: Directories, limit: Limit = 100, as_json: AsJson = False) -> None:
+    """Scopes of which a bookie's directories hold ledgers: how many, and their bytes in entry logs.
+
+    Bytes of deleted entries count until their log is collected.
+
+    JSON, an object a line: {"type": "scope", …}, then {"type": "summary", facts, "problems"}.
+
+    \b
+    Example: bookgate bookie inspect scopes /data
+    """
+    printer = Printer(as_json=as_json, payload=None, whole_payload=False, limit=limit)
+    found, counts = places.find(paths), ScopeCounts()
+    for each, _ in places.open_indexes(found):
+        counts.add_ledgers(each.ledger_ids(), each.scoped_ledgers())
+        each.close()
+    for directory in found.logs:
+        for file in places.log_files(directory):
+            counts.add_bytes(bytes_in_log(file))
+    usages = counts.usages()
+    printer.rows("scope", ({"scope": each.scope_id, "ledgers": each.ledgers, "bytes": each.bytes} for each in usages))
+    printer.findings("summary", Findings({"scopes": len(usages)}))
     printer.end()
 
 

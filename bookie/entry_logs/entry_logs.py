@@ -234,6 +234,11 @@ class EntryLogs:
         with self._lock:
             return self._appended.get(log_id)
 
+    def bytes_being_written(self) -> list[dict[int, int]]:
+        """Bytes by ledger in the log that is appended to now; of none right after a start. Any thread."""
+        current = self._current
+        return [] if current is None else [current.bytes_by_ledger]
+
     # A handle is held while its descriptor is used; otherwise the number may meanwhile belong to another file.
 
     def size(self, log_id: int) -> int:

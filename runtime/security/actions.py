@@ -176,6 +176,7 @@ HTTP_ACTIONS: Mapping[tuple[str, str], Action | None] = {
     ("GET", f"{_BOOKIE}/sanity"): Action.HTTP_CHANGE,
     ("GET", f"{_BOOKIE}/last_log_mark"): Action.HTTP_READ,
     ("GET", f"{_BOOKIE}/list_disk_file"): Action.HTTP_READ,
+    ("GET", f"{_BOOKIE}/scopes"): Action.HTTP_READ,
     ("GET", f"{_BOOKIE}/ledgers"): Action.HTTP_READ,
     ("PUT", f"{_BOOKIE}/expand_storage"): Action.HTTP_CHANGE,
     ("GET", f"{_BOOKIE}/gc"): Action.HTTP_READ,

@@ -241,6 +241,18 @@ class LogFileContents:
         return f"at offset {announced[0]}, differs from the records"
 
 
+def bytes_in_log(path: Path) -> dict[int, int]:
+    """Bytes by ledger in an entry log: by its map, or where it has none by its records."""
+    with opened(path) as fd:
+        found = read_ledgers_map(FILES, fd)
+    if found is not None:
+        return found
+    contents = LogFileContents(path, Filter())
+    for _ in contents:
+        pass
+    return contents.bytes_by_ledger
+
+
 class LedgerContents:
     """One ledger in an index. Iterate for its entries' locations; `findings` is complete at the end.
 

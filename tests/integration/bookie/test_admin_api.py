@@ -152,6 +152,20 @@ async def test_ledgers_of_a_scope_are_listed_and_their_copies_shown(tmp_path: Pa
         assert await held(ledger_scope_id=-9) == {"ledgers": [number, number + 1, -1], "next": None}
         assert await held(ledger_scope_id=-9, limit=2) == {"ledgers": [number, number + 1], "next": number + 1}
         assert await held(ledger_scope_id=-9, start_after=number + 1) == {"ledgers": [-1], "next": None}
+
+        async def scopes(**query: int) -> Any:
+            return (await http.get(f"{API}/bookie/scopes", params=query)).json()
+
+        told = await scopes()
+        async with asyncio.timeout(60):
+            while len(told["scopes"]) < 2 or not all(each["bytes"] for each in told["scopes"]):
+                await asyncio.sleep(0.1)
+                told = await scopes()
+        assert [(each["ledger_scope_id"], each["ledgers"]) for each in told["scopes"]] == [(0, 1), (-9, 3)]
+        assert told["scopes"][1]["bytes"] > told["scopes"][0]["bytes"]
+        assert await scopes(limit=1) == {"scopes": told["scopes"][:1], "next": 0}
+        assert await scopes(start_after=0) == {"scopes": told["scopes"][1:], "next": None}
+        assert await scopes(start_after=-9) == {"scopes": [], "next": None}
         for scope_id, payload in ((0, b"unscoped"), (-9, b"in a scope")):
             named = {"ledger_id": number, "ledger_scope_id": scope_id}
             [first] = (await http.get(f"{API}/console/entries", params=named)).json()["entries"]

@@ -196,3 +196,31 @@ async def test_any_fragment_that_names_the_bookie_keeps_the_ledger() -> None:
     )
     assert not is_over_replicated(both, HERE)
     assert is_over_replicated(both, "third:3181")
+
+
+async def test_a_surplus_copy_of_a_scoped_ledger_goes_and_that_of_its_lower_half_stays(make_world: MakeWorld) -> None:
+    """And the other way round: whichever of two ledgers of one lower half was moved, that one goes."""
+    world = await make_world()
+    moved, kept = LedgerId(7, 1), LedgerId(7, 0)
+    for ledger_id, ensemble in ((moved, ELSEWHERE), (kept, HERE)):
+        world.bookie.add(ledger_id.number, *range(3))
+        await world.store.ledger_manager.create(ledger_id, metadata(ensemble, closed=True))
+    world.bookie.storage.checkpoint()
+    assert await world.passes() == BUT_THE_FIRST
+    assert list(world.bookie.storage.scoped_ledgers()) == [kept.number]
+    assert world.collector.statistics.over_replicated_ledgers == 2
+    assert await world.other.replication_metadata.lock_holders() == {}
+
+
+async def test_a_locked_scoped_ledger_stays(make_world: MakeWorld) -> None:
+    """A lock on the ledger of its lower half is another one's."""
+    world = await make_world()
+    locked, free = LedgerId(7, 1), LedgerId(8, 1)
+    for ledger_id in (locked, free):
+        world.bookie.add(ledger_id.number, 0)
+        await world.store.ledger_manager.create(ledger_id, metadata(ELSEWHERE, closed=True))
+    world.bookie.storage.checkpoint()
+    lock = await world.other.replication_metadata.try_lock(locked.number, "another")
+    assert lock is not None
+    assert await world.passes() == BUT_THE_FIRST
+    assert list(world.bookie.storage.scoped_ledgers()) == [locked.number]

@@ -18,6 +18,7 @@ from bookgate.bookie.entry_logs import format as entry_log_format
 from bookgate.bookie.index import file_format
 from bookgate.bookie.index.file_format import IndexHeader
 from bookgate.bookie.journal import format as journal_format
+from bookgate.bookie.storage.scope_usage import scope_usage
 from bookgate.bookie.tools.inspection.places import FILES
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.wire.messages import AddRequest
@@ -69,6 +70,24 @@ def ours(tmp_path: Path) -> Path:
         bookie.write_lac(2, 3)
         bookie.fence(2)
     return tmp_path
+
+
+@pytest.mark.parametrize("storage", ["sorted", "db"])
+def test_scopes_and_their_bytes(tmp_path: Path, storage: str) -> None:
+    """By the maps of rotated logs, and the records of the one that has none yet; beside a ledger of the same half."""
+    with opened(tmp_path, entry_log_max_bytes=2000, storage=storage) as bookie:
+        bookie.add(7, *range(30))
+        for scope_id, entries in ((42, 4), (-1, 2)):
+            bookie.add(LedgerId(scope_id, 7).number, *range(entries))
+        bookie.add(LedgerId(42, -7).number, 0)
+        bookie.storage.checkpoint()
+        told = [(each.scope_id, each.ledgers, each.bytes) for each in scope_usage(bookie.storage.stores)]
+    *scopes, summary = inspect_json("scopes", tmp_path)
+    assert [(each["scope"], each["ledgers"], each["bytes"]) for each in scopes] == told
+    assert [each[:2] for each in told] == [(0, 1), (42, 2), (-1, 1)]
+    ledgers = {scope: total for scope, _, total in told}
+    assert ledgers[0] > ledgers[42] > ledgers[-1] > 0
+    assert summary["scopes"] == 3
 
 
 def test_a_java_journal(java: Path) -> None:
