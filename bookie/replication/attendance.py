@@ -1,7 +1,7 @@
-"""Which bookies are registered, and how long the others have been away, as one process has seen it.
+"""The registered bookies, and how long the others have been away, as observed by one process. Pure.
 
-Times are in seconds of this process's own clock: only what it has seen itself counts, so a bookie that was away before
-this process began to look has been away since then only. Pure.
+Times are in seconds of this process's own clock. Only its own observations count: a bookie that was away before this
+process began to watch counts as away since then.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from bookgate.ledger.metadata_store import RegisteredBookie
 
 
 class Attendance:
-    """The registrations as they were told last."""
+    """The registrations as last reported."""
 
     def __init__(self) -> None:
         self._present: dict[str, bool] = {}
         """Registered bookies; True for a read-only one."""
         self._away_since: dict[str, float] = {}
         self.told = False
-        """Whether anything is known."""
+        """Whether registrations were ever reported."""
 
     def hear(self, bookies: Iterable[RegisteredBookie], now: float) -> Collection[str]:
-        """Takes in all bookies of the cluster. Returns those that have come (back)."""
+        """Records all bookies of the cluster. Returns those that have appeared or returned."""
         before = self._present
         self._present = {each.bookie_id: each.read_only for each in bookies if each.registered}
         for bookie_id in before:
@@ -39,9 +39,9 @@ class Attendance:
         return self._present
 
     def away_seconds(self, bookie_id: str, now: float) -> float | None:
-        """For how long a bookie has been away without interruption; None if it is registered.
+        """Seconds for which a bookie has been away without interruption; None if it is registered.
 
-        From the first question on, for one that this process has never seen.
+        For a bookie that this process has never seen, the time counts from the first call.
         """
         if bookie_id in self._present:
             return None

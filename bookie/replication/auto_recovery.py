@@ -29,7 +29,7 @@ from bookgate.thinclient.config import ClientConfig
 
 @dataclass(frozen=True, slots=True)
 class AutoRecoveryOptions:
-    """What may be set of auto-recovery."""
+    """The settings of auto-recovery."""
 
     auditor: AuditorOptions = field(default_factory=AuditorOptions)
     worker: WorkerOptions = field(default_factory=WorkerOptions)
@@ -40,7 +40,7 @@ class AutoRecoveryOptions:
 
 
 class AutoRecovery:
-    """`start`, and `stop` before the metadata are closed."""
+    """Auto-recovery of one process. Call `start`, and `stop` before the metadata store is closed."""
 
     def __init__(
         self,
@@ -53,11 +53,11 @@ class AutoRecovery:
         *,
         gives_way: bool = False,
     ) -> None:
-        """`bookie_id` is this process's in its votes; `client` are the settings of its requests to bookies.
+        """`bookie_id` identifies this process in its votes; `client` has the settings of its requests to bookies.
 
-        With `gives_way` it does nothing while the auditor is no process of Bookgate.
+        With `gives_way` it does nothing while the auditor is not a process of Bookgate.
 
-        Raises IllegalOpException where the metadata store has no place for auto-recovery.
+        Raises IllegalOpException if the metadata store does not support auto-recovery.
         """
         rng = rng or random.SystemRandom()
         self._tools = WorkerTools(factory, client, rng, options.limits)
@@ -78,7 +78,7 @@ class AutoRecovery:
 
     @property
     def gives_way_to(self) -> str | None:
-        """The auditor for whose sake it does nothing."""
+        """The auditor to which it gives way, if any."""
         return None if self._giving_way is None else self._giving_way.auditor
 
     def _give_way(self, back: bool) -> None:
@@ -87,7 +87,7 @@ class AutoRecovery:
 
     @property
     def copied_entries(self) -> int:
-        """Copies that the worker has stored."""
+        """Number of copies that the worker has stored."""
         return self._tools.copied.entries
 
     @property
@@ -97,12 +97,12 @@ class AutoRecovery:
 
     @property
     def placement_compromises(self) -> int:
-        """Bookies that the worker has chosen although the placement policy would have had another one."""
+        """Number of bookies that the worker has chosen although the placement policy prefers others."""
         return self._tools.compromises
 
     @property
     def bytes_a_second(self) -> float:
-        """The rate that the worker's budget grants now."""
+        """The current rate of the worker's budget, in bytes per second."""
         return self._tools.budget.rate
 
     def _told(self) -> WorkerProgress | None:
@@ -114,9 +114,9 @@ class AutoRecovery:
             task.allow(allowed)
 
     async def start(self) -> None:
-        """Begins; the store need not be reachable yet."""
+        """Starts; the store need not be reachable yet."""
         if self._giving_way is not None:
-            # Until it is known who the auditor is.
+            # Until the auditor is known.
             self._give_way(True)
             self._giving_way.start()
         await self.auditor.start()
@@ -124,7 +124,7 @@ class AutoRecovery:
         self._record.start()
 
     async def stop(self) -> None:
-        """Takes the vote back, ends repairs after the groups of copies under way, and gives locks back."""
+        """Withdraws the vote, ends repairs after the current groups of copies, and releases locks."""
         if self._giving_way is not None:
             await self._giving_way.stop()
         await self.auditor.stop()

@@ -1,7 +1,7 @@
-"""Auto-recovery that is on by default gives way while a process that is not Bookgate's is the auditor.
+"""Auto-recovery that is on by default gives way while the auditor is not a process of Bookgate.
 
 States: *unknown*, before the store has said which process is the auditor; *giving way* to an auditor; *taking part*.
-Changes are reported to `on_change`; silence of the store changes nothing. Source:
+Changes are reported to `on_change`; an unreachable store changes nothing. Source:
 docs/protocol/auto-recovery.md#by-default. Not its job: the consequences (`auto_recovery`).
 """
 
@@ -23,12 +23,12 @@ _LOOK_EVERY_SECONDS = 15.0
 
 
 class GivingWay:
-    """`start` it, and `stop` it before the metadata are closed."""
+    """See the module. Call `start`, and `stop` before the metadata store is closed."""
 
     def __init__(self, metadata: ReplicationMetadata, on_change: Callable[[bool], None]) -> None:
-        """`on_change` is told whether to give way, first as soon as that is known."""
+        """`on_change` is called with whether to give way, for the first time as soon as this is known."""
         self.auditor: str | None = None
-        """Whom it gives way to."""
+        """The auditor to which it gives way."""
         self._metadata = metadata
         self._on_change = on_change
         self._known = False

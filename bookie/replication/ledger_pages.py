@@ -1,5 +1,5 @@
 """Lists the ledgers of all scopes, and reads their metadata, for an auditor: deleted ones are left out, damaged ones
-reported. Ledgers are named by their numbers: those of scope 0 come first, the others scope by scope."""
+reported. Ledgers are identified by their numbers: those of scope 0 come first, the others scope by scope."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from bookgate.ledger.metadata_store import LedgerManager, LedgerManagerFactory, 
 from bookgate.ledger.number_array import NumberArray
 
 READ_AT_ONCE = 500
-"""Ledgers of a page."""
+"""Maximum number of ledgers in a page."""
 _SCOPES_AT_ONCE = 32
-"""Scopes whose listings are begun together: each may cost a call of a gateway, and may hold a single ledger."""
+"""Scopes whose listings are begun concurrently: each may need a call to a gateway, and may have a single ledger."""
 
 
 async def see_all_ledgers(factory: LedgerManagerFactory, membership: Membership | None) -> None:
-    """Makes sure that a listing that begins now is this cluster's and lacks no ledger that exists already.
+    """Ensures that a listing that begins now is of this cluster and contains every existing ledger.
 
-    A later listing fails where the gateways' policy would leave ledgers out.
+    A later listing fails if the gateways' policy would leave ledgers out.
 
     Raises:
-        BKException: It is the store of another cluster, or out of reach.
+        BKException: The store is that of another cluster, or unreachable.
     """
     factory.ledger_manager.demand_complete_listings()
     if membership is not None:
@@ -34,7 +34,7 @@ async def see_all_ledgers(factory: LedgerManagerFactory, membership: Membership 
 async def read_page(
     manager: LedgerManager, numbers: Iterable[int], unreadable: Callable[[LedgerId, MetadataFormatException], None]
 ) -> list[LedgerRecord]:
-    """The records of those ledgers that exist and can be read; `unreadable` is told of damaged ones.
+    """The records of the ledgers that exist and can be read; `unreadable` is called for damaged ones.
 
     Raises:
         BKException: Any other failure of the store.
@@ -54,13 +54,13 @@ async def read_page(
 async def all_pages(
     manager: LedgerManager, unreadable: Callable[[LedgerId, MetadataFormatException], None]
 ) -> AsyncIterator[list[LedgerRecord]]:
-    """Lists all ledgers in order, in such pages. Raises what `read_page` raises."""
+    """Yields all ledgers in order, in pages. Raises as `read_page`."""
     async for numbers in number_pages(manager):
         yield await read_page(manager, numbers, unreadable)
 
 
 async def number_pages(manager: LedgerManager, start_after: int | None = None) -> AsyncIterator[Sequence[int]]:
-    """The numbers of all ledgers above one, ascending, `READ_AT_ONCE` together at most; those with a scope together.
+    """Yields the numbers of all ledgers above `start_after`, ascending, in pages of at most `READ_AT_ONCE`.
 
     Raises:
         BKException: The listing can't be completed.
@@ -71,7 +71,7 @@ async def number_pages(manager: LedgerManager, start_after: int | None = None) -
             for start in range(0, len(run), READ_AT_ONCE):
                 yield run[start : start + READ_AT_ONCE]
     page: list[int] = []
-    # With random ids each ledger has a scope to itself.
+    # With random ids each ledger has its own scope; so scopes share pages.
     async for run in _scoped_runs(manager, after):
         page += run
         while len(page) >= READ_AT_ONCE:
@@ -82,7 +82,7 @@ async def number_pages(manager: LedgerManager, start_after: int | None = None) -
 
 
 async def all_numbers(manager: LedgerManager) -> NumberArray:
-    """The numbers of all ledgers, ascending, for who goes through them slowly. Raises as `number_pages`."""
+    """The numbers of all ledgers, ascending, for callers that process them slowly. Raises as `number_pages`."""
     found = NumberArray()
     async for page in number_pages(manager):
         found.extend(page)
@@ -105,7 +105,7 @@ async def _scoped_runs(manager: LedgerManager, after: int) -> AsyncIterator[list
 
 
 async def _first_run(manager: LedgerManager, scope_id: int) -> tuple[Sequence[int], AsyncIterator[Sequence[int]]]:
-    """The first ids of a scope, and the listing that goes on with the others."""
+    """The first ids of a scope, and the listing that continues with the others."""
     runs = aiter(manager.ledger_ranges(scope_id))
     # CPython's `anext` fails with a SystemError where its default is a tuple.
     return await anext(runs, []), runs

@@ -26,7 +26,7 @@ _WORKER = "replication_worker_"
 
 
 class AutoRecoveryCollector(Collector):
-    """Shows one process's auditor and worker."""
+    """The metrics of one process's auditor and worker."""
 
     def __init__(self, shown: AutoRecovery) -> None:
         self._shown = shown
@@ -67,7 +67,7 @@ class AutoRecoveryCollector(Collector):
         )
 
     def _of_the_progress(self, done: AuditorStatistics) -> Iterator[Metric]:
-        """As this process's worker counts; all see the same marks."""
+        """Metrics of progress, as this process's worker counts; all workers see the same marks."""
         progress = self._shown.worker.progress if done.is_auditor else None
         classes = {} if progress is None else progress.classes or {}
         bookies = {} if progress is None else progress.bookies

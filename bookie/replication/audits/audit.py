@@ -1,8 +1,8 @@
 """Audits: find the ledgers that name lost bookies, or bookies to be emptied, and mark each.
 
 The index provides these ledgers (`index_keeper`), or, without an index, a listing of all ledgers in order. An audit is
-over when all ledgers were examined and every mark is stored. A ledger with damaged metadata can't be examined, and is
-reported. Source: docs/protocol/auto-recovery.md#auditor.
+complete when all ledgers were examined and every mark is stored. A ledger with damaged metadata can't be examined, and
+is reported. Source: docs/protocol/auto-recovery.md#auditor.
 
 Not its job: which bookies, and when (`auditor`).
 """
@@ -33,32 +33,32 @@ _MARKS_AT_ONCE = 32
 
 @dataclass(slots=True)
 class AuditStatistics:
-    """What audits have done since the start of the process."""
+    """Counts of audits since the start of the process."""
 
     audits: int = 0
     audits_by_index: int = 0
-    """Those of them that have read no ledger but what had changed just before, or what may have its last copy."""
+    """Audits that used the index, and read only ledgers that had just changed or may have one copy left."""
     audits_failed: int = 0
     ledgers_audited: int = 0
-    """Ledgers that audits have looked at: by the index, only those that name a bookie in question."""
+    """Ledgers that audits have examined; with the index, only those that name one of the bookies."""
     ledgers_unreadable: int = 0
-    """Ledgers left out of audits, since their metadata can't be read."""
+    """Ledgers left out of audits because their metadata can't be read."""
     ledgers_marked: int = 0
 
 
 class OfficeLostError(Exception):
-    """The vote is lost, or auto-recovery was disabled, in the middle of an audit."""
+    """The vote was lost, or auto-recovery disabled, during an audit."""
 
 
 class _Part(NamedTuple):
-    """Of an audit: how many ledgers were looked at, and which of them name which of the bookies in question."""
+    """A part of an audit: the number of ledgers examined, and those that name audited bookies, with these."""
 
     looked: int
     due: Mapping[int, Sequence[str]]
 
 
 class Audits:
-    """One auditor's."""
+    """The audits of one auditor."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class Audits:
         statistics: AuditStatistics,
         check_office: Callable[[], None],
     ) -> None:
-        """`check_office` raises OfficeLostError once nothing may be marked any more."""
+        """`check_office` raises OfficeLostError once the process may not mark any more."""
         self._factory = factory
         self._metadata = factory.replication_metadata
         self._membership = membership
@@ -82,13 +82,13 @@ class Audits:
         """Marks every ledger that names one of the bookies.
 
         Args:
-            bookie_ids: The bookies. One that has come back since is not marked for, unless it is to be emptied.
-            emptied: Those that are to be emptied, wherever they are.
-            gone: If any, only ledgers of which an entry has one copy left without these bookies are marked.
+            bookie_ids: The bookies. Nothing is marked for one that has returned since, unless it is to be emptied.
+            emptied: The bookies that are to be emptied, registered or not.
+            gone: If not empty, only ledgers with an entry that has one copy left without these bookies are marked.
 
         Raises:
-            BKException: Not all ledgers were looked at.
-            OfficeLostError: It was not to go on.
+            BKException: Not all ledgers were examined.
+            OfficeLostError: The process may not continue.
         """
         began, wanted = _now(), frozenset(bookie_ids)
         log_event(_log, "audit", state="began", bookies=sorted(wanted), last_copies_only=bool(gone))
@@ -118,18 +118,18 @@ class Audits:
         log_event(_log, "audit", state="ended", by_index=by_index, ledgers=looked, marked=marked, seconds=seconds)
 
     async def _listed(self, wanted: frozenset[str], gone: frozenset[str]) -> AsyncIterator[_Part]:
-        """By all ledgers that marks can name. Those whose metadata can't be read are said, and left out."""
+        """Examines all ledgers. Those whose metadata can't be read are reported and left out."""
         async for page in all_pages(self._factory.ledger_manager, self._not_audited):
             yield _Part(len(page), _naming(_endangered(page, gone), wanted))
 
     async def _in_parts(self, named: Named, gone: frozenset[str]) -> AsyncIterator[_Part]:
-        """The same by the index."""
+        """Like `_listed`, for the ledgers that the index has named."""
         for number, why in named.unreadable.items():
             self._not_audited(LedgerId.of_number(number), why)
         ledgers = iter(named.ledgers.items())
         while part := dict(islice(ledgers, READ_AT_ONCE)):
             if gone:
-                # The index does not tell who stands beside whom.
+                # The index does not have the ensembles.
                 page = await read_page(self._factory.ledger_manager, part, self._not_audited)
                 endangered = {record.ledger_id.number for record in _endangered(page, gone)}
                 yield _Part(len(part), {number: names for number, names in part.items() if number in endangered})
@@ -143,7 +143,7 @@ class Audits:
     async def _without_returned(
         self, due: Mapping[int, Sequence[str]], emptied: Collection[str]
     ) -> Mapping[int, Sequence[str]]:
-        """A scan takes its time; who is registered again by its end has all that it had."""
+        """Removes bookies that were registered again during the scan, since they still have their entries."""
         if not due:
             return due
         found = await self._factory.service_discovery.bookies(BookieSet.ALL)
@@ -152,7 +152,7 @@ class Audits:
         return {number: names for number, names in left.items() if names}
 
     async def _mark_all(self, due: Mapping[int, Sequence[str]]) -> None:
-        """Marks each ledger with these of its bookies."""
+        """Marks each ledger for the given bookies."""
         room, at_ms = asyncio.Semaphore(_MARKS_AT_ONCE), now_ms()
 
         async def mark(ledger_id: int, replicas: Sequence[str]) -> None:
@@ -169,7 +169,7 @@ def _now() -> float:
 
 
 def _naming(page: Sequence[LedgerRecord], wanted: frozenset[str]) -> dict[int, list[str]]:
-    """By ledger id those of the bookies that any of its ensembles names; without the ledgers that name none."""
+    """The wanted bookies in any ensemble of each ledger, by ledger id; ledgers that name none are left out."""
     found = {}
     for record in page:
         if named := sorted(record.metadata.bookies & wanted):
@@ -178,5 +178,5 @@ def _naming(page: Sequence[LedgerRecord], wanted: frozenset[str]) -> dict[int, l
 
 
 def _endangered(page: Sequence[LedgerRecord], gone: frozenset[str]) -> Sequence[LedgerRecord]:
-    """Those of which entries have one copy left when these bookies are gone; all, if none is."""
+    """The ledgers with entries that have one copy left without these bookies; all ledgers if `gone` is empty."""
     return [record for record in page if has_last_copies(record.metadata, gone)] if gone else page

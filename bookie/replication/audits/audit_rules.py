@@ -1,17 +1,17 @@
-"""Which bookies are lost, and when their ledgers are to be marked. Pure; times are milliseconds since 1970.
+"""Decides which bookies are lost, and when their ledgers are to be marked. Pure; times are milliseconds since 1970.
 
 A bookie that belongs to the cluster, according to its cookie or a ledger, and is not registered is *missed*, from the
 moment that an auditor first recorded in the store; an auditor that takes over thus continues with the same time (R13).
-One that has been missed for the delay, according to the record or to what this auditor has seen itself, is *lost*: a
-record by a clock that was ahead delays nothing. A registered bookie, writable or not, is neither; one that is to be
+A bookie that has been missed for the delay, according to the record or to this auditor's own observation, is *lost*: a
+record by a clock that was ahead causes no delay. A registered bookie, writable or not, is neither. A bookie to be
 emptied is lost no earlier than any other, but its ledgers are marked too.
 
-When too large a share of the bookies, and at least two, or of those of one rack, and at least three, were first missed
-within a while, it is more likely that something else is wrong, such as the network or the store: that is a *storm*.
-During a storm no bookie that it is about, any or those of the rack, is considered lost until an operator orders an
-audit. Those that would be lost are *held*: only ledgers of which an entry has one copy left beside them are repaired.
-Bookies whose loss is *settled* do not count, however many they have become over time. Only the auditor knows which
-losses are settled; it therefore records in the store that it holds back, and why (`HeldBack`), for others that ask.
+If too large a share of all bookies (at least two), or of those of one rack (at least three), were first missed within
+a short time, something else is probably wrong, such as the network or the store: this is a *storm*. During a storm none
+of the bookies concerned (all, or those of the rack) is considered lost until an operator requests an audit. Those that
+would be lost are *held*: only ledgers with an entry that has one copy left without them are repaired. Bookies whose
+loss is *settled* do not count, however many there are. Only the auditor knows which losses are settled; it therefore
+records in the store that it holds back, and why (`HeldBack`), for other processes.
 
 Source: docs/protocol/auto-recovery.md#lost-bookies. Not its job: finding the ledgers and marking them (`auditor`).
 """
@@ -25,56 +25,56 @@ from dataclasses import dataclass, field
 
 _LEAST_OF_A_STORM = 2
 _LEAST_OF_A_RACK = 3
-"""A rack may be one host: that of two bookies is an ordinary loss."""
+"""Least number of missed bookies that make a storm in a rack: a rack may be one host, whose loss is ordinary."""
 
 HELD_BACK = "held_back"
-"""The key of the record, among those of the auditor's progress. There is one in a storm only."""
+"""The key of the record, among those of the auditor's progress. It exists during a storm only."""
 
 
 @dataclass(frozen=True, slots=True)
 class MassLoss:
-    """What makes losses a storm."""
+    """The definition of a storm."""
 
     share: float = 0.5
-    """More than this share of all bookies, or of those of one rack, are missed."""
+    """More than this share of all bookies, or of those of one rack, must be missed."""
     window_ms: int = 600_000
-    """They were first missed within so long; 0: whenever."""
+    """Milliseconds within which they were first missed; 0 for any time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Roll:
-    """What an auditor knows when it calls the roll."""
+    """The auditor's knowledge at a roll call."""
 
     known: Collection[str]
     """Bookies with a cookie, or registered, or named by a ledger."""
     present: Collection[str]
     """Registered bookies, writable or read-only."""
     missed_since: Mapping[str, int]
-    """As noted in the store."""
+    """The time since when each bookie is missed, as recorded in the store."""
     draining: Collection[str]
-    """To be emptied."""
+    """Bookies to be emptied."""
     away_ms: Mapping[str, int] = field(default_factory=dict)
-    """For how long this auditor itself has missed bookies, whatever its clock was set to."""
+    """Milliseconds for which this auditor itself has missed bookies, by a monotonic clock."""
     settled: Collection[str] = ()
-    """Bookies that hold nothing any more, or whose loss was dealt with a while ago."""
+    """Bookies that no ledger names, or whose loss has been handled."""
     racks: Mapping[str, str] = field(default_factory=dict)
-    """Of the bookies whose rack is known."""
+    """The racks of bookies, as far as known."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeldBack:
-    """Why an auditor marks next to nothing, in a storm."""
+    """The reason why an auditor holds back marks in a storm."""
 
     missed: tuple[str, ...]
-    """Bookies that are missed, without those whose loss is settled; in order."""
+    """Missed bookies without those whose loss is settled, in order."""
     known: int
-    """Of so many bookies, again without those."""
+    """Number of all bookies, without those whose loss is settled."""
     rack: str | None = None
-    """Only bookies of this rack are meant, or of these, by commas; None: all."""
+    """The rack concerned, or several racks separated by commas; None for all bookies."""
 
     @property
     def in_words(self) -> str:
-        """For people."""
+        """A description for people."""
         where = "bookies are" if self.rack is None else f"bookies of rack {self.rack} are"
         return f"{len(self.missed)} of {self.known} {where} missed at once"
 
@@ -84,7 +84,7 @@ class HeldBack:
 
     @classmethod
     def decode(cls, record: bytes) -> HeldBack | None:
-        """None for what can't be read: the next call of the roll writes it anew."""
+        """Decodes a record; None if it can't be read: the next roll call writes it again."""
         try:
             told = json.loads(record)
             rack = told.get("rack")
@@ -95,22 +95,22 @@ class HeldBack:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What follows from a roll call."""
+    """The result of a roll call."""
 
     to_note: tuple[str, ...]
-    """Bookies that are missed and not noted yet."""
+    """Missed bookies that are not recorded yet."""
     to_forget: tuple[str, ...]
-    """Bookies that are noted as missed and are not any more."""
+    """Bookies that are recorded as missed but are not missed any more."""
     missed: tuple[str, ...]
     lost: tuple[str, ...]
     held: tuple[str, ...]
-    """Missed bookies that would be lost but for the storm."""
+    """Missed bookies that would be lost without the storm."""
     draining: tuple[str, ...]
     """Bookies to be emptied."""
     held_back: HeldBack | None
-    """In a storm, also while an audit is ordered."""
+    """Set during a storm, also while an audit is requested."""
     next_in_ms: int | None
-    """After how long the next bookie would be lost, if none comes or goes before."""
+    """Milliseconds until the next bookie would be lost, if registrations do not change."""
 
     @property
     def storm(self) -> bool:
@@ -120,14 +120,14 @@ class Verdict:
 def call_the_roll(
     roll: Roll, delay_ms: int, now_ms: int, *, ordered: bool = False, mass_loss: MassLoss | None = None
 ) -> Verdict:
-    """Judges who is missed and who is lost.
+    """Decides which bookies are missed and which are lost.
 
     Args:
-        roll: What is known.
+        roll: The auditor's knowledge.
         delay_ms: How long a bookie may be missed before it is lost.
-        now_ms: The time.
-        ordered: Somebody has ordered an audit: who is missed is lost now, storm or not.
-        mass_loss: What is a storm.
+        now_ms: The current time.
+        ordered: An operator has requested an audit: missed bookies are lost now, even in a storm.
+        mass_loss: The definition of a storm.
 
     Returns:
         The verdict.
@@ -154,9 +154,9 @@ def call_the_roll(
 
 
 def _storm(roll: Roll, fresh: Sequence[str], now_ms: int, mass_loss: MassLoss) -> HeldBack | None:
-    """Where too many of the bookies that count are missed: in the whole cluster, or else in racks.
+    """The storm, if too many of the bookies that count are missed, in the whole cluster or else in racks.
 
-    `fresh` are the missed ones, in order, without those whose loss is settled."""
+    `fresh` are the missed bookies, in order, without those whose loss is settled."""
     counted = {*roll.present, *fresh} & set(roll.known)
     if _are_too_many(roll, fresh, len(counted), _LEAST_OF_A_STORM, now_ms, mass_loss):
         return HeldBack(tuple(fresh), len(counted))
@@ -182,7 +182,7 @@ def _are_too_many(
 
 
 def _most_within(times: Iterable[int], window_ms: int) -> int:
-    """How many of the times at most lie within one window; all of them without one."""
+    """The largest number of times within one window; all of them if the window is 0."""
     ordered = sorted(times)
     if window_ms <= 0:
         return len(ordered)

@@ -1,13 +1,13 @@
 """The auditor: the one process of a cluster that marks the ledgers of lost bookies.
 
 States: *candidate*, while another process's vote is older; *auditor*, until the vote is lost; then candidate again with
-a new vote. An auditor calls the roll (`audit_rules`) when bookies come or go, when the delay is written, when the
-switch is turned on, when the next bookie would be lost, and periodically. It records in the store which bookies are
-missed since when, and audits those that are lost or to be emptied (`audit`), again and again while they are
-(`audit_plan`). An audit that failed is repeated. In a storm, an audit of the bookies that are held marks only ledgers
-of which entries have one copy left.
+a new vote. An auditor calls the roll (`audit_rules`) when registrations change, when the delay is written, when
+auto-recovery is enabled, when the next bookie would be lost, and periodically. It records in the store which bookies
+are missed since when, and audits those that are lost or to be emptied (`audit`), repeatedly while they are
+(`audit_plan`). A failed audit is repeated. In a storm, an audit of the held bookies marks only ledgers with entries
+that have one copy left.
 
-An auditor whose vote is lost marks nothing more (R12), nor does one while auto-recovery is disabled (R11); what was due
+An auditor whose vote is lost marks nothing more (R12), nor does one while auto-recovery is disabled (R11); pending work
 continues when it is enabled. Errors of the store cause a pause (AR29). Source: docs/protocol/auto-recovery.md#auditor.
 
 The auditor also counts the marks, for monitoring: the next time a minute after a count, or ten times as long as that
@@ -53,32 +53,32 @@ _log = logging.getLogger(__name__)
 
 _STORE_PAUSE_SECONDS = 2.0
 _COUNTS_PAUSE = 10
-"""A count is followed by a pause of at least so many times what it took."""
+"""Minimum pause after a count, as a multiple of its duration."""
 _LEAST_PAUSE_SECONDS = 0.1
-"""Before the next call of the roll."""
+"""Minimum seconds before the next roll call."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuditorOptions:
-    """What may be set of an auditor."""
+    """The settings of an auditor."""
 
     lost_bookie_delay_seconds: int = 30
-    """How long a bookie may be missed before its ledgers are marked, unless the store says so already."""
+    """Seconds that a bookie may be missed before its ledgers are marked; used if the store has no value."""
     roll_call_seconds: float = 60.0
-    """Between two calls of the roll without any occasion."""
+    """Seconds between two periodic roll calls."""
     audit_interval_seconds: float = 86_400.0
-    """After so long lost bookies are audited again."""
+    """Longest seconds between two audits of a lost bookie."""
     count_seconds: float = 60.0
-    """From the end of a count of the marks to the next one, at least."""
+    """Minimum seconds from the end of a count of the marks to the next one."""
     names_seconds: float = 600.0
-    """After so long in office without an index all ledgers are listed for the bookies that they name."""
+    """Seconds in office without an index after which all ledgers are listed to find the bookies that they name."""
     mass_loss: MassLoss = field(default_factory=MassLoss)
     index: IndexOptions = field(default_factory=IndexOptions)
 
 
 @dataclass(frozen=True, slots=True)
 class RollCalled:
-    """What the last call of the roll has found."""
+    """The result of the last roll call."""
 
     missed: int
     lost: int
@@ -87,20 +87,23 @@ class RollCalled:
 
 @dataclass(slots=True)
 class AuditorStatistics(AuditStatistics):
-    """What an auditor has done since its start, and what it knows while it is in office."""
+    """Counts of an auditor since its start, and its knowledge while in office."""
 
     is_auditor: bool = False
     enabled: bool = False
-    """Whether auto-recovery is, as this process has heard."""
+    """Whether auto-recovery is enabled, as far as this process knows."""
     roll: RollCalled | None = None
-    """None before the first one in office; nobody calls the roll while auto-recovery is disabled."""
+    """None before the first roll call in office; there are none while auto-recovery is disabled."""
     survey: Survey | None = None
     """The last count of the marks; None before the first one in office."""
     index: IndexStatistics = field(default_factory=IndexStatistics)
 
 
 class Auditor:
-    """One process's candidacy and, once elected, its work. `start`, and `stop` before the metadata are closed."""
+    """One process's candidacy and, once elected, its work.
+
+    Call `start`, and `stop` before the metadata store is closed.
+    """
 
     def __init__(
         self,
@@ -111,16 +114,16 @@ class Auditor:
         on_office: Callable[[bool], None] = lambda _held: None,
         racks: Callable[[Iterable[RegisteredBookie]], Mapping[str, str]] = lambda _bookies: {},
     ) -> None:
-        """Makes a candidate that does not stand yet.
+        """Creates a candidate that has not voted yet.
 
         Args:
-            factory: The metadata.
+            factory: The metadata store.
             voter: The bookie id of this process.
-            options: What may be set.
-            membership: Names the cluster that the process belongs to, if given.
-            on_office: Told whether this process may act as the auditor now: it is elected, and auto-recovery enabled.
-                It may be told the same again.
-            racks: Given all bookies, the racks of those of which they are known.
+            options: The settings.
+            membership: The cluster to which the process belongs, if known.
+            on_office: Called with whether this process may act as the auditor now: it is elected, and auto-recovery is
+                enabled. It may be called with the same value again.
+            racks: Returns the known racks of the given bookies.
         """
         self.statistics = AuditorStatistics()
         self._factory = factory
@@ -135,17 +138,17 @@ class Auditor:
         self._state = VoteState.LOST
         self._standing_back = False
         self._plan = AuditPlan(options.roll_call_seconds, options.audit_interval_seconds)
-        """For lost bookies, and such as are to be emptied."""
+        """The schedule for lost bookies, and for bookies to be emptied."""
         self._plan_in_storm = AuditPlan(options.roll_call_seconds, options.audit_interval_seconds)
-        """For such as are held."""
+        """The schedule for held bookies."""
         self._missed_in_storm: Collection[str] = ()
         self._attendance = Attendance()
-        """In this term of office."""
+        """Registrations as observed in this term of office."""
         self._listed_names: Collection[str] = ()
-        """Bookies that ledgers named when all were listed for that, where there is no index."""
+        """Bookies that ledgers named in the last listing for this purpose, without an index."""
         self._list_names_at = 0.0
         self._ordered = False
-        """Somebody has ordered an audit."""
+        """Whether an operator has requested an audit."""
         self._delay: int | None = None
         self._delay_told = False
         self._news = asyncio.Event()
@@ -156,17 +159,17 @@ class Auditor:
         self._unwatch: list[Callable[[], None]] = []
 
     async def start(self) -> None:
-        """Stands for auditor; the store need not be reachable yet."""
+        """Starts the candidacy; the store need not be reachable yet."""
         self._unwatch.append(self._metadata.watch(self._on_event))
         self._main = keep_running("auditor", self._run)
 
     def stand_back(self, back: bool) -> None:
-        """Whether it is no candidate for the time being; who is in office stays there."""
+        """Sets whether it refrains from standing for now; an auditor in office stays in office."""
         self._standing_back = back
         self._news.set()
 
     async def stop(self) -> None:
-        """Ends the work and takes the vote back."""
+        """Ends the work and withdraws the vote."""
         for unwatch in self._unwatch:
             unwatch()
         self._on_office(False)
@@ -176,11 +179,11 @@ class Auditor:
                 await asyncio.gather(task, return_exceptions=True)
         await self._index.ended()
         if self._vote is not None and self._state is not VoteState.LOST:
-            with suppress(BKException):  # it ends with the session, at the latest
+            with suppress(BKException):  # the vote ends with the session at the latest
                 await self._vote.withdraw()
         self.statistics.is_auditor = False
 
-    # What it hears
+    # Events
 
     def _on_event(self, event: ReplicationEvent) -> None:
         match event:
@@ -188,7 +191,7 @@ class Auditor:
                 self._enabled = self.statistics.enabled = enabled
                 self._on_office(self._may_act)
             case DelayChanged(seconds):
-                # The same value again is BookKeeper's way to order an audit; the first word is none.
+                # Writing the same value again is BookKeeper's way to request an audit; the first report is not.
                 if self._delay_told and seconds == self._delay:
                     self._ordered = True
                 self._delay, self._delay_told = seconds, True
@@ -220,7 +223,7 @@ class Auditor:
                 await asyncio.sleep(_STORE_PAUSE_SECONDS)
 
     async def _stand(self) -> None:
-        """Returns once this process is the auditor, or a vote was lost or taken back."""
+        """Returns once this process is the auditor, or a vote was lost or withdrawn."""
         while self._standing_back:
             self._news.clear()
             await self._news.wait()
@@ -278,7 +281,7 @@ class Auditor:
         return asyncio.get_running_loop().time()
 
     async def _audit_if_due(self) -> float:
-        """Returns after how many seconds to call the roll again."""
+        """Audits due bookies; returns the seconds until the next roll call."""
         ordered, self._ordered = self._ordered, False
         try:
             if self._index.named is None and self._now() >= self._list_names_at:
@@ -309,7 +312,7 @@ class Auditor:
             self._plan.audited(due, self._now(), self._now() - began, verdict.draining)
 
     async def _audit_held(self, verdict: Verdict) -> None:
-        """With every other bookie that is missed, more entries may have their last copy."""
+        """Audits the held bookies; each further missed bookie may leave more entries with one copy."""
         if verdict.missed != self._missed_in_storm:
             self._plan_in_storm.clear()
         self._missed_in_storm = verdict.missed
@@ -320,7 +323,10 @@ class Auditor:
             self._plan_in_storm.audited(due, self._now(), self._now() - began)
 
     async def _list_names(self) -> None:
-        """A bookie whose cookie is gone is known by ledgers alone. Raises BKException unless all were looked at."""
+        """Lists all ledgers for the bookies that they name, to find bookies without a cookie.
+
+        Raises BKException unless all ledgers were examined.
+        """
         await see_all_ledgers(self._factory, self._membership)
         names = set[str]()
         async for page in all_pages(self._factory.ledger_manager, lambda _ledger_id, _error: None):
@@ -358,7 +364,7 @@ class Auditor:
             await metadata.bookie_returned(bookie_id)
             log_event(_log, "bookie_returned", returned=bookie_id)
         if ordered:
-            # Workers go by the notes.
+            # Workers use these records.
             for bookie_id in verdict.lost:
                 since_ms = min(roll.missed_since.get(bookie_id, at_ms), at_ms - delay_ms)
                 await metadata.write_record(RecordKind.MISSED_BOOKIE, bookie_id, b"%d" % since_ms, ANY_VERSION)
@@ -367,7 +373,7 @@ class Auditor:
         return verdict
 
     def _settled(self, known: Collection[str]) -> set[str]:
-        """Such as no ledger names, and such as were audited and, a minute later or more, once again."""
+        """Bookies that no ledger names, and those that were audited at least twice, a minute or more apart."""
         named = self._index.named
         empty = set() if named is None else {each for each in known if each not in named}
         return empty | self._plan.settled
@@ -379,7 +385,10 @@ class Auditor:
         self.statistics.roll = RollCalled(missed, len(verdict.lost), verdict.storm)
 
     async def _keep_held_back(self, held_back: HeldBack | None) -> None:
-        """In the store, for those who can't know what is settled. Another auditor's word is mended by the next call."""
+        """Records the reason in the store, for processes that do not know what is settled.
+
+        The next roll call corrects a record of another auditor.
+        """
         stored = await self._metadata.read_record(RecordKind.PROGRESS, HELD_BACK)
         if held_back is None:
             if stored is not None:

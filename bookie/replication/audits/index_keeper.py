@@ -1,4 +1,4 @@
-"""Keeps the index of an auditor in office (`ledger_index`) in line with the store.
+"""Keeps the index of an auditor in office (`ledger_index`) consistent with the store.
 
 States, following the feed: *without an index*, before the feed has begun and while it is lost; *reading all ledgers*
 for the first time, in order; *complete*. From then on changed ledgers are read again, in batches, some seconds later,
@@ -34,49 +34,49 @@ _log = logging.getLogger(__name__)
 _STORE_PAUSE_SECONDS = 2.0
 _MOST_LOGGED = 10
 _READING_PAUSE = 2
-"""A reading of all ledgers is followed by a pause of so many times what it took: a feed that is lost again and again
-keeps no store busy."""
+"""Pause after reading all ledgers, as a multiple of its duration, so that a feed that is lost repeatedly does not
+overload the store."""
 _VERIFY_AGAIN_SECONDS = 600.0
-"""After a comparison that the store's errors have ended."""
+"""Seconds until a comparison is repeated that an error of the store has ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class IndexOptions:
-    """What may be set of an index."""
+    """The settings of an index."""
 
     batch_seconds: float = 10.0
-    """What changes in so long is read together, and a ledger once."""
+    """Seconds for which changes are collected before they are read together, each ledger once."""
     read_ledgers_a_second: float = 5_000.0
-    """When all ledgers are read for a new index; changed ones are read at once."""
+    """Rate at which all ledgers are read for a new index; changed ones are read without a limit."""
     verify_seconds: float = 86_400.0
-    """From one comparison with the store to the next."""
+    """Seconds from one comparison with the store to the next."""
     verify_ledgers_a_second: float = 1_000.0
 
 
 @dataclass(slots=True)
 class IndexStatistics:
-    """What is known of an auditor's index."""
+    """The state and counts of an auditor's index."""
 
     ledgers: int | None = None
-    """In a complete index; None without one."""
+    """Number of ledgers in a complete index; None without one."""
     readings: int = 0
-    """Of all ledgers, each for a new index."""
+    """Number of complete readings of all ledgers, each for a new index."""
     differences: int = 0
-    """Ledgers of which the index said something else than the store, without a word of the feed."""
+    """Ledgers for which the index differed from the store although the feed had reported nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """What an index answers."""
+    """The answer of an index."""
 
     ledgers: Mapping[int, Sequence[str]]
-    """Ledgers that name bookies that were asked for, ascending, each with these."""
+    """Ledgers that name requested bookies, ascending, each with these bookies."""
     unreadable: Mapping[int, str]
-    """Ledgers that may name any, since their metadata are damaged, and how."""
+    """Ledgers with damaged metadata, which may name any bookie, with the error."""
 
 
 class IndexKeeper:
-    """See the module. `start`, and `stop` and `ended` before the metadata are closed."""
+    """See the module. Call `start`, and `stop` and `ended` before the metadata store is closed."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class IndexKeeper:
         options: IndexOptions,
         statistics: IndexStatistics,
     ) -> None:
-        """`membership` names the cluster that the process belongs to, if given."""
+        """`membership` is the cluster to which the process belongs, if known."""
         self._factory = factory
         self._membership = membership
         self._options = options
@@ -93,15 +93,15 @@ class IndexKeeper:
         self._index: LedgerIndex | None = None
         self._feed: LedgerFeed | None = None
         self._reading = asyncio.Lock()
-        """One reading at a time: what is put last was read last."""
+        """One reading at a time, so that the last result stored is the last one read."""
         self._news = asyncio.Event()
         self._begun = asyncio.Event()
-        """Another index is to be made, which waits for no batch."""
+        """Set when a new index must be built, which does not wait for a batch."""
         self._may_read_at = 0.0
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        """Begins, where the store has a feed."""
+        """Starts, if the store has a feed."""
         self._feed = self._factory.replication_metadata.watch_ledgers(self._on_event)
         if self._feed is not None:
             self._tasks = [
@@ -110,7 +110,7 @@ class IndexKeeper:
             ]
 
     def stop(self) -> None:
-        """Forgets the index; the work ends soon (`ended`)."""
+        """Drops the index; the work ends soon (`ended`)."""
         if self._feed is not None:
             self._feed.close()
         for task in self._tasks:
@@ -118,38 +118,38 @@ class IndexKeeper:
         self._index = self._statistics.ledgers = None
 
     async def ended(self) -> None:
-        """Returns when the work has ended that `stop` has ended."""
+        """Returns once the work has ended after `stop`."""
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     @property
     def bookies(self) -> Collection[str]:
-        """Bookies that ledgers named a moment ago; empty without a complete index."""
+        """Bookies that ledgers named recently; empty without a complete index."""
         return self._index.bookies if self._index is not None and self._index.complete else ()
 
     @property
     def named(self) -> Collection[str] | None:
-        """Every bookie that a ledger names or named a moment ago; None without a complete index."""
+        """Every bookie that a ledger names or named recently; None without a complete index."""
         return self._index.named if self._index is not None and self._index.complete else None
 
     async def naming(self, bookie_ids: Iterable[str]) -> Named | None:
-        """Ledgers of which any ensemble names some of these, as the store is at the call or later.
+        """The ledgers with an ensemble that names any of these bookies, in the state of the store at the call or later.
 
         Returns:
-            The answer, or None where there is no complete index: list all ledgers.
+            The answer, or None without a complete index: the caller must list all ledgers.
 
         Raises:
-            BKException: The store is out of reach.
+            BKException: The store is unreachable.
         """
         index = self._index
         if index is None or not index.complete or self._feed is None:
             return None
         await self._feed.catch_up()
-        async with self._reading:  # what is under way is put, or due again
+        async with self._reading:  # a reading in progress is stored, or due again
             due = index.due
         await self._read_due(index, due)
         return Named(index.naming(bookie_ids), index.unreadable) if index is self._index else None
 
-    # --- what the feed tells ------------------------------------------------------------------------------------
+    # --- events of the feed ------------------------------------------------------------------------------------
 
     def _on_event(self, event: LedgerFeedEvent) -> None:
         match event:
@@ -192,7 +192,9 @@ class IndexKeeper:
             self._statistics.ledgers = len(index)
 
     async def _read_all(self, index: LedgerIndex) -> None:
-        """Goes on where an error has ended it; a ledger that is created before that place is told by the feed."""
+        """Reads all ledgers; continues where an error ended it. The feed reports ledgers created before that
+        position.
+        """
         loop = asyncio.get_running_loop()
         if index.read_up_to < 0:
             await asyncio.sleep(max(0.0, self._may_read_at - loop.time()))
@@ -219,7 +221,7 @@ class IndexKeeper:
         await asyncio.sleep(len(page) / self._options.read_ledgers_a_second)
 
     async def _read_due(self, index: LedgerIndex, due: Iterable[int]) -> None:
-        """Reads those of these ledgers that are due, which changes made from now on may add to."""
+        """Reads those of these ledgers that are due; changes from now on make ledgers due again."""
         numbers = list(due)
         if numbers:
             await see_all_ledgers(self._factory, self._membership)
@@ -227,7 +229,7 @@ class IndexKeeper:
             await self._read_anew(index, numbers[start : start + READ_AT_ONCE], only_due=True)
 
     async def _read_anew(self, index: LedgerIndex, numbers: Sequence[int], *, only_due: bool = False) -> None:
-        """Reads these ledgers; they are due no more, unless they change from now on."""
+        """Reads these ledgers; they are no longer due, unless they change from now on."""
         async with self._reading:
             due = index.take_due(numbers)
             wanted = due if only_due else numbers
@@ -238,7 +240,7 @@ class IndexKeeper:
                 raise
 
     async def _read(self, numbers: Iterable[int]) -> tuple[list[LedgerRecord], dict[int, str]]:
-        """What exists of these ledgers, and of the damaged ones how they are."""
+        """The records of the existing ledgers, and the errors of damaged ones."""
         unreadable: dict[int, str] = {}
 
         def damaged(ledger_id: LedgerId, error: MetadataFormatException) -> None:
@@ -276,7 +278,7 @@ class IndexKeeper:
             if self._feed is None or not index.differing(page, stored):
                 return
             await self._feed.catch_up()
-            # Less what the feed has told of by now.
+            # Without ledgers that the feed has reported by now.
             wrong = index.differing(page, stored)
         if not wrong or index is not self._index:
             return

@@ -1,4 +1,4 @@
-"""Which ledgers name which bookies: the index of an auditor in office, in memory. Pure.
+"""An index of the ledgers that name each bookie, in the memory of an auditor in office. Pure.
 
 An index belongs to one life of the store's feed: it is created when the feed has begun, and dropped when the feed is
 lost. It is *growing* while all ledgers are listed and read in order, and *complete* afterwards. From the beginning,
@@ -29,14 +29,14 @@ class LedgerIndex:
 
     def __init__(self) -> None:
         self.complete = False
-        """All ledgers were read once."""
+        """Whether all ledgers were read once."""
         self.read_up_to = -1
-        """Of the first reading: the last id that was listed."""
+        """The last id that the first reading has listed."""
         self._named: dict[str, BitMap] = {}
-        """Slots by bookies."""
+        """Slots of ledgers by bookie."""
         self._slots: dict[int, int] = {}
         self._ids = NumberArray()
-        """By slots; of a free one what was there last."""
+        """Ledger numbers by slot; a free slot keeps the last number."""
         self._free = BitMap()
         self._due = LedgerNumbers()
         self._unreadable: dict[int, str] = {}
@@ -45,25 +45,25 @@ class LedgerIndex:
         return len(self._slots)
 
     def touch(self, ledger_ids: Iterable[int]) -> None:
-        """What is known of these may be old."""
+        """Makes these ledgers due, since they may have changed."""
         self._due.update(ledger_ids)
 
     @property
     def due(self) -> LedgerNumbers:
-        """A copy of the ids that are to be read anew."""
+        """A copy of the ids that must be read again."""
         return self._due.copy()
 
     def take_due(self, wanted: Iterable[int]) -> list[int]:
-        """Those of the wanted ids that are due, which they are not any more: whoever takes them reads them now."""
+        """Returns the wanted ids that are due, and makes them no longer due: the caller must read them now."""
         return self._due.take(wanted)
 
     def put(self, asked: Iterable[int], records: Iterable[LedgerRecord], unreadable: Mapping[int, str]) -> None:
-        """Takes in what the store has answered.
+        """Stores the result of a reading.
 
         Args:
-            asked: Ledgers that were asked for; those without an answer below do not exist.
-            records: What was read.
-            unreadable: Ledgers whose metadata are damaged, and why.
+            asked: The ledgers that were read; those without a result below do not exist.
+            records: The records found.
+            unreadable: Ledgers with damaged metadata, with the error.
         """
         self._forget(asked)
         for number, why in unreadable.items():
@@ -103,7 +103,7 @@ class LedgerIndex:
                 del self._named[bookie_id]
 
     def naming(self, bookie_ids: Iterable[str]) -> Mapping[int, Sequence[str]]:
-        """Ledgers of which any ensemble names some of these, ascending, each with those that it names, sorted."""
+        """The ledgers with an ensemble that names any of these bookies, ascending, each with the named ones, sorted."""
         found: dict[int, list[str]] = {}
         for bookie_id in sorted(set(bookie_ids)):
             for slot in self._named.get(bookie_id, ()):
@@ -112,27 +112,27 @@ class LedgerIndex:
 
     @property
     def named(self) -> Collection[str]:
-        """Bookies that a ledger names, as far as was read."""
+        """Bookies that any ledger read so far names."""
         return self._named.keys()
 
     @property
     def bookies(self) -> Collection[str]:
-        """Bookies that a ledger names of which all that is known holds."""
+        """Bookies that any ledger names that is not due."""
         due = BitMap(self._slots[number] for number in self._due if number in self._slots)
         return [bookie_id for bookie_id, ledgers in self._named.items() if not ledgers.issubset(due)]
 
     @property
     def unreadable(self) -> Mapping[int, str]:
-        """Ledgers with damaged metadata, and why."""
+        """Ledgers with damaged metadata, with the error."""
         return dict(self._unreadable)
 
     @property
     def known(self) -> Sequence[int]:
-        """The ids of all ledgers that were found, ascending."""
+        """The numbers of all ledgers found, ascending."""
         return NumberArray(sorted(self._slots))
 
     def differing(self, asked: Iterable[int], other: LedgerIndex) -> Sequence[int]:
-        """Of the ids asked for, those of which an index of nothing else says something else, and that are not due."""
+        """The ids in `asked` that are not due and for which `other`, an index of only these, differs."""
         mine = {number for number in asked if number in self._slots}
         slots = BitMap(self._slots[number] for number in mine)
         wrong = mine ^ other._slots.keys()

@@ -25,12 +25,12 @@ _log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 30.0
 _PAUSE_SHARE = 50
-"""A listing is followed by a pause of so many times what it took."""
+"""Pause after a listing, as a multiple of its duration."""
 _LONGEST_PAUSE_SECONDS = 3600.0
 
 
 class EmptiedBookies(OfficeTask):
-    """One process's; see `OfficeTask`."""
+    """See the module and `OfficeTask`. One per process."""
 
     name = "cookies of emptied bookies"
 
@@ -41,7 +41,7 @@ class EmptiedBookies(OfficeTask):
         membership: Membership | None = None,
         look_seconds: float = LOOK_SECONDS,
     ) -> None:
-        """`look_seconds`: between two looks."""
+        """`look_seconds` is the pause between two checks."""
         super().__init__(factory, bookies, membership, look_seconds, _LONGEST_PAUSE_SECONDS)
         self._look_seconds = look_seconds
 
@@ -55,7 +55,10 @@ class EmptiedBookies(OfficeTask):
         return max(self._look_seconds, _PAUSE_SHARE * (loop_time() - began))
 
     async def _delete_cookies(self, stopped: Mapping[str, bool]) -> None:
-        """Of those that no ledger names but such as are given up. Raises BKException where one can't be looked at."""
+        """Deletes the cookies of stopped bookies that only given-up ledgers name, or none.
+
+        Raises BKException if a ledger can't be examined.
+        """
         await see_all_ledgers(self._factory, self._membership)
         given_up = {
             bookie_id: await control.unrecoverable_at(self._metadata, bookie_id)

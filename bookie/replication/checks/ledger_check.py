@@ -1,12 +1,12 @@
-"""The common part of the auditor's periodic checks of all ledgers: when one is due, and that it misses none.
+"""The common part of the auditor's periodic checks of all ledgers: the schedule, and the guarantee that none is missed.
 
-States: *waiting* until the check is due, by the time that the store keeps, or is ordered there; *checking*. A check
+States: *waiting* until the check is due, by the time kept in the store, or requested there; *checking*. A check
 lists all ledgers and examines each in order. A ledger that could not be examined is examined again in the next pass. A
 check is complete when none is left, and only then the store records its end. One that is not complete after the last
 pass, or was interrupted, is repeated later, by the auditor of that time. Ledgers with damaged metadata are reported and
 left out, as by an audit.
 
-Invariants: R11 and R12, nothing is asked or marked when off. Source: docs/protocol/auto-recovery.md#replica-check. Not
+Invariants: R11 and R12, nothing is read or marked when off. Source: docs/protocol/auto-recovery.md#replica-check. Not
 its job: what is checked (`replica_check`, `placement_check`).
 """
 
@@ -40,25 +40,25 @@ _log = logging.getLogger(__name__)
 _LOOKS_AT_ONCE = 32
 _PASSES = 5
 _LONGEST_PAUSE_SECONDS = 3600.0
-"""Before a check that was not complete is begun again, where only ordered ones are made."""
+"""Longest seconds before an incomplete check is repeated, if checks are made on request only."""
 
 
 @dataclass(slots=True)
 class CheckStatistics:
-    """What checks of one kind have done since the start of the process."""
+    """Counts of one kind of check since the start of the process."""
 
     in_progress: bool = False
     checks: int = 0
-    """Complete ones."""
+    """Number of complete checks."""
     checks_failed: int = 0
     ledgers_checked: int = 0
     ledgers_marked: int = 0
     ledgers_unreadable: int = 0
-    """Left out, since their metadata are damaged."""
+    """Ledgers left out because their metadata are damaged."""
     ended_ms: int | None = None
     """When the last complete check ended, whoever made it, in milliseconds since 1970.
 
-    None if unknown, out of office, or if none is made without an order."""
+    None if unknown, out of office, or if checks are made on request only."""
 
 
 @dataclass(slots=True)
@@ -69,11 +69,11 @@ class _Round:
     looked: int = 0
     marked: LedgerNumbers = field(default_factory=LedgerNumbers)
     named: set[str] = field(default_factory=set)
-    """Bookies that ledgers were marked for."""
+    """Bookies for which ledgers were marked."""
 
 
 class LedgerCheck(OfficeTask):
-    """See the module. A kind of check says where the store keeps its time, and how it looks at a ledger."""
+    """See the module. A subclass defines where the store keeps its time, and how it examines a ledger."""
 
     kind: PeriodicCheck
 
@@ -85,21 +85,21 @@ class LedgerCheck(OfficeTask):
         interval_seconds: float,
         first_pause_seconds: float,
     ) -> None:
-        """`interval_seconds` is from the end of a check to the next one; 0: only those that are ordered."""
+        """`interval_seconds` is from the end of a check to the next one; 0: checks are made on request only."""
         super().__init__(factory, bookies, membership, first_pause_seconds, interval_seconds or _LONGEST_PAUSE_SECONDS)
         self.statistics = CheckStatistics()
         self._interval = interval_seconds
         self._ended_ms: int | None = None
-        """As the last turn has read it."""
+        """The end of the last complete check, as the last turn has read it."""
         self._round = _Round(began=0.0)
 
-    # How a kind looks at a ledger
+    # Examining a ledger, by subclass
 
     @abstractmethod
     async def _look_at(self, record: LedgerRecord, present: Mapping[str, RegisteredBookie]) -> bool:
-        """Looks at a ledger and marks it where that is due; whether all that is wanted of it is known now."""
+        """Examines a ledger and marks it if necessary; returns whether the examination was complete."""
 
-    # When
+    # Schedule
 
     def _out_of_office(self) -> None:
         self.statistics.ended_ms = None
@@ -123,11 +123,14 @@ class LedgerCheck(OfficeTask):
         self._tell_end(ended_ms)
 
     def _tell_end(self, ended_ms: int | None) -> None:
-        """Not of a check that nobody expects to be made again and again."""
+        """Publishes the end of the last check, unless checks are made on request only."""
         self.statistics.ended_ms = ended_ms if self._interval and ended_ms != ORDERED_MS else None
 
     async def _check(self) -> bool:
-        """Whether it was complete. Raises BKException if it could not begin, or its end could not be told."""
+        """Runs one check; returns whether it was complete.
+
+        Raises BKException if it could not begin, or its end could not be recorded.
+        """
         self._round = _Round()
         log_event(_log, "ledger_check", check=self.name, state="began")
         self.statistics.in_progress = True
@@ -156,8 +159,8 @@ class LedgerCheck(OfficeTask):
     # All ledgers
 
     async def _look_at_all(self) -> Sequence[int]:
-        """Returns the ledgers at which it could not look in any pass. Raises BKException unless they can be listed."""
-        # All at once, and small: a listing would not stay open for as long as the looks take.
+        """Examines all ledgers; returns those that no pass could examine. Raises BKException if the listing fails."""
+        # All at once, in little memory: a listing would not stay open as long as the examinations take.
         left: Sequence[int] = await all_numbers(self._factory.ledger_manager)
         pause = self._first_pause
         for number in range(_PASSES):
@@ -195,7 +198,7 @@ class LedgerCheck(OfficeTask):
     async def _look_at_page(
         self, records: Sequence[LedgerRecord], present: Mapping[str, RegisteredBookie]
     ) -> list[int]:
-        """Returns those that are to be looked at again."""
+        """Examines some ledgers; returns those that must be examined again."""
         room, left = asyncio.Semaphore(_LOOKS_AT_ONCE), list[int]()
 
         async def work(record: LedgerRecord) -> None:
@@ -215,7 +218,7 @@ class LedgerCheck(OfficeTask):
         return sorted(left)
 
     async def _mark(self, record: LedgerRecord, bookie_ids: Sequence[str]) -> bool:
-        """False if the metadata have changed: then what was found may not be so any more."""
+        """Marks a ledger; returns False if the metadata have changed, because the findings may then be out of date."""
         try:
             current = await self._factory.ledger_manager.read(record.ledger_id)
         except NoSuchLedgerExistsOnMetadataServerException:
@@ -230,7 +233,7 @@ class LedgerCheck(OfficeTask):
         return True
 
     def _tell(self, state: str, left: Sequence[int] = ()) -> None:
-        """Logs how the check has ended."""
+        """Logs the outcome of the check."""
         done = self._round
         level = logging.WARNING if left or done.marked or state == "failed" else logging.INFO
         log_event(

@@ -1,9 +1,9 @@
 """A task that the auditor in office runs besides its audits: allowed with the office, cancelled without it.
 
-A task takes turns (`_turn`). A turn returns in how many seconds the next one is due, ten minutes at most, or that it
-was not complete: then, and after a failure of the store, the next one follows after a pause, twice as long each time.
-An operator may order a turn meanwhile (`_is_ordered`), which is looked for every few seconds.
-Nothing that a turn does may rely on reaching its end (R12). Source: docs/protocol/auto-recovery.md#auditor.
+A task runs in turns (`_turn`). A turn returns the seconds until the next one, ten minutes at most, or that it was not
+complete: then, and after a failure of the store, the next one follows after a pause that doubles each time. An operator
+may request a turn meanwhile (`_is_ordered`), which is checked every few seconds. A turn must be correct even if it is
+cancelled at any point (R12). Source: docs/protocol/auto-recovery.md#auditor.
 
 Not its job: which process is in office (`auditor`).
 """
@@ -26,16 +26,16 @@ from bookgate.runtime.logs import log_event
 _log = logging.getLogger(__name__)
 
 _LONGEST_SLEEP_SECONDS = 600.0
-"""From a turn with nothing due to the next one: the clock, or what the store keeps, may be set meanwhile."""
+"""Longest seconds between two turns: the clock, or the time in the store, may change meanwhile."""
 _ORDERS_SEEN_SECONDS = 5.0
-"""After so long an order is noticed."""
+"""Longest seconds until a request is noticed."""
 
 
 class OfficeTask(ABC):
-    """One process's. `allow` it when the process is in office, `stop` it before the connections are closed."""
+    """See the module. Call `allow` when the process enters office, `stop` before the connections are closed."""
 
     name: str
-    """For people."""
+    """The name of the task for people."""
 
     def __init__(
         self,
@@ -45,7 +45,9 @@ class OfficeTask(ABC):
         first_pause_seconds: float,
         longest_pause_seconds: float,
     ) -> None:
-        """`membership`, if given, names the cluster that the process belongs to. Without a longest pause it is off."""
+        """`membership` is the cluster to which the process belongs, if known. A longest pause of 0 turns the task
+        off.
+        """
         self._factory = factory
         self._metadata = factory.replication_metadata
         self._bookies = bookies
@@ -55,7 +57,7 @@ class OfficeTask(ABC):
         self._task: asyncio.Task[None] | None = None
 
     def allow(self, allowed: bool) -> None:
-        """Whether the process may act as the auditor from now on; what runs ends at once when it may not."""
+        """Sets whether the process may act as the auditor; if not, the current turn is cancelled at once."""
         if not allowed:
             if self._task is not None:
                 self._task.cancel()
@@ -65,7 +67,7 @@ class OfficeTask(ABC):
             self._task = keep_running(self.name, self._run)
 
     async def stop(self) -> None:
-        """Ends for good."""
+        """Ends the task for good."""
         task = self._task
         self.allow(False)
         if task is not None:
@@ -86,7 +88,7 @@ class OfficeTask(ABC):
             await self._sleep(seconds)
 
     async def _sleep(self, seconds: float) -> None:
-        """Until then, or until a turn is ordered."""
+        """Sleeps until then, or until a turn is requested."""
         until = loop_time() + seconds
         while (left := until - loop_time()) > _ORDERS_SEEN_SECONDS:
             await asyncio.sleep(_ORDERS_SEEN_SECONDS)
@@ -96,33 +98,33 @@ class OfficeTask(ABC):
         await asyncio.sleep(left)
 
     async def _is_ordered(self) -> bool:
-        """Whether somebody has ordered a turn since the last one began. Raises BKException."""
+        """Whether an operator has requested a turn since the last one began. Raises BKException."""
         return False
 
     async def _present(self) -> Mapping[str, RegisteredBookie]:
-        """The bookies that are registered."""
+        """The registered bookies."""
         bookies = await self._factory.service_discovery.bookies(BookieSet.ALL)
         return {each.bookie_id: each for each in bookies if each.registered}
 
     @abstractmethod
     async def _turn(self) -> float | None:
-        """Works, if something is due. Returns in how many seconds to call again; None if it was not complete.
+        """Works, if something is due. Returns the seconds until the next call; None if the turn was not complete.
 
-        Raises BKException or TimeoutError where it could not be.
+        Raises BKException or TimeoutError if it failed.
         """
 
     @abstractmethod
     def _out_of_office(self) -> None:
-        """What only the auditor may tell is told no longer."""
+        """Clears metrics that only the auditor may expose."""
 
 
 async def due_in_seconds(
     ended_ms: int | None, interval_seconds: float, write: Callable[[int], Awaitable[None]]
 ) -> float:
-    """In how many seconds what ended then is due again; at once if it never did.
+    """The seconds until work that ended at this time is due again; 0 if it never ended.
 
-    A clock that was ahead has told a time to come. It is written (`write`) anew as now: read again and again as now it
-    would put off what is due until the clock has come there.
+    A time in the future was recorded by a clock that was ahead. It is replaced (`write`) by the current time: treated
+    as the current time at each reading, it would delay the work until the clock has reached it.
     """
     if ended_ms is None:
         return 0.0
@@ -138,5 +140,5 @@ def loop_time() -> float:
 
 
 def first_few(left: Collection[int]) -> list[int]:
-    """For a line of the log."""
+    """The first few ids, for the log."""
     return sorted(left)[:5]

@@ -1,11 +1,11 @@
 """The auditor's periodic check of placement: whether ledgers are placed as well as the placement policy now allows.
 
-A complete fragment is *misplaced* if its ensemble does not adhere to the policy, all its bookies are registered, and
+A complete fragment is *misplaced* if its ensemble does not conform to the policy, all its bookies are registered, and
 the bookies that are writable now allow an ensemble that the policy strictly prefers. A ledger with such a fragment is
-marked without any bookie, as BookKeeper's auditors do, and a worker moves it (`repair`). A ledger whose bookies are
-missed is left to the audit first; one for which there is nothing better stays as it is.
+marked without any bookie, as BookKeeper's auditors do, and a worker moves it (`repair`). A ledger with missed
+bookies is left to the audit first; one without a better ensemble stays as it is.
 
-Source: docs/protocol/auto-recovery.md#placement-check. Not its job: when, and in which order (`ledger_check`), which
+Source: docs/protocol/auto-recovery.md#placement-check. Not its job: schedule and order (`ledger_check`), which
 ensemble is better (the placement policy).
 """
 
@@ -26,13 +26,14 @@ from bookgate.thinclient.placement.chooser import Placement, fit_for
 
 @dataclass(frozen=True, slots=True)
 class PlacementCheckOptions:
-    """What may be set of the check."""
+    """The settings of the check."""
 
     interval_seconds: float = 0.0
-    """From the end of a check to the next one; 0: never."""
+    """Seconds from the end of a check to the next one; 0: never."""
     first_pause_seconds: float = 60.0
-    """Before what was left is looked at again, and before a check that was not complete is begun again; then twice as
-    long each time."""
+    """Seconds before remaining ledgers are examined again, and before an incomplete check is repeated; doubled each
+    time.
+    """
 
 
 class PlacementCheck(LedgerCheck):
@@ -49,7 +50,7 @@ class PlacementCheck(LedgerCheck):
         options: PlacementCheckOptions,
         membership: Membership | None = None,
     ) -> None:
-        """`membership`, if given, names the cluster that the process belongs to."""
+        """`membership` is the cluster to which the process belongs, if known."""
         super().__init__(factory, bookies, membership, options.interval_seconds, options.first_pause_seconds)
         self._placement = placement
 

@@ -1,11 +1,12 @@
-"""The auditor's periodic check of replicas: whether registered bookies hold what the metadata say.
+"""The auditor's periodic check of replicas: whether registered bookies hold the entries that the metadata assign to
+them.
 
 For each ledger it examines (`look`) the complete fragments, on the registered bookies. A ledger is marked for those
-that lack entries which they should hold, and the worker does the rest. Unregistered bookies are left to the audit. A
+that lack entries that they should hold, and the worker repairs it. Unregistered bookies are left to the audit. A
 ledger of which a registered bookie did not respond is examined again.
 
-Invariants: R10, only a bookie's own word, given twice, makes an entry missing. Requests to bookies are paced. Source:
-docs/protocol/auto-recovery.md#replica-check. Not its job: when, and in which order (`ledger_check`), lost bookies
+Invariants: R10, an entry is missing only if the bookie itself says so twice. Requests to bookies are paced. Source:
+docs/protocol/auto-recovery.md#replica-check. Not its job: schedule and order (`ledger_check`), lost bookies
 (`auditor`), repairs (`worker`), the bytes of entries (`scrub`).
 """
 
@@ -29,15 +30,16 @@ from bookgate.ledger.replication import PeriodicCheck
 
 @dataclass(frozen=True, slots=True)
 class ReplicaCheckOptions:
-    """What may be set of the check."""
+    """The settings of the check."""
 
     interval_seconds: float = 604_800.0
-    """From the end of a check to the next one; 0: never."""
+    """Seconds from the end of a check to the next one; 0: never."""
     requests_per_second: float = 100.0
-    """To all bookies together; 0 for no bound."""
+    """Limit of requests to all bookies together; 0 for no limit."""
     first_pause_seconds: float = 60.0
-    """Before what was left is looked at again, and before a check that was not complete is begun again; then twice as
-    long each time."""
+    """Seconds before remaining ledgers are examined again, and before an incomplete check is repeated; doubled each
+    time.
+    """
 
 
 class ReplicaCheck(LedgerCheck):
@@ -53,12 +55,12 @@ class ReplicaCheck(LedgerCheck):
         options: ReplicaCheckOptions,
         membership: Membership | None = None,
     ) -> None:
-        """`membership`, if given, names the cluster that the process belongs to."""
+        """`membership` is the cluster to which the process belongs, if known."""
         super().__init__(factory, bookies, membership, options.interval_seconds, options.first_pause_seconds)
         self._pace = ByteBudget(options.requests_per_second, loop_time())
 
     async def _look_at(self, record: LedgerRecord, present: Mapping[str, RegisteredBookie]) -> bool:
-        """Whether it is known of each registered bookie what it holds; a lack is marked whether or not."""
+        """Marks missing copies; returns whether the entries of every registered bookie are known."""
         unbounded = record.metadata.is_unbounded
 
         async def ask(bookie_id: str, due: BitMap64) -> Copies:

@@ -1,19 +1,19 @@
-"""The auditor's rolling scrub: every copy is read at the bookie that is due to hold it, and its digest checked.
+"""The auditor's rolling scrub: reads every copy from the bookie that should hold it, and checks its digest.
 
 States: *off*, out of office or while auto-recovery is disabled (`allow`); *waiting* until a pass is due; *reading*. A
-pass goes through all ledgers in order, some entries at a time, at a set rate of bytes; the store keeps how far it has
-come (`scrub_progress`), so a new auditor goes on where the former one stopped. A ledger at which it could not look, for
-a registered bookie did not answer or the store failed, is left out and looked at again in the end: a pass is complete
-when none is left out.
+pass goes through all ledgers in order, some entries at a time, at a configured rate of bytes. The store keeps its
+progress (`scrub_progress`), so a new auditor continues where the former one stopped. If a registered bookie does not
+respond, or the store fails, the ledger is skipped and examined again at the end: a pass is complete when no skipped
+ledger is left.
 
-A copy whose digest is wrong, or of which the bookie says that it can't read it, in two reads two seconds apart, is
-corrupt. The scrub records it first and then marks the ledger, so that a worker that sees the mark sees the record, and
-copies the entry over it. The record stays until a worker has found the ledger whole; a ledger that has one and is not
-marked, because a worker of BookKeeper took the mark away, is marked again.
+A copy is corrupt if its digest is wrong, or the bookie says that it can't read it, in two reads two seconds apart. The
+scrub first records it and then marks the ledger, so that a worker that sees the mark sees the record, and overwrites
+the copy. The record stays until a worker has found the ledger complete. A ledger with a record but without a mark,
+because a worker of BookKeeper has removed the mark, is marked again.
 
-What a bookie lacks is no matter of the scrub (`replica_check`), nor are bookies that are not registered (`auditor`).
+Not its job: missing entries (`replica_check`), unregistered bookies (`auditor`).
 
-Invariants: R10, no answer is never a corrupt copy; R11 and R12, nothing is read or marked when off. Source:
+Invariants: R10, a missing response is never a corrupt copy; R11 and R12, nothing is read or marked when off. Source:
 docs/protocol/auto-recovery.md#scrub.
 """
 
@@ -57,51 +57,51 @@ from bookgate.thinclient.tools.single_replica import record_on
 _log = logging.getLogger(__name__)
 
 _PIECES_A_LOOK = 16
-"""Pieces of about a mebibyte that are read between two looks at the metadata."""
+"""Pieces of about 1 MiB that are read between two readings of the metadata."""
 _ONE_BY_ONE = 64
-"""Entries that are read singly from the first one on that a run of reads could not deliver."""
+"""Entries that are read singly, starting with the first that a ranged read could not deliver."""
 _LEAST_COST = 1024
-"""Bytes that a single read counts for at least."""
+"""Minimum bytes for which a single read counts."""
 _READ_AGAIN_SECONDS = 2.0
-"""Between two reads that together say that a copy is corrupt."""
+"""Seconds between the two reads that together prove a copy corrupt."""
 _SAVED_EVERY_SECONDS = 10.0
 _SEEN_EVERY_SECONDS = 10.0
-"""After so long it is asked again which bookies are registered."""
+"""Seconds after which the registered bookies are read again."""
 _LONGEST_PAUSE_SECONDS = 3600.0
-"""Before what was left out is looked at again."""
+"""Longest seconds before skipped ledgers are examined again."""
 _LEAST_PAUSE_SECONDS = 1.0
-"""Between two passes, however little there is to read."""
+"""Minimum seconds between two passes."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScrubOptions:
-    """What may be set of the scrub."""
+    """The settings of the scrub."""
 
     bytes_a_second: float = 4.0 * 1024 * 1024
-    """Of entries read, from all bookies together; 0: never."""
+    """Rate of entries read from all bookies together, in bytes per second; 0: never."""
     interval_seconds: float = 604_800.0
-    """From the end of a pass to the next one."""
+    """Seconds from the end of a pass to the next one."""
     first_pause_seconds: float = 60.0
-    """Before what was left out is looked at again; then twice as long each time."""
+    """Seconds before skipped ledgers are examined again; doubled each time."""
 
 
 @dataclass(slots=True)
 class ScrubStatistics:
-    """What scrubs have done since the start of the process."""
+    """Counts of scrubs since the start of the process."""
 
     in_progress: bool = False
     passes: int = 0
-    """Complete ones."""
+    """Number of complete passes."""
     entries: int = 0
-    """Copies of entries that were looked at."""
+    """Copies of entries that were checked."""
     bytes: int = 0
-    """Of the payloads of those that came in runs."""
+    """Payload bytes of the copies that were read by ranged reads."""
     corrupt: int = 0
-    """Copies found damaged."""
+    """Copies found corrupt."""
     ledgers_unverified: int = 0
-    """Left out for good: their metadata are damaged, or name no digest."""
+    """Ledgers that can't be checked: their metadata are damaged, or have no digest type."""
     ledgers_left_out: int | None = None
-    """To be looked at again, in the pass under way; None out of office."""
+    """Skipped ledgers of the current pass; None out of office."""
     ended_ms: int | None = None
     """When the last complete pass ended, whoever made it, in milliseconds since 1970; None if unknown, or out of
     office."""
@@ -124,7 +124,7 @@ class Scrub(OfficeTask):
         options: ScrubOptions,
         membership: Membership | None = None,
     ) -> None:
-        """`client` reads; `membership`, if given, names the cluster that the process belongs to."""
+        """`client` reads entries; `membership` is the cluster to which the process belongs, if known."""
         longest = _LONGEST_PAUSE_SECONDS if options.bytes_a_second > 0 else 0.0
         super().__init__(factory, bookies, membership, options.first_pause_seconds, longest)
         self.statistics = ScrubStatistics()
@@ -133,7 +133,7 @@ class Scrub(OfficeTask):
         self._budget = ByteBudget(options.bytes_a_second, loop_time())
         self._progress = ScrubProgress()
         self._version: int | None = None
-        """Of the progress as it is stored."""
+        """Version of the stored progress."""
         self._saved_at = 0.0
         self._seen: Collection[str] = ()
         self._seen_at = float("-inf")
@@ -167,7 +167,7 @@ class Scrub(OfficeTask):
         return stored is not None and ScrubProgress.decode(stored.value).ended_ms == ORDERED_MS
 
     async def _pass(self) -> bool:
-        """Goes on with the pass under way; whether it is complete now."""
+        """Continues the current pass; returns whether it is complete now."""
         again, ahead = self._progress.left_out, await self._ahead()
         for number in again:
             await self._ledger(number, 0)
@@ -187,7 +187,7 @@ class Scrub(OfficeTask):
         return True
 
     async def _ahead(self) -> list[int]:
-        """The ledgers from the progress on. All at once, and small: a listing would not stay open for long."""
+        """The remaining ledgers of the pass, all at once in little memory: a listing would not stay open for long."""
         numbers = await all_numbers(self._factory.ledger_manager)
         return [number for number in numbers if number >= self._progress.ledger_id]
 
@@ -197,7 +197,7 @@ class Scrub(OfficeTask):
         self._take(ScrubProgress() if stored is None else ScrubProgress.decode(stored.value))
 
     async def _save(self, progress: ScrubProgress) -> None:
-        """Raises MetadataVersionException where another auditor has written since: then its progress counts."""
+        """Stores the progress. Raises MetadataVersionException if another auditor has written: its progress applies."""
         self._version = await self._metadata.write_record(
             RecordKind.PROGRESS, SCRUB_PROGRESS, progress.encode(), self._version
         )
@@ -217,7 +217,7 @@ class Scrub(OfficeTask):
         self.statistics.ledgers_left_out = len(progress.left_out)
 
     async def _mark_again(self) -> None:
-        """A worker that does not know of corrupt copies takes such marks away."""
+        """Restores marks that a worker without knowledge of corrupt copies has removed."""
         for key, stored in (await self._metadata.records(RecordKind.CORRUPT_LEDGER)).items():
             number = int(key)
             if await self._metadata.read_mark(number) is not None:
@@ -238,7 +238,7 @@ class Scrub(OfficeTask):
     # A ledger
 
     async def _ledger(self, number: int, entry_id: int) -> None:
-        """Looks at a ledger from an entry on, and says in the progress what came of it."""
+        """Checks a ledger from an entry on, and records the outcome in the progress."""
         try:
             await self._read_ledger(LedgerId.of_number(number), entry_id)
         except (BKException, TimeoutError) as error:
@@ -251,7 +251,7 @@ class Scrub(OfficeTask):
         await self._save_now_and_then()
 
     async def _read_ledger(self, ledger_id: LedgerId, entry_id: int) -> None:
-        """Raises BKException or TimeoutError unless each copy was looked at."""
+        """Reads a ledger. Raises BKException or TimeoutError unless each copy was checked."""
         while True:
             try:
                 record = await self._factory.ledger_manager.read(ledger_id)
@@ -261,7 +261,7 @@ class Scrub(OfficeTask):
                 self._unverified(ledger_id, str(error))
                 return
             if record.metadata.digest_type is None:
-                # Of the oldest formats; a wrong guess would find all copies damaged.
+                # The oldest formats lack it; a wrong guess would find all copies corrupt.
                 self._unverified(ledger_id, "its metadata name no digest")
                 return
             fragment = next_entries(record.metadata, entry_id, _PIECES_A_LOOK * entries_a_piece(record.metadata))
@@ -277,7 +277,7 @@ class Scrub(OfficeTask):
         log_event(_log, "ledger_not_scrubbed", logging.ERROR, ledger=ledger_id, state="left_out", error=reason)
 
     async def _look(self, record: LedgerRecord, fragment: CompleteFragment) -> None:
-        """Some entries of one fragment, at every registered bookie that is due to hold them."""
+        """Checks some entries of one fragment, on every registered bookie that should hold them."""
         if loop_time() - self._seen_at >= _SEEN_EVERY_SECONDS:
             self._seen, self._seen_at = await self._present(), loop_time()
         copies = _Copies(self._client, self._bookies, record, self._budget, self.statistics)
@@ -296,7 +296,7 @@ class Scrub(OfficeTask):
         await self._tell(record, {name: ids for name, ids in corrupt.items() if ids})
 
     async def _tell(self, record: LedgerRecord, corrupt: dict[str, BitMap64]) -> None:
-        """Records what is corrupt, then marks it; unless the metadata have changed meanwhile."""
+        """Records corrupt copies, then marks the ledger, unless the metadata have changed meanwhile."""
         if not corrupt:
             return
         try:
@@ -336,7 +336,7 @@ class _Copies:
         self._secrets = LedgerSecrets.of(record.metadata, self._password, client.config)
 
     async def suspects(self, bookie_id: str, ids: BitMap64) -> BitMap64:
-        """Those that the bookie stores damaged. Raises BKException where it can't be said of one."""
+        """The ids whose copy is damaged on the bookie. Raises BKException if one can't be determined."""
         found = BitMap64()
         if not ids:
             return found
@@ -356,7 +356,7 @@ class _Copies:
         return found
 
     async def _suspects_one_by_one(self, bookie_id: str, ids: BitMap64) -> BitMap64:
-        """The same where a bookie has to be told of each entry that it is confirmed."""
+        """Like `suspects`, for unbounded ledgers, whose bookies must be told that each entry is confirmed."""
         found = BitMap64()
         for first, last in pieces_of(ids, _ONE_BY_ONE):
             found |= await self.damaged(bookie_id, range(first, last + 1))
@@ -364,7 +364,7 @@ class _Copies:
         return found
 
     async def _good(self, handle: ReadHandle, first: int, last: int) -> int:
-        """How many entries from the first on it has delivered, before one that it could not."""
+        """Number of entries, from the first on, that the bookie delivers before one that it can't."""
         count = 0
         try:
             async with aclosing(handle.read_columns(first, last)) as pages:
@@ -375,12 +375,12 @@ class _Copies:
                     self._statistics.bytes += size
                     await self._pay(size)
         except BKException:
-            # What is wrong with it says a read of that entry alone.
+            # A read of that entry alone determines the error.
             return count
         return count
 
     async def damaged(self, bookie_id: str, ids: Iterable[int]) -> BitMap64:
-        """Those of the ids that another read, of each alone, finds damaged. Raises BKException where it can't tell."""
+        """The ids that a further read of each alone finds damaged. Raises BKException if one can't be determined."""
         metadata = self._record.metadata
         average = metadata.length // max(1, metadata.last_entry_id + 1) if metadata.is_closed else 0
         wanted = list(ids)

@@ -15,48 +15,48 @@ from bookgate.bookie.replication.copies.fragments import CompleteFragment, compl
 from bookgate.ledger.metadata import LedgerMetadata
 
 MOST_LEFT_OUT = 1000
-"""With so many ledgers left out a pass goes no further before some of them could be looked at."""
+"""Maximum number of skipped ledgers, at which a pass stops until some of them could be examined."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScrubProgress:
-    """Of one pass after the other."""
+    """The progress of the current pass, and the end of the last one."""
 
     ledger_id: int = 0
-    """All ledgers before this one were looked at, or left out."""
+    """All ledgers before this one were examined or skipped."""
     entry_id: int = 0
-    """Of that ledger all entries before this one were."""
+    """All entries of that ledger before this one were examined."""
     left_out: tuple[int, ...] = ()
-    """Ledgers that have still to be looked at, from their beginning, in order."""
+    """Skipped ledgers, which must be examined from their beginning, in order."""
     began_ms: int | None = None
-    """When the pass under way began, in milliseconds since 1970; None: there is none."""
+    """When the current pass began, in milliseconds since 1970; None if there is none."""
     ended_ms: int | None = None
-    """When the last complete pass ended."""
+    """When the last complete pass ended, in milliseconds since 1970."""
 
     def begun(self, now_ms: int) -> ScrubProgress:
-        """A pass begins with the first ledger."""
+        """The progress at the beginning of a pass."""
         return ScrubProgress(began_ms=now_ms, ended_ms=self.ended_ms)
 
     def looked_at(self, ledger_id: int, before_entry_id: int) -> ScrubProgress:
-        """Of a ledger all entries before that one were looked at."""
+        """The progress after all entries of a ledger before that one were examined."""
         if ledger_id < self.ledger_id:
-            return self  # one that had been left out: it counts as a whole
+            return self  # a skipped ledger: it counts only as a whole
         return replace(self, ledger_id=ledger_id, entry_id=before_entry_id)
 
     def done_with(self, ledger_id: int) -> ScrubProgress:
-        """The whole ledger was looked at, or is gone."""
+        """The progress after a whole ledger was examined, or was found deleted."""
         left_out = tuple(each for each in self.left_out if each != ledger_id)
         if ledger_id < self.ledger_id:
             return replace(self, left_out=left_out)
         return replace(self, ledger_id=ledger_id + 1, entry_id=0, left_out=left_out)
 
     def without(self, ledger_id: int) -> ScrubProgress:
-        """The ledger could not be looked at now."""
+        """The progress after a ledger was skipped."""
         passed = self.done_with(ledger_id)
         return replace(passed, left_out=tuple(sorted({*passed.left_out, ledger_id})))
 
     def ended(self, now_ms: int) -> ScrubProgress:
-        """The pass is past the last ledger. Raises ValueError while a ledger is left out."""
+        """The progress after the last ledger. Raises ValueError while a skipped ledger is left."""
         if self.left_out:
             raise ValueError(f"{len(self.left_out)} ledgers are left out")
         return ScrubProgress(ended_ms=now_ms)
@@ -66,7 +66,7 @@ class ScrubProgress:
 
     @classmethod
     def decode(cls, record: bytes) -> ScrubProgress:
-        """What can't be read is no progress: a pass begins anew."""
+        """Decodes a record; one that can't be read is no progress, so a pass begins again."""
         try:
             told = json.loads(record)
             return cls(
@@ -81,12 +81,12 @@ class ScrubProgress:
 
 
 def next_entries(metadata: LedgerMetadata, entry_id: int, most: int) -> CompleteFragment | None:
-    """The next entries to look at, as a fragment of their own; None behind the last one of a complete fragment.
+    """The next entries to examine, as a fragment; None after the last entry of the complete fragments.
 
     Args:
-        metadata: The ledger's.
-        entry_id: All before it were looked at.
-        most: How many entries at once.
+        metadata: The ledger's metadata.
+        entry_id: All entries before this one were examined.
+        most: Maximum number of entries.
     """
     for fragment in complete_fragments(metadata):
         if entry_id <= fragment.last_entry_id:
