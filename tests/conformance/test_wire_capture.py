@@ -17,6 +17,10 @@ from typing import Any
 
 import pytest
 
+from bookgate.ledger.digest import digest_for
+from bookgate.ledger.entry import encode_entry
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.metadata import DigestType
 from bookgate.ledger.wire import messages, v2, v3
 from bookgate.ledger.wire.messages import Response
 from tests.conformance.golden import rows
@@ -25,6 +29,8 @@ from tests.integration.bookie.in_process import entry_address, running_bookie
 
 Row = dict[str, Any]
 _V3_FIRST_BYTE = 0x0A
+_KEY = b"the key of the twins"
+_DIGEST = digest_for(DigestType.CRC32C, b"")
 
 
 def steps() -> Iterator[tuple[str, list[Row]]]:
@@ -76,11 +82,54 @@ class Replay:
         return self._clients[number]
 
 
+class Twins:
+    """For each ledger of the recording two of the same lower half in other scopes, with a key of their own."""
+
+    def __init__(self, client: EntryClient) -> None:
+        self._client = client
+        frames = [bytes.fromhex(row["frame"])[4:] for _, step in steps() for row in step if row["dir"] == "c2b"]
+        lows = {number for frame in frames if (number := ledger_of(frame)) is not None}
+        self.numbers = [LedgerId(scope_id, low).number for low in sorted(lows) for scope_id in (1, -1)]
+
+    def write(self) -> None:
+        """Fenced, so that a mixed-up fence would show as well."""
+        for number in self.numbers:
+            for entry_id in range(3):
+                add = messages.AddRequest(1, number, entry_id, _KEY, self._packet(number, entry_id), recovery=True)
+                assert self._client.ask(add).status == messages.EOK
+            fence = messages.ReadRequest(2, number, messages.LAST_ENTRY, True, _KEY)
+            assert self._client.ask(fence).status == messages.EOK
+
+    def check(self) -> None:
+        """They are as they were written."""
+        for number in self.numbers:
+            for entry_id in range(3):
+                found = self._client.ask(messages.ReadRequest(3, number, entry_id))
+                assert isinstance(found, messages.ReadResponse)
+                assert found.body == self._packet(number, entry_id)
+
+    @staticmethod
+    def _packet(number: int, entry_id: int) -> bytes:
+        return encode_entry(_DIGEST, number, entry_id, entry_id - 1, 4, b"twin")
+
+
+def ledger_of(packet: bytes) -> int | None:
+    """The ledger that a recorded request is about."""
+    read = v3.decode_request if packet[0] == _V3_FIRST_BYTE else v2.decode_request
+    number = getattr(read(packet), "ledger_id", None)
+    return number if isinstance(number, int) and number >= 0 else None
+
+
 @pytest.mark.asyncio
-async def test_our_answers_are_those_of_the_java_bookie(tmp_path: Path) -> None:
+@pytest.mark.parametrize("scoped", [False, True], ids=["", "beside ledgers with a scope"])
+async def test_our_answers_are_those_of_the_java_bookie(tmp_path: Path, scoped: bool) -> None:
     def compare(address: str) -> int:
         count = 0
         with contextlib.ExitStack() as stack:
+            twins = Twins(stack.enter_context(EntryClient(address)))
+            if scoped:
+                assert len(twins.numbers) > 10
+                twins.write()
             replay = Replay(address, stack)
             for name, step in steps():
                 expected = [bytes.fromhex(row["frame"])[4:] for row in step if row["dir"] == "b2c"]
@@ -88,6 +137,8 @@ async def test_our_answers_are_those_of_the_java_bookie(tmp_path: Path) -> None:
                 wanted, got = (sorted(map(comparable, packets), key=repr) for packets in (expected, answers))
                 assert got == wanted, f"{name}: {[decoded(packet) for packet in answers]}"
                 count += len(answers)
+            if scoped:
+                twins.check()
         return count
 
     async with running_bookie(tmp_path) as server:
