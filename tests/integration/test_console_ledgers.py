@@ -153,6 +153,17 @@ def test_the_total_stands_beside_the_page(page: Page, origin: str) -> None:
     expect(page.locator(".total")).to_have_text("")
 
 
+def test_the_address_of_a_ledger_names_its_scope(page: Page, origin: str) -> None:
+    """Ledger 0 is open in scope 0 and closed in scope 3."""
+    for query, name, state in (("", "0", "open"), ("?scope=3", f"{3:016x}{0:016x}", "closed")):
+        page.goto(f"{origin}/#/ledgers{query}")
+        rows(page).first.get_by_role("link").first.click()
+        expect(page.get_by_role("heading", level=1)).to_have_text(f"Ledger {name}")
+        expect(page.locator("main")).to_contain_text(re.compile(state, re.IGNORECASE))
+        page.reload()
+        expect(page.get_by_role("heading", level=1)).to_have_text(f"Ledger {name}")
+
+
 def test_a_search_that_was_stopped_goes_on(page: Page, origin: str) -> None:
     held: list[Route] = []
 

@@ -5,7 +5,7 @@ import { carryOut, confirm } from "./dialogs.js";
 import { facts, h, panel, replace, table } from "./dom.js";
 import { entriesPanel } from "./entries.js";
 import { ago, bytes, count, moment } from "./format.js";
-import { answersText, ledgerChip, lossText, repairChip } from "./words.js";
+import { answersText, ledgerChip, lossText, repairChip, ledgerName } from "./words.js";
 
 const FRAGMENTS_SHOWN = 100;
 
@@ -38,7 +38,7 @@ async function load(root, context) {
     h(
       "div",
       { class: "title" },
-      h("h1", null, "Ledger ", h("span", { class: "mono" }, ledger.ledgerId)),
+      h("h1", null, "Ledger ", h("span", { class: "mono" }, ledgerName(ledger))),
       ledgerChip(ledger.state),
       repair && !repair.problem ? repairChip({ ...repair, unrecoverable: repair.loss !== null }) : null,
       h("span", { class: "grow" }),
@@ -57,7 +57,7 @@ async function load(root, context) {
 
 async function recover(ledger, id, context) {
   const text = "It is taken from its writer, if there still is one: every further append fails. Its end is found, made durable, and the ledger is closed.";
-  const sure = await confirm(`Recover ledger ${ledger.ledgerId}`, text, "Recover and close", { word: ledger.ledgerId, danger: true });
+  const sure = await confirm(`Recover ledger ${ledgerName(ledger)}`, text, "Recover and close", { word: ledgerName(ledger), danger: true });
   if (sure && (await carryOut(context.cluster()?.server.changes, "PUT", "/console/ledger/recover", id))) {
     window.dispatchEvent(new HashChangeEvent("hashchange"));
   }
@@ -65,7 +65,7 @@ async function recover(ledger, id, context) {
 
 async function remove(ledger, id, context) {
   const text = `Its metadata goes at once, and its entries with the bookies' next garbage collection. There is no way back.`;
-  const sure = await confirm(`Delete ledger ${ledger.ledgerId}`, text, "Delete for good", { word: ledger.ledgerId, danger: true });
+  const sure = await confirm(`Delete ledger ${ledgerName(ledger)}`, text, "Delete for good", { word: ledgerName(ledger), danger: true });
   if (sure && (await carryOut(context.cluster()?.server.changes, "DELETE", "/ledger/delete", id))) location.hash = "#/ledgers";
 }
 

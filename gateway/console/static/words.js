@@ -83,6 +83,13 @@ export function ledgerHref(ledgerId, scopeId) {
   return scopeId && scopeId !== "0" ? `#/ledger/${ledgerId}?scope=${scopeId}` : `#/ledger/${ledgerId}`;
 }
 
+/** A ledger's id, or with a scope its qualified name: a ledger of the same id without one is another. */
+export function ledgerName({ ledgerId, ledgerScopeId }) {
+  if (!ledgerScopeId || ledgerScopeId === "0") return ledgerId;
+  const half = (number) => BigInt.asUintN(64, BigInt(number)).toString(16).padStart(16, "0");
+  return half(ledgerScopeId) + half(ledgerId);
+}
+
 export function customMetadata(pairs, total) {
   return [
     pairs.map(({ key, value, encoding, size }) =>
