@@ -280,6 +280,28 @@ async def test_without_an_index_an_audit_lists_all_ledgers(
         assert await marked(clients) == dict.fromkeys(range(5, 8), (LOST,))
 
 
+async def test_an_audit_that_fails_is_begun_again_until_all_marks_are_stored(
+    here: LedgerManagerFactory, clients: LedgerManagerFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """AR6. Nothing else happens that would make anybody think of the bookie again."""
+    await written(clients, range(40), ON_LOST)
+    mark, marked_so_far = here.replication_metadata.mark, 0
+
+    async def failing(ledger_id: int, replicas: Sequence[str], ctime_ms: int | None = None) -> None:
+        nonlocal marked_so_far
+        marked_so_far += 1
+        if marked_so_far == 20:
+            raise MetaStoreException("out of reach")
+        await mark(ledger_id, replicas, ctime_ms)
+
+    monkeypatch.setattr(here.replication_metadata, "mark", failing)
+    async with in_office(here) as auditor:
+        await clients.replication_metadata.set_lost_bookie_delay(0)
+        await until(lambda: auditor.statistics.audits)
+        assert auditor.statistics.audits_failed == 1
+        assert await marked(clients) == dict.fromkeys(range(40), (LOST,))
+
+
 async def test_an_index_that_is_not_complete_answers_nothing(
     here: LedgerManagerFactory, clients: LedgerManagerFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import random
 from collections.abc import AsyncIterator, Iterator
@@ -20,8 +19,9 @@ from bookgate.bookie.replication.checks.scrub import ScrubOptions
 from bookgate.bookie.replication.copies.bookies import Bookies
 from bookgate.bookie.replication.copies.budget import Limits
 from bookgate.bookie.replication.repairs.tools import WorkerTools
+from bookgate.ledger.errors import MetaStoreException
 from bookgate.ledger.ledger_id import LedgerId
-from bookgate.ledger.metadata import LedgerMetadata
+from bookgate.ledger.metadata import Fragment, LedgerMetadata
 from bookgate.ledger.metadata_store import LedgerManagerFactory
 from bookgate.ledger.replication import PeriodicCheck
 from bookgate.ledger.replication_control import begin_draining
@@ -139,23 +139,48 @@ async def test_nothing_moves_while_a_bookie_is_missed_or_to_be_emptied(cluster: 
 
 
 async def test_a_ledger_that_is_open_is_moved_as_far_as_it_is_complete(cluster: ForkedCluster, tmp_path: Path) -> None:
-    """Its last fragment belongs to its writer, who goes on undisturbed."""
+    """AR26. Its last fragment belongs to its writer, who goes on undisturbed."""
     async with metadata_of(cluster) as factory, await cluster.client() as client:
         ledger = await written(client, 5, 3, 3, 2, close=False)
-        config = racks(tmp_path, ledger.metadata.fragments[0].ensemble)
+        ensemble = ledger.metadata.fragments[0].ensemble
+        config = racks(tmp_path, ensemble)
         async with checking(factory, config) as made:
             await until(lambda: made.statistics.checks)
-        assert await marked(factory) == {}
-        number = ledger.ledger_id.low
-        await factory.replication_metadata.mark(number, (), 1)
+        assert await marked(factory) == {}, "nothing of it is complete"
+        record = await factory.ledger_manager.read(ledger.ledger_id)
+        await factory.ledger_manager.write(ledger.ledger_id, record.metadata.with_ensemble(5, ensemble), record.version)
+        await ledger.append(b"entry")
+        await factory.replication_metadata.set_check_time(PeriodicCheck.PLACEMENT_POLICY, 1)
         running = auto_recovery(factory, config)
         await running.start()
         try:
-            async with asyncio.timeout(60):
-                while await marked(factory):  # noqa: ASYNC110 - polled
-                    await asyncio.sleep(0.05)
+            await until(lambda: running.worker.statistics.ledgers_repaired)
         finally:
             await running.stop()
-        assert (await metadata(factory, ledger.ledger_id)).fragments == ledger.metadata.fragments
+        complete, last = (await metadata(factory, ledger.ledger_id)).fragments
+        assert sum(name not in ensemble for name in complete.ensemble) == 1
+        assert last == Fragment(5, ensemble)
+        assert running.copied_entries == 5
         await ledger.append(b"entry")
-        await ledger.close()
+
+
+async def test_a_listing_that_fails_ends_one_check_and_not_the_checks(
+    cluster: ForkedCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """AR28."""
+    async with metadata_of(cluster) as factory, await cluster.client() as client:
+        ledger = await written(client, 5, 3, 3, 2)
+        listed, failures = factory.ledger_manager.ledger_ranges, 0
+
+        def failing(*arguments: Any, **named: Any) -> Any:
+            nonlocal failures
+            failures += 1
+            if failures <= 2:
+                raise MetaStoreException("out of reach")
+            return listed(*arguments, **named)
+
+        monkeypatch.setattr(factory.ledger_manager, "ledger_ranges", failing)
+        async with checking(factory, racks(tmp_path, ledger.metadata.fragments[0].ensemble)) as made:
+            await until(lambda: made.statistics.checks)
+            assert made.statistics.checks_failed == 2
+        assert await marked(factory) == {ledger.ledger_id.low: ()}

@@ -219,7 +219,11 @@ async def test_a_bookie_that_an_unbounded_ledger_names_keeps_its_cookie(cluster:
         written_there = create_unbounded(LedgerMetadata.new(("bookie-0", "bookie-1", old), 3, 2))
         ledger = await factory.ledger_manager.create(None, written_there)
         await lost(cluster, factory, old)
-        assert (await answer(cluster, "replace", old, new))["cookie_removed"] is False
+        left = await incomplete(cluster, "replace", old, new, "--grace", "0.2")
+        assert left["cookie_removed"] is False
+        assert [(each["ledger_id"], each["state"]) for each in left["left"]] == [
+            (ledger.ledger_id.low, "still written")
+        ]
         assert await find_bookie(factory, old) is not None
         assert (await factory.ledger_manager.read(ledger.ledger_id)).metadata.bookies == {"bookie-0", "bookie-1", old}
         await client.delete_ledger(ledger.ledger_id)

@@ -223,7 +223,7 @@ async def test_a_copy_that_is_good_when_it_is_read_again_is_not_corrupt(
     asked: list[tuple[str, int]] = []
 
     async def said_once(
-        _self: Bookies, bookie_id: str, ledger_id: int, ids: Iterable[int], *_secrets: object
+        _self: Bookies, bookie_id: str, ledger_id: int, ids: Iterable[int], *_secrets: object, unbounded: bool
     ) -> BitMap64:
         found = BitMap64() if (bookie_id, ledger_id) in asked else BitMap64(ids)
         asked.append((bookie_id, ledger_id))

@@ -154,6 +154,37 @@ async def test_lost_bookies_are_replaced(
         assert repairs.worker.statistics.ledgers_repaired == losses
 
 
+async def test_as_many_ledgers_are_repaired_at_once_as_there_are_tasks(
+    cluster: ForkedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """AR19. None ends before three have begun, and a fourth begins when one of them has ended only."""
+    tasks, run = 3, LedgerRepair.run
+    under_way = most = 0
+    all_begun = asyncio.Event()
+
+    async def counted(self: LedgerRepair, *arguments: Any, **more: Any) -> Any:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        if under_way == tasks:
+            all_begun.set()
+        await all_begun.wait()
+        try:
+            return await run(self, *arguments, **more)
+        finally:
+            under_way -= 1
+
+    monkeypatch.setattr(LedgerRepair, "run", counted)
+    async with repairing(cluster, tasks=tasks) as repairs, await cluster.client() as client:
+        ledgers = [await written(client, 5, 4, 2, 2) for _ in range(6)]
+        lost = min(set.intersection(*({*each.metadata.fragments[0].ensemble} for each in ledgers)))
+        cluster.lose(lost)
+        for each in ledgers:
+            await repairs.mark(each.ledger_id.low, lost)
+        await repairs.until_unmarked(*(each.ledger_id.low for each in ledgers))
+        assert most == tasks
+
+
 async def test_a_bug_in_one_repair_keeps_no_other_ledger_from_its_own(
     cluster: ForkedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

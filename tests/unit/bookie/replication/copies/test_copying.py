@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import count
 from typing import Any, cast
 
@@ -91,6 +92,45 @@ class Source:
 
     async def read_batches(self, first: int, last: int) -> AsyncGenerator[list[Entry], None]:
         yield [Entry(7, number, number - 1, 100, b"x" * self._size) for number in range(first, last + 1)]
+
+
+@pytest.mark.asyncio
+async def test_a_few_pieces_are_under_way_at_once_however_many_there_are() -> None:
+    """AR23: what is read and not stored yet is held in memory."""
+    begun, going_on = asyncio.Semaphore(0), asyncio.Event()
+    under_way: list[int] = []
+
+    class Held(Source):
+        async def read_batches(self, first: int, last: int) -> AsyncGenerator[list[Entry], None]:
+            under_way.append(first)
+            begun.release()
+            await going_on.wait()
+            async for batch in super().read_batches(first, last):
+                assert sum(len(entry.payload) for entry in batch) <= 256 * KIB
+                yield batch
+            under_way.remove(first)
+
+    class Storing:
+        async def add_copies(self, *_arguments: object) -> int:
+            return 0
+
+    async def proceed() -> None:
+        return
+
+    Held.metadata = replace(Source.metadata, length=ENTRIES * 16 * KIB)
+    copied = Copied()
+    copier = Copier(cast("Bookies", Storing()), WorkerBudget(Limits(), 0.0), copied)
+    copying_all = asyncio.ensure_future(
+        copier.copy(Held(16 * KIB), SECRETS, BitMap64(range(ENTRIES)), ["b1"], "b2", proceed)
+    )
+    for _ in range(8):
+        await begun.acquire()
+    for _ in range(100):
+        await asyncio.sleep(0)  # turns in which another one could begin
+    assert len(under_way) == 8
+    going_on.set()
+    await copying_all
+    assert copied.entries == ENTRIES
 
 
 class Charged(WorkerBudget):

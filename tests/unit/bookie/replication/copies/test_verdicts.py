@@ -92,6 +92,18 @@ def test_unknown_is_neither_missing_nor_whole() -> None:
     assert not findings.whole
 
 
+def test_the_only_entry_of_a_last_fragment_without_a_copy_is_unrecoverable() -> None:
+    """AR2: the ledger is closed at that entry, so it was there, although every bookie lives and denies it."""
+    closed = ledger((0, 9), 9)
+    copies = whole(closed)
+    for name, state in copies.items():
+        assert isinstance(state, Holding)
+        copies[name] = Holding(state.entries - BitMap64([9]))
+    findings = found(copies, closed)
+    assert list(findings.unrecoverable) == [9]
+    assert not findings.whole
+
+
 def test_an_entry_without_any_copy_is_unrecoverable() -> None:
     one = ledger((0,), 3, (3, 1))
     findings = found({**whole(one), "b:1": Lost()}, one)
