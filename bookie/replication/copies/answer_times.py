@@ -1,9 +1,9 @@
-"""Whether a bookie answers so much slower than it can that somebody else must be waiting, too. Pure.
+"""Detects bookies that respond so much slower than they can that clients must be waiting too. Pure.
 
-For each bookie, operation and size class of what was read or stored the least time of an answer in the last minutes is
-kept: that is how fast the bookie is when it has nothing else to do. Some answers in a row that each take many times as
-long, and longer than anybody would mind, are a *rising latency*: those of the cluster's clients rise with them. One
-slow answer says nothing: a collection of garbage, or a journal that was just being synced.
+For each bookie, operation and size class, the shortest response time of the last minutes is kept: the speed of the
+bookie when it is idle. Several consecutive responses that each take many times as long, and longer than a noticeable
+minimum, are a *rising latency*: the latencies of the cluster's clients rise as well. A single slow response proves
+nothing: its cause may be a run of Python's garbage collector, or a sync of the journal.
 
 Times come from the caller, in seconds of one clock. Source: docs/protocol/auto-recovery.md#budget (R15).
 """
@@ -15,14 +15,14 @@ from dataclasses import dataclass
 
 _TIMES_THE_LEAST = 8
 _LEAST_SECONDS = 0.05
-"""Answers below are never slow."""
+"""Responses faster than this are never slow."""
 _IN_A_ROW = 3
 _KEPT_SECONDS = 300.0
-"""The least time is that of one to two of these."""
+"""The shortest time covers one to two periods of this length."""
 
 
 class Asked(enum.Enum):
-    """What a bookie was asked for."""
+    """The operation that was requested."""
 
     READ = enum.auto()
     STORE = enum.auto()
@@ -34,17 +34,17 @@ class _Class:
     least: float
     least_before: float
     slow: int = 0
-    """Answers in a row."""
+    """Number of consecutive slow responses."""
 
 
 class AnswerTimes:
-    """Of the bookies that one worker asks."""
+    """The response times of the bookies that one worker uses."""
 
     def __init__(self) -> None:
         self._classes: dict[tuple[str, Asked, int], _Class] = {}
 
     def is_rising(self, bookie_id: str, asked: Asked, size: int, seconds: float, now: float) -> bool:
-        """Takes in an answer of so many bytes; whether it, with those before it, shows a rising latency."""
+        """Records a response of `size` bytes; returns whether it, with earlier ones, shows a rising latency."""
         key = bookie_id, asked, size.bit_length()
         seen = self._classes.get(key)
         if seen is None:

@@ -1,4 +1,4 @@
-"""What the bookies of a ledger have answered, in words: why it can't be repaired, for people and records."""
+"""Describes the responses of a ledger's bookies in words: why it can't be repaired, for people and records."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bookgate.ledger.metadata import LedgerMetadata
 
 
 def in_words(metadata: LedgerMetadata, copies: Mapping[str, Copies]) -> dict[str, str]:
-    """By bookie: `lost`, `complete`, or how many of the entries that are due at it lack there or are corrupt."""
+    """For each bookie: `lost`, `complete`, or the numbers of its missing and corrupt entries."""
     due: dict[str, BitMap64] = {}
     for fragment in complete_fragments(metadata):
         for index, bookie_id in enumerate(fragment.ensemble):

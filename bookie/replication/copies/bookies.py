@@ -1,11 +1,10 @@
-"""What a worker asks of single bookies: which entries they hold, which of these are
-damaged, to fence a ledger, to take a copy.
+"""A worker's requests to single bookies: list the entries held, find damaged ones, fence a ledger, store copies.
 
-A copy is a recovery add of high priority: it passes a fence, and a bookie that has turned read-only takes it while it
-has room for that. It is acknowledged when it is durable. Source: docs/protocol/auto-recovery.md#copying,
+A copy is a recovery add of high priority: it passes a fence, and a read-only bookie accepts it while it has space
+reserved for this. It is acknowledged when it is durable. Source: docs/protocol/auto-recovery.md#copying,
 docs/protocol/wire.md#get_list_of_entries.
 
-Not its job: which entries, and where to (`verdicts`, `repair`).
+Not its job: choosing entries and targets (`verdicts`, `repair`).
 """
 
 from __future__ import annotations
@@ -52,9 +51,9 @@ from bookgate.thinclient.handles.context import LedgerSecrets, status_error
 _log = logging.getLogger(__name__)
 
 _ASKED_AGAIN_AFTER = 3600.0
-"""Seconds; the bookie may have another storage by then."""
+"""Seconds after which a list is requested again from a bookie without lists: its storage may have changed."""
 _INDEX_PAGE_ENTRIES = 1024
-"""Of BookKeeper's interleaved storage, with pages of 8 KiB."""
+"""Entries in an index page of BookKeeper's interleaved storage, of 8 KiB."""
 _NOTHING_HELD = (Status.ENOLEDGER, Status.ENOENTRY)
 _READS_AT_ONCE = 16
 _TASKS_AT_ONCE = 1000
@@ -65,11 +64,11 @@ _TAKES_NO_COPY = (
 
 
 class _Ledger(NamedTuple):
-    """A ledger as one bookie is asked for it."""
+    """The ledger of requests to one bookie."""
 
     bookie_id: str
     ledger_id: int
-    """Its number."""
+    """The number of the ledger."""
     unbounded: bool
 
     def refused(self, status: int, entry_id: int) -> BKException:
@@ -77,7 +76,7 @@ class _Ledger(NamedTuple):
 
 
 class TargetRefusesException(WriteException):
-    """A bookie that was chosen takes no copies of this ledger; another one may."""
+    """The chosen bookie accepts no copies of this ledger; another one may."""
 
 
 class Bookies:
@@ -89,15 +88,16 @@ class Bookies:
         self._lister_ids: set[str] = set()
         """Bookies that have sent a list."""
         self._silent_until: dict[str, float] = {}
-        """Of each bookie that does not answer for lists: when it is asked for one again."""
+        """For each bookie that does not respond to requests for lists, when to try again."""
 
     async def copies(self, bookie_id: str, ledger_id: int, due: BitMap64, *, unbounded: bool = False) -> Copies:
-        """What a bookie says that it holds of a ledger. Never raises: what can't be said is unknown.
+        """The entries of a ledger that a bookie says it holds. Never raises: if this can't be determined, it is
+        unknown.
 
-        A bookie that can't list a ledger's entries says so, or leaves the request unanswered, as BookKeeper's RocksDB
-        storage does. Of such a one the first and the last of the ids that it is `due` to hold are read, as BookKeeper
-        does, and where one of these is missing all of them. A list may lack an entry that is held; see
-        `left_out_of_lists`. What is due is confirmed, of an unbounded ledger too.
+        A bookie that can't list a ledger's entries says so, or does not respond, like BookKeeper's RocksDB storage.
+        From such a bookie the first and last of the ids that it should hold (`due`) are read, as BookKeeper does, and
+        if one of these is missing, all of them. A list may lack an entry that is held; see `left_out_of_lists`. All
+        entries in `due` are confirmed, also in an unbounded ledger.
         """
         losses = self._pool.losses(bookie_id)
         state = await self._copies(_Ledger(bookie_id, ledger_id, unbounded), due)
@@ -137,13 +137,13 @@ class Bookies:
         try:
             return Holding(held.entries | await self._read(ledger, left_out_of_lists(held.entries, due)))
         except DataUnknownException:
-            # It lists what it has and says of the rest that it may have lost it: as where it can't list anything.
+            # It lists its entries and reports that others may be lost: treated like a bookie without lists.
             return Holding(held.entries, limbo=True)
         except BKException as error:
             return Unknown(str(error))
 
     async def _list(self, ledger: _Ledger) -> Response | None:
-        """None if there was no answer in time."""
+        """The response to a request for a list; None if it did not arrive in time."""
         request = ListEntriesRequest(self._pool.next_txn_id(), ledger.ledger_id)
         try:
             return await self._request(ledger.bookie_id, Operation.GET_LIST_OF_ENTRIES_OF_LEDGER, request)
@@ -151,9 +151,9 @@ class Bookies:
             return None
 
     async def _leaves_lists_unanswered(self, ledger: _Ledger, due: BitMap64) -> bool:
-        """Whether a bookie that has not answered for a list never will: it answers a read, and a second list not.
+        """Whether a bookie without a response to a list has no lists: it responds to a read, but not to a second list.
 
-        One that has ever sent a list is slow: by its first and last entry alone it might pass for whole.
+        A bookie that has ever sent a list is only slow; judged by its first and last entry it might seem complete.
         """
         bookie_id = ledger.bookie_id
         if bookie_id in self._lister_ids:
@@ -176,7 +176,7 @@ class Bookies:
         return Holding(due)
 
     async def _read(self, ledger: _Ledger, ids: Iterable[int]) -> BitMap64:
-        """Which of the ids it has. Raises BKException unless it says yes or no to each."""
+        """The ids that the bookie holds. Raises BKException unless it says yes or no to each."""
         held, room = BitMap64(), asyncio.Semaphore(_READS_AT_ONCE)
 
         async def read(entry_id: int) -> None:
@@ -191,16 +191,16 @@ class Bookies:
         return held
 
     async def _ask_for(self, ledger: _Ledger, entry_id: int) -> Response:
-        """An entry of a complete fragment, which is confirmed: the bookie of an unbounded ledger may not know that."""
+        """Reads an entry of a complete fragment, telling the bookie of an unbounded ledger that it is confirmed."""
         known_lac = entry_id if ledger.unbounded else None
         request = ReadRequest(self._pool.next_txn_id(), ledger.ledger_id, entry_id, known_lac=known_lac)
         return await self._request(ledger.bookie_id, Operation.READ_ENTRY, request)
 
     async def entry(self, bookie_id: str, ledger_id: int, entry_id: int, secrets: LedgerSecrets) -> Entry:
-        """An entry of a complete fragment of an unbounded ledger, as one bookie has it.
+        """Reads one bookie's copy of an entry of a complete fragment of an unbounded ledger.
 
         Raises:
-            BKException: The bookie has no good copy, or did not say.
+            BKException: The bookie has no good copy, or did not respond.
         """
         ledger = _Ledger(bookie_id, ledger_id, unbounded=True)
         response = await self._ask_for(ledger, entry_id)
@@ -211,10 +211,10 @@ class Bookies:
     async def damaged(
         self, bookie_id: str, ledger_id: int, ids: Iterable[int], secrets: LedgerSecrets, *, unbounded: bool = False
     ) -> BitMap64:
-        """Which of the ids it stores damaged: the digest is wrong, or it says that it can't read its disk.
+        """The ids whose copy is damaged: the digest is wrong, or the bookie says that it can't read its disk.
 
         Raises:
-            BKException: Of one it can't be said; no answer, overload and limbo say nothing.
+            BKException: An id can't be determined; no response, overload and limbo prove nothing.
         """
         found, room = BitMap64(), asyncio.Semaphore(_READS_AT_ONCE)
         ledger = _Ledger(bookie_id, ledger_id, unbounded)
@@ -238,26 +238,27 @@ class Bookies:
         return found
 
     async def fence(self, bookie_id: str, ledger_id: int, secrets: LedgerSecrets, *, behind: int) -> None:
-        """Makes the bookie take no add of a writer for a ledger, be it one that it has not heard of (R9).
+        """Makes the bookie reject adds of the ledger's writer, even if it does not know the ledger (R9).
 
         A bookie fences first and then looks for the entry, so one with the right master key has fenced a ledger in
-        limbo too. With a wrong one it says the same, and takes neither copies nor what the ledger's writer adds.
+        limbo too. With a wrong key it responds in the same way, and accepts neither copies nor adds of the ledger's
+        writer.
 
         Args:
-            bookie_id: Who is asked.
-            ledger_id: The ledger.
-            secrets: Of the ledger.
-            behind: Its last entry. One behind it is asked for, which nobody has to hold: a damaged copy answers EIO,
-                which does not tell whether the fence holds.
+            bookie_id: The bookie.
+            ledger_id: The number of the ledger.
+            secrets: The secrets of the ledger.
+            behind: Its last entry. The request reads the entry after it, which no bookie should hold: a damaged copy
+                would give EIO, which leaves unclear whether the fence holds.
 
         Raises:
-            TargetRefusesException: The bookie will not take copies of this ledger.
-            BKException: It is not fenced for certain.
+            TargetRefusesException: The bookie does not accept copies of this ledger.
+            BKException: It is not certain that the ledger is fenced.
         """
         request = ReadRequest(self._pool.next_txn_id(), ledger_id, behind + 1, True, secrets.master_key)
         response = await self._request(bookie_id, Operation.READ_ENTRY, request)
         status = response.status
-        # ENOTCONFIRMED: of an unbounded ledger a bookie does not say whether there is an entry behind the last one.
+        # ENOTCONFIRMED: in an unbounded ledger a bookie does not tell whether an entry after the last one exists.
         if status in (Status.EOK, *_NOTHING_HELD, Status.EUNKNOWNLEDGERSTATE, Status.ENOTCONFIRMED):
             return
         if status in _REFUSALS:
@@ -266,46 +267,46 @@ class Bookies:
         raise status_error(status, bookie_id, LedgerId.of_number(ledger_id), what, ReadException)
 
     async def bring_to_term(self, bookie_id: str, ledger_id: int, term: int, secrets: LedgerSecrets) -> None:
-        """Makes the bookie take nothing of clients of an unbounded ledger whose terms are over, be it a late add.
+        """Makes the bookie reject requests of earlier terms of an unbounded ledger, including late adds.
 
-        The fence of ordinary ledgers does not keep out a client that takes the ledger over, as its adds pass it; and a
-        value of an older term is another one.
+        The fence of ordinary ledgers does not stop a client that takes the ledger over, because its adds pass the
+        fence; and an entry of an earlier term may have another value.
 
         Args:
-            bookie_id: Who is asked.
-            ledger_id: The ledger.
-            term: As its metadata tell.
-            secrets: Of the ledger.
+            bookie_id: The bookie.
+            ledger_id: The number of the ledger.
+            term: The term in its metadata.
+            secrets: The secrets of the ledger.
 
         Raises:
-            TargetRefusesException: The bookie will not take copies of this ledger.
-            BKException: Somebody has taken the ledger over meanwhile, or the bookie is not at the term for certain.
+            TargetRefusesException: The bookie does not accept copies of this ledger.
+            BKException: Another client has taken the ledger over, or it is not certain that the bookie has the term.
         """
         request = ReadRequest(self._pool.next_txn_id(), ledger_id, 0, False, secrets.master_key, term=term)
         status = (await self._request(bookie_id, Operation.READ_ENTRY, request)).status
         if status in _REFUSALS and status != Status.EUNKNOWNLEDGERSTATE:
             raise TargetRefusesException(f"bookie {bookie_id}: {_TAKES_NO_COPY}")
-        # EIO: the term is noted first. EBADREQ: the ledger has entries or is in limbo there, without a term, and the
-        # bookie takes nothing that has one.
+        # EIO: the term is recorded first. EBADREQ: the ledger has entries there, or is in limbo, without a term, and
+        # the bookie accepts no request with a term.
         if status not in (Status.EOK, *_NOTHING_HELD, Status.EUNKNOWNLEDGERSTATE, Status.EIO, Status.EBADREQ):
             what = f"the read at term {term} before a repair"
             raise status_error(status, bookie_id, LedgerId.of_number(ledger_id), what, ReadException)
 
     async def add_copies(self, bookie_id: str, ledger_id: int, entries: Sequence[Entry], secrets: LedgerSecrets) -> int:
-        """Stores copies of a ledger's entries durably; they are the entries as they were written, byte for byte.
+        """Stores copies of a ledger's entries durably, byte for byte as they were written.
 
         Args:
-            bookie_id: Who stores them.
-            ledger_id: The ledger's number, which entries do not tell.
-            entries: At least one.
-            secrets: Of the ledger.
+            bookie_id: The bookie that stores them.
+            ledger_id: The ledger's number, which entries do not contain.
+            entries: The entries, at least one.
+            secrets: The secrets of the ledger.
 
         Returns:
             The size of the packets in bytes.
 
         Raises:
-            TargetRefusesException: The bookie will not take copies of this ledger.
-            BKException: Not all copies are stored for certain.
+            TargetRefusesException: The bookie does not accept copies of this ledger.
+            BKException: It is not certain that all copies are stored.
         """
         size, loop = 0, asyncio.get_running_loop()
         connection = self._pool.connection(bookie_id, ledger_id)
@@ -334,11 +335,11 @@ class Bookies:
 
 
 class _Answers:
-    """Of a group of adds, which has neither a task nor a future for each."""
+    """The responses to a group of adds, without a task or a future for each."""
 
     def __init__(self, all_stored: asyncio.Future[tuple[int, int] | None], count: int) -> None:
         self.all_stored = all_stored
-        """None once all are stored, or the id and the status of the first that is not."""
+        """A future: None once all are stored, or the id and status of the first that is not."""
         self._left = count
 
     def take(self, entry_id: int, response: Response | None, error: BKException | None) -> None:
@@ -355,7 +356,7 @@ class _Answers:
 
 
 async def all_of(work: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Runs all side by side; when one fails the others end, too, and its error is raised."""
+    """Runs all concurrently; if one fails, the others are cancelled and its error is raised."""
     tasks = [asyncio.ensure_future(each) for each in work]
     try:
         await asyncio.gather(*tasks)
@@ -369,7 +370,7 @@ async def all_of(work: Iterable[Coroutine[Any, Any, None]]) -> None:
 def left_out_of_lists(listed: BitMap64, due: BitMap64) -> list[int]:
     """Ids that a bookie may hold although its list lacks them, so that only a read can tell.
 
-    BookKeeper's interleaved storage leaves the last entry of a ledger out where its id is the first of an index page.
+    BookKeeper's interleaved storage leaves out the last entry of a ledger if its id is the first of an index page.
     Source: docs/protocol/auto-recovery.md#worker.
     """
     last = listed.max() if listed else -1

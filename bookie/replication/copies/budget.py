@@ -1,11 +1,11 @@
-"""How fast a worker may copy: buckets of bytes that fill at a rate, and that overload empties.
+"""A worker's rate limit: token buckets of bytes, whose rates fall under overload.
 
-A worker has a bucket of its own and one for each bookie that it reads from or copies to; each read and each copy costs
-its bytes in both, those of a small entry more (`cost_of`). A limit that holds for a bookie or for the whole cluster,
-whoever works, is divided among the workers by what they work on: each has the share of it that its locks are of all
-locks. The rate is halved when a bookie that is read from or stored to says that it has too many requests, does not
-answer in time, or is slow: very slow once, or several times in a row much slower than it can be (`answer_times`). It
-grows back by a tenth a second. Entries with one copy left have a bucket besides, which is neither shared nor halved.
+A worker has one bucket for itself and one for each bookie that it reads from or copies to; each read and each copy
+takes its bytes from both, for small entries more than that (`cost_of`). A limit for a bookie or for the whole cluster
+is divided among all workers: each has a share in proportion to its locks. The rate is halved when a bookie says that it
+has too many requests, does not respond in time, or is slow: very slow once, or several times in a row much slower than
+it can be (`answer_times`). It grows back by a tenth per second. Entries with one copy left have an additional bucket,
+which is neither shared nor halved.
 
 Pure: times come from the caller, in seconds of one clock. Source: docs/protocol/auto-recovery.md#budget (R15).
 """
@@ -19,31 +19,31 @@ from bookgate.bookie.replication.copies.answer_times import AnswerTimes, Asked
 from bookgate.ledger.errors import BKException, TimeoutException, TooManyRequestsException
 
 LEAST_ENTRY_BYTES = 4096
-"""What a copy costs at least, however small the entry: to read, check and store it costs the processors as much as some
-4 KiB of a large one do (some 17 µs an entry and 3.7 µs a KiB, as measured in a worker). By their bytes alone small
-entries would be copied at a rate that leaves the bookies no time for anybody else."""
+"""Minimum cost of a copy in bytes, however small the entry: reading, checking and storing it takes as much CPU as about
+4 KiB of a large one (17 µs per entry and 3.7 µs per KiB, measured in a worker). Counted by their bytes only, small
+entries would be copied at a rate that leaves the bookies no time for clients."""
 SLOW_ANSWER_SECONDS = 0.5
-"""A bookie that takes longer to read, or to store a group of copies, has too much to do."""
+"""A bookie that takes longer to read, or to store a group of copies, is overloaded."""
 _LEAST_SHARE, _LEAST_SHARE_OF_SLOW = 1 / 64, 1 / 8
-"""What is left of a rate at least: when bookies refuse or can't be heard of, and when they are only slower than they
-can be, which they may be for months: ledgers must not go without their copies for that."""
+"""Minimum share of a rate: when bookies reject requests or do not respond, and when they are only slower than they can
+be. The latter may last for months, and must not prevent repairs."""
 _GROWTH_A_SECOND = 0.1
 _BURST_SECONDS = 0.02
 _HALVED_AGAIN_SECONDS = 0.25
-"""What was sent before a rate was halved says nothing of the new rate."""
+"""Seconds after a halving in which slow responses do not halve the rate again: their requests preceded it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bytes a second that are read and stored; 0 for no bound."""
+    """Limits of bytes read and stored per second; 0 for no limit."""
 
     worker: float = 0.0
-    """By one worker."""
+    """Limit of one worker."""
     bookie: float = 0.0
-    """At one bookie, by all workers."""
+    """Limit at one bookie, for all workers together."""
     last_copies: float = 0.0
-    """By one worker of entries that have one copy left, whatever the others are and overload makes of them; 0 for
-    nothing beyond these."""
+    """Additional limit of one worker for entries with one copy left, independent of the others and of overload; 0 for
+    none."""
 
 
 def cost_of(sizes: Iterable[int]) -> int:
@@ -52,7 +52,7 @@ def cost_of(sizes: Iterable[int]) -> int:
 
 
 class ByteBudget:
-    """One bucket. `bytes_a_second` is the full rate; 0 for no bound."""
+    """One bucket. `bytes_a_second` is the full rate; 0 for no limit."""
 
     def __init__(self, bytes_a_second: float, now: float) -> None:
         self._full_rate = bytes_a_second
@@ -63,11 +63,11 @@ class ByteBudget:
 
     @property
     def rate(self) -> float:
-        """Bytes a second that are granted now."""
+        """The current rate in bytes per second."""
         return self._rate
 
     def refill_at(self, bytes_a_second: float) -> None:
-        """Sets the full rate; a rate that overload has lowered stays as low."""
+        """Sets the full rate; a rate lowered by overload stays low."""
         if bytes_a_second == self._full_rate:
             return
         unbounded = self._full_rate <= 0 or bytes_a_second <= 0
@@ -75,14 +75,14 @@ class ByteBudget:
         self._full_rate = bytes_a_second
 
     def take(self, size: float, now: float) -> float:
-        """Takes `size` bytes out; returns for how many seconds the caller has to wait before it uses them."""
+        """Takes `size` bytes; returns the seconds for which the caller must wait before it uses them."""
         seconds = self.wait(size, now)
         if self._full_rate > 0:
             self._free_at = self._free_after(size, now)
         return seconds
 
     def wait(self, size: float, now: float) -> float:
-        """For how many seconds whoever takes `size` bytes out now has to wait; takes nothing."""
+        """The seconds for which a caller that takes `size` bytes now must wait; takes nothing."""
         if self._full_rate <= 0:
             return 0.0
         self._grow(now)
@@ -92,7 +92,7 @@ class ByteBudget:
         return max(self._free_at, now - _BURST_SECONDS) + size / self._rate
 
     def overloaded(self, now: float, *, only_slow: bool = False) -> None:
-        """A bookie has too much to do, or is `only_slow`."""
+        """Lowers the rate, because a bookie is overloaded or `only_slow`."""
         self._grow(now)
         if now - self._halved_at < _HALVED_AGAIN_SECONDS:
             return
@@ -114,31 +114,30 @@ class WorkerBudget:
         self._share = 1.0
         self._own = ByteBudget(0.0, now)
         self._last_copies = ByteBudget(limits.last_copies, now)
-        """Never lowered."""
+        """The bucket for last copies; its rate is never lowered."""
         self._bookies: dict[str, ByteBudget] = {}
         self._times = AnswerTimes()
         self._refill()
 
     @property
     def rate(self) -> float:
-        """Bytes a second that are granted to the worker now; 0: without bound."""
+        """The worker's current rate in bytes per second; 0 for no limit."""
         return self._own.rate
 
     def share(self, part: float, cluster: float) -> None:
-        """Sets what the worker may take of the common limits.
+        """Sets the worker's share of the common limits.
 
         Args:
-            part: Its locks, of all locks; above 0 and up to 1.
-            cluster: Bytes a second of all workers together, 0 for no bound.
+            part: The worker's share of all locks; above 0 and up to 1.
+            cluster: Limit of all workers together in bytes per second, 0 for no limit.
         """
         self._share, self._cluster = part, cluster
         self._refill()
 
     def take(self, sizes: Mapping[str, float], now: float, *, last_copies: bool = False) -> float:
-        """Takes bytes out, by bookie; returns for how many seconds the caller has to wait before it uses them.
+        """Takes bytes, by bookie; returns the seconds for which the caller must wait before it uses them.
 
-        Entries that have one copy left (`last_copies`) have a bucket besides, and take from the one that has them wait
-        for less time.
+        Entries with one copy left (`last_copies`) have an additional bucket, and use the one with the shorter wait.
         """
         total = sum(sizes.values())
         buckets = [(self._own, total)]
@@ -151,25 +150,25 @@ class WorkerBudget:
         return max(bucket.take(size, now) for bucket, size in buckets)
 
     def answered(self, bookie_id: str, asked: Asked, size: int, seconds: float, now: float) -> None:
-        """A bookie has read or stored so many bytes, in so many seconds."""
+        """Records that a bookie has read or stored `size` bytes in `seconds`."""
         rising = self._times.is_rising(bookie_id, asked, size, seconds, now)
         if rising or seconds > SLOW_ANSWER_SECONDS:
             self.overloaded(bookie_id, now, only_slow=seconds <= SLOW_ANSWER_SECONDS)
 
     def heard(self, bookie_id: str, size: int, seconds: float, error: BKException | None, now: float) -> None:
-        """Of an answer to a read: so many bytes in so many seconds, or an error."""
+        """Records the response to a read: `size` bytes in `seconds`, or an error."""
         if error is None:
             self.answered(bookie_id, Asked.READ, size, seconds, now)
         else:
             self.failed(bookie_id, error, now)
 
     def failed(self, bookie_id: str, error: BKException, now: float) -> None:
-        """A bookie has not read or stored what it was asked to."""
+        """Records that a bookie has failed to read or store."""
         if isinstance(error, TooManyRequestsException | TimeoutException):
             self.overloaded(bookie_id, now)
 
     def overloaded(self, bookie_id: str, now: float, *, only_slow: bool = False) -> None:
-        """The bookie has too much to do, or is `only_slow`."""
+        """Lowers the rates, because the bookie is overloaded or `only_slow`."""
         self._own.overloaded(now, only_slow=only_slow)
         if self._limits.bookie > 0:
             self._bucket(bookie_id, now).overloaded(now, only_slow=only_slow)

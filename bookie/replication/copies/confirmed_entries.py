@@ -1,11 +1,11 @@
 """Reads what is to be copied of an unbounded ledger: entries of its complete fragments, one by one.
 
-Such an entry is on its whole write set, and is confirmed. Its bookies may not know that: the last adds confirmed that
-would tell them came with later entries, which are elsewhere. So each request tells up to where the reader knows (field
-`lastAddConfirmed`). Any bookie that is due to hold the entry may answer; the next one is asked if it fails. Source:
-docs/protocol/unbounded-ledgers.md#auto-recovery.
+Such an entry is on its whole write set, and is confirmed. Its bookies may not know that it is confirmed, because this
+is shown by later entries, which may be on other bookies. So each request has the confirmed entry id that the reader
+knows (field `lastAddConfirmed`). Any bookie that should hold the entry may serve it; if one fails, the next is tried.
+Source: docs/protocol/unbounded-ledgers.md#auto-recovery.
 
-Not its job: which entries, storing them (`copying`).
+Not its job: choosing entries, storing them (`copying`).
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from bookgate.thinclient.handles.context import LedgerSecrets
 _READS_AT_ONCE = 8
 
 Heard = Callable[[str, int, float, BKException | None, float], None]
-"""Told of each answer: the bookie, payload bytes, seconds, the error if it is one, and the time."""
+"""Called for each response: the bookie, payload bytes, seconds, the error if it failed, and the time."""
 
 
 class ConfirmedEntries:
-    """Of one fragment. It reads as a handle does."""
+    """Reads one fragment, with the interface of a read handle."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class ConfirmedEntries:
         secrets: LedgerSecrets,
         heard: Heard,
     ) -> None:
-        """`sources` are the bookies to ask: those that have said what they hold."""
+        """`sources` are the bookies to read from: those that have responded with their entries."""
         self._bookies = bookies
         self._record = record
         self._fragment = fragment
@@ -57,7 +57,7 @@ class ConfirmedEntries:
         return self._record.metadata
 
     async def read_batches(self, first: int, last: int) -> AsyncGenerator[Sequence[Entry]]:
-        """Entries of the fragment, in order.
+        """Yields entries of the fragment in order.
 
         Raises:
             BKException: No bookie has a good copy of one of them.

@@ -1,10 +1,10 @@
-"""Copies entries of one ledger to a bookie: reads them like any reader, and stores them as they were written.
+"""Copies entries of one ledger to a bookie: reads them like any reader, and stores the packets unchanged.
 
 Entries are read in pieces, several concurrently, each with few enough entries to hold about 256 KiB. An entry that was
-read has a matching digest; the same packet is stored byte for byte, so its last add confirmed is its writer's (R1).
+read has a matching digest; the same packet is stored byte for byte, with the last add confirmed of its writer (R1).
 Source: docs/protocol/auto-recovery.md#copying.
 
-Not its job: which entries, whether the metadata may name the bookie afterwards (`repair`).
+Not its job: choosing entries, whether the metadata may name the bookie afterwards (`repair`).
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ from bookgate.thinclient.handles.context import LedgerSecrets
 
 _PIECES_AT_ONCE = 8
 _PIECE_BYTES = 256 * 1024
-"""A bookie reads a piece in one go, and whoever adds there meanwhile waits: with a mebibyte a piece, adds beside a
-repair had twice the p99 of adds without."""
+"""A bookie reads a piece at once, and adds wait meanwhile: with pieces of 1 MiB, the p99 of adds during a repair was
+twice that without one."""
 _PIECE_ENTRIES = 256
 _GROUP_COST = 128 * 1024
 
 
 class SourceFailedException(ReadException):
-    """An entry can't be read now. The bookie that was to get it has not failed, and keeps what it has got."""
+    """An entry can't be read now. The target has not failed, and keeps the copies that it has received."""
 
 
 @dataclass(slots=True)
 class Copied:
-    """What was done so far, by one repair or by all of a process."""
+    """The copies stored so far, by one repair or by all repairs of a process."""
 
     entries: int = 0
     bytes: int = 0
     of_all: Copied | None = None
-    """What these are counted with."""
+    """The total to which these are also added."""
 
     def add(self, entries: int, size: int) -> None:
-        """Counts what was stored; `size` in bytes."""
+        """Counts stored copies; `size` is in bytes."""
         self.entries += entries
         self.bytes += size
         if self.of_all is not None:
@@ -67,15 +67,15 @@ class Source(Protocol):
     def metadata(self) -> LedgerMetadata: ...
 
     def read_batches(self, first: int, last: int, /) -> AsyncGenerator[Sequence[Entry]]:
-        """Raises BKException where an entry can't be read."""
+        """Yields entries in order. Raises BKException if an entry can't be read."""
         ...
 
 
 class Copier:
-    """Copies within the process's budget."""
+    """Copies entries within the process's budget."""
 
     def __init__(self, bookies: Bookies, budget: WorkerBudget, copied: Copied) -> None:
-        """`copied` counts what was stored."""
+        """`copied` counts the stored copies."""
         self._bookies = bookies
         self._budget = budget
         self._copied = copied
@@ -96,16 +96,16 @@ class Copier:
 
         Args:
             handle: Reads the ledger.
-            secrets: The ledger's.
-            ids: Of complete fragments.
-            sources: The bookies that it reads from; not empty. What is read is charged to them in equal parts.
-            target: A bookie id.
-            proceed: Awaited before each piece and each group; raises where the repair has to end. What is under way
-                ends then, and nothing is begun.
-            last_copies: Some of the entries have no other copy left than the one that is read.
+            secrets: The secrets of the ledger.
+            ids: The entries, which belong to complete fragments.
+            sources: The bookies from which `handle` reads; not empty. Reads are charged to them in equal parts.
+            target: The bookie that stores the copies.
+            proceed: Awaited before each piece and each group; raises if the repair must end. Groups in progress are
+                then completed, and no new ones begun.
+            last_copies: Some of the entries have only the copy that is read.
 
         Raises:
-            TargetRefusesException: The bookie takes no copies of this ledger.
+            TargetRefusesException: The bookie does not accept copies of this ledger.
             SourceFailedException: An entry can't be read now.
             BKException: An entry can't be stored now.
         """
@@ -116,7 +116,7 @@ class Copier:
                 if not stopped:
                     await proceed()
             except BKException as error:
-                # Not raised here: that would cancel the groups beside it.
+                # Not raised here: this would cancel concurrent groups.
                 stopped.append(error)
             return not stopped
 
@@ -141,7 +141,7 @@ class Copier:
     async def _wait_for(
         self, group: Sequence[Entry], sources: Sequence[str], target: str, *, last_copies: bool
     ) -> None:
-        """Until the budget has room for the group."""
+        """Waits until the budget permits the group."""
         cost = cost_of(len(entry.payload) for entry in group)
         read_from = [source for source in sources if source != target] or sources
         sizes = {**dict.fromkeys(read_from, cost / len(read_from)), target: cost}
@@ -171,7 +171,7 @@ async def _read(handle: Source, first: int, last: int) -> AsyncGenerator[Sequenc
 
 
 def groups_of(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
-    """Entries in groups that are sent at once: few enough that they are no burst, by what the budget takes for them."""
+    """Divides entries into groups that are sent at once, small enough by their cost to cause no burst."""
     start = cost = 0
     for position, entry in enumerate(entries):
         more = cost_of((len(entry.payload),))
@@ -184,7 +184,7 @@ def groups_of(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
 
 
 def entries_a_piece(metadata: LedgerMetadata) -> int:
-    """How many entries a piece has, as far as the metadata tell."""
+    """The number of entries in a piece, estimated from the metadata."""
     if not metadata.is_closed or metadata.length <= 0:
         return _PIECE_ENTRIES // 8
     average = max(1, metadata.length // (metadata.last_entry_id + 1))

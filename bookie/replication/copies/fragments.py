@@ -1,4 +1,4 @@
-"""Fragments of a ledger as auto-recovery sees them: which entries each place of an ensemble should hold.
+"""Fragments of a ledger for auto-recovery: the entries that each position of an ensemble should hold.
 
 A fragment is *complete* when its last entry is final: every fragment of a closed ledger, and of any other ledger all
 but the last, which its writer may still extend. Only complete fragments are repaired (R7). In a closed ledger each id
@@ -20,7 +20,7 @@ from bookgate.ledger.metadata import Fragment, LedgerMetadata
 
 @dataclass(frozen=True, slots=True)
 class CompleteFragment:
-    """Entries `first_entry_id` to `last_entry_id` of a ledger; none where the last is below the first."""
+    """Entries `first_entry_id` to `last_entry_id` of a ledger; none if the last is below the first."""
 
     first_entry_id: int
     last_entry_id: int
@@ -28,12 +28,12 @@ class CompleteFragment:
     write_quorum_size: int
 
     def write_set(self, entry_id: int) -> tuple[str, ...]:
-        """The bookies that are due to hold an entry."""
+        """The bookies that should hold an entry."""
         size = len(self.ensemble)
         return tuple(self.ensemble[(entry_id + behind) % size] for behind in range(self.write_quorum_size))
 
     def due(self, index: int) -> BitMap64:
-        """Ids that the bookie at that place of the ensemble is due to hold."""
+        """The ids that the bookie at this position of the ensemble should hold."""
         ids, size, end = BitMap64(), len(self.ensemble), self.last_entry_id + 1
         if end <= self.first_entry_id:
             return ids
@@ -46,7 +46,7 @@ class CompleteFragment:
         return ids
 
     def due_count(self, index: int) -> int:
-        """How many these are."""
+        """The number of ids in `due`."""
         size, count = len(self.ensemble), max(0, self.last_entry_id + 1 - self.first_entry_id)
         rest = range(self.last_entry_id + 1 - count % size, self.last_entry_id + 1)
         held = sum((index - entry_id) % size < self.write_quorum_size for entry_id in rest)
@@ -54,8 +54,9 @@ class CompleteFragment:
 
 
 def due_at(metadata: LedgerMetadata, bookie_ids: Collection[str]) -> tuple[int, int]:
-    """How many entries of complete fragments some bookies are due to hold, each counted once a bookie, and their
-    bytes (`mean_bytes`)."""
+    """The number of entries of complete fragments that these bookies should hold, each counted once per bookie, and
+    their bytes (`mean_bytes`).
+    """
     entries = sum(
         fragment.due_count(index)
         for fragment in complete_fragments(metadata)
@@ -66,14 +67,16 @@ def due_at(metadata: LedgerMetadata, bookie_ids: Collection[str]) -> tuple[int, 
 
 
 def mean_bytes(metadata: LedgerMetadata, entries: int) -> int:
-    """How long so many entries are, by the ledger's length; 0 for one that is not closed: its metadata do not tell."""
+    """The mean size of this number of entries, from the ledger's length; 0 if it is not closed, since the metadata then
+    lack the length.
+    """
     if not metadata.is_closed or metadata.last_entry_id < 0:
         return 0
     return entries * max(0, metadata.length) // (metadata.last_entry_id + 1)
 
 
 def complete_fragments(metadata: LedgerMetadata) -> list[CompleteFragment]:
-    """All fragments of a ledger that nobody extends any more, in order."""
+    """All fragments of a ledger whose last entry is final, in order."""
     starts = [fragment.first_entry_id for fragment in metadata.fragments]
     ends = [start - 1 for start in starts[1:]]
     if metadata.is_closed:
@@ -95,15 +98,15 @@ def with_members_replaced(
     """The metadata after a repair of one fragment.
 
     Args:
-        metadata: As stored now.
+        metadata: The metadata stored now.
         repaired: The fragment as it was when its entries were copied.
-        replacements: By place in the ensemble: the member that is replaced, and the one that takes its place.
+        replacements: By position in the ensemble: the member that is replaced, and its replacement.
 
     Returns:
-        The new metadata; None where they have changed so that the repair does not fit any more: there is no complete
-        fragment of these entries, a place has another member by now, or a bookie would stand twice in the ensemble
-        (R4). Of an unbounded ledger, neighbours on one ensemble are merged: the new member would lack what the
-        fragment has got (R3).
+        The new metadata; None if they have changed so that the repair does not apply any more: there is no complete
+        fragment with these entries, a position has another member now, or a bookie would be in the ensemble twice
+        (R4). In an unbounded ledger, adjacent fragments with the same ensemble are merged: the new member would lack
+        the entries that the fragment has gained (R3).
     """
     first_entry_id = repaired.first_entry_id
     if (first_entry_id, repaired.last_entry_id) not in {
@@ -130,7 +133,7 @@ def _replaced(ensemble: tuple[str, ...], replacements: Mapping[int, tuple[str, s
 
 
 def pieces_of(ids: BitMap64, most: int) -> Iterator[tuple[int, int]]:
-    """Runs of consecutive ids, first and last of each, of at most so many ids."""
+    """Yields first and last of runs of consecutive ids, each of at most `most` ids."""
     first: int | None = None
     last = -1
     for entry_id in ids:

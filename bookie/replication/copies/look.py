@@ -1,8 +1,8 @@
-"""Examines the copies of one ledger: asks each of its bookies what it holds, twice if the answer shows a lack.
+"""Examines the copies of one ledger: asks each bookie which entries it holds, twice if its response shows a lack.
 
-A bookie that lacks an entry that it should hold has to say so in two responses two seconds apart; one response suffices
-for what it holds, and for what is unknown. Both have to be the same process's: one that was started again in between
-is asked once more, since it may have been replaced, and its files changed.
+That a bookie lacks an entry counts only after two responses two seconds apart; one response suffices for entries that
+it holds, and for unknown results. Both must come from the same process: if the bookie was restarted in between, it is
+asked once more, since it may have been replaced, and its files changed.
 
 Source: docs/protocol/auto-recovery.md#verdicts. Not its job: the consequences (`verdicts`).
 """
@@ -19,16 +19,16 @@ from bookgate.bookie.replication.copies.verdicts import Copies, Unknown, lacking
 from bookgate.ledger.metadata import LedgerMetadata
 
 _ASK_AGAIN_SECONDS = 2.0
-"""Between two answers that together say that an entry is missing."""
+"""Seconds between the two responses that together prove an entry missing."""
 _TIMES_ASKED_AGAIN = 3
-"""A bookie that is another process each time is unknown."""
+"""Maximum number of repetitions; a bookie that is another process each time is unknown."""
 
 Ask = Callable[[str, BitMap64], Awaitable[Copies]]
-"""Asks a bookie what it holds of the ledger, given the ids that it is due to hold."""
+"""Asks a bookie which entries of the ledger it holds, given the ids that it should hold."""
 
 
 async def look(metadata: LedgerMetadata, ask: Ask) -> dict[str, Copies]:
-    """What is known of the copies of each bookie of a ledger."""
+    """Determines the copies on each bookie of a ledger."""
     members = [bookie_id for fragment in metadata.fragments for bookie_id in fragment.ensemble]
     found = await _ask_all(metadata, list(dict.fromkeys(members)), ask)
     doubted = lacking(metadata, found)

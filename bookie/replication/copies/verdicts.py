@@ -1,19 +1,19 @@
-"""What is known of the copies of a ledger, and what follows: copy, replace a bookie, ask again, or give up.
+"""The state of a ledger's copies, and the consequences: copy, replace a bookie, ask again, or give up.
 
-Of each bookie that a ledger's metadata name one thing is known (`Copies`): *lost*, its registration has been gone for
-longer than the delay; *holding* a set of entries, as it said itself; or *unknown*, whatever the reason: no answer, an
-error, overload. Only the explicit word of a bookie makes an entry missing, and only when it was said twice
-(`missing_twice`); so it is with one that is *corrupt* there: read twice, with a wrong digest or the word that the disk
-gives it no more. What is unknown justifies no work and no verdict (R10).
+Each bookie that a ledger's metadata name has one state (`Copies`): *lost*, its registration has been missing for longer
+than the delay; *holding* a set of entries, according to its own response; or *unknown*, for any reason: no response, an
+error, overload. An entry counts as missing only if the bookie explicitly says so twice (`missing_twice`), and as
+*corrupt* only after two reads with a wrong digest or an error of the disk. An unknown state justifies no work and no
+verdict (R10).
 
-An entry of a complete fragment that a place is due to hold is copied there from a bookie that holds it. Where the
-bookie of the place is lost or to be emptied another one takes the place; where it lives it is refilled, over what is
-corrupt there. An entry that nobody holds, with all that could hold it lost or without a good copy, is unrecoverable. So
-is a ledger that is not closed and whose lost bookies may alone have acknowledged its last entries: nobody can tell any
-more where it ends.
+An entry of a complete fragment is copied to each position that should hold it but does not, from a bookie that holds
+it. If the bookie at the position is lost or to be emptied, another one replaces it; an available one is refilled, and
+its corrupt copies are overwritten. An entry is unrecoverable if no bookie holds it, and all that should hold it are
+lost or have no good copy. So is a ledger that is not closed if its lost bookies alone may have acknowledged its last
+entries: its end can't be determined any more.
 
-A bookie of the ensemble that is still written holds nothing that can be judged, but it has to answer before a ledger
-counts as whole: a worker that has not yet heard of its loss would take the mark for nothing.
+Bookies of the ensemble that is still being written hold nothing that can be judged, but they must respond before a
+ledger counts as whole: otherwise a worker that has not yet noticed their loss would remove a valid mark.
 
 Source: docs/protocol/auto-recovery.md#verdicts.
 
@@ -34,29 +34,29 @@ from bookgate.ledger.quorum import CoverageSet
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The bookie is gone, and has been for longer than the delay."""
+    """The bookie has been missing for longer than the delay."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """Nothing can be said of the bookie's copies now."""
+    """The bookie's copies can't be determined now."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """The bookie lives and holds these entries of the ledger."""
+    """The bookie is available and holds these entries of the ledger."""
 
     entries: BitMap64
     draining: bool = False
-    """It is to be emptied: another bookie takes its places."""
+    """Whether it is to be emptied: other bookies replace it."""
     corrupt: BitMap64 = field(default_factory=BitMap64)
-    """What it stores of the ledger and answers with a wrong digest, or can't read; none of `entries`."""
+    """Entries that it stores with a wrong digest, or can't read; none of `entries`."""
     losses: int = field(default=0, compare=False)
-    """How many connections to it had been lost when it said so: while that stays, it is the same process (R10)."""
+    """Number of connections to it lost before this response: while it stays the same, so does the process (R10)."""
     limbo: bool = False
-    """It does not know what it has lost of the ledger: it may be refilled, and its word makes nothing unrecoverable."""
+    """Whether the ledger is in limbo there: it may be refilled, and its response makes nothing unrecoverable."""
 
 
 Copies = Lost | Unknown | Holding
@@ -64,52 +64,52 @@ Copies = Lost | Unknown | Holding
 
 @dataclass(frozen=True, slots=True)
 class PlaceRepair:
-    """One place of one fragment's ensemble that needs work."""
+    """A position of a fragment's ensemble that needs work."""
 
     fragment: CompleteFragment
     index: int
     due: BitMap64
-    """All ids that the place is to hold."""
+    """All ids that the position should hold."""
     missing: BitMap64
-    """Of these the ids of which the bookie in place has no good copy."""
+    """The ids in `due` without a good copy on the present bookie."""
     replace: bool
-    """Another bookie has to take the place; else the bookie in place is refilled."""
+    """Whether another bookie must replace the present one; otherwise that is refilled."""
     last_copies: bool = False
-    """Some of the missing ids have one good copy left, as far as is known."""
+    """Whether some of the missing ids have one good copy left, as far as known."""
 
     @property
     def bookie_id(self) -> str:
-        """The bookie in place."""
+        """The present bookie at the position."""
         return self.fragment.ensemble[self.index]
 
     @property
     def place(self) -> tuple[int, int]:
-        """The place in the ledger: first entry of the fragment, index."""
+        """The position in the ledger: first entry of the fragment, index."""
         return self.fragment.first_entry_id, self.index
 
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What a look at a ledger has found. With nothing in it the ledger is whole."""
+    """The findings of an examination of a ledger. If empty, the ledger is whole."""
 
     repairs: tuple[PlaceRepair, ...] = ()
     unrecoverable: BitMap64 = field(default_factory=BitMap64)
-    """Ids of which no copy is left; the places that are due to hold them are in no repair."""
+    """Ids without any copy; positions that should hold any of them are not in `repairs`."""
     unknown: tuple[str, ...] = ()
-    """Why the look is incomplete."""
+    """The reasons why the examination is incomplete."""
     lost_where_written: tuple[str, ...] = ()
-    """Lost bookies in the ensemble of the fragment that may still be extended."""
+    """Lost bookies in the ensemble that is still being written."""
     end_is_lost: bool = False
-    """They are so many that a recovery can't tell the last entry without them."""
+    """Whether they are so many that a recovery can't determine the last entry without them."""
 
     @property
     def whole(self) -> bool:
-        """A complete look has found nothing to do (R5)."""
+        """Whether a complete examination has found nothing to do (R5)."""
         return not (self.repairs or self.unrecoverable or self.unknown or self.lost_where_written)
 
 
 def judge(metadata: LedgerMetadata, copies: Mapping[str, Copies]) -> Findings:
-    """Judges a ledger by what is known of the copies of all its bookies."""
+    """Determines the findings of a ledger from the copies on all its bookies."""
     repairs: list[PlaceRepair] = []
     unrecoverable, unknown = BitMap64(), dict[str, None]()
     for fragment in complete_fragments(metadata):
@@ -149,7 +149,7 @@ def _end_is_lost(metadata: LedgerMetadata, lost: Collection[str]) -> bool:
 
 
 def _held(fragment: CompleteFragment, copies: Mapping[str, Copies]) -> tuple[BitMap64, BitMap64]:
-    """Ids of the fragment that some bookie in the place for it holds, and those of them that only one does."""
+    """The ids of the fragment held by a bookie at a position for them, and those of them held by only one."""
     held, again = BitMap64(), BitMap64()
     for index, bookie_id in enumerate(fragment.ensemble):
         state = copies[bookie_id]
@@ -172,7 +172,7 @@ def _unknown_holders(fragment: CompleteFragment, entry_id: int, copies: Mapping[
 
 
 def by_danger(repairs: Sequence[PlaceRepair]) -> list[tuple[CompleteFragment, list[PlaceRepair]]]:
-    """The repairs of each fragment: where most copies are wanted first, and the newest of equals."""
+    """The repairs by fragment: fragments that need the most copies first, then the newest."""
     fragments: dict[CompleteFragment, list[PlaceRepair]] = {}
     for repair in repairs:
         fragments.setdefault(repair.fragment, []).append(repair)
@@ -180,7 +180,7 @@ def by_danger(repairs: Sequence[PlaceRepair]) -> list[tuple[CompleteFragment, li
 
 
 def lacking(metadata: LedgerMetadata, copies: Mapping[str, Copies]) -> list[str]:
-    """The bookies that live and lack entries of complete fragments that they are due to hold."""
+    """The available bookies that lack entries of complete fragments that they should hold."""
     found = dict[str, None]()
     for fragment in complete_fragments(metadata):
         for index, bookie_id in enumerate(fragment.ensemble):
@@ -191,7 +191,7 @@ def lacking(metadata: LedgerMetadata, copies: Mapping[str, Copies]) -> list[str]
 
 
 def missing_twice(first: Copies, second: Copies) -> Copies:
-    """What two answers of a living bookie say together: it holds what either says that it holds."""
+    """Combines two responses of an available bookie: it holds the entries in either of them."""
     if isinstance(first, Holding) and isinstance(second, Holding):
         return replace(
             second,
@@ -203,12 +203,12 @@ def missing_twice(first: Copies, second: Copies) -> Copies:
 
 
 def may_be_another(first: Copies, second: Copies) -> bool:
-    """Whether two answers may be of two processes: the bookie was started again in between, or replaced."""
+    """Whether two responses may come from two processes: the bookie was restarted in between, or replaced."""
     return isinstance(first, Holding) and isinstance(second, Holding) and first.losses != second.losses
 
 
 def copies_left(metadata: LedgerMetadata, lost: Iterable[str]) -> int:
-    """How many copies the worst-off entry has left, by the places of its write set alone; the danger that it is in."""
+    """The number of copies left of the most endangered entry, determined from its write set alone."""
     gone = set(lost)
     left = metadata.write_quorum_size
     for fragment in metadata.fragments:
@@ -222,7 +222,7 @@ def copies_left(metadata: LedgerMetadata, lost: Iterable[str]) -> int:
 def has_last_copies(metadata: LedgerMetadata, gone: Collection[str]) -> bool:
     """Whether an entry of a complete fragment has lost copies with these bookies and has one left, by its write set.
 
-    What is still written is its writer's, who replaces a bookie."""
+    The fragment that is still being written does not count: its writer replaces the bookie."""
     for fragment in complete_fragments(metadata):
         size = len(fragment.ensemble)
         for entry_id in range(fragment.first_entry_id, min(fragment.last_entry_id + 1, fragment.first_entry_id + size)):

@@ -24,7 +24,7 @@ _LOOK_AGAIN_SECONDS = 2.0
 
 
 class BudgetShare:
-    """Of one worker."""
+    """The share of one worker."""
 
     def __init__(self, metadata: ReplicationMetadata, budget: WorkerBudget) -> None:
         self._metadata = metadata
@@ -35,7 +35,7 @@ class BudgetShare:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """While the worker has a lock."""
+        """Counts a lock of the worker during the block."""
         self._own_locks += 1
         try:
             yield
@@ -43,7 +43,7 @@ class BudgetShare:
             self._own_locks -= 1
 
     async def renew(self) -> None:
-        """To be awaited before bytes are taken out of the budget, with a lock."""
+        """Updates the share; must be awaited, with a lock, before bytes are taken from the budget."""
         loop = asyncio.get_running_loop()
         async with self._looking:
             if loop.time() < self._next_look:

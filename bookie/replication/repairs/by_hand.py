@@ -1,18 +1,18 @@
-"""Recovery by hand: what bookies hold is copied again in the process that asks for it, ledger by ledger.
+"""Recovery by hand: the requesting process copies the entries of bookies again, ledger by ledger.
 
-It needs no auditor and no worker, and goes on where auto-recovery is disabled, since somebody has ordered it. Each
-ledger is repaired as a worker does it (`repair`), under its lock (AR11), so workers and collectors keep away from it.
-A bookie that was named and is not registered counts as lost at once; one that is registered is emptied, with its own
-copies as sources. A ledger ends *moved*, when no ensemble names these bookies any more; *deleted*; *skipped*;
-*still written*, at a bookie that lives, which its writer has to leave; *unrecoverable*, since entries have no copy
-left; or *failed*, after some attempts. Until then it is tried again, pass by pass.
+It needs no auditor and no worker, and works while auto-recovery is disabled, because an operator has requested it. Each
+ledger is repaired as by a worker (`repair`), under its lock (AR11), so workers and collectors leave it alone. A named
+bookie that is not registered counts as lost at once; a registered one is emptied, with its own copies as sources. A
+ledger ends as *moved*, when no ensemble names these bookies any more; *deleted*; *skipped*; *still written*, on an
+available bookie that its writer has to replace; *unrecoverable*, because entries have no copy left; or *failed*, after
+some attempts. Until then it is tried again, pass by pass.
 
-A ledger that is still written, and lost bookies there, is fenced and recovered only when it is not moved on and no
-such bookie came back for the grace, as this process has seen itself (R6).
+An open ledger with lost bookies in its last ensemble is fenced and recovered only if its metadata do not change, and no
+such bookie returns, for the grace period, as observed by this process (R6).
 
 Source: docs/protocol/auto-recovery.md#recovery-by-hand.
 
-Not its job: one ledger's repair (`repair`), how it is asked for and shown.
+Not its job: the repair of one ledger (`repair`), the command and its output.
 """
 
 from __future__ import annotations
@@ -67,34 +67,34 @@ _ATTEMPTS = 3
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What is to be done."""
+    """The request of an operator."""
 
     bookies: frozenset[str]
-    """No ensemble is to name them any more. None: the ledgers get what they lack, where they lack it."""
+    """Bookies that no ensemble shall name any more; if empty, missing copies are restored in place."""
     ledgers: tuple[int, ...] = ()
-    """These only; none: all that name the bookies."""
+    """Only these ledgers; if empty, all that name the bookies."""
     target: str | None = None
-    """Takes the places, unless it is in the ensemble already, does not understand such ledgers, or refuses."""
+    """The preferred replacement, unless it is already in the ensemble, does not support such ledgers, or refuses."""
     skip_open: bool = False
     """Whether ledgers that are not closed are left alone."""
     grace_seconds: float = 30.0
-    """How long a bookie has to be away where a ledger is written before the ledger is taken from its writer."""
+    """Seconds that a bookie of the last ensemble must be away before an open ledger is taken from its writer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A ledger that is to be repaired, as far as its metadata tell."""
+    """A ledger to be repaired, according to its metadata."""
 
     ledger_id: int
     is_open: bool
     fragments: int
-    """That are complete and name the bookies."""
+    """Number of complete fragments that name the bookies."""
     entries: int
-    """Copies that their places are due to hold."""
+    """Number of copies that the bookies should hold of these."""
     bytes: int
-    """Of these copies in closed ledgers, by the mean size of an entry."""
+    """Bytes of these copies in closed ledgers, by the mean size of an entry."""
     copies_left: int
-    """Of the worst entry, without these bookies."""
+    """Copies left of the most endangered entry without these bookies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +103,11 @@ class Plan:
 
     ledgers: tuple[Planned, ...]
     unreadable: tuple[int, ...]
-    """Ledgers whose metadata are damaged: nobody can tell whether they name the bookies."""
+    """Ledgers with damaged metadata, which may name the bookies."""
 
 
 class End(enum.Enum):
-    """What has become of a ledger."""
+    """The outcome for a ledger."""
 
     MOVED = "moved"
     DELETED = "deleted"
@@ -119,7 +119,7 @@ class End(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A ledger's end, and the reason where it is not a good one."""
+    """The outcome for a ledger, and the reason if it is not a success."""
 
     end: End
     reason: str = ""
@@ -127,7 +127,7 @@ class Ended:
 
 @dataclass(slots=True)
 class _Tried:
-    """A ledger that has not ended yet."""
+    """A ledger without an outcome yet."""
 
     failures: int = 0
     targets: Targets = field(default_factory=Targets)
@@ -137,7 +137,7 @@ async def make_plan(factory: LedgerManagerFactory, order: Order) -> Plan:
     """Finds the ledgers, in the metadata alone.
 
     Raises:
-        NoSuchLedgerExistsOnMetadataServerException: A ledger that was named does not exist.
+        NoSuchLedgerExistsOnMetadataServerException: A named ledger does not exist.
         BKException: The listing can't be completed.
     """
     await factory.catch_up(None)
@@ -180,7 +180,7 @@ def _planned(record: LedgerRecord, sources: frozenset[str]) -> Planned:
 
 
 class Recovery:
-    """One order. `run` it once; cancelled, it gives its locks back."""
+    """The execution of one order. Call `run` once; if cancelled, it releases its locks."""
 
     def __init__(
         self,
@@ -189,7 +189,7 @@ class Recovery:
         order: Order,
         tell: Callable[[int], None] = lambda _left: None,
     ) -> None:
-        """`tell` hears how many ledgers are left, each time that one has ended."""
+        """`tell` is called with the number of remaining ledgers each time that one has ended."""
         self._factory = factory
         self._metadata = factory.replication_metadata
         self._tools = tools
@@ -205,10 +205,10 @@ class Recovery:
         self._tried: dict[int, _Tried] = {}
 
     async def run(self, ledgers: Iterable[int]) -> Mapping[int, Ended]:
-        """Repairs the ledgers, in this order, and returns what has become of each.
+        """Repairs the ledgers in this order; returns the outcome of each.
 
         Raises:
-            BKException: The registered bookies can't be told.
+            BKException: The registered bookies can't be determined.
         """
         left = list(ledgers)
         unwatch = self._metadata.watch(self._on_event)
@@ -248,7 +248,7 @@ class Recovery:
         await all_of(work() for _ in range(_LEDGERS_AT_ONCE))
 
     async def _try(self, ledger_id: int) -> Ended | None:
-        """None: again in the next pass."""
+        """Tries to repair a ledger; None if the next pass must try again."""
         tried = self._tried.setdefault(ledger_id, _Tried())
         try:
             lock = await self._metadata.try_lock(ledger_id, self._holder)
@@ -267,7 +267,7 @@ class Recovery:
             with self._permissions.under(lock) as permission, self._tools.share.locked():
                 return await self._recover(lock, permission, tried)
         finally:
-            with suppress(BKException):  # the store's side gives it back as soon as it can
+            with suppress(BKException):  # the store's driver releases it as soon as it can
                 await self._metadata.release(lock)
 
     async def _recover(self, lock: LedgerLock, permission: Permission, tried: _Tried) -> Ended | None:
@@ -289,7 +289,7 @@ class Recovery:
             record = await take_over(self._tools, lock, outcome.record, lost, b"")
             outcome = await self._repair(lock, permission, record, tried, corrupt)
         if outcome.findings.whole and mark is not None and mark.value.replicas:
-            # One that names nobody is for who looks at placement.
+            # A mark without bookies is for the placement check.
             await unmark(self._metadata, mark, corrupt)
         return self._judged(outcome, tried)
 

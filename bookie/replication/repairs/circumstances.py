@@ -1,8 +1,7 @@
-"""What repairs need to know of the whole cluster at a moment: which bookies are missed since when, and which are to be
-emptied.
+"""The state of the cluster that repairs need: which bookies are missed since when, and which are to be emptied.
 
-It is read once for all repairs that begin within a second. A caller that knows that it may have changed calls `forget`:
-a mark made because of a change must be repaired with the situation since then. Source:
+It is read once for all repairs that begin within a second. A caller that knows of a possible change calls `forget`: a
+mark made because of a change must be repaired with the state since then. Source:
 docs/protocol/auto-recovery.md#worker. Not its job: the consequences (`worker`).
 """
 
@@ -20,14 +19,14 @@ _KEPT_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Circumstances:
-    """As the store tells them."""
+    """The state of the cluster according to the store."""
 
     missed_since: Mapping[str, int]
-    """Bookies that an auditor misses, since when in milliseconds since 1970."""
+    """Missed bookies, with the time since when an auditor has missed them, in milliseconds since 1970."""
     draining: frozenset[str]
-    """Bookies that are to be emptied."""
+    """Bookies to be emptied."""
     delay_ms: int
-    """How long a bookie may be missed before it is lost."""
+    """Milliseconds for which a bookie may be missed before it is lost."""
 
     def is_lost(self, bookie_id: str, now_ms: int) -> bool:
         """Whether an auditor has missed the bookie for the delay, by the time `now_ms` in milliseconds since 1970."""
@@ -38,9 +37,9 @@ class Circumstances:
         """Bookies of a ledger that are not registered; True for those that are lost.
 
         Args:
-            away: By bookie for how many seconds it has been away, as this process has seen; None: it is registered.
-            marked: Those that the ledger's mark names.
-            now_ms: The time, in milliseconds since 1970.
+            away: By bookie, the seconds for which this process has seen it away; None if it is registered.
+            marked: The bookies that the ledger's mark names.
+            now_ms: The current time, in milliseconds since 1970.
         """
         return {
             bookie_id: self.is_lost(bookie_id, now_ms) or (bookie_id in marked and 1000 * seconds >= self.delay_ms)
@@ -50,7 +49,7 @@ class Circumstances:
 
 
 class KnownCircumstances:
-    """Of one worker."""
+    """The cached state of one worker."""
 
     def __init__(self, metadata: ReplicationMetadata) -> None:
         self._metadata = metadata
@@ -60,12 +59,12 @@ class KnownCircumstances:
         self._forgotten = 0
 
     def forget(self) -> None:
-        """What was read or is being read does not hold any more."""
+        """Discards the state, also one that is being read."""
         self._known = None
         self._forgotten += 1
 
     async def now(self) -> Circumstances:
-        """Read after the last `forget`, and within the last second. Raises BKException."""
+        """The state, read after the last `forget` and within the last second. Raises BKException."""
         loop = asyncio.get_running_loop()
         async with self._reading:
             if self._known is not None and loop.time() < self._until:

@@ -1,12 +1,12 @@
-"""The ledgers that marks name: how many copies each has left, which were deleted since.
+"""The marked ledgers: how many copies each has left, and which were deleted since.
 
-How many copies are left is read once for what a mark says as long as no bookie comes or goes, so that marks by the
-hundred thousand can be listed again and again while they are worked through, and audits that say the same again cost no
-read: what has changed of a ledger since is read under its lock. A bookie that a mark names counts as one without
-its copies, whether it is there or not: a check of replicas and a scrub name bookies that are. Only one that is to be
-emptied has them still. Source: docs/protocol/auto-recovery.md#order.
+The number of copies left is computed once for the content of a mark, as long as registrations do not change. Hundreds
+of thousands of marks can thus be listed repeatedly while they are processed, and audits that repeat marks cost no read;
+later changes of a ledger are read under its lock. A bookie that a mark names counts as having no copies, whether it is
+registered or not, because checks of replicas and scrubs mark for registered bookies. Only a bookie to be emptied still
+has its copies. Source: docs/protocol/auto-recovery.md#order.
 
-Not its job: their order (`repair_queue`), what the bookies really hold (`repair`).
+Not its job: their order (`repair_queue`), the entries that bookies really hold (`repair`).
 """
 
 from __future__ import annotations
@@ -26,48 +26,48 @@ from bookgate.ledger.replication_store import Mark
 
 _READ_AT_ONCE = 200
 _NOTHING_TO_LOSE = 1_000
-"""Copies left of a ledger that is deleted: more than any has."""
+"""Copies left of a deleted ledger: more than any ledger has."""
 
 
 class MarkedLedgers:
-    """Of one worker."""
+    """The marked ledgers as one worker knows them."""
 
     def __init__(self, ledgers: LedgerManager) -> None:
         self._ledgers = ledgers
         self._known: dict[int, Candidate] = {}
-        """By ledger, as its mark and its metadata were when they were read."""
+        """By ledger, computed from its mark and metadata when they were read."""
         self._named: dict[int, tuple[str, ...]] = {}
-        """By ledger what its mark said then; not of one that is damaged."""
+        """By ledger, the bookies that its mark named then; not for damaged marks."""
         self._names: dict[tuple[str, ...], tuple[str, ...]] = {}
-        """Most marks name the same bookies: each value is kept once."""
+        """One shared value for each set of bookies: most marks name the same ones."""
 
     def forget(self) -> None:
-        """Bookies have come or gone."""
+        """Discards everything, because registrations have changed."""
         self._known.clear()
         self._named.clear()
         self._names.clear()
 
     def keep_only(self, marked: Collection[int]) -> None:
-        """Forgets every ledger that is not marked any more."""
+        """Discards every ledger that is not marked any more."""
         for ledger_id in self._known.keys() - marked:
             del self._known[ledger_id]
             self._named.pop(ledger_id, None)
 
     async def candidates(self, marks: Sequence[Mark], emptied: Collection[str]) -> list[Candidate]:
-        """In the order of the marks, each with the copies that it has left, by its mark alone.
+        """The ledgers of the marks, in their order, each with the number of copies left according to its mark.
 
         Args:
-            marks: Of ledgers that are due.
-            emptied: Bookies that are registered and to be emptied.
+            marks: The marks of ledgers that are due.
+            emptied: Registered bookies to be emptied.
 
         Raises:
-            BKException: The store did not answer.
+            BKException: The store did not respond.
         """
         unknown = [mark for mark in marks if not self._knows(mark)]
         async for mark, record in self._read(unknown):
             self._known[mark.value.ledger_id] = _candidate(mark, record, emptied)
             self._remember(mark)
-        # One that was forgotten meanwhile is left out: all are listed again then.
+        # A ledger discarded meanwhile is left out: all marks are then listed again.
         return [self._known[mark.value.ledger_id] for mark in marks if mark.value.ledger_id in self._known]
 
     def _remember(self, mark: Mark) -> None:
@@ -88,11 +88,11 @@ class MarkedLedgers:
         return True
 
     def known(self, ledger_id: int) -> Candidate | None:
-        """What was read of a ledger, for whichever version of its mark."""
+        """The known state of a ledger, for any version of its mark."""
         return self._known.get(ledger_id)
 
     async def deleted(self, marks: Sequence[Mark]) -> list[Mark]:
-        """Those whose ledger is there no more. Raises BKException."""
+        """The marks whose ledger does not exist any more. Raises BKException."""
         looked_at = self._read(marks)
         return [
             mark async for mark, record in looked_at if isinstance(record, NoSuchLedgerExistsOnMetadataServerException)
@@ -107,7 +107,7 @@ class MarkedLedgers:
 
 
 def _candidate(mark: Mark, record: LedgerRecord | BKException, emptied: Collection[str]) -> Candidate:
-    """What can't be read comes first: nobody knows what it has left."""
+    """A ledger that can't be read comes first, because its number of copies is unknown."""
     ledger_id = mark.value.ledger_id
     if isinstance(record, NoSuchLedgerExistsOnMetadataServerException):
         return Candidate(ledger_id, mark.version, _NOTHING_TO_LOSE)

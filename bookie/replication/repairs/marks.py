@@ -1,5 +1,5 @@
-"""The end of a mark: it is deleted when its ledger was found complete, together with what is recorded of the ledger;
-or it stays, with the record that the ledger is unrecoverable.
+"""The end of a mark: it is deleted when its ledger was found whole, together with the records of the ledger; or it
+stays, with the record that the ledger is unrecoverable.
 
 Source: docs/protocol/auto-recovery.md#worker.
 """
@@ -26,15 +26,15 @@ _IDS_TOLD = 20
 
 
 async def unmark(metadata: ReplicationMetadata, mark: Mark, corrupt: Versioned[bytes] | None) -> bool:
-    """Removes the mark unless somebody has made it again since (R8), and the records of the ledger.
+    """Removes the mark, unless it was made again since (R8), and the records of the ledger.
 
     Args:
-        metadata: Where they are.
-        mark: As it was before the look.
-        corrupt: What a scrub had found before the look; what it has found since stays.
+        metadata: The store of auto-recovery.
+        mark: The mark before the examination.
+        corrupt: The scrub's record before the examination; a newer record stays.
 
     Returns:
-        Whether the mark is gone.
+        Whether the mark is removed.
     """
     key = str(mark.value.ledger_id)
     removed = await metadata.delete_mark(mark.value.ledger_id, mark.version)
@@ -49,13 +49,13 @@ async def give_up(metadata: ReplicationMetadata, mark: Mark, outcome: Outcome, g
     """Records that a ledger can't be repaired, and why.
 
     Args:
-        metadata: Where it is recorded.
-        mark: The ledger's.
-        outcome: Of the repair.
+        metadata: The store of auto-recovery.
+        mark: The mark of the ledger.
+        outcome: The outcome of the repair.
         gone: Bookies of the ledger that are not registered.
 
     Raises:
-        MetadataVersionException: An operator gives it up just now.
+        MetadataVersionException: An operator gives the ledger up at the same time.
     """
     ledger_id, findings = mark.value.ledger_id, outcome.findings
     reason = {
@@ -70,7 +70,7 @@ async def give_up(metadata: ReplicationMetadata, mark: Mark, outcome: Outcome, g
 
 
 async def note_unrecoverable(metadata: ReplicationMetadata, ledger_id: int, reason: Mapping[str, object]) -> None:
-    """Writes the record of an unrecoverable ledger, which still tells with which bookies an operator gave it up."""
+    """Writes the record of an unrecoverable ledger; keeps the bookies with which an operator gave it up."""
     former = await metadata.read_record(RecordKind.UNRECOVERABLE_LEDGER, str(ledger_id))
     told = {} if former is None else given_up_with(former.value)
     given_up = {"given_up_with": told} if told else {}

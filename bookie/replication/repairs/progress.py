@@ -1,10 +1,10 @@
-"""What one worker knows of how far repairs are: counted from its listings of the marks, and from what it does itself.
+"""The progress of repairs as one worker knows it: from its listings of the marks, and from its own repairs.
 
-A listing tells which ledgers are marked and names the bookies; how many copies each has left, and how much is due, the
-worker has read for its queue (`marked_ledgers`): nothing is read for this. Between two listings what this worker ends
-is counted off; what others end shows with the next one, half a minute later at most.
+A listing has the marked ledgers and their bookies. The number of copies left and the amount to be copied are known from
+the worker's queue (`marked_ledgers`), so this module reads nothing. Between two listings, ledgers that this worker
+completes are subtracted; those of other workers show at the next listing, at most 30 seconds later.
 
-Not its job: telling others (`progress_record`), what all workers tell together (`ledger.replication_progress`).
+Not its job: publishing it (`progress_record`), the progress of all workers together (`ledger.replication_progress`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from bookgate.ledger.replication_store import Mark
 from bookgate.runtime.estimates import Progress, Rate
 
 _BOOKIES_TOLD = 50
-"""Those with the most ledgers: a cluster may have lost any number in the course of time."""
+"""Maximum number of bookies in a report, those with the most ledgers: a cluster may have lost any number over time."""
 _COPYING_WINDOW_SECONDS = 60.0
 _LACKING = (Danger.LAST_COPY, Danger.BELOW_ACK_QUORUM, Danger.BELOW_WRITE_QUORUM, Danger.UNKNOWN)
 
@@ -35,18 +35,18 @@ class _Marked:
 
 
 class RepairProgress:
-    """Of one worker."""
+    """The progress of one worker."""
 
     def __init__(self, holder: str, copied: Copied) -> None:
-        """`copied` counts what the worker has stored."""
+        """`copied` counts the copies that the worker has stored."""
         self._holder = holder
         self._copied = copied
         self._marked: dict[int, _Marked] = {}
         self._classes: dict[Danger, Amount] = {}
         self._bookies: Counter[str] = Counter()
-        """By bookie the ledgers that name it and can be repaired."""
+        """By bookie, the number of marked ledgers that name it and can be repaired."""
         self._by_age: list[tuple[int, int]] = []
-        """A heap of times and ids; with such as are done meanwhile."""
+        """A heap of times and ids, which may include completed ledgers."""
         self._repairs: dict[int, tuple[LedgerRepair, int]] = {}
         self._listed_ms: int | None = None
         self._began_ms = 0
@@ -54,7 +54,7 @@ class RepairProgress:
         self._gone_by_bookie: dict[str, Progress] = {}
         self._entry_rate, self._byte_rate = Rate(_COPYING_WINDOW_SECONDS), Rate(_COPYING_WINDOW_SECONDS)
 
-    # What the worker tells
+    # Events of the worker
 
     def listed(
         self,
@@ -63,13 +63,13 @@ class RepairProgress:
         is_given_up: Callable[[int], bool],
         now_ms: int,
     ) -> None:
-        """All marks there are.
+        """Records all marks.
 
         Args:
-            marks: From a complete listing.
-            known: What was read of a ledger, if anything.
+            marks: The marks of a complete listing.
+            known: Returns the known state of a ledger, if any.
             is_given_up: Whether a ledger was found unrecoverable.
-            now_ms: The time, in milliseconds since 1970.
+            now_ms: The current time, in milliseconds since 1970.
         """
         before, self._marked = self._marked, {}
         self._classes.clear()
@@ -92,20 +92,20 @@ class RepairProgress:
         self._listed_ms = now_ms
 
     def began(self, ledger_id: int, repair: LedgerRepair, now_ms: int) -> None:
-        """A ledger is worked on."""
+        """The repair of a ledger has begun."""
         _, since_ms = self._repairs.get(ledger_id, (repair, now_ms))
         self._repairs[ledger_id] = repair, since_ms
 
     def ended(self, ledger_id: int) -> None:
-        """It is not any more, whatever has become of it."""
+        """The repair has ended, whatever its outcome."""
         self._repairs.pop(ledger_id, None)
 
     def unmarked(self, ledger_id: int) -> None:
-        """Its mark is gone."""
+        """The ledger's mark was removed."""
         self._take(ledger_id)
 
     def given_up(self, ledger_id: int) -> None:
-        """It was found unrecoverable."""
+        """The ledger was found unrecoverable."""
         marked = self._take(ledger_id)
         if marked is not None:
             self._put(ledger_id, _Marked(Danger.UNRECOVERABLE, marked.due, marked.replicas))
@@ -125,24 +125,24 @@ class RepairProgress:
             self._bookies.subtract(marked.replicas)
         return marked
 
-    # What it tells others
+    # Reports
 
     @property
     def classes(self) -> Mapping[Danger, Amount] | None:
-        """By class what is marked; None before the first listing."""
+        """The amount that is marked, by class of danger; None before the first listing."""
         return None if self._listed_ms is None else {each: self._classes.get(each, Amount()) for each in Danger}
 
     @property
     def bookies(self) -> Mapping[str, int]:
-        """By bookie the marked ledgers that name it and can be repaired; the bookies with the most of them only."""
+        """The number of repairable marked ledgers by bookie, only for the bookies with the most."""
         return {name: count for name, count in self._bookies.most_common(_BOOKIES_TOLD) if count > 0}
 
     def told(self, now: float, now_ms: int) -> WorkerProgress | None:
-        """What is to be told now; None where there is nothing to do.
+        """The current report; None if there is nothing to do.
 
         Args:
             now: Seconds of the loop's clock.
-            now_ms: The time, in milliseconds since 1970.
+            now_ms: The current time, in milliseconds since 1970.
         """
         entries_a_second = self._entry_rate.take(self._copied.entries, now)
         bytes_a_second = self._byte_rate.take(self._copied.bytes, now)

@@ -1,9 +1,9 @@
-"""Keeps in the store how far one worker is, for whoever looks: one record of the process, written every few seconds.
+"""Publishes the progress of one worker in the store: one record per process, written every few seconds.
 
-With nothing to tell there is no record. What has not changed is renewed now and then, so that it does not count as that
-of a process that is gone. The first record of a process removes those of processes that were killed long ago.
+Without anything to report there is no record. An unchanged record is renewed periodically, so that it does not look
+like that of a dead process. The first record of a process removes those of processes that were killed long ago.
 
-Source: docs/protocol/auto-recovery.md#progress. Not its job: what is told (`progress`).
+Source: docs/protocol/auto-recovery.md#progress. Not its job: the content (`progress`).
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ _WRITTEN_SECONDS = 5.0
 
 
 class ProgressRecord:
-    """`start`, and `stop` before the metadata are closed."""
+    """See the module. Call `start`, and `stop` before the metadata store is closed."""
 
     def __init__(self, metadata: ReplicationMetadata, name: str, tell: Callable[[], WorkerProgress | None]) -> None:
-        """Makes what is not written yet.
+        """Creates the object; nothing is written yet.
 
         Args:
-            metadata: Where it is kept.
-            name: Distinguishes the process from every other.
-            tell: What is to be told now, if anything.
+            metadata: The store of auto-recovery.
+            name: A unique name of the process.
+            tell: Returns the current report, if any.
         """
         self._metadata = metadata
         self._key = KEY_PREFIX + name
@@ -44,7 +44,7 @@ class ProgressRecord:
         self._keeping: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begins to write; the store need not be reachable yet."""
+        """Starts writing; the store need not be reachable yet."""
         self._keeping = keep_running("progress of repairs", self._keep)
 
     async def stop(self) -> None:
@@ -52,7 +52,7 @@ class ProgressRecord:
         if self._keeping is not None:
             self._keeping.cancel()
             await asyncio.gather(self._keeping, return_exceptions=True)
-        with suppress(BKException, TimeoutError):  # it grows old
+        with suppress(BKException, TimeoutError):  # the record then expires
             await self._write(None)
 
     async def _keep(self) -> None:
@@ -78,6 +78,6 @@ class ProgressRecord:
 
 
 def _says(told: WorkerProgress) -> WorkerProgress:
-    """Without the times."""
+    """The report without its times, for comparison."""
     seen = told.endangered
     return replace(told, time_ms=0, endangered=None if seen is None else replace(seen, listed_ms=0))

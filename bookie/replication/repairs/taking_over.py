@@ -1,8 +1,8 @@
 """Takes a ledger from its writer: the recovery, under its lock, of an open ledger with lost bookies.
 
-The first step, which every writer notices, is written at the version at which the ledger was judged, in the transaction
-that checks the lock: a writer that has replaced the bookie since, or a lost lock, ends it (R6). Source:
-docs/protocol/auto-recovery.md#worker. Not its job: whether the ledger may be taken (`worker`, `by_hand`).
+The first step, which every writer notices, is a write at the version of the metadata that was examined, in the
+transaction that checks the lock: it fails if the writer has replaced the bookie since, or the lock is lost (R6).
+Source: docs/protocol/auto-recovery.md#worker. Not its job: whether the ledger may be taken (`worker`, `by_hand`).
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ async def take_over(
     """Fences, recovers and closes the ledger.
 
     Args:
-        tools: Of whoever holds the lock.
-        lock: The ledger's.
-        record: As it was judged.
-        lost: Bookies that are lost where it is written.
-        password: Where the metadata hold none.
+        tools: The tools of the lock's holder.
+        lock: The lock of the ledger.
+        record: The metadata that were examined.
+        lost: Lost bookies of the last ensemble.
+        password: The password for metadata that have none.
 
     Returns:
         The closed ledger.
 
     Raises:
-        IllegalOpException: It is unbounded: a client takes it over, at a new term.
+        IllegalOpException: The ledger is unbounded: only a client may take it over, with a new term.
         RepairStoppedException: Its metadata have changed since, or the lock is lost.
-        BKException: It can't be recovered now.
+        BKException: The ledger can't be recovered now.
     """
     check_ordinary(record)
     if record.metadata.state is LedgerState.OPEN:

@@ -1,10 +1,10 @@
-"""What workers keep of repairs under way, so that whoever goes on with one goes on where it was (AR15, AR37).
+"""Records of repairs in progress, so that another worker can continue them (AR15, AR37).
 
-Of a marked ledger that is the bookies that were chosen for its places, which hold copies already when a worker dies,
-and how often its repair has failed. The record is written with each choice and failure, under the ledger's lock, and
-removed with the mark. It costs a ledger no read: whoever writes it first creates it, and only if that fails, since
-another worker had begun, it is read, and that one's choices count. A worker reads all records at its start and now and
-then, and removes those without a mark. A record that can't be written costs what it would have saved, and nothing else.
+The record of a marked ledger has the bookies chosen for its positions, which may already hold copies when a worker
+dies, and the number of failed repairs. It is written at each choice and failure, under the ledger's lock, and removed
+with the mark. It needs no read: a worker first tries to create it, and reads it only if that fails because another
+worker had begun; that worker's choices then apply. A worker reads all records at its start and periodically, and
+removes those without a mark. If a record can't be written, only its savings are lost.
 
 Source: docs/protocol/auto-recovery.md#tasks. Not its job: choosing (`repair`), pauses (`repair_queue`).
 """
@@ -27,22 +27,22 @@ _log = logging.getLogger(__name__)
 
 _KIND = RecordKind.TASK
 _SWEPT_SECONDS = 600.0
-"""Between two looks for records without a mark."""
+"""Seconds between two searches for records without a mark."""
 
 Place = tuple[int, int]
-"""The first entry of a fragment, and a place in its ensemble."""
+"""The first entry of a fragment, and a position in its ensemble."""
 
 
 class Targets:
-    """The bookies chosen for places of one ledger, in memory."""
+    """The bookies chosen for positions of one ledger, in memory."""
 
     def __init__(self, by_place: Mapping[Place, str] | None = None) -> None:
         self.by_place: dict[Place, str] = dict(by_place or {})
         self.failed_targets: set[str] = set()
-        """Bookies that failed as targets here: others are chosen, while there are any."""
+        """Bookies that failed as targets of this ledger: others are chosen as long as there are any."""
 
     async def keep(self, place: Place, target: str) -> bool:
-        """Before a bookie gets copies for a place. False: another worker's choice counts, which is there now."""
+        """Records a target before it gets copies. False: another worker's choice applies, which is loaded now."""
         self.by_place[place] = target
         return True
 
@@ -58,7 +58,7 @@ class _Record:
 
     @classmethod
     def decode(cls, record: bytes) -> _Record:
-        """What can't be read tells nothing."""
+        """Decodes a record; one that can't be read is empty."""
         try:
             told = json.loads(record)
             targets = {(int(first), int(index)): str(bookie_id) for first, index, bookie_id in told["targets"]}
@@ -68,7 +68,7 @@ class _Record:
 
 
 class Task(Targets):
-    """One ledger's, in the store."""
+    """The record of one ledger, in the store."""
 
     def __init__(self, metadata: ReplicationMetadata, ledger_id: int, stored: Versioned[bytes] | None = None) -> None:
         super().__init__()
@@ -97,7 +97,7 @@ class Task(Targets):
         return True
 
     async def failed(self) -> None:
-        """The repair has failed once more."""
+        """Records a further failed repair."""
         self.failures += 1
         try:
             if not await self._write():
@@ -107,7 +107,7 @@ class Task(Targets):
             self._not_kept(error)
 
     async def forget(self) -> None:
-        """The ledger is marked no more."""
+        """Removes the record, because the ledger is no longer marked."""
         if self.is_stored:
             self._version = None
             try:
@@ -116,7 +116,7 @@ class Task(Targets):
                 self._not_kept(error)
 
     async def _write(self) -> bool:
-        """False: somebody else has written it, or removed it, and what is stored counts now."""
+        """Writes the record. False: another worker has written or removed it, and the stored state applies now."""
         content = _Record(self.by_place, self.failures).encode()
         try:
             self._version = await self._metadata.write_record(_KIND, self._key, content, self._version)
@@ -139,7 +139,7 @@ class Task(Targets):
 
 
 class Tasks:
-    """Of one worker."""
+    """The records that one worker uses."""
 
     def __init__(self, metadata: ReplicationMetadata) -> None:
         self._metadata = metadata
@@ -147,20 +147,20 @@ class Tasks:
         self._swept_at: float | None = None
 
     def of(self, ledger_id: int) -> Task:
-        """The task of a ledger, which may be new."""
+        """The record of a ledger, new if necessary."""
         task = self._known.get(ledger_id)
         if task is None:
             task = self._known[ledger_id] = Task(self._metadata, ledger_id)
         return task
 
     async def done(self, ledger_id: int) -> None:
-        """A ledger is marked no more."""
+        """Removes the record of a ledger that is no longer marked."""
         task = self._known.pop(ledger_id, None)
         if task is not None:
             await task.forget()
 
     async def listed(self, marked: Collection[int]) -> None:
-        """Forgets ledgers that are not marked; at first, and now and then, in the store too. Raises BKException."""
+        """Discards records of unmarked ledgers, at first and periodically in the store too. Raises BKException."""
         for ledger_id in self._known.keys() - marked:
             del self._known[ledger_id]
         now = asyncio.get_running_loop().time()

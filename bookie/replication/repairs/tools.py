@@ -1,4 +1,4 @@
-"""What a worker works with, created from the metadata and a client's settings."""
+"""The tools of a worker, created from the metadata store and the settings of a client."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from bookgate.thinclient.placement.chooser import Placement, create_policy
 
 
 class WorkerTools:
-    """Owns the connections of a worker; `close` it before the metadata."""
+    """Owns the connections of a worker. Call `close` before the metadata store is closed."""
 
     def __init__(self, factory: LedgerManagerFactory, config: ClientConfig, rng: random.Random, limits: Limits) -> None:
         discovery = factory.service_discovery
@@ -28,7 +28,7 @@ class WorkerTools:
         self._client.metrics.on_read_answer = self._read
         self._pool = BookiePool.of(config, discovery, tcp_connector, rng)
         self.compromises = 0
-        """Bookies chosen although the placement policy would have had another one."""
+        """Number of bookies chosen although the placement policy prefers others."""
         self._placement = Placement(discovery, create_policy(config, rng), config, on_counted=self._not_adhering)
         self.copied = Copied()
         self.budget = WorkerBudget(limits, asyncio.get_running_loop().time())
@@ -45,14 +45,14 @@ class WorkerTools:
         )
 
     def _read(self, bookie_id: str, size: int, seconds: float, error: BKException | None) -> None:
-        """Hears of each answer to a read, which a copy, or a scrub, has asked for."""
+        """Called for each response to a read of a copy or a scrub."""
         self.budget.heard(bookie_id, size, seconds, error, asyncio.get_running_loop().time())
 
     def _not_adhering(self, _metric: str) -> None:
         self.compromises += 1
 
     async def close(self) -> None:
-        """Closes connections; the metadata stay open."""
+        """Closes connections; the metadata store stays open."""
         await self._placement.close()
         await self._client.close()
         await self._pool.close_and_wait()

@@ -1,4 +1,4 @@
-"""What a replication worker counts, for its metrics."""
+"""The counts of a replication worker, for its metrics."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class WorkerStatistics:
-    """What a worker has done since its start."""
+    """Counts of a worker since its start."""
 
     ledgers_repaired: int = 0
     ledgers_failed: int = 0
     ledgers_recovered: int = 0
-    """Ledgers that were still written, and were fenced and closed."""
+    """Open ledgers that were fenced, recovered and closed."""
     ledgers_unrecoverable: int = 0
     marks_seen: int = 0
-    """In the last listing."""
+    """Number of marks in the last listing."""
     in_progress: int = 0
