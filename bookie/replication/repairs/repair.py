@@ -1,17 +1,18 @@
-"""The repair of one ledger under its lock: look, copy, name the new bookies in the metadata, look again.
+"""The repair of one ledger under its lock: examine, copy, name the new bookies in the metadata, examine again.
 
-Steps of a round: ask every bookie of the ledger what it holds (`look`); judge (`verdicts`); then fragment by fragment
-choose a bookie for each place that needs one, fence it for the ledger if that is closed, copy what it lacks of what is
-due there, compare its list of entries with what is due, and only then write the metadata, in one transaction with the
-check of the lock. Rounds follow until a look finds the ledger whole, or nothing more can be done now.
+Steps of a round: ask every bookie of the ledger which entries it holds (`look`); determine the work (`verdicts`); then,
+fragment by fragment, choose a bookie for each position that needs one, fence it for the ledger if that is closed, copy
+the missing entries, compare its list of entries with those that it should hold, and only then write the metadata, in
+one transaction with the check of the lock. Rounds are repeated until an examination finds the ledger whole, or nothing
+more can be done now.
 
-Outcomes: *whole*, the mark may go; *waiting*, for a reason that time may remove; *unrecoverable*, entries have no copy
-left. A repair changes members of complete fragments, nothing else (R7); metadata name a bookie after it holds all that
-is due there (R3); nothing is written once the lock is lost (R4, R17) or auto-recovery disabled (R11).
+Outcomes: *whole*, the mark may be removed; *waiting*, for a reason that may disappear; *unrecoverable*, entries have no
+copy left. A repair changes only members of complete fragments (R7); metadata name a bookie only after it holds all
+entries that it should hold (R3); nothing is written once the lock is lost (R4, R17) or auto-recovery disabled (R11).
 
 Source: docs/protocol/auto-recovery.md#repairing-a-ledger.
 
-Not its job: which ledger, when again, fencing a ledger that is still written (`worker`).
+Not its job: choosing ledgers, repetition, fencing an open ledger (`worker`).
 """
 
 from __future__ import annotations
@@ -76,36 +77,36 @@ _log = logging.getLogger(__name__)
 _ROUNDS = 5
 _WRITE_ATTEMPTS = 5
 _FAILURES_A_ROUND = 3
-"""Fragments; after so many it is the store or the bookies that fail, not single ones."""
+"""Failed fragments after which a round ends: the store or the bookies fail then, not single fragments."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a repair has ended."""
+    """The outcome of a repair."""
 
     record: LedgerRecord
     findings: Findings
-    """Of the last look; whole if all is well."""
+    """The findings of the last examination; whole on success."""
     reason: str = ""
-    """Why it is to be tried again, unless the ledger is whole."""
+    """The reason to try again, unless the ledger is whole."""
     copies: Mapping[str, Copies] = field(default_factory=dict)
-    """By bookie what the last look has found."""
+    """The copies on each bookie, as found by the last examination."""
 
 
 class RepairStoppedException(BKException):
-    """The repair must not go on: the lock is lost, or auto-recovery is disabled."""
+    """The repair must not continue: the lock is lost, or auto-recovery is disabled."""
 
 
 class Permission(Protocol):
-    """Whether the worker still may act on the ledger."""
+    """The permission to continue a repair."""
 
     def check(self) -> None:
-        """Raises RepairStoppedException."""
+        """Raises RepairStoppedException if the repair must not continue."""
 
 
 @dataclass(frozen=True, slots=True)
 class RepairTools:
-    """What all repairs of a worker share."""
+    """The objects that all repairs of a worker share."""
 
     client: BookKeeper
     bookies: Bookies
@@ -119,7 +120,7 @@ class RepairTools:
 
 
 class LedgerRepair:
-    """One ledger's. `targets` keeps the bookies that are chosen for its places from one attempt to the next."""
+    """The repair of one ledger. `targets` keeps the bookies chosen for its positions between attempts."""
 
     def __init__(
         self,
@@ -130,7 +131,7 @@ class LedgerRepair:
         targets: Targets,
         suspects: Mapping[str, BitMap64] | None = None,
     ) -> None:
-        """`suspects` are by bookie the ids of which a scrub found damaged copies: they are read."""
+        """`suspects` are the ids by bookie for which a scrub found corrupt copies: these are read again."""
         self._tools = tools
         self._lock = lock
         self._record = record
@@ -140,37 +141,39 @@ class LedgerRepair:
         self._copied = Copied(of_all=tools.copied)
         self._due_entries = 0
         self._held_before: dict[Place, int] = {}
-        """Of the copies that are due at a place how many were there already, such as from a repair that ended early."""
+        """Number of copies that a position already had, for instance from an earlier, incomplete repair."""
         self._refused: set[str] = set()
-        """Bookies that take no copies of this ledger."""
+        """Bookies that do not accept copies of this ledger."""
         self._sources: tuple[str, ...] = ()
-        """Bookies that said in the last look what they hold."""
+        """Bookies that responded with their entries in the last examination."""
         password = record.metadata.known_password()
         self._password = b"" if password is None else password
         self._secrets = LedgerSecrets.of(record.metadata, self._password, tools.client.config)
 
     @property
     def done(self) -> tuple[int, int]:
-        """Copies of those due that are there by now, and their bytes: what an earlier attempt has stored is not stored
-        again, be it by a process that has died since."""
+        """Number and bytes of the wanted copies that exist now, including those of earlier attempts, also by processes
+        that have died since.
+        """
         held = sum(self._held_before.values())
         return self._copied.entries + held, self._copied.bytes + mean_bytes(self._record.metadata, held)
 
     @property
     def due(self) -> tuple[int, int]:
-        """Copies that are to be stored in all, at most, and their bytes as a mean; 0 before the first look."""
+        """Maximum number of copies to store in total, and their mean bytes; 0 before the first examination."""
         return self._due_entries, mean_bytes(self._record.metadata, self._due_entries)
 
     async def run(self, absent: Mapping[str, bool], draining: Collection[str], *, misplaced: bool = False) -> Outcome:
         """Repairs what can be repaired.
 
         Args:
-            absent: Bookies that are not registered; True where that counts as lost.
-            draining: Bookies that are to be emptied.
-            misplaced: Once the ledger is whole, what lies worse than the placement policy can have it now is moved.
+            absent: Bookies that are not registered; True for lost ones.
+            draining: Bookies to be emptied.
+            misplaced: Once the ledger is whole, move fragments for which the placement policy now has a better
+            ensemble.
 
         Raises:
-            RepairStoppedException: Between two steps.
+            RepairStoppedException: The permission has ended; raised between two steps.
             BKException: The metadata store, or nearly all bookies, can't be reached.
         """
         for _ in range(_ROUNDS):
@@ -204,7 +207,9 @@ class LedgerRepair:
         return found
 
     async def _copies(self, bookie_id: str, due: BitMap64) -> Copies:
-        """What the bookie lists, without what a scrub suspects there and another read finds damaged, too."""
+        """The entries in the bookie's list, without those suspected by a scrub that a further read also finds
+        damaged.
+        """
         bookies, number = self._tools.bookies, self._record.ledger_id.number
         unbounded = self._record.metadata.is_unbounded
         state = await bookies.copies(bookie_id, number, due, unbounded=unbounded)
@@ -221,7 +226,9 @@ class LedgerRepair:
     # Repairing
 
     async def _repair(self, repairs: Sequence[PlaceRepair], avoid: Collection[str]) -> None:
-        """The fragments in the greatest danger first. One that fails keeps no other waiting; its error comes last."""
+        """Repairs fragments, the most endangered first. A failed one does not stop the others; its error is raised
+        last.
+        """
         failures: list[BKException] = []
         for fragment, places in by_danger(repairs):
             try:
@@ -248,7 +255,7 @@ class LedgerRepair:
             try:
                 target = await self._fill_another(fragment, repair, ensemble, avoid)
             except NotEnoughBookiesException:
-                if replacements:  # a copy more is better than none
+                if replacements:  # one additional copy is better than none
                     await self._write(fragment, replacements)
                 raise
             replacements[repair.index] = (repair.bookie_id, target)
@@ -269,7 +276,9 @@ class LedgerRepair:
         )
 
     async def _refill(self, repair: PlaceRepair) -> bool:
-        """False if the bookie takes no copies of the ledger, or spoils them: another one has to take its place."""
+        """Refills the present bookie. False if it does not accept copies of the ledger, or corrupts them: another
+        bookie must replace it.
+        """
         try:
             await self._fill(repair, repair.bookie_id)
         except TargetRefusesException as error:
@@ -284,7 +293,7 @@ class LedgerRepair:
     async def _fill_another(
         self, fragment: CompleteFragment, repair: PlaceRepair, ensemble: list[str], avoid: Collection[str]
     ) -> str:
-        """Returns the bookie that holds all that is due at the place. Raises NotEnoughBookiesException."""
+        """Copies the entries of a position to another bookie, and returns it. Raises NotEnoughBookiesException."""
         place = repair.place
         while True:
             target = self._targets.by_place.get(place)
@@ -300,7 +309,7 @@ class LedgerRepair:
             except (RepairStoppedException, SourceFailedException):
                 raise
             except BKException:
-                # Another one is tried the next time, though the policy may like this one best.
+                # Another one is tried next time, even if the policy prefers this one.
                 self._targets.by_place.pop(place, None)
                 self._targets.failed_targets.add(target)
                 raise
@@ -319,7 +328,7 @@ class LedgerRepair:
         return await choose(exclude)
 
     async def _fill(self, repair: PlaceRepair, target: str) -> None:
-        """Until the bookie says itself that it holds all that is due (R3)."""
+        """Copies until the bookie itself reports all entries of the position (R3)."""
         tools, record, due = self._tools, self._record, repair.due
         number = record.ledger_id.number
         if record.metadata.terms is not None:
@@ -329,7 +338,7 @@ class LedgerRepair:
             await tools.bookies.fence(target, number, self._secrets, behind=last)
         missing = due - (await self._holding(target, due)).entries
         if record.metadata.is_unbounded and repair.replace:
-            missing = due  # what an older term has left there is another value of the same id
+            missing = due  # entries of an older term may have other values
         counted = due if repair.replace else repair.missing
         self._held_before[repair.place] = len(counted - missing)
         if missing:
@@ -340,7 +349,7 @@ class LedgerRepair:
                 )
             state = await self._holding(target, due)
             if state.corrupt:
-                # It took them and reads what it had: a cache, or a disk that fails. Nothing better comes of it.
+                # It accepted them but returns the old data: a cache, or a failing disk. Repetition does not help.
                 raise TargetRefusesException(f"bookie {target} answers with damaged copies after it took good ones")
             missing = due - state.entries
         if missing:
@@ -369,7 +378,7 @@ class LedgerRepair:
     # Moving what is misplaced
 
     async def _move(self, avoid: Collection[str]) -> bool:
-        """Whether anything was moved to ensembles that please the placement policy more (R14)."""
+        """Moves fragments to ensembles that the placement policy prefers (R14); returns whether any was moved."""
         moved = False
         registered = [each for each in await self._tools.discovery.bookies(BookieSet.ALL) if each.registered]
         bookies = fit_for(registered, self._record.needs)
@@ -403,7 +412,9 @@ class LedgerRepair:
         return True
 
     async def _fill_all(self, fragment: CompleteFragment, ensemble: Sequence[str], places: Sequence[int]) -> bool:
-        """The bookies of these places get what is due there; False if one takes no copies of this ledger."""
+        """Copies the entries of these positions to their bookies; False if one does not accept copies of this
+        ledger.
+        """
         for index in places:
             due, target = fragment.due(index), ensemble[index]
             move = PlaceRepair(fragment, index, due, due, replace=True)
@@ -419,7 +430,7 @@ class LedgerRepair:
     # The metadata
 
     async def _write(self, repaired: CompleteFragment, replacements: Mapping[int, tuple[str, str]]) -> None:
-        """Writes, unless the metadata have changed so that the repair fits no more: the next look sees them then."""
+        """Writes the metadata, unless the repair no longer applies to them: the next examination uses the new ones."""
         tools, was_closed = self._tools, self._record.metadata.is_closed
         for _ in range(_WRITE_ATTEMPTS):
             self._permission.check()

@@ -1,19 +1,19 @@
-"""The replication worker: takes marked ledgers, one after the other by urgency, and has each repaired under its lock.
+"""The replication worker: takes marked ledgers in order of urgency, and repairs each under its lock.
 
-It lists the marks when they have changed, or when a ledger's pause is over, and works on a few ledgers at once. For
-each: take the lock, or leave the ledger to whoever has it; read the mark, whose version says later whether somebody has
-marked it again (R8); read the metadata; repair (`repair`); remove the mark if a complete look found the ledger whole or
-there is no such ledger (R5); give the lock back. A ledger that lost entries or its end for good is written to the list
-of unrecoverable ones, and its mark stays. Every failure has the same pause, twice as long each time.
+It lists the marks when they have changed, or when a ledger's pause is over, and works on a few ledgers concurrently.
+For each: take the lock, or leave the ledger to its holder; read the mark, whose version later shows whether it was made
+again (R8); read the metadata; repair (`repair`); remove the mark if a complete examination found the ledger whole, or
+the ledger does not exist (R5); release the lock. A ledger that has lost entries or its end for good is added to the
+list of unrecoverable ones, and its mark stays. Every failure has the same pause, which doubles each time.
 
-A bookie counts as lost when it is not registered and the auditor has missed it for the delay; or, where no auditor
-notes that, as BookKeeper's don't, when the mark names it and this process has missed it for the delay itself. A ledger
-that is still written is fenced and recovered only if a bookie of its last ensemble is lost, stays lost for the grace,
-as this process has seen itself, and its metadata do not move meanwhile (R6): a writer that lives replaces the bookie.
-An unbounded one never is: it waits for the client that has, or takes, the term.
+A bookie counts as lost if it is not registered and the auditor has missed it for the delay; or, if no auditor records
+this (BookKeeper's do not), if the mark names it and this process itself has missed it for the delay. An open ledger is
+fenced and recovered only if a bookie of its last ensemble is lost, stays lost for the grace period as observed by this
+process, and its metadata do not change meanwhile (R6): a live writer replaces the bookie. An unbounded ledger is never
+recovered: it waits for the client that has, or takes, the term.
 
-While auto-recovery is disabled nothing new is begun and nothing fenced (R11). Errors of the store end nothing: they are
-a pause. Source: docs/protocol/auto-recovery.md#worker.
+While auto-recovery is disabled no repair is begun and no ledger fenced (R11). Errors of the store only cause a pause.
+Source: docs/protocol/auto-recovery.md#worker.
 
 Not its job: marking (`auditor`).
 """
@@ -75,30 +75,32 @@ _JITTER_SECONDS = 0.5
 _HELD_ELSEWHERE_SECONDS = 5.0
 _LEAST_GRACE_LEFT_SECONDS = 0.1
 _WRITER_SECONDS = 60.0
-"""Between looks at an unbounded ledger with a lost bookie where it is written, which only who has the term replaces."""
+"""Seconds between examinations of an unbounded ledger with a lost bookie that only the holder of the term may
+replace.
+"""
 _STOP_SECONDS = 5.0
-"""So long what is under way may end by itself."""
+"""Seconds for which repairs in progress may end by themselves."""
 _LISTED_AGAIN_SECONDS, _LISTED_AGAIN_SHARE = 5.0, 10
-"""While marked ledgers are worked through, what was marked since is looked for after so long, and after so many times
-what the listing took."""
+"""Minimum seconds, and multiple of the duration of a listing, after which the marks are listed again while marked
+ledgers are processed."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerOptions:
-    """What may be set of a worker."""
+    """The settings of a worker."""
 
     tasks: int = 4
-    """Ledgers repaired at once."""
+    """Number of ledgers repaired concurrently."""
     open_ledger_grace_seconds: float = 30.0
-    """How long a bookie of the last ensemble has to be lost before a ledger that is still written is recovered."""
+    """Seconds that a bookie of the last ensemble must be lost before an open ledger is recovered."""
     deleted_seconds: float = 600.0
-    """Between looks whether ledgers that were given up are deleted since."""
+    """Seconds between checks whether unrecoverable ledgers were deleted."""
     password: bytes = b""
-    """Of ledgers whose metadata hold none (the oldest formats)."""
+    """The password of ledgers whose metadata have none (the oldest formats)."""
 
 
 class ReplicationWorker:
-    """One process's worker. `start`, and `stop` before the metadata and the client are closed."""
+    """The worker of one process. Call `start`, and `stop` before the metadata store and the client are closed."""
 
     def __init__(
         self,
@@ -123,12 +125,12 @@ class ReplicationWorker:
         self._resting = False
         self._stopping = False
         self._changed = False
-        """Whether the marks have to be listed again."""
+        """Whether the marks must be listed again."""
         self._wake = asyncio.Event()
         self._permissions = Permissions(self._why_not)
         self._tasks = Tasks(self._metadata)
         self._deleted_due = 0.0
-        """When to look for deleted ledgers among those given up."""
+        """When to check next for deleted ledgers among the unrecoverable ones."""
         self._ledgers = MarkedLedgers(factory.ledger_manager)
         self._graces = Graces(options.open_ledger_grace_seconds, self._attendance)
         self._progress = RepairProgress(self._holder, tools.copied)
@@ -137,17 +139,17 @@ class ReplicationWorker:
         self._unwatch: list[Callable[[], None]] = []
 
     async def start(self) -> None:
-        """Begins to work; the store need not be reachable yet."""
+        """Starts working; the store need not be reachable yet."""
         self._unwatch.append(self._metadata.watch(self._on_event))
         self._main = keep_running("replication worker", self._run)
 
     def rest(self, resting: bool) -> None:
-        """Whether nothing is begun for the time being."""
+        """Sets whether the worker begins no repairs for now."""
         self._resting = resting
         self._list_again()
 
     async def stop(self) -> None:
-        """Ends after the groups of copies under way, within a few seconds in any case; locks are given back."""
+        """Stops after the current groups of copies, within a few seconds in any case; releases locks."""
         self._stopping = True
         await self._cancel([] if self._main is None else [self._main])
         if self._working:
@@ -164,10 +166,10 @@ class ReplicationWorker:
 
     @property
     def progress(self) -> RepairProgress | None:
-        """How far repairs are; None while nothing is begun and nothing is under way."""
+        """The progress of repairs; None while no repair may begin and none is in progress."""
         return None if self._why_not() and not self._working else self._progress
 
-    # What it hears
+    # Events
 
     def _on_event(self, event: ReplicationEvent) -> None:
         match event:
@@ -206,7 +208,7 @@ class ReplicationWorker:
                     await discovery.watch_bookies(BookieSet.ALL, lambda found: self._on_bookies(list(found)))
                 )
                 found = list(await discovery.bookies(BookieSet.ALL))
-                # What the watch has told meanwhile is newer: an answer may have waited on its way.
+                # Reports of the watch are newer: this response may have been delayed.
                 if not self._attendance.told:
                     self._on_bookies(found)
             except BKException as error:
@@ -224,7 +226,7 @@ class ReplicationWorker:
             await self._rest()
 
     async def _rest(self) -> None:
-        """Until there may be something to do: marks have changed, or a ledger's pause is over."""
+        """Waits until there may be work: marks have changed, or a ledger's pause is over."""
         began = self._now()
         while not self._changed:
             due = self._queue.next_due()
@@ -236,11 +238,11 @@ class ReplicationWorker:
             with suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
                     await self._wake.wait()
-        # Several workers hear of the same mark in one moment.
+        # Several workers learn of the same mark at the same time.
         await asyncio.sleep(self._rng.random() * _JITTER_SECONDS)
 
     async def _take_marked(self) -> None:
-        """Works through the marks that are due, the most urgent first; what is marked meanwhile may be more urgent."""
+        """Processes the due marks, most urgent first; new marks may be more urgent."""
         began = self._now()
         marks: list[Mark] = []
         due: list[Mark] = []
@@ -256,7 +258,7 @@ class ReplicationWorker:
                 elif self._queue.is_given_up(ledger_id):
                     given_up.append(mark)
         marked = {mark.value.ledger_id for mark in marks}
-        self._circumstances.forget()  # as to these marks; one that was made again since is seen under its lock
+        self._circumstances.forget()  # for these marks; a mark that is made again later is noticed under its lock
         due += await self._deleted(given_up)
         self.statistics.marks_seen = len(marked)
         self._queue.keep_only(marked)
@@ -275,7 +277,7 @@ class ReplicationWorker:
             self._begin(candidate)
 
     async def _deleted(self, given_up: list[Mark]) -> list[Mark]:
-        """Now and then, those whose ledger is there no more: nothing else would ever take their marks away."""
+        """Periodically returns the marks whose ledger was deleted: nothing else would remove them."""
         if not given_up or self._now() < self._deleted_due:
             return []
         self._deleted_due = self._now() + self._options.deleted_seconds
@@ -306,7 +308,7 @@ class ReplicationWorker:
             log_event(_log, "ledger_repair", state="stopped", ledger=ledger_id, reason=error)
         except (BKException, TimeoutError) as error:
             await self._failed(ledger_id, mark_version, str(error))
-        except Exception as error:  # one ledger that nobody foresaw must not keep the others from their repair
+        except Exception as error:  # an unforeseen error of one ledger must not prevent the repair of others
             log_bug(_log, "ledger_repair_failed", error, ledger=ledger_id)
             await self._failed(ledger_id, mark_version, str(error))
 
@@ -350,7 +352,7 @@ class ReplicationWorker:
         try:
             await self._metadata.release(lock)
         except BKException as error:
-            # The store's side gives it back as soon as it can.
+            # The store's driver releases it as soon as it can.
             log_event(_log, "replication_lock_kept", logging.WARNING, ledger=lock.ledger_id, error=error)
 
     async def _repair(self, lock: LedgerLock, permission: Permission, mark_version: int) -> None:
@@ -385,7 +387,7 @@ class ReplicationWorker:
         return bool(findings.unrecoverable) or (findings.end_is_lost and self._is_to_be_fenced(outcome))
 
     async def _found_corrupt(self, mark: Mark) -> Versioned[bytes] | None:
-        """What a scrub has found; it tells before it marks, and marks for bookies that are there."""
+        """The scrub's record; a scrub records before it marks, and marks for registered bookies."""
         if not self._attendance.present.keys() & {*mark.value.replicas}:
             return None
         return await self._metadata.read_record(RecordKind.CORRUPT_LEDGER, str(mark.value.ledger_id))
@@ -403,7 +405,7 @@ class ReplicationWorker:
         absent, draining = circumstances.absent(away, mark.value.replicas, now_ms()), circumstances.draining
         targets = self._tasks.of(lock.ledger_id)
         suspects = {} if corrupt is None else decode_corrupt(corrupt.value)
-        # One that names nobody; what is misplaced beside a loss the next check of placement finds again.
+        # A mark without bookies; a ledger with other losses is found again by the next placement check.
         misplaced = not mark.value.replicas and mark.value.damaged is None
         repair = self._begun(LedgerRepair(self._tools, lock, record, permission, targets, suspects), lock)
         outcome = await repair.run(absent, draining, misplaced=misplaced)
@@ -418,10 +420,10 @@ class ReplicationWorker:
         self._progress.began(lock.ledger_id, repair, now_ms())
         return repair
 
-    # Ledgers that are still written
+    # Open ledgers
 
     def _grace_left(self, outcome: Outcome) -> float:
-        """At least a moment: a bookie may have been away for less long. An unbounded ledger then waits for a client."""
+        """Seconds of the grace period left, at least a little; an unbounded ledger waits for a client instead."""
         if self._is_to_be_fenced(outcome):
             return _WRITER_SECONDS
         return max(_LEAST_GRACE_LEFT_SECONDS, self._graces.left(outcome.record, self._now()))
@@ -435,7 +437,7 @@ class ReplicationWorker:
         self._graces.forget(record.ledger_id.number)
         return record
 
-    # Ends
+    # Outcomes
 
     async def _finish(self, mark: Mark, state: str, corrupt: Versioned[bytes] | None) -> None:
         ledger_id = mark.value.ledger_id
