@@ -338,7 +338,7 @@ class LedgerRepair:
             await tools.bookies.fence(target, number, self._secrets, behind=last)
         missing = due - (await self._holding(target, due)).entries
         if record.metadata.is_unbounded and repair.replace:
-            missing = due  # entries of an older term may have other values
+            missing = due  # whatever it holds: entries of an older term may have other values
         counted = due if repair.replace else repair.missing
         self._held_before[repair.place] = len(counted - missing)
         if missing:
