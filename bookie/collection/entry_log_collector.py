@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
 
 from bookgate.bookie.collection.compactor import Compactor
@@ -128,6 +128,10 @@ class EntryLogCollector:
     def usages(self) -> list[EntryLogUsage]:
         """The usage of all complete logs when they were last examined. Any thread; read-only."""
         return [usage for known in self._known for usage in list(known.usages.values())]
+
+    def examined(self) -> list[tuple[LedgerStore, Mapping[int, EntryLogUsage]]]:
+        """Each store, and the usage of its complete logs by their ids when they were last examined. Any thread."""
+        return [(known.store, known.usages.copy()) for known in self._known]
 
     def _compact_store(self, known: _Known, threshold: float, deadline: float) -> None:
         compactor = self._compactor(known)

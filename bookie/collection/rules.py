@@ -130,6 +130,11 @@ class EntryLogUsage:
         return self._ledgers
 
     @property
+    def bytes_by_ledger(self) -> dict[int, int]:
+        """Bytes of each ledger."""
+        return dict(zip(self._ledgers, self._bytes, strict=True))
+
+    @property
     def usage(self) -> float:
         """The part of the log that belongs to existing ledgers, 0 to 1."""
         return self.usage_of(0)

@@ -19,9 +19,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as RichTable
 
+from bookgate.bookie.collection.scope_usage import ScopeCounts
 from bookgate.bookie.journal.format import LogMark
 from bookgate.bookie.journal.last_mark import LAST_MARK_FILE
-from bookgate.bookie.storage.scope_usage import ScopeCounts
 from bookgate.bookie.system.files import read_whole
 from bookgate.bookie.tools.inspection import places
 from bookgate.bookie.tools.inspection.contents import (

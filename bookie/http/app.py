@@ -24,6 +24,7 @@ from bookgate.bookie.http.console_collection import console_collection_routes
 from bookgate.bookie.http.console_entries import console_entry_routes
 from bookgate.bookie.http.console_ledgers import console_ledger_action_routes
 from bookgate.bookie.http.console_peers import Peers, console_peer_routes
+from bookgate.bookie.http.scope_routes import scopes_route
 from bookgate.bookie.http.state_routes import StateView, state_routes
 from bookgate.bookie.http.storage_routes import storage_routes
 from bookgate.bookie.metrics.exposition import CONTENT_TYPE, render
@@ -82,6 +83,7 @@ def bookie_routes(view: BookieView, console: Console, access: Access) -> list[Ro
         *state_routes(view.state),
         *gc_routes(view.gc),
         *storage_routes(view.storage, view.check_cookie, may_expand=view.config.allow_storage_expansion),
+        scopes_route(view.gc),
         *console.rows(),
         *session_routes(access),
         *console_entry_routes(view.client),

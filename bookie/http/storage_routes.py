@@ -15,7 +15,6 @@ from pydantic import Field
 from bookgate.bookie.disks import directories
 from bookgate.bookie.journal.last_mark import mark_file_name, read_mark
 from bookgate.bookie.membership.cookie import InvalidCookieException
-from bookgate.bookie.storage.scope_usage import scope_usage
 from bookgate.bookie.storage.storage import LedgerStorage
 from bookgate.bookie.system.files import REAL_FILE_SYSTEM
 from bookgate.gateway.http.api import WHOLE, Body, Call, LedgerHalf, NoBody, NoQuery, Query, Route, change, get
@@ -43,11 +42,6 @@ class HeldQuery(Query):
     start_after: LedgerHalf | None = Field(None, description="ids above it; the answer's `next` goes on")
     limit: Annotated[int, Field(ge=1, le=_MAX_LEDGERS), WHOLE] = 10_000
     ledger_scope_id: LedgerHalf = Field(0, description="the scope; 0 for BookKeeper's own ids")
-
-
-class ScopesQuery(Query):
-    start_after: LedgerHalf | None = Field(None, description="scopes above it; the answer's `next` goes on")
-    limit: Annotated[int, Field(ge=1, le=_MAX_LEDGERS), WHOLE] = 10_000
 
 
 class CompactBody(Body):
@@ -80,12 +74,6 @@ def storage_routes(
         call.caller.take("listed_ids_per_second", 0)
         page = await asyncio.to_thread(_held, storage, call.query)
         call.caller.owe("listed_ids_per_second", len(page["ledgers"]))
-        return page
-
-    async def scopes(call: Call[ScopesQuery, NoBody]) -> Any:
-        call.caller.take("listed_ids_per_second", 0)
-        page = await asyncio.to_thread(_scopes, storage, call.query)
-        call.caller.owe("listed_ids_per_second", len(page["scopes"]))
         return page
 
     async def expand(_call: Call[NoQuery, NoBody]) -> str:
@@ -137,33 +125,11 @@ def storage_routes(
             "next": {"type": ["integer", "null"]},
         },
     }
-    scopes_page = {
-        "type": "object",
-        "required": ["scopes", "next"],
-        "properties": {
-            "scopes": {
-                "type": "array",
-                "items": {
-                    "type": "object",
-                    "required": ["ledger_scope_id", "ledgers", "bytes"],
-                    "properties": {name: {"type": "integer"} for name in ("ledger_scope_id", "ledgers", "bytes")},
-                },
-            },
-            "next": {"type": ["integer", "null"]},
-        },
-    }
     compact_path = "/api/v1/bookie/entry_location_compact"
     return [
         get("/api/v1/bookie/last_log_mark", "Where replay of each journal would begin", last_log_mark, answer=texts),
         get("/api/v1/bookie/list_disk_file", "Names of its files", files, query=FilesQuery, answer=texts),
         get("/api/v1/bookie/ledgers", "Ids of the ledgers that it holds", held, query=HeldQuery, answer=held_page),
-        get(
-            "/api/v1/bookie/scopes",
-            "Scopes of which it holds ledgers: how many, and their bytes",
-            scopes,
-            query=ScopesQuery,
-            answer=scopes_page,
-        ),
         change(
             "PUT",
             "/api/v1/bookie/expand_storage",
@@ -205,17 +171,6 @@ def _held_in_scope(numbers: Sequence[int], query: HeldQuery) -> dict[str, Any]:
     end = bisect_right(numbers, highest)
     page = [halves_of(number)[1] for number in numbers[begin : min(end, begin + query.limit)]]
     return {"ledgers": page, "next": page[-1] if begin + len(page) < end else None}
-
-
-def _scopes(storage: LedgerStorage, query: ScopesQuery) -> dict[str, Any]:
-    """In the order of their bits: scope 0, the positive ones, the negative ones."""
-    found = scope_usage(storage.stores)
-    numbers = [number_of(each.scope_id, 0) for each in found]
-    after = query.start_after
-    begin = 0 if after is None else bisect_right(numbers, number_of(after, 0))
-    page = found[begin : begin + query.limit]
-    told = [{"ledger_scope_id": each.scope_id, "ledgers": each.ledgers, "bytes": each.bytes} for each in page]
-    return {"scopes": told, "next": page[-1].scope_id if begin + len(page) < len(found) else None}
 
 
 def _marks(storage: LedgerStorage) -> dict[str, str]:

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from bookgate.bookie.collection.scope_usage import scope_usage
 from bookgate.bookie.commands.bookie import app
 from bookgate.bookie.entry_logs import format as entry_log_format
 from bookgate.bookie.index import file_format
 from bookgate.bookie.index.file_format import IndexHeader
 from bookgate.bookie.journal import format as journal_format
-from bookgate.bookie.storage.scope_usage import scope_usage
 from bookgate.bookie.tools.inspection.places import FILES
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.wire.messages import AddRequest
@@ -81,7 +81,10 @@ def test_scopes_and_their_bytes(tmp_path: Path, storage: str) -> None:
             bookie.add(LedgerId(scope_id, 7).number, *range(entries))
         bookie.add(LedgerId(42, -7).number, 0)
         bookie.storage.checkpoint()
-        told = [(each.scope_id, each.ledgers, each.bytes) for each in scope_usage(bookie.storage.stores)]
+        told = [
+            (each.scope_id, each.ledgers, each.bytes)
+            for each in scope_usage((store, {}) for store in bookie.storage.stores)
+        ]
     *scopes, summary = inspect_json("scopes", tmp_path)
     assert [(each["scope"], each["ledgers"], each["bytes"]) for each in scopes] == told
     assert [each[:2] for each in told] == [(0, 1), (42, 2), (-1, 1)]

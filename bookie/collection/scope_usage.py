@@ -1,9 +1,10 @@
 """Which scopes a bookie holds: how many ledgers of each, and how many bytes their records take in the entry logs.
 
-Bytes are those of the ledgers maps of complete logs, and of what this process has appended to the present log. Records
-of entries that were deleted or written again count until their log is collected; of a log that a crash has left without
-a map nothing counts. Ledgers that the index has no more are left out. Source:
-docs/protocol/scoped-ledgers.md#in-a-bookies-files. Not its job: which of them exist in the metadata (`collection`).
+Bytes are those that garbage collection found in complete logs; by the ledgers map, of a log that it has not looked at
+yet; and what this process has appended to the present log. A log that was the present one when a process ended has no
+map: it counts once collection has looked at it. Records of entries that were deleted or written again count until their
+log is collected. Ledgers that the index has no more are left out. Source:
+docs/protocol/scoped-ledgers.md#in-a-bookies-files. Not its job: which of them exist in the metadata.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import NamedTuple
 
 from pyroaring import BitMap64
 
+from bookgate.bookie.collection.rules import EntryLogUsage
 from bookgate.bookie.entry_logs.entry_logs import EntryLogs
 from bookgate.bookie.storage.ledger_store import LedgerStore
 from bookgate.bookie.system.files import StorageCorruptException
@@ -60,20 +62,23 @@ class ScopeCounts:
         ]
 
 
-def scope_usage(stores: Iterable[LedgerStore]) -> list[ScopeUsage]:
-    """Of a bookie that runs. Reads all ledgers maps; any thread."""
-    counts, stores = ScopeCounts(), list(stores)
-    for store in stores:
+def scope_usage(examined: Iterable[tuple[LedgerStore, Mapping[int, EntryLogUsage]]]) -> list[ScopeUsage]:
+    """Of a bookie that runs: its stores, and of each the logs that collection has looked at, by id. Any thread."""
+    counts, stores = ScopeCounts(), list(examined)
+    for store, _ in stores:
         counts.add_ledgers(*store.all_ledgers())
-    for store in stores:
-        for by_ledger in _maps(store.logs):
+    for store, usages in stores:
+        for by_ledger in _bytes(store.logs, usages):
             counts.add_bytes(by_ledger)
     return counts.usages()
 
 
-def _maps(logs: EntryLogs) -> Iterator[Mapping[int, int]]:
+def _bytes(logs: EntryLogs, usages: Mapping[int, EntryLogUsage]) -> Iterator[Mapping[int, int]]:
     yield from logs.bytes_being_written()
     for log_id in logs.complete_logs():
+        if (usage := usages.get(log_id)) is not None:
+            yield usage.bytes_by_ledger
+            continue
         try:
             found = logs.ledgers_map(log_id)
         except (OSError, StorageCorruptException):
