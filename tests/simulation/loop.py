@@ -503,7 +503,8 @@ class WorldLoop(SimLoop):
             if not fiber.dead:
                 fiber.throw(GreenletExit)
         for task in pending:
-            with contextlib.suppress(Exception):  # it may still want to wait, or answer its caller with an error
+            # It may still want to wait, or answer its caller with an error; a group of tasks does so for its own.
+            with contextlib.suppress(Exception, BaseExceptionGroup):
                 task.get_coro().close()
         self._remains.clear()
         self.fibers.clear()

@@ -470,6 +470,51 @@ MUTATIONS = (
         world=REPAIR,
     ),
     Mutation(
+        "repair-member-twice",
+        "auto-recovery",
+        ("R4",),
+        "a lost bookie's place goes to another member of the ensemble, and the metadata take it",
+        _FRAGMENTS,
+        "    return tuple(changed) if len(set(changed)) == len(changed) else None\n",
+        "    return tuple(changed)\n",
+        world=REPAIR,
+        more=(
+            Edit(
+                _REPAIR,
+                "choose = partial(self._tools.placement.replace_bookie, request, list(ensemble), index, needs=needs)\n",
+                "others = [ensemble[index]] * len(ensemble)\n"
+                "        choose = partial(self._tools.placement.replace_bookie, request, others, index, needs=needs)\n",
+            ),
+            Edit(
+                _REPAIR,
+                "            if target is None or target in ensemble or target in avoid or target in self._refused:\n",
+                "            if target is None or target in avoid or target in self._refused:\n",
+            ),
+        ),
+    ),
+    Mutation(
+        "repair-moves-a-border",
+        "auto-recovery",
+        ("R7", "R5"),
+        "a fragment that gets another member begins an entry later",
+        _FRAGMENTS,
+        "            fragments[number] = Fragment(first_entry_id, ensemble)\n",
+        "            fragments[number] = Fragment(first_entry_id + min(number, 1), ensemble)\n",
+        REPAIR,
+    ),
+    Mutation(
+        "repair-errors-are-empty-lists",
+        "auto-recovery",
+        ("R10", "R13"),
+        "a bookie that could not be asked for its list has nothing, as a worker sees it",
+        _BOOKIES,
+        '                return Unknown(f"bookie {bookie_id} did not answer for its list of entries in time")\n'
+        "        except BKException as error:\n            return Unknown(str(error))\n",
+        "                return Holding(BitMap64())\n"
+        "        except BKException:\n            return Holding(BitMap64())\n",
+        REPAIR,
+    ),
+    Mutation(
         "repair-members-not-left-out",
         "auto-recovery",
         ("R5",),
