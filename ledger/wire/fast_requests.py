@@ -77,6 +77,39 @@ class AddRequestEncoder:
         )
 
 
+class TermAddEncoder(AddRequestEncoder):
+    """Encodes adds to one unbounded ledger that share term, flags and priority, but for truncating ones."""
+
+    def __init__(self, ledger_id: int, master_key: bytes, term: int, *, recovery: bool = False, priority: int = 0):
+        super().__init__(ledger_id, master_key, recovery=recovery, priority=priority)
+        self._flags += term_fields(term)
+        self._in_message = len(self._ledger) + len(self._key) + len(self._flags)
+
+    def encode_add(self, txn_id: int, entry_id: int, body: bytes, lafr: int) -> bytes:
+        """Encodes the frame of one add, with the writer's LAFR."""
+        txn, entry, body_size = _size(txn_id), _size(entry_id), _size(len(body))
+        told = term_fields(None, lafr)
+        size = self._in_message + len(entry) + len(body_size) + len(body) + len(told)
+        message_size = _size(size)
+        packet_size = self._before_message + len(txn) + len(message_size) + size
+        return b"".join(
+            (
+                packet_size.to_bytes(4, "big"),
+                self._headers[len(txn)],
+                txn,
+                self._tag,
+                message_size,
+                self._ledger,
+                entry,
+                self._key,
+                body_size,
+                body,
+                self._flags,
+                told,
+            )
+        )
+
+
 class ReadRequestEncoder:
     """Encodes reads of one ledger's entries: plain reads; with a master key, fencing reads; with `known_lac`, reads of
     an unbounded ledger whose reader knows that entries up to `known_lac` are confirmed.

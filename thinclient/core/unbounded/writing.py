@@ -265,12 +265,21 @@ class UnboundedWriter:
         if not self._is_member(place) or add.acked & bit:
             return ()
         add.acked |= bit
+        if self.state is _STEADY and not self._is_news_of(add) and place.truncating is not add:
+            return ()
         effects: list[Effect] = []
         if place.truncating is add:
             place.truncating, place.clean = None, True
             self._clean.add(place.bookie_id)
             effects += self._all_sends()
         return [*effects, *self._settle()]
+
+    def _is_news_of(self, add: Add) -> bool:
+        """Whether an acknowledgement may move LAC or LAFR, or end what a change has waited for."""
+        if self._failed or self._full_at is not None:
+            return True
+        heads = (self._unconfirmed, self._pending)
+        return any(not adds or adds[0] is add for adds in heads)
 
     def _is_member(self, place: Place) -> bool:
         return self._places[place.index] is place

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from bookgate.ledger.errors import BKException, IllegalOpException, WriteException
 from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.wire.fast_requests import TermAddEncoder
 from bookgate.ledger.wire.messages import (
     ADD_ENTRY,
     EOK,
@@ -50,6 +51,8 @@ class TermAddSender:
         self._key = secrets.master_key
         self._term = term
         self._recovery = recovery
+        priority = HIGH_PRIORITY if recovery else 0
+        self._encoder = TermAddEncoder(self._number, self._key, term, recovery=recovery, priority=priority)
         self._on_answer = on_answer
         self._loop = asyncio.get_running_loop()
         self._last: _Frame | None = None
@@ -65,6 +68,9 @@ class TermAddSender:
 
     def _encode(self, add: Add, packet: bytes, truncate: bool) -> _Frame:
         txn_id = self._pool.next_txn_id()
+        if not truncate:
+            data = self._encoder.encode_add(txn_id, add.entry_id, packet, add.lafr)
+            return _Frame(add, truncate, txn_id, data)
         request = AddRequest(
             txn_id,
             self._number,
@@ -94,6 +100,8 @@ def add_failure(
     ledger_id: LedgerId, place: Place, add: Add, response: Response | None, error: BKException | None
 ) -> BKException | None:
     """Why the add counts as failed at the bookie; None if the answer says that it is stored."""
+    if type(response) is AddResponse and response.status == EOK and response.term is not None:
+        return None
     if response is None:
         return error or WriteException(f"bookie {place.bookie_id} gave no answer")
     if response.status != EOK:

@@ -251,10 +251,12 @@ class UnboundedWriteHandle(Appending[Add]):
         return await future
 
     def _on_answer(self, place: Place, add: Add, response: Response | None, error: BKException | None) -> None:
-        failure = add_failure(self.ledger_id, place, add, response, error)
+        failure = add_failure(self.record.ledger_id, place, add, response, error)
         if failure is None:
             term = answered_term(response)
-            self._perform(self._writer.on_ack(add, place, NO_ENTRY if term is None else term))
+            effects = self._writer.on_ack(add, place, NO_ENTRY if term is None else term)
+            if effects or (self._kept and self._kept[0].entry_id <= self._writer.lafr):
+                self._perform(effects)
             return
         self._context.health.on_error(place.bookie_id, failure)
         self._context.metrics.count("ADD_ENTRY_UR")

@@ -15,9 +15,11 @@ from bookgate.ledger.errors import (
     WriteException,
     exception_for_status,
 )
+from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import DigestType
 from bookgate.ledger.wire import fast_add, fast_read, fast_responses, v2
 from bookgate.ledger.wire.error_responses import error_response
+from bookgate.ledger.wire.fast_requests import TermAddEncoder
 from bookgate.ledger.wire.messages import AddRequest, AddResponse, ReadRequest, ReadResponse, Request, Response, Status
 from bookgate.ledger.wire.v3 import decode_request, decode_response, encode_request, encode_response
 from bookgate.protos.bookkeeper.proto import bookkeeper_protocol_pb2 as wire
@@ -114,3 +116,13 @@ def test_v2_tells_its_writer_that_it_is_fenced_and_its_reader_that_the_read_fail
 def test_statuses_have_errors_of_their_own() -> None:
     assert isinstance(exception_for_status(600, WriteException, "lost"), InvalidTermException)
     assert isinstance(exception_for_status(601, WriteException, "later"), EntryNotConfirmedException)
+
+
+@given(st.integers(0, 2**63 - 1), st.integers(0, 2**63 - 1), st.integers(-1, 2**63 - 1), st.booleans())
+def test_adds_at_a_term_are_written_as_the_long_way_does(entry: int, term: int, lafr: int, recovery: bool) -> None:
+    for ledger in (7, LedgerId(3, -7).number):
+        encoder = TermAddEncoder(ledger, b"k" * 20, term, recovery=recovery, priority=100 if recovery else 0)
+        request = AddRequest(
+            9, ledger, entry, b"k" * 20, b"body", recovery, priority=100 if recovery else 0, term=term, lafr=lafr
+        )
+        assert encoder.encode_add(9, entry, b"body", lafr) == encode_request(request)
