@@ -169,7 +169,7 @@ class UnboundedWriteHandle(UnboundedWriteHandleFacade):
 
     @property
     def term(self) -> int:
-        """The term at which this handle writes."""
+        """The term in which this handle writes."""
         return self._asynchronous.term
 
     @property
@@ -189,7 +189,7 @@ class UnboundedWriteHandle(UnboundedWriteHandleFacade):
 
     @property
     def failed_bookies(self) -> dict[str, BKException]:
-        """Members of the last ensemble that failed and are not replaced, with their errors."""
+        """Members of the last ensemble that failed and were not replaced, with their errors."""
         return self._asynchronous.failed_bookies
 
     @property
@@ -204,7 +204,7 @@ class UnboundedWriteHandle(UnboundedWriteHandleFacade):
             before_entry_id: The first entry to keep.
 
         Returns:
-            The first entry that can be read from now on; lower than asked for where the rest is in the last fragment.
+            The first entry that can be read from now on; lower than requested if the rest is in the last fragment.
 
         Raises:
             BKException: The metadata could not be changed.
@@ -214,19 +214,19 @@ class UnboundedWriteHandle(UnboundedWriteHandleFacade):
     def close(self) -> None:
         """Waits until all appends are acknowledged and on their whole write sets, then ends the ledger for good.
 
-        Nobody writes to it or takes it over afterwards; its entries are all fully replicated (G2). Repeated calls share
-        the outcome of the first.
+        Afterwards no client can write to it or take it over; all its entries are fully replicated (G2). Repeated calls
+        share the outcome of the first.
 
         Raises:
             TermSupersededException: Another client has taken over the ledger.
-            BKException: What ended the writer, or the metadata could not be changed.
+            BKException: The error that ended the writer, or the metadata could not be changed.
         """
         self._run(self._asynchronous.close())
 
     def release(self) -> None:
         """Waits until all appends are acknowledged or have failed, and ends the handle; the ledger stays open.
 
-        The next writer takes the ledger over. It has the less to do, the more is fully replicated.
+        The next writer takes the ledger over, which is faster the more entries are fully replicated.
         """
         self._run(self._asynchronous.release())
 

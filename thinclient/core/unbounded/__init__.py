@@ -1,1 +1,1 @@
-"""The client's half of unbounded ledgers: writing, taking over, and the changes of the metadata."""
+"""The client's rules of unbounded ledgers: writing, taking over, and the changes of the metadata."""

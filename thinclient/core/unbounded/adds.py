@@ -1,4 +1,6 @@
-"""What the writer and the take-over of an unbounded ledger work with: bookies at their places, adds, and effects."""
+"""Types shared by the writer and the take-over of an unbounded ledger: bookies at their positions, adds, and
+effects.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,9 @@ class Place:
         self.index = index
         self.bookie_id = bookie_id
         self.clean = clean
-        """It holds nothing dirty above what this term has written."""
+        """Whether it has no dirty entries above those that this term has written."""
         self.truncating: Add | None = None
-        """Its first add, which carries the truncate flag and was not acknowledged yet."""
+        """Its first add, with the truncate flag, while not acknowledged."""
 
 
 class Add:
@@ -49,24 +51,24 @@ class Add:
         self.length = length
         """The ledger's payload bytes including this entry."""
         self.last_add_confirmed, self.lafr = horizon
-        """What its packet and its requests say, also those that are sent later."""
+        """The LAC in its packet and the LAFR in its requests, also in later ones."""
         self.indexes = indexes
-        """Where it has to be: its write set, or every index for a truncate entry."""
+        """Indexes that must store it: its write set, or every index for a truncate entry."""
         self.truncate = truncate
         self.sent = 0
         """Indexes whose present bookie was sent the add, as bits."""
         self.acked = 0
-        """Those of them that acknowledged it."""
+        """Indexes in `sent` whose bookie acknowledged it, as bits."""
         self.token: object = None
 
     @property
     def replicated(self) -> bool:
-        """It is everywhere where it has to be."""
+        """Whether all required bookies have stored it."""
         return self.acked.bit_count() == len(self.indexes)
 
 
 class Horizon(NamedTuple):
-    """How far a ledger is confirmed and fully replicated."""
+    """The LAC and LAFR of a ledger."""
 
     last_add_confirmed: int
     lafr: int
@@ -78,17 +80,17 @@ class SendAdd(NamedTuple):
     add: Add
     place: Place
     truncate: bool
-    """The request carries the truncate flag."""
+    """Whether the request has the truncate flag."""
 
 
 class Confirmed(NamedTuple):
-    """Tell the application that these are written, in this order."""
+    """Inform the application that these are written, in this order."""
 
     adds: Sequence[Add]
 
 
 class FailedAdds(NamedTuple):
-    """The writer is over: tell the application that these failed, and why."""
+    """The writer has ended: inform the application that these failed, and why."""
 
     adds: Sequence[Add]
     error: BKException
@@ -101,13 +103,13 @@ class ChooseEnsemble(NamedTuple):
 
 
 class StoreFragment(NamedTuple):
-    """Store it in the metadata; then `on_stored`, or `disengage`."""
+    """Store the fragment in the metadata; then call `on_stored`, or `disengage`."""
 
     new: NewFragment
 
 
 class RetryLater(NamedTuple):
-    """Call `retry` after a pause: there was no bookie for those that failed."""
+    """Call `retry` after a pause: there was no replacement for failed bookies."""
 
     failed: Mapping[str, BKException]
 

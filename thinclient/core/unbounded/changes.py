@@ -1,11 +1,11 @@
 """The changes that a client of an unbounded ledger makes in its metadata, as transforms for a compare-and-set.
 
-A transform looks at the metadata as they stand and returns the new value; or None when its change is already there,
-which is how a client whose answer was lost finds its own write; or raises when another client has taken over
-(TermSupersededException) or closed the ledger. A change that was refused is not tried again under that term.
+A transform gets the current metadata and returns the new value; or None if they already contain its change, by which a
+client recognises its own write after a lost response; or raises if another client has taken over
+(TermSupersededException) or closed the ledger. A rejected change is not tried again in that term.
 
-Invariants. U2: every change but a take-over and a trim is made by the holder of the term only. P6, G4: `unbounded` has
-the legal transitions.
+Invariants. U2: only the holder of the term makes changes other than a take-over and a trim. P6, G4: `unbounded` has the
+legal transitions.
 
 Not its job: reading and writing metadata (the caller), when a change is due (`writing`, `taking_over`). Source:
 docs/protocol/unbounded-ledgers.md#metadata.
@@ -40,18 +40,18 @@ class NewFragment(NamedTuple):
 
 
 class Holder(NamedTuple):
-    """A client at its term."""
+    """A client with its term."""
 
     term: int
     number: int
-    """Random, 63 bits, never 0: no other client of the term has it."""
+    """A random number of 63 bits, never 0, which no other client of the term has."""
 
 
 def taking(before: LedgerMetadata, number: int) -> Transform:
-    """OPEN or IN_RECOVERY → IN_RECOVERY at the term after that of `before`, for the client of that number.
+    """OPEN or IN_RECOVERY → IN_RECOVERY with the term after that of `before`, for the client with this number.
 
-    A client that finds a higher term than it set out from gives way: two that try would take it from each other without
-    end.
+    A client that finds a higher term than that of `before` gives up: otherwise two clients could take the ledger from
+    each other for ever.
     """
     term = terms_of(before).term
 
@@ -111,7 +111,7 @@ def closing(holder: Holder, last_entry_id: int, length: int) -> Transform:
 
 
 def trimming(before_entry_id: int) -> Transform:
-    """Any state: the watermark moves up to `before_entry_id`, as far as it may."""
+    """Any state: raises the watermark up to `before_entry_id`, as far as permitted."""
 
     def transform(metadata: LedgerMetadata) -> LedgerMetadata | None:
         trimmed = trim(metadata, before_entry_id)

@@ -1,28 +1,28 @@
-"""Taking an unbounded ledger over: what the terms before have left is found, replicated, and cut off behind its end.
+"""Taking over an unbounded ledger: finds the entries of earlier terms, replicates them, and truncates after their end.
 
-The metadata are IN_RECOVERY at the client's own term before this begins (`changes.taking`). States (`TakeOverState`,
+The metadata are IN_RECOVERY with the client's own term before this begins (`changes.taking`). States (`TakeOverState`,
 with the table `TAKE_OVER`):
 
 * *fencing*: each bookie of the last fragment is asked for LAC and LAFR, with the term. It ends when the ensemble is
   covered: in every write set fewer than ack quorum bookies are unknown. S = max(highest LAFR, first entry of the
-  fragment − 1) is where reading begins, and the highest LAC and S are the LAC and LAFR of this take-over for good.
+  fragment − 1) is where reading begins; the highest LAC and S remain the LAC and LAFR of this take-over.
 * *reading forward* from S + 1, from the last fragment as it was at the start, each entry from one replica after the
-  other, with the term. One good copy is enough; write quorum − ack quorum + 1 explicit "missing" answers are the end;
-  otherwise the take-over fails. Copies are added again in entry order, to their whole write sets. An end at or below
-  the LAC is a loss of confirmed entries, and fails: it is never taken for the end.
-* *sizing*, only if there was nothing to add again and the fragment holds entries: entry S is read, since its packet
-  has the ledger's length. Before the fragment's first entry the metadata have it.
-* *storing*: the truncate entry follows at the first id that was not there; then all adds, and it, have to be on all
-  their bookies. Bookies that fail are replaced in memory only; the write that ends the take-over stores the fragments.
-* *finished*: the caller stores it (`changes.taken`), and is the writer from then on. Or *failed*: the ledger stays
-  IN_RECOVERY, and is taken over again by whoever tries, at a higher term.
+  other, with the term. One good copy is enough; write quorum − ack quorum + 1 explicit "missing" responses mark the
+  end; otherwise the take-over fails. Copies are added again in entry order, to their whole write sets. An end at or
+  below the LAC is a loss of confirmed entries: the take-over fails.
+* *sizing*, only if nothing was added again and the fragment has entries: entry S is read, because its packet contains
+  the ledger's length. For the fragment's first entry the metadata have the length before it.
+* *storing*: the truncate entry follows at the first missing id; it and all adds must reach all their bookies. Bookies
+  that fail are replaced in memory only; the write that ends the take-over stores the fragments.
+* *finished*: the caller stores the result (`changes.taken`), and is the writer from then on. Or *failed*: the ledger
+  stays IN_RECOVERY, and any client may take it over again with a higher term.
 
 Events in: `begin`, `on_fence_answer`, `on_read_answer`, `on_add_ack`, `on_add_failure`, `on_replacements`, `retry`.
 Effects out: a list of `FenceRead`, `RecoveryRead`, `TakeOverAdd`, `Replace`, `RetryLater`, `TakenOver`, `Failed`.
 
-Invariants. U1: a bookie that refuses the term ends it. U2: an answer of another term counts for nothing. U3: the
-truncate entry is on every member. U6: reading begins at LAFR + 1, and all adds carry the LAC and LAFR of the fencing.
-U5: a value that was confirmed is below the end, as coverage finds at least one of its copies.
+Invariants. U1: a bookie that rejects the term ends the take-over. U2: a response of another term is ignored. U3: the
+truncate entry is on every member. U6: reading begins at LAFR + 1, and all adds have the LAC and LAFR of the fencing.
+U5: a confirmed entry is below the end, because coverage finds at least one of its copies.
 
 Not its job: digests (a bad one arrives as `Unreadable`), packets, time, the metadata. Source:
 docs/protocol/unbounded-ledgers.md#taking-over.
@@ -75,7 +75,7 @@ from bookgate.thinclient.core.unbounded.writing import UnboundedWriter
 
 
 class TakeOverState(enum.Enum):
-    """Where a take-over is."""
+    """The states of a take-over."""
 
     FENCING = "the bookies of the last fragment are asked for LAC and LAFR"
     READING = "entries are read forward and added again"
@@ -132,29 +132,29 @@ class TakeOverAdd(NamedTuple):
 
 
 class TakenOver(NamedTuple):
-    """Store this (`changes.taken`), and write on after the truncate entry."""
+    """Store this (`changes.taken`), and continue writing after the truncate entry."""
 
     truncate_entry_id: int
     length: int
     fragments: Sequence[NewFragment]
-    """What the take-over has added or changed, ascending."""
+    """The fragments that the take-over has added or changed, ascending."""
 
 
 Effect = FenceRead | RecoveryRead | TakeOverAdd | Replace | RetryLater | TakenOver | Failed
 
 _AT_FIRST = 16
-"""Entries read ahead until the first one is there: most take-overs find few."""
+"""Entries read ahead until the first one arrives: most take-overs find few."""
 _WINDOW_BYTES = 8 * 1024 * 1024
-"""Payload bytes being read or added again at most; reads are estimated by the largest entry so far."""
+"""Maximum payload bytes being read or added again; reads are estimated by the largest entry so far."""
 _BATCHES_OF_ADDS = 3
 """Batches being added again while another is read."""
 
 
 class TakeOver:
-    """One attempt of one client."""
+    """One attempt of one client to take a ledger over."""
 
     def __init__(self, ledger_id: LedgerId, metadata: LedgerMetadata, read_batch: int = DEFAULT_READ_BATCH) -> None:
-        """`metadata` are IN_RECOVERY at this client's term."""
+        """`metadata` must be IN_RECOVERY with this client's term."""
         self._ledger_id = ledger_id
         self._metadata = metadata
         self._read_batch = read_batch
@@ -168,7 +168,7 @@ class TakeOver:
         self._fragments: dict[int, NewFragment] = {}
         self._reads: dict[int, ReplicaRead] = {}
         self._asked: dict[int, str] = {}
-        """By entry the replica that was asked last."""
+        """By entry, the replica that was asked last."""
         self._sizing: ReplicaRead | None = None
         self._next_to_read = self._next_to_add = 0
         self._length: int | None = None
@@ -183,7 +183,7 @@ class TakeOver:
 
     @property
     def barred(self) -> set[str]:
-        """Bookies that may take no place (`writing`)."""
+        """Bookies that must not be chosen (`writing`)."""
         return set() if self._writer is None else self._writer.barred
 
     def _on(self, event: TakeOverEvent) -> None:
@@ -196,7 +196,7 @@ class TakeOver:
     # Fencing
 
     def on_fence_answer(self, index: int, answer: Horizon | Unreadable, term: int) -> Sequence[Effect]:
-        """What a bookie knows of LAC and LAFR, -1 where it knows nothing; `term` is that of its answer."""
+        """The LAC and LAFR that a bookie knows, -1 for unknown; `term` is that of its response."""
         if self.state is not TakeOverState.FENCING or index not in self._unheard:
             return ()
         if isinstance(answer, Unreadable):
@@ -223,7 +223,7 @@ class TakeOver:
         )
 
     def _fatal(self, error: BKException) -> BKException | None:
-        """The error of the whole take-over that one answer is, if it is one."""
+        """The error with which a single response ends the take-over, if it does."""
         if isinstance(error, InvalidTermException):
             return TermSupersededException(
                 f"another client has taken over ledger {self._ledger_id} at a term above {self.term}",
@@ -269,9 +269,9 @@ class TakeOver:
         return max(min(self._read_batch, fits) - ahead, 0 if ahead or adds else 1)
 
     def on_read_answer(self, entry_id: int, bookie_id: str, answer: Answer, term: int) -> Sequence[Effect]:
-        """A replica's response to a recovery read; `term` is that of its answer, if it is one.
+        """A replica's response to a recovery read; `term` is that of the response, if there is one.
 
-        Only the replica that was asked last counts: one that answers twice lacks the entry once.
+        Only the replica that was asked last counts, so a replica that responds twice counts as missing once.
         """
         if self.over or (term != self.term and not isinstance(answer, Unreadable)):
             return ()
@@ -378,13 +378,13 @@ class TakeOver:
         return self._run(self._writer.on_replacements(replacements))
 
     def retry(self) -> Sequence[Effect]:
-        """Tries the bookies that failed, and for which there was no other, again."""
+        """Tries failed bookies again for which there was no replacement."""
         if self.over or self._writer is None:
             return ()
         return self._run(self._writer.retry())
 
     def _run(self, effects: Sequence[WriterEffect]) -> Sequence[Effect]:
-        """Turns the writer's effects into this one's: its fragments are kept in memory."""
+        """Converts the writer's effects to effects of the take-over, whose fragments are kept in memory."""
         assert self._writer is not None
         found: list[Effect] = []
         for effect in effects:

@@ -1,35 +1,35 @@
 """The writer's side of an unbounded ledger at one term: full replication, ensemble changes, roll-over.
 
-An add moves through: *pending* → *confirmed* (ack quorum reached, every lower entry confirmed; the application is told)
-→ *fully replicated* (its whole write set has it, and every lower entry is fully replicated), or *failed* from pending.
-The LAC ends the confirmed run, the LAFR the fully replicated one. The writer's states are `WriterState`, with the table
-`UNBOUNDED_WRITER`.
+An add moves through: *pending* → *confirmed* (ack quorum reached, every lower entry confirmed; the application is
+informed) → *fully replicated* (its whole write set has it, and every lower entry is fully replicated), or from pending
+to *failed*. The LAC is the last confirmed entry, the LAFR the last fully replicated one. The writer's states are
+`WriterState`, with the table `UNBOUNDED_WRITER`.
 
 Events in: `begin_add`, `on_ack`, `on_failure`, `on_replacements`, `on_ensemble`, `on_stored`, `retry`, `disengage`.
 Effects out: a list of `SendAdd`, `Confirmed`, `FailedAdds`, `Replace`, `ChooseEnsemble`, `StoreFragment`, `RetryLater`.
 
 Invariants. P9: the LAC is the longest prefix from LAC + 1 with ack quorums, the LAFR the longest from LAFR + 1 with
-write quorums; the LAFR never jumps to the LAC. G1, G4: a new fragment begins at LAFR + 1, and takes the place of the
-last one if that begins there. G3: a bookie that acknowledged an entry which is confirmed and not fully replicated is
-pinned: it is not replaced before that entry is fully replicated. While a change is in progress neither LAC nor LAFR
-moves. U2: an acknowledgement of another term counts for nothing. U1: after INVALID_TERM the writer is over; pending
-adds fail and are not sent again.
+write quorums; the LAFR never jumps to the LAC. G1, G4: a new fragment begins at LAFR + 1, and replaces the last one
+if that begins there. G3: a bookie that acknowledged an entry which is confirmed but not fully replicated is pinned: it
+is not replaced before that entry is fully replicated. While a change is in progress neither LAC nor LAFR advances. U2:
+an acknowledgement of another term is ignored. U1: EINVALIDTERM ends the writer; pending adds fail and are not sent
+again.
 
-Failed bookies. A failure wants a change; what failed meanwhile is part of the next one. Where no replacement is to be
-had, or all that failed are pinned, adds go on with the others, and `retry` tries the failed bookies again, after a
-pause that the caller makes. The ledger is never closed or lost for that.
+Failed bookies. A failure starts a change; later failures belong to the next one. If there is no replacement, or all
+failed bookies are pinned, adds continue with the others, and `retry` tries the failed bookies again, after a pause that
+the caller makes. This never closes or loses the ledger.
 
-Roll-over. A fragment that has reached its cap ends with the entry that reached it. Later adds get their ids and wait;
-when everything before is fully replicated, the next fragment begins on an ensemble that is chosen anew.
+Roll-over. A fragment that has reached its size limit ends with that entry. Later adds get their ids and wait; when all
+earlier ones are fully replicated, the next fragment begins on a newly chosen ensemble.
 
-Bookies that join. A bookie that comes into the ensemble may hold dirty entries of a term in which it was a member, and
-an add with a higher LAC would make them readable (U4). So its first add at this term carries the truncate flag and goes
-alone; the others follow when it is acknowledged. At term 0 there is nothing dirty. No bookie is sent the flag twice at
-a term: a first one that comes late would delete what the bookie has acknowledged since. So one that did not answer it
-is barred for the term, unless its answer comes after all: it is not tried again, and takes no place.
+Bookies that join. A bookie that joins the ensemble may hold dirty entries of a term in which it was a member, and an
+add with a higher LAC would make them readable (U4). So its first add in this term has the truncate flag and is sent
+alone; the others follow when it is acknowledged. At term 0 there is nothing dirty. No bookie is sent the flag twice in
+a term: a late first request would delete entries that the bookie has acknowledged since. So a bookie that did not
+respond to it is barred for the term, unless its response still arrives: it is not tried again, and not chosen.
 
 A take-over writes by the same rules, with the LAC and LAFR of its fencing in every add (`frozen`, U6). It confirms
-nothing, so no bookie is pinned; its truncate entry goes to every member.
+nothing, so no bookie is pinned; its truncate entry is sent to every member.
 
 Not its job: time, packets, placement, and storing metadata (`changes`). Source:
 docs/protocol/unbounded-ledgers.md#writer.
@@ -72,7 +72,7 @@ from bookgate.thinclient.core.writing import FATAL_ERRORS
 
 
 class WriterState(enum.Enum):
-    """What the writer of an unbounded ledger is in."""
+    """The states of the writer of an unbounded ledger."""
 
     STEADY = "adds are confirmed and replicated as acknowledgements come"
     PLACING = "bookies are looked for: for those that failed, or for the next fragment; nothing is confirmed"
@@ -109,7 +109,7 @@ UNBOUNDED_WRITER = Transitions(
 
 
 class UnboundedWriter:
-    """The adds of one client at one term."""
+    """The adds of one client in one term."""
 
     def __init__(
         self,
@@ -120,13 +120,14 @@ class UnboundedWriter:
         *,
         frozen: Horizon | None = None,
     ) -> None:
-        """
+        """Starts after the last entry.
+
         Args:
-            ledger_id: The ledger's.
-            metadata: At the client's own term.
-            last_entry_id: The last entry that is written; confirmed and fully replicated, as is everything before it.
-            length: Payload bytes up to it.
-            frozen: In a take-over the LAC and LAFR of its fencing, which all adds carry; None for a writer.
+            ledger_id: The id of the ledger.
+            metadata: The metadata with the client's own term.
+            last_entry_id: The last written entry; confirmed and fully replicated, like everything before it.
+            length: Payload bytes up to that entry.
+            frozen: In a take-over, the LAC and LAFR of its fencing, which all adds contain; None for a writer.
         """
         terms = terms_of(metadata)
         self._ledger_id = ledger_id
@@ -136,22 +137,22 @@ class UnboundedWriter:
         self._frozen = frozen
         self._joiners_are_clean = terms.term == 0 or frozen is not None
         self._clean = set(metadata.last_fragment.ensemble)
-        """Bookies that hold nothing dirty: this term has truncated them."""
+        """Bookies without dirty entries: this term has truncated them."""
         self.barred: set[str] = set()
-        """Bookies that were sent the truncate flag at this term and did not answer; the caller avoids them."""
+        """Bookies that were sent the truncate flag in this term and did not respond; the caller avoids them."""
         self._places = [
             Place(index, bookie, clean=True) for index, bookie in enumerate(metadata.last_fragment.ensemble)
         ]
         self._failed: dict[int, BKException] = {}
         self._spared: set[int] = set()
-        """Failed places that the last change left alone because they were pinned."""
+        """Indexes of failed bookies that the last change did not replace because they were pinned."""
         self._failed_anew = False
         self._replacing: dict[int, str] = {}
         self._next: NewFragment | None = None
         self._pending: deque[Add] = deque()
-        """What is not fully replicated, from LAFR + 1 on."""
+        """Adds not yet fully replicated, from LAFR + 1 on."""
         self._unconfirmed: deque[Add] = deque()
-        """What is not confirmed, from LAC + 1 on."""
+        """Adds not yet confirmed, from LAC + 1 on."""
         self._fragment = NewFragment(metadata.last_fragment, terms.length_before)
         self._full_at: int | None = None
         self.term = terms.term
@@ -159,7 +160,7 @@ class UnboundedWriter:
         self.last_add_confirmed = self.lafr = self.last_add_pushed = last_entry_id
         self.previous_last_add_confirmed = last_entry_id
         self.length = self.confirmed_length = self.replicated_length = length
-        """Payload bytes up to the last entry pushed, up to the LAC, and up to the LAFR."""
+        """Payload bytes up to the last entry sent, up to the LAC, and up to the LAFR."""
         self.error: BKException | None = None
 
     @property
@@ -173,7 +174,7 @@ class UnboundedWriter:
 
     @property
     def pending_count(self) -> int:
-        """Entries that are not fully replicated; nothing is closed before there are none (G4)."""
+        """Number of entries not yet fully replicated; the ledger may be closed only if there are none (G4)."""
         return len(self._pending)
 
     @property
@@ -182,16 +183,16 @@ class UnboundedWriter:
 
     @property
     def failed_bookies(self) -> dict[str, BKException]:
-        """Members that failed and are not replaced, with their errors."""
+        """Members that failed and were not replaced, with their errors."""
         return {self._places[index].bookie_id: error for index, error in self._failed.items()}
 
     def told_lac(self, last_add_confirmed: int) -> Sequence[str]:
-        """All members that hold nothing dirty: a LAC would make readable what others hold (U4)."""
+        """All members without dirty entries: on others a LAC would make dirty entries readable (U4)."""
         return [place.bookie_id for place in self._places if place.clean]
 
     @property
     def pinned(self) -> set[int]:
-        """Indexes whose bookies hold entries that are confirmed and not fully replicated (G3)."""
+        """Indexes whose bookies hold entries that are confirmed but not fully replicated (G3)."""
         acked = 0
         for add in self._pending:
             if add.entry_id > self.last_add_confirmed:
@@ -211,7 +212,7 @@ class UnboundedWriter:
         return self._begin(size, write_set(self.last_add_pushed + 1, *self._sizes))
 
     def add_again(self, size: int, length: int, payload: bytes) -> Sequence[Effect]:
-        """In a take-over the next entry that it has read, with the ledger's `length` up to it; also an empty one."""
+        """Adds the next entry that a take-over has read, also an empty one; `length` is the ledger's up to it."""
         assert self._frozen is not None, "only a take-over adds entries of others"
         self.length = length - size
         add, sends = self._begin(size, write_set(self.last_add_pushed + 1, *self._sizes))
@@ -219,7 +220,7 @@ class UnboundedWriter:
         return sends
 
     def begin_truncate(self, length: int) -> Sequence[Effect]:
-        """The truncate entry that ends a take-over: for every member, not for a write set only (U3)."""
+        """Adds the truncate entry that ends a take-over: it is sent to every member, not only to a write set (U3)."""
         assert self._frozen is not None, "a writer truncates by way of its first add to a bookie"
         self.length = length
         add, sends = self._begin(0, range(self._sizes[0]), truncate=True)
@@ -240,7 +241,7 @@ class UnboundedWriter:
         return add, sends
 
     def _sends(self, add: Add) -> Iterator[SendAdd]:
-        """To whom the add has to be sent now."""
+        """The bookies to which the add must be sent now."""
         if self._full_at is not None and add.entry_id > self._full_at:
             return
         for index in add.indexes:
@@ -256,7 +257,7 @@ class UnboundedWriter:
         return [send for add in self._pending for send in self._sends(add)]
 
     def on_ack(self, add: Add, place: Place, term: int) -> Sequence[Effect]:
-        """A bookie has stored the entry; `term` is that of its answer."""
+        """A bookie has stored the entry; `term` is that of its response."""
         bit = 1 << place.index
         if self.error is not None or term != self.term:
             return ()
@@ -285,7 +286,7 @@ class UnboundedWriter:
         return self._places[place.index] is place
 
     def _settle(self) -> list[Effect]:
-        """Moves LAC and LAFR, and begins the change that is due then."""
+        """Advances LAC and LAFR, and begins a change that is due then."""
         if self.state is not _STEADY:
             return []
         effects: list[Effect] = [*self._confirm()]
@@ -319,7 +320,7 @@ class UnboundedWriter:
     # Failures and ensemble changes
 
     def on_failure(self, place: Place, error: BKException) -> Sequence[Effect]:
-        """A bookie refused an add, or did not answer."""
+        """A bookie rejected an add, or did not respond."""
         if self.error is not None:
             return ()
         if isinstance(error, InvalidTermException):
@@ -356,7 +357,7 @@ class UnboundedWriter:
         return RetryLater(self.failed_bookies)
 
     def on_replacements(self, replacements: Replacements) -> Sequence[Effect]:
-        """What placement found for `Replace`, possibly for a part of it, possibly nothing."""
+        """The replacements that placement found for `Replace`, possibly fewer than requested, or none."""
         if self.state is not _PLACING or not self._replacing:
             return ()
         allowed = {index: bookie for index, bookie in replacements.items() if bookie not in self.barred}
@@ -369,7 +370,7 @@ class UnboundedWriter:
         return [*later, *self._settle()]
 
     def on_ensemble(self, ensemble: Sequence[str] | None) -> Sequence[Effect]:
-        """What placement chose for `ChooseEnsemble`; None to go on with the present ensemble."""
+        """The ensemble that placement chose for `ChooseEnsemble`; None to keep the present one."""
         if self.state is not _PLACING or self._full_at is None:
             return ()
         if ensemble is None or not self.barred.isdisjoint(ensemble):
@@ -383,7 +384,7 @@ class UnboundedWriter:
         return [StoreFragment(self._next)]
 
     def on_stored(self) -> Sequence[Effect]:
-        """The metadata have the fragment of `StoreFragment`. What is pending goes to the bookies that are new."""
+        """The metadata have the fragment of `StoreFragment`. Pending adds are sent to the new bookies."""
         if self.state is not _STORING or self._next is None:
             return ()
         self._fragment, self._next = self._next, None
@@ -407,8 +408,8 @@ class UnboundedWriter:
             add.acked &= ~(1 << index)
 
     def retry(self) -> Sequence[Effect]:
-        """Tries the bookies that failed again: sends each what it has not acknowledged, and wants others for barred
-        ones.
+        """Tries failed bookies again: sends each the adds that it has not acknowledged, and requests replacements for
+        barred ones.
         """
         if self.state is not _STEADY or not self._failed:
             return ()
@@ -425,7 +426,7 @@ class UnboundedWriter:
     # Full fragments
 
     def end_fragment(self) -> Sequence[Effect]:
-        """The last fragment ends with the entry pushed last, unless it has none."""
+        """Ends the last fragment with the entry sent last, unless it has none."""
         if (
             self.error is None
             and self._full_at is None
@@ -444,7 +445,7 @@ class UnboundedWriter:
     # The end
 
     def disengage(self, error: BKException) -> Sequence[Effect]:
-        """Ends the writer (the first reason stays); what was not confirmed fails and is never sent again."""
+        """Ends the writer (the first reason stays); unconfirmed adds fail and are never sent again."""
         if self.error is not None:
             return ()
         self.error = error

@@ -1,7 +1,7 @@
-"""Finds bookies for an unbounded ledger: in place of members that failed, and for the next fragment.
+"""Finds bookies for an unbounded ledger: replacements of failed members, and ensembles of new fragments.
 
-A bookie that failed a short while ago is not chosen again. That none is found is an answer: the cores go on with the
-bookies that there are. Not its job: when bookies are wanted (`core.unbounded.writing`), which are better (placement).
+A bookie that failed recently is not chosen again. Finding none is a valid result: the cores continue with the present
+bookies. Not its job: when bookies are needed (`core.unbounded.writing`), which are better (placement).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 
 class BookieFinder:
-    """Of one writer, or one take-over."""
+    """Finds bookies for one writer, or one take-over."""
 
     def __init__(self, context: ClientContext) -> None:
         self._context = context
@@ -31,18 +31,18 @@ class BookieFinder:
         self._failures = RecentFailures(context.config.failed_bookie_interval_seconds, clock)
 
     async def replacements(self, record: LedgerRecord, wanted: Replace, barred: Collection[str]) -> Replacements:
-        """Bookies for the failed ones, as far as there are any."""
+        """Replacements for the failed bookies, as far as bookies are available."""
         for bookie_id in wanted.failed.values():
             self._failures.note(bookie_id)
         avoid = self._failures.bookies | {*barred}
         try:
             return await find_replacements(self._context, record, wanted.ensemble, wanted.failed, avoid)
-        except Exception as error:  # discovery's, or a placement policy's own
+        except Exception as error:  # including errors of discovery or a placement policy
             log_event(_log, "ensemble_not_changed", logging.WARNING, ledger=record.ledger_id, error=error)
             return {}
 
     async def ensemble(self, record: LedgerRecord) -> list[str] | None:
-        """An ensemble for the next fragment; None to go on with the present one."""
+        """An ensemble for the next fragment; None to keep the present one."""
         request = EnsembleRequest.of(record.metadata)
         try:
             with self._context.metrics.timed("bookie_watcher_NEW_ENSEMBLE_TIME"):

@@ -1,6 +1,6 @@
-"""Taking an unbounded ledger over: runs `core.unbounded.taking_over` against bookies and the metadata.
+"""Takes an unbounded ledger over: runs `core.unbounded.taking_over` against bookies and the metadata.
 
-What fails leaves the ledger IN_RECOVERY; anybody may try again, at a higher term. Source:
+A failure leaves the ledger IN_RECOVERY; any client may try again, with a higher term. Source:
 docs/protocol/unbounded-ledgers.md#taking-over.
 """
 
@@ -47,22 +47,22 @@ _log = logging.getLogger(__name__)
 
 _MISSING_STATUSES = (Status.ENOENTRY, Status.ENOLEDGER)
 _OTHER_TERM = -1
-"""In place of the term of an answer that has none."""
+"""Represents the term of a response without one."""
 
 
 async def take_over(
     context: ClientContext, record: LedgerRecord, secrets: LedgerSecrets, rng: random.Random
 ) -> tuple[LedgerRecord, TakenOver]:
-    """Takes the ledger at the term after that of `record`.
+    """Takes the ledger over with the term after that of `record`.
 
     Returns:
-        The ledger as it is stored then, OPEN at the new term, and where its writer goes on.
+        The stored metadata, OPEN with the new term, and the position at which the writer continues.
 
     Raises:
         TermSupersededException: Another client was faster.
         LedgerClosedException: The ledger is closed.
-        LedgerRecoveryException: Too few bookies answered; try again.
-        BKException: Of the metadata.
+        LedgerRecoveryException: Too few bookies responded; the caller may try again.
+        BKException: An error of the metadata.
     """
     number = rng.getrandbits(63) or 1
     manager, retries = context.ledger_manager, context.config.retries
@@ -83,7 +83,7 @@ async def take_over(
 
 
 class _Run:
-    """One take-over under way."""
+    """One take-over in progress."""
 
     def __init__(self, context: ClientContext, record: LedgerRecord, secrets: LedgerSecrets) -> None:
         self._context = context
@@ -132,7 +132,7 @@ class _Run:
                     self._result.set_exception(error)
 
     def _packet(self, add: Add, payload: bytes) -> bytes:
-        """A packet is the same for every bookie, and kept until the add is everywhere."""
+        """The packet of an add; the same for every bookie, and kept until all have stored it."""
         packet = self._packets.get(add)
         if packet is None:
             packet = self._packets[add] = encode_entry(
@@ -150,7 +150,7 @@ class _Run:
         self._perform(self._core.on_replacements(found))
 
     def _retry_later(self, failed: Mapping[str, BKException]) -> None:
-        """Bookies failed for which there are no others: a take-over has to be on all of them, and waits a while."""
+        """Schedules a retry: bookies without a replacement failed, and a take-over must reach all of them."""
         if self._retry is not None:
             self._retry.cancel()
         now, config = self._loop.time(), self._context.config
@@ -173,7 +173,7 @@ class _Run:
         term = self._core.term
         send_term_read(self._context, self._ledger_id, self._secrets, term, entry_id, bookie_id, on_answer)
 
-    # Answers
+    # Responses
 
     def _on_fence_answer(
         self, index: int, bookie_id: str, response: Response | None, error: BKException | None
@@ -215,7 +215,7 @@ class _Run:
     def _refused(
         self, bookie_id: str, response: Response | None, error: BKException | None, what: str
     ) -> Unreadable | None:
-        """Why an answer tells nothing; None if it does."""
+        """The reason why a response is unusable; None if it is usable."""
         if response is None:
             return Unreadable(error or BKException(f"bookie {bookie_id} gave no answer"))
         if response.status not in (EOK, *_MISSING_STATUSES):

@@ -1,7 +1,7 @@
-"""Requests with a term: the adds of a writer or a take-over, the reads of a take-over, and what their answers mean.
+"""Requests with a term: the adds of a writer or a take-over, the reads of a take-over, and their responses.
 
-An answer counts for the term that it carries; the cores drop those of another term (U2). A bookie that does not honour
-terms answers without one, and has stored an entry that the next term could not fence off: it counts as failed.
+A response counts for its term only; the cores ignore those of another term (U2). A bookie that does not support terms
+responds without one, and has stored an entry that the next term could not fence off: it counts as failed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ReadAnswer = Callable[[str, Response | None, BKException | None], None]
 
 
 class TermAddSender:
-    """Sends adds of one ledger at one term. Sends that follow each other and are alike are encoded once."""
+    """Sends adds of one ledger in one term. Consecutive equal requests are encoded once."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class TermAddSender:
         self._last: _Frame | None = None
 
     def send(self, add: Add, packet: bytes, place: Place, *, truncate: bool) -> None:
-        """Sends the add to one bookie; the answer comes with the place."""
+        """Sends the add to one bookie; the response is reported with the place."""
         frame = self._last
         if frame is None or frame.add is not add or frame.truncate != truncate:
             frame = self._last = self._encode(add, packet, truncate)
@@ -99,7 +99,7 @@ class _Frame(NamedTuple):
 def add_failure(
     ledger_id: LedgerId, place: Place, add: Add, response: Response | None, error: BKException | None
 ) -> BKException | None:
-    """Why the add counts as failed at the bookie; None if the answer says that it is stored."""
+    """The error if the add counts as failed at the bookie; None if the response confirms that it is stored."""
     if type(response) is AddResponse and response.status == EOK and response.term is not None:
         return None
     if response is None:
@@ -114,7 +114,7 @@ def add_failure(
 
 
 def answered_term(response: Response | None) -> int | None:
-    """The term of an answer."""
+    """The term of a response, if any."""
     return response.term if isinstance(response, AddResponse) else getattr(response, "term", None)
 
 
@@ -127,7 +127,7 @@ def send_term_read(
     bookie_id: str,
     on_answer: ReadAnswer,
 ) -> None:
-    """Reads an entry, or with `LAST_ENTRY` fences; either way the bookie takes the term."""
+    """Reads an entry, or with `LAST_ENTRY` fences; in both cases the bookie records the term."""
     pool, number = context.pool, ledger_id.number
     request = ReadRequest(
         pool.next_txn_id(),

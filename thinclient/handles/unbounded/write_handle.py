@@ -1,17 +1,18 @@
-"""The writer of an unbounded ledger at one term.
+"""The writer of an unbounded ledger in one term.
 
 `core.unbounded.writing` defines the rules; this module connects them to connections, timers, the metadata and the
 application's futures. An append returns at ack quorum; the handle keeps the entry until its whole write set has it.
 Everything runs on the event loop on which the client was created.
 
-| the handle | how it comes there | what it accepts |
+| state | entered by | accepts |
 |---|---|---|
 | open | creation, or a take-over | appends |
 | released | `release`, or the end of `async with`: the ledger stays open for the next writer | nothing |
 | closed | `close`: the ledger has its final end | nothing |
-| ended | another client took over, the ledger was deleted, or the metadata stayed out of reach | nothing; the reason |
+| ended | another client took over, the ledger was deleted, or the metadata store stayed unreachable | nothing; calls
+raise the reason |
 
-Not its job: how a term begins (`taking_over`), reading (`read_handle`).
+Not its job: the beginning of a term (`taking_over`), reading (`read_handle`).
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ _log = logging.getLogger(__name__)
 
 
 class _Appended:
-    """What belongs to an add until its whole write set has it."""
+    """The data of an add that are kept until its whole write set has stored it."""
 
     __slots__ = ("began", "future", "packet")
 
@@ -95,7 +96,7 @@ class UnboundedWriteHandle(Appending[Add]):
         length: int = 0,
         max_fragment_seconds: float | None = None,
     ) -> None:
-        """Called by `BookKeeper`. `last_entry_id` and `length` are where the term begins."""
+        """Called by `BookKeeper`. `last_entry_id` and `length` are those before the term."""
         super().__init__()
         config, terms = context.config, terms_of(record.metadata)
         self.record = record
@@ -110,7 +111,7 @@ class UnboundedWriteHandle(Appending[Add]):
         self._finder = BookieFinder(context)
         self._window = InFlightWindow(config.max_in_flight_entries, config.max_in_flight_bytes)
         self._kept: deque[Add] = deque()
-        """What is not fully replicated; the window counts it as retained."""
+        """Adds not yet fully replicated; the window counts them as retained."""
         self._max_payload = config.max_packet_size - header_size_of(self._number) - secrets.digest.length
         self._work: asyncio.Task[None] | None = None
         self._metadata_turn = asyncio.Lock()
@@ -123,7 +124,7 @@ class UnboundedWriteHandle(Appending[Add]):
             self._explicit_lac = ExplicitLacTimer(context, self._lac_state, self._number, secrets, record.metadata)
         self._closing: asyncio.Task[None] | None = None
         self.made_at = made_at()
-        """Which line of the application made it, for the warning that it was not released."""
+        """The line of the application that created the handle, for the warning that it was not released."""
         context.active_handles[self] = None
         self._time_fragment()
 
@@ -168,7 +169,7 @@ class UnboundedWriteHandle(Appending[Add]):
 
     @property
     def term(self) -> int:
-        """The term at which this handle writes."""
+        """The term in which this handle writes."""
         return self._writer.term
 
     @property
@@ -188,7 +189,7 @@ class UnboundedWriteHandle(Appending[Add]):
 
     @property
     def failed_bookies(self) -> dict[str, BKException]:
-        """Members of the last ensemble that failed and are not replaced, with their errors."""
+        """Members of the last ensemble that failed and were not replaced, with their errors."""
         return self._writer.failed_bookies
 
     @property
@@ -284,7 +285,7 @@ class UnboundedWriteHandle(Appending[Add]):
         self._let_go()
 
     def _let_go(self) -> None:
-        """What is fully replicated is kept no longer."""
+        """Drops fully replicated adds."""
         lafr, kept = self._writer.lafr, self._kept
         while kept and kept[0].entry_id <= lafr:
             self._window.release(kept.popleft().size)
@@ -323,7 +324,7 @@ class UnboundedWriteHandle(Appending[Add]):
     # Changes of the fragments
 
     def _start(self, work: Coroutine[Any, Any, Sequence[Effect]]) -> None:
-        """One step of a change at a time: the core asks for the next only after the last has ended."""
+        """Runs one step of a change; the core requests the next one only after the last has ended."""
         self._work = self._loop.create_task(self._step(work))
 
     async def _step(self, work: Coroutine[Any, Any, Sequence[Effect]]) -> None:
@@ -331,7 +332,7 @@ class UnboundedWriteHandle(Appending[Add]):
             self._perform(await work)
         except BKException as error:
             self._perform(self._writer.disengage(error))
-        except Exception as error:  # a driver's own: the application must hear of it, not the event loop
+        except Exception as error:  # an error of a driver: for the application, not for the event loop
             log_bug(_log, "ensemble_change", error, state="failed", ledger=self.ledger_id)
             failed = WriteException(f"ledger {self.ledger_id}: the ensemble could not be changed: {error}")
             self._perform(self._writer.disengage(failed))
@@ -414,7 +415,7 @@ class UnboundedWriteHandle(Appending[Add]):
             before_entry_id: The first entry to keep.
 
         Returns:
-            The first entry that can be read from now on; lower than asked for where the rest is in the last fragment.
+            The first entry that can be read from now on; lower than requested if the rest is in the last fragment.
 
         Raises:
             BKException: The metadata could not be changed.
@@ -427,12 +428,12 @@ class UnboundedWriteHandle(Appending[Add]):
     async def close(self) -> None:
         """Waits until all appends are acknowledged and on their whole write sets, then ends the ledger for good.
 
-        Nobody writes to it or takes it over afterwards; its entries are all fully replicated (G2). Repeated calls share
-        the outcome of the first.
+        Afterwards no client can write to it or take it over; all its entries are fully replicated (G2). Repeated calls
+        share the outcome of the first.
 
         Raises:
             TermSupersededException: Another client has taken over the ledger.
-            BKException: What ended the writer, or the metadata could not be changed.
+            BKException: The error that ended the writer, or the metadata could not be changed.
         """
         if self._closing is None:
             self._closing = self._loop.create_task(self._close())
@@ -456,7 +457,7 @@ class UnboundedWriteHandle(Appending[Add]):
     async def release(self) -> None:
         """Waits until all appends are acknowledged or have failed, and ends the handle; the ledger stays open.
 
-        The next writer takes the ledger over. It has the less to do, the more is fully replicated.
+        The next writer takes the ledger over, which is faster the more entries are fully replicated.
         """
         if self._closing is None and self._writer.error is None:
             self._closing = self._loop.create_task(self._release())
@@ -497,6 +498,6 @@ def _token(add: Add) -> _Appended:
 
 
 def _take_error(closing_task: asyncio.Task[None]) -> None:
-    """A close whose callers were all cancelled fails without a word: the next caller is told."""
+    """Retrieves the error of a close whose callers were all cancelled; the next caller of `close` gets it."""
     if not closing_task.cancelled():
         closing_task.exception()
