@@ -54,7 +54,7 @@ class Repairs:
 
     def __init__(self, factory: LedgerManagerFactory, worker: ReplicationWorker, tools: WorkerTools) -> None:
         self.factory = factory
-        self.copied = tools.copied
+        self.budget, self.copied = tools.budget, tools.copied
         self.bookies = tools.repair.bookies
         self.metadata = factory.replication_metadata
         self.worker = worker
@@ -274,6 +274,23 @@ async def test_the_limit_of_the_cluster_holds_back_a_worker_without_its_own(clus
         assert time.monotonic() - began > 3.5  # two mebibytes are read, and stored
         await set_cluster_rate(repairs.metadata, 0)
         assert await cluster_rate(repairs.metadata) == 0
+
+
+async def test_a_target_whose_journal_is_slow_lowers_the_rate(tmp_path: Path) -> None:
+    """R15: a copy is answered when it is synced, so its answers tell how long adds of clients wait there."""
+    full = float(1 << 30)
+    with forked_cluster(tmp_path, 3) as cluster:
+        async with await cluster.client() as client, repairing(cluster, Limits(worker=full)) as repairs:
+            ledgers = [await written(client, 20, 3, 3, 2) for _ in range(2)]
+            slow = cluster.add(journal_max_group_wait_seconds=0.7)
+            await asyncio.to_thread(cluster.start, slow)
+            cluster.lose("bookie-0")
+            assert repairs.budget.rate == full
+            for each in ledgers:
+                await repairs.mark(each.ledger_id.low, "bookie-0")
+            await repairs.until_unmarked(*(each.ledger_id.low for each in ledgers))
+            assert {slow} == (await repairs.read(ledgers[0].ledger_id.low)).bookies - {"bookie-1", "bookie-2"}
+            assert repairs.budget.rate < full
 
 
 async def test_a_ledger_with_one_copy_left_does_not_wait_for_a_budget_of_next_to_nothing(
