@@ -78,6 +78,17 @@ class Stream:
         )
         return (await self._pool.request(bookie_id, Operation.ADD_ENTRY, request, _TIMEOUT)).status
 
+    async def spoil(self, bookie_id: str, entry_id: int) -> None:
+        """The bookie stores the entry with a bit turned over, as a disk might; it verifies no digest."""
+        number, payload = self.ledger_id.number, self.entries[entry_id]
+        packet = bytearray(encode_entry(self._digest, number, entry_id, entry_id - 1, 100, payload))
+        packet[-1] ^= 1
+        request = AddRequest(
+            self._pool.next_txn_id(), number, entry_id, self.secrets.master_key, bytes(packet), recovery=True
+        )
+        response = await self._pool.request(bookie_id, Operation.ADD_ENTRY, request, _TIMEOUT)
+        assert response.status == Status.EOK
+
     async def begin_fragment(self, *ensemble: str) -> None:
         """The next entry goes there. Where the last fragment has no entry the new one takes its place."""
         fragment = Fragment(len(self.entries), ensemble)

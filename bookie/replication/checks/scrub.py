@@ -60,6 +60,8 @@ _PIECES_A_LOOK = 16
 """Pieces of about 1 MiB that are read between two readings of the metadata."""
 _ONE_BY_ONE = 64
 """Entries that are read singly, starting with the first that a ranged read could not deliver."""
+_SINGLY_AT_ONCE = 8
+"""Entries of an unbounded ledger, which are read singly, whatever their size."""
 _LEAST_COST = 1024
 """Minimum bytes for which a single read counts."""
 _READ_AGAIN_SECONDS = 2.0
@@ -358,10 +360,25 @@ class _Copies:
     async def _suspects_one_by_one(self, bookie_id: str, ids: BitMap64) -> BitMap64:
         """Like `suspects`, for unbounded ledgers, whose bookies must be told that each entry is confirmed."""
         found = BitMap64()
-        for first, last in pieces_of(ids, _ONE_BY_ONE):
-            found |= await self.damaged(bookie_id, range(first, last + 1))
-            self._statistics.entries += last + 1 - first
+        for first, last in pieces_of(ids, _SINGLY_AT_ONCE):
+            some = range(first, last + 1)
+            sizes = await asyncio.gather(*(self._size_of(bookie_id, entry_id) for entry_id in some))
+            good = [size for size in sizes if size is not None]
+            self._statistics.entries += len(some)
+            self._statistics.bytes += sum(good)
+            await self._pay(sum(max(size, _LEAST_COST) for size in good))
+            if len(good) < len(some):
+                doubted = (entry_id for entry_id, size in zip(some, sizes, strict=True) if size is None)
+                found |= await self.damaged(bookie_id, doubted)
         return found
+
+    async def _size_of(self, bookie_id: str, entry_id: int) -> int | None:
+        """The payload bytes of a good copy; None where another read has to tell what is wrong."""
+        try:
+            entry = await self._bookies.entry(bookie_id, self._record.ledger_id.number, entry_id, self._secrets)
+        except BKException:
+            return None
+        return len(entry.payload)
 
     async def _good(self, handle: ReadHandle, first: int, last: int) -> int:
         """Number of entries, from the first on, that the bookie delivers before one that it can't."""

@@ -233,11 +233,16 @@ async def test_audits_and_checks_see_unbounded_ledgers(cluster: ForkedCluster) -
             await until(lambda: none_marked(factory))
             assert await lacking.metadata() == changed
             await lacking.check()
-            ended = running.scrub.statistics.passes
+            await stream.spoil(B1, 3)
+            ended, before = running.scrub.statistics.passes, running.scrub.statistics.bytes
             await order_check(factory.replication_metadata, Check.SCRUB)
             await until(lambda: scrubbed(running, ended))
             assert running.scrub.statistics.entries >= 2 * 10 * 3
-            assert running.scrub.statistics.corrupt == 0
+            good = 2 * 3 * sum(map(len, stream.entries[:10])) - len(stream.entries[3])
+            assert running.scrub.statistics.bytes - before >= good, "it costs the bytes that are read"
+            assert running.scrub.statistics.corrupt == 1
+            await until(lambda: none_marked(factory))
+            await stream.check()
             await asyncio.to_thread(cluster.lose, B2)
 
             async def repaired() -> bool:
