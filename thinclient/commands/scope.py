@@ -135,7 +135,8 @@ def delete(
 ) -> None:
     """Deletes all ledgers of a scope for good; not those of scope 0. Bookies free the space later.
 
-    Run again, it goes on where it was broken off. Ledgers that are made in the scope meanwhile may stay.
+    Run again, it goes on where it was broken off. Ledgers that are made in the scope meanwhile may stay. Fails
+    and deletes nothing for whoever may not see all ledgers of the scope.
 
     JSON: {"scope_id", "deleted": ledgers, "failed": [{"ledger_id", "error"}]}.
 
@@ -146,10 +147,7 @@ def delete(
     if scope_id == 0:
         fail("scope 0 has the ledgers without a scope: delete those one by one, or all by `bookgate cluster format`")
 
-    async def listed(client: BookKeeper) -> list[int]:
-        return [number async for run in client.ledger_manager.ledger_ranges(scope_id) for number in run]
-
-    wanted = with_client(context, gateways, listed)
+    wanted = with_client(context, gateways, lambda client: _all_ledgers(client, scope_id))
     confirm(f"Delete the {len(wanted)} ledgers of scope {scope_id & HALF_MASK:016x}", yes)
     failed: list[dict[str, Any]] = []
 
@@ -169,6 +167,12 @@ def delete(
         print(f"{deleted} ledgers of scope {scope_id & HALF_MASK:016x} are deleted")
     if failed:
         fail(f"{len(failed)} ledgers are left, the first: {failed[0]['ledger_id']}: {failed[0]['error']}")
+
+
+async def _all_ledgers(client: BookKeeper, scope_id: int) -> list[int]:
+    """Demands all of them: a scope of which a policy shows a part would look empty once that part is deleted."""
+    client.ledger_manager.demand_complete_listings()
+    return [number async for run in client.ledger_manager.ledger_ranges(scope_id) for number in run]
 
 
 async def _delete_all(client: BookKeeper, scope_id: int, numbers: Sequence[int], failed: list[dict[str, Any]]) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -9,6 +11,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from typer.testing import CliRunner, Result
 
 from bookgate.bookie.commands.cluster_info import _summary
 from bookgate.bookie.limbo.check import all_ledgers
@@ -18,11 +21,13 @@ from bookgate.bookie.replication.ledger_pages import see_all_ledgers
 from bookgate.gateway.stores.drivers import create_factory
 from bookgate.ledger.errors import UnauthorizedAccessException
 from bookgate.ledger.ledger_id import LedgerId
-from bookgate.ledger.metadata import LedgerMetadata
+from bookgate.ledger.metadata import OWNER_KEY, LedgerMetadata
 from bookgate.ledger.metadata_store import LedgerManagerFactory, Membership
 from bookgate.ledger.replication_control import records_of_all_scopes
+from bookgate.thinclient.commands.main import app as main_app
 from bookgate.thinclient.gateways.ledger_manager import RpcLedgerManagerFactory
 from bookgate.thinclient.gateways.tokens import TokenSource
+from bookgate.thinclient.spark.commit_protocol import Write, attempt_metadata, with_mark
 from tests.integration.gateway.guarded import POLICY, Guarded
 
 pytestmark = pytest.mark.asyncio
@@ -142,3 +147,44 @@ async def test_an_administrator_counts_all_ledgers_or_none(gateway: Guarded) -> 
     async with client(gateway, "team-a") as factory:
         with pytest.raises(UnauthorizedAccessException, match="complete listing"):
             await _summary(factory)
+
+
+async def command(gateway: Guarded, name: str, *words: str) -> Result:
+    """A command by this principal, as its user calls it."""
+    environment = {"BOOKGATE_TOKEN": gateway.token(name)}
+    arguments = [*words, "--gateways", f"grpc://127.0.0.1:{gateway.port}", "--json"]
+    return await asyncio.to_thread(CliRunner().invoke, main_app, arguments, env=environment)
+
+
+async def test_a_scope_is_deleted_by_who_sees_all_of_it_or_by_nobody(gateway: Guarded) -> None:
+    for name in ("team-a", "stranger"):
+        refused = await command(gateway, name, "scope", "delete", "7", "--yes")
+        assert refused.exit_code == 1
+        assert f"token:{name}" in refused.stderr
+        assert refused.stdout == "", "nothing is said of a scope that is not shown"
+    assert await listed(gateway.factory, 7) == [1]
+    done = await command(gateway, "elsewhere", "scope", "delete", "7", "--yes")
+    assert json.loads(done.stdout) == {"scope_id": 7, "deleted": 1, "failed": []}
+    assert await listed(gateway.factory, 7) == []
+
+
+async def test_a_write_whose_commit_is_not_shown_is_not_called_left_over(gateway: Guarded) -> None:
+    """Ledger 2 has the commit of ledger 3 as well, and belongs to another principal than 3."""
+    lead, other = sunk("q", "team-b"), sunk("q", "team-a")
+    manager = gateway.factory.ledger_manager
+    for number, metadata in ((2, with_mark(lead, [2, 3])), (3, other), (4, sunk("never-committed", "team-a"))):
+        await manager.create(LedgerId.unscoped(number), metadata)
+    words = ("spark", "leftovers", "--older-than", "0s", "--delete", "--yes")
+    refused = await command(gateway, "team-a", *words)
+    assert refused.exit_code == 1
+    assert "a complete listing is demanded" in refused.stderr
+    assert await listed(gateway.factory) == [1, 2, 3, 4]
+    done = await command(gateway, "admin", *words)
+    assert [row["ledger_id"] for row in json.loads(done.stdout)["ledgers"]] == [4]
+    assert await listed(gateway.factory) == [1, 2, 3]
+
+
+def sunk(query: str, owner: str) -> LedgerMetadata:
+    """A ledger of a sink's first batch, as its task has left it."""
+    custom = {**attempt_metadata(Write(query), "0.0.0"), OWNER_KEY: f"token:{owner}".encode()}
+    return LedgerMetadata.new(["b-1"], 1, 1, custom_metadata=custom).close(2, 30)

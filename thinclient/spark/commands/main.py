@@ -257,7 +257,7 @@ def leftovers_command(
     \b
     Example: bookgate spark leftovers -g grpc://bookie-1:4181 --older-than 7d --delete
 
-    Those of scope 0, unless --option scopeId=... names another.
+    Those of scope 0, unless --option scopeId=... names another. Fails for whoever may not see all ledgers of the scope.
     """
     from bookgate.thinclient.spark.jobs import leftovers
     from bookgate.thinclient.spark.options.read_options import parse_options

@@ -33,6 +33,9 @@ Leftovers = dict[Write, list[LedgerRecord]]
 def leftovers(client: BookKeeper, before_ms: int, scope_id: int = 0) -> Leftovers:
     """The leftovers among all ledgers of a scope.
 
+    A write is judged by all of its ledgers: without its commit, committed ledgers look left over. So from now on the
+    client's listings fail where a policy would leave ledgers out.
+
     Args:
         client: The client to list with.
         before_ms: Milliseconds since 1970. A write is left over if its youngest ledger was created before.
@@ -42,8 +45,10 @@ def leftovers(client: BookKeeper, before_ms: int, scope_id: int = 0) -> Leftover
         The leftovers by write.
 
     Raises:
+        UnauthorizedAccessException: The policy leaves ledgers of the scope out of this client's listings.
         BKException: The ledgers can't be listed.
     """
+    client.ledger_manager.demand_complete_listings()
     records = [record for page in client.list_ledgers(scope_id) for record in page if sink_state(record) is not None]
     leads, _ = read_records(client, scope_id, leads_not_shown(records))
     return left_over([*records, *leads], before_ms)

@@ -179,12 +179,16 @@ class Store:
         self.ledger_manager = self
         self.on_change: Any = lambda: None
         self.reads: list[int] = []
+        self.demands_complete = False
 
     def write_ledger(self, write: Write, entries: int) -> Written:
         number = next(self.ids[self.gateway()])
         ledger_id = LedgerId(self.scope_id, number)
         self.records[number] = replace(ledger(0, write.batch, write.query, entries), version=1, ledger_id=ledger_id)
         return Written(ledger_id, entries)
+
+    def demand_complete_listings(self) -> None:
+        self.demands_complete = True
 
     def list_ledgers(self, scope_id: int = 0) -> Iterator[list[LedgerRecord]]:
         for ids in self.ledger_ranges(scope_id):

@@ -75,6 +75,7 @@ def test_leftovers_are_deleted(store: Store) -> None:
     client, _ = written(store)
     assert delete(client, leftovers(client, NOW)) == [1, 1001, 1002]
     assert store.records == {}
+    assert store.demands_complete, "a write is judged by all of its ledgers"
 
 
 def test_a_write_that_is_committed_meanwhile_stays_whole(store: Store) -> None:
