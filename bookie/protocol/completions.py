@@ -17,7 +17,6 @@ from bookgate.ledger.entry import packet_ids
 from bookgate.ledger.varint import decode_varint
 from bookgate.ledger.wire.error_responses import error_response
 from bookgate.ledger.wire.messages import (
-    AddRequest,
     AddResponse,
     BatchReadRequest,
     ForceLedgerRequest,
@@ -62,14 +61,16 @@ class AddCompletion(Completion):
 class TermAddCompletion(AddCompletion):
     """An add of an unbounded ledger, whose response has its term."""
 
-    __slots__ = ("request",)
+    __slots__ = ("term",)
 
-    def __init__(self, client: CompletionClient, frame: bytes, timer: Timer | None, request: AddRequest) -> None:
-        super().__init__(client, frame, timer, request.body, b"")
-        self.request = request
+    def __init__(
+        self, client: CompletionClient, frame: bytes, timer: Timer | None, body: bytes, txn_id: bytes, term: int
+    ) -> None:
+        super().__init__(client, frame, timer, body, txn_id)
+        self.term = term
 
     def refusal(self, status: Status) -> Response:
-        return error_response(self.request, status)
+        return AddResponse(decode_varint(self.txn_id), status, *packet_ids(self.body), self.term)
 
 
 class RequestCompletion(Completion):

@@ -39,7 +39,7 @@ from bookgate.ledger.ledger_id import NO_ENTRY, LedgerId
 from bookgate.ledger.varint import encode_varint
 from bookgate.ledger.wire import messages
 from bookgate.ledger.wire.error_responses import error_response
-from bookgate.ledger.wire.fast_add import FastAdd
+from bookgate.ledger.wire.fast_add import FastAdd, FastTermAdd
 from bookgate.ledger.wire.messages import (
     LAST_ENTRY,
     AddRequest,
@@ -159,6 +159,37 @@ class RequestProcessor:
             self._wait_for_capacity(client)
         return True
 
+    def add_at_term(self, client: Client, at_term: FastTermAdd) -> bool:
+        """The same for an add of an unbounded ledger, at the term that the ledger has already."""
+        add, term, lafr = at_term
+        stored, ledger_id, entry_id, last_add_confirmed, master_key, body, txn_id = add
+        ledger = self._ledgers.recent(ledger_id)
+        if (
+            ledger is None
+            or ledger.term != term
+            or ledger.master_key != master_key
+            or ledger.fenced
+            or self._mode.read_only
+            or not 0 < entry_id <= MAX_ENTRY_ID
+            or entry_id - ledger.last_entry_id > self._gap
+        ):
+            return False
+        ledger.known_lac = max(ledger.known_lac, last_add_confirmed)
+        ledger.lafr = max(ledger.lafr, lafr)
+        self._until_timed -= 1
+        timer = None if self._until_timed > 0 else self._time_add()
+        try:
+            # The term stands in the same journal, before the entry: what makes the entry durable makes it, too.
+            completion = TermAddCompletion(client, stored, timer, body, txn_id, term)
+            self._writer.add_at_known_term(ledger, entry_id, body, completion)
+        except Exception:
+            return False  # fails again there and is answered, or the ledger is made anew
+        if ledger_id in self._awaited:
+            self.long_polls.lac_moved(ledger)
+        if not self._writer.accepts_adds:
+            self._wait_for_capacity(client)
+        return True
+
     def _add(self, client: Client, request: AddRequest) -> None:
         status = admission.check_add(request, self._mode)
         if status is Status.EOK:
@@ -193,11 +224,13 @@ class RequestProcessor:
         stored = client.encode(AddResponse(request.txn_id, Status.EOK, *ids, request.term))
         self._until_timed -= 1
         timer = None if self._until_timed > 0 else self._time_add()
+        txn_id = encode_varint(request.txn_id)
         if request.term is not None:
             self._statistics.truncations += request.truncate
-            self._writer.add_at_term(ledger, request, TermAddCompletion(client, stored, timer, request))
+            at_term = TermAddCompletion(client, stored, timer, request.body, txn_id, request.term)
+            self._writer.add_at_term(ledger, request, at_term)
             return
-        completion = AddCompletion(client, stored, timer, request.body, encode_varint(request.txn_id))
+        completion = AddCompletion(client, stored, timer, request.body, txn_id)
         deferred = bool(request.write_flags & messages.DEFERRED_SYNC) and not request.recovery
         self._writer.add_entry(ledger, request.entry_id, request.body, completion, sync=not deferred)
 

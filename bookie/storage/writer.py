@@ -119,6 +119,20 @@ class EntryWriter:
         if entry_id > stored.last_entry_id:
             stored.last_entry_id = entry_id
 
+    def add_at_known_term(self, ledger: LedgerState, entry_id: int, packet: bytes, completion: Completion) -> None:
+        """Stores an entry of an unbounded ledger at the term that is in the ledger's journal already.
+
+        Raises LedgerDeletedException if the ledger was deleted after it was looked up; nothing is then stored.
+        """
+        stored = descriptor_of(ledger)
+        if self._cache.put(stored, entry_id, packet):
+            self._checkpointer.request()
+        if self._journals_entries:
+            self._journal_of(stored.number).append(packet, completion)
+        else:
+            self._events.stored((completion,))
+        stored.last_entry_id = max(stored.last_entry_id, entry_id)
+
     def add_at_term(self, ledger: LedgerState, request: AddRequest, completion: Completion) -> None:
         """Stores an entry of an unbounded ledger, and deletes all entries above it if the request truncates.
 

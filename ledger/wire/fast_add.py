@@ -17,7 +17,8 @@ import struct
 from typing import NamedTuple
 
 from bookgate.ledger.entry import HEADER_SIZE, PACKET_IDS
-from bookgate.ledger.varint import VARINTS, encode_varint
+from bookgate.ledger.ledger_id import NO_ENTRY
+from bookgate.ledger.varint import VARINTS, decode_varint, encode_varint
 
 _ADD = re.compile(
     rb"\x0a(.)\x08\x03\x10\x02\x18(%(v)b)\xaa\x06(%(v)b)\x08(%(v)b)\x10(%(v)b)\x1a\x14(.{20})\x22(%(v)b)"
@@ -25,6 +26,10 @@ _ADD = re.compile(
     re.DOTALL,
 )
 """Groups: header length, txnId, length of the sub-message, ledgerId, entryId, masterKey, length of the body."""
+
+_TERM_TAG = b"\xc8\x3e"
+_AT_TERM = re.compile(rb"\xc8\x3e([\x80-\xff]{0,8}[\x00-\x7f])\xd0\x3e([\x80-\xff]{0,9}[\x00-\x7f])")
+"""Groups: term, LAFR, which is -1 before the first entry is fully replicated."""
 
 _HEADER = 5
 """Bytes of the header's fields without the transaction id."""
@@ -86,6 +91,65 @@ def read_v3(packet: memoryview) -> FastAdd | None:
         entry,
     )
     return _new(FastAdd, (stored, ledger_id, entry_id, last_add_confirmed, master_key, bytes(packet[start:]), txn_id))
+
+
+class FastTermAdd(NamedTuple):
+    """The fields of a fast-path add of an unbounded ledger. Numbers are not negative, but for `lafr`."""
+
+    add: FastAdd
+    term: int
+    lafr: int
+    """The writer's last add fully replicated."""
+
+
+def read_at_term(packet: memoryview) -> FastTermAdd | None:
+    """The add of an unbounded ledger that neither truncates nor recovers, or None if the packet is anything else.
+
+    Its shape is that of `read_v3`; term and last add fully replicated stand behind it.
+    """
+    match = _ADD.match(packet)
+    if match is None:
+        return None
+    header_length, txn_id, add_length, ledger, entry, master_key, body_length = match.groups()
+    start = match.end()
+    end = start + decode_varint(body_length)
+    tail = _AT_TERM.fullmatch(packet, end) if start + HEADER_SIZE <= end < len(packet) else None
+    if tail is None:
+        return None
+    term, lafr = tail.groups()
+    ledger_id, entry_id, last_add_confirmed = PACKET_IDS.unpack_from(packet, start)
+    if ledger_id < 0 or entry_id < 0:
+        return None
+    add_size = _SUB_MESSAGE + len(ledger) + len(entry) + len(body_length) + len(packet) - start
+    term_value, lafr_value = decode_varint(term), _signed(decode_varint(lafr))
+    if (
+        entry != encode_varint(entry_id)
+        or ledger != encode_varint(ledger_id)
+        or term != encode_varint(term_value)
+        or add_length != encode_varint(add_size)
+        or header_length[0] != _HEADER + len(txn_id)
+        or lafr_value < NO_ENTRY
+    ):
+        return None
+    ids = len(ledger) + len(entry) + len(_TERM_TAG) + len(term)
+    stored = b"\0\0\0%c\x0a%c\x08\x03\x10\x02\x18%b\x10\0\xaa\x06%c\x08\0\x10%b\x18%b%b%b" % (
+        16 + len(txn_id) + ids,
+        _HEADER + len(txn_id),
+        txn_id,
+        4 + ids,
+        ledger,
+        entry,
+        _TERM_TAG,
+        term,
+    )
+    body = bytes(packet[start:end])
+    add = _new(FastAdd, (stored, ledger_id, entry_id, last_add_confirmed, master_key, body, txn_id))
+    return _new(FastTermAdd, (add, term_value, lafr_value))
+
+
+def _signed(value: int) -> int:
+    value &= (1 << 64) - 1
+    return value - (1 << 64) if value >> 63 else value
 
 
 def read_v2(packet: memoryview) -> FastAdd | None:

@@ -13,6 +13,9 @@ import pytest_asyncio
 
 from bookgate.bookie.protocol import admission
 from bookgate.bookie.protocol.entry_access import action_of
+from bookgate.bookie.storage.ledger_descriptor import LedgerDeletedException
+from bookgate.bookie.storage.writer import EntryWriter
+from bookgate.ledger.wire.fast_add import FastTermAdd, read_at_term
 from bookgate.ledger.wire.fast_add import read_v3 as fast_add
 from bookgate.ledger.wire.fast_read import read_v3 as fast_read
 from bookgate.ledger.wire.messages import (
@@ -250,3 +253,54 @@ def test_a_read_with_a_term_is_checked_as_a_fence() -> None:
     assert action_of(ReadRequest(1, LEDGER, 0, known_lac=1)) is Action.ENTRY_READ
     assert action_of(add_of(0, 1)) is Action.ENTRY_ADD
     assert action_of(add_of(0, 1, recovery=True)) is Action.LEDGER_RECOVER
+
+
+def fast_of(request: AddRequest) -> FastTermAdd:
+    found = read_at_term(memoryview(encode_request(request))[4:])
+    assert found is not None
+    return found
+
+
+@pytest.mark.asyncio
+async def test_the_short_way_takes_adds_at_the_term_that_the_ledger_has_and_no_others(bench: Asking) -> None:
+    def takes(entry_id: int, term: int, *, lac: int = -1, lafr: int = -1, key: bytes = KEY) -> bool:
+        add = add_of(entry_id, term, lac)._replace(lafr=lafr, master_key=key)
+        return bench.processor.add_at_term(bench.client, fast_of(add))
+
+    assert not takes(1, 0), "the ledger is not there"
+    assert await bench.add(0, 1) == Status.EOK
+    assert not takes(1, 0), "an old term"
+    assert not takes(1, 2), "a new one"
+    assert not takes(1, 1, key=b"o" * 20)
+    assert takes(1, 1, lac=0, lafr=0)
+    bench.processor.stored(bench.take_stored(1))
+    assert bench.client.responses[-1] == AddResponse(1, Status.EOK, LEDGER, 1, 1)
+    assert await bench.read(0) == Status.EOK, "its LAC counts"
+    assert await bench.take_over(1, 1) == (Status.EOK, 1, 0, 0), "and its LAFR"
+    assert await bench.take_over(2) == (Status.EOK, 2, 0, 0)
+    assert not takes(2, 1), "somebody has taken over"
+    assert takes(2, 2)
+    bench.processor.stored(bench.take_stored(1))
+    assert (await bench.ask(ReadRequest(1, LEDGER, LAST_ENTRY, True, KEY))).status in (Status.EOK, Status.ENOENTRY)
+    assert not takes(3, 2), "fenced"
+
+
+@pytest.mark.asyncio
+async def test_a_short_add_for_which_there_is_no_space_is_answered_at_its_term(bench: Asking) -> None:
+    assert await bench.add(0, 1) == Status.EOK
+    assert bench.processor.add_at_term(bench.client, fast_of(add_of(1, 1)._replace(lafr=0)))
+    bench.processor.not_stored(bench.take_stored(1))
+    assert bench.client.responses[-1] == AddResponse(1, Status.EIO, LEDGER, 1, 1)
+
+
+@pytest.mark.asyncio
+async def test_a_ledger_that_was_deleted_meanwhile_is_left_to_the_long_way(
+    bench: Asking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert await bench.add(0, 1) == Status.EOK
+
+    def deleted(*_arguments: object) -> bool:
+        raise LedgerDeletedException(LEDGER)
+
+    monkeypatch.setattr(EntryWriter, "add_at_known_term", deleted)
+    assert not bench.processor.add_at_term(bench.client, fast_of(add_of(1, 1)._replace(lafr=0)))

@@ -117,3 +117,48 @@ def test_garbage_is_not_read_either_way() -> None:
     assert fast_add.read_v3(packet) is None
     with pytest.raises(ProtocolError):
         decode_request(packet)
+
+
+@given(st.integers(0, 2**63 - 1), IDS, IDS, SIZES, IDS, st.integers(-1, 2**63 - 1))
+def test_an_add_at_a_term_is_read_and_answered_as_the_long_way_does(
+    txn: int, ledger: int, entry: int, size: int, term: int, lafr: int
+) -> None:
+    request = add_of(txn, ledger, entry, size)._replace(term=term, lafr=lafr)
+    packet = packet_of(request)
+    assert fast_add.read_v3(packet) is None
+    found = fast_add.read_at_term(packet)
+    assert found is not None
+    add = found.add
+    assert (add.ledger_id, add.entry_id, add.last_add_confirmed) == (ledger, entry, entry - 1)
+    assert (add.master_key, add.body, found.term, found.lafr) == (KEY, request.body, term, lafr)
+    assert add.stored == encode_response(AddResponse(txn, Status.EOK, ledger, entry, term))
+    others = (request._replace(truncate=True), request._replace(recovery=True), request._replace(priority=5))
+    for other in (*others, request._replace(term=None, lafr=None), request._replace(write_flags=1)):
+        assert fast_add.read_at_term(packet_of(other)) is None
+
+
+@given(
+    st.integers(0, 2**40),
+    IDS,
+    st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), min_size=1, max_size=3),
+    st.booleans(),
+    st.integers(0, 12),
+)
+def test_whatever_else_of_a_term_it_reads_the_long_way_reads_the_same(
+    txn: int, ledger: int, flips: list[tuple[int, int]], at_the_end: bool, cut: int
+) -> None:
+    packet = bytearray(packet_of(add_of(txn, ledger, 7)._replace(term=3, lafr=300)))
+    for position, value in flips:
+        packet[-1 - position % 12 if at_the_end else position % 60] = value
+    mutated = memoryview(bytes(packet[: len(packet) - cut]))
+    found = fast_add.read_at_term(mutated)
+    if found is None:
+        return
+    request = decode_request(mutated)
+    assert isinstance(request, AddRequest)
+    add = found.add
+    assert request[:5] == (request.txn_id, add.ledger_id, add.entry_id, add.master_key, add.body)
+    assert (request.term, request.lafr, request.truncate, request.recovery) == (found.term, found.lafr, False, False)
+    assert add.stored == encode_response(
+        AddResponse(request.txn_id, Status.EOK, request.ledger_id, request.entry_id, request.term)
+    )

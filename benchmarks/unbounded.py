@@ -1,0 +1,170 @@
+"""Unbounded ledgers beside ordinary ones on a cluster of this machine: `make bench-unbounded`.
+
+Appends: rate, CPU of the client and of the bookies an append, three copies each. Taking over: a writer that is gone has
+left entries that one bookie lacks; beside it, an ordinary ledger that was left the same way is opened with recovery.
+Opening: a ledger of many fragments, beside an ordinary one of one fragment.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from benchmarks.harness import PAIRS, QUICK, Row, figures, report
+from benchmarks.process_cpu import cpu_microseconds
+from bookgate import BookKeeper, ClientConfig, LedgerOptions, UnboundedWriteHandle, WriteHandle
+from bookgate.bookie.standalone.cluster import StandaloneCluster
+from bookgate.thinclient.commands.client_options import run_async
+
+_SIZES = (100, 1024)
+_ENTRIES = 5_000 if QUICK else 30_000
+_LEFT = 1_000 if QUICK else 10_000
+"""Entries that are not on their whole write sets when a ledger is taken over."""
+_FRAGMENTS = 200 if QUICK else 10_000
+_OPTIONS = LedgerOptions(3, 3, 2)
+_PEER = "ordinary ledger"
+_PATIENT = ClientConfig(
+    add_timeout_seconds=600,
+    max_in_flight_entries=4 * _LEFT,
+    max_in_flight_bytes=1 << 30,
+    explicit_lac_interval_seconds=0,
+)
+
+Writer = WriteHandle | UnboundedWriteHandle
+Make = Callable[[BookKeeper], Awaitable[Writer]]
+
+
+async def unbounded(client: BookKeeper) -> Writer:
+    return await client.create_unbounded_ledger(_OPTIONS)
+
+
+async def ordinary(client: BookKeeper) -> Writer:
+    return await client.create_ledger(options=_OPTIONS)
+
+
+class Bench:
+    def __init__(self, cluster: StandaloneCluster) -> None:
+        self._uri = cluster.gateway_uri
+        self._pids = {each.bookie_id: each.process.pid for each in cluster.processes if each.process is not None}
+
+    # Appends
+
+    async def appends(self, size: int) -> list[Row]:
+        """Rate, and the CPU of client and bookies."""
+        ours, peer = [], []
+        async with await BookKeeper.connect(self._uri) as client:
+            for number in range(PAIRS + 1):
+                pair = await self._append(client, unbounded, size), await self._append(client, ordinary, size)
+                if number:  # the first one warms up
+                    ours.append(pair[0])
+                    peer.append(pair[1])
+        names = (("", "appends/s", True), (", CPU of the client", "µs", False), (", CPU of the bookies", "µs", False))
+        return [
+            figures(
+                f"append {size} B, three copies{name}",
+                unit,
+                [each[index] for each in ours],
+                [each[index] for each in peer],
+                _PEER,
+                up=up,
+            )
+            for index, (name, unit, up) in enumerate(names)
+        ]
+
+    async def _append(self, client: BookKeeper, make: Make, size: int) -> tuple[float, float, float]:
+        writer, payload = await make(client), b"x" * size
+        cpu, bookies, began = time.process_time(), self._cpu(), time.perf_counter()
+        await writer.append_all(payload for _ in range(_ENTRIES))
+        seconds = time.perf_counter() - began
+        spent = (time.process_time() - cpu) * 1e6, self._cpu() - bookies
+        await writer.close()
+        return _ENTRIES / seconds, spent[0] / _ENTRIES, spent[1] / _ENTRIES
+
+    def _cpu(self) -> float:
+        return sum(map(cpu_microseconds, self._pids.values()))
+
+    # Taking over
+
+    async def take_overs(self) -> Row:
+        async def take(client: BookKeeper, number: int) -> None:
+            await (await client.take_over(number)).release()
+
+        async def recover(client: BookKeeper, number: int) -> None:
+            await client.open_ledger(number, recovery=True)
+
+        ours = [await self._taken(unbounded, take) for _ in range(PAIRS)]
+        peer = [await self._taken(ordinary, recover) for _ in range(PAIRS)]
+        return figures(f"take over, {_LEFT:,} entries that one bookie lacks", "s", ours, peer, "recovery", up=False)
+
+    async def _taken(self, make: Make, take: Callable[[BookKeeper, int], Awaitable[None]]) -> float:
+        """Seconds."""
+        async with await BookKeeper.connect(self._uri, _PATIENT) as gone:
+            writer = await make(gone)
+            await writer.append(b"first")
+            lacking = self._pids[writer.metadata.last_fragment.ensemble[2]]
+            os.kill(lacking, signal.SIGSTOP)
+            try:
+                await writer.append_all(b"x" * 1024 for _ in range(_LEFT))
+            finally:
+                number = writer.ledger_id.low
+                await gone.close()
+                os.kill(lacking, signal.SIGCONT)
+        async with await BookKeeper.connect(self._uri) as client:
+            began = time.perf_counter()
+            await take(client, number)
+            return time.perf_counter() - began
+
+    # Opening
+
+    async def openings(self) -> Row:
+        async with await BookKeeper.connect(self._uri) as client:
+            writer = await client.create_unbounded_ledger(_OPTIONS, max_fragment_entries=1)
+            await writer.append_all(b"entry" for _ in range(_FRAGMENTS))
+            await writer.close()
+            fragments = len(writer.metadata.fragments)
+            plain = await client.create_ledger(options=_OPTIONS)
+            await plain.append(b"entry")
+            await plain.close()
+            ours, peer = [], []
+            for _ in range(PAIRS):
+                ours.append(await self._opened(client, writer.ledger_id.low))
+                peer.append(await self._opened(client, plain.ledger_id.low))
+        return figures(f"open and read the last entry, {fragments:,} fragments", "s", ours, peer, _PEER, up=False)
+
+    @staticmethod
+    async def _opened(client: BookKeeper, number: int) -> float:
+        """Seconds."""
+        began = time.perf_counter()
+        async with client.open_ledger(number) as reader:
+            await reader.read_last_entry()
+        return time.perf_counter() - began
+
+
+@asynccontextmanager
+async def _bench(directory: Path) -> AsyncIterator[Bench]:
+    with StandaloneCluster(directory, bookies=6) as cluster:
+        yield Bench(cluster)
+
+
+async def run() -> Sequence[Row]:
+    rows: list[Row] = []
+    with tempfile.TemporaryDirectory() as directory:
+        async with _bench(Path(directory)) as bench:
+            for size in _SIZES:
+                rows += await bench.appends(size)
+            rows.append(await bench.take_overs())
+            rows.append(await bench.openings())
+    return rows
+
+
+def main() -> None:
+    report("unbounded", run_async(run()))
+
+
+if __name__ == "__main__":
+    main()
