@@ -164,15 +164,11 @@ class RequestProcessor:
         add, term, lafr = at_term
         stored, ledger_id, entry_id, last_add_confirmed, master_key, body, txn_id = add
         ledger = self._ledgers.recent(ledger_id)
-        if (
-            ledger is None
-            or ledger.term != term
-            or ledger.master_key != master_key
-            or ledger.fenced
-            or self._mode.read_only
-            or not 0 < entry_id <= MAX_ENTRY_ID
-            or entry_id - ledger.last_entry_id > self._gap
-        ):
+        if ledger is None or ledger.term != term:
+            return False
+        if ledger.check_add(master_key, recovery=False, term=term) is not Status.EOK or self._mode.read_only:
+            return False
+        if not 0 < entry_id <= MAX_ENTRY_ID or entry_id - ledger.last_entry_id > self._gap:
             return False
         ledger.known_lac = max(ledger.known_lac, last_add_confirmed)
         ledger.lafr = max(ledger.lafr, lafr)

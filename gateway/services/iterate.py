@@ -49,6 +49,10 @@ from bookgate.runtime.security.decision import Reach
 
 _SCOPES = 10_000
 """Approximate number of scopes in a page of ListScopes."""
+_PAGE_SECONDS = 2.0
+"""A page of ListScopes that has taken so long ends with what it has: a store may need a read for each scope, and the
+client waits for a page no longer than for any call.
+"""
 
 DEFAULT_LEDGERS_A_RESPONSE = 10_000
 MAX_LEDGERS_A_RESPONSE = 100_000
@@ -153,7 +157,8 @@ class Listing:
                         await who.pay("metadata_bytes_per_second", sum(map(len, response.ledgers)))
 
     async def scopes(self, request: ListScopesRequest) -> ListScopesResponse:
-        """One page: the scopes that the caller may list among the next _SCOPES or more, or all that are left.
+        """One page: the scopes that the caller may list among the next _SCOPES or more, or among fewer where the store
+        is slow, or all that are left.
 
         Scopes that the caller may not list count against its rate too, because the store has read them. Raises
         AccessDeniedException.
@@ -162,10 +167,11 @@ class Listing:
         if who is not None and request.require_complete:
             who.require_all((Action.LEDGER_LIST,))
         response = ListScopesResponse(end=True)
-        looked_at = 0
+        loop = asyncio.get_running_loop()
+        looked_at, until = 0, loop.time() + _PAGE_SECONDS
         async with aclosing(self._factory.ledger_manager.scopes(request.start_after)) as runs:  # type: ignore[type-var]
             async for run in runs:
-                if looked_at >= _SCOPES:
+                if looked_at >= _SCOPES or (looked_at and loop.time() >= until):
                     response.end = False
                     break
                 looked_at += len(run)

@@ -17,13 +17,15 @@ def _planted(name: str, expected: tuple[str, ...], breaks: str, file: str, befor
 
 
 MUTATIONS = (
-    _planted(
+    Mutation(
         "readers-tell-bookies-the-lac",
-        ("U4",),
+        "client",
+        (),
         "a reader tells bookies its LAC: one that has left the ensemble shows an entry of an earlier term",
         _VIEW,
         "        return known_last_entry(self.record) if self.record.metadata.is_unbounded else None\n",
         "        return self.last_add_confirmed if self.record.metadata.is_unbounded else None\n",
+        tests=("tests/unit/thinclient/handles/test_unbounded_reading.py",),
     ),
     _planted(
         "dirty-entries-shown",
@@ -41,14 +43,6 @@ MUTATIONS = (
         "            written = batch if all(entry.payload for entry in batch) else "
         "[each for each in batch if each.payload]\n",
         "            written = batch\n",
-    ),
-    _planted(
-        "joiners-keep-dirty-entries",
-        ("U4", "U3"),
-        "a bookie that joins at a later term keeps what it holds of earlier ones",
-        _WRITER,
-        "clean=self._joiners_are_clean or bookie_id in self._clean)",
-        "clean=True)",
     ),
     _planted(
         "told-at-the-first-acknowledgement",
@@ -98,12 +92,14 @@ MUTATIONS = (
         "        return Status.EINVALIDTERM if self.term is not None and term < self.term else Status.EOK\n",
         "        return Status.EOK\n",
     ),
-    _planted(
+    Mutation(
         "readers-believe-bookies-of-later-terms",
-        ("U4",),
+        "client",
+        (),
         "a reader with old metadata takes entries from a bookie that has left their fragment, and joined another since",
         "ledger/unbounded.py",
         "    return metadata.is_closed or entry_id < metadata.last_fragment.first_entry_id\n",
         "    return entry_id >= 0\n",
+        tests=("tests/unit/thinclient/handles/test_unbounded_reading.py",),
     ),
 )

@@ -1,0 +1,85 @@
+"""What a reader of an unbounded ledger tells bookies and believes of them, over real connections to fake bookies."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from bookgate.ledger.errors import LedgerTrimmedException
+from bookgate.ledger.metadata import Fragment, LedgerMetadata
+from bookgate.ledger.metadata_store import LedgerRecord
+from bookgate.ledger.unbounded import begin_fragment, begin_term, create_unbounded, may_show, open_term
+from bookgate.ledger.wire.messages import BatchReadRequest, ReadRequest
+from bookgate.thinclient.handles.write_handle import WriteHandle
+from tests.unit.thinclient.fakes import FakeCluster, fake_cluster
+
+FIRST_OF_THE_LAST = 5
+
+
+async def unbounded_record(cluster: FakeCluster, ledger: WriteHandle) -> LedgerRecord:
+    """The ledger's entries, in the metadata of an unbounded one of which two fragments are on the same bookies."""
+    record = cluster.metadata.records[ledger.ledger_id]
+    metadata = begin_term(create_unbounded(replace(record.metadata, length=0, last_entry_id=-1)), 7)
+    ensemble = metadata.last_fragment.ensemble
+    changed = open_term(begin_fragment(metadata, Fragment(FIRST_OF_THE_LAST, ensemble[::-1]), 50))
+    return replace(record, metadata=changed)
+
+
+def reads(cluster: FakeCluster) -> list[ReadRequest]:
+    return [each for bookie in cluster.bookies for each in bookie.requests if isinstance(each, ReadRequest)]
+
+
+@pytest.mark.asyncio
+async def test_bookies_are_told_the_end_of_the_complete_fragments_and_never_the_lac() -> None:
+    """By another's LAC one that has left the ensemble would show what an earlier term has written (U4)."""
+    async with fake_cluster() as cluster:
+        client = cluster.client(batch_reads=True)
+        ledger = await client.create_ledger()
+        for number in range(9):
+            await ledger.append(b"entry %d" % number)
+        reader = client.open_record(await unbounded_record(cluster, ledger))
+        assert await reader.try_read_last_confirmed() >= 7
+        for bookie in cluster.bookies:
+            bookie.requests.clear()
+        assert [entry.entry_id async for entry in reader.read(6, 6)] == [6]
+        assert [entry.entry_id async for entry in reader.read(5, 7)] == [5, 6, 7]
+        singles = [each for each in reads(cluster) if each.entry_id >= 0]
+        assert {each.entry_id for each in singles} == {5, 6, 7}
+        assert {each.known_lac for each in singles} == {FIRST_OF_THE_LAST - 1}
+        batches = [each for bookie in cluster.bookies for each in bookie.requests if isinstance(each, BatchReadRequest)]
+        assert batches == [], "answers to batches tell no term"
+
+
+@pytest.mark.asyncio
+async def test_below_the_watermark_the_reader_is_told_what_there_is() -> None:
+    async with fake_cluster() as cluster:
+        client = cluster.client()
+        ledger = await client.create_ledger()
+        for number in range(9):
+            await ledger.append(b"entry %d" % number)
+        record = await unbounded_record(cluster, ledger)
+        trimmed = replace(
+            record.metadata,
+            fragments=(replace(record.metadata.fragments[0], first_entry_id=3), *record.metadata.fragments[1:]),
+        )
+        reader = client.open_record(replace(record, metadata=trimmed))
+        await reader.try_read_last_confirmed()
+        assert reader.first_entry_id == 3
+        for below, last in ((2, 2), (0, 7)):
+            with pytest.raises(LedgerTrimmedException) as told:
+                [entry async for entry in reader.read(below, last)]
+            assert told.value.first_available == 3
+        assert [entry.entry_id async for entry in reader.read(3, 7)] == [3, 4, 5, 6, 7]
+
+
+@pytest.mark.parametrize(
+    ("entry_id", "bookie_term", "shown"), [(4, 9, True), (5, 1, True), (5, None, True), (5, 2, False)]
+)
+def test_in_the_last_fragment_no_bookie_of_a_later_term_is_believed(
+    entry_id: int, bookie_term: int | None, shown: bool
+) -> None:
+    metadata = begin_term(create_unbounded(LedgerMetadata.new(("a", "b", "c"), 3, 2)), 7)
+    metadata = open_term(begin_fragment(metadata, Fragment(5, ("d", "e", "f")), 0))
+    assert may_show(metadata, entry_id, bookie_term) == shown
+    assert may_show(LedgerMetadata.new(("a", "b", "c"), 3, 2), entry_id, bookie_term)
