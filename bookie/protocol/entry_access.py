@@ -3,7 +3,7 @@
 Each connection has an `EntryGuard`. It keeps its decisions, so that an add costs one look-up in a set, and discards
 them when the policy is reloaded, a ledger is deleted, or the connection authenticates as another principal. The table
 in `runtime.security.actions` maps requests to actions: a read that fences, or has a term, is `entry.fence`, an add with
-RECOVERY_ADD is `ledger.recover`.
+RECOVERY_ADD is `ledger.recover`. An add that raises the term of a ledger of this bookie needs `entry.fence` too.
 
 The audit trail gets a line for the first request of each action on a connection and ledger. Adds count against the rate
 of the principal, over all its connections.
@@ -115,7 +115,13 @@ class EntryGuard:
             return Answer.DENIED
         if action is None:
             return Answer.ALLOWED
-        number = getattr(request, "ledger_id", 0) if action.is_of_ledgers else 0
+        return self._answer(action, getattr(request, "ledger_id", 0) if action.is_of_ledgers else 0)
+
+    def check_taking(self, number: int) -> Answer:
+        """Whether the principal may take this ledger from other clients, as a fence does."""
+        return self._answer(Action.ENTRY_FENCE, number)
+
+    def _answer(self, action: Action, number: int) -> Answer:
         allowed = self._decided.get((action, number))
         if allowed is None:
             allowed = self._decide(action, number)

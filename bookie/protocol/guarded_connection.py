@@ -132,12 +132,20 @@ class GuardedConnection(BookieConnection):
             parked.append((client, request))
             return
         answer = self._own_guard().check(request)
+        if answer is Answer.ALLOWED and isinstance(request, AddRequest) and request.term is not None:
+            answer = self._check_term(request)
         if answer is Answer.ALLOWED:
             self._process(client, request)
         elif answer is Answer.DENIED:
             self._refuse(client, request)
         else:
             self._park(client, request)
+
+    def _check_term(self, add: AddRequest) -> Answer:
+        """Checks an add with a term that the principal may send if it takes the ledger from nobody."""
+        if self._processor.raises_term(add):
+            return self._own_guard().check_taking(add.ledger_id)
+        return Answer.ALLOWED
 
     def _process(self, client: Client, request: Request) -> None:
         if isinstance(request, AddRequest):

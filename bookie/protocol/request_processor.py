@@ -34,6 +34,7 @@ from bookgate.bookie.statistics import SAMPLED, BookieStatistics
 from bookgate.bookie.storage.ledger_state import LedgerState
 from bookgate.bookie.storage.storage import LedgerStorage
 from bookgate.bookie.storage_events import Completion, CompletionClient, Timer
+from bookgate.bookie.system.files import StorageCorruptException
 from bookgate.ledger.errors import IncorrectParameterException
 from bookgate.ledger.ledger_id import NO_ENTRY, LedgerId
 from bookgate.ledger.varint import encode_varint
@@ -229,6 +230,20 @@ class RequestProcessor:
         completion = AddCompletion(client, stored, timer, request.body, txn_id)
         deferred = bool(request.write_flags & messages.DEFERRED_SYNC) and not request.recovery
         self._writer.add_entry(ledger, request.entry_id, request.body, completion, sync=not deferred)
+
+    def raises_term(self, request: AddRequest) -> bool:
+        """Whether an ordinary add shuts out other writers of a ledger that exists here: those of an earlier term, or
+        those without a term.
+
+        True also for a ledger whose index can't be read, since a later attempt to read it may succeed.
+        """
+        if request.recovery or request.term is None or request.ledger_id < 0:
+            return False
+        try:
+            ledger = self._ledgers.recent(request.ledger_id) or self._ledgers.get(LedgerId.of_number(request.ledger_id))
+        except (StorageCorruptException, OSError):
+            return True
+        return ledger is not None and (ledger.term is None or request.term > ledger.term)
 
     def _time_add(self) -> Timer:
         """Starts a timer for an add."""

@@ -263,6 +263,39 @@ async def test_a_policy_that_changes_counts_for_connections_that_stand(tmp_path:
         await asyncio.to_thread(ask)
 
 
+ADDERS = (
+    POLICY
+    + """
+[roles.adder]
+actions = ["entry.add"]
+[[bindings]]
+principals = ["token:nobody"]
+role = "adder"
+"""
+)
+
+
+async def test_an_add_that_takes_a_ledger_from_others_needs_the_right_to_fence(tmp_path: Path) -> None:
+    unbounded = 9
+    async with guarded(tmp_path, ADDERS) as server:
+        # The bookie has no such ledger yet: nobody loses it.
+        assert await status(server, "nobody", at_term(unbounded, 0, 3), at_term(unbounded, 1, 3)) is Status.EOK
+        assert await status(server, "nobody", at_term(unbounded, 2, 4)) is Status.EUA
+        assert await status(server, "nobody", at_term(unbounded, 2, 3)) is Status.EOK, "the term has stayed"
+        assert await status(server, "nobody", at_term(unbounded, 2, 2)) is Status.EINVALIDTERM
+        # A term would shut out the writer of an ordinary ledger.
+        assert await status(server, "nobody", at_term(LEDGER, 1, 1)) is Status.EUA
+        assert await status(server, "nobody", add(LEDGER, 1)) is Status.EOK
+    async with running_bookie(tmp_path, **settings(tmp_path, ADDERS)) as server:
+        assert await status(server, "nobody", at_term(unbounded, 3, 4)) is Status.EUA, "terms outlive a restart"
+        assert await status(server, "admin", at_term(unbounded, 3, 4)) is Status.EOK
+        assert await status(server, "nobody", at_term(unbounded, 4, 4)) is Status.EOK
+
+
+def at_term(ledger: int, entry: int, term: int) -> Request:
+    return add(ledger, entry)._replace(term=term, lafr=-1)
+
+
 LIMITED = POLICY + '[[limits]]\nprincipals = ["token:owner"]\nadds_per_second = 10\n'
 
 

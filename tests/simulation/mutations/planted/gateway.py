@@ -217,6 +217,16 @@ MUTATIONS = (
         tests=("tests/integration/bookie/test_entry_access.py",),
     ),
     Mutation(
+        "terms-rise-without-the-right-to-fence",
+        "bookie",
+        (),
+        "who may add to a ledger takes it from its writer with a higher term (A3)",
+        "bookie/protocol/guarded_connection.py",
+        "            return self._own_guard().check_taking(add.ledger_id)\n",
+        "            return Answer.ALLOWED\n",
+        tests=("tests/integration/bookie/test_entry_access.py",),
+    ),
+    Mutation(
         "unlisted-requests-pass",
         "bookie",
         (),
