@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -24,49 +23,12 @@ from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata_store import LedgerManager
 from bookgate.runtime.security.actions import HTTP_ACTIONS, Action
 from bookgate.thinclient.config import ClientConfig
+from tests.access_policy import policy_settings
 from tests.integration.bookie.in_process import running_bookie
-from tests.tokens import jwt_settings, signed, token_file, token_of
+from tests.tokens import signed, token_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-POLICY = """
-[roles.scraper]
-actions = ["http.read"]
-[roles.lister]
-actions = ["ledger.list"]
-[roles.tester]
-actions = ["entry.add"]
-[[bindings]]
-principals = ["token:admin", "jwt:admin"]
-role = "admin"
-[[bindings]]
-principals = ["token:operator"]
-role = "operator"
-[[bindings]]
-principals = ["token:reader"]
-role = "reader"
-[[bindings]]
-principals = ["token:scraper"]
-role = "scraper"
-[[bindings]]
-principals = ["token:lister"]
-role = "lister"
-[[bindings]]
-principals = ["token:owner", "token:stranger"]
-role = "writer"
-owned = true
-[[bindings]]
-principals = ["token:scoped"]
-role = "writer"
-scopes = ["7"]
-[[bindings]]
-principals = ["token:bookie"]
-role = "bookie"
-[[bindings]]
-principals = ["token:bookie"]
-role = "tester"
-"""
-NAMES = ("admin", "operator", "reader", "scraper", "lister", "owner", "stranger", "scoped", "bookie", "nobody")
 _OPERATORS = {
     *(Action.HTTP_READ, Action.HTTP_CHANGE, Action.CLUSTER_ADMIN, Action.DISCOVERY_READ),
     *(Action.REPLICATION_READ, Action.REPLICATION_ADMIN),
@@ -153,16 +115,6 @@ class World:
         return (each for each in self.asked(server) if each[2] in _WRITERS)
 
 
-def settings(root: Path) -> dict[str, Any]:
-    """Of security."""
-    (root / "policy.toml").write_text(POLICY)
-    return {
-        "security_tokens": token_file(root, NAMES),
-        "security_policy": root / "policy.toml",
-        **jwt_settings(root),
-    }
-
-
 async def routes_of(url: str) -> set[tuple[str, str]]:
     async with httpx.AsyncClient(base_url=url) as http:
         paths = (await http.get("/openapi.json")).json()["paths"]
@@ -184,7 +136,7 @@ async def written(gateway: str, who: str, *, closed: bool = True, scope_id: int 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World]:
     root = tmp_path_factory.mktemp("routes")
-    security = settings(root)
+    security = policy_settings(root)
     own_client = {"auth_provider": "bookgate-token", "auth_token": token_of("bookie")}
     async with running_bookie(root, **security, client=own_client) as bookie:
         config = GatewayConfig.load(None, {"metadata_uri": f"sqlite://{root}/metadata.db", **security})

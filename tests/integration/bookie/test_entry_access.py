@@ -22,46 +22,18 @@ from bookgate.ledger.metadata import OWNER_KEY, LedgerMetadata
 from bookgate.ledger.wire import messages
 from bookgate.ledger.wire.messages import OPERATIONS, Request, Status
 from bookgate.ledger.wire.v3 import decode_request
+from tests.access_policy import NAMES, POLICY, policy_settings
 from tests.integration.bookie.entry_client import KEY, BinaryEntryClient, EntryClient, add, fence, lac_packet, read
 from tests.integration.bookie.in_process import entry_address, running_bookie
-from tests.tokens import jwt_settings, signed, token_file, token_of
+from tests.tokens import signed, token_of
 
 pytestmark = pytest.mark.asyncio
 
-POLICY = """
-[[bindings]]
-principals = ["token:admin"]
-role = "admin"
-[[bindings]]
-principals = ["token:reader", "jwt:reader"]
-role = "reader"
-[[bindings]]
-principals = ["token:owner", "token:stranger"]
-role = "writer"
-owned = true
-[[bindings]]
-principals = ["token:scoped"]
-role = "writer"
-scopes = ["7"]
-[[bindings]]
-principals = ["token:bookie-2"]
-role = "bookie"
-"""
-NAMES = ("admin", "reader", "owner", "stranger", "scoped", "bookie-2", "nobody")
 LEDGER = 5
 SCOPED = LedgerId(7, 5).number
 """The same id in a scope: another ledger, of another owner."""
 READER = {"sub": "reader"}
 _txn_ids = itertools.count(1_000_000)
-
-
-def settings(root: Path, policy: str = POLICY) -> dict[str, Any]:
-    (root / "policy.toml").write_text(policy)
-    return {
-        "security_tokens": token_file(root, NAMES),
-        "security_policy": root / "policy.toml",
-        **jwt_settings(root),
-    }
 
 
 async def create_owned(config_uri: str, owners: Mapping[int, str]) -> None:
@@ -75,7 +47,7 @@ async def create_owned(config_uri: str, owners: Mapping[int, str]) -> None:
 
 @asynccontextmanager
 async def guarded(root: Path, policy: str = POLICY) -> AsyncIterator[BookieServer]:
-    async with running_bookie(root, **settings(root, policy)) as server:
+    async with running_bookie(root, **policy_settings(root, policy)) as server:
         uri = f"sqlite://{root}/metadata.db"
         await create_owned(uri, {LEDGER: "token:owner", SCOPED: "token:scoped"})
         # What is read is there, whoever reads it.
@@ -286,7 +258,7 @@ async def test_an_add_that_takes_a_ledger_from_others_needs_the_right_to_fence(t
         # A term would shut out the writer of an ordinary ledger.
         assert await status(server, "nobody", at_term(LEDGER, 1, 1)) is Status.EUA
         assert await status(server, "nobody", add(LEDGER, 1)) is Status.EOK
-    async with running_bookie(tmp_path, **settings(tmp_path, ADDERS)) as server:
+    async with running_bookie(tmp_path, **policy_settings(tmp_path, ADDERS)) as server:
         assert await status(server, "nobody", at_term(unbounded, 3, 4)) is Status.EUA, "terms outlive a restart"
         assert await status(server, "admin", at_term(unbounded, 3, 4)) is Status.EOK
         assert await status(server, "nobody", at_term(unbounded, 4, 4)) is Status.EOK
@@ -324,7 +296,9 @@ async def test_who_authenticates_as_somebody_else_has_that_ones_rights(tmp_path:
 
         def ask() -> list[int]:
             with EntryClient(entry_address(server)) as client:
-                tokens = [messages.AuthRequest(1, "bookgate-token", token_of(who).encode()) for who in NAMES[2:4]]
+                tokens = [
+                    messages.AuthRequest(1, "bookgate-token", token_of(who).encode()) for who in ("owner", "stranger")
+                ]
                 # The second add takes the short way; the third comes in one piece with the authentication.
                 pieces = ([tokens[0], add(LEDGER, 1)], [add(LEDGER, 2)], [tokens[1], add(LEDGER, 3)], [add(LEDGER, 4)])
                 told = []
