@@ -254,6 +254,8 @@ async def test_an_add_that_takes_a_ledger_from_others_needs_the_right_to_fence(t
         assert await status(server, "nobody", at_term(unbounded, 0, 3), at_term(unbounded, 1, 3)) is Status.EOK
         assert await status(server, "nobody", at_term(unbounded, 2, 4)) is Status.EUA
         assert await status(server, "nobody", at_term(unbounded, 2, 3)) is Status.EOK, "the term has stayed"
+        # Not by the short way either, which a connection takes once it has added.
+        assert await status(server, "nobody", at_term(unbounded, 2, 3), at_term(unbounded, 3, 4)) is Status.EUA
         assert await status(server, "nobody", at_term(unbounded, 2, 2)) is Status.EINVALIDTERM
         # A term would shut out the writer of an ordinary ledger.
         assert await status(server, "nobody", at_term(LEDGER, 1, 1)) is Status.EUA
