@@ -14,6 +14,7 @@ from bookgate.ledger.errors import (
     BKException,
     BookieHandleNotAvailableException,
     ClientClosedException,
+    CursorMovedException,
     DataUnknownException,
     DigestMatchException,
     DuplicateEntryIdException,
@@ -56,7 +57,7 @@ from bookgate.ledger.errors import (
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import DigestType, LedgerMetadata, LedgerState
 from bookgate.ledger.metadata_store import LedgerRecord
-from bookgate.ledger.payload_codec import Compression, Record
+from bookgate.ledger.payload_codec import Compression, Record, RecordPosition
 from bookgate.thinclient.administration.admin import Admin, BookieSpace, RecoveryStatus, Replicas, UnderReplicated
 from bookgate.thinclient.bookies.auth import ClientAuthProvider, ClientAuthSession, TokenAuthProvider
 from bookgate.thinclient.client import BookKeeper
@@ -64,7 +65,7 @@ from bookgate.thinclient.config import ClientConfig
 from bookgate.thinclient.handles.advanced_write_handle import AdvancedWriteHandle
 from bookgate.thinclient.handles.ledger_options import LedgerOptions
 from bookgate.thinclient.handles.read_handle import ReadHandle
-from bookgate.thinclient.handles.record_writer import RecordPosition, RecordWriter
+from bookgate.thinclient.handles.record_writer import RecordWriter
 from bookgate.thinclient.handles.unbounded.write_handle import UnboundedWriteHandle
 from bookgate.thinclient.handles.write_handle import WriteHandle
 
@@ -82,6 +83,7 @@ __all__ = [
     "ClientConfig",
     "Compression",
     "ConnectionState",
+    "CursorMovedException",
     "DataUnknownException",
     "DigestMatchException",
     "DigestType",

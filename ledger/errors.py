@@ -279,6 +279,10 @@ class LedgerTrimmedException(NoSuchEntryException):
         self.first_available = first_available
 
 
+class CursorMovedException(MetadataVersionException):
+    """Another consumer has moved the cursor of a stream."""
+
+
 class LockLostException(IllegalOpException):
     """The lock of an under-replicated ledger is no longer this holder's: what was to be done under it was not done."""
 

@@ -46,6 +46,13 @@ class Compression(Enum):
     ZSTD = "zstd"
 
 
+class RecordPosition(NamedTuple):
+    """The position of a record: its entry, and its index in the entry, from 0."""
+
+    entry_id: int
+    number: int
+
+
 class Record(NamedTuple):
     """A record and where it lies: its entry, and its number in there, from 0."""
 

@@ -20,7 +20,7 @@ from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.ledger_manager import CreateRequest, LedgerRecord
 from bookgate.ledger.metadata import LedgerMetadata
 from bookgate.ledger.metadata_store import BookieSet
-from bookgate.ledger.payload_codec import Compression, Record
+from bookgate.ledger.payload_codec import Compression, Record, RecordPosition
 from bookgate.thinclient.blocking.facades import (
     AdvancedWriteHandleFacade,
     BookKeeperFacade,
@@ -36,7 +36,6 @@ from bookgate.thinclient.config import ClientConfig
 from bookgate.thinclient.core.tailing import LastConfirmedAndEntry
 from bookgate.thinclient.handles.appending import Payload
 from bookgate.thinclient.handles.ledger_options import LedgerOptions, takes_ledger_options
-from bookgate.thinclient.handles.record_writer import RecordPosition
 from bookgate.thinclient.metrics import ClientMetrics
 
 
@@ -186,6 +185,11 @@ class UnboundedWriteHandle(UnboundedWriteHandleFacade):
     def length(self) -> int:
         """Payload bytes of the entries up to `last_add_confirmed`, deleted ones included."""
         return self._asynchronous.length
+
+    @property
+    def max_entry_bytes(self) -> int:
+        """The largest payload of an entry."""
+        return self._asynchronous.max_entry_bytes
 
     @property
     def failed_bookies(self) -> dict[str, BKException]:

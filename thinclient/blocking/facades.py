@@ -18,6 +18,7 @@ from typing import Any, Generic, Self, TypeVar
 from bookgate.ledger.bookie_info import BookieServiceInfo
 from bookgate.ledger.errors import ClientClosedException
 from bookgate.ledger.metadata_store import BookieSet, LedgerManager, RegisteredBookie, ServiceDiscovery
+from bookgate.ledger.payload_codec import RecordPosition
 from bookgate.runtime.unclosed import made_at
 from bookgate.thinclient.blocking.loop_thread import LoopThread, result_of
 from bookgate.thinclient.bookies.auth import ClientAuthProvider
@@ -28,7 +29,7 @@ from bookgate.thinclient.handles.advanced_write_handle import AdvancedWriteHandl
 from bookgate.thinclient.handles.appending import Payload
 from bookgate.thinclient.handles.base_write_handle import BaseWriteHandle
 from bookgate.thinclient.handles.read_handle import ReadHandle
-from bookgate.thinclient.handles.record_writer import RecordPosition, RecordWriter
+from bookgate.thinclient.handles.record_writer import RecordWriter
 from bookgate.thinclient.handles.unbounded.write_handle import UnboundedWriteHandle
 from bookgate.thinclient.handles.write_handle import WriteHandle
 

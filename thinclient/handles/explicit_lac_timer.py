@@ -49,6 +49,16 @@ class ExplicitLacTimer:
         self.idle = False
         self._timer = self._loop.call_later(self._context.config.explicit_lac_interval_seconds, self._tick)
 
+    async def tell_now(self) -> None:
+        """Sends the present LAC if the bookies may not know it, and waits until an ack quorum has it, or all have
+        responded or failed.
+        """
+        if self.idle:
+            return
+        told: asyncio.Future[None] = self._loop.create_future()
+        self._send(self._writer().last_add_confirmed, told)
+        await told
+
     def stop(self) -> None:
         self.idle = False
         if self._timer is not None:
@@ -64,14 +74,14 @@ class ExplicitLacTimer:
         else:
             self.start()
 
-    def _send(self, lac: int) -> None:
+    def _send(self, lac: int, done: asyncio.Future[None] | None = None) -> None:
         pool = self._context.pool
         body = encode_lac(self._secrets.digest, self._number, lac)
         request = messages.WriteLacRequest(pool.next_txn_id(), self._number, lac, self._secrets.master_key, body)
         frame = encode_request(request)
         deadline = self._loop.time() + self._context.config.add_timeout_seconds
         told = self._writer().told_lac(lac)
-        written = _Written(self._context, self._ack_quorum_size, len(told))
+        written = _Written(self._context, self._ack_quorum_size, len(told), done)
         for bookie_id in told:
             connection = pool.connection(bookie_id, self._number)
             connection.send(Operation.WRITE_LAC, request.txn_id, frame, deadline, _on_answer, written)
@@ -84,6 +94,8 @@ class _Written:
     context: ClientContext
     acks_missing: int
     unanswered: int
+    done: asyncio.Future[None] | None = None
+    """Somebody waits for it."""
     began: float = field(default_factory=precise)
 
 
@@ -96,3 +108,5 @@ def _on_answer(written: _Written, response: Response | None, _error: BKException
             stats.success(precise() - written.began)
     if not written.unanswered and written.acks_missing > 0:
         stats.failure(precise() - written.began)
+    if written.done is not None and not written.done.done() and not (written.acks_missing > 0 and written.unanswered):
+        written.done.set_result(None)

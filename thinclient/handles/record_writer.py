@@ -15,19 +15,12 @@ from __future__ import annotations
 
 import asyncio
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Self
 
 from bookgate.ledger.errors import IncorrectParameterException, LedgerClosedException
 from bookgate.ledger.ledger_id import LedgerId
-from bookgate.ledger.payload_codec import Codec, codec_of, encode_records
+from bookgate.ledger.payload_codec import Codec, RecordPosition, codec_of, encode_records
 from bookgate.thinclient.handles.write_handle import WriteHandle
-
-
-class RecordPosition(NamedTuple):
-    """The position of a record: its entry, and its index in the entry, from 0."""
-
-    entry_id: int
-    number: int
 
 
 class RecordWriter:

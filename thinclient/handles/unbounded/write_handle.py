@@ -188,6 +188,11 @@ class UnboundedWriteHandle(Appending[Add]):
         return self._writer.confirmed_length
 
     @property
+    def max_entry_bytes(self) -> int:
+        """The largest payload of an entry."""
+        return self._max_payload
+
+    @property
     def failed_bookies(self) -> dict[str, BKException]:
         """Members of the last ensemble that failed and were not replaced, with their errors."""
         return self._writer.failed_bookies
@@ -455,7 +460,8 @@ class UnboundedWriteHandle(Appending[Add]):
             await self._replicated
 
     async def release(self) -> None:
-        """Waits until all appends are acknowledged or have failed, and ends the handle; the ledger stays open.
+        """Waits until all appends are acknowledged or have failed, tells readers, and ends the handle; the ledger stays
+        open.
 
         The next writer takes the ledger over, which is faster the more entries are fully replicated.
         """
@@ -466,6 +472,8 @@ class UnboundedWriteHandle(Appending[Add]):
 
     async def _release(self) -> None:
         await self._window.wait_until_idle()
+        if self._explicit_lac is not None and self._writer.error is None:
+            await self._explicit_lac.tell_now()
         if self._writer.error is None:
             error = LedgerClosedException(f"the writer of unbounded ledger {self.ledger_id} was released")
             self._perform(self._writer.disengage(error))

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from bookgate import Compression, IncorrectParameterException, LedgerClosedException, LedgerOptions
-from bookgate.thinclient.handles.record_writer import RecordPosition
+from bookgate.ledger.payload_codec import RecordPosition
 from tests.unit.thinclient.fakes import fake_cluster
 
 

@@ -1,0 +1,219 @@
+"""Streams and cursors in the metadata: which ledger a name means, and what its custom metadata say.
+
+A stream is an unbounded ledger. Its id follows from its name: the directory of streams is a scope, so that a listing of
+the scope lists the streams. A cursor is a record of its own, an empty closed ledger in the same scope, so that a commit
+disturbs neither the writer nor the readers of the stream. Source: docs/protocol/streams.md#metadata.
+
+Not its job: the rules of cursors and retention (`thinclient.core.streams`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from bookgate.ledger.errors import IncorrectParameterException, MetadataFormatException
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.payload_codec import RecordPosition
+
+STREAM_KEY = "bookgate.stream"
+"""Custom metadata of a stream: its name."""
+SETTINGS_KEY = "bookgate.stream.settings"
+CURSORS_KEY = "bookgate.stream.cursors"
+CURSOR_KEY = "bookgate.cursor"
+"""Custom metadata of a cursor: stream, life of the stream, name, position and time as JSON."""
+
+MAX_NAME_BYTES = 255
+_HALF_BYTES = 8
+
+
+def _half(text: str) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:_HALF_BYTES], signed=True)
+
+
+DEFAULT_SCOPE = _half("bookgate.streams")
+"""The scope of streams whose application names none."""
+
+
+def check_name(kind: str, name: str) -> str:
+    """Returns the name. Raises IncorrectParameterException for one that no stream or cursor can have."""
+    if not isinstance(name, str) or not 0 < len(name.encode()) <= MAX_NAME_BYTES or not name.isprintable():
+        raise IncorrectParameterException(
+            f"{kind} {name!r}: a name has 1 to {MAX_NAME_BYTES} bytes of printable text, encoded as UTF-8"
+        )
+    return name
+
+
+def stream_ledger_id(name: str, scope_id: int = DEFAULT_SCOPE) -> LedgerId:
+    """The ledger of the stream with this name. Raises IncorrectParameterException."""
+    if scope_id == 0:
+        raise IncorrectParameterException("streams have a scope of their own: scope_id is any number but 0")
+    return LedgerId(scope_id, _half("stream\n" + check_name("stream", name)))
+
+
+def cursor_ledger_id(stream: str, cursor: str, scope_id: int = DEFAULT_SCOPE) -> LedgerId:
+    """The record of a cursor. Raises IncorrectParameterException."""
+    return LedgerId(scope_id, _half(f"cursor\n{check_name('stream', stream)}\n{check_name('cursor', cursor)}"))
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """How long a stream keeps its records. The last fragment, and what the next writer needs, always stay.
+
+    Args:
+        max_age_seconds: Records older than this are deleted; None for no limit.
+        max_bytes: The oldest records beyond so many payload bytes are deleted; None for no limit.
+        delete_consumed: Records that all cursors have committed are deleted, if there is a cursor.
+        keep_for_cursors: Nothing that a cursor has not committed is deleted, whatever its age and size.
+
+    Raises:
+        IncorrectParameterException: A limit is not above 0.
+    """
+
+    max_age_seconds: float | None = None
+    max_bytes: int | None = None
+    delete_consumed: bool = False
+    keep_for_cursors: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("max_age_seconds", "max_bytes"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or value <= 0):
+                raise IncorrectParameterException(f"{name} is a number above 0, or None for no limit, not {value!r}")
+
+    @property
+    def keeps_everything(self) -> bool:
+        """Whether nothing is ever deleted by itself."""
+        return self.max_age_seconds is None and self.max_bytes is None and not self.delete_consumed
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSettings:
+    """What all writers of a stream keep to.
+
+    Attributes:
+        life: A random number of this stream: another stream of the same name, made after this one was deleted, has
+            another one.
+        retention: What is deleted.
+        max_fragment_seconds: Seconds after which a fragment ends; None for no limit.
+    """
+
+    life: str
+    retention: Retention = field(default_factory=Retention)
+    max_fragment_seconds: float | None = None
+
+    def encoded(self) -> bytes:
+        """The custom metadata's value."""
+        kept = self.retention
+        return _json(
+            life=self.life,
+            max_age_seconds=kept.max_age_seconds,
+            max_bytes=kept.max_bytes,
+            delete_consumed=kept.delete_consumed,
+            keep_for_cursors=kept.keep_for_cursors,
+            max_fragment_seconds=self.max_fragment_seconds,
+        )
+
+    @classmethod
+    def of(cls, custom_metadata: Mapping[str, bytes]) -> StreamSettings:
+        """The settings of a stream. Raises MetadataFormatException."""
+        found = _object(SETTINGS_KEY, custom_metadata)
+        try:
+            retention = Retention(
+                found.get("max_age_seconds"),
+                found.get("max_bytes"),
+                bool(found.get("delete_consumed", False)),
+                bool(found.get("keep_for_cursors", True)),
+            )
+        except IncorrectParameterException as error:
+            raise MetadataFormatException(f"custom metadata {SETTINGS_KEY!r}: {error}") from error
+        return cls(str(found["life"]), retention, found.get("max_fragment_seconds"))
+
+
+def stream_name_of(custom_metadata: Mapping[str, bytes]) -> str | None:
+    """The name of a stream; None for a ledger that is none."""
+    name = custom_metadata.get(STREAM_KEY)
+    return None if name is None else name.decode(errors="replace")
+
+
+def cursor_names_of(custom_metadata: Mapping[str, bytes]) -> tuple[str, ...]:
+    """The cursors of a stream, in the order of their creation. Raises MetadataFormatException."""
+    if CURSORS_KEY not in custom_metadata:
+        return ()
+    names = _object(CURSORS_KEY, custom_metadata)["names"]
+    if not isinstance(names, list):
+        raise MetadataFormatException(f"custom metadata {CURSORS_KEY!r} lists no names")
+    return tuple(map(str, names))
+
+
+def encoded_cursor_names(names: tuple[str, ...]) -> bytes:
+    """The custom metadata's value for these cursors."""
+    return _json(names=list(names))
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedCursor:
+    """A cursor as it is stored.
+
+    Attributes:
+        stream: The name of the stream.
+        life: The life of the stream; a cursor of an earlier life counts as none.
+        name: The name of the cursor.
+        position: The first record that is not committed.
+        committed_ms: When, in milliseconds since 1970.
+    """
+
+    stream: str
+    life: str
+    name: str
+    position: RecordPosition
+    committed_ms: int
+
+    def moved(self, position: RecordPosition, now_ms: int) -> CommittedCursor:
+        """The cursor at another position."""
+        return replace(self, position=position, committed_ms=now_ms)
+
+    def encoded(self) -> bytes:
+        """The custom metadata's value."""
+        entry_id, number = self.position
+        return _json(
+            stream=self.stream,
+            life=self.life,
+            name=self.name,
+            entry=entry_id,
+            record=number,
+            committed_ms=self.committed_ms,
+        )
+
+    @classmethod
+    def of(cls, custom_metadata: Mapping[str, bytes]) -> CommittedCursor:
+        """The cursor of a record. Raises MetadataFormatException."""
+        found = _object(CURSOR_KEY, custom_metadata)
+        position = RecordPosition(int(found["entry"]), int(found["record"]))
+        return cls(str(found["stream"]), str(found["life"]), str(found["name"]), position, int(found["committed_ms"]))
+
+
+_NEEDED = {
+    SETTINGS_KEY: ("life",),
+    CURSORS_KEY: ("names",),
+    CURSOR_KEY: ("stream", "life", "name", "entry", "record", "committed_ms"),
+}
+
+
+def _json(**values: Any) -> bytes:
+    kept = {name: value for name, value in values.items() if value is not None}
+    return json.dumps(kept, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _object(key: str, custom_metadata: Mapping[str, bytes]) -> dict[str, Any]:
+    try:
+        found = json.loads(custom_metadata[key])
+    except (KeyError, ValueError) as error:
+        raise MetadataFormatException(f"custom metadata {key!r} are missing, or are no JSON") from error
+    missing = [name for name in _NEEDED[key] if not isinstance(found, dict) or name not in found]
+    if missing:
+        raise MetadataFormatException(f"custom metadata {key!r} lack {', '.join(missing)}")
+    return dict(found)

@@ -1,0 +1,256 @@
+"""Streams on real bookies: written, read from anywhere, by cursors, taken over, trimmed, deleted."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from bookgate import BookKeeper, LedgerOptions
+from bookgate.bookie.standalone.cluster import StandaloneCluster
+from bookgate.ledger.errors import (
+    CursorMovedException,
+    IllegalOpException,
+    IncorrectParameterException,
+    LedgerExistException,
+    LedgerTrimmedException,
+    NoSuchLedgerExistsOnMetadataServerException,
+    TermSupersededException,
+    UnauthorizedAccessException,
+)
+from bookgate.ledger.payload_codec import RecordPosition
+from bookgate.streams import Retention, Start, Stream, StreamReader, Streams, open_stream
+from tests.integration.cluster import own_cluster, standalone_cluster
+
+__all__ = ["own_cluster", "standalone_cluster"]
+
+PATIENCE_SECONDS = 250
+
+
+def texts(name: str, count: int, first: int = 0) -> list[bytes]:
+    return [b"%s %d" % (name.encode(), number) for number in range(first, first + count)]
+
+
+async def taken(reader: StreamReader, count: int) -> list[bytes]:
+    """The next records, so many."""
+    found: list[bytes] = []
+    if count:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            async for record in reader.records():
+                found.append(record.payload)
+                if len(found) == count:
+                    break
+    return found
+
+
+async def everything(stream: Stream, start: Start = Start.EARLIEST) -> list[bytes]:
+    """All that is confirmed when it is called; the last records of a writer that is open may be missing."""
+    async with await stream.reader(start, follow=False) as reader:
+        return [record.payload async for record in reader.records()]
+
+
+@pytest.mark.asyncio
+async def test_records_are_read_in_order_across_writers(standalone_cluster: StandaloneCluster) -> None:
+    async with await BookKeeper.connect(standalone_cluster.gateway_uri) as client:
+        stream = await open_stream(client, "orders", b"secret")
+        wrote: list[bytes] = []
+        async with await stream.reader() as reader:
+            for term in range(1, 4):
+                async with await stream.writer(batch_bytes=64) as writer:
+                    assert writer.term == term
+                    records = texts(f"term-{term}", 30)
+                    position = await writer.append_all(records)
+                    assert position is not None
+                    wrote += records
+                assert await taken(reader, 30) == records
+        assert await everything(await Streams(client).open("orders", b"secret")) == wrote
+
+
+@pytest.mark.asyncio
+async def test_a_writer_ends_when_another_begins(standalone_cluster: StandaloneCluster) -> None:
+    async with await BookKeeper.connect(standalone_cluster.gateway_uri) as client:
+        stream = await open_stream(client, "fought-for")
+        first = await stream.writer()
+        await first.append(b"one", producer="p", sequence=1)
+        second = await stream.writer()
+        with pytest.raises(TermSupersededException):
+            await first.append(b"two", producer="p", sequence=2)
+        with pytest.raises(TermSupersededException):
+            await first.append(b"three")
+        assert second.last_sequence("p") == 1
+        assert await second.append(b"one", producer="p", sequence=1) is None
+        assert await second.append(b"two", producer="p", sequence=2)
+        await first.close()
+        await second.close()
+        assert await everything(stream) == [b"one", b"two"]
+
+
+@pytest.mark.asyncio
+async def test_a_producer_that_repeats_appends_once_across_take_overs(standalone_cluster: StandaloneCluster) -> None:
+    """Each writer is left behind in the middle, and the producers begin a little before where they were."""
+    async with await BookKeeper.connect(standalone_cluster.gateway_uri) as client:
+        stream = await open_stream(client, "exactly-once")
+        numbers = {"a": 0, "b": 0}
+        for _ in range(6):
+            writer = await stream.writer(batch_bytes=40)
+            for name in numbers:
+                begin = max(0, numbers[name] - 5)
+                await writer.append_all(texts(name, 20, begin), producer=name, first_sequence=begin)
+                numbers[name] = begin + 20
+            await writer.close()
+        expected = sorted(texts("a", numbers["a"]) + texts("b", numbers["b"]))
+        assert sorted(await everything(stream)) == expected
+
+
+@pytest.mark.asyncio
+async def test_cursors_go_on_where_they_committed(standalone_cluster: StandaloneCluster) -> None:
+    async with await BookKeeper.connect(standalone_cluster.gateway_uri) as client:
+        stream = await open_stream(client, "with-cursors")
+        async with await stream.writer(batch_bytes=100) as writer:
+            await writer.append_all(texts("r", 50))
+        async with await stream.reader(cursor="billing") as reader:
+            assert await taken(reader, 7) == texts("r", 7)
+            await reader.commit()
+            assert await taken(reader, 3) == texts("r", 3, 7)
+        async with await stream.reader(cursor="billing") as reader, await stream.reader(cursor="billing") as other:
+            assert await taken(reader, 5) == texts("r", 5, 7)
+            await reader.commit()
+            await taken(other, 2)
+            with pytest.raises(CursorMovedException):
+                await other.commit()
+        cursor = (await stream.cursors())[0]
+        assert cursor.name == "billing"
+        with pytest.raises(IncorrectParameterException, match="reset"):
+            await cursor.commit(RecordPosition(0, 0))
+        await cursor.reset(RecordPosition(0, 0))
+        async with await stream.reader(cursor="billing") as reader:
+            assert await taken(reader, 1) == texts("r", 1)
+        with pytest.raises(IllegalOpException):
+            async with await stream.reader() as reader:
+                await reader.commit()
+        assert await stream.delete_cursor("billing")
+        assert not await stream.delete_cursor("billing")
+        assert await stream.cursors() == []
+
+
+@pytest.mark.asyncio
+async def test_reading_from_a_time_and_from_the_end(standalone_cluster: StandaloneCluster) -> None:
+    async with await BookKeeper.connect(standalone_cluster.gateway_uri) as client:
+        stream = await open_stream(client, "by-time")
+        for term in range(4):
+            async with await stream.writer(batch_bytes=30) as writer:
+                await writer.append_all(texts(f"t{term}", 25))
+        async with await stream.reader(follow=False) as reader:
+            records = [record async for record in reader.records()]
+        for record in (records[0], records[31], records[-1]):
+            since = datetime.fromtimestamp(record.append_time_ms / 1000, UTC)
+            async with await stream.reader(since, follow=False) as reader:
+                found = [each async for each in reader.records()]
+            assert found == [each for each in records if each.append_time_ms >= record.append_time_ms]
+        async with await stream.reader(datetime(2100, 1, 1, tzinfo=UTC), follow=False) as reader:
+            assert [each async for each in reader.records()] == []
+        with pytest.raises(IncorrectParameterException, match="time zone"):
+            await stream.position_of(datetime(2020, 1, 1))
+        async with await stream.reader(Start.LATEST) as tail, await stream.writer() as writer:
+            await writer.append(b"news")
+            assert await taken(tail, 1) == [b"news"]
+
+
+@pytest.mark.asyncio
+async def test_retention_by_size_waits_for_cursors(standalone_cluster: StandaloneCluster) -> None:
+    """The retention reaches complete fragments only, and never what a cursor has not committed."""
+    async with await BookKeeper.connect(standalone_cluster.gateway_uri) as client:
+        stream = await Streams(client).create("kept", retention=Retention(max_bytes=2000), max_fragment_entries=5)
+        slow = await stream.cursor("slow")
+        async with await stream.writer(batch_bytes=100) as writer:
+            await writer.append_all(texts("first", 200))
+        async with await stream.writer(batch_bytes=100) as writer:
+            await writer.append_all(texts("second", 200))
+            assert await stream.apply_retention() == 0
+            async with await stream.reader(cursor="slow") as reader:
+                await taken(reader, 200)
+                await reader.commit()
+            first = await stream.apply_retention()
+            await slow.refresh()
+            assert 0 < first <= slow.position.entry_id
+            with pytest.raises(LedgerTrimmedException) as trimmed:
+                async with await stream.reader(RecordPosition(0, 0)) as reader:
+                    await taken(reader, 1)
+            assert trimmed.value.first_available == first
+            await stream.delete_cursor("slow")
+            assert await stream.apply_retention() > first
+        state = await stream.state()
+        assert state.first_entry_id > first
+        assert state.bytes >= 2000
+        # A writer that begins now still knows the producers: the last snapshot is never deleted.
+        await stream.set_retention(Retention(max_bytes=1))
+        async with await stream.writer() as writer:
+            await writer.append(b"after", producer="p", sequence=9)
+            await stream.apply_retention()
+        async with await stream.writer() as writer:
+            assert writer.last_sequence("p") == 9
+
+
+@pytest.mark.asyncio
+async def test_state_tells_lags(standalone_cluster: StandaloneCluster) -> None:
+    async with await BookKeeper.connect(standalone_cluster.gateway_uri) as client:
+        stream = await open_stream(client, "looked-at")
+        empty = await stream.state()
+        assert (empty.last_entry_id, empty.bytes, empty.last_append_ms, empty.cursors) == (-1, 0, None, ())
+        await stream.cursor("behind")
+        await stream.cursor("up-to-date", Start.LATEST)
+        async with await stream.writer(batch_bytes=100) as writer:
+            await writer.append_all(texts("x", 100))
+        up_to_date = await stream.cursor("up-to-date")
+        await up_to_date.commit(await stream.position_of(Start.LATEST))
+        state = await stream.state()
+        behind, ahead = state.cursors
+        assert (behind.name, ahead.name) == ("behind", "up-to-date")
+        assert behind.lag_entries == state.last_entry_id + 1
+        assert behind.lag_bytes == state.bytes > 0
+        assert (ahead.lag_entries, ahead.lag_bytes) == (0, 0)
+        assert state.term == 1
+        assert state.last_append_ms is not None
+
+
+@pytest.mark.asyncio
+async def test_the_directory(standalone_cluster: StandaloneCluster) -> None:
+    async with await BookKeeper.connect(standalone_cluster.gateway_uri) as client:
+        streams = Streams(client, scope_id=77)
+        await streams.create("one", LedgerOptions(password=b"right"))
+        two = await streams.create("two")
+        with pytest.raises(LedgerExistException, match="'one'"):
+            await streams.create("one")
+        with pytest.raises(UnauthorizedAccessException):
+            await (await streams.open("one", b"wrong")).writer()
+        await two.cursor("c")
+        assert sorted([name async for page in streams.names() for name in page]) == ["one", "two"]
+        assert await streams.delete("two")
+        assert not await streams.delete("two")
+        with pytest.raises(NoSuchLedgerExistsOnMetadataServerException, match="'two'"):
+            await streams.open("two")
+        again = await streams.create("two")
+        assert await again.cursors() == []
+        with pytest.raises(IllegalOpException, match="again"):
+            await two.cursors()
+        assert [page async for page in client.list_ledgers(77)]
+        for bad in ("", "x" * 256, "line\nbreak"):
+            with pytest.raises(IncorrectParameterException, match="name"):
+                await streams.create(bad)
+
+
+@pytest.mark.asyncio
+async def test_a_cursor_of_a_deleted_stream_counts_as_none(tmp_path: Path) -> None:
+    """A cursor that a deletion missed: the next stream of this name does not begin in the middle."""
+    with StandaloneCluster(tmp_path / "cluster", bookies=3) as cluster:
+        async with await BookKeeper.connect(cluster.gateway_uri) as client:
+            streams = Streams(client)
+            old = await streams.create("s")
+            cursor = await old.cursor("c")
+            await cursor.commit(RecordPosition(5, 0))
+            await client.delete_ledger(old.ledger_id)
+            new = await streams.create("s")
+            assert await new.cursors() == []
+            assert (await new.cursor("c")).position == (0, 0)

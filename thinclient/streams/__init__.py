@@ -1,0 +1,1 @@
+"""Streams: endless logs of records by name, with cursors and retention, over unbounded ledgers."""

@@ -1,0 +1,147 @@
+"""A cursor: the named position of a consumer in a stream, stored in the metadata, moved by compare-and-set.
+
+Two consumers with one name share the work badly: the slower one's commit fails, and it reads the cursor again.
+
+Not its job: delivering records (`reader`), the rule (`core.streams.cursors`). Source: docs/protocol/streams.md#cursors.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+
+from bookgate.ledger.errors import (
+    CursorMovedException,
+    IllegalOpException,
+    LedgerExistException,
+    MetadataVersionException,
+    NoSuchLedgerExistsOnMetadataServerException,
+    UnknownOutcomeException,
+)
+from bookgate.ledger.ledger_id import NO_ENTRY, LedgerId
+from bookgate.ledger.metadata import LedgerMetadata
+from bookgate.ledger.metadata_store import LedgerManager, LedgerRecord
+from bookgate.ledger.payload_codec import RecordPosition
+from bookgate.ledger.streams import CURSOR_KEY, CommittedCursor
+from bookgate.thinclient.core.streams.cursors import committed
+
+
+class Cursor:
+    """A cursor, as this consumer knows it."""
+
+    def __init__(self, manager: LedgerManager, record: LedgerRecord, found: CommittedCursor) -> None:
+        """Called by `Stream`."""
+        self._manager = manager
+        self._record = record
+        self._found = found
+
+    def __repr__(self) -> str:
+        entry_id, number = self.position
+        return f"<Cursor {self.name!r} of stream {self._found.stream!r} at entry {entry_id} record {number}>"
+
+    @property
+    def name(self) -> str:
+        """The name of the cursor."""
+        return self._found.name
+
+    @property
+    def position(self) -> RecordPosition:
+        """The first record that is not committed, as last read or written here."""
+        return self._found.position
+
+    @property
+    def committed_ms(self) -> int:
+        """When it was committed, in milliseconds since 1970."""
+        return self._found.committed_ms
+
+    async def commit(self, position: RecordPosition) -> None:
+        """Commits a position: everything before it is processed.
+
+        Args:
+            position: The first record that is not processed; not below the committed one.
+
+        Raises:
+            CursorMovedException: Another consumer has moved the cursor since it was read here. Read it again.
+            IncorrectParameterException: The position is below the committed one.
+            NoSuchLedgerExistsOnMetadataServerException: The cursor was deleted.
+            MetaStoreException: The metadata are out of reach; the commit may have happened. Repeat it.
+        """
+        moved = committed(self._found, position, now_ms())
+        if moved is not None:
+            await self.replace(moved)
+
+    async def reset(self, position: RecordPosition) -> None:
+        """Moves the cursor to any position, also back. Raises as `commit`."""
+        await self.replace(self._found.moved(position, now_ms()))
+
+    async def refresh(self) -> RecordPosition:
+        """Reads the cursor again; returns its position. Raises as `commit`."""
+        self._take(await self._manager.read(self._record.ledger_id))
+        return self.position
+
+    async def replace(self, moved: CommittedCursor) -> None:
+        """Stores another value, by compare-and-set. Raises as `commit`."""
+        changed = dataclasses.replace(
+            self._record.metadata,
+            custom_metadata={**self._record.metadata.custom_metadata, CURSOR_KEY: moved.encoded()},
+        )
+        try:
+            self._take(await self._manager.write(self._record.ledger_id, changed, self._record.version))
+        except UnknownOutcomeException:
+            stored = await self._manager.read(self._record.ledger_id)
+            self._take(stored)
+            if self._found != moved:
+                raise
+        except MetadataVersionException:
+            # A repeated call whose first answer was lost conflicts with itself.
+            self._take(await self._manager.read(self._record.ledger_id))
+            if self._found == moved:
+                return
+            entry_id, number = self.position
+            raise CursorMovedException(
+                f"another consumer has moved cursor {self.name!r} of stream {moved.stream!r} to entry {entry_id} "
+                f"record {number}: go on from there"
+            ) from None
+
+    def _take(self, record: LedgerRecord) -> None:
+        self._record, self._found = record, CommittedCursor.of(record.metadata.custom_metadata)
+
+
+async def read_cursor(manager: LedgerManager, ledger_id: LedgerId, stream: str, life: str) -> Cursor | None:
+    """The cursor stored at this id; None if there is none, or one of an earlier life of the stream.
+
+    Raises:
+        IllegalOpException: Something else is stored there.
+    """
+    try:
+        record = await manager.read(ledger_id)
+    except NoSuchLedgerExistsOnMetadataServerException:
+        return None
+    if CURSOR_KEY not in record.metadata.custom_metadata:
+        raise IllegalOpException(
+            f"ledger {ledger_id} is no cursor of stream {stream!r}; delete it, or use another name"
+        )
+    found = CommittedCursor.of(record.metadata.custom_metadata)
+    return Cursor(manager, record, found) if (found.stream, found.life) == (stream, life) else None
+
+
+async def store_cursor(manager: LedgerManager, ledger_id: LedgerId, bookie_id: str, wanted: CommittedCursor) -> Cursor:
+    """Creates a cursor, in place of one of an earlier life of the stream; returns the other one if another consumer
+    was faster.
+    """
+    metadata = LedgerMetadata.new([bookie_id], 1, 1, custom_metadata={CURSOR_KEY: wanted.encoded()})
+    metadata = metadata.close(NO_ENTRY, 0)
+    try:
+        return Cursor(manager, await manager.create(ledger_id, metadata), wanted)
+    except LedgerExistException:
+        record = await manager.read(ledger_id)
+    found = CommittedCursor.of(record.metadata.custom_metadata)
+    cursor = Cursor(manager, record, found)
+    if (found.stream, found.life) != (wanted.stream, wanted.life):
+        await cursor.replace(wanted)
+    return cursor
+
+
+def now_ms() -> int:
+    """Now, in milliseconds since 1970."""
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,397 @@
+"""A stream: opens its writer and its readers, keeps its cursors, deletes what its retention does not keep.
+
+It holds no connection and no state beside what it last read of the metadata.
+
+Not its job: the directory (`directory`), following and batching (`reader`, `writer`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum, auto
+
+from bookgate.ledger.errors import (
+    IllegalOpException,
+    IncorrectParameterException,
+    MetadataVersionException,
+)
+from bookgate.ledger.ledger_id import NO_ENTRY, LedgerId
+from bookgate.ledger.metadata_store import LedgerRecord
+from bookgate.ledger.payload_codec import RecordPosition
+from bookgate.ledger.streams import (
+    CURSORS_KEY,
+    SETTINGS_KEY,
+    CommittedCursor,
+    Retention,
+    StreamSettings,
+    cursor_ledger_id,
+    cursor_names_of,
+    encoded_cursor_names,
+    stream_name_of,
+)
+from bookgate.ledger.unbounded import deleted_before, terms_of
+from bookgate.thinclient.client import BookKeeper
+from bookgate.thinclient.core.streams.retention import Limits, first_to_keep
+from bookgate.thinclient.handles.read_handle import ReadHandle
+from bookgate.thinclient.streams.cursor import Cursor, now_ms, read_cursor, store_cursor
+from bookgate.thinclient.streams.lookups import (
+    first_since,
+    first_within,
+    last_with_records,
+    length_before,
+    snapshot_of,
+)
+from bookgate.thinclient.streams.reader import StreamReader
+from bookgate.thinclient.streams.retention_timer import RetentionTimer
+from bookgate.thinclient.streams.writer import StreamWriter, begin_term
+
+
+class Start(Enum):
+    """Where a reader begins."""
+
+    EARLIEST = auto()
+    """At the first record that no retention has deleted."""
+    LATEST = auto()
+    """After the last record that is confirmed."""
+
+
+From = Start | RecordPosition | datetime
+
+
+@dataclass(frozen=True, slots=True)
+class CursorState:
+    """A cursor and how far it is behind.
+
+    Attributes:
+        name: Its name.
+        position: The first record that is not committed.
+        committed_ms: When it was committed, in milliseconds since 1970.
+        lag_entries: Confirmed entries from the position on.
+        lag_bytes: Their payload bytes, with those of the entry that the position is in.
+    """
+
+    name: str
+    position: RecordPosition
+    committed_ms: int
+    lag_entries: int
+    lag_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class StreamState:
+    """A stream as it is now.
+
+    Attributes:
+        name: Its name.
+        ledger_id: The unbounded ledger that it lies in.
+        term: The number of writers that it has had.
+        first_entry_id: The first entry that can be read.
+        last_entry_id: The last confirmed entry; below the first if there is none.
+        fragments: Fragments that the metadata list.
+        bytes: Payload bytes that can be read.
+        last_append_ms: The time of the last records, in milliseconds since 1970; None for none.
+        retention: What is deleted.
+        cursors: Its cursors, by name.
+    """
+
+    name: str
+    ledger_id: LedgerId
+    term: int
+    first_entry_id: int
+    last_entry_id: int
+    fragments: int
+    bytes: int
+    last_append_ms: int | None
+    retention: Retention
+    cursors: tuple[CursorState, ...]
+
+
+class Stream:
+    """A stream of records, which any number of readers and one writer at a time use."""
+
+    def __init__(self, bookkeeper: BookKeeper, record: LedgerRecord, password: bytes) -> None:
+        """Called by `Streams`."""
+        name = stream_name_of(record.metadata.custom_metadata)
+        if name is None or not record.metadata.is_unbounded:
+            raise IllegalOpException(f"ledger {record.ledger_id} is no stream")
+        self._name = name
+        self._bookkeeper = bookkeeper
+        self._record = record
+        self._password = password
+        self._settings = StreamSettings.of(record.metadata.custom_metadata)
+
+    def __repr__(self) -> str:
+        return f"<Stream {self._name!r}, ledger {self.ledger_id}>"
+
+    @property
+    def name(self) -> str:
+        """The name of the stream."""
+        return self._name
+
+    @property
+    def ledger_id(self) -> LedgerId:
+        """The unbounded ledger that the stream lies in."""
+        return self._record.ledger_id
+
+    @property
+    def retention(self) -> Retention:
+        """What is deleted, as last read or written here."""
+        return self._settings.retention
+
+    # Writing
+
+    async def writer(
+        self,
+        *,
+        linger_seconds: float = 0.005,
+        batch_bytes: int = 64 * 1024,
+        retention_interval_seconds: float = 60.0,
+    ) -> StreamWriter:
+        """Begins to write. The writer before, if there is one, fails from then on.
+
+        Args:
+            linger_seconds: How long the first record of a batch waits for others, in seconds.
+            batch_bytes: Bytes of records that fill a batch.
+            retention_interval_seconds: The writer deletes what the retention does not keep, this often.
+
+        Returns:
+            The writer. It is known to have all records that were acknowledged to any writer before.
+
+        Raises:
+            TermSupersededException: Another writer began at the same time, and was faster.
+            LedgerRecoveryException: Too few bookies responded. Try again later.
+            NotEnoughBookiesException: Too few writable bookies are available.
+            UnauthorizedAccessException: The password is wrong.
+            BKException: As `BookKeeper.take_over`.
+        """
+        if linger_seconds < 0 or batch_bytes < 1 or retention_interval_seconds <= 0:
+            raise IncorrectParameterException(
+                "linger_seconds is 0 or more, batch_bytes 1 or more, retention_interval_seconds above 0"
+            )
+        handle = await self._bookkeeper.take_over(
+            self.ledger_id, self._password, max_fragment_seconds=self._settings.max_fragment_seconds
+        )
+        try:
+            async with await self._open() as reader:
+                appends = await begin_term(handle, reader, batch_bytes)
+        except BaseException:
+            await handle.release()
+            raise
+        writer = StreamWriter(self._name, handle, appends, linger_seconds)
+        timer = RetentionTimer(self._name, self.apply_retention, retention_interval_seconds)
+        writer.on_close(timer.stop)
+        timer.start()
+        return writer
+
+    # Reading
+
+    async def reader(
+        self, start: From = Start.EARLIEST, *, cursor: str | None = None, follow: bool = True
+    ) -> StreamReader:
+        """Begins to read.
+
+        Args:
+            start: A position, a time (the first record appended then or later), or an end of the stream. A cursor that
+                exists begins where it stands instead.
+            cursor: The name of a cursor, which is created at `start` if the stream has none of this name.
+            follow: False ends the reader at the last record that is confirmed now.
+
+        Raises:
+            NoSuchLedgerExistsOnMetadataServerException: The stream was deleted.
+            IncorrectParameterException: The start is none, or a time without a time zone.
+            UnauthorizedAccessException: The password is wrong.
+            BKException: The bookies could not be read.
+        """
+        handle = await self._open()
+        try:
+            found = None if cursor is None else await self._existing_cursor(cursor)
+            position = await self._position(handle, start) if found is None else found.position
+            if cursor is not None and found is None:
+                found = await self._create_cursor(cursor, position)
+                position = found.position
+        except BaseException:
+            await handle.close()
+            raise
+        return StreamReader(self._name, handle, position, found, follow=follow)
+
+    async def position_of(self, start: From) -> RecordPosition:
+        """The position where a reader that begins at `start` would begin. Raises as `reader`."""
+        async with await self._open() as handle:
+            return await self._position(handle, start)
+
+    async def _position(self, handle: ReadHandle, start: From) -> RecordPosition:
+        if start is Start.EARLIEST:
+            return RecordPosition(handle.first_entry_id, 0)
+        if isinstance(start, RecordPosition):
+            return start
+        await handle.read_last_confirmed()
+        if start is Start.LATEST:
+            return RecordPosition(handle.last_add_confirmed + 1, 0)
+        if not isinstance(start, datetime) or start.tzinfo is None:
+            raise IncorrectParameterException(
+                f"start is a Start, a RecordPosition, or a datetime with a time zone, not {start!r}"
+            )
+        return RecordPosition(await first_since(handle, round(start.timestamp() * 1000)), 0)
+
+    async def _open(self) -> ReadHandle:
+        return await self._bookkeeper.open_ledger(self.ledger_id, self._password)
+
+    # Cursors
+
+    async def cursors(self) -> list[Cursor]:
+        """The cursors of the stream, by name. Raises BKException."""
+        await self._refresh()
+        names = sorted(cursor_names_of(self._record.metadata.custom_metadata))
+        found = [await self._stored_cursor(name) for name in names]
+        return [cursor for cursor in found if cursor is not None]
+
+    async def cursor(self, name: str, start: From = Start.EARLIEST) -> Cursor:
+        """A cursor, which is created at `start` if the stream has none of this name. Raises as `reader`."""
+        found = await self._existing_cursor(name)
+        if found is None:
+            found = await self._create_cursor(name, await self.position_of(start))
+        return found
+
+    async def delete_cursor(self, name: str) -> bool:
+        """Removes a cursor, so that no retention waits for it. Returns whether it was there. Raises BKException."""
+        existed = await self._bookkeeper.delete_ledger(self._cursor_id(name))
+        await self._change_cursors(removed=name)
+        return existed
+
+    def _cursor_id(self, name: str) -> LedgerId:
+        return cursor_ledger_id(self._name, name, self.ledger_id.scope_id)
+
+    async def _stored_cursor(self, name: str) -> Cursor | None:
+        manager = self._bookkeeper.ledger_manager
+        return await read_cursor(manager, self._cursor_id(name), self._name, self._settings.life)
+
+    async def _existing_cursor(self, name: str) -> Cursor | None:
+        found = await self._stored_cursor(name)
+        if found is not None:
+            # Whoever created it may have died before the stream had its name.
+            await self._change_cursors(added=name)
+        return found
+
+    async def _create_cursor(self, name: str, position: RecordPosition) -> Cursor:
+        cursor = CommittedCursor(self._name, self._settings.life, name, position, now_ms())
+        bookie = self._record.metadata.last_fragment.ensemble[0]
+        created = await store_cursor(self._bookkeeper.ledger_manager, self._cursor_id(name), bookie, cursor)
+        await self._change_cursors(added=name)
+        return created
+
+    async def _change_cursors(self, added: str | None = None, removed: str | None = None) -> None:
+        while True:
+            await self._refresh()
+            names = cursor_names_of(self._record.metadata.custom_metadata)
+            if (added is None or added in names) and removed not in names:
+                return
+            kept = tuple(name for name in names if name != removed)
+            changes = {CURSORS_KEY: encoded_cursor_names(kept if added is None else (*kept, added))}
+            if await self._changed(changes):
+                return
+
+    async def _changed(self, changes: dict[str, bytes]) -> bool:
+        """Changes the custom metadata as last read; False if others changed them meanwhile."""
+        try:
+            self._take(await self._bookkeeper.update_custom_metadata(self.ledger_id, changes, self._record.version))
+        except MetadataVersionException:
+            return False
+        return True
+
+    async def _refresh(self) -> None:
+        self._take(await self._bookkeeper.read_record(self.ledger_id))
+
+    def _take(self, record: LedgerRecord) -> None:
+        settings = StreamSettings.of(record.metadata.custom_metadata)
+        if settings.life != self._settings.life:
+            raise IllegalOpException(f"stream {self._name!r} was deleted and created again: open it again")
+        self._record, self._settings = record, settings
+
+    # Retention
+
+    async def set_retention(self, retention: Retention) -> None:
+        """Changes what is deleted; writers notice it at their next look. Raises BKException."""
+        while True:
+            await self._refresh()
+            settings = StreamSettings(self._settings.life, retention, self._settings.max_fragment_seconds)
+            if await self._changed({SETTINGS_KEY: settings.encoded()}):
+                return
+
+    async def apply_retention(self) -> int:
+        """Deletes what the retention does not keep, as a writer does from time to time.
+
+        Returns:
+            The first entry that can be read.
+
+        Raises:
+            BKException: The metadata or the bookies could not be read.
+        """
+        await self._refresh()
+        if self.retention.keeps_everything:
+            return deleted_before(self._record.metadata)
+        cursors = [cursor.position for cursor in await self.cursors()]
+        async with await self._open() as reader:
+            limits = Limits(
+                None
+                if self.retention.max_age_seconds is None
+                else await first_since(reader, now_ms() - round(self.retention.max_age_seconds * 1000)),
+                None if self.retention.max_bytes is None else await first_within(reader, self.retention.max_bytes),
+            )
+            before = first_to_keep(self.retention, limits, cursors, await self._last_snapshot(reader))
+        return await self._trim(before)
+
+    async def trim(self, before: RecordPosition | int) -> int:
+        """Deletes the records before a position, whatever cursors stand there, as far as complete fragments reach.
+
+        Args:
+            before: The first record to keep, or the first entry.
+
+        Returns:
+            The first entry that can be read; lower than requested where the rest is in the last fragment, or the next
+            writer needs it.
+
+        Raises:
+            BKException: The metadata or the bookies could not be read.
+        """
+        wanted = before.entry_id if isinstance(before, RecordPosition) else before
+        async with await self._open() as reader:
+            return await self._trim(min(wanted, await self._last_snapshot(reader)))
+
+    async def _trim(self, before: int) -> int:
+        if before > deleted_before(self._record.metadata):
+            self._take(await self._bookkeeper.trim_ledger(self.ledger_id, before))
+        return deleted_before(self._record.metadata)
+
+    async def _last_snapshot(self, reader: ReadHandle) -> int:
+        found = await last_with_records(reader, reader.last_add_confirmed)
+        return NO_ENTRY if found is None else snapshot_of(*found)
+
+    # Being looked at
+
+    async def state(self) -> StreamState:
+        """The stream, its cursors and how far they are behind. Raises BKException."""
+        cursors = await self.cursors()
+        async with await self._open() as reader:
+            await reader.read_last_confirmed()
+            first, last = reader.first_entry_id, reader.last_add_confirmed
+            before, end = await length_before(reader, first), await length_before(reader, last + 1)
+            newest = await last_with_records(reader, last)
+            return StreamState(
+                self._name,
+                self.ledger_id,
+                terms_of(reader.metadata).term,
+                first,
+                last,
+                len(reader.metadata.fragments),
+                end - before,
+                None if newest is None else newest[1].append_time_ms,
+                self.retention,
+                tuple([await _state_of(cursor, reader, first, last, end) for cursor in cursors]),
+            )
+
+
+async def _state_of(cursor: Cursor, reader: ReadHandle, first: int, last: int, end: int) -> CursorState:
+    at = max(cursor.position.entry_id, first)
+    behind = end - await length_before(reader, min(at, last + 1))
+    return CursorState(cursor.name, cursor.position, cursor.committed_ms, max(0, last + 1 - at), max(0, behind))
