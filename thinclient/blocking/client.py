@@ -21,13 +21,19 @@ from bookgate.ledger.ledger_manager import CreateRequest, LedgerRecord
 from bookgate.ledger.metadata import LedgerMetadata
 from bookgate.ledger.metadata_store import BookieSet
 from bookgate.ledger.payload_codec import Compression, Record, RecordPosition
+from bookgate.ledger.streams import Retention
 from bookgate.thinclient.blocking.facades import (
     AdvancedWriteHandleFacade,
     BookKeeperFacade,
+    CursorFacade,
     LedgerManagerFacade,
     ReadHandleFacade,
     RecordWriterFacade,
     ServiceDiscoveryFacade,
+    StreamFacade,
+    StreamReaderFacade,
+    StreamsFacade,
+    StreamWriterFacade,
     UnboundedWriteHandleFacade,
     WriteHandleFacade,
 )
@@ -37,6 +43,7 @@ from bookgate.thinclient.core.tailing import LastConfirmedAndEntry
 from bookgate.thinclient.handles.appending import Payload
 from bookgate.thinclient.handles.ledger_options import LedgerOptions, takes_ledger_options
 from bookgate.thinclient.metrics import ClientMetrics
+from bookgate.thinclient.streams.stream import From, Start, StreamState
 
 
 class WriteHandle(WriteHandleFacade):
@@ -228,7 +235,8 @@ class UnboundedWriteHandle(UnboundedWriteHandleFacade):
         self._run(self._asynchronous.close())
 
     def release(self) -> None:
-        """Waits until all appends are acknowledged or have failed, and ends the handle; the ledger stays open.
+        """Waits until all appends are acknowledged or have failed, tells readers, and ends the handle; the ledger stays
+        open.
 
         The next writer takes the ledger over, which is faster the more entries are fully replicated.
         """
@@ -1095,3 +1103,334 @@ class BookKeeper(BookKeeperFacade):
             BKException: The listing could not be completed.
         """
         return iterate(self._thread, self._asynchronous.list_ledgers(scope_id, start_after, end_before, page_size))
+
+
+class Cursor(CursorFacade):
+    """A cursor, as this consumer knows it."""
+
+    @property
+    def name(self) -> str:
+        """The name of the cursor."""
+        return self._asynchronous.name
+
+    @property
+    def position(self) -> RecordPosition:
+        """The first record that is not committed, as last read or written here."""
+        return self._asynchronous.position
+
+    @property
+    def committed_ms(self) -> int:
+        """When it was committed, in milliseconds since 1970."""
+        return self._asynchronous.committed_ms
+
+    def commit(self, position: RecordPosition) -> None:
+        """Commits a position: everything before it is processed.
+
+        Args:
+            position: The first record that is not processed; not below the committed one.
+
+        Raises:
+            CursorMovedException: Another consumer has moved the cursor since it was read here. Read it again.
+            IncorrectParameterException: The position is below the committed one.
+            NoSuchLedgerExistsOnMetadataServerException: The cursor was deleted.
+            MetaStoreException: The metadata are out of reach; the commit may have happened. Repeat it.
+        """
+        self._run(self._asynchronous.commit(position))
+
+    def reset(self, position: RecordPosition) -> None:
+        """Moves the cursor to any position, also back. Raises as `commit`."""
+        self._run(self._asynchronous.reset(position))
+
+    def refresh(self) -> RecordPosition:
+        """Reads the cursor again; returns its position. Raises as `commit`."""
+        return self._run(self._asynchronous.refresh())
+
+
+class StreamWriter(StreamWriterFacade):
+    """The writer of a stream, until another one begins. Use it as a context manager, or call `close`."""
+
+    @property
+    def name(self) -> str:
+        """The name of the stream."""
+        return self._asynchronous.name
+
+    @property
+    def term(self) -> int:
+        """The term in which it writes; each writer of a stream has a higher one than the writer before it."""
+        return self._asynchronous.term
+
+    @property
+    def last_add_confirmed(self) -> int:
+        """The last entry that is acknowledged."""
+        return self._asynchronous.last_add_confirmed
+
+    def last_sequence(self, producer: str) -> int | None:
+        """The highest sequence number of a producer, of any writer; None if the stream has none of it.
+
+        A source that begins again goes on after it. A stream remembers its last 1,000 producers.
+        """
+        return self._asynchronous.last_sequence(producer)
+
+    def append(self, record: Payload, *, producer: str = "", sequence: int | None = None) -> RecordPosition | None:
+        """Appends a record. Concurrent calls share entries, in the order of the calls.
+
+        Args:
+            record: The record's bytes; may be empty.
+            producer: A name of the record's source, for exactly-once appends.
+            sequence: The record's number at its source, higher than of the record before it. A number at or below one
+                that the stream has of this producer is not appended again, also by another writer.
+
+        Returns:
+            The position of the record once it is acknowledged; None if the stream has it already.
+
+        Raises:
+            TermSupersededException: Another writer has begun.
+            IncorrectParameterException: The record is too large, or no bytes; the sequence has no producer.
+            LedgerClosedException: The writer was closed.
+            BKException: The error that has ended the writer. Open another one and append the record again.
+        """
+        return self._run(self._asynchronous.append(record, producer=producer, sequence=sequence))
+
+    def flush(self) -> None:
+        """Sends the current batch and waits until all records are acknowledged or have failed."""
+        self._run(self._asynchronous.flush())
+
+    def close(self) -> None:
+        """Waits for all records and ends the writer; the stream stays open for the next one."""
+        self._run(self._asynchronous.close())
+
+
+class StreamReader(StreamReaderFacade):
+    """A reader of a stream. Use it as a context manager, or call `close`."""
+
+    @property
+    def cursor(self) -> Cursor | None:
+        """The cursor, if it reads with one."""
+        found = self._asynchronous.cursor
+        return None if found is None else Cursor(self._thread, found)
+
+    def close(self) -> None:
+        """Ends the reader; the stream and the cursor stay as they are."""
+        self._run(self._asynchronous.close())
+
+
+class Stream(StreamFacade):
+    """A stream of records, which any number of readers and one writer at a time use."""
+
+    @property
+    def name(self) -> str:
+        """The name of the stream."""
+        return self._asynchronous.name
+
+    @property
+    def ledger_id(self) -> LedgerId:
+        """The unbounded ledger that the stream lies in."""
+        return self._asynchronous.ledger_id
+
+    @property
+    def retention(self) -> Retention:
+        """What is deleted, as last read or written here."""
+        return self._asynchronous.retention
+
+    def writer(
+        self, *, linger_seconds: float = 0.005, batch_bytes: int = 64 * 1024, retention_interval_seconds: float = 60.0
+    ) -> StreamWriter:
+        """Begins to write. The writer before, if there is one, fails from then on.
+
+        Args:
+            linger_seconds: How long the first record of a batch waits for others, in seconds.
+            batch_bytes: Bytes of records that fill a batch.
+            retention_interval_seconds: The writer deletes what the retention does not keep, this often.
+
+        Returns:
+            The writer. It is known to have all records that were acknowledged to any writer before.
+
+        Raises:
+            TermSupersededException: Another writer began at the same time, and was faster.
+            LedgerRecoveryException: Too few bookies responded. Try again later.
+            NotEnoughBookiesException: Too few writable bookies are available.
+            UnauthorizedAccessException: The password is wrong.
+            BKException: As `BookKeeper.take_over`.
+        """
+        return StreamWriter(
+            self._thread,
+            self._run(
+                self._asynchronous.writer(
+                    linger_seconds=linger_seconds,
+                    batch_bytes=batch_bytes,
+                    retention_interval_seconds=retention_interval_seconds,
+                )
+            ),
+        )
+
+    def reader(self, start: From = Start.EARLIEST, *, cursor: str | None = None, follow: bool = True) -> StreamReader:
+        """Begins to read.
+
+        Args:
+            start: A position, a time (the first record appended then or later), or an end of the stream. A cursor that
+                exists begins where it stands instead.
+            cursor: The name of a cursor, which is created at `start` if the stream has none of this name.
+            follow: False ends the reader at the last record that is confirmed now.
+
+        Raises:
+            NoSuchLedgerExistsOnMetadataServerException: The stream was deleted.
+            IncorrectParameterException: The start is none, or a time without a time zone.
+            UnauthorizedAccessException: The password is wrong.
+            BKException: The bookies could not be read.
+        """
+        return StreamReader(self._thread, self._run(self._asynchronous.reader(start, cursor=cursor, follow=follow)))
+
+    def position_of(self, start: From) -> RecordPosition:
+        """The position where a reader that begins at `start` would begin. Raises as `reader`."""
+        return self._run(self._asynchronous.position_of(start))
+
+    def cursors(self) -> list[Cursor]:
+        """The cursors of the stream, by name. Raises BKException."""
+        return [Cursor(self._thread, each) for each in self._run(self._asynchronous.cursors())]
+
+    def cursor(self, name: str, start: From = Start.EARLIEST) -> Cursor:
+        """A cursor, which is created at `start` if the stream has none of this name. Raises as `reader`."""
+        return Cursor(self._thread, self._run(self._asynchronous.cursor(name, start)))
+
+    def delete_cursor(self, name: str) -> bool:
+        """Removes a cursor, so that no retention waits for it. Returns whether it was there. Raises BKException."""
+        return self._run(self._asynchronous.delete_cursor(name))
+
+    def set_retention(self, retention: Retention) -> None:
+        """Changes what is deleted; writers notice it at their next look. Raises BKException."""
+        self._run(self._asynchronous.set_retention(retention))
+
+    def apply_retention(self) -> int:
+        """Deletes what the retention does not keep, as a writer does from time to time.
+
+        Returns:
+            The first entry that can be read.
+
+        Raises:
+            BKException: The metadata or the bookies could not be read.
+        """
+        return self._run(self._asynchronous.apply_retention())
+
+    def trim(self, before: RecordPosition | int) -> int:
+        """Deletes the records before a position, whatever cursors stand there, as far as complete fragments reach.
+
+        Args:
+            before: The first record to keep, or the first entry.
+
+        Returns:
+            The first entry that can be read; lower than requested where the rest is in the last fragment, or the next
+            writer needs it.
+
+        Raises:
+            BKException: The metadata or the bookies could not be read.
+        """
+        return self._run(self._asynchronous.trim(before))
+
+    def state(self) -> StreamState:
+        """The stream, its cursors and how far they are behind. Raises BKException."""
+        return self._run(self._asynchronous.state())
+
+
+class Streams(StreamsFacade):
+    """The streams in one scope of a cluster."""
+
+    @property
+    def scope_id(self) -> int:
+        """The scope that holds the streams, signed."""
+        return self._asynchronous.scope_id
+
+    def create(
+        self,
+        name: str,
+        options: LedgerOptions | None = None,
+        *,
+        retention: Retention | None = None,
+        max_fragment_bytes: int | None = 256 * 1024 * 1024,
+        max_fragment_entries: int | None = None,
+        max_fragment_seconds: float | None = 600.0,
+    ) -> Stream:
+        """Creates a stream.
+
+        Args:
+            name: Its name: 1 to 255 bytes of printable text.
+            options: Ensemble, quorums, digest, password and custom metadata; the default is `LedgerOptions()`.
+            retention: What is deleted; None keeps everything.
+            max_fragment_bytes: Payload bytes after which a fragment ends; retention deletes complete fragments only.
+            max_fragment_entries: The same in entries.
+            max_fragment_seconds: The same in seconds.
+
+        Raises:
+            LedgerExistException: There is a stream of this name.
+            IncorrectParameterException: The name is none, or the options contradict each other.
+            NotEnoughBookiesException: Fewer writable bookies that honour terms are available than the ensemble needs.
+            BKException: As `BookKeeper.create_unbounded_ledger`.
+        """
+        return Stream(
+            self._thread,
+            self._run(
+                self._asynchronous.create(
+                    name,
+                    options,
+                    retention=retention,
+                    max_fragment_bytes=max_fragment_bytes,
+                    max_fragment_entries=max_fragment_entries,
+                    max_fragment_seconds=max_fragment_seconds,
+                )
+            ),
+        )
+
+    def open(self, name: str, password: bytes = b"") -> Stream:
+        """Opens a stream.
+
+        Args:
+            name: Its name.
+            password: The password given when it was created.
+
+        Raises:
+            NoSuchLedgerExistsOnMetadataServerException: There is no stream of this name.
+            IllegalOpException: Another stream has the id of this name; choose another name.
+        """
+        return Stream(self._thread, self._run(self._asynchronous.open(name, password)))
+
+    def open_or_create(
+        self,
+        name: str,
+        password: bytes = b"",
+        *,
+        options: LedgerOptions | None = None,
+        retention: Retention | None = None,
+    ) -> Stream:
+        """Opens a stream; creates it if there is none of this name.
+
+        Args:
+            name: Its name.
+            password: The password of the stream.
+            options: Of a stream that is created; its password is `password`.
+            retention: Of a stream that is created.
+
+        Raises:
+            BKException: As `open` and `create`.
+        """
+        return Stream(
+            self._thread,
+            self._run(self._asynchronous.open_or_create(name, password, options=options, retention=retention)),
+        )
+
+    def names(self) -> Generator[list[str], None, None]:
+        """Lists the names of all streams, in pages without order.
+
+        Raises:
+            BKException: The listing could not be completed.
+        """
+        return iterate(self._thread, self._asynchronous.names())
+
+    def delete(self, name: str) -> bool:
+        """Deletes a stream with its cursors; bookies delete its entries later.
+
+        Returns:
+            Whether it was there.
+
+        Raises:
+            BKException: The metadata could not be changed; repeat it.
+        """
+        return self._run(self._asynchronous.delete(name))

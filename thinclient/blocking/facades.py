@@ -10,8 +10,10 @@ the last one is closed ends with ClientClosedException. Handles and clients may 
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Generator, Iterable, Sequence
 from concurrent.futures import Future
+from contextlib import closing
+from itertools import islice
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
@@ -19,11 +21,14 @@ from bookgate.ledger.bookie_info import BookieServiceInfo
 from bookgate.ledger.errors import ClientClosedException
 from bookgate.ledger.metadata_store import BookieSet, LedgerManager, RegisteredBookie, ServiceDiscovery
 from bookgate.ledger.payload_codec import RecordPosition
+from bookgate.ledger.stream_entry import StreamRecord
+from bookgate.ledger.streams import DEFAULT_SCOPE
 from bookgate.runtime.unclosed import made_at
-from bookgate.thinclient.blocking.loop_thread import LoopThread, result_of
+from bookgate.thinclient.blocking.loop_thread import LoopThread, iterate, result_of
 from bookgate.thinclient.bookies.auth import ClientAuthProvider
 from bookgate.thinclient.client import BookKeeper
 from bookgate.thinclient.config import ClientConfig
+from bookgate.thinclient.core.streams.cursors import after
 from bookgate.thinclient.gateways.tokens import Provider
 from bookgate.thinclient.handles.advanced_write_handle import AdvancedWriteHandle
 from bookgate.thinclient.handles.appending import Payload
@@ -32,10 +37,18 @@ from bookgate.thinclient.handles.read_handle import ReadHandle
 from bookgate.thinclient.handles.record_writer import RecordWriter
 from bookgate.thinclient.handles.unbounded.write_handle import UnboundedWriteHandle
 from bookgate.thinclient.handles.write_handle import WriteHandle
+from bookgate.thinclient.streams.cursor import Cursor
+from bookgate.thinclient.streams.directory import Streams
+from bookgate.thinclient.streams.reader import StreamReader
+from bookgate.thinclient.streams.stream import Stream
+from bookgate.thinclient.streams.writer import StreamWriter
 
 T = TypeVar("T")
 Asynchronous = TypeVar("Asynchronous")
-AnyHandle = TypeVar("AnyHandle", bound=BaseWriteHandle | UnboundedWriteHandle | ReadHandle | RecordWriter)
+AnyHandle = TypeVar(
+    "AnyHandle",
+    bound=BaseWriteHandle | UnboundedWriteHandle | ReadHandle | RecordWriter | StreamWriter | StreamReader,
+)
 AnyWriter = TypeVar("AnyWriter", bound=WriteHandle | UnboundedWriteHandle)
 
 _APPEND_BATCH = 1000
@@ -155,6 +168,104 @@ class ServiceDiscoveryFacade(Facade[ServiceDiscovery]):
     def bookies(self, bookie_set: BookieSet = BookieSet.ALL) -> Sequence[RegisteredBookie]:
         """The current set of bookies, ordered by bookie id."""
         return self._run(self._asynchronous.bookies(bookie_set))
+
+
+class StreamWriterFacade(_HandleFacade[StreamWriter]):
+    """Appends with futures that another thread can wait for, and many records from a plain iterable."""
+
+    def append_future(
+        self, record: Payload, *, producer: str = "", sequence: int | None = None
+    ) -> Future[RecordPosition | None]:
+        """Starts an append; records that one thread starts keep their order. See `append`."""
+        return self._thread.start(self._asynchronous.append(record, producer=producer, sequence=sequence))
+
+    def append_all(
+        self, records: Iterable[Payload], *, producer: str = "", first_sequence: int | None = None
+    ) -> RecordPosition | None:
+        """Appends many records, pipelined.
+
+        Args:
+            records: The records, taken in runs.
+            producer: A name of the records' source, for exactly-once appends.
+            first_sequence: The number of the first record; the others follow it one by one.
+
+        Returns:
+            The position of the last record that was not there already, once all are acknowledged; None for none.
+
+        Raises:
+            BKException: As `append`. Records before the failed one may be in the stream.
+        """
+        last: RecordPosition | None = None
+        rest = iter(records)
+        while run := list(islice(rest, _APPEND_BATCH)):
+            appended = self._run(self._asynchronous.append_all(run, producer=producer, first_sequence=first_sequence))
+            last = appended or last
+            first_sequence = None if first_sequence is None else first_sequence + len(run)
+        return last
+
+
+class StreamReaderFacade(_HandleFacade[StreamReader]):
+    """Knows what was delivered: the page that is fetched ahead is not, and must not be committed."""
+
+    def __init__(self, thread: LoopThread, asynchronous: StreamReader) -> None:
+        """Called by `Stream`."""
+        super().__init__(thread, asynchronous)
+        self._position = asynchronous.position
+
+    @property
+    def position(self) -> RecordPosition:
+        """The next record: after the last one that was delivered."""
+        return self._position
+
+    def seek(self, position: RecordPosition) -> None:
+        """The next call of `records` or `records_batches` begins here; the cursor stays where it is."""
+        self._position = position
+
+    def records(self) -> Generator[StreamRecord, None, None]:
+        """Yields records in order. Raises as `records_batches`."""
+        self._asynchronous.seek(self._position)
+        with closing(iterate(self._thread, self._asynchronous.records_batches())) as batches:
+            for batch in batches:
+                for record in batch:
+                    self._position = after(record.position)
+                    yield record
+
+    def records_batches(self, max_entries: int = 1000) -> Generator[list[StreamRecord], None, None]:
+        """Yields lists of records in order, each of the records of at most `max_entries` entries. Raises as
+        `bookgate.streams.StreamReader.records_batches`.
+        """
+        self._asynchronous.seek(self._position)
+        with closing(iterate(self._thread, self._asynchronous.records_batches(max_entries))) as batches:
+            for batch in batches:
+                self._position = after(batch[-1].position)
+                yield batch
+
+    def commit(self, position: RecordPosition | None = None) -> None:
+        """Commits a position of the cursor; None: all that was delivered. Raises as
+        `bookgate.streams.StreamReader.commit`.
+        """
+        self._run(self._asynchronous.commit(self._position if position is None else position))
+
+
+class CursorFacade(Facade[Cursor]):
+    """Adds nothing."""
+
+
+class StreamFacade(Facade[Stream]):
+    """Adds nothing."""
+
+
+class StreamsFacade(Facade[Streams]):
+    """Made by the application."""
+
+    def __init__(self, bookkeeper: BookKeeperFacade, *, scope_id: int = DEFAULT_SCOPE) -> None:
+        """
+        Args:
+            bookkeeper: The client. It stays open as long as streams are used.
+            scope_id: The scope that holds the streams; a policy may give each team one.
+        """
+        streams = Streams(bookkeeper._asynchronous, scope_id=scope_id)
+        super().__init__(bookkeeper._thread, streams)
 
 
 class BookKeeperFacade(Facade[BookKeeper]):

@@ -41,6 +41,7 @@ class Source:
 
 
 _HANDLES = "bookgate.thinclient.handles"
+_STREAMS = "bookgate.thinclient.streams"
 _BASE = (f"{_HANDLES}.base_write_handle", "BaseWriteHandle")
 _APPENDING = (f"{_HANDLES}.appending", "Appending")
 _SOURCES = (
@@ -52,11 +53,17 @@ _SOURCES = (
     Source("ServiceDiscovery", (("bookgate.ledger.bookie_registry", "ServiceDiscovery"),)),
     Source("LedgerManager", (("bookgate.ledger.ledger_manager", "LedgerManager"),)),
     Source("BookKeeper", (("bookgate.thinclient.client", "BookKeeper"),)),
+    Source("Cursor", ((f"{_STREAMS}.cursor", "Cursor"),)),
+    Source("StreamWriter", ((f"{_STREAMS}.writer", "StreamWriter"),)),
+    Source("StreamReader", ((f"{_STREAMS}.reader", "StreamReader"),)),
+    Source("Stream", ((f"{_STREAMS}.stream", "Stream"),)),
+    Source("Streams", ((f"{_STREAMS}.directory", "Streams"),)),
 )
 _FACADES = {source.name for source in _SOURCES}
 _ON_THE_LOOP = {
     "append_nowait",  # its future is asyncio's
     "of_factory",
+    "on_close",
     "read_listed",
     "register_listener",
     "unregister_listener",
@@ -212,7 +219,13 @@ def _returned(function: Function) -> tuple[str, str]:
 def _waited(call: str, returned: str) -> str:
     if returned == "None":
         return call
-    return f"return {returned}(self._thread, {call})" if returned in _FACADES else f"return {call}"
+    if returned in _FACADES:
+        return f"return {returned}(self._thread, {call})"
+    if (element := returned.removeprefix("list[").removesuffix("]")) in _FACADES and element != returned:
+        return f"return [{element}(self._thread, each) for each in {call}]"
+    if (one := returned.removesuffix(" | None")) in _FACADES and one != returned:
+        return f"found = {call}\nreturn None if found is None else {one}(self._thread, found)"
+    return f"return {call}"
 
 
 def _parameters(function: Function) -> list[ast.arg]:

@@ -72,12 +72,9 @@ def form_of(entry_format: EntryFormat, as_json: bool) -> EntryFormat:
 
 
 def _rendered(payload: bytes, entry_format: EntryFormat, entry: Entry, record: int | None = None) -> bytes:
-    if entry_format is EntryFormat.RAW:
-        return payload
-    if entry_format is EntryFormat.LENGTH_PREFIXED:
-        return len(payload).to_bytes(LENGTH_BYTES) + payload
-    if entry_format is EntryFormat.TEXT:
-        return payload + b"\n"
+    plain = framed(payload, entry_format)
+    if plain is not None:
+        return plain
     described = _described(payload, entry, record)
     if entry_format is EntryFormat.TSV:
         names = (
@@ -101,8 +98,23 @@ def _described(payload: bytes, entry: Entry, record: int | None) -> dict[str, An
         "ledger_length": entry.ledger_length,
         "length": entry.ledger_length,
     }
+    shown = payload_fields(payload)
+    former = {"payload_base64": shown["payload"]} if shown["encoding"] == "base64" else {}
+    return {**described, **shown, **former}
+
+
+def payload_fields(payload: bytes) -> dict[str, str]:
+    """A payload for a program: as text, or as base64 where it is none."""
     try:
-        return {**described, "payload": payload.decode(), "encoding": "text"}
+        return {"payload": payload.decode(), "encoding": "text"}
     except UnicodeDecodeError:
-        encoded = base64.b64encode(payload).decode()
-        return {**described, "payload": encoded, "encoding": "base64", "payload_base64": encoded}
+        return {"payload": base64.b64encode(payload).decode(), "encoding": "base64"}
+
+
+def framed(payload: bytes, entry_format: EntryFormat) -> bytes | None:
+    """A payload as the formats without facts print it; None for the others."""
+    if entry_format is EntryFormat.RAW:
+        return payload
+    if entry_format is EntryFormat.LENGTH_PREFIXED:
+        return len(payload).to_bytes(LENGTH_BYTES) + payload
+    return payload + b"\n" if entry_format is EntryFormat.TEXT else None

@@ -68,18 +68,18 @@ class Cursor:
         """
         moved = committed(self._found, position, now_ms())
         if moved is not None:
-            await self.replace(moved)
+            await self._write(moved)
 
     async def reset(self, position: RecordPosition) -> None:
         """Moves the cursor to any position, also back. Raises as `commit`."""
-        await self.replace(self._found.moved(position, now_ms()))
+        await self._write(self._found.moved(position, now_ms()))
 
     async def refresh(self) -> RecordPosition:
         """Reads the cursor again; returns its position. Raises as `commit`."""
         self._take(await self._manager.read(self._record.ledger_id))
         return self.position
 
-    async def replace(self, moved: CommittedCursor) -> None:
+    async def _write(self, moved: CommittedCursor) -> None:
         """Stores another value, by compare-and-set. Raises as `commit`."""
         changed = dataclasses.replace(
             self._record.metadata,
@@ -138,7 +138,7 @@ async def store_cursor(manager: LedgerManager, ledger_id: LedgerId, bookie_id: s
     found = CommittedCursor.of(record.metadata.custom_metadata)
     cursor = Cursor(manager, record, found)
     if (found.stream, found.life) != (wanted.stream, wanted.life):
-        await cursor.replace(wanted)
+        await cursor._write(wanted)
     return cursor
 
 

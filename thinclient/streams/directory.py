@@ -114,6 +114,34 @@ class Streams:
             ) from None
         return Stream(self._bookkeeper, _checked(record, name), password)
 
+    async def open_or_create(
+        self,
+        name: str,
+        password: bytes = b"",
+        *,
+        options: LedgerOptions | None = None,
+        retention: Retention | None = None,
+    ) -> Stream:
+        """Opens a stream; creates it if there is none of this name.
+
+        Args:
+            name: Its name.
+            password: The password of the stream.
+            options: Of a stream that is created; its password is `password`.
+            retention: Of a stream that is created.
+
+        Raises:
+            BKException: As `open` and `create`.
+        """
+        try:
+            return await self.open(name, password)
+        except NoSuchLedgerExistsOnMetadataServerException:
+            pass
+        try:
+            return await self.create(name, replace(options or LedgerOptions(), password=password), retention=retention)
+        except LedgerExistException:  # another client was faster
+            return await self.open(name, password)
+
     async def names(self) -> AsyncGenerator[list[str], None]:
         """Lists the names of all streams, in pages without order.
 
@@ -176,15 +204,7 @@ async def open_stream(
         retention: Of a stream that is created.
 
     Raises:
-        BKException: As `Streams.open` and `Streams.create`.
+        BKException: As `Streams.open_or_create`.
     """
     streams = Streams(bookkeeper, scope_id=scope_id)
-    try:
-        return await streams.open(name, password)
-    except NoSuchLedgerExistsOnMetadataServerException:
-        pass
-    try:
-        given = replace(options or LedgerOptions(), password=password)
-        return await streams.create(name, given, retention=retention)
-    except LedgerExistException:  # another client was faster
-        return await streams.open(name, password)
+    return await streams.open_or_create(name, password, options=options, retention=retention)

@@ -58,6 +58,10 @@ class StreamReader:
         """The cursor, if it reads with one."""
         return self._cursor
 
+    def seek(self, position: RecordPosition) -> None:
+        """The next call of `records` or `records_batches` begins here; the cursor stays where it is."""
+        self._position = position
+
     async def records(self) -> AsyncGenerator[StreamRecord, None]:
         """Yields records in order. See `records_batches`."""
         async with aclosing(self.records_batches()) as batches:

@@ -33,6 +33,7 @@ from bookgate.ledger.streams import (
 from bookgate.ledger.unbounded import deleted_before, terms_of
 from bookgate.thinclient.client import BookKeeper
 from bookgate.thinclient.core.streams.retention import Limits, first_to_keep
+from bookgate.thinclient.handles.opening_call import opens
 from bookgate.thinclient.handles.read_handle import ReadHandle
 from bookgate.thinclient.streams.cursor import Cursor, now_ms, read_cursor, store_cursor
 from bookgate.thinclient.streams.lookups import (
@@ -141,6 +142,7 @@ class Stream:
 
     # Writing
 
+    @opens
     async def writer(
         self,
         *,
@@ -186,6 +188,7 @@ class Stream:
 
     # Reading
 
+    @opens
     async def reader(
         self, start: From = Start.EARLIEST, *, cursor: str | None = None, follow: bool = True
     ) -> StreamReader:

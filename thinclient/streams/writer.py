@@ -182,10 +182,6 @@ class StreamWriter:
         """`stop` is called when the writer is closed."""
         self._at_close.append(stop)
 
-    async def trim(self, before_entry_id: int) -> int:
-        """See `Stream.trim`, which also looks after the producers' snapshot."""
-        return await self._handle.trim(before_entry_id)
-
     def _check(self) -> None:
         if self._error is not None:
             raise self._error.with_traceback(None)

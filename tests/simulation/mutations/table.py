@@ -15,6 +15,7 @@ from tests.simulation.mutations.planted import (
     spark,
     sqlite,
     storage,
+    streams,
     terms,
     unbounded,
     unbounded_repairs,
@@ -38,4 +39,5 @@ MUTATIONS = (
     *unbounded.MUTATIONS,
     *unbounded_repairs.MUTATIONS,
     *unbounded_worlds.MUTATIONS,
+    *streams.MUTATIONS,
 )

@@ -1,0 +1,130 @@
+"""Streams: producers, batches, cursors, retention, and how a writer begins and ends."""
+
+from __future__ import annotations
+
+from tests.simulation.mutations.mutation import Mutation
+
+_RULES = "tests/unit/thinclient/core/streams/test_rules.py"
+_WRITER = "tests/unit/thinclient/streams/test_writer.py"
+_LIVE = "tests/integration/thinclient/test_streams.py"
+_CORE = "thinclient/core/streams"
+
+
+def _planted(name: str, breaks: str, file: str, before: str, after: str, *tests: str) -> Mutation:
+    return Mutation(name, "client", (), breaks, file, before, after, tests=tests)
+
+
+MUTATIONS = (
+    _planted(
+        "sequence-numbers-forgotten-at-take-over",
+        "the next writer of a stream begins with an empty table: what a producer repeats is appended again",
+        "thinclient/streams/writer.py",
+        "    return StreamAppends(table, last_time,",
+        "    return StreamAppends(type(table)(), last_time,",
+        f"{_LIVE}::test_a_producer_that_repeats_appends_once_across_take_overs",
+    ),
+    _planted(
+        "snapshot-without-the-older-producers",
+        "a snapshot tells only the producers of its own entry",
+        f"{_CORE}/appends.py",
+        "            if self._since_snapshot\n",
+        "            if self._since_snapshot >= 0\n",
+        _RULES,
+    ),
+    _planted(
+        "fold-keeps-what-a-snapshot-dropped",
+        "a snapshot is added to the table, and does not replace it",
+        f"{_CORE}/producers.py",
+        "                self._last.clear()\n",
+        "                self._last.update()\n",
+        _RULES,
+    ),
+    _planted(
+        "duplicate-if-equal-only",
+        "a number below the producer's last one counts as new",
+        f"{_CORE}/producers.py",
+        "        return sequence <= self._last.get(name, -1)\n",
+        "        return sequence == self._last.get(name, -1)\n",
+        _RULES,
+    ),
+    _planted(
+        "writer-goes-on-after-a-lost-entry",
+        "a writer takes records after an entry failed, whose numbers it counts as appended",
+        "thinclient/streams/writer.py",
+        "            self._error = told\n",
+        "            self._error = None\n",
+        _WRITER,
+    ),
+    _planted(
+        "duplicate-acknowledged-before-its-record",
+        "a record that is repeated while its first copy is under way is acknowledged at once",
+        "thinclient/streams/writer.py",
+        "            await asyncio.wait((self._last,))\n",
+        "            await asyncio.sleep(0)\n",
+        _WRITER,
+    ),
+    _planted(
+        "cursor-moved-back",
+        "a commit below the committed position moves the cursor back",
+        f"{_CORE}/cursors.py",
+        "    if position < cursor.position:\n",
+        "    if position < (0, 0):\n",
+        _RULES,
+    ),
+    _planted(
+        "cursor-without-compare-and-set",
+        "a commit that lost against another consumer's is repeated on the newer record",
+        "thinclient/streams/cursor.py",
+        "            if self._found == moved:\n                return\n",
+        "            if self._found == moved:\n                return\n            return await self._write(moved)\n",
+        f"{_LIVE}::test_cursors_go_on_where_they_committed",
+    ),
+    _planted(
+        "cursor-of-an-earlier-life",
+        "a stream that was created again has the cursors of the deleted one",
+        "thinclient/streams/cursor.py",
+        "    return Cursor(manager, record, found) if (found.stream, found.life) == (stream, life) else None\n",
+        "    return Cursor(manager, record, found) if found.stream == stream else None\n",
+        f"{_LIVE}::test_a_cursor_of_a_deleted_stream_counts_as_none",
+    ),
+    _planted(
+        "retention-takes-what-a-cursor-needs",
+        "a size limit deletes records that a cursor has not committed",
+        f"{_CORE}/retention.py",
+        "        before = min(before, slowest)\n",
+        "        before = max(before, slowest)\n",
+        _RULES,
+    ),
+    _planted(
+        "retention-takes-the-snapshot",
+        "a retention deletes the last snapshot of producers",
+        f"{_CORE}/retention.py",
+        "    return min(before, last_snapshot)\n",
+        "    return before\n",
+        _RULES,
+    ),
+    _planted(
+        "time-goes-back",
+        "the time of an entry is the clock's, though an earlier entry has a later one",
+        f"{_CORE}/appends.py",
+        "        self._last_time = max(self._last_time, now_ms)\n",
+        "        self._last_time = now_ms\n",
+        _RULES,
+    ),
+    _planted(
+        "search-takes-the-entry-before",
+        "a search by time treats an entry that is young enough as too old",
+        f"{_CORE}/search.py",
+        "value < self._wanted",
+        "value <= self._wanted",
+        _RULES,
+    ),
+    _planted(
+        "reader-begins-at-the-entry",
+        "a reader that begins in the middle of an entry is given the records before as well",
+        "thinclient/streams/reader.py",
+        "start.number if entry.entry_id == start.entry_id else 0",
+        "0",
+        f"{_LIVE}::test_cursors_go_on_where_they_committed",
+    ),
+)

@@ -1,0 +1,93 @@
+"""Names, settings and cursors of streams in the metadata, and the bytes of an entry."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bookgate.ledger.errors import IncorrectParameterException, MetadataFormatException, PayloadCodecException
+from bookgate.ledger.stream_entry import (
+    OPENING,
+    ProducerSequence,
+    StreamEntry,
+    decode_stream_entry,
+    encode_stream_entry,
+    records_of_entry,
+)
+from bookgate.ledger.streams import (
+    CURSOR_KEY,
+    CURSORS_KEY,
+    DEFAULT_SCOPE,
+    SETTINGS_KEY,
+    CommittedCursor,
+    Retention,
+    StreamSettings,
+    cursor_ledger_id,
+    cursor_names_of,
+    encoded_cursor_names,
+    stream_ledger_id,
+)
+
+entries = st.builds(
+    StreamEntry,
+    st.integers(0, (1 << 63) - 1),
+    st.none() | st.integers(0, (1 << 32) - 1),
+    st.lists(st.binary(max_size=50), max_size=5).map(tuple),
+    st.lists(st.builds(ProducerSequence, st.text(max_size=9), st.integers(0, (1 << 63) - 1)), max_size=4).map(tuple),
+)
+
+
+@given(entries)
+def test_an_entry_is_what_was_written(entry: StreamEntry) -> None:
+    payload = encode_stream_entry(entry)
+    assert payload, "an unbounded ledger has no empty entries but those that end a take-over"
+    assert decode_stream_entry(payload) == entry
+    assert [each.payload for each in records_of_entry(7, payload, 1)] == list(entry.records[1:])
+
+
+def test_the_bytes_of_an_entry() -> None:
+    """As docs/protocol/streams.md#entries shows them."""
+    entry = StreamEntry(1_700_000_000_000, 0, (b"a", b""), (ProducerSequence("p", 3),))
+    assert encode_stream_entry(entry).hex() == "088 0d095ffbc3110001a01611a002205 0a01701003".replace(" ", "")
+    assert encode_stream_entry(OPENING).hex() == "0800"
+
+
+@pytest.mark.parametrize("payload", [b"plain text", b"\xff" * 9])
+def test_what_is_no_entry_of_a_stream_is_told(payload: bytes) -> None:
+    with pytest.raises(PayloadCodecException, match="stream"):
+        decode_stream_entry(payload)
+
+
+def test_ids_follow_from_names() -> None:
+    """They are stored in clusters: they never change."""
+    assert stream_ledger_id("x").scope_id == DEFAULT_SCOPE
+    assert (
+        str(stream_ledger_id("orders")) == "6b664e3a2557d3b5" + f"{stream_ledger_id('orders').low & (1 << 64) - 1:016x}"
+    )
+    seen = {stream_ledger_id("a"), stream_ledger_id("b"), cursor_ledger_id("a", "b"), cursor_ledger_id("b", "a")}
+    assert len(seen) == 4
+    with pytest.raises(IncorrectParameterException, match="scope"):
+        stream_ledger_id("a", 0)
+
+
+def test_settings_and_cursors_come_back() -> None:
+    settings = StreamSettings("life", Retention(1.5, 10, True, False), 60.0)
+    assert StreamSettings.of({SETTINGS_KEY: settings.encoded()}) == settings
+    assert StreamSettings.of({SETTINGS_KEY: b'{"life":"x","new":1}'}) == StreamSettings("x")
+    assert cursor_names_of({CURSORS_KEY: encoded_cursor_names(("é", "b"))}) == ("é", "b")
+    assert cursor_names_of({}) == ()
+
+
+@pytest.mark.parametrize("stored", [b"", b"{", b"[]", b"{}", b'{"life":"x","max_bytes":-1}'])
+def test_damaged_metadata_are_told(stored: bytes) -> None:
+    with pytest.raises(MetadataFormatException, match=SETTINGS_KEY):
+        StreamSettings.of({SETTINGS_KEY: stored})
+    with pytest.raises(MetadataFormatException, match=CURSOR_KEY):
+        CommittedCursor.of({CURSOR_KEY: stored})
+
+
+@pytest.mark.parametrize("limits", [{"max_bytes": 0}, {"max_age_seconds": -1}, {"max_bytes": True}])
+def test_a_retention_without_sense_is_refused(limits: dict[str, float]) -> None:
+    with pytest.raises(IncorrectParameterException, match=next(iter(limits))):
+        Retention(**limits)  # type: ignore[arg-type]
