@@ -11,6 +11,7 @@ import pytest
 
 import bookgate
 import bookgate.blocking
+import bookgate.streams
 
 DOCS = Path(__file__).parents[2] / "docs"
 _SHOWN = re.compile(r"^::: ([\w.]+)$", re.MULTILINE)
@@ -68,4 +69,7 @@ def test_the_reference_has_every_public_name() -> None:
     shown = [name for page in pages for name in _SHOWN.findall(page.read_text())]
     public = {f"bookgate.{name}" for name in bookgate.__all__}
     public |= {f"bookgate.blocking.{name}" for name in bookgate.blocking.__all__}
+    # The position and the error are public names of the package too, and the scope is a number.
+    public |= {f"bookgate.streams.{name}" for name in bookgate.streams.__all__ if name not in bookgate.__all__}
+    public.remove("bookgate.streams.DEFAULT_SCOPE")
     assert sorted(shown) == sorted(public)

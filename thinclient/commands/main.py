@@ -55,6 +55,7 @@ SUMMARIES: dict[str, tuple[str, str | None]] = {
         None,
     ),
     "token": ("Static tokens, by which programs show who they are.", None),
+    "stream": ("Streams: logs of records by name, their writers, cursors and retention.", None),
     "standalone": (
         "Runs a whole cluster on this machine until Ctrl-C: bookies, each with a metadata gateway and HTTP admin.",
         None,

@@ -43,19 +43,27 @@ class Offer(Enum):
 class StreamAppends:
     """The open batch of a writer, and what its next entry tells beside records."""
 
-    def __init__(self, producers: ProducerTable, last_time_ms: int, batch_bytes: int, max_entry_bytes: int) -> None:
+    def __init__(
+        self,
+        producers: ProducerTable,
+        last_time_ms: int,
+        batch_bytes: int,
+        max_entry_bytes: int,
+        snapshot_interval: int = SNAPSHOT_INTERVAL,
+    ) -> None:
         """
         Args:
             producers: As the stream has them.
             last_time_ms: Of the stream's last entry.
             batch_bytes: Payload bytes that fill a batch.
             max_entry_bytes: The largest payload of an entry.
+            snapshot_interval: Entries from one snapshot to the next.
         """
         self._producers = producers
         self._last_time = last_time_ms
         self._batch_bytes = batch_bytes
         self._room = max_entry_bytes - snapshot_bytes(max_entry_bytes) - ENTRY_OVERHEAD
-        self._since_snapshot = SNAPSHOT_INTERVAL
+        self._interval = self._since_snapshot = snapshot_interval
         self._records: list[bytes] = []
         self._changed: dict[str, int] = {}
         self._size = 0
@@ -100,6 +108,8 @@ class StreamAppends:
             return Offer.FULL
         if sequence is not None:
             self._producers.appended(producer, sequence)
+            # In the order in which the table has them, which is the order in which it forgets.
+            self._changed.pop(producer, None)
             self._changed[producer] = sequence
         self._records.append(record)
         self._size += size
@@ -109,7 +119,7 @@ class StreamAppends:
         """The entry of the batch's records; the next batch begins."""
         self._last_time = max(self._last_time, now_ms)
         self._since_snapshot += 1
-        if self._since_snapshot >= SNAPSHOT_INTERVAL:
+        if self._since_snapshot >= self._interval:
             self._since_snapshot = 0
         producers = (
             tuple(ProducerSequence(*each) for each in self._changed.items())

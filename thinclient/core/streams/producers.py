@@ -58,10 +58,8 @@ class ProducerTable:
         return tuple(ProducerSequence(*each) for each in self._last.items())
 
     def fold(self, entries: Iterable[StreamEntry]) -> None:
-        """Takes what entries tell, in their order, beginning with a snapshot."""
+        """Takes what entries tell, in their order, beginning with the last snapshot."""
         for entry in entries:
-            if entry.since_snapshot == 0:
-                self._last.clear()
             for name, sequence in entry.producers:
                 self.appended(name, sequence)
 

@@ -32,11 +32,11 @@ MUTATIONS = (
         _RULES,
     ),
     _planted(
-        "fold-keeps-what-a-snapshot-dropped",
-        "a snapshot is added to the table, and does not replace it",
-        f"{_CORE}/producers.py",
-        "                self._last.clear()\n",
-        "                self._last.update()\n",
+        "producers-in-the-order-of-their-first-record",
+        "the next writer forgets another producer than this one would",
+        f"{_CORE}/appends.py",
+        "            self._changed.pop(producer, None)\n",
+        "            self._changed.get(producer)\n",
         _RULES,
     ),
     _planted(

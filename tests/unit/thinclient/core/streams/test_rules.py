@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from bookgate.ledger.errors import IncorrectParameterException
@@ -29,11 +29,17 @@ def appends(table: ProducerTable | None = None, last_time: int = 0) -> StreamApp
 @given(
     st.lists(st.tuples(st.sampled_from("abcdefgh"), st.integers(0, 30), st.booleans()), max_size=200),
     st.integers(1, 8),
+    st.integers(1, 6),
 )
-def test_the_next_writer_knows_what_the_last_one_knew(records: list[tuple[str, int, bool]], limit: int) -> None:
+@example([("z", 0, True), ("a", 0, False), ("b", 0, False), ("a", 1, True)], 8, 6)
+@example([("a", 0, True), ("b", 0, True), ("c", 0, True)], 8, 3)
+@example([("a", 0, True), ("b", 0, True), ("c", 0, True)], 1, 1)
+def test_the_next_writer_knows_what_the_last_one_knew(
+    records: list[tuple[str, int, bool]], limit: int, interval: int
+) -> None:
     """T1, at every entry: folding from the last snapshot on gives the writer's own table."""
     table = ProducerTable(limit)
-    writer = appends(table)
+    writer = StreamAppends(table, 0, 1000, MAX_ENTRY, interval)
     entries: list[StreamEntry] = []
     for name, sequence, ends in records:
         writer.offer(b"x", name, sequence)
