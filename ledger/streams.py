@@ -1,8 +1,9 @@
 """Streams and cursors in the metadata: which ledger a name means, and what its custom metadata say.
 
-A stream is an unbounded ledger. Its id follows from its name: the directory of streams is a scope, so that a listing of
-the scope lists the streams. A cursor is a record of its own, an empty closed ledger in the same scope, so that a commit
-disturbs neither the writer nor the readers of the stream. Source: docs/protocol/streams.md#metadata.
+A stream has an unbounded ledger with a random id, and a record that names it: an empty closed ledger, whose id follows
+from the stream's name. So a stream that is created again has another ledger, and meets nothing of the deleted one. The
+directory of streams is a scope: a listing of the scope lists them. A cursor is a record of the same kind. So neither a
+commit nor a change of settings disturbs the stream's writer and readers. Source: docs/protocol/streams.md#metadata.
 
 Not its job: the rules of cursors and retention (`thinclient.core.streams`).
 """
@@ -20,11 +21,13 @@ from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.payload_codec import RecordPosition
 
 STREAM_KEY = "bookgate.stream"
-"""Custom metadata of a stream: its name."""
+"""Custom metadata of a stream's record: its name and its ledger as JSON."""
+NAME_KEY = "bookgate.stream.name"
+"""Custom metadata of the stream's ledger, for people."""
 SETTINGS_KEY = "bookgate.stream.settings"
 CURSORS_KEY = "bookgate.stream.cursors"
 CURSOR_KEY = "bookgate.cursor"
-"""Custom metadata of a cursor: stream, life of the stream, name, position and time as JSON."""
+"""Custom metadata of a cursor: the stream and its ledger, name, position and time as JSON."""
 
 MAX_NAME_BYTES = 255
 _HALF_BYTES = 8
@@ -47,14 +50,14 @@ def check_name(kind: str, name: str) -> str:
     return name
 
 
-def stream_ledger_id(name: str, scope_id: int = DEFAULT_SCOPE) -> LedgerId:
-    """The ledger of the stream with this name. Raises IncorrectParameterException."""
+def stream_record_id(name: str, scope_id: int = DEFAULT_SCOPE) -> LedgerId:
+    """The record of the stream with this name. Raises IncorrectParameterException."""
     if scope_id == 0:
         raise IncorrectParameterException("streams have a scope of their own: scope_id is any number but 0")
     return LedgerId(scope_id, _half("stream\n" + check_name("stream", name)))
 
 
-def cursor_ledger_id(stream: str, cursor: str, scope_id: int = DEFAULT_SCOPE) -> LedgerId:
+def cursor_record_id(stream: str, cursor: str, scope_id: int = DEFAULT_SCOPE) -> LedgerId:
     """The record of a cursor. Raises IncorrectParameterException."""
     return LedgerId(scope_id, _half(f"cursor\n{check_name('stream', stream)}\n{check_name('cursor', cursor)}"))
 
@@ -95,13 +98,10 @@ class StreamSettings:
     """What all writers of a stream keep to.
 
     Attributes:
-        life: A random number of this stream: another stream of the same name, made after this one was deleted, has
-            another one.
         retention: What is deleted.
         max_fragment_seconds: Seconds after which a fragment ends; None for no limit.
     """
 
-    life: str
     retention: Retention = field(default_factory=Retention)
     max_fragment_seconds: float | None = None
 
@@ -109,7 +109,6 @@ class StreamSettings:
         """The custom metadata's value."""
         kept = self.retention
         return _json(
-            life=self.life,
             max_age_seconds=kept.max_age_seconds,
             max_bytes=kept.max_bytes,
             delete_consumed=kept.delete_consumed,
@@ -130,13 +129,23 @@ class StreamSettings:
             )
         except IncorrectParameterException as error:
             raise MetadataFormatException(f"custom metadata {SETTINGS_KEY!r}: {error}") from error
-        return cls(str(found["life"]), retention, found.get("max_fragment_seconds"))
+        return cls(retention, found.get("max_fragment_seconds"))
 
 
-def stream_name_of(custom_metadata: Mapping[str, bytes]) -> str | None:
-    """The name of a stream; None for a ledger that is none."""
-    name = custom_metadata.get(STREAM_KEY)
-    return None if name is None else name.decode(errors="replace")
+def encoded_stream(name: str, ledger_id: LedgerId) -> bytes:
+    """The custom metadata's value for a stream's record."""
+    return _json(name=name, ledger=ledger_id.qualified_name)
+
+
+def stream_of(custom_metadata: Mapping[str, bytes]) -> tuple[str, LedgerId] | None:
+    """The name and the ledger of a stream; None for what is no stream's record. Raises MetadataFormatException."""
+    if STREAM_KEY not in custom_metadata:
+        return None
+    found = _object(STREAM_KEY, custom_metadata)
+    try:
+        return str(found["name"]), LedgerId.parse(str(found["ledger"]))
+    except ValueError as error:
+        raise MetadataFormatException(f"custom metadata {STREAM_KEY!r}: {error}") from error
 
 
 def cursor_names_of(custom_metadata: Mapping[str, bytes]) -> tuple[str, ...]:
@@ -160,14 +169,15 @@ class CommittedCursor:
 
     Attributes:
         stream: The name of the stream.
-        life: The life of the stream; a cursor of an earlier life counts as none.
+        ledger: The ledger of the stream, as a qualified name; a cursor of an earlier stream of this name, whose ledger
+            is another one, counts as none.
         name: The name of the cursor.
         position: The first record that is not committed.
         committed_ms: When, in milliseconds since 1970.
     """
 
     stream: str
-    life: str
+    ledger: str
     name: str
     position: RecordPosition
     committed_ms: int
@@ -181,7 +191,7 @@ class CommittedCursor:
         entry_id, number = self.position
         return _json(
             stream=self.stream,
-            life=self.life,
+            ledger=self.ledger,
             name=self.name,
             entry=entry_id,
             record=number,
@@ -193,13 +203,14 @@ class CommittedCursor:
         """The cursor of a record. Raises MetadataFormatException."""
         found = _object(CURSOR_KEY, custom_metadata)
         position = RecordPosition(int(found["entry"]), int(found["record"]))
-        return cls(str(found["stream"]), str(found["life"]), str(found["name"]), position, int(found["committed_ms"]))
+        return cls(str(found["stream"]), str(found["ledger"]), str(found["name"]), position, int(found["committed_ms"]))
 
 
 _NEEDED = {
-    SETTINGS_KEY: ("life",),
+    STREAM_KEY: ("name", "ledger"),
+    SETTINGS_KEY: (),
     CURSORS_KEY: ("names",),
-    CURSOR_KEY: ("stream", "life", "name", "entry", "record", "committed_ms"),
+    CURSOR_KEY: ("stream", "ledger", "name", "entry", "record", "committed_ms"),
 }
 
 
@@ -213,7 +224,9 @@ def _object(key: str, custom_metadata: Mapping[str, bytes]) -> dict[str, Any]:
         found = json.loads(custom_metadata[key])
     except (KeyError, ValueError) as error:
         raise MetadataFormatException(f"custom metadata {key!r} are missing, or are no JSON") from error
-    missing = [name for name in _NEEDED[key] if not isinstance(found, dict) or name not in found]
+    if not isinstance(found, dict):
+        raise MetadataFormatException(f"custom metadata {key!r} are no object")
+    missing = [name for name in _NEEDED[key] if name not in found]
     if missing:
         raise MetadataFormatException(f"custom metadata {key!r} lack {', '.join(missing)}")
-    return dict(found)
+    return found

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Mapping
 
 from bookgate.ledger.errors import (
     CursorMovedException,
@@ -107,39 +108,43 @@ class Cursor:
         self._record, self._found = record, CommittedCursor.of(record.metadata.custom_metadata)
 
 
-async def read_cursor(manager: LedgerManager, ledger_id: LedgerId, stream: str, life: str) -> Cursor | None:
-    """The cursor stored at this id; None if there is none, or one of an earlier life of the stream.
+async def read_cursor(manager: LedgerManager, record_id: LedgerId, stream: str, ledger: str) -> Cursor | None:
+    """The cursor stored at this id; None if there is none, or one of an earlier stream of this name.
 
     Raises:
         IllegalOpException: Something else is stored there.
     """
     try:
-        record = await manager.read(ledger_id)
+        record = await manager.read(record_id)
     except NoSuchLedgerExistsOnMetadataServerException:
         return None
     if CURSOR_KEY not in record.metadata.custom_metadata:
         raise IllegalOpException(
-            f"ledger {ledger_id} is no cursor of stream {stream!r}; delete it, or use another name"
+            f"ledger {record_id} is no cursor of stream {stream!r}; delete it, or use another name"
         )
     found = CommittedCursor.of(record.metadata.custom_metadata)
-    return Cursor(manager, record, found) if (found.stream, found.life) == (stream, life) else None
+    return Cursor(manager, record, found) if (found.stream, found.ledger) == (stream, ledger) else None
 
 
-async def store_cursor(manager: LedgerManager, ledger_id: LedgerId, bookie_id: str, wanted: CommittedCursor) -> Cursor:
-    """Creates a cursor, in place of one of an earlier life of the stream; returns the other one if another consumer
+async def store_cursor(manager: LedgerManager, record_id: LedgerId, bookie_id: str, wanted: CommittedCursor) -> Cursor:
+    """Creates a cursor, in place of one of an earlier stream of this name; returns the other one if another consumer
     was faster.
     """
-    metadata = LedgerMetadata.new([bookie_id], 1, 1, custom_metadata={CURSOR_KEY: wanted.encoded()})
-    metadata = metadata.close(NO_ENTRY, 0)
     try:
-        return Cursor(manager, await manager.create(ledger_id, metadata), wanted)
+        record = await manager.create(record_id, record_of(bookie_id, {CURSOR_KEY: wanted.encoded()}))
+        return Cursor(manager, record, wanted)
     except LedgerExistException:
-        record = await manager.read(ledger_id)
+        record = await manager.read(record_id)
     found = CommittedCursor.of(record.metadata.custom_metadata)
     cursor = Cursor(manager, record, found)
-    if (found.stream, found.life) != (wanted.stream, wanted.life):
+    if (found.stream, found.ledger) != (wanted.stream, wanted.ledger):
         await cursor._write(wanted)
     return cursor
+
+
+def record_of(bookie_id: str, custom_metadata: Mapping[str, bytes]) -> LedgerMetadata:
+    """The metadata of a record: a closed ledger without entries."""
+    return LedgerMetadata.new([bookie_id], 1, 1, custom_metadata=custom_metadata).close(NO_ENTRY, 0)
 
 
 def now_ms() -> int:

@@ -1,13 +1,14 @@
 """The streams of a cluster, by name: creating, opening, listing, deleting.
 
-The directory is a scope of ledger ids; a name's id follows from the name, so that opening is one read of the metadata.
+The directory is a scope of ledger ids; the id of a stream's record follows from its name, so that opening is one read
+of the metadata. Creation makes the ledger first, then the record, which decides between two clients; deletion takes the
+record last, so that one that was interrupted can be repeated.
 
 Not its job: what is in a stream (`stream`). Source: docs/protocol/streams.md#metadata.
 """
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import AsyncGenerator
 from dataclasses import replace
 
@@ -16,20 +17,24 @@ from bookgate.ledger.errors import (
     LedgerExistException,
     NoSuchLedgerExistsOnMetadataServerException,
 )
+from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata_store import LedgerRecord
 from bookgate.ledger.streams import (
     DEFAULT_SCOPE,
+    NAME_KEY,
     SETTINGS_KEY,
     STREAM_KEY,
     Retention,
     StreamSettings,
-    cursor_ledger_id,
     cursor_names_of,
-    stream_ledger_id,
-    stream_name_of,
+    cursor_record_id,
+    encoded_stream,
+    stream_of,
+    stream_record_id,
 )
 from bookgate.thinclient.client import BookKeeper
 from bookgate.thinclient.handles.ledger_options import LedgerOptions
+from bookgate.thinclient.streams.cursor import record_of
 from bookgate.thinclient.streams.stream import Stream
 
 
@@ -77,23 +82,22 @@ class Streams:
             BKException: As `BookKeeper.create_unbounded_ledger`.
         """
         given = options or LedgerOptions()
-        settings = StreamSettings(secrets.token_hex(8), retention or Retention(), max_fragment_seconds)
-        custom = {
-            **(given.custom_metadata or {}),
-            STREAM_KEY: name.encode(),
-            SETTINGS_KEY: settings.encoded(),
-        }
-        wanted = replace(
-            given, ledger_id=stream_ledger_id(name, self._scope_id), scope_id=self._scope_id, custom_metadata=custom
+        record_id = stream_record_id(name, self._scope_id)
+        custom = {**(given.custom_metadata or {}), NAME_KEY: name.encode()}
+        wanted = replace(given, ledger_id=None, scope_id=self._scope_id, uuid_version=None, custom_metadata=custom)
+        handle = await self._bookkeeper.create_unbounded_ledger(
+            wanted, max_fragment_bytes=max_fragment_bytes, max_fragment_entries=max_fragment_entries
         )
-        try:
-            handle = await self._bookkeeper.create_unbounded_ledger(
-                wanted, max_fragment_bytes=max_fragment_bytes, max_fragment_entries=max_fragment_entries
-            )
-        except LedgerExistException:
-            raise LedgerExistException(f"there is a stream {name!r} already; open it, or delete it first") from None
         await handle.release()
-        return Stream(self._bookkeeper, handle.record, given.password)
+        settings = StreamSettings(retention or Retention(), max_fragment_seconds)
+        described = {STREAM_KEY: encoded_stream(name, handle.ledger_id), SETTINGS_KEY: settings.encoded()}
+        metadata = record_of(handle.metadata.last_fragment.ensemble[0], described)
+        try:
+            record = await self._bookkeeper.ledger_manager.create(record_id, metadata)
+        except LedgerExistException:
+            await self._bookkeeper.delete_ledger(handle.ledger_id)
+            raise LedgerExistException(f"there is a stream {name!r} already; open it, or delete it first") from None
+        return Stream(self._bookkeeper, record, given.password)
 
     async def open(self, name: str, password: bytes = b"") -> Stream:
         """Opens a stream.
@@ -107,12 +111,12 @@ class Streams:
             IllegalOpException: Another stream has the id of this name; choose another name.
         """
         try:
-            record = await self._bookkeeper.read_record(stream_ledger_id(name, self._scope_id))
+            record = await self._bookkeeper.read_record(stream_record_id(name, self._scope_id))
         except NoSuchLedgerExistsOnMetadataServerException:
             raise NoSuchLedgerExistsOnMetadataServerException(
                 f"there is no stream {name!r} in scope {self._scope_id}: create it first"
             ) from None
-        return Stream(self._bookkeeper, _checked(record, name), password)
+        return Stream(self._bookkeeper, _checked(record, name)[0], password)
 
     async def open_or_create(
         self,
@@ -149,8 +153,8 @@ class Streams:
             BKException: The listing could not be completed.
         """
         async for page in self._bookkeeper.list_ledgers(self._scope_id):
-            found = (stream_name_of(record.metadata.custom_metadata) for record in page)
-            if names := [name for name in found if name is not None]:
+            found = (stream_of(record.metadata.custom_metadata) for record in page)
+            if names := [stream[0] for stream in found if stream is not None]:
                 yield names
 
     async def delete(self, name: str) -> bool:
@@ -162,26 +166,24 @@ class Streams:
         Raises:
             BKException: The metadata could not be changed; repeat it.
         """
-        ledger_id = stream_ledger_id(name, self._scope_id)
+        record_id = stream_record_id(name, self._scope_id)
         try:
-            record = _checked(await self._bookkeeper.read_record(ledger_id), name)
+            record, ledger_id = _checked(await self._bookkeeper.read_record(record_id), name)
         except NoSuchLedgerExistsOnMetadataServerException:
             return False
-        # Cursors first: whoever repeats a deletion that was interrupted finds the stream, and so their names.
         for cursor in cursor_names_of(record.metadata.custom_metadata):
-            await self._bookkeeper.delete_ledger(cursor_ledger_id(name, cursor, self._scope_id))
-        return await self._bookkeeper.delete_ledger(ledger_id)
+            await self._bookkeeper.delete_ledger(cursor_record_id(name, cursor, self._scope_id))
+        await self._bookkeeper.delete_ledger(ledger_id)
+        return await self._bookkeeper.delete_ledger(record_id)
 
 
-def _checked(record: LedgerRecord, name: str) -> LedgerRecord:
-    """Two names may have one id, though nobody will see it. Raises IllegalOpException."""
-    found = stream_name_of(record.metadata.custom_metadata)
-    if found != name:
-        raise IllegalOpException(
-            f"the id of stream {name!r} belongs to {'ledger' if found is None else f'stream {found!r}'} "
-            f"{record.ledger_id}: choose another name"
-        )
-    return record
+def _checked(record: LedgerRecord, name: str) -> tuple[LedgerRecord, LedgerId]:
+    """The record and its ledger. Two names may have one id, though nobody will see it. Raises IllegalOpException."""
+    found = stream_of(record.metadata.custom_metadata)
+    if found is None or found[0] != name:
+        other = f"ledger {record.ledger_id}" if found is None else f"stream {found[0]!r}"
+        raise IllegalOpException(f"the id of stream {name!r} belongs to {other}: choose another name")
+    return record, found[1]
 
 
 async def open_stream(

@@ -25,10 +25,10 @@ from bookgate.ledger.streams import (
     CommittedCursor,
     Retention,
     StreamSettings,
-    cursor_ledger_id,
     cursor_names_of,
+    cursor_record_id,
     encoded_cursor_names,
-    stream_name_of,
+    stream_of,
 )
 from bookgate.ledger.unbounded import deleted_before, terms_of
 from bookgate.thinclient.client import BookKeeper
@@ -113,10 +113,10 @@ class Stream:
 
     def __init__(self, bookkeeper: BookKeeper, record: LedgerRecord, password: bytes) -> None:
         """Called by `Streams`."""
-        name = stream_name_of(record.metadata.custom_metadata)
-        if name is None or not record.metadata.is_unbounded:
-            raise IllegalOpException(f"ledger {record.ledger_id} is no stream")
-        self._name = name
+        found = stream_of(record.metadata.custom_metadata)
+        if found is None:
+            raise IllegalOpException(f"ledger {record.ledger_id} is no record of a stream")
+        self._name, self._ledger_id = found
         self._bookkeeper = bookkeeper
         self._record = record
         self._password = password
@@ -133,7 +133,7 @@ class Stream:
     @property
     def ledger_id(self) -> LedgerId:
         """The unbounded ledger that the stream lies in."""
-        return self._record.ledger_id
+        return self._ledger_id
 
     @property
     def retention(self) -> Retention:
@@ -263,11 +263,11 @@ class Stream:
         return existed
 
     def _cursor_id(self, name: str) -> LedgerId:
-        return cursor_ledger_id(self._name, name, self.ledger_id.scope_id)
+        return cursor_record_id(self._name, name, self.ledger_id.scope_id)
 
     async def _stored_cursor(self, name: str) -> Cursor | None:
         manager = self._bookkeeper.ledger_manager
-        return await read_cursor(manager, self._cursor_id(name), self._name, self._settings.life)
+        return await read_cursor(manager, self._cursor_id(name), self._name, self.ledger_id.qualified_name)
 
     async def _existing_cursor(self, name: str) -> Cursor | None:
         found = await self._stored_cursor(name)
@@ -277,7 +277,7 @@ class Stream:
         return found
 
     async def _create_cursor(self, name: str, position: RecordPosition) -> Cursor:
-        cursor = CommittedCursor(self._name, self._settings.life, name, position, now_ms())
+        cursor = CommittedCursor(self._name, self.ledger_id.qualified_name, name, position, now_ms())
         bookie = self._record.metadata.last_fragment.ensemble[0]
         created = await store_cursor(self._bookkeeper.ledger_manager, self._cursor_id(name), bookie, cursor)
         await self._change_cursors(added=name)
@@ -297,19 +297,20 @@ class Stream:
     async def _changed(self, changes: dict[str, bytes]) -> bool:
         """Changes the custom metadata as last read; False if others changed them meanwhile."""
         try:
-            self._take(await self._bookkeeper.update_custom_metadata(self.ledger_id, changes, self._record.version))
+            self._take(
+                await self._bookkeeper.update_custom_metadata(self._record.ledger_id, changes, self._record.version)
+            )
         except MetadataVersionException:
             return False
         return True
 
     async def _refresh(self) -> None:
-        self._take(await self._bookkeeper.read_record(self.ledger_id))
+        self._take(await self._bookkeeper.read_record(self._record.ledger_id))
 
     def _take(self, record: LedgerRecord) -> None:
-        settings = StreamSettings.of(record.metadata.custom_metadata)
-        if settings.life != self._settings.life:
+        if stream_of(record.metadata.custom_metadata) != (self._name, self._ledger_id):
             raise IllegalOpException(f"stream {self._name!r} was deleted and created again: open it again")
-        self._record, self._settings = record, settings
+        self._record, self._settings = record, StreamSettings.of(record.metadata.custom_metadata)
 
     # Retention
 
@@ -317,7 +318,7 @@ class Stream:
         """Changes what is deleted; writers notice it at their next look. Raises BKException."""
         while True:
             await self._refresh()
-            settings = StreamSettings(self._settings.life, retention, self._settings.max_fragment_seconds)
+            settings = StreamSettings(retention, self._settings.max_fragment_seconds)
             if await self._changed({SETTINGS_KEY: settings.encoded()}):
                 return
 
@@ -331,8 +332,6 @@ class Stream:
             BKException: The metadata or the bookies could not be read.
         """
         await self._refresh()
-        if self.retention.keeps_everything:
-            return deleted_before(self._record.metadata)
         cursors = [cursor.position for cursor in await self.cursors()]
         async with await self._open() as reader:
             limits = Limits(
@@ -342,7 +341,7 @@ class Stream:
                 None if self.retention.max_bytes is None else await first_within(reader, self.retention.max_bytes),
             )
             before = first_to_keep(self.retention, limits, cursors, await self._last_snapshot(reader))
-        return await self._trim(before)
+            return await self._trim(reader, before)
 
     async def trim(self, before: RecordPosition | int) -> int:
         """Deletes the records before a position, whatever cursors stand there, as far as complete fragments reach.
@@ -359,12 +358,12 @@ class Stream:
         """
         wanted = before.entry_id if isinstance(before, RecordPosition) else before
         async with await self._open() as reader:
-            return await self._trim(min(wanted, await self._last_snapshot(reader)))
+            return await self._trim(reader, min(wanted, await self._last_snapshot(reader)))
 
-    async def _trim(self, before: int) -> int:
-        if before > deleted_before(self._record.metadata):
-            self._take(await self._bookkeeper.trim_ledger(self.ledger_id, before))
-        return deleted_before(self._record.metadata)
+    async def _trim(self, reader: ReadHandle, before: int) -> int:
+        if before <= reader.first_entry_id:
+            return reader.first_entry_id
+        return deleted_before((await self._bookkeeper.trim_ledger(self.ledger_id, before)).metadata)
 
     async def _last_snapshot(self, reader: ReadHandle) -> int:
         found = await last_with_records(reader, reader.last_add_confirmed)

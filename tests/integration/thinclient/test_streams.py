@@ -21,6 +21,7 @@ from bookgate.ledger.errors import (
     UnauthorizedAccessException,
 )
 from bookgate.ledger.payload_codec import RecordPosition
+from bookgate.ledger.streams import stream_record_id
 from bookgate.streams import Retention, Start, Stream, StreamReader, Streams, open_stream
 from tests.integration.cluster import own_cluster, standalone_cluster
 
@@ -221,6 +222,8 @@ async def test_the_directory(standalone_cluster: StandaloneCluster) -> None:
         streams = Streams(client, scope_id=77)
         await streams.create("one", LedgerOptions(password=b"right"))
         two = await streams.create("two")
+        async with two.writer() as writer, two.writer() as later:
+            await later.append(b"old")
         with pytest.raises(LedgerExistException, match="'one'"):
             await streams.create("one")
         with pytest.raises(UnauthorizedAccessException):
@@ -233,6 +236,10 @@ async def test_the_directory(standalone_cluster: StandaloneCluster) -> None:
             await streams.open("two")
         again = await streams.create("two")
         assert await again.cursors() == []
+        # Nothing of the deleted one shuts its writer out.
+        async with again.writer() as writer:
+            await writer.append(b"new")
+        assert await everything(again) == [b"new"]
         with pytest.raises(IllegalOpException, match="again"):
             await two.cursors()
         assert [page async for page in client.list_ledgers(77)]
@@ -250,7 +257,7 @@ async def test_a_cursor_of_a_deleted_stream_counts_as_none(tmp_path: Path) -> No
             old = await streams.create("s")
             cursor = await old.cursor("c")
             await cursor.commit(RecordPosition(5, 0))
-            await client.delete_ledger(old.ledger_id)
+            await client.delete_ledger(stream_record_id("s"))
             new = await streams.create("s")
             assert await new.cursors() == []
             assert (await new.cursor("c")).position == (0, 0)

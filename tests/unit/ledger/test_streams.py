@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bookgate.ledger.errors import IncorrectParameterException, MetadataFormatException, PayloadCodecException
+from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.stream_entry import (
     OPENING,
     ProducerSequence,
@@ -20,13 +21,16 @@ from bookgate.ledger.streams import (
     CURSORS_KEY,
     DEFAULT_SCOPE,
     SETTINGS_KEY,
+    STREAM_KEY,
     CommittedCursor,
     Retention,
     StreamSettings,
-    cursor_ledger_id,
     cursor_names_of,
+    cursor_record_id,
     encoded_cursor_names,
-    stream_ledger_id,
+    encoded_stream,
+    stream_of,
+    stream_record_id,
 )
 
 entries = st.builds(
@@ -61,25 +65,29 @@ def test_what_is_no_entry_of_a_stream_is_told(payload: bytes) -> None:
 
 def test_ids_follow_from_names() -> None:
     """They are stored in clusters: they never change."""
-    assert stream_ledger_id("x").scope_id == DEFAULT_SCOPE
+    assert stream_record_id("x").scope_id == DEFAULT_SCOPE
     assert (
-        str(stream_ledger_id("orders")) == "6b664e3a2557d3b5" + f"{stream_ledger_id('orders').low & (1 << 64) - 1:016x}"
+        str(stream_record_id("orders")) == "6b664e3a2557d3b5" + f"{stream_record_id('orders').low & (1 << 64) - 1:016x}"
     )
-    seen = {stream_ledger_id("a"), stream_ledger_id("b"), cursor_ledger_id("a", "b"), cursor_ledger_id("b", "a")}
+    seen = {stream_record_id("a"), stream_record_id("b"), cursor_record_id("a", "b"), cursor_record_id("b", "a")}
     assert len(seen) == 4
     with pytest.raises(IncorrectParameterException, match="scope"):
-        stream_ledger_id("a", 0)
+        stream_record_id("a", 0)
 
 
 def test_settings_and_cursors_come_back() -> None:
-    settings = StreamSettings("life", Retention(1.5, 10, True, False), 60.0)
+    settings = StreamSettings(Retention(1.5, 10, True, False), 60.0)
     assert StreamSettings.of({SETTINGS_KEY: settings.encoded()}) == settings
-    assert StreamSettings.of({SETTINGS_KEY: b'{"life":"x","new":1}'}) == StreamSettings("x")
+    assert StreamSettings.of({SETTINGS_KEY: b'{"new":1}'}) == StreamSettings()
     assert cursor_names_of({CURSORS_KEY: encoded_cursor_names(("é", "b"))}) == ("é", "b")
     assert cursor_names_of({}) == ()
+    assert stream_of({STREAM_KEY: encoded_stream("é", LedgerId(-1, 5))}) == ("é", LedgerId(-1, 5))
+    assert stream_of({}) is None
+    with pytest.raises(MetadataFormatException, match=STREAM_KEY):
+        stream_of({STREAM_KEY: b'{"name":"x","ledger":"7"}'})
 
 
-@pytest.mark.parametrize("stored", [b"", b"{", b"[]", b"{}", b'{"life":"x","max_bytes":-1}'])
+@pytest.mark.parametrize("stored", [b"", b"{", b"[]", b'{"max_bytes":-1}'])
 def test_damaged_metadata_are_told(stored: bytes) -> None:
     with pytest.raises(MetadataFormatException, match=SETTINGS_KEY):
         StreamSettings.of({SETTINGS_KEY: stored})

@@ -80,10 +80,10 @@ MUTATIONS = (
         f"{_LIVE}::test_cursors_go_on_where_they_committed",
     ),
     _planted(
-        "cursor-of-an-earlier-life",
+        "cursor-of-an-earlier-stream",
         "a stream that was created again has the cursors of the deleted one",
         "thinclient/streams/cursor.py",
-        "    return Cursor(manager, record, found) if (found.stream, found.life) == (stream, life) else None\n",
+        "    return Cursor(manager, record, found) if (found.stream, found.ledger) == (stream, ledger) else None\n",
         "    return Cursor(manager, record, found) if found.stream == stream else None\n",
         f"{_LIVE}::test_a_cursor_of_a_deleted_stream_counts_as_none",
     ),
