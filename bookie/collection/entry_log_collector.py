@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from bookgate.bookie.collection.compactor import Compactor
 from bookgate.bookie.collection.java_leftovers import Leftovers
 from bookgate.bookie.collection.log_removal import LogRemoval
-from bookgate.bookie.collection.log_usage import extract_usage
+from bookgate.bookie.collection.log_usage import correct_usages, extract_usage
 from bookgate.bookie.collection.rules import CompactionRule, EntryLogUsage, SortedIds, logs_to_compact
 from bookgate.bookie.collection.statistics import GcPhase, GcStatistics
 from bookgate.bookie.collection.throttle import Throttle
@@ -58,6 +58,8 @@ class EntryLogCollector:
         self._rate = rate
         self._clock = clock
         self._target_bytes = target_bytes
+        self.trimmed: frozenset[int] = frozenset()
+        """Unbounded ledgers whose first entries are deleted: the maps of logs count these still."""
         self._known = [_Known(store, LogRemoval(store, storage.exclusive, statistics)) for store in storage.stores]
 
     def settle_leftovers(self) -> None:
@@ -97,6 +99,7 @@ class EntryLogCollector:
             except StorageCorruptException as error:
                 log_event(_log, "entry_log_not_read", logging.ERROR, log=f"{log_id:x}", error=error, note="it is kept")
                 self._statistics.failed_deletions += 1
+        correct_usages(store, known.usages.values(), self.trimmed)
         self._statistics.extract_seconds += self._clock() - started
 
     def _remove_empty(self, known: _Known) -> None:

@@ -1,7 +1,8 @@
 """Garbage collection of one bookie: when it runs, its steps and their order, and requests for runs.
 
 A run, in this order: leftovers of compactions; ledgers that the metadata no longer has (`ledger_collector`); if enabled
-and due, ledgers that were moved elsewhere (`over_replicated`); entry logs without an existing ledger; one compaction if
+and due, ledgers that were moved elsewhere (`over_replicated`); entries of unbounded ledgers that a trim has deleted
+(`trimmed_ledgers`); entry logs without an existing ledger; one compaction if
 one is due. A run begins every `wait_seconds`, or when requested.
 
 Which logs are complete is recorded before which ledgers the index has: everything in a complete log is in the index
@@ -33,6 +34,7 @@ from bookgate.bookie.collection.rules import CompactionKind, CompactionSchedule,
 from bookgate.bookie.collection.statistics import GcPhase, GcStatistics
 from bookgate.bookie.collection.suspension import LedgerSuspension
 from bookgate.bookie.collection.throttle import StoppedException
+from bookgate.bookie.collection.trimmed_ledgers import TrimmedLedgerCollector
 from bookgate.bookie.disks.rules import DiskEvent, DiskEventKind
 from bookgate.bookie.storage.storage import LedgerStorage
 from bookgate.bookie.system.files import REAL_FILE_SYSTEM, FileSystem, StorageStoppedException
@@ -109,6 +111,9 @@ class GarbageCollector:
             config, storage, metadata, membership, self.statistics, self._clock, self._in_thread
         )
         self._over_replicated = OverReplicatedCollector(
+            config, storage, metadata, membership, self.statistics, self._clock, self._in_thread
+        )
+        self._trimmed = TrimmedLedgerCollector(
             config, storage, metadata, membership, self.statistics, self._clock, self._in_thread
         )
         self.logs = EntryLogCollector(
@@ -297,6 +302,8 @@ class GarbageCollector:
             else:
                 await self._ledgers.collect(forced=trigger.ledgers)
                 await self._over_replicated.collect_if_due()
+                await self._trimmed.collect(forced=trigger.ledgers)
+                self.logs.trimmed = self._trimmed.trimmed
             statistics.ledger_seconds += self._clock() - started
             await self._in_thread(self.logs.collect)
             kind = self._schedule.due(self._clock(), trigger)

@@ -11,15 +11,19 @@ Source: docs/protocol/storage.md#ledgers-map, docs/protocol/storage.md#garbage-c
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Iterable, Mapping
+from itertools import islice
 
 from bookgate.bookie.collection.rules import EntryLogUsage
 from bookgate.bookie.collection.throttle import Throttle
 from bookgate.bookie.entry_logs import format as fmt
 from bookgate.bookie.storage.ledger_store import LedgerStore
+from bookgate.bookie.system.files import StorageCorruptException
 from bookgate.ledger.ledger_id import LedgerId
 
 RECORD_LENGTH_SIZE = 4
+_FEW = 64
+"""Entries of a ledger that are worth looking at one by one."""
 
 
 def extract_usage(store: LedgerStore, log_id: int, existing: Container[int], throttle: Throttle) -> EntryLogUsage:
@@ -40,6 +44,47 @@ def extract_usage(store: LedgerStore, log_id: int, existing: Container[int], thr
             live[record.ledger_id] = live.get(record.ledger_id, 0) + size
     total = max(0, store.logs.size(log_id) - fmt.HEADER_SIZE)
     return EntryLogUsage(log_id, total, live, has_map=False)
+
+
+def correct_usages(store: LedgerStore, usages: Iterable[EntryLogUsage], trimmed: Container[int]) -> None:
+    """Corrects what is known of complete logs for ledgers of which the index has lost the first entries.
+
+    A log to which nothing of such a ledger points any more has none of it. A ledger with only a few entries left, since
+    this bookie is in none of its later fragments, counts with exactly these. Otherwise the map's figure stays, which is
+    too high for the one log in which the remaining entries begin. Raises OSError.
+    """
+    held: dict[int, tuple[set[int], Mapping[int, int] | None]] = {}
+    for usage in usages:
+        live: dict[int, int] = {}
+        for number in usage.ledgers:
+            if number not in trimmed:
+                continue
+            if number not in held:
+                held[number] = store.index.log_ids(LedgerId.of_number(number)), _few_bytes(store, number)
+            log_ids, few = held[number]
+            if usage.log_id not in log_ids:
+                live[number] = 0
+            elif few is not None:
+                live[number] = few.get(usage.log_id, 0)
+        if live:
+            usage.correct(live)
+
+
+def _few_bytes(store: LedgerStore, number: int) -> Mapping[int, int] | None:
+    """Bytes by log of a ledger with at most `_FEW` entries; None for one with more."""
+    ledger_id = LedgerId.of_number(number)
+    entry_ids = list(islice(store.index.entry_ids(ledger_id), _FEW + 1))
+    if len(entry_ids) > _FEW:
+        return None
+    found: dict[int, int] = {}
+    for entry_id in entry_ids:
+        location = store.index.location(ledger_id, entry_id)
+        try:
+            size = len(store.logs.read(location, number, entry_id)) + RECORD_LENGTH_SIZE
+        except StorageCorruptException:
+            return None
+        found[location >> 32] = found.get(location >> 32, 0) + size
+    return found
 
 
 def is_live(store: LedgerStore, number: int, entry_id: int, location: int) -> bool:

@@ -121,6 +121,13 @@ class EntryLogUsage:
         self._bytes = array("q", (self._bytes[index] for index in kept))
         self.remaining = sum(self._bytes)
 
+    def correct(self, live: Mapping[int, int]) -> None:
+        """Sets the bytes of these ledgers; without any the ledger is dropped."""
+        corrected = {number: live.get(number, size) for number, size in self.bytes_by_ledger.items()}
+        kept = {number: size for number, size in corrected.items() if size > 0}
+        self._ledgers, self._bytes = id_array(kept), array("q", kept.values())
+        self.remaining = sum(self._bytes)
+
     @property
     def is_empty(self) -> bool:
         return not self._ledgers

@@ -37,6 +37,7 @@ class GcStatistics:
     active_ledgers: int = 0
     deleted_ledgers: int = 0
     over_replicated_ledgers: int = 0
+    trimmed_ledgers: int = 0
     """Ledgers deleted because no fragment names this bookie any more."""
     kept_candidates: int = 0
     """Ledgers missing in a listing that were kept, because their metadata exists or could not be read."""
@@ -90,6 +91,9 @@ class GcCollector(Collector):
         yield _counter("DELETED_LEDGER_TOTAL", "ledgers collected", s.deleted_ledgers)
         yield _counter(
             "OVER_REPLICATED_LEDGERS", "ledgers deleted that were moved elsewhere", s.over_replicated_ledgers
+        )
+        yield counter(
+            _PREFIX + "TRIMMED_LEDGERS", "unbounded ledgers whose first entries were deleted", s.trimmed_ledgers
         )
         yield counter(
             _PREFIX + "KEPT_CANDIDATES", "ledgers missing in a listing that were not collected", s.kept_candidates

@@ -369,6 +369,20 @@ class LedgerCache:
         else:
             self._sync_files()
 
+    def delete_below(self, ledger_id: LedgerId, entry_id: int) -> None:
+        """Deletes the entries below an id, but never the ledger's last one, of which the seal tells. Durable after
+        `sync`.
+        """
+        fd = self._open(ledger_id, os.O_RDWR)
+        if fd is None:
+            return
+        self._unsynced.append(fd)
+        end = min(entry_id, self._last_entry_id(fd))
+        if end <= 0:
+            return
+        self._files.clear(fd, file_format.slot_offset(0), file_format.slot_offset(end))
+        self._forget_ledgers({ledger_id.number})
+
     def _write_header(
         self, fd: int, number: int, header: IndexHeader | None, first_deleted: int | None
     ) -> _Content | None:

@@ -3,7 +3,8 @@
 Implemented by index files (`file_index`, the default) and by RocksDB. Ids are `LedgerId`s, or numbers, so that (scope,
 id) is never confused with (0, id) (D1). Ledgers of scope 0, of which there may be many, are listed separately.
 
-`update`, `delete` and `read_back` belong to the holder of the checkpoint lock; any thread may call the others.
+`update`, `delete`, `delete_below` and `read_back` belong to the holder of the checkpoint lock; any thread may call the
+others.
 """
 
 from __future__ import annotations
@@ -47,6 +48,9 @@ class LedgerIndex(Protocol):
 
         A location 0 deletes its entry, and the caller deletes all above it as well.
         """
+
+    def delete_below(self, ledger_id: LedgerId, entry_id: int) -> None:
+        """Deletes the entries below an id, but never the ledger's last one. Durable after `sync`."""
 
     def sync(self) -> None:
         """Makes all updates and deletions durable."""

@@ -131,6 +131,12 @@ class RocksDbIndex:
         if rows is not None:
             rows.delete(ledger_id.number)
 
+    def delete_below(self, ledger_id: LedgerId, entry_id: int) -> None:
+        """Removes the locations below an entry, but never the ledger's last one. Durable after `sync`."""
+        rows = self._rows(ledger_id)
+        if rows is not None:
+            rows.delete_below(ledger_id.number, entry_id)
+
     def sync(self) -> None:
         """Makes all updates durable, in each pair locations first."""
         for rows in self._all():

@@ -289,6 +289,12 @@ class RocksDbRows:
         self._new_ledgers.put(key, row.SerializeToString())
         self._new_ledgers.delete(key + _REBUILT_SUFFIX)
 
+    def delete_below(self, number: int, entry_id: int) -> None:
+        """Removes the locations below an entry, but never the ledger's last one. Durable after `sync`."""
+        key, end = self._key(number), min(entry_id, self._last_entry_id(number))
+        if end > 0:
+            self._new_locations.delete_range(key + _entry_id.pack(0), key + _entry_id.pack(end))
+
     def delete(self, number: int) -> None:
         """Removes a ledger and its locations; unknown ones are ignored. Durable after `sync`."""
         key = self._key(number)

@@ -39,7 +39,7 @@ from bookgate.bookie.storage.checkpoint import Checkpointer, Flusher, SpaceToler
 from bookgate.bookie.storage.closed_before import closed_before
 from bookgate.bookie.storage.fails_once import FailsOnce
 from bookgate.bookie.storage.ledger_descriptor import LedgerDescriptor
-from bookgate.bookie.storage.ledger_store import LedgerStore
+from bookgate.bookie.storage.ledger_store import LedgerStore, store_of
 from bookgate.bookie.storage.ledger_table import LedgerTable
 from bookgate.bookie.storage.limbo import Limbo
 from bookgate.bookie.storage.open_stores import open_stores
@@ -409,6 +409,21 @@ class LedgerStorage:
                 self.ledgers.deleted()
         self._owner_events.ledgers_deleted(gone)
         return gone
+
+    def delete_below(self, number: int, entry_id: int) -> bool:
+        """Blocking: durably deletes the entries of a ledger below an id from the index, but not the last one held;
+        garbage collection later removes their bytes in entry logs. What is not flushed yet stays for the next time.
+
+        Returns whether there was one. Raises OSError, StorageStoppedException.
+        """
+        index = store_of(self.stores, number).index
+        ledger_id = LedgerId.of_number(number)
+        if next(index.entry_ids(ledger_id), entry_id) >= entry_id:
+            return False
+        with self.exclusive():
+            index.delete_below(ledger_id, entry_id)
+            index.sync()
+        return True
 
     def _delete(self, number: int, unwritten: bool) -> bool:
         def discard(ledger: LedgerDescriptor | None) -> bool:

@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from bookgate.bookie.system.holes import punch_hole
+
 _syncfs = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
 _fadvise = getattr(os, "posix_fadvise", None)
 
@@ -106,6 +108,15 @@ class FileSystem:
         """Sets the file's length, with zeros (a hole) where it grows."""
         try:
             os.ftruncate(fd, size)
+        except OSError as error:
+            raise _named(error, fd) from None
+
+    def clear(self, fd: int, start: int, end: int) -> None:
+        """Makes these bytes zeros, and gives their space back where the file system can (a hole)."""
+        try:
+            if not punch_hole(fd, start, end - start):
+                for offset in range(start, end, _ZEROS):
+                    os.pwrite(fd, bytes(min(_ZEROS, end - offset)), offset)
         except OSError as error:
             raise _named(error, fd) from None
 
@@ -232,6 +243,10 @@ class FileSystem:
     def rename(self, path: Path, target: Path) -> None:
         """Gives a file another name on the same file system, replacing what has that name."""
         path.rename(target)
+
+
+_ZEROS = 1 << 20
+"""Zeros written at once."""
 
 
 def _named(error: OSError, fd: int) -> OSError:

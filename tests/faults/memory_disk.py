@@ -253,6 +253,11 @@ class MemoryDisk(FileSystem):
             opened = self._writable(fd)
             self._change("truncate", opened.inode, opened.path, size, None)
 
+    def clear(self, fd: int, start: int, end: int) -> None:
+        for first, last in list(self.data_extents(fd, start)):
+            if first < end:
+                self.pwrite(fd, bytes(min(last, end) - first), first)
+
     def size(self, fd: int) -> int:
         with self._lock:
             self._need_power()

@@ -216,6 +216,10 @@ class ProcessFiles(FileSystem):
         self._pass()
         self._media.truncate(fd, size)
 
+    def clear(self, fd: int, start: int, end: int) -> None:
+        self._pass()
+        self._media.clear(fd, start, end)
+
     def size(self, fd: int) -> int:
         return self._media.size(fd)
 

@@ -13,7 +13,9 @@ from typing import Any
 
 import pytest
 
+import bookgate
 from bookgate.bookie.server import BookieServer
+from bookgate.ledger.errors import LedgerTrimmedException
 from bookgate.thinclient.blocking.client import BookKeeper
 from tests.integration.bookie.in_process import running_bookie, until
 
@@ -166,3 +168,33 @@ async def refused(request: Callable[[], Awaitable[object]], status: int) -> None
     with pytest.raises(urllib.error.HTTPError) as error:
         await request()
     assert error.value.code == status
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("kind", ["sorted", "db"])
+async def test_the_space_of_trimmed_entries_comes_back(tmp_path: Path, kind: str) -> None:
+    """A reader that began before is told where to go on, and everything above is there."""
+    settings = {"storage_type": kind, "entry_log_max_mb": 1, "flush_interval_seconds": 0.05}
+    async with (
+        running_bookie(tmp_path, **settings, compaction_rate_entries_per_second=0) as bookie,
+        await bookgate.BookKeeper.connect(f"grpc://{bookie.addresses['gateway']}") as client,
+    ):
+        writer = await client.create_unbounded_ledger(bookgate.LedgerOptions(1), max_fragment_entries=ENTRIES)
+        last = await writer.append_all([PAYLOAD] * (6 * ENTRIES + 1))
+        reader = await client.open_ledger(writer.ledger_id)
+        await until(lambda: log_bytes(tmp_path) > 6 * ENTRIES * len(PAYLOAD))
+        await run_forced(bookie)
+        full = log_bytes(tmp_path)
+        first = await writer.trim(5 * ENTRIES)
+        assert first == 5 * ENTRIES
+        await run_forced(bookie)
+        assert bookie.garbage_collector.statistics.trimmed_ledgers == 1
+        await until(lambda: log_bytes(tmp_path) < full / 2)
+        with pytest.raises(LedgerTrimmedException) as trimmed:
+            [entry async for entry in reader.read(0, ENTRIES)]
+        assert trimmed.value.first_available == first
+        await writer.release()
+        again = await client.open_ledger(writer.ledger_id)
+        found = [entry.entry_id async for entry in again.read(first, again.last_add_confirmed)]
+        assert found == list(range(first, last + 1))
+        assert "bookie_gc_TRIMMED_LEDGERS" in await asyncio.to_thread(text, bookie, "/metrics")
