@@ -21,8 +21,9 @@ from bookgate.ledger.stream_entry import StreamRecord
 from bookgate.ledger.streams import DEFAULT_SCOPE, Retention
 from bookgate.thinclient.streams.cursor import Cursor
 from bookgate.thinclient.streams.directory import Streams, open_stream
+from bookgate.thinclient.streams.places import Start
 from bookgate.thinclient.streams.reader import StreamReader
-from bookgate.thinclient.streams.stream import CursorState, Start, Stream, StreamState
+from bookgate.thinclient.streams.stream import CursorState, Stream, StreamState
 from bookgate.thinclient.streams.writer import StreamWriter
 
 __all__ = [

@@ -43,7 +43,8 @@ from bookgate.thinclient.core.tailing import LastConfirmedAndEntry
 from bookgate.thinclient.handles.appending import Payload
 from bookgate.thinclient.handles.ledger_options import LedgerOptions, takes_ledger_options
 from bookgate.thinclient.metrics import ClientMetrics
-from bookgate.thinclient.streams.stream import From, Start, StreamState
+from bookgate.thinclient.streams.places import From, Start
+from bookgate.thinclient.streams.stream import StreamState
 
 
 class WriteHandle(WriteHandleFacade):

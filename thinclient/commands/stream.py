@@ -55,10 +55,10 @@ from bookgate.thinclient.commands.stream_options import (
     StreamName,
     in_directory,
     retention_of,
-    start_of,
 )
 from bookgate.thinclient.handles.ledger_options import ledger_options
 from bookgate.thinclient.streams.directory import Streams
+from bookgate.thinclient.streams.places import place_of
 from bookgate.thinclient.streams.stream import CursorState, Stream, StreamState
 
 stream_app = new_group("Streams: logs of records by name, their writers, cursors and retention.")
@@ -184,7 +184,7 @@ def tail(
     \b
     Example: bookgate stream tail orders --from 2026-01-31T12:00:00Z
     """
-    form, start = form_of(entry_format, as_json), start_of(begin)
+    form, start = form_of(entry_format, as_json), place_of(begin)
 
     async def work(streams: Streams) -> None:
         opened = await streams.open(stream, password.encode())
@@ -272,7 +272,7 @@ def trim(
     \b
     Example: bookgate stream trim orders --before 2026-01-31T12:00:00Z --yes
     """
-    start = None if before is None else start_of(before)
+    start = None if before is None else place_of(before)
     if before is not None:
         confirm(f"Delete the records of stream {stream} before {before}", yes)
 
@@ -338,7 +338,7 @@ def cursor(
     """
     if reset is not None and delete:
         fail("--reset and --delete don't go together", WRONG_USAGE)
-    start = None if reset is None else start_of(reset)
+    start = None if reset is None else place_of(reset)
     if delete:
         confirm(f"Delete cursor {name} of stream {stream}", yes)
 

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from datetime import datetime
 from typing import Annotated, TypeVar
 
 import typer
 
-from bookgate.ledger.errors import IncorrectParameterException
-from bookgate.ledger.payload_codec import RecordPosition
 from bookgate.ledger.streams import DEFAULT_SCOPE, Retention
 from bookgate.thinclient.client import BookKeeper
 from bookgate.thinclient.commands.client_options import with_client
 from bookgate.thinclient.commands.ledger_naming import parse_scope
 from bookgate.thinclient.streams.directory import Streams
-from bookgate.thinclient.streams.stream import From, Start
 
 T = TypeVar("T")
 
@@ -40,25 +36,6 @@ Begin = Annotated[
         help="earliest, latest, an entry's id, ENTRY:RECORD, or a time as 2026-01-31T12:00:00Z.",
     ),
 ]
-
-
-def start_of(text: str) -> From:
-    """Where somebody wants to begin. Raises IncorrectParameterException, which says what to type."""
-    if text in ("earliest", "latest"):
-        return Start[text.upper()]
-    entry, _, record = text.partition(":")
-    if entry.isdecimal() and (record.isdecimal() or text == entry):
-        return RecordPosition(int(entry), int(record or 0))
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
-        found = None
-    if found is None or found.tzinfo is None:
-        raise IncorrectParameterException(
-            f"--from {text!r}: give earliest, latest, an entry's id, ENTRY:RECORD, or a time with its zone, "
-            "such as 2026-01-31T12:00:00Z"
-        )
-    return found
 
 
 def in_directory(

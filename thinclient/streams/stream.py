@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from enum import Enum, auto
 
 from bookgate.ledger.errors import (
     IllegalOpException,
@@ -43,21 +42,10 @@ from bookgate.thinclient.streams.lookups import (
     length_before,
     snapshot_of,
 )
+from bookgate.thinclient.streams.places import From, Start
 from bookgate.thinclient.streams.reader import StreamReader
 from bookgate.thinclient.streams.retention_timer import RetentionTimer
 from bookgate.thinclient.streams.writer import StreamWriter, begin_term
-
-
-class Start(Enum):
-    """Where a reader begins."""
-
-    EARLIEST = auto()
-    """At the first record that no retention has deleted."""
-    LATEST = auto()
-    """After the last record that is confirmed."""
-
-
-From = Start | RecordPosition | datetime
 
 
 @dataclass(frozen=True, slots=True)

@@ -138,8 +138,9 @@ def parse_options(raw: Mapping[str, str], environment: Mapping[str, str] | None 
     """Checks the options of one read. Raises OptionError."""
     given = {name.lower(): value for name, value in raw.items()}
     _refuse_unknown(given)
+    gateways, client_settings = connection_options(given, environment)
     options = Options(
-        gateways=_gateways(given, os.environ if environment is None else environment),
+        gateways=gateways,
         table=_choice(given, "table", Table, Table.ENTRIES, hidden=[each for each in Table if each.is_for_jobs]),
         ledger_ids=parsed(given, "ledgerIds", values.ledger_ids, None),
         ledger_range=parsed(given, "ledgerRange", values.ledger_range, None),
@@ -166,10 +167,17 @@ def parse_options(raw: Mapping[str, str], environment: Mapping[str, str] | None 
         include_uncommitted=parsed(given, "includeUncommitted", values.boolean, False),
         max_entries_per_trigger=parsed(given, "maxEntriesPerTrigger", values.positive, None),
         max_bytes_per_trigger=parsed(given, "maxBytesPerTrigger", values.size, None),
-        client_settings=_client_settings(given),
+        client_settings=client_settings,
     )
     _refuse_contradictions(options, given)
     return options
+
+
+def connection_options(
+    given: Mapping[str, str], environment: Mapping[str, str] | None = None
+) -> tuple[str, ClientSettings]:
+    """The gateways and the client's settings; names of options in lower case. Raises OptionError."""
+    return _gateways(given, os.environ if environment is None else environment), _client_settings(given)
 
 
 NAMES = (

@@ -1,0 +1,110 @@
+"""Streams of records through real Spark: batch reads between places, and streaming reads with stable offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from bookgate.blocking import BookKeeper, Stream, Streams
+from bookgate.bookie.standalone.cluster import StandaloneCluster
+from tests.spark.sessions import started
+
+pytestmark = pytest.mark.timeout(400)
+
+DEADLINE_SECONDS = 300
+SCOPE = 4711
+
+
+@pytest.fixture
+def stream(client: BookKeeper, request: pytest.FixtureRequest) -> Iterator[Stream]:
+    """Three writers of 40 records each, several records an entry."""
+    streams = Streams(client, scope_id=SCOPE)
+    made = streams.open_or_create(request.node.name, b"planted-secret")
+    for term in range(3):
+        with made.writer(batch_bytes=60) as writer:
+            writer.append_all(b"record %d" % (40 * term + number) for number in range(40))
+    yield made
+    streams.delete(made.name)
+
+
+ALL = [f"record {number}" for number in range(120)]
+
+
+class Reads:
+    def __init__(self, spark: SparkSession, gateways: str, name: str) -> None:
+        self.spark = spark
+        self.options = {"gateways": gateways, "stream": name, "scopeId": str(SCOPE), "password": "planted-secret"}
+
+    def batch(self, **options: Any) -> DataFrame:
+        return self.spark.read.format("bookkeeper").options(**self.options, **options).load()
+
+    def texts(self, **options: Any) -> list[str]:
+        rows = self.batch(**options).orderBy("entry_id", "record").collect()
+        return [bytes(row.payload).decode() for row in rows]
+
+
+@pytest.fixture
+def reads(spark: SparkSession, cluster: StandaloneCluster, stream: Stream) -> Reads:
+    return Reads(spark, cluster.gateway_uri, stream.name)
+
+
+def test_a_batch_read_between_places(reads: Reads, stream: Stream) -> None:
+    assert reads.texts(maxEntriesPerPartition="3") == ALL
+    with stream.reader(follow=False) as reader:
+        records = list(reader.records())
+    middle = records[50]
+    assert reads.texts(startingOffsets=f"{middle.entry_id}:{middle.number}") == ALL[50:]
+    assert reads.texts(endingOffsets=str(middle.entry_id)) == [
+        record.payload.decode() for record in records if record.entry_id < middle.entry_id
+    ]
+    since = datetime.fromtimestamp(middle.append_time_ms / 1000, UTC)
+    expected = [each.payload.decode() for each in records if each.append_time_ms >= middle.append_time_ms]
+    assert reads.texts(startingOffsets=since.isoformat()) == expected
+    row = reads.batch().orderBy("entry_id", "record").first()
+    assert row is not None
+    assert row.append_time.timestamp() * 1000 == pytest.approx(records[0].append_time_ms)
+
+
+def test_a_streaming_read_goes_on_where_it_was(reads: Reads, stream: Stream, tmp_path: Path) -> None:
+    """Two queries with one checkpoint; each record once, in batches of a few entries."""
+    found: list[tuple[int, str]] = []
+
+    def take(frame: DataFrame, batch: int) -> None:
+        found[:] = [each for each in found if each[0] != batch]
+        rows = frame.orderBy("entry_id", "record").collect()
+        found.extend((batch, bytes(row.payload).decode()) for row in rows)
+
+    def run() -> None:
+        source = reads.spark.readStream.format("bookkeeper").options(**reads.options, maxEntriesPerTrigger="7").load()
+        writer = source.writeStream.foreachBatch(take).option("checkpointLocation", str(tmp_path / "checkpoint"))
+        query = started(writer.trigger(availableNow=True))
+        assert query.awaitTermination(DEADLINE_SECONDS)
+
+    run()
+    assert [text for _, text in found] == ALL
+    assert len({batch for batch, _ in found}) > 3
+    with stream.writer() as writer:
+        writer.append_all([b"later 1", b"later 2"])
+    run()
+    assert [text for _, text in found] == [*ALL, "later 1", "later 2"]
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"startingOffsets": "yesterday"}, "no place in a stream"),
+        ({"startingOfsets": "latest"}, "did you mean startingOffsets"),
+        ({"endingOffsets": "5:1"}, "between entries"),
+        ({"stream": "nobody's"}, "there is no stream"),
+        ({"password": "wrong"}, "password"),
+    ],
+)
+def test_what_can_not_be_read_is_told(reads: Reads, options: dict[str, str], told: str) -> None:
+    with pytest.raises(PySparkException, match=told):
+        reads.spark.read.format("bookkeeper").options(**{**reads.options, **options}).load().count()

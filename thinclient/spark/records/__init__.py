@@ -1,0 +1,1 @@
+"""Streams as tables of records: `option("stream", name)`."""

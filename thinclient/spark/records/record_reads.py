@@ -1,0 +1,225 @@
+"""Reads the records of a stream: as a batch between two places, or as they come.
+
+An offset is the ledger and the entry from which on nothing was read, so a batch is a range of entries, which is the
+same whenever it is read. A batch that begins in the middle of an entry leaves the records before out.
+
+The driver finds the places and the last confirmed entry. A task may ask bookies that have not heard of it yet: it
+waits, and never takes for missing what the driver knows to be there.
+
+Source: docs/spark.md#streams-of-records; PySpark's `sql/datasource.py`. Not its job: writing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+
+from bookgate.ledger.errors import IllegalOpException, ReadException
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.payload_codec import RecordPosition
+from bookgate.ledger.stream_entry import StreamRecord, records_of_entry
+from bookgate.thinclient.spark.options.read_options import OptionError
+from bookgate.thinclient.spark.plain_errors import plain_errors
+from bookgate.thinclient.spark.records.record_options import RecordOptions
+from bookgate.thinclient.spark.worker_client import clients
+from bookgate.thinclient.streams.places import Start
+
+if TYPE_CHECKING:
+    from bookgate.thinclient.blocking.client import BookKeeper, Stream
+
+RECORDS_SCHEMA = pa.schema(
+    [
+        pa.field("entry_id", pa.int64(), nullable=False),
+        pa.field("record", pa.int32(), nullable=False),
+        pa.field("append_time", pa.timestamp("us", tz="UTC"), nullable=False),
+        pa.field("payload", pa.binary(), nullable=False),
+    ]
+)
+_BATCH_RECORDS = 16 * 1024
+_BATCH_BYTES = 16 * 1024 * 1024
+_PAUSE_SECONDS = 0.1
+
+
+class EntriesOfStream(InputPartition):
+    """A range of entries, which one task reads."""
+
+    def __init__(self, ledger: str, first: RecordPosition, end: int) -> None:
+        """`ledger`: the qualified name; `end`: the entry behind the last."""
+        super().__init__((ledger, tuple(first), end))
+        self.ledger = ledger
+        self.first = first
+        self.end = end
+
+
+def _opened(client: BookKeeper, options: RecordOptions) -> Stream:
+    from bookgate.thinclient.blocking.client import Streams
+
+    return Streams(client, scope_id=options.scope_id).open(options.stream, options.password)
+
+
+def _tasks(stream: Stream, first: RecordPosition, end: int, most: int) -> list[InputPartition]:
+    ledger = stream.ledger_id.qualified_name
+    tasks: list[InputPartition] = []
+    start = first
+    while start.entry_id < end:
+        stop = min(end, start.entry_id + most)
+        tasks.append(EntriesOfStream(ledger, start, stop))
+        start = RecordPosition(stop, 0)
+    return tasks
+
+
+def _end_of(stream: Stream, options: RecordOptions) -> int:
+    """The entry behind the last one to read."""
+    latest = stream.position_of(Start.LATEST).entry_id
+    if options.end is Start.LATEST:
+        return latest
+    end = stream.position_of(options.end)
+    if end.number:
+        raise OptionError("option endingOffsets names a record; a read ends between entries: give an entry or a time")
+    return min(end.entry_id, latest)
+
+
+def _read(options: RecordOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    if not isinstance(partition, EntriesOfStream):
+        return
+    last = partition.end - 1
+    with (
+        clients.use(options.gateways, options.client_settings) as client,
+        client.open_ledger(LedgerId.parse(partition.ledger), options.password) as handle,
+    ):
+        deadline = time.monotonic() + client.config.tail_failure_timeout_seconds
+        while handle.last_add_confirmed < last and handle.read_last_confirmed() < last:
+            if time.monotonic() > deadline:
+                raise ReadException(
+                    f"the bookies of stream {options.stream!r} confirm entry {handle.last_add_confirmed} only, and the "
+                    f"driver has seen entry {last}: try again"
+                )
+            time.sleep(_PAUSE_SECONDS)
+        records: list[StreamRecord] = []
+        size = 0
+        for entry in handle.read(partition.first.entry_id, last):
+            skipped = partition.first.number if entry.entry_id == partition.first.entry_id else 0
+            records += records_of_entry(entry.entry_id, entry.payload, skipped)
+            size += len(entry.payload)
+            if len(records) >= _BATCH_RECORDS or size >= _BATCH_BYTES:
+                yield _batch(records)
+                records, size = [], 0
+        if records:
+            yield _batch(records)
+
+
+def _batch(records: Sequence[StreamRecord]) -> pa.RecordBatch:
+    entry_ids, numbers, payloads, times = zip(*records, strict=True)
+    columns = [
+        pa.array(entry_ids, pa.int64()),
+        pa.array(numbers, pa.int32()),
+        pa.array([each * 1000 for each in times], pa.int64()).cast(pa.timestamp("us", tz="UTC")),
+        pa.array(payloads, pa.binary()),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=RECORDS_SCHEMA)
+
+
+class RecordsReader(DataSourceReader):
+    """One row per record, between two places."""
+
+    def __init__(self, options: RecordOptions) -> None:
+        self._options = options
+
+    @plain_errors
+    def partitions(self) -> list[InputPartition]:
+        """The tasks."""
+        options = self._options
+        with clients.use(options.gateways, options.client_settings) as client:
+            stream = _opened(client, options)
+            end = _end_of(stream, options)
+            return _tasks(stream, stream.position_of(options.start), end, options.max_entries_per_partition)
+
+    @plain_errors
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The records of a task. Runs in the task."""
+        yield from _read(self._options, partition)
+
+
+class RecordsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """One row per record, as records are confirmed. An offset is {"ledger": …, "entry": …, "record": …}."""
+
+    def __init__(self, options: RecordOptions) -> None:
+        self._options = options
+        self._target: int | None = None
+        self._latest: int | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Tasks need the options only."""
+        return {"_options": self._options}
+
+    @plain_errors
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Where a query without a checkpoint begins."""
+        with clients.use(self._options.gateways, self._options.client_settings) as client:
+            stream = _opened(client, self._options)
+            entry_id, number = stream.position_of(self._options.start)
+        return {"ledger": stream.ledger_id.qualified_name, "entry": entry_id, "record": number}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """`maxEntriesPerTrigger`, of entries."""
+        most = self._options.max_entries_per_trigger
+        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+
+    @plain_errors
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """The end of the query: what is confirmed now."""
+        self._target = self._look(None)
+
+    @plain_errors
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """The end of the next batch; `start` when there is nothing to read."""
+        end = self._latest = self._look(start) if self._target is None else self._target
+        if isinstance(limit, ReadMaxRows):
+            end = min(end, start["entry"] + limit.max_rows)
+        elif not isinstance(limit, ReadAllAvailable):
+            raise OptionError(f"a stream knows no limit such as {limit!r}: set maxEntriesPerTrigger")
+        return {**start, "entry": end, "record": 0} if end > start["entry"] else start
+
+    @plain_errors
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        """For the query's progress: where the stream ends now."""
+        return None if self._latest is None else {"entry": self._latest, "record": 0}
+
+    @plain_errors
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """The tasks between two offsets; after a restart this may be a batch begun before it."""
+        first = RecordPosition(start["entry"], start["record"])
+        with clients.use(self._options.gateways, self._options.client_settings) as client:
+            stream = _same(_opened(client, self._options), start)
+            return _tasks(stream, first, end["entry"], self._options.max_entries_per_partition)
+
+    @plain_errors
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The records of a task. Runs in the task."""
+        yield from _read(self._options, partition)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing to free: the checkpoint is the query's cursor."""
+
+    def stop(self) -> None:
+        """Nothing to end: the process's client is kept for the next query."""
+
+    def _look(self, start: dict[str, Any] | None) -> int:
+        """The entry behind the last confirmed one."""
+        with clients.use(self._options.gateways, self._options.client_settings) as client:
+            stream = _opened(client, self._options)
+            return (stream if start is None else _same(stream, start)).position_of(Start.LATEST).entry_id
+
+
+def _same(stream: Stream, offset: dict[str, Any]) -> Stream:
+    """The stream, if it is the one of the offset. Raises IllegalOpException."""
+    if stream.ledger_id.qualified_name != offset["ledger"]:
+        raise IllegalOpException(
+            f"stream {stream.name!r} was deleted and created again since the query began: give it a new checkpoint"
+        )
+    return stream
