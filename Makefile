@@ -9,7 +9,7 @@ TEST_WORKERS ?= 4
 # Tests start a thousand processes: without compiled files each would compile three hundred modules first.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run test docs release-check lock test-dependencies test-stress test-crash test-recovery test-spark test-deploy chaos simulate explore mutations fuzz lint format protos blocking reference bench env env-dev java prometheus chromium clean
+.PHONY: help run test docs release-check lock test-dependencies test-stress test-crash test-recovery test-streams test-spark test-deploy chaos simulate explore mutations fuzz lint format protos blocking reference bench env env-dev java prometheus chromium clean
 
 help: ## show the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -32,6 +32,9 @@ test-crash: env-dev java ## a bookie killed 500 times under load, and 40 arbitra
 
 test-recovery: env-dev java ## clusters that heal themselves at full length: bookies lost in turn, repairs beside writers, 10,000 ledgers (about an hour)
 	BOOKGATE_RECOVERY=1 $(BIN)/python -m pytest tests/integration/bookie/replication tests/simulation/test_recovery_cases.py -k "healing or recovery_cases" $(PYTEST_ARGS)
+
+test-streams: env-dev java ## three clients that fight for one stream under kill -9 of clients and bookies for ten minutes
+	BOOKGATE_STREAM_SECONDS=$${BOOKGATE_STREAM_SECONDS:-600} $(BIN)/python -m pytest tests/integration/thinclient/test_stream_fights.py -s $(PYTEST_ARGS)
 
 chaos: env-dev java ## real processes under kills, stops, cuts and full disks, every history checked (MINUTES=5 CHAOS_SEED=any)
 	$(BIN)/python -m tests.chaos --minutes $${MINUTES:-5} --seed $${CHAOS_SEED:-0}

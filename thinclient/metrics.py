@@ -76,6 +76,7 @@ _COUNTED_ELSEWHERE = {
 
 _GAUGES = {
     "NUM_PENDING_ADD": "appends not yet acknowledged",
+    "STREAM_CURSOR_LAG_SECONDS": "age of the oldest record that a cursor of a stream written here has not committed",
     "per_channel_bookie_client_ACTIVE_TLS_CHANNEL_COUNTER": "connections to bookies over TLS",
     "per_channel_bookie_client_ACTIVE_NON_TLS_CHANNEL_COUNTER": "connections to bookies in clear",
 }
@@ -89,6 +90,9 @@ class ClientMetrics:
         self.counters = dict.fromkeys(_COUNTERS, 0)
         self.gauges: dict[str, Callable[[], float]] = {}
         """Read when asked for."""
+        self.cursor_lags: dict[str, float] = {}
+        """By stream that is written here: seconds, as `STREAM_CURSOR_LAG_SECONDS` has the highest of."""
+        self.gauges["STREAM_CURSOR_LAG_SECONDS"] = lambda: max(self.cursor_lags.values(), default=0.0)
         self.spans: list[Callable[[str], AbstractContextManager[None]]] = []
         """Entered around each operation that is timed as a whole, with its name."""
         self.on_read_answer: ReadAnswer | None = None

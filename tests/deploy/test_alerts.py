@@ -142,6 +142,10 @@ ILL: dict[str, tuple[Series, str]] = {
         {'bookkeeper_client_ADD_ENTRY_count{job="client", instance="c:1", success="false"}': "0+1x1500"},
         "6m",
     ),
+    "StreamCursorBehind": (
+        {'bookkeeper_client_STREAM_CURSOR_LAG_SECONDS{job="client", instance="c:1"}': "3500+60x1500"},
+        "25m",
+    ),
     "ClientReplacesBookies": (
         {'bookkeeper_client_NUM_ENSEMBLE_CHANGE{job="client", instance="c:1"}': "0+2x1500"},
         "15m",

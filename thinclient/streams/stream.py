@@ -7,6 +7,7 @@ Not its job: the directory (`directory`), following and batching (`reader`, `wri
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -18,6 +19,7 @@ from bookgate.ledger.errors import (
 from bookgate.ledger.ledger_id import NO_ENTRY, LedgerId
 from bookgate.ledger.metadata_store import LedgerRecord
 from bookgate.ledger.payload_codec import RecordPosition
+from bookgate.ledger.stream_entry import decode_stream_entry
 from bookgate.ledger.streams import (
     CURSORS_KEY,
     SETTINGS_KEY,
@@ -37,6 +39,7 @@ from bookgate.thinclient.handles.read_handle import ReadHandle
 from bookgate.thinclient.streams.cursor import Cursor, now_ms, read_cursor, store_cursor
 from bookgate.thinclient.streams.lookups import (
     first_since,
+    first_with_records,
     first_within,
     last_with_records,
     length_before,
@@ -171,6 +174,7 @@ class Stream:
         writer = StreamWriter(self._name, handle, appends, linger_seconds)
         timer = RetentionTimer(self._name, self.apply_retention, retention_interval_seconds)
         writer.on_close(timer.stop)
+        writer.on_close(lambda: self._bookkeeper.metrics.cursor_lags.pop(self._name, None))
         timer.start()
         return writer
 
@@ -322,6 +326,7 @@ class Stream:
         await self._refresh()
         cursors = [cursor.position for cursor in await self.cursors()]
         async with await self._open() as reader:
+            await self._measure_lag(reader, cursors)
             limits = Limits(
                 None
                 if self.retention.max_age_seconds is None
@@ -330,6 +335,16 @@ class Stream:
             )
             before = first_to_keep(self.retention, limits, cursors, await self._last_snapshot(reader))
             return await self._trim(reader, before)
+
+    async def _measure_lag(self, reader: ReadHandle, cursors: Sequence[RecordPosition]) -> None:
+        """Notes for the metrics how old the oldest record is that a cursor has not committed."""
+        lag = 0.0
+        if cursors:
+            start = max(min(cursors).entry_id, reader.first_entry_id)
+            entry = await first_with_records(reader, start, reader.last_add_confirmed)
+            if entry is not None:
+                lag = max(0.0, (now_ms() - decode_stream_entry(entry.payload).append_time_ms) / 1000)
+        self._bookkeeper.metrics.cursor_lags[self._name] = lag
 
     async def trim(self, before: RecordPosition | int) -> int:
         """Deletes the records before a position, whatever cursors stand there, as far as complete fragments reach.

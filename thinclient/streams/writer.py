@@ -58,7 +58,7 @@ class StreamWriter:
         self._last: asyncio.Future[RecordPosition] | None = None
         self._error: BaseException | None = None
         self._closed = False
-        self._at_close: list[Callable[[], None]] = []
+        self._at_close: list[Callable[[], object]] = []
         self.made_at = made_at()
         """The line of the application that opened the writer, for the warning that it was not closed."""
 
@@ -178,7 +178,7 @@ class StreamWriter:
         await self.flush()
         await self._handle.release()
 
-    def on_close(self, stop: Callable[[], None]) -> None:
+    def on_close(self, stop: Callable[[], object]) -> None:
         """`stop` is called when the writer is closed."""
         self._at_close.append(stop)
 

@@ -170,6 +170,7 @@ async def test_retention_by_size_waits_for_cursors(standalone_cluster: Standalon
         async with await stream.writer(batch_bytes=100) as writer:
             await writer.append_all(texts("second", 200))
             assert await stream.apply_retention() == 0
+            assert client.metrics.gauges["STREAM_CURSOR_LAG_SECONDS"]() > 0
             async with await stream.reader(cursor="slow") as reader:
                 await taken(reader, 200)
                 await reader.commit()
