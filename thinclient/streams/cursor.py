@@ -82,27 +82,29 @@ class Cursor:
 
     async def _write(self, moved: CommittedCursor) -> None:
         """Stores another value, by compare-and-set. Raises as `commit`."""
-        changed = dataclasses.replace(
-            self._record.metadata,
-            custom_metadata={**self._record.metadata.custom_metadata, CURSOR_KEY: moved.encoded()},
-        )
-        try:
-            self._take(await self._manager.write(self._record.ledger_id, changed, self._record.version))
-        except UnknownOutcomeException:
-            stored = await self._manager.read(self._record.ledger_id)
-            self._take(stored)
-            if self._found != moved:
-                raise
-        except MetadataVersionException:
-            # A repeated call whose first answer was lost conflicts with itself.
-            self._take(await self._manager.read(self._record.ledger_id))
-            if self._found == moved:
+        before = self._found
+        while True:
+            custom = {**self._record.metadata.custom_metadata, CURSOR_KEY: moved.encoded()}
+            changed = dataclasses.replace(self._record.metadata, custom_metadata=custom)
+            try:
+                self._take(await self._manager.write(self._record.ledger_id, changed, self._record.version))
                 return
-            entry_id, number = self.position
-            raise CursorMovedException(
-                f"another consumer has moved cursor {self.name!r} of stream {moved.stream!r} to entry {entry_id} "
-                f"record {number}: go on from there"
-            ) from None
+            except UnknownOutcomeException:
+                self._take(await self._manager.read(self._record.ledger_id))
+                if self._found != moved:
+                    raise
+            except MetadataVersionException:
+                self._take(await self._manager.read(self._record.ledger_id))
+            if self._found == moved:
+                return  # a repeated call whose first answer was lost conflicts with itself
+            if self._found != before:
+                break
+            # Only the record's bookie was replaced, or a name of somebody else's was added.
+        entry_id, number = self.position
+        raise CursorMovedException(
+            f"another consumer has moved cursor {self.name!r} of stream {moved.stream!r} to entry {entry_id} record "
+            f"{number}: go on from there"
+        ) from None
 
     def _take(self, record: LedgerRecord) -> None:
         self._record, self._found = record, CommittedCursor.of(record.metadata.custom_metadata)

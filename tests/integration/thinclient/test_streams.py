@@ -21,7 +21,7 @@ from bookgate.ledger.errors import (
     UnauthorizedAccessException,
 )
 from bookgate.ledger.payload_codec import RecordPosition
-from bookgate.ledger.streams import stream_record_id
+from bookgate.ledger.streams import cursor_record_id, stream_record_id
 from bookgate.streams import Retention, Start, Stream, StreamReader, Streams, open_stream
 from tests.integration.cluster import own_cluster, standalone_cluster
 
@@ -123,6 +123,9 @@ async def test_cursors_go_on_where_they_committed(standalone_cluster: Standalone
                 await other.commit()
         cursor = (await stream.cursors())[0]
         assert cursor.name == "billing"
+        # A repair of the record, for instance, is no move of the cursor.
+        await client.update_custom_metadata(cursor_record_id("with-cursors", "billing"), {"else": b"changed"})
+        await cursor.commit(RecordPosition(cursor.position.entry_id + 1, 0))
         with pytest.raises(IncorrectParameterException, match="reset"):
             await cursor.commit(RecordPosition(0, 0))
         await cursor.reset(RecordPosition(0, 0))

@@ -75,8 +75,8 @@ MUTATIONS = (
         "cursor-without-compare-and-set",
         "a commit that lost against another consumer's is repeated on the newer record",
         "thinclient/streams/cursor.py",
-        "            if self._found == moved:\n                return\n",
-        "            if self._found == moved:\n                return\n            return await self._write(moved)\n",
+        "            if self._found != before:\n                break\n",
+        "",
         f"{_LIVE}::test_cursors_go_on_where_they_committed",
     ),
     _planted(
