@@ -84,6 +84,12 @@ def _row(
     return Row(name, unit, median(ours), spreads[0], median(peer), spreads[1], peer_name, ratio, higher_is_better)
 
 
+def measured(row: Row) -> Row:
+    """Tells a row at once, since a run may be long or may be ended; returns it."""
+    print(f"{row.name}: {row.ours:,.6g} {row.unit}, {row.peer_name} {row.peer:,.6g}, ratio {row.ratio:.2f}", flush=True)
+    return row
+
+
 def report(name: str, rows: Sequence[Row], *, write: bool = True) -> None:
     """Prints a table and writes the JSON file."""
     table = Table("load", "unit", "ours", "peer", "", "ratio", title=name)

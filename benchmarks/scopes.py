@@ -21,7 +21,7 @@ from pathlib import Path
 import uvloop
 
 from benchmarks.gateway_setting import GatewayProcess
-from benchmarks.harness import QUICK, Row, compare, report
+from benchmarks.harness import QUICK, Row, compare, measured, report
 from benchmarks.metadata_sample import SAMPLE
 from bookgate.bookie.standalone.local_zookeeper import LocalZooKeeper
 from bookgate.gateway.stores.drivers import ensure_cluster
@@ -144,12 +144,12 @@ def rows(store: str, gateway: str, count: int, *, filled: bool) -> list[Row]:
 def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         with GatewayProcess(fill_embedded(Path(directory, "metadata.db"), _EMBEDDED)) as gateway:
-            found = rows("embedded", gateway.uri, _EMBEDDED, filled=True)
+            found = [*map(measured, rows("embedded", gateway.uri, _EMBEDDED, filled=True))]
         with LocalZooKeeper(Path(directory, "zookeeper"), heap_mib=512 if QUICK else 4096) as zookeeper:
             uri = zookeeper.metadata_uri("/scopes/ledgers")
             asyncio.run(ensure_cluster(uri))
             with GatewayProcess(uri) as gateway:
-                found += rows("ZooKeeper", gateway.uri, _ZOOKEEPER, filled=False)
+                found += map(measured, rows("ZooKeeper", gateway.uri, _ZOOKEEPER, filled=False))
     report("scopes", found, write=not QUICK)
 
 

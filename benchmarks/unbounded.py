@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from benchmarks.harness import PAIRS, QUICK, Row, figures, report
+from benchmarks.harness import PAIRS, QUICK, Row, figures, measured, report
 from benchmarks.process_cpu import cpu_microseconds
 from bookgate import BookKeeper, ClientConfig, LedgerOptions, UnboundedWriteHandle, WriteHandle
 from bookgate.bookie.standalone.cluster import StandaloneCluster
@@ -156,9 +156,9 @@ async def run() -> Sequence[Row]:
     with tempfile.TemporaryDirectory() as directory:
         async with _bench(Path(directory)) as bench:
             for size in _SIZES:
-                rows += await bench.appends(size)
-            rows.append(await bench.take_overs())
-            rows.append(await bench.openings())
+                rows += map(measured, await bench.appends(size))
+            rows.append(measured(await bench.take_overs()))
+            rows.append(measured(await bench.openings()))
     return rows
 
 
