@@ -12,14 +12,16 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import pytest
 
-from bookgate import BookKeeper
+from bookgate import BKException, BookKeeper
 from bookgate.bookie.standalone.cluster import StandaloneCluster
+from bookgate.ledger.payload_codec import RecordPosition
 from bookgate.ledger.stream_entry import StreamRecord
-from bookgate.streams import Retention, Stream, Streams
+from bookgate.streams import Retention, Streams
 from tests.integration.cluster import restart
 from tests.integration.thinclient import stream_fighter
 
@@ -59,11 +61,23 @@ class Fighters:
             self.kill(name)
 
 
-async def follow(stream: Stream, seen: list[StreamRecord]) -> None:
-    """A reader that is there all the time."""
-    async with stream.reader() as reader:
-        async for records in reader.records_batches():
-            seen += records
+async def follow(cluster: StandaloneCluster, seen: list[StreamRecord]) -> None:
+    """A reader that is there all the time; it connects again where it has lost all gateways, whose ports change."""
+    position = RecordPosition(0, 0)
+    while True:
+        try:
+            async with connected(cluster) as client:
+                stream = await Streams(client).open("fought-for")
+                async with stream.reader(position) as reader:
+                    async for records in reader.records_batches():
+                        seen += records
+                        position = reader.position
+        except (BKException, TimeoutError):
+            await asyncio.sleep(0.05)
+
+
+def connected(cluster: StandaloneCluster) -> AbstractAsyncContextManager[BookKeeper]:
+    return BookKeeper.connect(cluster.gateway_uri, stream_fighter.IMPATIENT)
 
 
 def acknowledged(log: Path) -> list[tuple[int, str]]:
@@ -78,31 +92,32 @@ async def test_what_three_clients_that_fight_have_acknowledged_is_there_once(tmp
     print(f"BOOKGATE_STREAM_SEED={SEED}")
     with StandaloneCluster(tmp_path / "cluster", bookies=4) as cluster:
         fighters = Fighters(cluster, tmp_path)
-        async with BookKeeper.connect(cluster.gateway_uri, stream_fighter.IMPATIENT) as client:
-            stream = await Streams(client).create("fought-for", retention=Retention(), max_fragment_entries=200)
-            seen: list[StreamRecord] = []
-            follower = asyncio.create_task(follow(stream, seen))
-            for name in PRODUCERS:
+        async with connected(cluster) as client:
+            await Streams(client).create("fought-for", retention=Retention(), max_fragment_entries=200)
+        seen: list[StreamRecord] = []
+        follower = asyncio.create_task(follow(cluster, seen))
+        for name in PRODUCERS:
+            fighters.start(name)
+        ends = time.monotonic() + SECONDS
+        while time.monotonic() < ends:
+            await asyncio.sleep(rng.uniform(0.5, 2.5))
+            if rng.random() < 0.6:
+                name = rng.choice(PRODUCERS)
+                fighters.kill(name)
                 fighters.start(name)
-            ends = time.monotonic() + SECONDS
-            while time.monotonic() < ends:
-                await asyncio.sleep(rng.uniform(0.5, 2.5))
-                if rng.random() < 0.6:
-                    name = rng.choice(PRODUCERS)
-                    fighters.kill(name)
-                    fighters.start(name)
-                else:
-                    bookie = rng.choice(cluster.processes)
-                    bookie.kill()
-                    await asyncio.sleep(rng.uniform(0.0, 2.0))
-                    await asyncio.to_thread(restart, bookie)
-            fighters.kill_all()
-            async with asyncio.timeout(120):
-                async with stream.writer() as writer:
-                    end, stream_term = await writer.append(b"the end"), writer.term
-                while not seen or seen[-1].payload != b"the end":
-                    assert not follower.done(), follower.result()
-                    await asyncio.sleep(0.05)
+            else:
+                bookie = rng.choice(cluster.processes)
+                bookie.kill()
+                await asyncio.sleep(rng.uniform(0.0, 2.0))
+                await asyncio.to_thread(restart, bookie)
+        fighters.kill_all()
+        async with connected(cluster) as client, asyncio.timeout(120):
+            stream = await Streams(client).open("fought-for")
+            async with stream.writer() as writer:
+                end, stream_term = await writer.append(b"the end"), writer.term
+            while not seen or seen[-1].payload != b"the end":
+                assert not follower.done(), follower.result()
+                await asyncio.sleep(0.05)
             follower.cancel()
             async with stream.reader(follow=False) as reader:
                 final = [record async for record in reader.records()]
