@@ -15,6 +15,7 @@ from bookgate.gateway.console.ledger_routes import console_ledger_routes
 from bookgate.gateway.console.paths import CONSOLE
 from bookgate.gateway.console.problems import Spaces
 from bookgate.gateway.console.rates import Chart, Rates, gauge, rate_of
+from bookgate.gateway.console.stream_routes import console_stream_routes
 from bookgate.gateway.http.access import Access
 from bookgate.gateway.http.api import MAX_INT64, WHOLE, Call, NoBody, Query, Route, get
 from bookgate.gateway.metrics import GatewayNumbers
@@ -65,6 +66,7 @@ class Console:
         return [
             *cluster_routes(self._view),
             *console_ledger_routes(self._factory),
+            *console_stream_routes(self._factory),
             ledger_export_route(self._factory.ledger_manager),
             census_route(self._census),
             auto_recovery_route(self._recovery),

@@ -15,6 +15,8 @@ from bookgate.gateway.services.caller import Caller
 from bookgate.ledger.errors import IncorrectParameterException
 from bookgate.ledger.metadata import OWNER_KEY, LedgerMetadata, LedgerState
 from bookgate.ledger.password_check import SALT_BYTES, PasswordCheck
+from bookgate.ledger.payload_codec import CODEC_KEY
+from bookgate.ledger.streams import CURSOR_KEY, CURSORS_KEY, NAME_KEY, SETTINGS_KEY, STREAM_KEY
 from bookgate.protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2 import LedgerMetadataResponse
 from bookgate.protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2 import PasswordCheck as PasswordCheckMessage
 from bookgate.protos.bookkeeper.proto.data_formats_pb2 import LedgerMetadataFormat
@@ -22,8 +24,10 @@ from bookgate.runtime.security.actions import Action
 from bookgate.runtime.security.decision import Reach
 
 _PREFIX = "bookgate."
-_CHANGED_BY_CLIENTS = frozenset(("bookgate.writer",))
-_CREATED_BY_CLIENTS = frozenset((*_CHANGED_BY_CLIENTS, "bookgate.adopted"))
+_CHANGED_BY_CLIENTS = frozenset(("bookgate.writer", SETTINGS_KEY, CURSORS_KEY, CURSOR_KEY))
+_CREATED_BY_CLIENTS = frozenset((*_CHANGED_BY_CLIENTS, "bookgate.adopted", CODEC_KEY, STREAM_KEY, NAME_KEY))
+_OF_SINKS = "bookgate.sink."
+"""Keys that begin so are those of the Spark sink, which creates and changes them."""
 
 _SALTS = secrets.token_bytes(32)
 """Secret of this process: it gives a ledger the same salt every time, so that its response is built once."""
@@ -59,7 +63,7 @@ def owned_custom_metadata(metadata: LedgerMetadata, who: Caller) -> dict[str, by
     if custom:
         # A caller that copies a ledger's metadata may leave itself in them as owner.
         named = custom.pop(OWNER_KEY, None)
-        wrong = sorted(key for key in custom if key.startswith(_PREFIX) and key not in _CREATED_BY_CLIENTS)
+        wrong = sorted(key for key in custom if _is_gateways(key, _CREATED_BY_CLIENTS))
         if wrong or named not in (None, mine):
             raise IncorrectParameterException(
                 f"custom metadata {', '.join(wrong) or OWNER_KEY}: keys that begin with {_PREFIX} are the gateway's"
@@ -69,14 +73,19 @@ def owned_custom_metadata(metadata: LedgerMetadata, who: Caller) -> dict[str, by
     return custom
 
 
+def _is_gateways(key: str, of_clients: frozenset[str]) -> bool:
+    return key.startswith(_PREFIX) and key not in of_clients and not key.startswith(_OF_SINKS)
+
+
 def to_be_written(metadata: LedgerMetadata, stored: LedgerMetadata) -> LedgerMetadata:
     """The metadata to store: with the stored password and the stored values of the gateway's keys.
 
     Raises IncorrectParameterException if the new metadata change these keys.
     """
     for key in sorted({*metadata.custom_metadata, *stored.custom_metadata}):
-        is_gateways = key.startswith(_PREFIX) and key not in _CHANGED_BY_CLIENTS
-        if is_gateways and metadata.custom_metadata.get(key) != stored.custom_metadata.get(key):
+        if _is_gateways(key, _CHANGED_BY_CLIENTS) and metadata.custom_metadata.get(key) != stored.custom_metadata.get(
+            key
+        ):
             raise IncorrectParameterException(f"custom metadata {key} is the gateway's: it can't be changed")
     return with_stored_password(metadata, stored)
 

@@ -150,6 +150,8 @@ HTTP_ACTIONS: Mapping[tuple[str, str], Action | None] = {
     ("GET", f"{_CONSOLE}/ledgers"): Action.LEDGER_LIST,
     ("GET", f"{_CONSOLE}/ledgers_export"): Action.LEDGER_LIST,
     ("GET", f"{_CONSOLE}/ledger"): Action.LEDGER_READ,
+    ("GET", f"{_CONSOLE}/streams"): Action.LEDGER_LIST,
+    ("GET", f"{_CONSOLE}/stream"): Action.LEDGER_READ,
     ("GET", f"{_CONSOLE}/ledger_counts"): Action.CLUSTER_ADMIN,
     ("GET", f"{_CONSOLE}/entries"): Action.ENTRY_READ,
     ("GET", f"{_CONSOLE}/entry"): Action.ENTRY_READ,

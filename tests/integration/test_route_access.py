@@ -15,13 +15,14 @@ import pytest_asyncio
 from cryptography.hazmat.primitives.asymmetric import ec
 from prometheus_client import CollectorRegistry
 
-from bookgate import BookKeeper
+from bookgate import BookKeeper, LedgerOptions
 from bookgate.gateway.config import GatewayConfig
 from bookgate.gateway.process.http import HttpServer
 from bookgate.gateway.stores.drivers import create_factory
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata_store import LedgerManager
 from bookgate.runtime.security.actions import HTTP_ACTIONS, Action
+from bookgate.streams import Streams
 from bookgate.thinclient.config import ClientConfig
 from tests.access_policy import policy_settings
 from tests.integration.bookie.in_process import running_bookie
@@ -57,6 +58,9 @@ OWNERS_LEDGER = {**_EVERYWHERE, "owner": _WRITERS, "scoped": set()}
 SCOPED_LEDGER = {**_EVERYWHERE, "owner": set(), "scoped": _WRITERS}
 
 API = "/api/v1"
+STREAM = "owner's stream"
+BY_NAME = {("GET", f"{API}/console/stream")}
+"""Routes that name a ledger by the name of its stream."""
 BODIES: Mapping[str, Any] = {
     f"{API}/bookie/state/readonly": {"readOnly": True},
     f"{API}/console/bookie/readonly": {"readOnly": True},
@@ -73,6 +77,7 @@ QUERIES: Mapping[tuple[str, str], Mapping[str, Any]] = {
     ("GET", f"{API}/console/bookie"): {"bookie_id": "bookie"},
     ("PUT", f"{API}/console/bookie/readonly"): {"bookie_id": "bookie"},
     ("GET", f"{API}/console/ledgers_export"): {"format": "json"},
+    ("GET", f"{API}/console/stream"): {"name": STREAM},
     ("GET", f"{API}/console/entry"): {"entry_id": 0},
     ("GET", f"{API}/console/entry_payload"): {"entry_id": 0},
     ("GET", f"{API}/console/entry_search"): {"text": "x"},
@@ -112,7 +117,7 @@ class World:
 
     def of_ledgers(self, server: str) -> Iterator[tuple[str, str, Action]]:
         """Those that name a ledger."""
-        return (each for each in self.asked(server) if each[2] in _WRITERS)
+        return (each for each in self.asked(server) if each[2] in _WRITERS and each[:2] not in BY_NAME)
 
 
 async def routes_of(url: str) -> set[tuple[str, str]]:
@@ -133,6 +138,12 @@ async def written(gateway: str, who: str, *, closed: bool = True, scope_id: int 
         return ledger.ledger_id.low
 
 
+async def make_stream(gateway: str) -> None:
+    config = ClientConfig(gateways=f"grpc://{gateway}", token=token_of("owner"), auth_provider="bookgate-token")
+    async with await BookKeeper.connect(config=config) as client:
+        await Streams(client).create(STREAM, LedgerOptions(1, 1, 1))
+
+
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World]:
     root = tmp_path_factory.mktemp("routes")
@@ -151,6 +162,7 @@ async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World
             await written(gateway, "scoped", scope_id=7),
             await written(gateway, "owner", closed=False),
         )
+        await make_stream(gateway)
         routes = {server: await routes_of(url) for server, url in urls.items()}
         try:
             yield World(urls, routes, made, factory.ledger_manager)
@@ -165,7 +177,7 @@ SERVERS = ("bookie", "gateway")
 def request(verb: str, path: str, ledger: int | None = None, scope_id: int = 0) -> dict[str, Any]:
     """All that a route needs."""
     query = dict(QUERIES.get((verb, path), {}))
-    if ledger is not None:
+    if ledger is not None and (verb, path) not in BY_NAME:
         query |= {"ledger_id": ledger, "ledger_scope_id": scope_id}
     return {"params": query, "json": BODIES.get(path, {}) if verb in ("PUT", "POST") else None}
 

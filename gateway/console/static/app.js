@@ -11,18 +11,21 @@ import { ledgerView } from "./ledger.js";
 import { ledgersView } from "./ledgers.js";
 import { ratesView } from "./rates.js";
 import { parsed } from "./routes.js";
+import { streamView, streamsView } from "./streams.js";
 
 const CLUSTER_MS = 4000;
 
 const VIEWS = [
   { name: "cluster", title: "Cluster", view: clusterView },
   { name: "ledgers", title: "Ledgers", view: ledgersView },
+  { name: "streams", title: "Streams", view: streamsView },
   { name: "rates", title: "Rates", view: ratesView },
   { name: "collection", title: "Garbage collection", view: collectionView },
   { name: "autorecovery", title: "Auto-recovery", view: autoRecoveryView },
 ];
 const HIDDEN = [
   { name: "ledger", title: "Ledger", view: ledgerView, under: "ledgers" },
+  { name: "stream", title: "Stream", view: streamView, under: "streams" },
   { name: "bookie", title: "Bookie", view: bookieView, under: "cluster" },
 ];
 

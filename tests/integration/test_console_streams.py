@@ -1,0 +1,82 @@
+"""The console's pages of streams in a real browser, over a cluster whose streams a client has made."""
+
+from __future__ import annotations
+
+import json
+import re
+import urllib.error
+import urllib.request
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from playwright.sync_api import expect
+
+from bookgate.blocking import BookKeeper, Streams
+from bookgate.bookie.standalone.cluster import StandaloneCluster
+from bookgate.streams import Retention
+from tests.integration.browser import chromium, watched_page
+
+STRANGE = "<img src=x onerror=alert(1)>"
+"""A name that must stay text."""
+
+
+@pytest.fixture(scope="module")
+def made(standalone_cluster: StandaloneCluster) -> str:
+    """The origin of a bookie's console, once streams are there."""
+    with BookKeeper.connect(standalone_cluster.gateway_uri) as client:
+        streams = Streams(client)
+        orders = streams.create("console-orders", retention=Retention(max_age_seconds=3600), max_fragment_entries=5)
+        with orders.writer(batch_bytes=10) as writer:
+            writer.append_all(b"record %d" % number for number in range(40))
+        orders.cursor("billing")
+        streams.create(STRANGE)
+    return "http://" + standalone_cluster.http[0]
+
+
+def test_streams_are_listed_and_one_is_shown(made: str) -> None:
+    with chromium() as browser, watched_page(browser, made) as (page, _):
+        page.goto(f"{made}/#/streams")
+        table = page.get_by_role("table", name="Streams")
+        expect(table.get_by_role("row", name=re.compile("console-orders"))).to_contain_text("waits for cursors")
+        expect(table).to_contain_text(STRANGE)
+        table.get_by_role("link", name="console-orders").click()
+        expect(page.get_by_role("table", name="Cursors")).to_contain_text("billing")
+        expect(page.get_by_role("region", name="Stream")).to_contain_text("Writers so far (term)1")
+        assert page.get_by_role("table", name="Fragments").locator("tbody tr").count() > 3
+        page.get_by_role("region", name="Stream").get_by_role("link").first.click()
+        expect(page).to_have_url(re.compile("#/ledger/"))
+        page.goto(f"{made}/#/stream/{quote(STRANGE, safe='')}")
+        expect(page.get_by_role("heading", level=1)).to_have_text(STRANGE)
+        page.set_viewport_size({"width": 390, "height": 800})
+        page.goto(f"{made}/#/streams")
+        expect(table).to_be_visible()
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+def told(url: str) -> Any:
+    with urllib.request.urlopen(url, timeout=30) as answer:
+        return json.load(answer)
+
+
+def test_what_the_routes_tell(made: str) -> None:
+    api = f"{made}/api/v1/console"
+    listed = told(f"{api}/streams?limit=1")
+    names = [stream["name"] for stream in listed["streams"]]
+    while listed["next"] is not None:
+        listed = told(f"{api}/streams?limit=1&start_after={listed['next']}")
+        names += [stream["name"] for stream in listed["streams"]]
+    assert names.count("console-orders") == 1
+    one = told(f"{api}/stream?name=console-orders")
+    assert one["retention"] == {
+        "maxAgeSeconds": 3600,
+        "maxBytes": None,
+        "deleteConsumed": False,
+        "keepForCursors": True,
+    }
+    assert [(each["name"], each["entryId"]) for each in one["cursors"]] == [("billing", "0")]
+    assert (one["term"], one["firstEntryId"], one["state"]) == (1, "0", "OPEN")
+    for query, status in (("name=nobody's", 404), ("name=x%0Ay", 400), ("name=a&ledger_scope_id=0", 400), ("", 400)):
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            told(f"{api}/stream?{query.replace(chr(39), '%27')}")
+        assert refused.value.code == status, query
