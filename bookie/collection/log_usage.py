@@ -11,7 +11,7 @@ Source: docs/protocol/storage.md#ledgers-map, docs/protocol/storage.md#garbage-c
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
 from itertools import islice
 
 from bookgate.bookie.collection.rules import EntryLogUsage
@@ -46,13 +46,15 @@ def extract_usage(store: LedgerStore, log_id: int, existing: Container[int], thr
     return EntryLogUsage(log_id, total, live, has_map=False)
 
 
-def correct_usages(store: LedgerStore, usages: Iterable[EntryLogUsage], trimmed: Container[int]) -> None:
+def correct_usages(store: LedgerStore, usages: Iterable[EntryLogUsage], trimmed: Collection[int]) -> None:
     """Corrects what is known of complete logs for ledgers of which the index has lost the first entries.
 
     A log to which nothing of such a ledger points any more has none of it. A ledger with only a few entries left, since
     this bookie is in none of its later fragments, counts with exactly these. Otherwise the map's figure stays, which is
     too high for the one log in which the remaining entries begin. Raises OSError.
     """
+    if not trimmed:
+        return
     held: dict[int, tuple[set[int], Mapping[int, int] | None]] = {}
     for usage in usages:
         live: dict[int, int] = {}
