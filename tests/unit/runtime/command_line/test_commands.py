@@ -69,6 +69,9 @@ def test_what_destroys_asks() -> None:
         "ledger replace-bookie",
         "scope delete",
         "spark leftovers",
+        "stream cursor",
+        "stream delete",
+        "stream trim",
     }
 
 
