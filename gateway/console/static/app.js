@@ -18,10 +18,10 @@ const CLUSTER_MS = 4000;
 const VIEWS = [
   { name: "cluster", title: "Cluster", view: clusterView },
   { name: "ledgers", title: "Ledgers", view: ledgersView },
-  { name: "streams", title: "Streams", view: streamsView },
   { name: "rates", title: "Rates", view: ratesView },
   { name: "collection", title: "Garbage collection", view: collectionView },
   { name: "autorecovery", title: "Auto-recovery", view: autoRecoveryView },
+  { name: "streams", title: "Streams", view: streamsView },
 ];
 const HIDDEN = [
   { name: "ledger", title: "Ledger", view: ledgerView, under: "ledgers" },
