@@ -43,7 +43,8 @@ DEFAULT_SCOPE = _half("bookgate.streams")
 
 def check_name(kind: str, name: str) -> str:
     """Returns the name. Raises IncorrectParameterException for one that no stream or cursor can have."""
-    if not isinstance(name, str) or not 0 < len(name.encode()) <= MAX_NAME_BYTES or not name.isprintable():
+    # Half a surrogate pair, which UTF-8 has not, is not printable.
+    if not isinstance(name, str) or not name.isprintable() or not 0 < len(name.encode()) <= MAX_NAME_BYTES:
         raise IncorrectParameterException(
             f"{kind} {name!r}: a name has 1 to {MAX_NAME_BYTES} bytes of printable text, encoded as UTF-8"
         )

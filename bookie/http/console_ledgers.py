@@ -99,10 +99,11 @@ def console_ledger_action_routes(own: OwnClient) -> list[Route]:
         async with reading, await own.open(query, call.caller) as handle:
             if query.entry_id > await handle.read_last_confirmed():
                 raise NoSuchEntryException(f"ledger {query.ledger_id} has no confirmed entry {query.entry_id}")
-            [entry] = [entry async for entry in handle.read(query.entry_id, query.entry_id)]
+            # Nothing for a truncate entry of an unbounded ledger, which has no payload.
+            content = b"".join([bytes(entry.payload) async for entry in handle.read(query.entry_id, query.entry_id)])
         name = f"ledger-{query.ledger_id}-entry-{query.entry_id}.bin"
         headers = {"Content-Disposition": f'attachment; filename="{name}"'}
-        return Response(bytes(entry.payload), media_type="application/octet-stream", headers=headers)
+        return Response(content, media_type="application/octet-stream", headers=headers)
 
     async def decode(call: Call[NoQuery, DecodeBody]) -> Any:
         try:

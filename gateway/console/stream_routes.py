@@ -72,9 +72,11 @@ def console_stream_routes(factory: LedgerManagerFactory) -> list[Route]:
     async def one(call: Call[StreamQuery, NoBody]) -> Any:
         call.caller.take("metadata_bytes_per_second", 0)
         try:
-            record = await manager.read(stream_record_id(call.query.name, call.query.ledger_scope_id))
+            record_id = stream_record_id(call.query.name, call.query.ledger_scope_id)
         except IncorrectParameterException as error:
-            raise HttpError(400, str(error)) from None
+            # The document cannot say which names there may be: a stream with any other is not there.
+            raise HttpError(404, str(error)) from None
+        record = await manager.read(record_id)
         call.caller.check_ledger(Action.LEDGER_READ, record)
         row = _row_of(record)
         if row is None:

@@ -57,7 +57,7 @@ class Complaints:
     def take(self, message: ConsoleMessage) -> None:
         refused = any(f"status of {status} " in message.text for status in self.allowed_statuses)
         if message.type in ("error", "warning") and not refused:
-            self.found.append(f"{message.type}: {message.text}")
+            self.found.append(f"{message.type}: {message.text} ({message.location['url']})")
 
 
 @contextmanager
@@ -84,7 +84,7 @@ def watched_page(browser: Browser, *origins: str, scheme: str = "light") -> Iter
         yield page, complaints
     finally:
         context.close()
-    assert complaints.found == []
+    assert complaints.found == [], complaints.found
 
 
 @contextmanager

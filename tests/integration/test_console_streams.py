@@ -14,6 +14,7 @@ from playwright.sync_api import expect
 
 from bookgate.blocking import BookKeeper, Streams
 from bookgate.bookie.standalone.cluster import StandaloneCluster
+from bookgate.ledger.ledger_id import LedgerId
 from bookgate.streams import Retention
 from tests.integration.browser import chromium, watched_page
 
@@ -46,6 +47,9 @@ def test_streams_are_listed_and_one_is_shown(made: str) -> None:
         assert page.get_by_role("table", name="Fragments").locator("tbody tr").count() > 3
         page.get_by_role("region", name="Stream").get_by_role("link").first.click()
         expect(page).to_have_url(re.compile("#/ledger/"))
+        rows = page.get_by_role("table", name="Entries").locator("tbody tr")
+        expect(rows.first).to_contain_text("truncate entry")
+        expect(rows.nth(1)).not_to_contain_text("truncate")
         page.goto(f"{made}/#/stream/{quote(STRANGE, safe='')}")
         expect(page.get_by_role("heading", level=1)).to_have_text(STRANGE)
         page.set_viewport_size({"width": 390, "height": 800})
@@ -76,7 +80,12 @@ def test_what_the_routes_tell(made: str) -> None:
     }
     assert [(each["name"], each["entryId"]) for each in one["cursors"]] == [("billing", "0")]
     assert (one["term"], one["firstEntryId"], one["state"]) == (1, "0", "OPEN")
-    for query, status in (("name=nobody's", 404), ("name=x%0Ay", 400), ("name=a&ledger_scope_id=0", 400), ("", 400)):
+    ledger = LedgerId.parse(one["ledgerId"])
+    first = f"ledger_id={ledger.low}&ledger_scope_id={ledger.scope_id}&entry_id=0"
+    assert told(f"{api}/entry?{first}")["size"] == 0
+    with urllib.request.urlopen(f"{api}/entry_payload?{first}", timeout=30) as answer:
+        assert answer.read() == b""
+    for query, status in (("name=nobody's", 404), ("name=x%0Ay", 404), ("name=a&ledger_scope_id=0", 404), ("", 400)):
         with pytest.raises(urllib.error.HTTPError) as refused:
             told(f"{api}/stream?{query.replace(chr(39), '%27')}")
         assert refused.value.code == status, query

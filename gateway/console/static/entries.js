@@ -177,7 +177,9 @@ class Entries {
       h("td", { class: "number" }, entry.size === undefined ? "–" : bytes(entry.size)),
       h("td", null, digestChip(entry.digest)),
       h("td", { class: "muted" }, entry.bookies.join(", ")),
-      h("td", { class: content === null ? "problem" : "mono payload" }, preview, cut ? "…" : null),
+      entry.truncates
+        ? h("td", { class: "muted" }, "truncate entry: a writer took the ledger over")
+        : h("td", { class: content === null ? "problem" : "mono payload" }, preview, cut ? "…" : null),
     );
   }
 

@@ -75,6 +75,12 @@ def test_ids_follow_from_names() -> None:
         stream_record_id("a", 0)
 
 
+@pytest.mark.parametrize("name", ["", "a\nb", "\x8e", "\ud800", "a" * 256, "é" * 128])
+def test_a_name_that_no_stream_can_have_is_told(name: str) -> None:
+    with pytest.raises(IncorrectParameterException, match="printable"):
+        stream_record_id(name)
+
+
 def test_settings_and_cursors_come_back() -> None:
     settings = StreamSettings(Retention(1.5, 10, True, False), 60.0)
     assert StreamSettings.of({SETTINGS_KEY: settings.encoded()}) == settings
