@@ -145,10 +145,14 @@ class ConsistentSettings(BaseModel):
         return self
 
 
-def nearest_key(name: str, valid: Collection[str]) -> str | None:
+_MISSPELT = 0.87
+"""Of 1: a letter or two in a key are wrong."""
+
+
+def nearest_key(name: str, valid: Collection[str], similarity: float = 0.7) -> str | None:
     """The valid key closest to `name`: `journal_directories` for `journalDirectories`, `port` for `prot`."""
     by_form = {_form(key): key for key in sorted(valid)}
-    found = difflib.get_close_matches(_form(name), by_form, 1, 0.7)
+    found = difflib.get_close_matches(_form(name), by_form, 1, similarity)
     return by_form[found[0]] if found else None
 
 
@@ -165,6 +169,21 @@ def unknown_variables(environment: Iterable[str], prefix: str, settings: type[Ba
         name for name in environment if name.upper().startswith(prefix) and name[len(prefix) :].lower() not in known
     ]
     return [(name, _unknown_variable(name, prefix, settings)) for name in sorted(strangers)]
+
+
+def misspelt_variables(
+    environment: Iterable[str], prefix: str, settings: type[BaseModel], of_others: tuple[str, ...]
+) -> list[tuple[str, str]]:
+    """As `unknown_variables` for a prefix that other programs use too: only those that are all but a key. Names that
+    begin with one of `of_others` behind the prefix are theirs.
+    """
+    known = {*settings.model_fields, *renamed_keys(settings)}
+    return [
+        (name, message)
+        for name, message in unknown_variables(environment, prefix, settings)
+        if not name[len(prefix) :].upper().startswith(of_others)
+        and nearest_key(name[len(prefix) :], known, _MISSPELT) is not None
+    ]
 
 
 def _unknown_variable(name: str, prefix: str, settings: type[BaseModel]) -> str:

@@ -52,8 +52,10 @@ class Settings(BaseSettings, ConsistentSettings):
 
     RENAMED: ClassVar[Mapping[str, Renamed]] = {}
     """Former keys; base classes may have tables of their own."""
-    OWN_PREFIX: ClassVar[bool] = True
-    """False if variables of other programs have the same prefix, so that an unknown one is not a mistake."""
+    VARIABLES_OF_OTHERS: ClassVar[tuple[str, ...] | None] = None
+    """Not None if other programs have variables with the same prefix, so that an unknown one is a mistake only if it is
+    all but a key: what theirs begin with behind the prefix.
+    """
 
     def __init__(self, **values: Any) -> None:
         """Raises IncorrectParameterException, which names each wrong key."""
@@ -90,7 +92,7 @@ class Settings(BaseSettings, ConsistentSettings):
     @classmethod
     def made_of(cls, gathered: Gathered) -> Self:
         """The gathered values as settings; warns of former names. Raises IncorrectParameterException."""
-        problems = (unknown_variable_problems(cls) if cls.OWN_PREFIX else []) + gathered.problems()
+        problems = (unknown_variable_problems(cls) if cls.VARIABLES_OF_OTHERS is None else []) + gathered.problems()
         if not problems:
             try:
                 with only_arguments():
@@ -127,6 +129,8 @@ class Gathered:
 
     given: Mapping[str, Given]
     former: tuple[FormerName, ...] = field(default=())
+    misspelt: tuple[Problem, ...] = field(default=())
+    """Environment variables that are probably meant for these settings, where the prefix is not theirs alone."""
 
     def problems(self) -> list[Problem]:
         """Settings that were given under both names."""
@@ -137,9 +141,11 @@ class Gathered:
         return [each for each in self.former if not each.doubled]
 
     def warn(self) -> None:
-        """Prints one line for each effective former name."""
+        """Logs one line for each effective former name and each misspelt variable."""
         for each in self.renamed():
             tell_renamed(each)
+        for problem in self.misspelt:
+            _tell_misspelt(problem)
 
     def without(self, keys: Mapping[str, object]) -> Gathered:
         """The values without those that these keys replace. Raises ContradictionError for a setting given under both
@@ -155,6 +161,12 @@ class Gathered:
 def tell_renamed(name: FormerName) -> None:
     """Warns of a former name, once per process."""
     log_event(_LOG, "setting_renamed", logging.WARNING, former=name.name, now=name.key, source=name.source)
+
+
+@cache
+def _tell_misspelt(problem: Problem) -> None:
+    """Warns of a variable that no setting has, once per process."""
+    log_event(_LOG, "variable_unknown", logging.WARNING, name=problem.key, error=problem.message)
 
 
 def read_file(path: Path) -> dict[str, Any]:
@@ -178,7 +190,8 @@ def gather(
     """
     layers = (_layer(settings, content, source), _environment(settings, not_ours), _layer(settings, options, "option"))
     given = {key: each for layer in layers for key, each in layer.given.items()}
-    return Gathered(given, tuple(each for layer in layers for each in layer.former))
+    former = tuple(each for layer in layers for each in layer.former)
+    return Gathered(given, former, tuple(each for layer in layers for each in layer.misspelt))
 
 
 def _layer(settings: type[BaseSettings], content: Mapping[str, Any], source: str) -> Gathered:
@@ -205,7 +218,8 @@ def _environment(settings: type[BaseSettings], not_ours: str | None = None) -> G
             former.append(FormerName(variable, now, renamed.key in given, "environment"))
             given.setdefault(renamed.key, Given(renamed.convert(text), variable))
     ours = {key: each for key, each in given.items() if not (not_ours and each.source.startswith(not_ours))}
-    return Gathered(ours, tuple(former))
+    shared = getattr(settings, "VARIABLES_OF_OTHERS", None) is not None
+    return Gathered(ours, tuple(former), tuple(unknown_variable_problems(settings)) if shared else ())
 
 
 def _of_keywords(settings: type[BaseSettings], values: Mapping[str, Any]) -> dict[str, Any]:

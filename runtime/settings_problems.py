@@ -14,7 +14,14 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_settings import BaseSettings
 
-from bookgate.runtime.settings import ContradictionError, only_arguments, secret_keys, unknown_key, unknown_variables
+from bookgate.runtime.settings import (
+    ContradictionError,
+    misspelt_variables,
+    only_arguments,
+    secret_keys,
+    unknown_key,
+    unknown_variables,
+)
 
 _MISSING = "missing"
 
@@ -45,7 +52,12 @@ class Problem:
 def unknown_variable_problems(settings: type[BaseSettings]) -> list[Problem]:
     """Environment variables that look like one of these settings and match none."""
     prefix = settings.model_config["env_prefix"]
-    return [Problem(name, message) for name, message in unknown_variables(os.environ, prefix, settings)]
+    of_others = getattr(settings, "VARIABLES_OF_OTHERS", None)
+    if of_others is None:
+        found = unknown_variables(os.environ, prefix, settings)
+    else:
+        found = misspelt_variables(os.environ, prefix, settings, of_others)
+    return [Problem(name, message) for name, message in found]
 
 
 def value_problems(settings: type[BaseSettings], given: Mapping[str, Given]) -> list[Problem]:

@@ -73,7 +73,7 @@ class ClientConfig(Settings):
     """
 
     model_config = SettingsConfigDict(env_prefix="BOOKGATE_", frozen=True, extra="forbid")
-    OWN_PREFIX: ClassVar[bool] = False
+    VARIABLES_OF_OTHERS: ClassVar[tuple[str, ...] | None] = ("BOOKIE_", "GATEWAY_", "AUTORECOVERY_", "HTTP_TOKEN")
     RENAMED: ClassVar[Mapping[str, Renamed]] = _RENAMED
 
     gateways: str = Field(

@@ -20,7 +20,7 @@ _OWN_OF_BOOKIE = {"metadata_uri": "metadata_uri", "host": "host", "gateway_port"
 def problems_of(part: Part, given: Mapping[str, Given]) -> list[Problem]:
     """All problems, in the order of the settings. The environment is checked for unknown variables."""
     settings = part.settings
-    problems = (unknown_variable_problems(settings) if settings.OWN_PREFIX else []) + value_problems(settings, given)
+    problems = unknown_variable_problems(settings) + value_problems(settings, given)
     if part is BOOKIE:
         problems += _of_hosted_gateway(given) + _of_own_client(given)
     return problems or _of_exposure(part, given)

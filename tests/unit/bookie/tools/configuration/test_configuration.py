@@ -208,6 +208,21 @@ def test_a_start_refuses_unknown_keys_and_variables(tmp_path: Path, monkeypatch:
         GatewayConfig.load(None, {"metadata_uri": "sqlite:///m"})
 
 
+def test_a_misspelt_variable_of_the_client_is_told(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is no mistake of the client's, whose prefix others share: those are nothing to it."""
+    monkeypatch.setenv("BOOKGATE_READ_TIMOUT", "2")
+    for of_another in ("BOOKIE_PORTS", "GATEWAY_PORT", "HTTP_TOKEN", "CONFIG", "SPARK_METRICS_DIRECTORY"):
+        monkeypatch.setenv(f"BOOKGATE_{of_another}", "1")
+    load_client_config(None)
+    (told,) = [record.getMessage() for record in caplog.records if "variable_unknown" in record.getMessage()]
+    assert "name=BOOKGATE_READ_TIMOUT" in told
+    assert "did you mean BOOKGATE_READ_TIMEOUT_SECONDS?" in told
+    (problem,) = problems_of(CLIENT, gather(CLIENT.settings).given)
+    assert "BOOKGATE_READ_TIMOUT: no setting has" in str(problem)
+
+
 def test_what_check_accepts_a_start_accepts(tmp_path: Path) -> None:
     content: dict[str, Any] = {"metadata_uri": "sqlite:///m", "data_dir": str(tmp_path)}
     content["ledger_directories"] = ["/a", "/b"]
