@@ -7,7 +7,8 @@ unexpected errors have one. Fields that hold for the whole process (the bookie's
 Levels: `error`, something is lost or will not recover by itself; `warning`, the process handles it, but an operator may
 want to know; `info`, changes of state; `debug`, details for developers. `critical` is logged before a process ends.
 
-Library code only calls `log_event`; processes call `set_up_logging` once.
+Library code only calls `log_event`; processes call `set_up_logging` once. The latest lines stay in memory for who asks
+the process for them (`recent_lines`).
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ import json
 import logging
 import sys
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import Literal
+from typing import Literal, TextIO
 
 from pydantic import BaseModel, Field
 
@@ -28,6 +31,11 @@ LogFormat = Literal["text", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 _LOG = logging.getLogger(__name__)
+
+KEPT_LINES = 1000
+"""Lines that stay in memory."""
+_KEPT_CHARACTERS = 2000
+"""Of each line: together they stay below a few MiB."""
 
 
 class LogSettings(BaseModel):
@@ -64,7 +72,7 @@ def log_bug(logger: logging.Logger, event: str, error: BaseException, **fields: 
 
 def set_up_logging(level: LogLevel, form: LogFormat) -> None:
     """Directs the log of this process to standard error, including uncaught exceptions."""
-    handler = logging.StreamHandler(sys.stderr)
+    handler = _KeepingHandler(sys.stderr)
     handler.setFormatter(LineFormatter(as_json=form == "json"))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     logging.captureWarnings(True)
@@ -72,6 +80,40 @@ def set_up_logging(level: LogLevel, form: LogFormat) -> None:
     threading.excepthook = lambda uncaught: _log_uncaught(
         uncaught.exc_type, uncaught.exc_value or uncaught.exc_type(), uncaught.exc_traceback
     )
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """A line as it was written, cut if it is very long; `level` as `logging` numbers it."""
+
+    level: int
+    text: str
+
+
+def recent_lines() -> Sequence[LogLine]:
+    """The latest lines of this process, oldest first; none if `set_up_logging` was not called."""
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, _KeepingHandler):
+            return handler.lines()
+    return ()
+
+
+class _KeepingHandler(logging.StreamHandler[TextIO]):
+    """Writes lines, and keeps the latest."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream)
+        self._kept: deque[LogLine] = deque(maxlen=KEPT_LINES)
+
+    def lines(self) -> Sequence[LogLine]:
+        with self.lock or nullcontext():
+            return tuple(self._kept)
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = super().format(record)
+        cut = text if len(text) <= _KEPT_CHARACTERS else f"{text[:_KEPT_CHARACTERS]}…"
+        self._kept.append(LogLine(record.levelno, cut))
+        return text
 
 
 @contextmanager

@@ -23,6 +23,7 @@ from bookgate.bookie.http.console_charts import bookie_charts
 from bookgate.bookie.http.console_collection import console_collection_routes
 from bookgate.bookie.http.console_entries import console_entry_routes
 from bookgate.bookie.http.console_ledgers import console_ledger_action_routes
+from bookgate.bookie.http.console_log import console_log_route
 from bookgate.bookie.http.console_peers import Peers, console_peer_routes
 from bookgate.bookie.http.scope_routes import scopes_route
 from bookgate.bookie.http.state_routes import StateView, state_routes
@@ -88,6 +89,7 @@ def bookie_routes(view: BookieView, console: Console, access: Access) -> list[Ro
         *session_routes(access),
         *console_entry_routes(view.client),
         *console_ledger_action_routes(view.client),
+        console_log_route(),
         *console_peer_routes(view.peers, access.bearer),
         *console_collection_routes(view.gc),
     ]

@@ -1,4 +1,4 @@
-"""Other bookies for the console: the last ten minutes of each, one of them in full, its read-only switch.
+"""Other bookies for the console: the last ten minutes of each, one of them in full, its log, its read-only switch.
 
 A browser may contact the server of its page only, so this server asks the others over HTTP, with the token of its
 caller: the other server decides. The token goes over TLS only, or to this machine; where it can't go, a question is
@@ -18,9 +18,11 @@ from typing import Annotated, Any
 from pydantic import Field
 from starlette.requests import Request
 
+from bookgate.bookie.http.console_log import LOG, LOG_ANSWER, LogQuery
 from bookgate.bookie.http.state_routes import ReadOnlyBody
 from bookgate.gateway.console.paths import CONSOLE
 from bookgate.gateway.console.stale_while_refresh import Recent
+from bookgate.gateway.http.access import Need
 from bookgate.gateway.http.api import MAX_INT64, WHOLE, Call, NoBody, Query, Route, change, get
 from bookgate.gateway.http.errors import HttpError
 from bookgate.gateway.http.routes.ledgers import STORE_AWAY
@@ -29,7 +31,7 @@ from bookgate.ledger.errors import BKException
 from bookgate.ledger.metadata_store import BookieSet, LedgerManagerFactory, RegisteredBookie
 from bookgate.runtime.clock import monotonic
 from bookgate.thinclient.config import ClientConfig
-from bookgate.thinclient.tools.admin_client import AdminHttp, AdminRefusedException, endpoint_url
+from bookgate.thinclient.tools.admin_client import AdminHttp, endpoint_url
 
 _ASKED_AT_ONCE = 16
 _SECONDS = 5.0
@@ -42,6 +44,7 @@ _DETAILS = {
     "garbageCollection": f"{CONSOLE}/collection",
 }
 """What the page of a bookie shows, and where that bookie tells it."""
+_NOT_HANDED_ON = "that bookie refuses or does not answer"
 
 
 class SinceQuery(Query):
@@ -52,6 +55,10 @@ class SinceQuery(Query):
 
 class BookieQuery(Query):
     bookie_id: str = Field(min_length=1, max_length=255, description="the bookie")
+
+
+class BookieLogQuery(BookieQuery, LogQuery):
+    pass
 
 
 class Peers:
@@ -91,12 +98,19 @@ class Peers:
 
     async def set_read_only(self, bookie_id: str, read_only: bool, token: str | None) -> Any:
         """Hands the change on. Raises HttpError."""
-        bookie = await self._find(bookie_id)
-        work = self._admin(bookie, token).put
+        admin = self._admin(await self._find(bookie_id), token)
+        return await self._handed_on(admin.put, "/api/v1/bookie/state/readonly", {"readOnly": read_only})
+
+    async def log(self, bookie_id: str, query: LogQuery, token: str | None) -> Any:
+        """The latest lines of its log. Raises HttpError."""
+        admin = _without_exposed_token(self._admin(await self._find(bookie_id), token))
+        return await self._handed_on(admin.get, f"{LOG}?level={query.level}&limit={query.limit}")
+
+    async def _handed_on(self, work: Any, *given: Any) -> Any:
         try:
-            return await self._in_thread(work, "/api/v1/bookie/state/readonly", {"readOnly": read_only})
-        except AdminRefusedException as error:
-            raise HttpError(502, str(error)) from None
+            return await self._in_thread(work, *given)
+        except (BKException, TimeoutError) as error:
+            raise HttpError(502, str(error) or "it does not answer in time") from None
 
     async def _ours(self) -> Sequence[RegisteredBookie]:
         """Registered bookies that have a console of this kind."""
@@ -120,17 +134,19 @@ class Peers:
         return AdminHttp(endpoint_url(endpoint), token, config.bookie_tls_ca or config.tls_ca)
 
     async def _ask(self, bookie: RegisteredBookie, path: str, token: str | None) -> Any:
-        admin = self._admin(bookie, token)
-        if not admin.may_carry_token:
-            admin = replace(admin, token=None)
         try:
-            return await self._in_thread(admin.get, path)
+            return await self._in_thread(_without_exposed_token(self._admin(bookie, token)).get, path)
         except (BKException, TimeoutError):
             return None
 
     async def _in_thread(self, work: Any, *given: Any) -> Any:
         async with asyncio.timeout(_SECONDS):
             return await asyncio.get_running_loop().run_in_executor(self._threads, work, *given)
+
+
+def _without_exposed_token(admin: AdminHttp) -> AdminHttp:
+    """The same, without the token where others could read it on the way."""
+    return admin if admin.may_carry_token else replace(admin, token=None)
 
 
 def console_peer_routes(peers: Peers, token_of: Callable[[Request], str | None]) -> list[Route]:
@@ -142,6 +158,9 @@ def console_peer_routes(peers: Peers, token_of: Callable[[Request], str | None])
 
     async def details(call: Call[BookieQuery, NoBody]) -> Any:
         return await peers.details(call.query.bookie_id, token_of(call.request))
+
+    async def log(call: Call[BookieLogQuery, NoBody]) -> Any:
+        return await peers.log(call.query.bookie_id, call.query, token_of(call.request))
 
     async def set_read_only(call: Call[BookieQuery, ReadOnlyBody]) -> Any:
         return await peers.set_read_only(call.query.bookie_id, call.body.read_only, token_of(call.request))
@@ -164,6 +183,15 @@ def console_peer_routes(peers: Peers, token_of: Callable[[Request], str | None])
             answer={"type": "object", "required": list(_DETAILS)},
             failures=not_there,
         ),
+        get(
+            f"{CONSOLE}/bookie/log",
+            "The latest lines of one bookie's log",
+            log,
+            query=BookieLogQuery,
+            answer=LOG_ANSWER,
+            need=Need.CONTENT,
+            failures={**not_there, 502: _NOT_HANDED_ON},
+        ),
         change(
             "PUT",
             f"{CONSOLE}/bookie/readonly",
@@ -172,7 +200,7 @@ def console_peer_routes(peers: Peers, token_of: Callable[[Request], str | None])
             query=BookieQuery,
             body=ReadOnlyBody,
             answer={"type": "object", "required": ["readOnly"]},
-            failures={**not_there, 502: "that bookie refuses or does not answer"},
+            failures={**not_there, 502: _NOT_HANDED_ON},
         ),
     ]
 

@@ -161,6 +161,9 @@ HTTP_ACTIONS: Mapping[tuple[str, str], Action | None] = {
     ("POST", f"{_CONSOLE}/decode"): Action.HTTP_READ,
     ("PUT", f"{_CONSOLE}/ledger/recover"): Action.LEDGER_RECOVER,
     ("GET", f"{_CONSOLE}/bookie"): Action.HTTP_READ,
+    # It tells of everything that happens to ledgers and callers.
+    ("GET", f"{_CONSOLE}/log"): Action.CLUSTER_ADMIN,
+    ("GET", f"{_CONSOLE}/bookie/log"): Action.CLUSTER_ADMIN,
     ("PUT", f"{_CONSOLE}/bookie/readonly"): Action.HTTP_CHANGE,
     ("GET", f"{_CONSOLE}/cluster_rates"): Action.HTTP_READ,
     ("GET", f"{_CONSOLE}/cluster"): Action.HTTP_READ,

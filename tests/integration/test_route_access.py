@@ -75,6 +75,7 @@ BODIES: Mapping[str, Any] = {
 QUERIES: Mapping[tuple[str, str], Mapping[str, Any]] = {
     ("PUT", f"{API}/autorecovery/status"): {"enabled": "false"},
     ("GET", f"{API}/console/bookie"): {"bookie_id": "bookie"},
+    ("GET", f"{API}/console/bookie/log"): {"bookie_id": "bookie"},
     ("PUT", f"{API}/console/bookie/readonly"): {"bookie_id": "bookie"},
     ("GET", f"{API}/console/ledgers_export"): {"format": "json"},
     ("GET", f"{API}/console/stream"): {"name": STREAM},

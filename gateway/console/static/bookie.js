@@ -1,7 +1,8 @@
-// One bookie: its state and switch, where it is, its disks, what it does, its garbage collection and its settings.
+// One bookie: its state and switch, where it is, its disks, what it does, its garbage collection, its settings, its log.
 
 import { get } from "./api.js";
 import { setReadOnly } from "./changes.js";
+import { locked } from "./dialogs.js";
 import { bar, facts, h, panel, replace, table } from "./dom.js";
 import { ago, bytes, count, moment } from "./format.js";
 import { Drawn, Known } from "./rates.js";
@@ -9,6 +10,7 @@ import { link } from "./routes.js";
 import { awayFor, bookieChip, recoveryChips } from "./words.js";
 
 const POLL_MS = 4000;
+const LEVELS = [["info", "everything"], ["warning", "warnings and errors"], ["error", "errors"]];
 
 export function bookieView(root, context) {
   const id = context.rest[0] ?? "";
@@ -16,7 +18,8 @@ export function bookieView(root, context) {
   const columns = h("div", { class: "columns" });
   const grid = h("div", { class: "charts" });
   const more = h("div");
-  root.append(head, columns, grid, more);
+  const log = h("div");
+  root.append(head, columns, grid, more, log);
   const known = new Known();
   const drawn = new Drawn(grid);
   context.signal.addEventListener("abort", () => drawn.close());
@@ -51,6 +54,31 @@ export function bookieView(root, context) {
     }
   });
   loadDetails(id, more, context);
+  replace(log, logPanel(id, context));
+}
+
+/** The latest lines, loaded when somebody looks at them. */
+function logPanel(id, context) {
+  const body = h("div");
+  const level = h("select", { "aria-label": "Level", onchange: () => load() }, LEVELS.map(([value, text]) => h("option", { value }, text)));
+  const load = async () => {
+    try {
+      const { lines } = await get("/bookie/log", { bookie_id: id, level: level.value }, context.signal);
+      const written = lines.map((line) => h("span", { class: line.level === "info" || line.level === "debug" ? "" : "bad" }, `${line.text}\n`));
+      replace(body, lines.length ? h("pre", { class: "log", tabindex: 0, "aria-label": "Lines" }, written) : h("p", { class: "empty" }, "No line of this level is among the latest that it keeps."));
+      if (lines.length) body.firstChild.scrollTop = body.firstChild.scrollHeight;
+    } catch (error) {
+      if (error.status === 401) replace(body, locked("What a bookie logs"));
+      else if (error.status === 404) replace(body, h("p", { class: "empty" }, "It is not registered now, or has no HTTP admin of this kind: its log can't be asked for."));
+      else context.failed(body, error);
+    }
+  };
+  const opened = (event) => event.target.open && load();
+  return panel(
+    "Log",
+    "the latest lines",
+    h("details", { ontoggle: opened }, h("summary", null, "Show it"), h("div", { class: "buttons" }, level, h("button", { class: "small", type: "button", onclick: load }, "Read again")), body),
+  );
 }
 
 async function loadDetails(id, place, context) {

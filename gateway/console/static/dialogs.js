@@ -52,6 +52,14 @@ export function loginForm(text, done, more) {
   return h("form", { class: "login", onsubmit: submit }, h("p", null, text), problem, input, more);
 }
 
+/** In place of what is shown with the token only: why, and the way to it. */
+export function locked(what) {
+  const unlock = async () => {
+    if (await askToken()) window.dispatchEvent(new HashChangeEvent("hashchange"));
+  };
+  return h("div", { class: "empty" }, h("p", null, `${what} is shown with the token only.`), h("button", { class: "primary", onclick: unlock }, "Log in"));
+}
+
 /** Asks for a token; true when somebody is logged in now. */
 export async function askToken() {
   const text = "This server shows entries and takes changes for those only who have a token. It is given to the server once; " +

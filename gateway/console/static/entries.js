@@ -2,13 +2,14 @@
 
 import { download, get, isLoggedIn } from "./api.js";
 import { Decoding, SHOWS } from "./decoding.js";
-import { askToken } from "./dialogs.js";
+import { locked } from "./dialogs.js";
 import { h, panel, replace, table } from "./dom.js";
 import { save } from "./files.js";
 import { bytes, count, fromBase64 } from "./format.js";
 import { link } from "./routes.js";
 import { copyChip, digestChip, notHere } from "./words.js";
 
+const WRITTEN = "What applications wrote";
 const PAGE = 50;
 const PREVIEW = 120;
 const FOLLOW_MS = 1000;
@@ -22,17 +23,10 @@ export function entriesPanel(ledger, id, context, matrix) {
     return panel("Entries", null, notHere("Entries", context.cluster()));
   }
   if (server?.changes === "token" && !isLoggedIn()) {
-    return panel("Entries", null, locked());
+    return panel("Entries", null, locked(WRITTEN));
   }
   new Entries(ledger, id, context, matrix, body, aside).load();
   return panel("Entries", aside, body);
-}
-
-function locked() {
-  const unlock = async () => {
-    if (await askToken()) window.dispatchEvent(new HashChangeEvent("hashchange"));
-  };
-  return h("div", { class: "empty" }, h("p", null, "What applications wrote is shown with the token only."), h("button", { class: "primary", onclick: unlock }, "Log in"));
 }
 
 class Entries {
@@ -71,7 +65,7 @@ class Entries {
       replace(body, this.tools(), this.list);
       this.draw();
     } catch (error) {
-      if (error.status === 401) replace(body, locked());
+      if (error.status === 401) replace(body, locked(WRITTEN));
       else this.context.failed(body, error);
     }
   }
@@ -191,7 +185,7 @@ class Entries {
       this.markOpened();
       this.list.querySelector(".detail-row").scrollIntoView({ block: "nearest", behavior: "instant" });
     } catch (error) {
-      if (error.status === 401) replace(this.body, locked());
+      if (error.status === 401) replace(this.body, locked(WRITTEN));
       else this.context.failed(this.list, error);
     }
   }

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bookgate.runtime.logs import LineFormatter, log_bug, log_event
+from bookgate.runtime.logs import KEPT_LINES, LineFormatter, log_bug, log_event
 from tests.unit.runtime.log_lines import Line, parsed
 
 ROOT = Path(__file__).parents[3]
@@ -93,3 +93,29 @@ def _record(event: str, fields: dict[str, object]) -> logging.LogRecord:
     logger.addHandler(handler)
     log_event(logger, event, **fields)  # type: ignore[arg-type]
     return kept[0]
+
+
+_FULL = """
+import logging
+from bookgate.runtime.logs import KEPT_LINES, log_event, recent_lines, set_up_logging
+assert recent_lines() == ()
+set_up_logging("info", "text")
+logger = logging.getLogger("kept")
+for number in range(KEPT_LINES):
+    log_event(logger, "told", number=number)
+log_event(logger, "not_told", logging.DEBUG)
+log_event(logger, "long", logging.WARNING, text="x" * 10_000)
+lines = recent_lines()
+assert len(lines) == KEPT_LINES
+assert "event=told number=1" in lines[0].text, lines[0]
+assert (lines[-1].level, len(lines[-1].text)) == (logging.WARNING, 2001)
+print(lines[-1].text[:-1])
+"""
+
+
+def test_the_latest_lines_are_kept() -> None:
+    done = subprocess.run([sys.executable, "-c", _FULL], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    written = done.stderr.splitlines()
+    assert len(written) == KEPT_LINES + 1
+    assert written[-1].startswith(done.stdout.strip())
