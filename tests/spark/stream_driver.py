@@ -1,8 +1,9 @@
 """Drivers of Spark to be killed, and tasks that fail: a program for tests.
 
 The argument is JSON: `master`, and `jobs`, each with `job`, its name, and what it takes. The job `copy` streams ledgers
-into ledgers and prints a line for each batch until it is killed, or has all (`available_now`). The job `write` writes
-`rows` rows in `tasks` tasks, of which one meets with a `fault` in its first attempt, and prints `done`.
+into ledgers, or into a stream, and prints a line for each batch until it is killed, or has all (`available_now`). The
+job `write` writes `rows` rows in `tasks` tasks, of which one meets with a `fault` in its first attempt, and prints
+`done`.
 """
 
 from __future__ import annotations
@@ -47,6 +48,8 @@ def copy(spark: SparkSession, source: dict[str, str], sink: dict[str, str], chec
     spark.streams.addListener(Progress())
     frame = spark.readStream.format("bookkeeper").options(**source).load()
     lines = F.concat_ws(" ", "ledger_id", "entry_id", F.col("payload").cast("string")).alias("payload")
+    if "stream" in sink:
+        frame = frame.coalesce(1)
     writer = frame.select(lines).writeStream.format("bookkeeper").options(**sink)
     writer = writer.option("checkpointLocation", checkpoint)
     writer = writer.trigger(availableNow=True) if now else writer.trigger(processingTime="100 milliseconds")

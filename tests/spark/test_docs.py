@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from bookgate.bookie.standalone.cluster import StandaloneCluster
-from bookgate.thinclient.blocking.client import BookKeeper
+from bookgate.thinclient.blocking.client import BookKeeper, Streams
 from tests.integration.test_readme import README, block, run_python, run_shell
 
 PAGE = Path(__file__).parents[2] / "docs" / "spark.md"
@@ -36,6 +36,11 @@ def written(client: BookKeeper, app: str) -> int:
     return sum(record.metadata.last_entry_id + 1 for record in wanted)
 
 
+def records(client: BookKeeper, stream: str) -> int:
+    with Streams(client).open(stream).reader(follow=False) as reader:
+        return sum(1 for _ in reader.records())
+
+
 @pytest.fixture
 def own(tmp_path: Path) -> Iterator[StandaloneCluster]:
     """A cluster without ledgers of other tests, which have passwords."""
@@ -49,6 +54,8 @@ def client(own: StandaloneCluster) -> Iterator[BookKeeper]:
         ledger(connected, "docs", 3, 12)
         ledger(connected, "docs", 4, 13)
         ledger(connected, "orders", 5)
+        for name in ("orders", *(f"orders-{partition}" for partition in range(4))):
+            Streams(connected).create(name)
         yield connected
 
 
@@ -89,13 +96,16 @@ def test_the_examples_run(
             for old, new in substitutes.items():
                 block = block.replace(old, new)
             exec(compile(block, str(PAGE), "exec"), names)
-        names["copied"].processAllAvailable()
+        for query in ("copied", "appended", "by_ledger"):
+            names[query].processAllAvailable()
     finally:
         for query in session.streams.active:
             query.stop()
     assert names["entries"].count() == 7
     assert written(client, "lines") == 3
     assert written(client, "orders-copy") == 5
+    assert records(client, "orders") == 5
+    assert sum(records(client, f"orders-{partition}") for partition in range(4)) == 5
     assert "'maxOffsetsBehindLatest': '0'" in capsys.readouterr().out
     assert "_spark_metadata" in {path.name for path in Path(substitutes['"/data/'].strip('"'), "orders").iterdir()}
 

@@ -23,7 +23,7 @@ import pytest
 from bookgate.bookie.standalone.cluster import StandaloneCluster
 from bookgate.bookie.standalone.local_zookeeper import LocalZooKeeper
 from bookgate.ledger.metadata_store import LedgerRecord
-from bookgate.thinclient.blocking.client import BookKeeper
+from bookgate.thinclient.blocking.client import BookKeeper, Streams
 from bookgate.thinclient.spark.commit_protocol import QUERY_KEY, committed
 from tests.spark.conftest import PASSWORD
 from tests.spark.sessions import HERE, ROOT, SEPARATE, environment
@@ -161,6 +161,12 @@ class Copy:
                 positions[source] = entry
         assert received == self.sent
 
+    def check_stream(self) -> None:
+        """The same of a sink that is a stream; a repeated batch may have its rows in another order."""
+        with Streams(self.client).open(self.name).reader(follow=False) as reader:
+            received = Counter(record.payload for record in reader.records())
+        assert received == self.sent
+
 
 def ledgers_of(client: BookKeeper, app: str) -> list[LedgerRecord]:
     listed = [record for page in client.list_ledgers() for record in page]
@@ -181,6 +187,21 @@ def test_a_driver_that_is_killed_in_the_middle(client: BookKeeper, cluster: Stan
     copy.feed(2, 50)
     copy.finish()
     copy.check()
+
+
+@full_only
+@pytest.mark.timeout(2000)
+def test_a_driver_that_writes_a_stream_is_killed_again_and_again(
+    client: BookKeeper, cluster: StandaloneCluster, tmp_path: Path
+) -> None:
+    copy = Copy(client, cluster.gateway_uri, tmp_path, "to-stream", HERE)
+    copy.job["sink"] = {"gateways": cluster.gateway_uri, "stream": "to-stream"}
+    Streams(client).create("to-stream")
+    for seed in range(4):
+        copy.feed(3, 400)
+        copy.run_until(1 + seed, random.Random(seed))
+    copy.finish()
+    copy.check_stream()
 
 
 @full_only

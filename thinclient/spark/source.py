@@ -37,7 +37,11 @@ from bookgate.thinclient.spark.options.read_options import (
 )
 from bookgate.thinclient.spark.options.write_options import parse_write_options
 from bookgate.thinclient.spark.plain_errors import plain_errors
-from bookgate.thinclient.spark.records.record_options import parse_record_options, reads_stream
+from bookgate.thinclient.spark.records.record_options import (
+    names_stream,
+    parse_record_options,
+    parse_record_write_options,
+)
 from bookgate.thinclient.spark.records.record_reads import RECORDS_SCHEMA, RecordsReader, RecordsStreamReader
 from bookgate.thinclient.spark.tables import kind_of
 
@@ -50,25 +54,26 @@ class BookKeeperDataSource(DataSource):
     @plain_errors
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
-        self._records = parse_record_options(options) if reads_stream(options) else None
-        if self._records is None:
+        self._of_stream = names_stream(options)
+        if not self._of_stream:
             self._checked = parse_options(dict(options.items()))
 
     @classmethod
     def name(cls) -> str:
         return "bookkeeper"
 
+    @plain_errors
     def schema(self) -> StructType:
-        if self._records is not None:
+        if self._of_stream:
             return from_arrow_schema(RECORDS_SCHEMA)
         return from_arrow_schema(kind_of(self._checked.table).schema_of(self._checked))
 
     @plain_errors
     def reader(self, schema: StructType) -> DataSourceReader:
-        if self._records is not None:
+        if self._of_stream:
             self._refuse_columns(schema)
             refuse(("maxEntriesPerTrigger",), self.options, "is for streaming reads; this is a batch read")
-            return RecordsReader(self._records)
+            return RecordsReader(parse_record_options(self.options))
         columns = self._columns(schema)
         if self._checked.start_at_latest:
             raise OptionError(
@@ -80,10 +85,10 @@ class BookKeeperDataSource(DataSource):
 
     @plain_errors
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        if self._records is not None:
+        if self._of_stream:
             self._refuse_columns(schema)
             refuse(("endingOffsets",), self.options, "is for batch reads; this is a streaming read")
-            return RecordsStreamReader(self._records)
+            return RecordsStreamReader(parse_record_options(self.options))
         from bookgate.thinclient.spark.streaming.stream import EntriesStreamReader
 
         columns = self._columns(schema)
@@ -97,29 +102,35 @@ class BookKeeperDataSource(DataSource):
 
     @plain_errors
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        from bookgate.thinclient.spark.writing.sink import BatchSink, payload_column, refuse_overwrite
+        from bookgate.thinclient.spark.records.record_writes import BatchRecords, check_streams
+        from bookgate.thinclient.spark.writing.rows import payload_column, refuse_overwrite
+        from bookgate.thinclient.spark.writing.sink import BatchSink
 
         refuse_overwrite(overwrite)
-        self._refuse_writing()
-        return BatchSink(parse_write_options(self.options), payload_column(schema))
+        if not self._of_stream:
+            return BatchSink(parse_write_options(self.options), payload_column(schema))
+        options = parse_record_write_options(self.options)
+        check_streams(options)
+        return BatchRecords(options, payload_column(schema))
 
     @plain_errors
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
-        from bookgate.thinclient.spark.writing.sink import StreamSink, payload_column, refuse_overwrite
+        from bookgate.thinclient.spark.records.record_writes import StreamRecords, check_streams
+        from bookgate.thinclient.spark.writing.rows import payload_column, refuse_overwrite
+        from bookgate.thinclient.spark.writing.sink import StreamSink
 
         refuse_overwrite(overwrite)
-        self._refuse_writing()
         refuse(("writeId",), self.options, "is for batch writes; a stream has the id of its query")
-        return StreamSink(parse_write_options(self.options), payload_column(schema))
+        if not self._of_stream:
+            return StreamSink(parse_write_options(self.options), payload_column(schema))
+        options = parse_record_write_options(self.options)
+        check_streams(options)
+        return StreamRecords(options, payload_column(schema))
 
     def _refuse_columns(self, wanted: StructType) -> None:
         if wanted != self.schema():
             names = ", ".join(RECORDS_SCHEMA.names)
             raise OptionError(f"the columns of a stream are fixed ({names}): leave schema(…) out and select()")
-
-    def _refuse_writing(self) -> None:
-        if self._records is not None:
-            raise OptionError("option stream is for reads; write to a stream with its writer (bookgate.streams)")
 
     def _columns(self, wanted: StructType) -> pa.Schema:
         """The columns that a read returns: those in schema(…), else all of the table's.

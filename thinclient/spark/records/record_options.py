@@ -1,8 +1,8 @@
-"""Options of a read of a stream (`stream`). Source: docs/spark.md#streams-of-records."""
+"""Options of reads and writes of streams (`stream`). Source: docs/spark.md#streams-of-records."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from bookgate.ledger.errors import IncorrectParameterException
@@ -11,6 +11,7 @@ from bookgate.runtime.settings import nearest_key
 from bookgate.thinclient.spark.options import values
 from bookgate.thinclient.spark.options.read_options import (
     DEFAULT_CLIENT_SETTINGS,
+    SPARKS_OWN,
     ClientSettings,
     OptionError,
     connection_options,
@@ -32,8 +33,11 @@ NAMES = (
     "prefetchEntries",
     "client.<setting>",
 )
-_LOWER_NAMES = frozenset(name.lower() for name in NAMES)
+WRITE_NAMES = (STREAM, "streamPartitions", "gateways", "scopeId", "password", "writeId", "client.<setting>")
+_SPARKS_OWN = frozenset(name.lower() for name in SPARKS_OWN)
 DEFAULT_ENTRIES_PER_PARTITION = 10_000
+MAX_WRITE_ID_BYTES = 100
+"""With a partition it is the name of a producer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,19 +58,38 @@ class RecordOptions:
         return f"RecordOptions({self.stream} through {self.gateways})"
 
 
-def reads_stream(raw: Mapping[str, str]) -> bool:
-    """Whether these are the options of a read of a stream."""
+@dataclass(frozen=True, slots=True)
+class RecordWriteOptions:
+    """The options of a write to streams, checked. Plain values: sent to the executors unchanged."""
+
+    gateways: str
+    stream: str
+    partitions: int | None = None
+    """One stream for each partition of the frame, so many; None: one stream, which has the name itself."""
+    scope_id: int = DEFAULT_SCOPE
+    password: bytes = b""
+    write_id: str | None = None
+    client_settings: ClientSettings = DEFAULT_CLIENT_SETTINGS
+
+    def __repr__(self) -> str:
+        return f"RecordWriteOptions({self.stream} through {self.gateways})"
+
+    @property
+    def streams(self) -> tuple[str, ...]:
+        """The streams, by partition."""
+        if self.partitions is None:
+            return (self.stream,)
+        return tuple(f"{self.stream}-{partition}" for partition in range(self.partitions))
+
+
+def names_stream(raw: Mapping[str, str]) -> bool:
+    """Whether these are the options of a read of a stream, or of a write to one."""
     return any(name.lower() == STREAM for name in raw)
 
 
 def parse_record_options(raw: Mapping[str, str]) -> RecordOptions:
     """Checks the options of one read. Raises OptionError."""
-    given = {name.lower(): value for name, value in raw.items()}
-    for name in given:
-        if name not in _LOWER_NAMES and not name.startswith("client."):
-            meant = nearest_key(name, NAMES)
-            hint = f"did you mean {meant}?" if meant else f"it has {', '.join(NAMES)}"
-            raise OptionError(f"unknown option {name!r} of a read of a stream; {hint}")
+    given = _given(raw, NAMES, "a read of a stream")
     gateways, settings = connection_options(given)
     return RecordOptions(
         gateways,
@@ -79,6 +102,36 @@ def parse_record_options(raw: Mapping[str, str]) -> RecordOptions:
         parsed(given, "maxEntriesPerTrigger", values.positive, None),
         settings,
     )
+
+
+def parse_record_write_options(raw: Mapping[str, str]) -> RecordWriteOptions:
+    """Checks the options of one write. Raises OptionError."""
+    given = _given({name: raw[name] for name in raw if name.lower() not in _SPARKS_OWN}, WRITE_NAMES, "a stream's sink")
+    write_id = given.get("writeid") or None
+    if write_id is not None and len(write_id.encode()) > MAX_WRITE_ID_BYTES:
+        raise OptionError(f"option writeId: has at most {MAX_WRITE_ID_BYTES} bytes")
+    gateways, settings = connection_options(given)
+    return RecordWriteOptions(
+        gateways,
+        given[STREAM],
+        parsed(given, "streamPartitions", values.positive, None),
+        parsed(given, "scopeId", values.scope_id, DEFAULT_SCOPE),
+        given.get("password", "").encode(),
+        write_id,
+        settings,
+    )
+
+
+def _given(raw: Mapping[str, str], names: Sequence[str], what: str) -> dict[str, str]:
+    """The options, names in lower case. Raises OptionError for an unknown one."""
+    given = {name.lower(): value for name, value in raw.items()}
+    known = {name.lower() for name in names}
+    for name in given:
+        if name not in known and not name.startswith("client."):
+            meant = nearest_key(name, names)
+            hint = f"did you mean {meant}?" if meant else f"it has {', '.join(names)}"
+            raise OptionError(f"unknown option {name!r} of {what}; {hint}")
+    return given
 
 
 def _place(text: str) -> From:

@@ -21,37 +21,27 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
-from pyspark.sql.types import BinaryType, StringType, StructType
 
 from bookgate.ledger.errors import BKException, WriteException
 from bookgate.ledger.id_set import signed
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.thinclient.spark.commit_protocol import Write, attempt_metadata
-from bookgate.thinclient.spark.options.read_options import OptionError
 from bookgate.thinclient.spark.options.write_options import WriteOptions
 from bookgate.thinclient.spark.plain_errors import plain_errors
 from bookgate.thinclient.spark.worker_client import clients
 from bookgate.thinclient.spark.writing.commit import Committer, Lookups, Written
+from bookgate.thinclient.spark.writing.query_of_task import query_of_task
+from bookgate.thinclient.spark.writing.rows import chunks
 
 if TYPE_CHECKING:
     from bookgate.thinclient.blocking.client import BookKeeper, WriteHandle
 
 _log = logging.getLogger(__name__)
-
-PAYLOAD = "payload"
-MAX_CHUNK_ENTRIES = 2000
-MAX_CHUNK_BYTES = 8 * 1024 * 1024
-"""Bytes passed to the client at once; two such chunks are in memory at a time, besides Spark's batch."""
-
-# Spark's own names: StreamExecution.QUERY_ID_KEY, MicroBatchExecution.BATCH_ID_KEY, and the run id as job group.
-_QUERY_ID = "sql.streaming.queryId"
-_BATCH_ID = "streaming.sql.batchId"
-_JOB_GROUP = "spark.jobGroup.id"
 
 lookups = Lookups()
 """Lookups of this process; Spark usually runs all commits of a query in one process."""
@@ -64,31 +54,6 @@ class TaskMessage(WriterCommitMessage):
     write: Write
     start: str
     written: Written | None
-
-
-def payload_column(schema: StructType) -> int:
-    """The index of the column to write. Raises OptionError if the frame has none."""
-    names = schema.fieldNames()
-    if PAYLOAD not in names and len(names) != 1:
-        raise OptionError(
-            f"the sink writes the column {PAYLOAD!r}, or the only one there is; this frame has "
-            f"{', '.join(names) or 'none'}: select one, or name it {PAYLOAD!r}"
-        )
-    index = names.index(PAYLOAD) if PAYLOAD in names else 0
-    if names.count(PAYLOAD) > 1 or not isinstance(schema[index].dataType, BinaryType | StringType):
-        raise OptionError(
-            f"column {names[index]!r} is {schema[index].dataType.simpleString()}; the sink writes one column of "
-            "binary or string: cast it, or make it JSON with to_json"
-        )
-    return index
-
-
-def refuse_overwrite(overwrite: bool) -> None:
-    """Raises OptionError."""
-    if overwrite:
-        raise OptionError(
-            "the sink appends ledgers and never replaces any: use mode 'append' (streams: outputMode 'append')"
-        )
 
 
 class _Sink:
@@ -153,12 +118,8 @@ class StreamSink(_Sink, DataSourceStreamArrowWriter):
     @plain_errors
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskMessage:
         """Writes the rows of a task. Runs in the task."""
-        context = TaskContext.get()
-        properties = {} if context is None else {name: context.getLocalProperty(name) for name in _PROPERTIES}
-        query, batch = properties.get(_QUERY_ID), properties.get(_BATCH_ID)
-        if query is None or batch is None:
-            raise WriteException(f"Spark does not say which query this task belongs to ({_QUERY_ID}, {_BATCH_ID})")
-        return self._task(Write(query, int(batch)), properties.get(_JOB_GROUP) or query, iterator)
+        query, batch, run = query_of_task()
+        return self._task(Write(query, batch), run, iterator)
 
     @plain_errors
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
@@ -177,9 +138,6 @@ class StreamSink(_Sink, DataSourceStreamArrowWriter):
             if isinstance(message, TaskMessage):
                 self._abort(Write(message.write.query, batchId), message.start)
                 return
-
-
-_PROPERTIES = (_QUERY_ID, _BATCH_ID, _JOB_GROUP)
 
 
 # Tasks
@@ -233,26 +191,3 @@ class TaskLedger:
         if last != entries - 1:
             raise WriteException(f"ledger {ledger.ledger_id} ends at entry {last} after {entries} appends")
         return entries
-
-
-def chunks(batches: Iterator[pa.RecordBatch], column: int) -> Iterator[list[bytes]]:
-    """The payloads of record batches, in non-empty lists of bounded size. Raises ValueError for a null."""
-    for batch in batches:
-        payloads = _binary(batch.column(column))
-        if payloads.null_count:
-            name = batch.schema.names[column]
-            raise ValueError(
-                f"column {name!r} has {payloads.null_count} nulls among {len(payloads)} rows; an entry may be empty, "
-                "but not null: filter them out, or use coalesce"
-            )
-        step = MAX_CHUNK_ENTRIES
-        if payloads.nbytes > MAX_CHUNK_BYTES:
-            step = max(1, min(step, len(payloads) * MAX_CHUNK_BYTES // payloads.nbytes))
-        for start in range(0, len(payloads), step):
-            yield payloads.slice(start, step).to_pylist()
-
-
-def _binary(column: Any) -> Any:
-    """The column with strings as their UTF-8 bytes, without a copy."""
-    large = pa.types.is_large_string(column.type) or pa.types.is_large_binary(column.type)
-    return column.cast(pa.large_binary() if large else pa.binary())

@@ -7,6 +7,7 @@ from tests.simulation.mutations.mutation import Mutation
 _RULES = "tests/unit/thinclient/core/streams/test_rules.py"
 _WRITER = "tests/unit/thinclient/streams/test_writer.py"
 _LIVE = "tests/integration/thinclient/test_streams.py"
+_EARLIER = "tests/unit/thinclient/core/streams/test_earlier_records.py"
 _CORE = "thinclient/core/streams"
 
 
@@ -126,5 +127,37 @@ MUTATIONS = (
         "start.number if entry.entry_id == start.entry_id else 0",
         "0",
         f"{_LIVE}::test_cursors_go_on_where_they_committed",
+    ),
+    _planted(
+        "snapshot-of-another-writer-counted",
+        "an attempt of a Spark task takes the records of a foreign snapshot for its own",
+        f"{_CORE}/earlier_records.py",
+        "            if number == before:\n",
+        "            if number < before:\n",
+        _EARLIER,
+    ),
+    _planted(
+        "earlier-batch-counted",
+        "an attempt of a Spark task takes the rows of the batch before for its own, and leaves them out",
+        f"{_CORE}/earlier_records.py",
+        "        elif number < self._first:\n",
+        "        elif number < 0:\n",
+        _EARLIER,
+    ),
+    _planted(
+        "deleted-records-taken-for-none",
+        "an attempt of a Spark task appends again what it does not find",
+        f"{_CORE}/earlier_records.py",
+        "        if before != self._last:\n",
+        "        if before < 0:\n",
+        _EARLIER,
+    ),
+    _planted(
+        "repeated-attempt-goes-by-numbers",
+        "an attempt of a Spark task leaves out as many rows as the stream has, whichever they are",
+        "thinclient/spark/records/record_writes.py",
+        "        new = [row for row in rows if not _taken(earlier, row)] if earlier else rows\n",
+        "        new = rows[earlier.total() :]\n",
+        "tests/spark/test_stream_writes.py::test_an_attempt_that_is_repeated_in_another_order_appends_what_is_missing",
     ),
 )

@@ -18,15 +18,14 @@ from bookgate.thinclient.spark.commit_protocol import Write, attempt_metadata
 from bookgate.thinclient.spark.options.read_options import OptionError
 from bookgate.thinclient.spark.options.write_options import parse_write_options
 from bookgate.thinclient.spark.source import BookKeeperDataSource
-from bookgate.thinclient.spark.writing import sink as sink_module
+from bookgate.thinclient.spark.writing import rows as rows_module
 from bookgate.thinclient.spark.writing.commit import Written
+from bookgate.thinclient.spark.writing.rows import chunks, payload_column
 from bookgate.thinclient.spark.writing.sink import (
     BatchSink,
     StreamSink,
     TaskLedger,
     TaskMessage,
-    chunks,
-    payload_column,
 )
 
 
@@ -43,8 +42,8 @@ def test_every_kind_of_text_and_bytes_becomes_payloads(kind: pa.DataType) -> Non
 
 
 def test_chunks_are_bounded_in_entries_and_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sink_module, "MAX_CHUNK_ENTRIES", 10)
-    monkeypatch.setattr(sink_module, "MAX_CHUNK_BYTES", 1000)
+    monkeypatch.setattr(rows_module, "MAX_CHUNK_ENTRIES", 10)
+    monkeypatch.setattr(rows_module, "MAX_CHUNK_BYTES", 1000)
     small = list(chunks(iter([batch([b"x"] * 25, pa.binary())]), 0))
     assert [len(chunk) for chunk in small] == [10, 10, 5]
     large = list(chunks(iter([batch([b"x" * 490] * 5, pa.binary())]), 0))
