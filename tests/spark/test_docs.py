@@ -96,8 +96,8 @@ def test_the_examples_run(
             for old, new in substitutes.items():
                 block = block.replace(old, new)
             exec(compile(block, str(PAGE), "exec"), names)
-        for query in ("copied", "appended", "by_ledger"):
-            names[query].processAllAvailable()
+        for name in ("copied", "appended", "by_ledger"):
+            names[name].processAllAvailable()
     finally:
         for query in session.streams.active:
             query.stop()
