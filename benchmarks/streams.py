@@ -124,7 +124,12 @@ async def tails(client: BookKeeper) -> Row:
     opened = [await streams.create(f"tail {number}", _OPTIONS) for number in range(_STREAMS)]
     writers = await asyncio.gather(*[stream.writer(linger_seconds=0.0) for stream in opened])
     delivered: list[float] = []
-    readers = [asyncio.create_task(_follow(stream, delivered)) for stream in opened for _ in range(_READERS)]
+    # Readers follow before time counts: to open them all takes seconds.
+    follow = asyncio.Semaphore(0)
+    readers = [asyncio.create_task(_follow(stream, delivered, follow)) for stream in opened for _ in range(_READERS)]
+    await asyncio.gather(*[writer.append(_RECORD) for writer in writers])
+    for _ in readers:
+        await follow.acquire()
     acknowledged: list[float] = []
     for _ in range(_ROUNDS):
         await asyncio.gather(*[_append(writer, acknowledged) for writer in writers])
@@ -144,13 +149,17 @@ async def _append(writer: StreamWriter, acknowledged: list[float]) -> None:
     acknowledged.append(time.perf_counter() - began)
 
 
-async def _follow(stream: Stream, delivered: list[float]) -> None:
+async def _follow(stream: Stream, delivered: list[float], follow: asyncio.Semaphore) -> None:
+    """The first record tells that it follows."""
     async with stream.reader() as reader:
         count = 0
         async for record in reader.records():
-            delivered.append(time.perf_counter() - float(record.payload))
+            if count == 0:
+                follow.release()
+            else:
+                delivered.append(time.perf_counter() - float(record.payload))
             count += 1
-            if count == _ROUNDS:
+            if count > _ROUNDS:
                 return
 
 
