@@ -184,8 +184,8 @@ class LedgerManager(ABC):
                 found.append(stored)
         return found
 
-    def demand_complete_listings(self) -> None:  # noqa: B027 (most have nothing to do)
-        """From now on listings fail where ledgers would be left out that this process may not see.
+    def demand_complete_listings(self, demanded: bool = True) -> None:  # noqa: B027 (most have nothing to do)
+        """From now on listings fail where ledgers would be left out that this process may not see, or do not any more.
 
         For whoever concludes from what is not listed. Stores list everything, and need nothing for it.
         """

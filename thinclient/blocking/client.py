@@ -681,12 +681,12 @@ class LedgerManager(LedgerManagerFacade):
         """
         return self._run(self._asynchronous.read_many(ledger_ids))
 
-    def demand_complete_listings(self) -> None:
-        """From now on listings fail where ledgers would be left out that this process may not see.
+    def demand_complete_listings(self, demanded: bool = True) -> None:
+        """From now on listings fail where ledgers would be left out that this process may not see, or do not any more.
 
         For whoever concludes from what is not listed. Stores list everything, and need nothing for it.
         """
-        self._asynchronous.demand_complete_listings()
+        self._asynchronous.demand_complete_listings(demanded)
 
     def ledger_ranges(
         self, scope_id: int = 0, start_after: int | None = None, end_before: int | None = None

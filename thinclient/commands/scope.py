@@ -12,7 +12,11 @@ from typing import Annotated, Any
 
 import typer
 
-from bookgate.ledger.errors import BKException, NoSuchLedgerExistsOnMetadataServerException
+from bookgate.ledger.errors import (
+    BKException,
+    NoSuchLedgerExistsOnMetadataServerException,
+    UnauthorizedAccessException,
+)
 from bookgate.ledger.ledger_id import HALF_MASK, LedgerId
 from bookgate.ledger.metadata import LedgerState
 from bookgate.ledger.metadata_store import LedgerRecord
@@ -35,6 +39,8 @@ class Contents:
     """What a scope holds, as its metadata tell: only closed ledgers have a length."""
 
     scope_id: int
+    complete: bool
+    """False: a policy shows only a part of the scope to the caller."""
     ledgers: int = 0
     closed: int = 0
     payload_bytes: int = 0
@@ -55,6 +61,7 @@ class Contents:
         return {
             "scope_id": self.scope_id,
             "scope": f"{self.scope_id & HALF_MASK:016x}",
+            "complete": self.complete,
             "ledgers": self.ledgers,
             "closed": self.closed,
             "payload_bytes": self.payload_bytes,
@@ -63,9 +70,18 @@ class Contents:
 
 
 async def contents_of(client: BookKeeper, scope_id: int) -> Contents:
-    """Reads the metadata of all ledgers of a scope."""
-    found = Contents(scope_id)
-    async for page in client.list_ledgers(scope_id):
+    """Reads the metadata of all ledgers of a scope, or of those that the caller may see."""
+    demand = client.ledger_manager.demand_complete_listings
+    demand()
+    try:
+        return await _added_up(client, Contents(scope_id, complete=True))
+    except UnauthorizedAccessException:
+        demand(False)
+        return await _added_up(client, Contents(scope_id, complete=False))
+
+
+async def _added_up(client: BookKeeper, found: Contents) -> Contents:
+    async for page in client.list_ledgers(found.scope_id):
         for record in page:
             found.add(record)
     return found
@@ -104,7 +120,8 @@ def list_scopes(
         print_json(rows)
         return
     for row in rows:
-        counted = f"  {row['ledgers']} ledgers, {row['payload_bytes']} bytes" if count else ""
+        seen = "" if not count or row["complete"] else ", as far as you may see them"
+        counted = f"  {row['ledgers']} ledgers, {row['payload_bytes']} bytes{seen}" if count else ""
         print(f"{row['scope']}  {row['scope_id']}{counted}")
 
 
@@ -112,10 +129,11 @@ def list_scopes(
 def show(context: typer.Context, scope: Scope, gateways: Gateways = None, as_json: AsJson = False) -> None:
     """Shows how many ledgers a scope has and how large they are: `0` for ledgers without a scope.
 
-    Only closed ledgers have a length; `stored_bytes` counts each copy.
+    Only closed ledgers have a length; `stored_bytes` counts each copy. `complete` is false where a policy shows only a
+    part of the scope to you.
 
-    JSON: {"scope_id", "scope": 16 hex digits, "ledgers", "closed", "payload_bytes", "stored_bytes", "states": {state:
-    ledgers}}.
+    JSON: {"scope_id", "scope": 16 hex digits, "complete", "ledgers", "closed", "payload_bytes", "stored_bytes",
+    "states": {state: ledgers}}.
 
     \b
     Example: bookgate scope show 0x2a

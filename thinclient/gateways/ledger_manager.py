@@ -244,8 +244,8 @@ class RpcLedgerManager(LedgerManager):
             return
         raise code_error(response.code, response.message, what)
 
-    def demand_complete_listings(self) -> None:
-        self._complete = True
+    def demand_complete_listings(self, demanded: bool = True) -> None:
+        self._complete = demanded
 
     def ledger_ranges(
         self, scope_id: int = 0, start_after: int | None = None, end_before: int | None = None

@@ -156,6 +156,19 @@ async def command(gateway: Guarded, name: str, *words: str) -> Result:
     return await asyncio.to_thread(CliRunner().invoke, main_app, arguments, env=environment)
 
 
+async def test_a_scope_is_shown_as_far_as_it_may_be_seen_and_says_so(gateway: Guarded) -> None:
+    for name, scope, complete, ledgers in (
+        ("elsewhere", "7", True, 1),
+        ("team-a", "0", False, 0),
+        ("admin", "0", True, 1),
+    ):
+        shown = json.loads((await command(gateway, name, "scope", "show", scope)).stdout)
+        assert (shown["complete"], shown["ledgers"]) == (complete, ledgers), name
+    for name, complete in (("elsewhere", True), ("admin", True)):
+        [row] = json.loads((await command(gateway, name, "scope", "list", "--count")).stdout)
+        assert (row["scope_id"], row["complete"], row["ledgers"]) == (7, complete, 1)
+
+
 async def test_a_scope_is_deleted_by_who_sees_all_of_it_or_by_nobody(gateway: Guarded) -> None:
     for name in ("team-a", "stranger"):
         refused = await command(gateway, name, "scope", "delete", "7", "--yes")
