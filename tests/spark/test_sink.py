@@ -105,7 +105,7 @@ def test_what_the_sink_refuses(sinks: Sinks) -> None:
     sinks.write(both)
     assert sinks.read() == rows(3), "columns beside payload are not written"
     cases: list[tuple[DataFrame, dict[str, object], str]] = [
-        (one, {"mode": "overwrite"}, "appends ledgers and never replaces"),
+        (one, {"mode": "overwrite"}, "appends and never replaces"),
         (both.withColumnRenamed("payload", "x"), {}, "writes the column 'payload', or the only one"),
         (one.select(F.length("payload").alias("payload")), {}, "'payload' is int; the sink writes"),
         (one, {"endingOffsets": "latest"}, "option 'endingoffsets' is not one of the sink's"),
