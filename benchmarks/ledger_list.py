@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import sqlite3
 import subprocess
 import sys
@@ -17,7 +18,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.harness import QUICK, Row, figures, report
-from bookgate.bookie.standalone.cluster import StandaloneCluster
 from bookgate.gateway.stores.drivers import ensure_cluster
 from bookgate.gateway.stores.sqlite.change_feed import ledger_key
 from bookgate.ledger.ledger_id import LedgerId
@@ -87,10 +87,14 @@ def _largest_memory(pid: int) -> float:
 def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         uri = make_store(Path(directory) / "metadata.sqlite")
-        with StandaloneCluster(Path(directory) / "cluster", bookies=1, metadata_uri=uri) as cluster:
-            gateway = cluster.gateways[0]
+        # No bookie: a new one would look through them all before it serves.
+        gateway_command = [sys.executable, "-m", "bookgate", "gateway", "--json", "--port=0", f"--metadata-uri={uri}"]
+        with subprocess.Popen(gateway_command, stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            gateway = json.loads(process.stdout.readline())["gateway"]
             command = [sys.executable, "-m", "bookgate", "ledger", "list", "--gateways", f"grpc://{gateway}"]
             pairs = [(run(command), run([sys.executable, "-c", _BARE, gateway])) for _ in range(2)]
+            process.terminate()
     what = f"ledger list of {_LEDGERS:,}"
     names = (("until its first line", "s"), ("until its last line", "s"), ("largest memory", "MiB"))
     rows: list[Row] = []
