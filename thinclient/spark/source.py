@@ -62,7 +62,6 @@ class BookKeeperDataSource(DataSource):
     def name(cls) -> str:
         return "bookkeeper"
 
-    @plain_errors
     def schema(self) -> StructType:
         if self._of_stream:
             return from_arrow_schema(RECORDS_SCHEMA)

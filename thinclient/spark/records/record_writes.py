@@ -197,9 +197,9 @@ class _TaskRecords:
 
 
 def _taken(earlier: Counter[bytes], row: bytes) -> bool:
-    """Whether the row is one of those; it is none of them any more then."""
+    """Whether the row is one of those; it is none of them any more then. Once there are none, no row is hashed."""
     digest = record_digest(row)
-    if not earlier[digest]:
-        return False
-    earlier[digest] -= 1
-    return True
+    count = earlier.pop(digest, 0)
+    if count > 1:
+        earlier[digest] = count - 1
+    return count > 0
