@@ -59,6 +59,11 @@ CURRENT_FORMAT_VERSION = 3
 OWNER_KEY = "bookgate.owner"
 """Key of the custom metadata that names the principal who created the ledger (docs/protocol/security.md#owners)."""
 
+GUARANTEED_KEY = "bookgate.guaranteed.write.quorum"
+"""Key of the custom metadata, with any value, of a ledger whose entries all reach their whole write set
+(docs/protocol/client-protocol.md#guaranteed-write-quorum).
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class LedgerMetadata:
@@ -159,6 +164,11 @@ class LedgerMetadata:
     @property
     def is_unbounded(self) -> bool:
         return self.terms is not None
+
+    @property
+    def guaranteed_write_quorum(self) -> bool:
+        """Whether an ordinary ledger is closed only once each entry is on its whole write set."""
+        return GUARANTEED_KEY in self.custom_metadata
 
     @property
     def is_closed(self) -> bool:

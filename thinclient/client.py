@@ -56,6 +56,7 @@ from bookgate.thinclient.handles.context import (
     unlocked,
 )
 from bookgate.thinclient.handles.ensemble_changer import EnsembleChanger
+from bookgate.thinclient.handles.guaranteed_write_handle import writer_of
 from bookgate.thinclient.handles.ledger_options import LedgerOptions, takes_ledger_options
 from bookgate.thinclient.handles.ledger_view import LedgerView, known_last_entry
 from bookgate.thinclient.handles.metadata_cas import changed_custom_metadata, update
@@ -248,7 +249,7 @@ class BookKeeper:
             IllegalOpException: Deferred sync or an id with a scope, in a client of protocol v2.
         """
         record, secrets = await self._create(options)
-        return WriteHandle(
+        return writer_of(
             self._context,
             record,
             secrets,
@@ -261,8 +262,10 @@ class BookKeeper:
     async def create_advanced_ledger(self, *, options: LedgerOptions) -> AdvancedWriteHandle:
         """Creates a ledger whose entry ids the application chooses, in any order; see `AdvancedWriteHandle`.
 
-        Takes the arguments of `create_ledger` and raises the same exceptions.
+        Takes the arguments of `create_ledger`, except a guaranteed write quorum, and raises the same exceptions.
         """
+        if options.is_guaranteed:
+            raise IncorrectParameterException("a ledger with entry ids of your own has no guaranteed write quorum")
         record, secrets = await self._create(options)
         return AdvancedWriteHandle(
             self._context,

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from bookgate.gateway.services.caller import Caller
 from bookgate.ledger.errors import IncorrectParameterException
-from bookgate.ledger.metadata import OWNER_KEY, LedgerMetadata, LedgerState
+from bookgate.ledger.metadata import GUARANTEED_KEY, OWNER_KEY, LedgerMetadata, LedgerState
 from bookgate.ledger.password_check import SALT_BYTES, PasswordCheck
 from bookgate.ledger.payload_codec import CODEC_KEY
 from bookgate.ledger.streams import CURSOR_KEY, CURSORS_KEY, NAME_KEY, SETTINGS_KEY, STREAM_KEY
@@ -25,7 +25,9 @@ from bookgate.runtime.security.decision import Reach
 
 _PREFIX = "bookgate."
 _CHANGED_BY_CLIENTS = frozenset(("bookgate.writer", SETTINGS_KEY, CURSORS_KEY, CURSOR_KEY))
-_CREATED_BY_CLIENTS = frozenset((*_CHANGED_BY_CLIENTS, "bookgate.adopted", CODEC_KEY, STREAM_KEY, NAME_KEY))
+_CREATED_BY_CLIENTS = frozenset(
+    (*_CHANGED_BY_CLIENTS, "bookgate.adopted", CODEC_KEY, GUARANTEED_KEY, STREAM_KEY, NAME_KEY)
+)
 _OF_SINKS = "bookgate.sink."
 """Keys that begin so are those of the Spark sink, which creates and changes them."""
 

@@ -1,4 +1,4 @@
-"""What must hold in every state of a world of the ordinary protocol: P1 to P12 of docs/protocol/invariants.md.
+"""What must hold in every state of a world of the ordinary protocol: P1 to P12, G2 of docs/protocol/invariants.md.
 
 P5 and P6 are judged by the store at each write, P7 and P8 by each bookie at each add, P9 by the writer at each
 acknowledgement. The others are judged here, from the actors' states. Where nothing happens any more, every client must
@@ -97,9 +97,11 @@ def _copies(metadata: LedgerMetadata, entry_id: int, bookies: dict[str, Bookie])
             yield ensemble[index]
 
 
-def _check_copies(invariant: str, metadata: LedgerMetadata, entry_id: int, bookies: dict[str, Bookie]) -> None:
+def _check_copies(
+    invariant: str, metadata: LedgerMetadata, entry_id: int, bookies: dict[str, Bookie], least: int | None = None
+) -> None:
     copies = list(_copies(metadata, entry_id, bookies))
-    if len(copies) < metadata.ack_quorum_size:
+    if len(copies) < (least or metadata.ack_quorum_size):
         where = ", ".join(copies) or "none"
         raise Violation(invariant, f"of the bookies that metadata name for entry {entry_id} these hold it: {where}")
 
@@ -128,6 +130,8 @@ def _check_closed(metadata: LedgerMetadata, bookies: dict[str, Bookie]) -> None:
     last = metadata.last_entry_id
     for entry_id in range(last + 1):
         _check_copies("P3", metadata, entry_id, bookies)
+        if metadata.guaranteed_write_quorum:
+            _check_copies("G2", metadata, entry_id, bookies, metadata.write_quorum_size)
     if metadata.length != length_at(last):
         raise Violation("P6", f"the ledger is closed at entry {last} with the length {metadata.length}")
     for name, bookie in bookies.items():

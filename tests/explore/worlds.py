@@ -9,7 +9,7 @@ from __future__ import annotations
 import resource
 from dataclasses import dataclass, field
 
-from bookgate.ledger.metadata import LedgerMetadata
+from bookgate.ledger.metadata import GUARANTEED_KEY, LedgerMetadata
 from tests.explore.adding import BOOKIES
 from tests.explore.letters import Client, Server
 from tests.explore.recoverer import Recoverer
@@ -38,13 +38,18 @@ class SmallWorld:
     read_batch: int = 1
     syncs_apart: bool = False
     """A bookie's syncs are moves of their own; needed where bookies crash."""
+    guaranteed: bool = False
+    """The ledger has a guaranteed write quorum."""
     most_states: int = 0
     """Where exploring all of them takes too long; 0: all."""
 
     def build(self) -> tuple[World, Judge]:
         """The world, and what judges its states."""
         names = BOOKIES[: self.bookies]
-        metadata = LedgerMetadata.new(names[: self.ensemble], self.write_quorum, self.ack_quorum)
+        custom = {GUARANTEED_KEY: b"true"} if self.guaranteed else {}
+        metadata = LedgerMetadata.new(
+            names[: self.ensemble], self.write_quorum, self.ack_quorum, custom_metadata=custom
+        )
         world = self._world(metadata)
         healed = self._healing_world(metadata)
         return world, Rules(world, healed, lambda store: self._recoverer((store.metadata, store.version), 1)).judge
@@ -79,6 +84,12 @@ SMALL = (
     SmallWorld("late requests, an ack quorum of one", 2, 2, 1, entries=1, faults=Faults(1), closes=True),
     SmallWorld("two recoverers", 2, 2, 2, entries=1, recoverers=2),
     SmallWorld("a recoverer beside the writer", 2, 2, 2, entries=2, closes=True),
+    SmallWorld(
+        "a guaranteed write quorum", 2, 2, 1, entries=2, recoverers=0, faults=Faults(1), closes=True, guaranteed=True
+    ),
+    SmallWorld(
+        "a guaranteed write quorum, a recoverer", 2, 2, 1, entries=1, faults=Faults(1), closes=True, guaranteed=True
+    ),
 )
 
 LARGE = (
@@ -90,6 +101,20 @@ LARGE = (
     SmallWorld("two entries read at once", 2, 2, 2, entries=2, read_batch=2),
     SmallWorld("two recoverers, late requests", 2, 2, 2, entries=1, recoverers=2, faults=Faults(1)),
     SmallWorld("two recoverers, two entries", 2, 2, 2, entries=2, recoverers=2, most_states=4_000_000),
+    SmallWorld(
+        "a guaranteed write quorum in three", 3, 3, 2, entries=1, faults=Faults(1), closes=True, guaranteed=True
+    ),
+    SmallWorld(
+        "a guaranteed write quorum, a crash",
+        2,
+        2,
+        1,
+        entries=1,
+        faults=Faults(0, 0, 1),
+        closes=True,
+        syncs_apart=True,
+        guaranteed=True,
+    ),
     SmallWorld("a crash", 2, 2, 2, entries=1, faults=Faults(0, 0, 1), closes=True, syncs_apart=True),
     SmallWorld("a crash, an ack quorum of one", 2, 2, 1, entries=1, faults=Faults(0, 0, 1), syncs_apart=True),
 )

@@ -1,7 +1,8 @@
 """The writing client of a small world: the product's `LedgerWriter`, and what its handle does around it.
 
 It appends its entries at any moment, changes its ensemble when members fail, and closes the ledger once nothing is
-pending, or when something other than a fence has ended it.
+pending, or when something other than a fence has ended it. With a guaranteed write quorum it is the product's
+`GuaranteedLedgerWriter`, which closes once all is replicated, and tries failed members that were not replaced again.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from bookgate.ledger.errors import BKException, LedgerFencedException, MetadataVersionException
 from bookgate.ledger.metadata import LedgerMetadata
 from bookgate.thinclient.core.ensemble_change import refusal, still_failed
-from bookgate.thinclient.core.writing import LedgerWriter, PendingAdd
+from bookgate.thinclient.core.guaranteed_writing import GuaranteedLedgerWriter
+from bookgate.thinclient.core.writing import LedgerWriter, PendingAdd, WriterState
 from tests.explore.adding import AddsUnderWay, payload_of, replacements
 from tests.explore.letters import Handle, Move, Stored, Violation
 from tests.explore.metadata_change import MetadataChange
@@ -28,7 +30,8 @@ class Writer:
     ) -> None:
         self._bookies, self._store, self._entries, self._closes = bookies, store, entries, closes
         self._record = (metadata, 0)
-        self._machine: LedgerWriter | None = LedgerWriter(
+        kind = GuaranteedLedgerWriter if metadata.guaranteed_write_quorum else LedgerWriter
+        self._machine: LedgerWriter | None = kind(
             LEDGER, metadata.last_fragment.ensemble, metadata.write_quorum_size, metadata.ack_quorum_size
         )
         self._adds = AddsUnderWay(bookies, recovery=False)
@@ -61,10 +64,14 @@ class Writer:
             moves.append(("append",))
         if machine.change_wanted and self._change is None and self._failed is None:
             moves.append(("change ensemble",))
+        if isinstance(machine, GuaranteedLedgerWriter) and machine.state is WriterState.STEADY:
+            moves += [
+                ("try again", index) for index, name in enumerate(machine.ensemble) if name in machine.failed_bookies
+            ]
         if self._failed is not None:
             ensemble = self._record[0].last_fragment.ensemble
             moves += replacements(still_failed(ensemble, self._failed), ensemble, self._bookies)
-        if self._closing is None and not machine.pending_count and (self._closes or self._begun == self._entries):
+        if self._closing is None and _is_settled(machine) and (self._closes or self._begun == self._entries):
             moves.append(("close",) if self._closes else ("leave",))
         return moves
 
@@ -77,6 +84,8 @@ class Writer:
                 self._failed, sends = self._machine.begin_change(), ()
             case "replace":
                 sends = self._replace(self._machine, dict(move[1]))
+            case "try again":
+                sends = self._send_again(self._machine, self._machine.readmit(move[1]))
             case _:
                 sends = self._close(leave=move[0] == "leave")
         return self._sent(sends)
@@ -104,7 +113,9 @@ class Writer:
         """The ledger has ended; it is closed unless somebody else does that."""
         self.error = machine.error
         self._change = self._failed = None
-        if isinstance(machine.error, LedgerFencedException) or not self._closes or self._closing is not None:
+        unsettled = isinstance(machine, GuaranteedLedgerWriter) and not machine.fully_replicated
+        fenced = isinstance(machine.error, LedgerFencedException)
+        if fenced or unsettled or not self._closes or self._closing is not None:
             self._machine = None
             self.outstanding = {handle for handle in self.outstanding if handle[0] == "close"}
 
@@ -135,7 +146,9 @@ class Writer:
                 raise Violation("P9", f"entry {add.entry_id} is acknowledged where {self.acknowledged} is next")
             self.acknowledged += 1
         self._length = machine.confirmed_length
-        if machine.last_add_confirmed != self.last_add_confirmed:
+        if machine.sequence_head != self.last_add_confirmed:
+            raise Violation("P9", f"entry {machine.sequence_head} is the last, {self.acknowledged} are acknowledged")
+        if machine.last_add_confirmed != machine.sequence_head and not isinstance(machine, GuaranteedLedgerWriter):
             raise Violation("P9", f"the LAC is {machine.last_add_confirmed}, {self.acknowledged} are acknowledged")
 
     # Ensemble changes
@@ -168,18 +181,23 @@ class Writer:
         if machine.change_wanted:
             return ()
         changed = machine.finish_change(self._record[0].last_fragment.ensemble)
-        self._adds.see(machine.members)
-        again = [
-            each
-            for add, index in changed.resend
-            for each in self._adds.send(add, payload_of(add.entry_id), [machine.members[index]])
-        ]
+        again = self._send_again(machine, changed.resend)
         self._confirm(machine, changed.confirmed)
         return again
+
+    def _send_again(self, machine: LedgerWriter, resend: Iterable[tuple[PendingAdd, int]]) -> Sends:
+        self._adds.see(machine.members)
+        return [
+            each
+            for add, index in resend
+            for each in self._adds.send(add, payload_of(add.entry_id), [machine.members[index]])
+        ]
 
     # The end
 
     def _close(self, *, leave: bool) -> Sends:
+        assert self._machine is not None
+        self._length = self._machine.confirmed_length
         self._machine = self._change = self._failed = None
         self.outstanding.clear()
         if leave:
@@ -200,3 +218,8 @@ class Writer:
         if self.closed:
             self._closing = None
         return sends
+
+
+def _is_settled(machine: LedgerWriter) -> bool:
+    """As the handle waits before it closes."""
+    return not machine.pending_count and (not isinstance(machine, GuaranteedLedgerWriter) or machine.fully_replicated)

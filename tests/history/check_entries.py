@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from tests.history import events
 from tests.history.history_index import HistoryIndex, LedgerHistory, ensemble_of
-from tests.history.violations import AcknowledgedEntryLost, OutOfOrder, TooFewCopies
+from tests.history.violations import (
+    AcknowledgedEntryLost,
+    FragmentNotReplicated,
+    LedgerNotReplicated,
+    OutOfOrder,
+    TooFewCopies,
+)
 
 
 def acknowledged_entries_are_readable(story: HistoryIndex) -> int:
@@ -106,6 +112,28 @@ def closed_ledgers_have_their_copies(story: HistoryIndex) -> int:
                 raise TooFewCopies(
                     f"ledger {ledger.ledger}: fewer than {newest.sizes[2]} of {_ensemble(newest, entry_id)} hold "
                     f"entry {entry_id} of 0 to {newest.last_entry}",
+                    newest,
+                )
+    return looked
+
+
+def guaranteed_ledgers_are_fully_replicated(story: HistoryIndex) -> int:
+    """G1 and G2, of ordinary ledgers with a guaranteed write quorum."""
+    if not story.holdings:
+        return 0
+    looked = 0
+    for ledger in story.kept_ledgers():
+        newest = ledger.newest
+        if newest is None or not ledger.guaranteed:
+            continue
+        closed = newest.state == "CLOSED"
+        end = newest.last_entry + 1 if closed else newest.fragments[-1][0]
+        for entry_id in range(end):
+            looked += 1
+            if _copies(story, ledger, newest, entry_id) < newest.sizes[1]:
+                raise (LedgerNotReplicated if closed else FragmentNotReplicated)(
+                    f"ledger {ledger.ledger}: not all of {_ensemble(newest, entry_id)} hold entry {entry_id} of 0 to "
+                    f"{end - 1}",
                     newest,
                 )
     return looked

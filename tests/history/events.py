@@ -43,6 +43,8 @@ class LedgerCreated(Event):
     tag: str
     advanced: bool = False
     deferred_sync: bool = False
+    guaranteed: bool = False
+    """With a guaranteed write quorum."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,11 @@ class LedgerHistory:
     def deferred_sync(self) -> bool:
         return any(created.deferred_sync for created in self.created)
 
+    @property
+    def guaranteed(self) -> bool:
+        """Whether it has a guaranteed write quorum."""
+        return any(created.guaranteed for created in self.created)
+
     @cached_property
     def acknowledged_contents(self) -> dict[int, events.AppendAcknowledged]:
         """By entry id."""

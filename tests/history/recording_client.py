@@ -79,6 +79,7 @@ class RecordingClient:
         *,
         advanced: bool = False,
         deferred_sync: bool = False,
+        guaranteed: bool = False,
         ledger_id: LedgerId | None = None,
     ) -> RecordingWriter | None:
         """None when it failed; a ledger nobody knows of may be left then."""
@@ -92,13 +93,13 @@ class RecordingClient:
                 custom_metadata={_TAG: tag.encode()},
                 ledger_id=ledger_id,
                 deferred_sync=deferred_sync,
+                guaranteed_write_quorum=guaranteed,
             )
         except BKException:
             return None
         ledger = str(handle.ledger_id.number)
-        self.recorder.add(
-            events.LedgerCreated(self.recorder.now, self.name, ledger, sizes, tag, advanced, deferred_sync)
-        )
+        now = self.recorder.now
+        self.recorder.add(events.LedgerCreated(now, self.name, ledger, sizes, tag, advanced, deferred_sync, guaranteed))
         self.saw(handle.record)
         return RecordingWriter(self, handle, ledger)
 

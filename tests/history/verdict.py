@@ -40,6 +40,7 @@ CHECKERS: dict[str, Checker] = {
     "P2": check_ledgers.closed_ledgers_keep_what_was_confirmed,
     "P3": check_entries.closed_ledgers_have_their_copies,
     "P4": check_entries.entries_keep_their_order,
+    "G2": check_entries.guaranteed_ledgers_are_fully_replicated,
     "P12": check_ledgers.all_goes_on_once_healed,
     "S3": check_bookies.damage_is_not_answered_as_missing,
     "S8": check_bookies.lost_files_are_not_answered_as_missing,
@@ -91,6 +92,7 @@ DATA_INVARIANTS = (
     *(f"P{number}" for number in range(1, 13)),
     *(f"S{number}" for number in range(1, 9)),
     "D1",
+    "G2",
     *REPAIR_INVARIANTS,
 )
 """Everything that clients and bookies are put to, in order; those of gateways are the checkers' M1 to M7."""

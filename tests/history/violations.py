@@ -330,7 +330,7 @@ class FragmentNotReplicated(InvariantViolated):
 
 class LedgerNotReplicated(InvariantViolated):
     id = "G2"
-    sentence = "closed: every entry of an unbounded ledger is on its whole write set"
+    sentence = "closed: every entry of a fully replicated ledger is on its whole write set"
 
 
 class TooFewOfAnAcknowledged(InvariantViolated):

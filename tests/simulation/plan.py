@@ -67,6 +67,8 @@ class WriterPlan:
     """close; leave: the ledger stays open; crash: the client is gone after half the bursts, without a word."""
     advanced: bool = False
     deferred_sync: bool = False
+    guaranteed: bool = False
+    """With a guaranteed write quorum."""
     ledger_id: LedgerId | None = None
     """One with a scope, of which the lower half is an id that ledgers without a scope get, too; or a large one."""
 
@@ -256,6 +258,8 @@ _SCOPED_REPAIRS = 0.5
 _SCOPES = (0, 1, -1, 1 << 40, 7, -(1 << 63))
 
 
+_GUARANTEED = 0.2
+"""Share of writers with a guaranteed write quorum, of those that can have one."""
 _LARGE_IDS = 0.3
 """Of the worlds with auto-recovery, whose marks and locks have the ids in their names."""
 _LARGE_BASES = (0x7FFF_FFFF, 1 << 31, 9_999_999_000)
@@ -266,9 +270,21 @@ _LARGEST_BASES = (1 << 32, 1 << 40, (1 << 63) - 1000)
 
 def make_plan(seed: int, limits: Limits) -> Plan:
     plan = _with_scopes(_with_auto_recovery(_with_damage(_make_plan(seed, limits), limits), limits))
-    plan = _with_large_ids(plan)
+    plan = _with_guarantees(_with_large_ids(plan), limits)
     # From a stream of its own, as all that came later.
     return replace(plan, guarded=random.Random(f"access {seed}").random() < limits.access)
+
+
+def _with_guarantees(plan: Plan, limits: Limits) -> Plan:
+    """From a stream of its own. BookKeeper's recovery, which may run beside, knows nothing of the guarantee."""
+    rng = random.Random(f"guarantees {plan.seed}")
+    if limits.beside_a_peer:
+        return plan
+    writers = tuple(
+        replace(writer, guaranteed=rng.random() < _GUARANTEED and not writer.advanced and not writer.deferred_sync)
+        for writer in plan.writers
+    )
+    return replace(plan, writers=writers)
 
 
 def _with_large_ids(plan: Plan) -> Plan:

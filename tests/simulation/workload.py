@@ -142,7 +142,11 @@ class Workload:
 
     async def _write_ledger(self, plan: WriterPlan, client: RecordingClient) -> None:
         writer = await client.create(
-            plan.sizes, advanced=plan.advanced, deferred_sync=plan.deferred_sync, ledger_id=plan.ledger_id
+            plan.sizes,
+            advanced=plan.advanced,
+            deferred_sync=plan.deferred_sync,
+            guaranteed=plan.guaranteed,
+            ledger_id=plan.ledger_id,
         )
         if writer is None:
             return

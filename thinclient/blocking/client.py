@@ -776,7 +776,7 @@ class BookKeeper(BookKeeperFacade):
     def create_advanced_ledger(self, *, options: LedgerOptions) -> AdvancedWriteHandle:
         """Creates a ledger whose entry ids the application chooses, in any order; see `AdvancedWriteHandle`.
 
-        Takes the arguments of `create_ledger` and raises the same exceptions.
+        Takes the arguments of `create_ledger`, except a guaranteed write quorum, and raises the same exceptions.
         """
         return AdvancedWriteHandle(self._thread, self._run(self._asynchronous.create_advanced_ledger(options=options)))
 

@@ -87,6 +87,12 @@ def create(
     uuid_version: Annotated[
         int | None, typer.Option(help="4 or 7: the id is a new UUID, made here; no generator is asked.")
     ] = None,
+    guaranteed_write_quorum: Annotated[
+        bool,
+        typer.Option(
+            "--guaranteed-write-quorum", help="The ledger is closed only once each entry is on its whole write set."
+        ),
+    ] = False,
     password: Password = "",
     gateways: Gateways = None,
     as_json: AsJson = False,
@@ -111,6 +117,7 @@ def create(
             password.encode(),
             pairs,
             given,
+            guaranteed_write_quorum=guaranteed_write_quorum,
             scope_id=scope_id,
             uuid_version=uuid_version,
         )

@@ -11,7 +11,9 @@ The ledger is IN_RECOVERY in the metadata before this begins (the caller has set
   quorum − ack quorum + 1 explicit "missing" responses; otherwise recovery fails. Good copies are added again to the
   whole write set, in entry order; the first negative result is the end. Reads run ahead, and adds are pipelined, within
   a window of entries and bytes; entries read beyond the end are dropped.
-* *storing* the last of them: the end is known, and adds are outstanding.
+* *storing* the last of them: the end is known, and adds are outstanding. An add is complete with an ack quorum; with a
+  guaranteed write quorum, whose LAC covers only entries that are on their whole write sets, with all of its write set
+  (G2).
 
   A bookie that fails a recovery add is replaced as in writing, but in memory only: the closing write stores the
   fragments (docs/protocol/client-protocol.md#recovery-adds). Until then the ledger's ensembles are those of the start,
@@ -303,7 +305,7 @@ class LedgerRecovery:
             self._ledger_id,
             self._ensemble,
             metadata.write_quorum_size,
-            metadata.ack_quorum_size,
+            metadata.write_quorum_size if metadata.guaranteed_write_quorum else metadata.ack_quorum_size,
             last_add_confirmed=self._start,
             rules=self._rules,
         )

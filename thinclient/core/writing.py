@@ -23,7 +23,7 @@ ends. A bookie for which there is no replacement is out: adds go to the rest of 
 an ack quorum (with `require_replacement` the ledger ends instead, as in BookKeeper). A single response of fenced,
 unauthorised or not allowed ends the ledger at once, and so does closing the client. With `deferred_sync` adds are
 acknowledged before they are durable, so the LAC waits for `on_forced`, and any failure ends the ledger, because a new
-bookie could not be given the acknowledged entries.
+bookie could not be given the acknowledged entries. Writers that differ: `advanced_writing`, `guaranteed_writing`.
 
 Not its job: time, packets, placement, and storing the ledger's metadata.
 """
@@ -182,7 +182,8 @@ class LedgerWriter:
     ) -> None:
         self._ledger_id = ledger_id
         self._rules = rules or WriterRules()
-        self._deferred = self._rules.deferred_sync
+        self._lac_waits = self._rules.deferred_sync
+        """Whether something else than the acknowledgement to the application moves the LAC."""
         self._members = [Member(index, bookie_id) for index, bookie_id in enumerate(ensemble)]
         self._write_quorum_size = write_quorum_size
         self._ack_quorum_size = ack_quorum_size
@@ -202,7 +203,9 @@ class LedgerWriter:
         self.previous_last_add_confirmed = last_add_confirmed
         """The LAC before it last moved."""
         self.sequence_head = last_add_confirmed
-        """The last entry acknowledged to the application; it exceeds the LAC only with deferred sync."""
+        """The last entry acknowledged to the application; it exceeds the LAC only with deferred sync or a guaranteed
+        write quorum.
+        """
         self.length = length
         """Payload bytes of all entries begun so far."""
         self.acknowledged_length = length
@@ -305,7 +308,7 @@ class LedgerWriter:
     def _acknowledge(self, entry_id: int, length: int) -> None:
         self.sequence_head = entry_id
         self.acknowledged_length = length
-        if not self._deferred:
+        if not self._lac_waits:
             self.previous_last_add_confirmed = self.last_add_confirmed
             self.last_add_confirmed = entry_id
             self.confirmed_length = length
@@ -341,7 +344,7 @@ class LedgerWriter:
             return self.abort(error)  # no repair for a ledger that has already ended
         if self._rules.deferred_sync:
             return self.abort(self._failed_unforced(member, error))
-        complete = add is not None and add.acks >= self._ack_quorum_size
+        complete = add is not None and self._is_complete(add)
         if self._rules.delay_ensemble_change and add is not None:
             if not complete:
                 self._on_delayed_failure(member, error, add)
@@ -402,7 +405,7 @@ class LedgerWriter:
                 ledger_id=self._ledger_id,
                 bookies=self.failed_bookies,
             )
-        return {index: self._members[index].bookie_id for index in self._failed}
+        return {index: self._members[index].bookie_id for index in self._replaceable()}
 
     def finish_change(self, ensemble: Sequence[str]) -> Changed:
         """The metadata has this ensemble now: "unset and resend" for every pending add and replaced index."""
@@ -417,7 +420,7 @@ class LedgerWriter:
         self._noted.clear()
         self._write_sets = self._make_write_sets()
         self._on(WriterEvent.CHANGE_STORED)
-        if self._failed and (self._rules.require_replacement and not new):
+        if self._rules.require_replacement and not new and self._replaceable():
             return Changed((), (), self.abort(self._too_many_failures(self.sequence_head + 1)))
         resend = self._unset(new)
         lost = next((add for add in self._waiting() if self._lacking(add) > self._tolerated), None)
@@ -428,7 +431,7 @@ class LedgerWriter:
     def _unset(self, new: Sequence[int]) -> list[tuple[PendingAdd, int]]:
         resend: list[tuple[PendingAdd, int]] = []
         kept = ~sum(1 << index for index in new)
-        for add in self._waiting() if new else ():
+        for add in self._unfinished() if new else ():
             add.acked &= kept
             add.failures &= kept
             add.acks = add.acked.bit_count()
@@ -445,7 +448,7 @@ class LedgerWriter:
         self._noted.discard(index)
         self._write_sets = self._make_write_sets()
         bit = 1 << index
-        lacking = [add for add in self._waiting() if not add.acked & bit and index in self._write_set(add)]
+        lacking = [add for add in self._unfinished() if not add.acked & bit and index in self._write_set(add)]
         for add in lacking:
             add.failures &= ~bit
         return [(add, index) for add in lacking]
@@ -453,10 +456,23 @@ class LedgerWriter:
     def _on(self, event: WriterEvent) -> None:
         self.state = WRITER.after(self.state, event)
 
-    # What is pending, for writers that keep it otherwise
+    # What is pending, and when it is complete, for writers with other rules
 
     def _waiting(self) -> Iterable[PendingAdd]:
+        """The adds that are not confirmed, in entry order."""
         return self._pending
+
+    def _unfinished(self) -> Iterable[PendingAdd]:
+        """The adds that a bookie has to get which joins the ensemble, in entry order."""
+        return self._waiting()
+
+    def _is_complete(self, add: PendingAdd) -> bool:
+        """Whether the failure of one more of its bookies can wait until the next add."""
+        return add.acks >= self._ack_quorum_size
+
+    def _replaceable(self) -> Iterable[int]:
+        """The indexes of the failed members that may be replaced now."""
+        return self._failed
 
     def _clear_pending(self) -> None:
         self._pending.clear()
@@ -486,7 +502,7 @@ class LedgerWriter:
         return NotEnoughBookiesException(
             f"ledger {self._ledger_id} takes no more entries: entry {entry_id} can't reach {self._ack_quorum_size} of "
             f"{self._write_quorum_size} bookies, and there is none to replace those that failed ({self._reasons()}). "
-            f"Everything acknowledged (up to entry {self.last_add_confirmed}) is kept: open the ledger with recovery, "
+            f"Everything acknowledged (up to entry {self.sequence_head}) is kept: open the ledger with recovery, "
             "and write on in a new one",
             ledger_id=self._ledger_id,
             bookies=self.failed_bookies,

@@ -240,7 +240,7 @@ class BaseWriteHandle:
     async def _close(self, force: bool) -> None:
         self._give_up(self._writer.unreachable())
         try:
-            await self._window.wait_until_idle()
+            await self._wait_until_settled()
         finally:
             self._stop()
         if isinstance(self._writer.error, LedgerFencedException | LedgerIdTakenException):
@@ -254,6 +254,10 @@ class BaseWriteHandle:
         )
         last, length = self.last_add_confirmed, self.length
         log_event(_log, "ledger_closed", ledger=self.ledger_id, last_entry=last, length=length)
+
+    async def _wait_until_settled(self) -> None:
+        """Waits until the ledger can be closed at its LAC. Raises the error that ended it, if it can't be any more."""
+        await self._window.wait_until_idle()
 
     def _stop(self) -> None:
         self._changer.stop()
@@ -355,7 +359,11 @@ class BaseWriteHandle:
         if self._writer.change_wanted:
             self._changer.start()
         if not add.unsettled:
-            self._window.release(add.size)
+            self._let_go(add)
+
+    def _let_go(self, add: PendingAdd) -> None:
+        """No bookie has yet to respond to an add."""
+        self._window.release(add.size)
 
     def _on_answer(self, member: Member, add: PendingAdd, response: Response | None, error: BKException | None) -> None:
         add.unsettled -= 1
@@ -366,6 +374,11 @@ class BaseWriteHandle:
             if confirmed:
                 self._settle(confirmed, None)
             return
+        self._on_refusal(member, add, response, error)
+
+    def _on_refusal(
+        self, member: Member, add: PendingAdd, response: Response | None, error: BKException | None
+    ) -> None:
         if response is not None:
             what = f"the add of entry {add.entry_id}"
             error = status_error(response.status, member.bookie_id, self.ledger_id, what, WriteException)
@@ -401,7 +414,7 @@ class BaseWriteHandle:
         deadline = self._loop.time() + self._add_timeout
         for add, index in changed.resend:
             if not add.unsettled:
-                self._window.retain(add.size)
+                self._keep_again(add)
             add.unsettled += 1
             txn_id = self._context.pool.next_txn_id()
             frame = self._encoder.encode(txn_id, add.entry_id, add.packet)
@@ -411,6 +424,10 @@ class BaseWriteHandle:
             self._settle(changed.confirmed, None)
         if self._writer.error is not None:
             self._ended(changed.failed)
+
+    def _keep_again(self, add: PendingAdd) -> None:
+        """An add that was let go is sent to a bookie again."""
+        self._window.retain(add.size)
 
     def _aim(self) -> None:
         """Recomputes where the adds of each index are sent, and which sinks receive their responses."""

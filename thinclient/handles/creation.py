@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 
 from bookgate.ledger.bookie_info import Features, features_for
 from bookgate.ledger.errors import IllegalOpException, LedgerExistException, NotEnoughBookiesException
 from bookgate.ledger.ledger_id import LedgerId
-from bookgate.ledger.metadata import LedgerMetadata
+from bookgate.ledger.metadata import GUARANTEED_KEY, LedgerMetadata
 from bookgate.ledger.metadata_store import LedgerRecord
 from bookgate.ledger.terms import FragmentCaps
 from bookgate.ledger.unbounded import create_unbounded
@@ -49,13 +50,21 @@ async def create_ledger(
             options.ack_quorum_size,
             options.digest_type,
             options.password,
-            options.custom_metadata,
+            _custom_metadata(options, unbounded),
         )
         if unbounded is not None:
             metadata = create_unbounded(metadata, unbounded)
         record = await _create(context, options, given, metadata)
     log_event(_log, "ledger_created", ledger=record.ledger_id, ensemble=",".join(ensemble))
     return record
+
+
+def _custom_metadata(options: LedgerOptions, unbounded: FragmentCaps | None) -> Mapping[str, bytes]:
+    """The application's, and the mark of a guaranteed write quorum, which every unbounded ledger has by itself."""
+    custom = dict(options.custom_metadata or {})
+    if options.guaranteed_write_quorum and unbounded is None:
+        custom[GUARANTEED_KEY] = b"true"
+    return custom
 
 
 async def _create(

@@ -21,6 +21,7 @@ from bookgate.ledger.metadata_store import LedgerRecord
 from bookgate.ledger.unbounded import check_ordinary, terms_of
 from bookgate.runtime.logs import log_event
 from bookgate.thinclient.handles.context import ClientContext, LedgerSecrets, secrets_of, unlocked
+from bookgate.thinclient.handles.guaranteed_write_handle import writer_of
 from bookgate.thinclient.handles.ledger_view import LedgerView
 from bookgate.thinclient.handles.read_handle import ReadHandle
 from bookgate.thinclient.handles.recovery import read_last_confirmed, recover
@@ -123,7 +124,7 @@ async def reopen_empty_ledger(
     claimed = {**record.metadata.custom_metadata, _WRITER_KEY: rng.randbytes(8).hex().encode()}
     changed = replace(record.metadata, custom_metadata=claimed)
     record = await context.ledger_manager.write(record.ledger_id, changed, record.version)
-    return WriteHandle(context, record, secrets)
+    return writer_of(context, record, secrets)
 
 
 async def _check_never_written(context: ClientContext, record: LedgerRecord, secrets: LedgerSecrets) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Iterator
+from contextlib import aclosing
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from bookgate.ledger.errors import (
 )
 from bookgate.ledger.metadata import LedgerState
 from bookgate.thinclient.blocking import client as blocking
+from bookgate.thinclient.tools.single_replica import batches_of_bookie
 from tests.integration.cutting_proxy import CuttingConnector
 from tests.integration.thinclient.forked_cluster import ForkedCluster, forked_cluster
 
@@ -103,6 +105,40 @@ async def test_a_writer_goes_on_with_a_new_ensemble(five: ForkedCluster, fault: 
     async with await five.client() as other:
         reader = await other.open_ledger(ledger.ledger_id, b"planted-p")
         assert await payloads(reader) == [payload(i) for i in range(load.count)]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("recovered", [False, True])
+async def test_with_a_guaranteed_write_quorum_every_bookie_has_what_metadata_say(
+    five: ForkedCluster, recovered: bool
+) -> None:
+    """Two members are killed, one after the other; then the writer closes the ledger, or somebody recovers it."""
+    async with await five.client() as client:
+        ledger = await client.create_ledger(password=b"planted-p", guaranteed_write_quorum=True)
+        load = Load(ledger)
+        victims = ledger.metadata.last_fragment.ensemble[:2]
+        for bookie_id in victims:
+            await load.until(300)
+            five.kill(bookie_id)
+            async with asyncio.timeout(30):
+                while bookie_id in ledger.metadata.last_fragment.ensemble:
+                    await load.until(50)
+        await load.until(300)
+        if not recovered:
+            await load.stop()
+            await ledger.close()
+            assert ledger.metadata.last_entry_id == load.count - 1
+    five.start(*victims)
+    async with await five.client() as other:
+        async with other.open_ledger(ledger.ledger_id, b"planted-p", recovery=True) as reader:
+            record, last = reader.record, reader.last_add_confirmed
+        assert last >= load.count - 1
+        assert len(record.metadata.fragments) >= 3
+        for bookie_id in record.metadata.bookies:
+            held = batches_of_bookie(other, record, b"planted-p", bookie_id, 0, last)
+            async with aclosing(held) as batches:
+                async for batch in batches:
+                    assert all(entry.payload == payload(entry.entry_id) for entry in batch)
 
 
 @pytest.mark.asyncio

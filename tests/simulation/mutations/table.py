@@ -7,6 +7,7 @@ from tests.simulation.mutations.planted import (
     claims,
     client,
     gateway,
+    guaranteed,
     leases,
     repair,
     scopes,
@@ -24,6 +25,7 @@ from tests.simulation.mutations.planted import (
 
 MUTATIONS = (
     *client.MUTATIONS,
+    *guaranteed.MUTATIONS,
     *small_worlds.MUTATIONS,
     *small_streams.MUTATIONS,
     *bookie.MUTATIONS,

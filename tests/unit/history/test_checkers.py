@@ -110,6 +110,10 @@ BROKEN: dict[str, tuple[str, Change]] = {
     "closed below an acknowledged entry": ("P2", replaced(events.MetadataSeen, 2, last_entry=0)),
     "the writer closed otherwise": ("P2", with_last(events.Closed(1.5, "w", "7", 1, 20))),
     "too few copies of an entry of a closed ledger": ("P3", MISSING_ON_TWO),
+    "a copy too few where all are guaranteed": (
+        "G2",
+        changes(replaced(LedgerCreated, 0, guaranteed=True), with_last(holds("b1", entries=CONTENTS[:1]))),
+    ),
     "entries in another order": ("P4", replaced(ReadDone, 1, contents=OTHER)),
     "an entry of nobody": ("P4", replaced(ReadDone, 1, contents=STRANGE)),
     "two contents on two bookies": ("P4", with_last(holds("b2", entries=OTHER))),
@@ -222,6 +226,13 @@ def test_who_was_replaced_may_deny_what_it_held() -> None:
     for bookie, broken in ((left, False), (stays, True)):
         denied = with_late_answer(bookie, 1, "read", "ENOENTRY", at=4.0)
         assert ("S3" in check_history(changes(moved, denied)(good_history())).broken) is broken
+
+
+def test_a_fragment_that_is_not_the_last_has_all_copies_where_they_are_guaranteed() -> None:
+    moved = with_last(metadata(3, "OPEN", fragments=((0, BOOKIES), (2, MOVED))))
+    for guaranteed in (False, True):
+        history = changes(replaced(LedgerCreated, 0, guaranteed=guaranteed), moved, with_last(holds("b1", entries=())))
+        assert ("G1" in check_history(history(good_history())).broken) is guaranteed
 
 
 @pytest.mark.parametrize("name", BROKEN)

@@ -2,7 +2,8 @@
 
 The protocol logic is the client's own (`bookgate.thinclient.core`); everything around it is a model in which each
 message, each answer and each write of metadata is a step of its own, taken in any order and with any outcome by whoever
-drives it. `check` looks at P1, P2, P3, P5, P6, P9 and P11 as bookies and metadata show them.
+drives it. `check` looks at P1, P2, P3, P5, P6, P9 and P11 as bookies and metadata show them; with a guaranteed write
+quorum also at G1 and G2.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ from bookgate.ledger.errors import (
     TimeoutException,
 )
 from bookgate.ledger.ledger_id import LedgerId
-from bookgate.ledger.metadata import LedgerMetadata, LedgerState
+from bookgate.ledger.metadata import GUARANTEED_KEY, LedgerMetadata, LedgerState
 from bookgate.ledger.quorum import write_set
 from bookgate.thinclient.core.ensemble_change import change_ensemble, refusal, still_failed
+from bookgate.thinclient.core.guaranteed_writing import GuaranteedLedgerWriter
 from bookgate.thinclient.core.recovery import (
     Answer,
     Effect,
@@ -133,11 +135,15 @@ class Message:
 class World:
     """Everything there is."""
 
-    def __init__(self, sizes: tuple[int, int, int], spare: int, rules: WriterRules) -> None:
+    def __init__(
+        self, sizes: tuple[int, int, int], spare: int, rules: WriterRules, *, guaranteed: bool = False
+    ) -> None:
         self.sizes = sizes
+        self.guaranteed = guaranteed
         names = [f"b{i}" for i in range(sizes[0] + spare)]
         self.bookies = {name: Bookie() for name in names}
-        self.store = Store(LedgerMetadata.new(names[: sizes[0]], sizes[1], sizes[2]))
+        custom = {GUARANTEED_KEY: b"true"} if guaranteed else {}
+        self.store = Store(LedgerMetadata.new(names[: sizes[0]], sizes[1], sizes[2], custom_metadata=custom))
         self.messages: list[Message] = []
         self.turn = 0
         self.writer = Writer(self, rules)
@@ -173,7 +179,8 @@ class World:
     def check(self) -> None:
         writer, metadata = self.writer, self.store.metadata
         assert writer.acknowledged == list(range(len(writer.acknowledged)))
-        assert writer.machine.last_add_confirmed == len(writer.acknowledged) - 1
+        assert writer.machine.sequence_head == len(writer.acknowledged) - 1
+        assert self.guaranteed or writer.machine.last_add_confirmed == writer.machine.sequence_head
         for entry_id in writer.acknowledged:
             assert self.copies(entry_id) >= self.sizes[2], f"P1: entry {entry_id}"
         for bookie in self.bookies.values():
@@ -186,6 +193,10 @@ class World:
             assert metadata.length == length_at(metadata.last_entry_id)
             for entry_id in range(metadata.last_entry_id + 1):
                 assert self.copies(entry_id) >= self.sizes[2], f"P3: entry {entry_id}"
+        if self.guaranteed:
+            end = metadata.last_entry_id + 1 if metadata.is_closed else metadata.last_fragment.first_entry_id
+            lacking = [entry_id for entry_id in range(end) if self.copies(entry_id) < self.sizes[1]]
+            assert not lacking, f"{'G2' if metadata.is_closed else 'G1'}: entries {lacking}"
         for recovery in self.recoveries:
             if recovery.closed_at is not None:
                 assert metadata.is_closed
@@ -199,7 +210,7 @@ class Writer:
         metadata = world.store.metadata
         self.world = world
         self.record = (metadata, 0)
-        self.machine = LedgerWriter(
+        self.machine = (GuaranteedLedgerWriter if world.guaranteed else LedgerWriter)(
             LEDGER,
             metadata.last_fragment.ensemble,
             metadata.write_quorum_size,
@@ -218,6 +229,13 @@ class Writer:
     @property
     def writable(self) -> bool:
         return self.machine.error is None and self.closing is None and not self.closed
+
+    @property
+    def may_close(self) -> bool:
+        """As the handle waits: until nothing is pending, and with a guaranteed write quorum all is replicated."""
+        machine = self.machine
+        replicated = not isinstance(machine, GuaranteedLedgerWriter) or machine.fully_replicated
+        return self.closing is None and not self.closed and not machine.pending_count and replicated
 
     def append(self) -> None:
         entry_id = self.machine.last_add_pushed + 1
@@ -290,7 +308,7 @@ class Writer:
         self.change = Update(self.world.store, self.record, transform)
 
     def close(self) -> None:
-        """As the handle does it: once nothing is pending, or the ledger has ended."""
+        """As the handle does it, once it may."""
         if isinstance(self.machine.error, LedgerFencedException):
             return
         transform = close_by_writer(LEDGER, self.machine.last_add_confirmed, self.machine.confirmed_length)
