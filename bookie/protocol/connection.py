@@ -197,11 +197,12 @@ class BookieConnection(asyncio.BufferedProtocol):
         """Serves a common add or read on the fast path; returns False if the packet must be decoded."""
         add = fast_add.read_v3(packet) if is_v3 else fast_add.read_v2(packet)
         if add is not None:
+            if type(add) is fast_add.FastTermAdd:
+                return self._processor.add_at_term(self, add)
             return self._processor.add(self if is_v3 else self._binary_client(CURRENT_VERSION), add)
         read = fast_read.read_v3(packet) if is_v3 else fast_read.read_v2(packet)
         if read is None:
-            at_term = fast_add.read_at_term(packet) if is_v3 else None
-            return at_term is not None and self._processor.add_at_term(self, at_term)
+            return False
         return self._processor.reads.serve_now(self if is_v3 else self._binary_client(CURRENT_VERSION), read)
 
     def _take_binary(self, packet: memoryview) -> None:

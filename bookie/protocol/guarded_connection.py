@@ -105,15 +105,14 @@ class GuardedConnection(BookieConnection):
     def _serve_fast_guarded(self, packet: memoryview, is_v3: bool) -> bool:
         add = fast_add.read_v3(packet) if is_v3 else fast_add.read_v2(packet)
         if add is not None:
+            if type(add) is fast_add.FastTermAdd:
+                return add.add.ledger_id in self._may_add and self._processor.add_at_term(self, add)
             if add.ledger_id not in self._may_add:
                 return False
             return self._processor.add(self if is_v3 else self._binary_client(CURRENT_VERSION), add)
         read = fast_read.read_v3(packet) if is_v3 else fast_read.read_v2(packet)
         if read is None:
-            at_term = fast_add.read_at_term(packet) if is_v3 else None
-            if at_term is None or at_term.add.ledger_id not in self._may_add:
-                return False
-            return self._processor.add_at_term(self, at_term)
+            return False
         if read.ledger_id not in self._may_read:
             return False
         return self._processor.reads.serve_now(self if is_v3 else self._binary_client(CURRENT_VERSION), read)

@@ -31,6 +31,7 @@ from bookgate.bookie.protocol.long_polls import LongPolls
 from bookgate.bookie.protocol.read_scheduler import EntryReads
 from bookgate.bookie.protocol.refusal_log import RefusalLog
 from bookgate.bookie.statistics import SAMPLED, BookieStatistics
+from bookgate.bookie.storage.ledger_descriptor import LedgerDescriptor
 from bookgate.bookie.storage.ledger_state import LedgerState
 from bookgate.bookie.storage.storage import LedgerStorage
 from bookgate.bookie.storage_events import Completion, CompletionClient, Timer
@@ -136,15 +137,7 @@ class RequestProcessor:
         """Processes an add on the fast path; returns False if `process` has to decide."""
         stored, ledger_id, entry_id, last_add_confirmed, master_key, body, txn_id = add
         ledger = self._ledgers.recent(ledger_id)
-        if (
-            ledger is None
-            or ledger.master_key != master_key
-            or ledger.fenced
-            or ledger.term is not None
-            or self._mode.read_only
-            or not 0 < entry_id <= MAX_ENTRY_ID
-            or entry_id - ledger.last_entry_id > self._gap
-        ):
+        if ledger is None or ledger.term is not None or self._decides_long(ledger, master_key, entry_id):
             return False
         if last_add_confirmed > ledger.known_lac:
             ledger.known_lac = last_add_confirmed
@@ -160,16 +153,22 @@ class RequestProcessor:
             self._wait_for_capacity(client)
         return True
 
+    def _decides_long(self, ledger: LedgerDescriptor, master_key: bytes, entry_id: int) -> bool:
+        """Whether an add to this ledger may be refused, or needs a look at the disk: the general path decides."""
+        return (
+            ledger.master_key != master_key
+            or ledger.fenced
+            or self._mode.read_only
+            or not 0 < entry_id <= MAX_ENTRY_ID
+            or entry_id - ledger.last_entry_id > self._gap
+        )
+
     def add_at_term(self, client: Client, at_term: FastTermAdd) -> bool:
         """The same for an add of an unbounded ledger, at the term that the ledger has already."""
         add, term, lafr = at_term
         stored, ledger_id, entry_id, last_add_confirmed, master_key, body, txn_id = add
         ledger = self._ledgers.recent(ledger_id)
-        if ledger is None or ledger.term != term:
-            return False
-        if ledger.check_add(master_key, recovery=False, term=term) is not Status.EOK or self._mode.read_only:
-            return False
-        if not 0 < entry_id <= MAX_ENTRY_ID or entry_id - ledger.last_entry_id > self._gap:
+        if ledger is None or ledger.term != term or self._decides_long(ledger, master_key, entry_id):
             return False
         ledger.known_lac = max(ledger.known_lac, last_add_confirmed)
         ledger.lafr = max(ledger.lafr, lafr)

@@ -128,10 +128,11 @@ class EntryWriter:
         if self._cache.put(stored, entry_id, packet):
             self._checkpointer.request()
         if self._journals_entries:
-            self._journal_of(stored.number).append(packet, completion)
+            (self._journal or self._journal_of(stored.number)).append(packet, completion)
         else:
             self._events.stored((completion,))
-        stored.last_entry_id = max(stored.last_entry_id, entry_id)
+        if entry_id > stored.last_entry_id:
+            stored.last_entry_id = entry_id
 
     def add_at_term(self, ledger: LedgerState, request: AddRequest, completion: Completion) -> None:
         """Stores an entry of an unbounded ledger, and deletes all entries above it if the request truncates.

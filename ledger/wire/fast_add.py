@@ -2,19 +2,20 @@
 
 `read_v3` accepts one shape of a protocol v3 request, which BookKeeper's Java client and this client send for an add
 without flags: header, ledger id, entry id, a 20-byte master key and the entry packet, each field in its place, every
-number in its shortest form, every length exact, and the ids equal to those of the packet. Anything else is left to
-`v3`; a request that both accept means the same to both. `read_v2` does the same for protocol v2 (version 2, without
-flags).
+number in its shortest form, every length exact, and the ids equal to those of the packet; an add of an unbounded ledger
+has the term and the last add fully replicated behind it. Anything else is left to `v3`; a request that both accept
+means the same to both. `read_v2` does the same for protocol v2 (version 2, without flags).
 
 Source: docs/protocol/wire.md#packet-header, docs/protocol/wire.md#request, docs/protocol/wire.md#add-messages,
-docs/protocol/wire.md#v2-header, docs/protocol/wire.md#v2-requests, docs/protocol/wire.md#v2-responses.
+docs/protocol/wire.md#v2-header, docs/protocol/wire.md#v2-requests, docs/protocol/wire.md#v2-responses,
+docs/protocol/unbounded-ledgers.md#on-the-wire.
 """
 
 from __future__ import annotations
 
 import re
 import struct
-from typing import NamedTuple
+from typing import NamedTuple, final
 
 from bookgate.ledger.entry import HEADER_SIZE, PACKET_IDS
 from bookgate.ledger.ledger_id import NO_ENTRY
@@ -59,7 +60,17 @@ class FastAdd(NamedTuple):
     """The transaction id as a varint, as received; empty in protocol v2, which has none for adds."""
 
 
-def read_v3(packet: memoryview) -> FastAdd | None:
+@final
+class FastTermAdd(NamedTuple):
+    """The fields of a fast-path add of an unbounded ledger. Numbers are not negative, but for `lafr`."""
+
+    add: FastAdd
+    term: int
+    lafr: int
+    """The writer's last add fully replicated."""
+
+
+def read_v3(packet: memoryview) -> FastAdd | FastTermAdd | None:
     """The add, or None if the packet is anything else."""
     match = _ADD.match(packet)
     if match is None:
@@ -76,75 +87,51 @@ def read_v3(packet: memoryview) -> FastAdd | None:
     if (
         entry != (VARINTS[entry_id] if entry_id < _TABLE else encode_varint(entry_id))
         or ledger != (VARINTS[ledger_id] if ledger_id < _TABLE else encode_varint(ledger_id))
-        or body_length != (VARINTS[size] if size < _TABLE else encode_varint(size))
         or add_length != (VARINTS[add_size] if add_size < _TABLE else encode_varint(add_size))
         or header_length[0] != _HEADER + len(txn_id)
     ):
         return None
-    ids = len(ledger) + len(entry)
-    stored = b"\0\0\0%c\x0a%c\x08\x03\x10\x02\x18%b\x10\0\xaa\x06%c\x08\0\x10%b\x18%b" % (
+    at_term = None
+    if body_length != (VARINTS[size] if size < _TABLE else encode_varint(size)):
+        at_term = _at_term(packet, start, decode_varint(body_length))
+        if at_term is None:
+            return None
+        size = decode_varint(body_length)
+    term = b"" if at_term is None else at_term.encoded
+    ids = len(ledger) + len(entry) + len(term)
+    stored = b"\0\0\0%c\x0a%c\x08\x03\x10\x02\x18%b\x10\0\xaa\x06%c\x08\0\x10%b\x18%b%b" % (
         16 + len(txn_id) + ids,
         _HEADER + len(txn_id),
         txn_id,
         4 + ids,
         ledger,
         entry,
+        term,
     )
-    return _new(FastAdd, (stored, ledger_id, entry_id, last_add_confirmed, master_key, bytes(packet[start:]), txn_id))
+    body = bytes(packet[start : start + size])
+    add = _new(FastAdd, (stored, ledger_id, entry_id, last_add_confirmed, master_key, body, txn_id))
+    return add if at_term is None else _new(FastTermAdd, (add, at_term.term, at_term.lafr))
 
 
-class FastTermAdd(NamedTuple):
-    """The fields of a fast-path add of an unbounded ledger. Numbers are not negative, but for `lafr`."""
+class _AtTerm(NamedTuple):
+    """What stands behind the body of an add of an unbounded ledger that neither truncates nor recovers."""
 
-    add: FastAdd
+    encoded: bytes
+    """The term as it stands in the response."""
     term: int
     lafr: int
-    """The writer's last add fully replicated."""
 
 
-def read_at_term(packet: memoryview) -> FastTermAdd | None:
-    """The add of an unbounded ledger that neither truncates nor recovers, or None if the packet is anything else.
-
-    Its shape is that of `read_v3`; term and last add fully replicated stand behind it.
-    """
-    match = _ADD.match(packet)
-    if match is None:
-        return None
-    header_length, txn_id, add_length, ledger, entry, master_key, body_length = match.groups()
-    start = match.end()
-    end = start + decode_varint(body_length)
-    tail = _AT_TERM.fullmatch(packet, end) if start + HEADER_SIZE <= end < len(packet) else None
+def _at_term(packet: memoryview, start: int, size: int) -> _AtTerm | None:
+    """The term and the last add fully replicated behind a body of that size, or None if anything else is there."""
+    tail = _AT_TERM.fullmatch(packet, start + size) if HEADER_SIZE <= size < len(packet) - start else None
     if tail is None:
         return None
     term, lafr = tail.groups()
-    ledger_id, entry_id, last_add_confirmed = PACKET_IDS.unpack_from(packet, start)
-    if ledger_id < 0 or entry_id < 0:
+    value, lafr_value = decode_varint(term), _signed(decode_varint(lafr))
+    if lafr_value < NO_ENTRY or term != (VARINTS[value] if value < _TABLE else encode_varint(value)):
         return None
-    add_size = _SUB_MESSAGE + len(ledger) + len(entry) + len(body_length) + len(packet) - start
-    term_value, lafr_value = decode_varint(term), _signed(decode_varint(lafr))
-    if (
-        entry != encode_varint(entry_id)
-        or ledger != encode_varint(ledger_id)
-        or term != encode_varint(term_value)
-        or add_length != encode_varint(add_size)
-        or header_length[0] != _HEADER + len(txn_id)
-        or lafr_value < NO_ENTRY
-    ):
-        return None
-    ids = len(ledger) + len(entry) + len(_TERM_TAG) + len(term)
-    stored = b"\0\0\0%c\x0a%c\x08\x03\x10\x02\x18%b\x10\0\xaa\x06%c\x08\0\x10%b\x18%b%b%b" % (
-        16 + len(txn_id) + ids,
-        _HEADER + len(txn_id),
-        txn_id,
-        4 + ids,
-        ledger,
-        entry,
-        _TERM_TAG,
-        term,
-    )
-    body = bytes(packet[start:end])
-    add = _new(FastAdd, (stored, ledger_id, entry_id, last_add_confirmed, master_key, body, txn_id))
-    return _new(FastTermAdd, (add, term_value, lafr_value))
+    return _new(_AtTerm, (_TERM_TAG + term, value, lafr_value))
 
 
 def _signed(value: int) -> int:

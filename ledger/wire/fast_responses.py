@@ -1,10 +1,10 @@
 """The fast path of client responses: decodes the most frequent protocol v3 responses without a message object.
 
-Two shapes are accepted, as written by the bookies of BookKeeper and Bookgate: success of an add, and an entry read,
-optionally followed by the highest LAC. Each field must be in its place and each length exact. Anything else is left to
-`v3.decode_response`; a response that both accept means the same to both.
+Two shapes are accepted, as written by the bookies of BookKeeper and Bookgate: success of an add, optionally followed by
+scope and term, and an entry read, optionally followed by the highest LAC. Each field must be in its place and each
+length exact. Anything else is left to `v3.decode_response`; a response that both accept means the same to both.
 
-Source: docs/protocol/wire.md#v3-messages.
+Source: docs/protocol/wire.md#v3-messages, docs/protocol/unbounded-ledgers.md#on-the-wire.
 """
 
 from __future__ import annotations
@@ -15,10 +15,14 @@ from bookgate.ledger.varint import decode_varint
 from bookgate.ledger.wire.messages import EOK, ReadResponse
 
 _NUMBER = rb"[\x80-\xff]{0,8}[\x00-\x7f]"
+_HALF = rb"[\x80-\xff]{0,9}[\x00-\x7f]"
+"""Half of a ledger id: all of its 64 bits may be used."""
 _STORED = re.compile(
-    rb"\x0a(.)\x08\x03\x10\x02\x18(%(n)b)\x10\x00\xaa\x06(.)\x08\x00(\x10%(n)b\x18%(n)b)" % {b"n": _NUMBER}, re.DOTALL
+    rb"\x0a(.)\x08\x03\x10\x02\x18(%(n)b)\x10\x00\xaa\x06(.)\x08\x00"
+    rb"(\x10%(h)b\x18%(n)b(?:\xc0\x3e%(h)b)?(?:\xc8\x3e(%(n)b))?)" % {b"n": _NUMBER, b"h": _HALF},
+    re.DOTALL,
 )
-"""Groups: header length, txnId, length of the sub-message, its ids."""
+"""Groups: header length, txnId, length of the sub-message, its fields after the status, the term."""
 _ENTRY = re.compile(
     rb"\x0a(.)\x08\x03\x10\x01\x18(%(n)b)\x10\x00\xa2\x06(%(n)b)\x08\x00\x10(%(n)b)\x18(%(n)b)\x22(%(n)b)"
     % {b"n": _NUMBER},
@@ -32,15 +36,18 @@ _HEADER = 5
 """Bytes of the header's fields without the transaction id."""
 
 
-def stored_txn_id(packet: bytes | memoryview) -> int | None:
-    """The transaction id of a successful add's response, None for any other response. No other field is needed."""
+def stored_add(packet: bytes | memoryview) -> tuple[int, int | None] | None:
+    """The transaction id of a successful add's response and the term, if it has one; None for any other response.
+
+    No other field is needed.
+    """
     match = _STORED.fullmatch(packet)
     if match is None:
         return None
-    header_length, txn_id, length, ids = match.groups()
-    if header_length[0] != _HEADER + len(txn_id) or length[0] != 2 + len(ids):
+    header_length, txn_id, length, fields, term = match.groups()
+    if header_length[0] != _HEADER + len(txn_id) or length[0] != 2 + len(fields):
         return None
-    return decode_varint(txn_id)
+    return decode_varint(txn_id), None if term is None else decode_varint(term)
 
 
 def found_entry(packet: bytes | memoryview) -> ReadResponse | None:

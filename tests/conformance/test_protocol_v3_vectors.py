@@ -58,7 +58,7 @@ def test_the_short_way_to_answer_a_stored_add_is_the_long_one(txn_id: int, ledge
     body = struct.pack(">qqqq", ledger_id, entry_id, -1, 0)
     request = encode_request(messages.AddRequest(txn_id, ledger_id, entry_id, b"k" * 20, body))
     add = fast_add.read_v3(memoryview(request)[4:])
-    assert add is not None
+    assert isinstance(add, fast_add.FastAdd)
     assert add.stored == encode_response(answer)
 
 

@@ -25,6 +25,7 @@ import logging
 import random
 import ssl
 from collections.abc import Awaitable, Callable
+from functools import lru_cache
 from typing import Any, ClassVar, NamedTuple
 
 from bookgate.ledger.errors import (
@@ -71,6 +72,9 @@ _CLOSE_TIMEOUT = 2.0
 Sink = Callable[[Any, Response | None, BKException | None], None]
 """Called on the event loop, never from within `send`: (token, response, None) or (token, None, error)."""
 
+Send = Callable[[int, int, bytes, float, Sink, Any], None]
+"""`BookieConnection.send`."""
+
 Connector = Callable[[Callable[[], asyncio.BufferedProtocol], str, int], Awaitable[object]]
 """Opens a transport to host and port for a protocol; the real one is `tcp_connector`."""
 
@@ -89,6 +93,11 @@ _OPERATIONS: dict[type, int] = {
 
 STORED = AddResponse(0, Status.EOK, 0, 0)
 """The response for a stored add: the sink's token identifies the add; the ids here are meaningless."""
+
+
+@lru_cache(maxsize=256)
+def _stored_at(term: int) -> AddResponse:
+    return STORED._replace(term=term)
 
 
 class Address(NamedTuple):
@@ -319,13 +328,13 @@ class BookieConnection:
         del self._outstanding[response.txn_id]
         request[2](request[3], response, None)
 
-    def on_stored(self, wire: Wire, txn_id: int) -> None:
-        """An add was stored, identified by its transaction id alone; the sink gets `STORED`."""
+    def on_stored(self, wire: Wire, txn_id: int, term: int | None) -> None:
+        """An add was stored, identified by its transaction id alone; the sink gets `STORED`, or the same at a term."""
         request = self._outstanding.get(txn_id)
         if request is None or request[0] != ADD_ENTRY or wire is not self._wire:
             return
         del self._outstanding[txn_id]
-        request[2](request[3], STORED, None)
+        request[2](request[3], STORED if term is None else _stored_at(term), None)
 
     def loss(self, reason: str, error: Exception | None) -> BKException:
         """The error for the requests of a connection that ended."""

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
-from bookgate.ledger.wire.fast_responses import found_entry, stored_txn_id
+from bookgate.ledger.wire.fast_responses import found_entry, stored_add
 from bookgate.ledger.wire.frames import FrameDecoder, FrameError
 from bookgate.ledger.wire.messages import ADD_ENTRY, READ_ENTRY
 from bookgate.ledger.wire.v3 import ProtocolError, decode_response
@@ -88,8 +88,8 @@ class Wire(asyncio.BufferedProtocol):
         owner = self._owner
         for packet in packets:
             kind = packet[_OPERATION_AT] if len(packet) > _OPERATION_AT else 0
-            if kind == ADD_ENTRY and (txn_id := stored_txn_id(packet)) is not None:
-                owner.on_stored(self, txn_id)
+            if kind == ADD_ENTRY and (stored := stored_add(packet)) is not None:
+                owner.on_stored(self, *stored)
             elif kind == READ_ENTRY and (found := found_entry(packet)) is not None:
                 owner.on_response(self, found)
             else:

@@ -100,7 +100,7 @@ class GuaranteedLedgerWriter(LedgerWriter):
         assert last.entry_id <= self.sequence_head, "nothing is fully replicated before it is confirmed"
         self.previous_last_add_confirmed = self.last_add_confirmed
         self.last_add_confirmed, self.confirmed_length = last.entry_id, last.length
-        if self.error is None and not self.changing and self._spared - self.pinned:
+        if self._spared and self.error is None and not self.changing and self._spared - self.pinned:
             self.want_change()
 
     def on_forced(self, entry_id: int, length: int) -> None:

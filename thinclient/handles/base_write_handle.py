@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any, Self
@@ -33,7 +33,7 @@ from bookgate.ledger.metadata_store import LedgerRecord
 from bookgate.ledger.wire.messages import ADD_ENTRY, EOK, ForceLedgerRequest, Operation, Response
 from bookgate.runtime.logs import log_event
 from bookgate.runtime.unclosed import made_at, warn_unclosed
-from bookgate.thinclient.bookies.connection import Sink
+from bookgate.thinclient.bookies.connection import Send, Sink
 from bookgate.thinclient.bookies.pool import V3, AddEncoder
 from bookgate.thinclient.config import ClientConfig
 from bookgate.thinclient.core.writing import Changed, LedgerWriter, Member, PendingAdd, WriterRules
@@ -48,9 +48,6 @@ from bookgate.thinclient.handles.metadata_cas import close_by_writer, update
 from bookgate.thinclient.metrics import SAMPLED
 
 _log = logging.getLogger(__name__)
-
-Send = Callable[[int, int, bytes, float, Sink, Any], None]
-"""`BookieConnection.send`."""
 
 
 class BaseWriteHandle:

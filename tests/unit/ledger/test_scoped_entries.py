@@ -154,7 +154,6 @@ def test_fast_decoders_leave_scopes_to_v3(ledger: int, entry: int) -> None:
     assert fast_add.read_v3(memoryview(add)) is None
     read = v3.encode_request(messages.ReadRequest(9, ledger, entry))[4:]
     assert fast_read.read_v3(memoryview(read)) is None
-    assert fast_responses.stored_txn_id(v3.encode_response(messages.AddResponse(9, 0, ledger, entry))[4:]) is None
     found = messages.ReadResponse(9, 0, ledger, entry, body, 3)
     assert fast_responses.found_entry(v3.encode_response(found)[4:]) is None
 

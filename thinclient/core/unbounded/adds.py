@@ -5,7 +5,7 @@ effects.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from bookgate.ledger.errors import BKException
 from bookgate.thinclient.core.recovery import Replace
@@ -13,13 +13,19 @@ from bookgate.thinclient.core.unbounded.changes import NewFragment
 
 
 class Place:
-    """A bookie at its index of the ensemble. A response is reported with the place to which the request was sent."""
+    """A bookie at its index of the ensemble. A response is reported with the place to which the request was sent.
 
-    __slots__ = ("bookie_id", "clean", "index", "truncating")
+    `route` belongs to the caller.
+    """
+
+    __slots__ = ("bit", "bookie_id", "clean", "index", "route", "truncating")
 
     def __init__(self, index: int, bookie_id: str, *, clean: bool) -> None:
         self.index = index
+        self.bit = 1 << index
+        """Marks it in sets of indexes."""
         self.bookie_id = bookie_id
+        self.route: Any = None
         self.clean = clean
         """Whether it has no dirty entries above those that this term has written."""
         self.truncating: Add | None = None
@@ -27,23 +33,28 @@ class Place:
 
 
 class Add:
-    """An add in progress. `token` belongs to the caller."""
+    """An add in progress. `began`, `packet` and `token` belong to the caller."""
 
     __slots__ = (
         "acked",
+        "began",
         "entry_id",
         "indexes",
         "lafr",
         "last_add_confirmed",
         "length",
+        "packet",
         "sent",
         "size",
         "token",
         "truncate",
     )
 
+    began: float
+    packet: bytes
+
     def __init__(
-        self, entry_id: int, size: int, length: int, horizon: Horizon, indexes: Sequence[int], *, truncate: bool = False
+        self, entry_id: int, size: int, length: int, horizon: Sequence[int], indexes: Sequence[int], truncate: bool
     ) -> None:
         self.entry_id = entry_id
         self.size = size
@@ -59,7 +70,7 @@ class Add:
         """Indexes whose present bookie was sent the add, as bits."""
         self.acked = 0
         """Indexes in `sent` whose bookie acknowledged it, as bits."""
-        self.token: object = None
+        self.token: Any = None
 
     @property
     def replicated(self) -> bool:

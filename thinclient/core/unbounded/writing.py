@@ -39,7 +39,7 @@ from __future__ import annotations
 
 import enum
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from bookgate.ledger.errors import (
     BKException,
@@ -49,7 +49,7 @@ from bookgate.ledger.errors import (
 )
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import Fragment, LedgerMetadata
-from bookgate.ledger.quorum import write_set
+from bookgate.ledger.quorum import write_sets
 from bookgate.ledger.terms import NO_CAPS
 from bookgate.ledger.transitions import Transitions
 from bookgate.ledger.unbounded import terms_of
@@ -131,9 +131,9 @@ class UnboundedWriter:
         """
         terms = terms_of(metadata)
         self._ledger_id = ledger_id
-        self._sizes = (metadata.ensemble_size, metadata.write_quorum_size)
+        self._write_sets = write_sets(metadata.ensemble_size, metadata.write_quorum_size)
         self._ack_quorum_size = metadata.ack_quorum_size
-        self._caps = NO_CAPS if frozen else terms.caps
+        self._caps = None if frozen or terms.caps == NO_CAPS else terms.caps
         self._frozen = frozen
         self._joiners_are_clean = terms.term == 0 or frozen is not None
         self._clean = set(metadata.last_fragment.ensemble)
@@ -202,20 +202,23 @@ class UnboundedWriter:
 
     # Adds
 
-    def begin_add(self, size: int) -> tuple[Add, Sequence[Effect]]:
+    def begin_add(self, size: int) -> tuple[Add, Sequence[SendAdd]]:
         """Assigns the next entry id to a payload of `size` bytes, at least 1: an empty entry is a truncate entry.
 
         Raises the error that ended the writer, IncorrectParameterException for an empty payload.
         """
         if size < 1:
             raise IncorrectParameterException("an unbounded ledger takes no empty entry: it means that a term began")
-        return self._begin(size, write_set(self.last_add_pushed + 1, *self._sizes))
+        return self._begin(size, self._next_write_set())
+
+    def _next_write_set(self) -> Sequence[int]:
+        return self._write_sets[(self.last_add_pushed + 1) % len(self._write_sets)]
 
     def add_again(self, size: int, length: int, payload: bytes) -> Sequence[Effect]:
         """Adds the next entry that a take-over has read, also an empty one; `length` is the ledger's up to it."""
         assert self._frozen is not None, "only a take-over adds entries of others"
         self.length = length - size
-        add, sends = self._begin(size, write_set(self.last_add_pushed + 1, *self._sizes))
+        add, sends = self._begin(size, self._next_write_set())
         add.token = payload
         return sends
 
@@ -223,49 +226,51 @@ class UnboundedWriter:
         """Adds the truncate entry that ends a take-over: it is sent to every member, not only to a write set (U3)."""
         assert self._frozen is not None, "a writer truncates by way of its first add to a bookie"
         self.length = length
-        add, sends = self._begin(0, range(self._sizes[0]), truncate=True)
+        add, sends = self._begin(0, range(len(self._write_sets)), truncate=True)
         add.token = b""
         return sends
 
-    def _begin(self, size: int, indexes: Sequence[int], *, truncate: bool = False) -> tuple[Add, Sequence[Effect]]:
+    def _begin(self, size: int, indexes: Sequence[int], *, truncate: bool = False) -> tuple[Add, Sequence[SendAdd]]:
         if self.error is not None:
             raise self.error.with_traceback(None)
         self.last_add_pushed += 1
         self.length += size
-        horizon = self._frozen or Horizon(self.last_add_confirmed, self.lafr)
-        add = Add(self.last_add_pushed, size, self.length, horizon, indexes, truncate=truncate)
+        horizon = self._frozen or (self.last_add_confirmed, self.lafr)
+        add = Add(self.last_add_pushed, size, self.length, horizon, indexes, truncate)
         self._pending.append(add)
         self._unconfirmed.append(add)
-        sends = list(self._sends(add))
-        self._note_cap(add)
+        sends = self._sends(add)
+        if self._caps is not None:
+            self._note_cap(add)
         return add, sends
 
-    def _sends(self, add: Add) -> Iterator[SendAdd]:
+    def _sends(self, add: Add) -> list[SendAdd]:
         """The bookies to which the add must be sent now."""
+        sends: list[SendAdd] = []
         if self._full_at is not None and add.entry_id > self._full_at:
-            return
+            return sends
         for index in add.indexes:
             place = self._places[index]
-            if add.sent >> index & 1 or index in self._failed or place.truncating is not None:
+            if add.sent & place.bit or place.truncating is not None or index in self._failed:
                 continue
             if not place.clean:
                 place.truncating = add
-            add.sent |= 1 << index
-            yield SendAdd(add, place, add.truncate or place.truncating is add)
+            add.sent |= place.bit
+            sends.append(SendAdd(add, place, add.truncate or place.truncating is add))
+        return sends
 
     def _all_sends(self) -> list[Effect]:
         return [send for add in self._pending for send in self._sends(add)]
 
     def on_ack(self, add: Add, place: Place, term: int) -> Sequence[Effect]:
         """A bookie has stored the entry; `term` is that of its response."""
-        bit = 1 << place.index
         if self.error is not None or term != self.term:
             return ()
         if add.truncate or place.truncating is add:
             self.barred.discard(place.bookie_id)
-        if not self._is_member(place) or add.acked & bit:
+        if add.acked & place.bit or not self._is_member(place):
             return ()
-        add.acked |= bit
+        add.acked |= place.bit
         if self.state is _STEADY and not self._is_news_of(add) and place.truncating is not add:
             return ()
         effects: list[Effect] = []
@@ -279,8 +284,9 @@ class UnboundedWriter:
         """Whether an acknowledgement may move LAC or LAFR, or end what a change has waited for."""
         if self._failed or self._full_at is not None:
             return True
-        heads = (self._unconfirmed, self._pending)
-        return any(not adds or adds[0] is add for adds in heads)
+        if self._frozen is None and add.entry_id > self.last_add_confirmed:
+            return add.entry_id == self.last_add_confirmed + 1 and add.acked.bit_count() >= self._ack_quorum_size
+        return add.entry_id == self.lafr + 1 and add.replicated
 
     def _is_member(self, place: Place) -> bool:
         return self._places[place.index] is place
@@ -436,7 +442,7 @@ class UnboundedWriter:
         return self._settle()
 
     def _note_cap(self, add: Add) -> None:
-        caps, (fragment, length_before) = self._caps, self._fragment
+        caps, (fragment, length_before) = self._caps or NO_CAPS, self._fragment
         entries, size = add.entry_id - fragment.first_entry_id + 1, add.length - length_before
         limits = ((entries, caps.max_entries), (size, caps.max_bytes))
         if self._full_at is None and any(limit is not None and value >= limit for value, limit in limits):

@@ -40,6 +40,7 @@ from bookgate.thinclient.handles.unbounded.term_requests import (
     TermAddSender,
     add_failure,
     answered_term,
+    is_stored,
     send_term_read,
 )
 
@@ -203,12 +204,12 @@ class _Run:
         self._perform(self._core.on_read_answer(entry_id, bookie_id, answer, _term_of(response)))
 
     def _on_add_answer(self, place: Place, add: Add, response: Response | None, error: BKException | None) -> None:
-        failure = add_failure(self._ledger_id, place, add, response, error)
-        if failure is None:
+        if is_stored(response):
             self._perform(self._core.on_add_ack(add, place, _term_of(response)))
             if add.replicated:
                 self._packets.pop(add, None)
             return
+        failure = add_failure(self._ledger_id, place, add, response, error)
         self._context.health.on_error(place.bookie_id, failure)
         self._perform(self._core.on_add_failure(place, failure))
 

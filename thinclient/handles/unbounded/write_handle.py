@@ -39,7 +39,7 @@ from bookgate.ledger.ledger_id import NO_ENTRY, LedgerId
 from bookgate.ledger.metadata import LedgerMetadata
 from bookgate.ledger.metadata_store import LedgerRecord
 from bookgate.ledger.unbounded import terms_of
-from bookgate.ledger.wire.messages import Response
+from bookgate.ledger.wire.messages import EOK, AddResponse, Response
 from bookgate.runtime.logs import log_bug, log_event
 from bookgate.runtime.unclosed import made_at, warn_unclosed
 from bookgate.thinclient.bookies.pool import V3
@@ -64,21 +64,10 @@ from bookgate.thinclient.handles.explicit_lac_timer import ExplicitLacTimer
 from bookgate.thinclient.handles.in_flight_window import InFlightWindow
 from bookgate.thinclient.handles.metadata_cas import update
 from bookgate.thinclient.handles.unbounded.bookie_finder import BookieFinder
-from bookgate.thinclient.handles.unbounded.term_requests import TermAddSender, add_failure, answered_term
+from bookgate.thinclient.handles.unbounded.term_requests import TermAddSender, add_failure
 from bookgate.thinclient.metrics import SAMPLED
 
 _log = logging.getLogger(__name__)
-
-
-class _Appended:
-    """The data of an add that are kept until its whole write set has stored it."""
-
-    __slots__ = ("began", "future", "packet")
-
-    def __init__(self, packet: bytes, future: asyncio.Future[int] | None) -> None:
-        self.packet = packet
-        self.future = future
-        self.began = 0.0
 
 
 class UnboundedWriteHandle(Appending[Add]):
@@ -102,7 +91,7 @@ class UnboundedWriteHandle(Appending[Add]):
         self.record = record
         """The ledger metadata with its version, as last written by this handle."""
         self._context = context
-        self._secrets = secrets
+        self._digest = secrets.digest
         self._number = record.ledger_id.number
         self._holder = Holder(terms.term, terms.holder)
         self._loop = asyncio.get_running_loop()
@@ -228,21 +217,19 @@ class UnboundedWriteHandle(Appending[Add]):
         try:
             if self._closing is not None:
                 raise LedgerClosedException(f"ledger {self.ledger_id} was closed before the entry could be appended")
-            add, effects = self._writer.begin_add(size)
+            add, sends = self._writer.begin_add(size)
         except BKException:
             self._window.leave(1, size)
             self._window.release(size)
             raise
-        packet = encode_entry(
-            self._secrets.digest, self._number, add.entry_id, add.last_add_confirmed, add.length, payload
-        )
-        add.token = token = _Appended(packet, future)
+        add.packet = encode_entry(self._digest, self._number, add.entry_id, add.last_add_confirmed, add.length, payload)
+        add.token = future
         if not add.entry_id & SAMPLED:
-            token.began = time.perf_counter()
+            add.began = time.perf_counter()
         self._kept.append(add)
         if self._explicit_lac is not None and self._explicit_lac.idle:
             self._explicit_lac.start()
-        self._perform(effects)
+        self._adds.send_all(sends)
         return add
 
     async def _confirmed(self, add: Add | None) -> int:
@@ -253,17 +240,18 @@ class UnboundedWriteHandle(Appending[Add]):
         if self._writer.error is not None:
             raise self._writer.error.with_traceback(None)
         future: asyncio.Future[int] = self._loop.create_future()
-        _token(add).future = future
+        add.token = future
         return await future
 
     def _on_answer(self, place: Place, add: Add, response: Response | None, error: BKException | None) -> None:
-        failure = add_failure(self.record.ledger_id, place, add, response, error)
-        if failure is None:
-            term = answered_term(response)
-            effects = self._writer.on_ack(add, place, NO_ENTRY if term is None else term)
-            if effects or (self._kept and self._kept[0].entry_id <= self._writer.lafr):
+        if type(response) is AddResponse and response.status == EOK and response.term is not None:
+            effects = self._writer.on_ack(add, place, response.term)
+            if effects:
                 self._perform(effects)
+            elif self._kept and self._kept[0].entry_id <= self._writer.lafr:
+                self._let_go()
             return
+        failure = add_failure(self.record.ledger_id, place, add, response, error)
         self._context.health.on_error(place.bookie_id, failure)
         self._context.metrics.count("ADD_ENTRY_UR")
         self._perform(self._writer.on_failure(place, failure))
@@ -273,10 +261,10 @@ class UnboundedWriteHandle(Appending[Add]):
     def _perform(self, effects: Sequence[Effect]) -> None:
         for effect in effects:
             match effect:
-                case SendAdd(add, place, truncate):
-                    self._adds.send(add, _token(add).packet, place, truncate=truncate)
                 case Confirmed(adds):
                     self._settle(adds, None)
+                case SendAdd():
+                    self._adds.send_all((effect,))
                 case FailedAdds(adds, error):
                     self._end(adds, error)
                 case Replace() as wanted:
@@ -302,7 +290,7 @@ class UnboundedWriteHandle(Appending[Add]):
         size = 0
         for add in adds:
             size += add.size
-            future = _token(add).future
+            future: Any = add.token
             if future is None or future.done():
                 continue
             if error is None:
@@ -321,7 +309,7 @@ class UnboundedWriteHandle(Appending[Add]):
         stats.successes += len(adds)
         sampled = -adds[0].entry_id & SAMPLED
         if sampled < len(adds):
-            stats.succeeded.record(time.perf_counter() - _token(adds[sampled]).began)
+            stats.succeeded.record(time.perf_counter() - adds[sampled].began)
 
     def _lac_state(self) -> UnboundedWriter:
         return self._writer
@@ -498,11 +486,6 @@ class UnboundedWriteHandle(Appending[Add]):
         while self._kept:
             self._window.release(self._kept.popleft().size)
         self._window.fail(error)
-
-
-def _token(add: Add) -> _Appended:
-    assert isinstance(add.token, _Appended)
-    return add.token
 
 
 def _take_error(closing_task: asyncio.Task[None]) -> None:

@@ -69,8 +69,8 @@ MUTATIONS = (
         ("S7",),
         "any master key may add what is served without a second look",
         "bookie/protocol/request_processor.py",
-        "            or ledger.master_key != master_key\n",
-        "",
+        "            ledger.master_key != master_key\n            or ledger.fenced\n",
+        "            ledger.fenced\n",
     ),
     # The fast path: what is done by the thousand, and knows the ordinary case only
     Mutation(
@@ -138,10 +138,8 @@ MUTATIONS = (
         ("P12", "P1", "P9"),
         "an ordinary add is stored under the last add confirmed that its packet has, not under its own id",
         "ledger/wire/fast_add.py",
-        "    return _new(FastAdd, (stored, ledger_id, entry_id, last_add_confirmed, master_key,"
-        " bytes(packet[start:]), txn_id))\n",
-        "    return _new(\n        FastAdd,\n        (stored, ledger_id, last_add_confirmed, last_add_confirmed,"
-        " master_key, bytes(packet[start:]), txn_id),\n    )\n",
+        "(stored, ledger_id, entry_id, last_add_confirmed, master_key, body, txn_id))\n",
+        "(stored, ledger_id, last_add_confirmed, last_add_confirmed, master_key, body, txn_id))\n",
     ),
     Mutation(
         "any-answer-is-stored",
@@ -149,9 +147,9 @@ MUTATIONS = (
         ("P1", "P9"),
         'the client\'s short way takes an answer to an add for "stored" whatever its status says',
         "ledger/wire/fast_responses.py",
-        "\\x18(%(n)b)\\x10\\x00\\xaa\\x06(.)\\x08\\x00(\\x10%(n)b",
-        "\\x18(%(n)b)\\x10%(n)b\\xaa\\x06(.)\\x08%(n)b(\\x10%(n)b",
-        more=(Edit("ledger/wire/fast_responses.py", " or length[0] != 2 + len(ids):\n", ":\n"),),
+        '\\x18(%(n)b)\\x10\\x00\\xaa\\x06(.)\\x08\\x00"\n',
+        '\\x18(%(n)b)\\x10%(n)b\\xaa\\x06(.)\\x08%(n)b"\n',
+        more=(Edit("ledger/wire/fast_responses.py", " or length[0] != 2 + len(fields):\n", ":\n"),),
     ),
     Mutation(
         "fence-flag-forgotten",

@@ -19,8 +19,8 @@ MUTATIONS = (
         "no-truncate-flag",
         "a take-over ends with an entry that truncates nothing",
         _WRITING,
-        "        add, sends = self._begin(0, range(self._sizes[0]), truncate=True)\n",
-        "        add, sends = self._begin(0, range(self._sizes[0]))\n",
+        "        add, sends = self._begin(0, range(len(self._write_sets)), truncate=True)\n",
+        "        add, sends = self._begin(0, range(len(self._write_sets)))\n",
     ),
     _planted(
         "lafr-follows-the-lac",
@@ -68,8 +68,8 @@ MUTATIONS = (
         "lac-includes-what-is-pending",
         "adds carry a LAC that includes entries which are still on their way",
         _WRITING,
-        "        horizon = self._frozen or Horizon(self.last_add_confirmed, self.lafr)\n",
-        "        horizon = Horizon(self.last_add_pushed - 1, self.lafr)\n",
+        "        horizon = self._frozen or (self.last_add_confirmed, self.lafr)\n",
+        "        horizon = (self.last_add_pushed - 1, self.lafr)\n",
     ),
     _planted(
         "fragments-begin-at-the-lac",

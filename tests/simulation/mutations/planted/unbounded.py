@@ -19,8 +19,8 @@ MUTATIONS = (
         (),
         "a take-over ends with an ordinary empty entry: old entries above it stay",
         _WRITER_CORE,
-        "        add, sends = self._begin(0, range(self._sizes[0]), truncate=True)\n",
-        "        add, sends = self._begin(0, range(self._sizes[0]))\n",
+        "        add, sends = self._begin(0, range(len(self._write_sets)), truncate=True)\n",
+        "        add, sends = self._begin(0, range(len(self._write_sets)))\n",
         tests=(_TAKING_OVER,),
     ),
     Mutation(
@@ -29,8 +29,8 @@ MUTATIONS = (
         (),
         "the truncate entry goes to its write set only, not to every member of the last fragment",
         _WRITER_CORE,
-        "        add, sends = self._begin(0, range(self._sizes[0]), truncate=True)\n",
-        "        add, sends = self._begin(0, write_set(self.last_add_pushed + 1, *self._sizes), truncate=True)\n",
+        "        add, sends = self._begin(0, range(len(self._write_sets)), truncate=True)\n",
+        "        add, sends = self._begin(0, self._next_write_set(), truncate=True)\n",
         tests=(_TAKING_OVER,),
     ),
     Mutation(

@@ -76,8 +76,8 @@ class Bench:
 
     def add_fast(self, entry_id: int) -> None:
         request = AddRequest(entry_id, LEDGER, entry_id, KEY, packet(LEDGER, entry_id))
-        fast: FastAdd | None = read_v3(memoryview(encode_request(request))[4:])
-        assert fast is not None
+        fast = read_v3(memoryview(encode_request(request))[4:])
+        assert isinstance(fast, FastAdd)
         assert self.processor.add(self.client, fast)
 
     def take_stored(self, count: int) -> list[Completion]:

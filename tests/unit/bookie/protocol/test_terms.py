@@ -15,8 +15,7 @@ from bookgate.bookie.protocol import admission
 from bookgate.bookie.protocol.entry_access import action_of
 from bookgate.bookie.storage.ledger_descriptor import LedgerDeletedException
 from bookgate.bookie.storage.writer import EntryWriter
-from bookgate.ledger.wire.fast_add import FastTermAdd, read_at_term
-from bookgate.ledger.wire.fast_add import read_v3 as fast_add
+from bookgate.ledger.wire.fast_add import FastAdd, FastTermAdd, read_v3
 from bookgate.ledger.wire.fast_read import read_v3 as fast_read
 from bookgate.ledger.wire.messages import (
     DEFERRED_SYNC,
@@ -202,8 +201,8 @@ async def test_where_nothing_is_confirmed_the_last_entry_is_told_to_nobody(bench
 async def test_an_ordinary_writer_is_fenced_and_a_copy_is_taken(bench: Asking) -> None:
     assert await bench.add(0, 1) == Status.EOK
     assert await bench.add(1, None) == Status.EFENCED
-    fast = fast_add(memoryview(encode_request(add_of(1, None)))[4:])
-    assert fast is not None
+    fast = read_v3(memoryview(encode_request(add_of(1, None)))[4:])
+    assert isinstance(fast, FastAdd)
     assert not bench.processor.add(bench.client, fast)
     assert await bench.add(1, None, recovery=True) == Status.EOK
     assert (await bench.ask(ReadRequest(1, LEDGER, LAST_ENTRY, True, KEY))).status in (Status.EOK, Status.ENOTCONFIRMED)
@@ -256,8 +255,8 @@ def test_a_read_with_a_term_is_checked_as_a_fence() -> None:
 
 
 def fast_of(request: AddRequest) -> FastTermAdd:
-    found = read_at_term(memoryview(encode_request(request))[4:])
-    assert found is not None
+    found = read_v3(memoryview(encode_request(request))[4:])
+    assert isinstance(found, FastTermAdd)
     return found
 
 

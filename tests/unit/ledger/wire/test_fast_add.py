@@ -10,6 +10,7 @@ from bookgate.ledger.digest import digest_for, ledger_master_key
 from bookgate.ledger.entry import encode_entry
 from bookgate.ledger.metadata import DigestType
 from bookgate.ledger.wire import fast_add, v2
+from bookgate.ledger.wire.fast_add import FastAdd, FastTermAdd
 from bookgate.ledger.wire.messages import AddRequest, AddResponse, Status
 from bookgate.ledger.wire.v3 import ProtocolError, decode_request, decode_response, encode_request, encode_response
 
@@ -34,7 +35,7 @@ def test_an_ordinary_add_is_read_and_answered_as_the_long_way_does(
 ) -> None:
     request = add_of(txn, ledger, entry, size)
     add = fast_add.read_v3(packet_of(request))
-    assert add is not None
+    assert isinstance(add, FastAdd)
     assert (add.ledger_id, add.entry_id, add.last_add_confirmed) == (ledger, entry, entry - 1)
     assert (add.master_key, add.body) == (KEY, request.body)
     answer = encode_response(AddResponse(txn, Status.EOK, ledger, entry))
@@ -58,6 +59,7 @@ def test_whatever_else_it_reads_the_long_way_reads_the_same(
     add = fast_add.read_v3(mutated)
     if add is None:
         return
+    assert isinstance(add, FastAdd)
     request = decode_request(mutated)
     assert isinstance(request, AddRequest)
     assert (request.ledger_id, request.entry_id) == (add.ledger_id, add.entry_id)
@@ -125,16 +127,15 @@ def test_an_add_at_a_term_is_read_and_answered_as_the_long_way_does(
 ) -> None:
     request = add_of(txn, ledger, entry, size)._replace(term=term, lafr=lafr)
     packet = packet_of(request)
-    assert fast_add.read_v3(packet) is None
-    found = fast_add.read_at_term(packet)
-    assert found is not None
+    found = fast_add.read_v3(packet)
+    assert isinstance(found, FastTermAdd)
     add = found.add
     assert (add.ledger_id, add.entry_id, add.last_add_confirmed) == (ledger, entry, entry - 1)
     assert (add.master_key, add.body, found.term, found.lafr) == (KEY, request.body, term, lafr)
     assert add.stored == encode_response(AddResponse(txn, Status.EOK, ledger, entry, term))
     others = (request._replace(truncate=True), request._replace(recovery=True), request._replace(priority=5))
-    for other in (*others, request._replace(term=None, lafr=None), request._replace(write_flags=1)):
-        assert fast_add.read_at_term(packet_of(other)) is None
+    for other in (*others, request._replace(lafr=None), request._replace(write_flags=1)):
+        assert fast_add.read_v3(packet_of(other)) is None
 
 
 @given(
@@ -151,8 +152,9 @@ def test_whatever_else_of_a_term_it_reads_the_long_way_reads_the_same(
     for position, value in flips:
         packet[-1 - position % 12 if at_the_end else position % 60] = value
     mutated = memoryview(bytes(packet[: len(packet) - cut]))
-    found = fast_add.read_at_term(mutated)
-    if found is None:
+    found = fast_add.read_v3(mutated)
+    if not isinstance(found, FastTermAdd):
+        assert found is None
         return
     request = decode_request(mutated)
     assert isinstance(request, AddRequest)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bookgate.ledger.wire.fast_requests import AddRequestEncoder, ReadRequestEncoder
-from bookgate.ledger.wire.fast_responses import found_entry, stored_txn_id
+from bookgate.ledger.wire.fast_responses import found_entry, stored_add
 from bookgate.ledger.wire.messages import (
     AddRequest,
     AddResponse,
@@ -49,7 +49,16 @@ def test_a_read_is_encoded_as_always(
 @given(ids, ids, ids)
 def test_stored_is_recognised(txn_id: int, ledger_id: int, entry_id: int) -> None:
     packet = encode_response(AddResponse(txn_id, Status.EOK, ledger_id, entry_id))[4:]
-    assert stored_txn_id(packet) == stored_txn_id(memoryview(packet)) == txn_id
+    assert stored_add(packet) == stored_add(memoryview(packet)) == (txn_id, None)
+
+
+@given(ids, st.integers(0, 2**128 - 1), ids, st.none() | ids)
+def test_stored_is_recognised_in_every_scope_and_at_every_term(
+    txn_id: int, ledger_id: int, entry_id: int, term: int | None
+) -> None:
+    packet = encode_response(AddResponse(txn_id, Status.EOK, ledger_id, entry_id, term))[4:]
+    assert stored_add(packet) == (txn_id, term)
+    assert decode_response(packet) == AddResponse(txn_id, Status.EOK, ledger_id, entry_id, term)
 
 
 @pytest.mark.parametrize("txn_id", [1, 127, 128, 70_000, 2**40])
@@ -64,19 +73,19 @@ def test_stored_is_recognised(txn_id: int, ledger_id: int, entry_id: int) -> Non
     ],
 )
 def test_nothing_else_is_taken_for_stored(response: Response, txn_id: int) -> None:
-    assert stored_txn_id(encode_response(response._replace(txn_id=txn_id))[4:]) is None
+    assert stored_add(encode_response(response._replace(txn_id=txn_id))[4:]) is None
 
 
 @given(st.binary(max_size=40))
 def test_garbage_is_left_to_the_decoder(packet: bytes) -> None:
-    assert stored_txn_id(packet) is None
+    assert stored_add(packet) is None
 
 
 def test_a_header_with_more_than_the_transaction_id_is_left_to_the_decoder() -> None:
     packet = bytearray(encode_response(AddResponse(5, Status.EOK, 1, 2))[4:])
     packet[1] += 2
     packet[8:8] = b"\x20\x64"
-    assert stored_txn_id(bytes(packet)) is None
+    assert stored_add(bytes(packet)) is None
 
 
 @given(ids, ids, ids, st.binary(max_size=300), st.none() | ids)

@@ -253,7 +253,7 @@ class Client:
                 case SendAdd(add, place, truncate):
                     self._send(add, place, truncate=truncate)
                 case Confirmed(adds):
-                    self.model.acknowledged |= {add.entry_id: add.token for add in adds}  # type: ignore[misc]
+                    self.model.acknowledged |= {add.entry_id: add.token for add in adds}
                 case FailedAdds(adds, error):
                     self.failed = error
                     self.given_up += [add.entry_id for add in adds]
