@@ -59,16 +59,16 @@ class GatewayProcess:
         self._process.stdout.close()
 
 
-def populate(zookeeper: LocalZooKeeper, root: str, count: int) -> list[int]:
-    """Creates the nodes of ledgers 0 to `count` - 1 below a root that a gateway has made; their ids."""
+def populate(zookeeper: LocalZooKeeper, root: str, count: int, first: int = 0) -> list[int]:
+    """Creates the nodes of so many ledgers, from an id on, below a root that a gateway has made; their ids."""
     client = KazooClient(zookeeper.address, timeout=10)
     client.start()
     paths, data = CompositePaths(root), encode(SAMPLE)
     waiting: deque[Any] = deque()
-    for start in range(0, count, _NODES_A_TRANSACTION):
+    for start in range(first, first + count, _NODES_A_TRANSACTION):
         client.ensure_path(paths.path(start).rpartition("/")[0])
         transaction = client.transaction()
-        for number in range(start, min(start + _NODES_A_TRANSACTION, count)):
+        for number in range(start, min(start + _NODES_A_TRANSACTION, first + count)):
             transaction.create(paths.path(number), data)
         waiting.append(transaction.commit_async())
         if len(waiting) >= _TRANSACTIONS_UNDER_WAY:
@@ -77,7 +77,7 @@ def populate(zookeeper: LocalZooKeeper, root: str, count: int) -> list[int]:
         _check(result.get())
     client.stop()
     client.close()
-    return list(range(count))
+    return list(range(first, first + count))
 
 
 def rewrite(zookeeper: LocalZooKeeper, root: str, ledger_id: int) -> float:
