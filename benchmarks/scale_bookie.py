@@ -76,7 +76,9 @@ def bookie_figures(storage: str, ledgers: int, entries: int) -> Mapping[str, flo
 def _read_cpu(pid: int, port: int, ledgers: int, entries: int) -> float:
     """Of single reads, spread over the ledgers."""
     chosen = range(1, ledgers + 1, max(1, ledgers * entries // _READ))
-    wanted = [ReadRequest(number, ledger, entry) for number, (ledger, entry) in enumerate(product(chosen, range(entries)))]
+    wanted = [
+        ReadRequest(number, ledger, entry) for number, (ledger, entry) in enumerate(product(chosen, range(entries)))
+    ]
     frames = list(map(encode_request, wanted))
     before = cpu_microseconds(pid)
     requests_per_second(port, frames, _OUTSTANDING)
@@ -94,7 +96,9 @@ def _allocated(path: Path) -> int:
 def _journal_bytes(http: str) -> float:
     with urllib.request.urlopen(f"http://{http}/metrics", timeout=30) as answer:
         lines = answer.read().decode().splitlines()
-    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith("bookie_journal_JOURNAL_WRITE_BYTES"))
+    return sum(
+        float(line.rpartition(" ")[2]) for line in lines if line.startswith("bookie_journal_JOURNAL_WRITE_BYTES")
+    )
 
 
 def repair_figures(ledgers: int) -> Mapping[str, float]:
@@ -114,7 +118,7 @@ def repair_figures(ledgers: int) -> Mapping[str, float]:
             done = load.finish()
     return {
         "repair_cpu": done["cpu"] * 1e6 / ledgers,
-        "repair_seconds": done["seconds"] * 1e6 / ledgers,
+        "repair_seconds": done["seconds"] / ledgers,
         "repair_reads": done["reads"] / ledgers,
         "repair_calls": sum(done["calls"].values()) / ledgers,
     }

@@ -22,6 +22,7 @@ from kazoo.client import KazooClient
 from benchmarks.gateway_setting import GatewayProcess, populate, server_figure
 from benchmarks.load_process import LoadProcess, call_all
 from benchmarks.process_cpu import cpu_microseconds
+from benchmarks.scale_passes import fill_embedded
 from bookgate.bookie.standalone.cluster import make_cluster
 from bookgate.bookie.standalone.local_zookeeper import LocalZooKeeper
 
@@ -57,6 +58,7 @@ class GatewayRun:
     figures: dict[str, float] = field(default_factory=dict)
 
     def connected(self) -> None:
+        """All clients, each with the stream on which it watches the bookies."""
         size, before = self.size, self.gateway.rss_bytes
         with self._cpu("connect", size.clients):
             self._each("connect", clients=size.clients // len(self.loads))
@@ -88,15 +90,18 @@ class GatewayRun:
             self._each("read", ids=ids, rounds=_ROUNDS)
 
     def listed(self) -> None:
-        count = server_figure(self.zookeeper, "zk_znode_count")
-        for name, with_metadata, before in (("list", False, None), ("record", True, _FIRST + self.size.listed_with_metadata)):
+        """By one client, before the others are there."""
+        self.loads[0].call("connect", clients=1)
+        for name, with_metadata, before in (
+            ("list", False, None),
+            ("record", True, _FIRST + self.size.listed_with_metadata),
+        ):
             gateway, store = self._gateway_cpu(), self._store_cpu()
             walked = self.loads[0].call("walk", with_metadata=with_metadata, before=before)
             found = walked["count"]
             self.figures[f"{name}_cpu"] = (self._gateway_cpu() - gateway) / found
             self.figures[f"{name}_store_cpu"] = (self._store_cpu() - store) / found
-            self.figures[f"{name}_seconds"] = walked["seconds"] * 1e6 / found
-        assert count > self.size.ledgers
+            self.figures[f"{name}_seconds"] = walked["seconds"] / found
 
     def subscribed(self) -> None:
         """The first of each client, which opens its stream, and more; to distinct ledgers, a store watch each."""
@@ -126,9 +131,10 @@ class GatewayRun:
         """Microseconds of gateway and ZooKeeper for each of so many, and seconds for all of them."""
         gateway, store, began = self._gateway_cpu(), self._store_cpu(), time.monotonic()
         yield
+        seconds = time.monotonic() - began
         self.figures[f"{name}_cpu"] = (self._gateway_cpu() - gateway) / count
         self.figures[f"{name}_store_cpu"] = (self._store_cpu() - store) / count
-        self.figures[f"{name}_seconds"] = time.monotonic() - began
+        self.figures[f"{name}_window"] = seconds
 
     def passed(self) -> None:
         """Garbage collection of a bookie, and the auditor's index, which read the store themselves."""
@@ -191,7 +197,7 @@ def _stored(zookeeper: LocalZooKeeper, ledgers: int) -> dict[str, float]:
     return {
         "ledger_heap_bytes": (heap - empty) / ledgers,
         "ledger_snapshot_bytes": _snapshot_bytes(zookeeper) / ledgers,
-        "store_start_seconds": (time.monotonic() - began) * 1e6 / ledgers,
+        "store_start_seconds": time.monotonic() - began,
         "store_fill_seconds": filled,
     }
 
@@ -205,25 +211,56 @@ def _register(zookeeper: LocalZooKeeper, bookies: int) -> KazooClient:
     return client
 
 
-def gateway_figures(size: Size, heap_mib: int, bookies: int = 30) -> Mapping[str, float]:
-    """All figures of one size, each a client, a ledger or a call."""
+def gateway_figures(size: Size, heap_mib: int, bookies: int, *, only_calls: bool = False) -> Mapping[str, float]:
+    """All figures of one size, each a client, a ledger or a call; or those of calls alone."""
     os.environ.update(_ROOM)
     with ExitStack() as stack:
         directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="bookgate-bench-", dir="."))
         zookeeper = stack.enter_context(LocalZooKeeper(Path(directory), tick_time_ms=2000, heap_mib=heap_mib))
         uri = zookeeper.metadata_uri(_ROOT)
         make_cluster(uri)
-        stored = _stored(zookeeper, size.ledgers)
-        print(f"{size.ledgers:,} ledgers in {stored['store_fill_seconds']:.0f} s", file=sys.stderr, flush=True)
+        figures = _stored(zookeeper, size.ledgers)
+        _tell(f"{size.ledgers:,} ledgers in {figures['store_fill_seconds']:.0f} s")
         registered = _register(zookeeper, bookies)
         gateway = stack.enter_context(GatewayProcess(uri))
         loads = [
             stack.enter_context(LoadProcess("benchmarks.scale_clients", gateway.uri)) for _ in range(size.processes)
         ]
-        run = GatewayRun(zookeeper, gateway, loads, size, stored)
-        for step in (run.connected, run.idle, run.called, run.listed, run.subscribed, run.passed):
+        run = GatewayRun(zookeeper, gateway, loads, size, figures)
+        steps = (run.listed, run.passed, run.connected, run.idle, run.called, run.subscribed)
+        for step in (run.connected, run.called) if only_calls else steps:
             step()
-            passed_over = sum(load.call("passed_over") for load in loads)
-            print(f"{step.__name__}: {passed_over:.0f} gateways passed over", file=sys.stderr, flush=True)
+            run.figures["passed_over"] = sum(load.call("passed_over") for load in loads)
+            _tell(f"{step.__name__}: {run.figures['passed_over']:.0f} gateways passed over so far")
         registered.stop()
         return run.figures
+
+
+def embedded_figures(ledgers: int, indexed: int) -> Mapping[str, float]:
+    """The embedded store: its file, a listing through a gateway, and the passes; each a ledger."""
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bookgate-bench-", dir="."))).resolve()
+        uri = f"sqlite://{directory}/metadata.sqlite"
+        make_cluster(uri)
+        fill_embedded(directory / "metadata.sqlite", ledgers)
+        _tell(f"{ledgers:,} ledgers in an embedded store")
+        gateway = stack.enter_context(GatewayProcess(uri))
+        load = stack.enter_context(LoadProcess("benchmarks.scale_clients", gateway.uri))
+        passes = stack.enter_context(LoadProcess("benchmarks.scale_passes", uri))
+        load.call("connect", clients=1)
+        before = cpu_microseconds(gateway.pid)
+        walked = load.call("walk", with_metadata=False, before=None)
+        cpu = cpu_microseconds(gateway.pid) - before
+        recorded = load.call("walk", with_metadata=True, before=indexed)
+        return {
+            "ledger_file_bytes": (directory / "metadata.sqlite").stat().st_size / ledgers,
+            "list_cpu": cpu / walked["count"],
+            "list_seconds": walked["seconds"] / walked["count"],
+            "record_seconds": recorded["seconds"] / recorded["count"],
+            **passes.call("collect", first=0, ledgers=ledgers),
+            **passes.call("index", at_most=indexed),
+        }
+
+
+def _tell(what: str) -> None:
+    print(what, file=sys.stderr, flush=True)

@@ -52,7 +52,10 @@ class Constants:
     list_store_cpu: float = 0.95
     collect_store_cpu: float = 0.95
     index_store_cpu: float = 9.5
-    create_requests: float = 0.27
+    create_packets: float = 0.27
+    """Requests to ZooKeeper: creations at once share transactions."""
+    ledger_file_bytes: float = 280
+    """In an embedded store."""
 
     collect_cpu: float = 0.67
     collect_seconds: float = 1.5e-6
@@ -66,6 +69,7 @@ class Constants:
     """In the journal and in the entry log."""
     sorted_ledger_bytes: float = 4_119
     db_ledger_bytes: float = 193
+    """Their index; for `sorted` a file each."""
     bookie_base_bytes: float = 100e6
 
     repair_cpu: float = 10_800
@@ -202,6 +206,9 @@ class Model:
         """A bookie lists all ledgers of the store for every collection."""
         pass_cpu = load.ledgers * self.constants.collect_store_cpu * MICRO
         return load.bookies * pass_cpu / self.limits.collection_period
+
+    def embedded_bytes(self, ledgers: float) -> float:
+        return ledgers * self.constants.ledger_file_bytes
 
     # --- passes over all ledgers ------------------------------------------------------------------------------------
 
