@@ -1,8 +1,8 @@
 """The model of docs/scale.md, checked: `make bench-scale`; `QUICK=1` for a minute or two.
 
 `PART=gateway,embedded,bookie,repair` measures some parts only. Each part is measured twice: at a small size, several
-times, which gives its constants, and at a large one, which the model (`scale_model`) predicts from them. So predictions are
-of the same machine, and nothing in them comes from the large run but its size and, where clients ping meanwhile,
+times, which gives its constants, and at a large one, which the model (`scale_model`) predicts from them. Predictions are
+thus of the same machine, and nothing in them comes from the large run but its size and, where clients ping meanwhile,
 its duration. `report` shows the measured figure beside the prediction; `PART=example` prints the worked example of the
 page from the page's constants, and measures nothing.
 """
@@ -268,13 +268,14 @@ def example_lines(model: Model, whole: Workload, cells: int) -> list[str]:
         lines += [
             f"{name}:",
             f"  gateways {gateways} ({model.gateway_cores(load):.2f} cores), in all {gateways * count}",
-            f"  memory of a gateway {model.gateway_bytes(load.clients / gateways, load.subscriptions_each) / 1e6:,.0f} MB",
+            f"  memory of a gateway {_gateway_megabytes(model, load, gateways):,.0f} MB",
             f"  clients of a lost gateway connected after {model.reconnection_seconds(load, gateways):,.1f} s",
-            f"  ZooKeeper: heap {model.store_heap_bytes(load) / 1e9:,.1f} GB, snapshot {model.snapshot_bytes(load) / 1e9:,.1f} GB,"
-            f" start {model.store_start_seconds(load):,.0f} s",
+            f"  ZooKeeper: heap {model.store_heap_bytes(load) / 1e9:,.1f} GB,"
+            f" snapshot {model.snapshot_bytes(load) / 1e9:,.1f} GB, start {model.store_start_seconds(load):,.0f} s",
             f"  ZooKeeper: {model.store_cores(load):.2f} cores,"
             f" of them collections {model.collection_store_cores(load):.2f}",
-            f"  bookies by need {model.bookies(load)} ({model.bookie_cores(load):.2f} cores), chosen {load.bookies:.0f}",
+            f"  bookies by need {model.bookies(load)} ({model.bookie_cores(load):.2f} cores),"
+            f" chosen {load.bookies:.0f}",
             f"  of a bookie: {model.ledgers_of_a_bookie(load):,.0f} ledgers, disk"
             f" {model.disk_bytes_of_a_bookie(load, db=True) / 1e12:.2f} TB (db),"
             f" {model.disk_bytes_of_a_bookie(load, db=False) / 1e12:.2f} TB (sorted),"
@@ -287,6 +288,10 @@ def example_lines(model: Model, whole: Workload, cells: int) -> list[str]:
             f" {model.repair_store_calls(load):,.0f} calls to the store",
         ]
     return lines
+
+
+def _gateway_megabytes(model: Model, load: Workload, gateways: int) -> float:
+    return model.gateway_bytes(load.clients / gateways, load.subscriptions_each) / 1e6
 
 
 def _example() -> list[Row]:

@@ -103,19 +103,19 @@ def _journal_bytes(http: str) -> float:
 
 def repair_figures(ledgers: int) -> Mapping[str, float]:
     """The loss of a bookie with so many small ledgers, until all are whole again; each a ledger."""
-    with tempfile.TemporaryDirectory(prefix="bookgate-bench-", dir=".") as directory:
-        with (
-            StandaloneCluster(Path(directory), bookies=4) as cluster,
-            LoadProcess("benchmarks.repair_load", cluster.metadata_uri) as load,
-        ):
-            bookies = Bookies(cluster)
-            bookies.three()
-            bookies.write(ledgers, SMALL_ENTRIES, 100)
-            bookies.fourth()
-            load.call("stand")
-            load.begin("recovered", lost=bookies.lost, ledgers=ledgers)
-            bookies.lose_the_first()
-            done = load.finish()
+    with (
+        tempfile.TemporaryDirectory(prefix="bookgate-bench-", dir=".") as directory,
+        StandaloneCluster(Path(directory), bookies=4) as cluster,
+        LoadProcess("benchmarks.repair_load", cluster.metadata_uri) as load,
+    ):
+        bookies = Bookies(cluster)
+        bookies.three()
+        bookies.write(ledgers, SMALL_ENTRIES, 100)
+        bookies.fourth()
+        load.call("stand")
+        load.begin("recovered", lost=bookies.lost, ledgers=ledgers)
+        bookies.lose_the_first()
+        done = load.finish()
     return {
         "repair_cpu": done["cpu"] * 1e6 / ledgers,
         "repair_seconds": done["seconds"] / ledgers,

@@ -1,7 +1,7 @@
 """How large a system for so many clients and ledgers must be: pure formulas over measured constants.
 
-`docs/scale.md` is the page of it. Unless a name says otherwise, CPU is in microseconds, memory and disk in bytes, time in
-seconds, and a rate is a second. A *cell* is a cluster of its own: one metadata store, its gateways and its bookies. Not
+`docs/scale.md` explains it. Unless a name says otherwise, CPU is in microseconds, memory and disk in bytes, time in
+seconds, and rates are a second. A *cell* is a cluster of its own: one metadata store, its gateways and its bookies. Not
 its job: measuring the constants, and checking predictions (`scale`).
 """
 
