@@ -1,6 +1,6 @@
 """The model of docs/scale.md, checked: `make bench-scale`; `QUICK=1` for a minute or two.
 
-`PART=gateway,embedded,bookie,repair` measures some parts only. Each part is measured twice: at a small size, several
+`PART=gateway,embedded,bookie,repair` measures some parts only. Each is measured at a small size, several
 times, which gives its constants, and at a large one, which the model (`scale_model`) predicts from them. Predictions are
 thus of the same machine, and nothing in them comes from the large run but its size and, where clients ping meanwhile,
 its duration. `report` shows the measured figure beside the prediction; `PART=example` prints the worked example of the
@@ -27,7 +27,7 @@ _SMALL = Size(
 )
 _LARGE = Size(
     clients=500 if QUICK else 10_000,
-    ledgers=100_000 if QUICK else 1_000_000,
+    ledgers=60_000 if QUICK else 1_000_000,
     listed_with_metadata=20_000 if QUICK else 100_000,
     creations=2_000 if QUICK else 10_000,
     idle_seconds=10 if QUICK else 60,
@@ -72,6 +72,8 @@ def _by_bookies(few: Figures, many: Figures) -> dict[str, float]:
         step = (many[f"discovery_{tail}"] - few[f"discovery_{tail}"]) / (_MANY_BOOKIES - _FEW_BOOKIES)
         found[f"discovery_bookie_{tail}"] = step
         found[bare] = few[f"discovery_{tail}"] - step * _FEW_BOOKIES
+    found["client_bookie_bytes"] = (many["client_bytes"] - few["client_bytes"]) / (_MANY_BOOKIES - _FEW_BOOKIES)
+    found["client_bytes"] = few["client_bytes"] - found["client_bookie_bytes"] * _FEW_BOOKIES
     found["hello_cpu"] = few["connect_cpu"] - few["discovery_cpu"]
     found["ping_cpu"] = few["idle_cpu"]
     return found
@@ -104,7 +106,7 @@ def _client_rows(model: Model, found: Figures) -> list[Row]:
         _predicted(
             f"{name}: gateway's memory",
             "MiB",
-            model.gateway_bytes(clients, 0) / 2**20,
+            model.gateway_bytes(clients, 0, bookies) / 2**20,
             (found["gateway_base_bytes"] + clients * found["client_bytes"]) / 2**20,
         ),
         _predicted(f"{name}: sessions with ZooKeeper, and the lister's", "", 2, found["store_sessions"]),
@@ -291,7 +293,7 @@ def example_lines(model: Model, whole: Workload, cells: int) -> list[str]:
 
 
 def _gateway_megabytes(model: Model, load: Workload, gateways: int) -> float:
-    return model.gateway_bytes(load.clients / gateways, load.subscriptions_each) / 1e6
+    return model.gateway_bytes(load.clients / gateways, load.subscriptions_each, load.bookies) / 1e6
 
 
 def _example() -> list[Row]:

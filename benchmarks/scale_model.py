@@ -23,7 +23,9 @@ class Constants:
     """Measured; the defaults are those of the page."""
 
     gateway_base_bytes: float = 81e6
-    client_bytes: float = 52_000
+    client_bytes: float = 42_000
+    client_bookie_bytes: float = 1_300
+    """For each registered bookie: what the client's stream has told it."""
     stream_bytes: float = 20_000
     """The stream that a client opens with its first subscription, and that subscription."""
     subscription_bytes: float = 1_920
@@ -166,10 +168,10 @@ class Model:
             )
         )
 
-    def gateway_bytes(self, clients: float, subscriptions_each: float) -> float:
+    def gateway_bytes(self, clients: float, subscriptions_each: float, bookies: float) -> float:
         """Memory of one process with so many clients, without its cache."""
         constants = self.constants
-        each = constants.client_bytes
+        each = constants.client_bytes + bookies * constants.client_bookie_bytes
         if subscriptions_each:
             each += constants.stream_bytes + (subscriptions_each - 1) * constants.subscription_bytes
         return constants.gateway_base_bytes + clients * each

@@ -45,8 +45,9 @@ def test_what_needs_most_gateways_decides(load: Workload, gateways: int) -> None
 
 def test_a_gateways_memory_has_a_second_stream_only_with_subscriptions() -> None:
     model = Model(Constants(gateway_base_bytes=100, client_bytes=10, stream_bytes=5, subscription_bytes=1))
-    assert model.gateway_bytes(2, 0) == 120
-    assert model.gateway_bytes(2, 3) == 100 + 2 * (10 + 5 + 2)
+    model = replace(model, constants=replace(model.constants, client_bookie_bytes=3))
+    assert model.gateway_bytes(2, 0, bookies=0) == 120
+    assert model.gateway_bytes(2, 3, bookies=1) == 100 + 2 * (10 + 3 + 5 + 2)
 
 
 def test_collections_of_all_bookies_grow_with_the_square_of_a_cluster() -> None:
