@@ -1,9 +1,9 @@
 """The model of docs/scale.md, checked: `make bench-scale`; `QUICK=1` for a minute or two.
 
-`PART=gateway,embedded,bookie,repair` measures some parts only. Each is measured at a small size, several
-times, which gives its constants, and at a large one, which the model (`scale_model`) predicts from them. Predictions are
-thus of the same machine, and nothing in them comes from the large run but its size and, where clients ping meanwhile,
-its duration. `report` shows the measured figure beside the prediction; `PART=example` prints the worked example of the
+`PART=gateway,embedded,bookie,repair` measures some parts only. Each is measured at a small size, several times, which
+gives its constants, and at a large one, which the model (`scale_model`) predicts from them. Predictions are thus of the
+same machine, and nothing in them comes from the large run but its size and, where clients ping meanwhile, its
+duration. `report` shows the measured figure beside the prediction; `PART=example` prints the worked example of the
 page from the page's constants, and measures nothing.
 """
 
@@ -23,15 +23,19 @@ from benchmarks.scale_model import CELLS, EXAMPLE, MICRO, Constants, Model, Work
 
 _ROUNDS = 1 if QUICK else 3
 _SMALL = Size(
-    clients=100 if QUICK else 400, ledgers=20_000, listed_with_metadata=20_000, creations=1_000, idle_seconds=10
+    clients=100 if QUICK else 400,
+    ledgers=20_000 if QUICK else 100_000,
+    listed_with_metadata=20_000,
+    creations=1_000,
+    idle_seconds=10,
 )
 _LARGE = Size(
-    clients=500 if QUICK else 10_000,
+    clients=500 if QUICK else 3_000,
     ledgers=60_000 if QUICK else 1_000_000,
     listed_with_metadata=20_000 if QUICK else 100_000,
-    creations=2_000 if QUICK else 10_000,
+    creations=2_000 if QUICK else 5_000,
     idle_seconds=10 if QUICK else 60,
-    processes=2 if QUICK else 4,
+    processes=2 if QUICK else 3,
 )
 _FEW_BOOKIES, _SOME_BOOKIES, _MANY_BOOKIES = 5, 12, 30
 _EMBEDDED = (20_000, 100_000) if QUICK else (100_000, 10_000_000)

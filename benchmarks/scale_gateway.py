@@ -31,7 +31,7 @@ _FIRST = 1_000_000_000
 """Id of the first ledger that is there: those that clients create begin with 0."""
 _DISCOVERIES, _READ, _ROUNDS = 2_000, 1_000, 3
 _ROOM = {"BOOKGATE_GATEWAY_MAX_CONNECTIONS": "14000", "BOOKGATE_GATEWAY_MAX_STREAMS": "40000"}
-"""The measurement goes to the default limits and not over them: ten thousand clients with two streams each."""
+"""Up to ten thousand clients with two streams each."""
 
 
 @dataclass(frozen=True)
@@ -225,7 +225,7 @@ def gateway_figures(size: Size, heap_mib: int, bookies: int, *, only_calls: bool
         make_cluster(uri)
         figures = _stored(zookeeper, size.ledgers)
         _tell(f"{size.ledgers:,} ledgers in {figures['store_fill_seconds']:.0f} s")
-        registered = _register(zookeeper, bookies)
+        stack.callback(_register(zookeeper, bookies).stop)
         gateway = stack.enter_context(GatewayProcess(uri))
         loads = [
             stack.enter_context(LoadProcess("benchmarks.scale_clients", gateway.uri)) for _ in range(size.processes)
@@ -236,7 +236,6 @@ def gateway_figures(size: Size, heap_mib: int, bookies: int, *, only_calls: bool
             step()
             run.figures["passed_over"] = sum(load.call("passed_over") for load in loads)
             _tell(f"{step.__name__}: {run.figures['passed_over']:.0f} gateways passed over so far")
-        registered.stop()
         return run.figures
 
 
