@@ -41,7 +41,7 @@ _FEW_BOOKIES, _SOME_BOOKIES, _MANY_BOOKIES = 5, 12, 30
 _EMBEDDED = (20_000, 100_000) if QUICK else (100_000, 10_000_000)
 _INDEXED = (20_000, 50_000) if QUICK else (50_000, 300_000)
 _BOOKIE_LEDGERS = (500, 2_000) if QUICK else (2_000, 50_000)
-_BOOKIE_ENTRIES = 10
+_BOOKIE_ENTRIES, _FEW_LEDGERS = 10, 4
 _REPAIRED = (50, 200) if QUICK else (300, 3_000)
 _GIB = 1024**3
 
@@ -221,25 +221,37 @@ def bookie() -> list[Row]:
     return [row for storage in ("sorted", "db") for row in _bookie_rows(storage)]
 
 
+def _by_ledgers(many: Figures, few: Figures) -> dict[str, float]:
+    """CPU of an add, and of a ledger beside its adds, from two numbers of ledgers for the same number of entries."""
+    shares = (1 / _BOOKIE_ENTRIES, _FEW_LEDGERS / (_BOOKIE_LEDGERS[0] * _BOOKIE_ENTRIES))
+    ledger = (many["add_cpu"] - few["add_cpu"]) / (shares[0] - shares[1])
+    return {"add_cpu": few["add_cpu"] - ledger * shares[1], "bookie_ledger_cpu": ledger}
+
+
 def _bookie_rows(storage: str) -> list[Row]:
     small = _constants(storage, [bookie_figures(storage, _BOOKIE_LEDGERS[0], _BOOKIE_ENTRIES) for _ in range(_ROUNDS)])
+    entries = _BOOKIE_LEDGERS[0] * _BOOKIE_ENTRIES // _FEW_LEDGERS
+    few = _constants(f"{storage}, few", [bookie_figures(storage, _FEW_LEDGERS, entries) for _ in range(_ROUNDS)])
     found = bookie_figures(storage, _BOOKIE_LEDGERS[1], _BOOKIE_ENTRIES)
     _constants(f"large {storage}", [found])
-    constants = Constants.of(
-        {
-            "add_cpu": small["add_cpu"],
-            "bookie_read_cpu": small["read_cpu"],
-            "entry_overhead_bytes": small["log_bytes"] - ENTRY_BYTES,
-            f"{storage}_ledger_bytes": small["index_bytes"],
-        }
-    )
+    measured_here = {
+        "bookie_read_cpu": small["read_cpu"],
+        "entry_overhead_bytes": small["log_bytes"] - ENTRY_BYTES,
+        f"{storage}_ledger_bytes": small["index_bytes"],
+    }
+    constants = Constants.of(measured_here | _constants(f"{storage}, both", [_by_ledgers(small, few)]))
     model, ledgers = Model(constants), _BOOKIE_LEDGERS[1]
     load = Workload(0, ledgers, bookies=1, copies=1, entries_each=_BOOKIE_ENTRIES, entry_bytes=ENTRY_BYTES)
     adds, name = ledgers * _BOOKIE_ENTRIES, f"{storage}, {ledgers:,} ledgers of {_BOOKIE_ENTRIES} entries"
     disk = ledgers * (found["index_bytes"] + _BOOKIE_ENTRIES * found["log_bytes"])
     journal = adds * (ENTRY_BYTES + constants.entry_overhead_bytes)
     return [
-        _predicted(f"{name}: CPU of adds", "s", adds * constants.add_cpu * MICRO, adds * found["add_cpu"] * MICRO),
+        _predicted(
+            f"{name}: CPU of adds",
+            "s",
+            (adds * constants.add_cpu + ledgers * constants.bookie_ledger_cpu) * MICRO,
+            adds * found["add_cpu"] * MICRO,
+        ),
         _predicted(f"{name}: CPU a read", "µs", constants.bookie_read_cpu, found["read_cpu"]),
         _predicted(f"{name}: journal", "MiB", journal / 2**20, adds * found["journal_bytes"] / 2**20),
         _predicted(

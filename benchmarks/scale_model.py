@@ -65,7 +65,9 @@ class Constants:
     index_seconds: float = 69e-6
     index_bytes: float = 115
 
-    add_cpu: float = 28
+    add_cpu: float = 12
+    bookie_ledger_cpu: float = 370
+    """For the first add of a ledger and its index, beside the adds."""
     bookie_read_cpu: float = 7.6
     entry_overhead_bytes: float = 40
     """In the journal and in the entry log."""
@@ -235,9 +237,10 @@ class Model:
 
     def bookie_cores(self, load: Workload) -> float:
         """Of all bookies together: adds, reads, and their collections."""
-        add, read = load.adds * load.copies * self.constants.add_cpu, load.reads * self.constants.bookie_read_cpu
+        add = load.adds * self.constants.add_cpu + load.creations * self.constants.bookie_ledger_cpu
+        read = load.reads * self.constants.bookie_read_cpu
         collections = load.bookies * load.ledgers * self.constants.collect_cpu / self.limits.collection_period
-        return (add + read + collections) * MICRO
+        return (add * load.copies + read + collections) * MICRO
 
     def ledgers_of_a_bookie(self, load: Workload) -> float:
         return load.ledgers * load.copies / load.bookies

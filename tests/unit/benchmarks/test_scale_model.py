@@ -73,6 +73,12 @@ def test_bookies_are_by_disk_by_cpu_and_one_more_than_copies() -> None:
     assert Model(Constants(add_cpu=10)).bookies(replace(small, adds=90_000)) == 6
 
 
+def test_a_ledgers_beginning_costs_a_bookie_more_than_its_adds() -> None:
+    model = Model(Constants(add_cpu=10, bookie_ledger_cpu=100, collect_cpu=0))
+    load = Workload(clients=0, ledgers=1, bookies=3, copies=3, adds=1_000, creations=50)
+    assert model.bookie_cores(load) == pytest.approx(3 * (10_000 + 5_000) * 1e-6)
+
+
 def test_a_ledger_on_disk_is_its_entries_and_its_index() -> None:
     model = Model(Constants(entry_overhead_bytes=4, db_ledger_bytes=1, sorted_ledger_bytes=100))
     load = Workload(clients=0, ledgers=1, bookies=1, entries_each=2, entry_bytes=10)
