@@ -229,13 +229,18 @@ def _by_ledgers(many: Figures, few: Figures) -> dict[str, float]:
 
 
 def _bookie_rows(storage: str) -> list[Row]:
-    small = _constants(storage, [bookie_figures(storage, _BOOKIE_LEDGERS[0], _BOOKIE_ENTRIES) for _ in range(_ROUNDS)])
-    entries = _BOOKIE_LEDGERS[0] * _BOOKIE_ENTRIES // _FEW_LEDGERS
-    few = _constants(f"{storage}, few", [bookie_figures(storage, _FEW_LEDGERS, entries) for _ in range(_ROUNDS)])
+    share = _BOOKIE_LEDGERS[0] / _BOOKIE_LEDGERS[1]
+
+    def runs(ledgers: int, entries: int) -> list[Figures]:
+        return [bookie_figures(storage, ledgers, entries, share) for _ in range(_ROUNDS)]
+
+    small = _constants(storage, runs(_BOOKIE_LEDGERS[0], _BOOKIE_ENTRIES))
+    few = _constants(f"{storage}, few", runs(_FEW_LEDGERS, _BOOKIE_LEDGERS[0] * _BOOKIE_ENTRIES // _FEW_LEDGERS))
     found = bookie_figures(storage, _BOOKIE_LEDGERS[1], _BOOKIE_ENTRIES)
     _constants(f"large {storage}", [found])
     measured_here = {
         "bookie_read_cpu": small["read_cpu"],
+        "bookie_base_bytes": small["base_bytes"],
         "entry_overhead_bytes": small["log_bytes"] - ENTRY_BYTES,
         f"{storage}_ledger_bytes": small["index_bytes"],
     }
@@ -257,7 +262,9 @@ def _bookie_rows(storage: str) -> list[Row]:
         _predicted(
             f"{name}: disk", "MiB", model.disk_bytes_of_a_bookie(load, db=storage == "db") / 2**20, disk / 2**20
         ),
-        _predicted(f"{name}: most memory", "MiB", small["peak_bytes"] / 2**20, found["peak_bytes"] / 2**20),
+        _predicted(
+            f"{name}: most memory", "MiB", model.bookie_bytes(ledgers, adds) / 2**20, found["peak_bytes"] / 2**20
+        ),
     ]
 
 

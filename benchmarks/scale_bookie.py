@@ -7,6 +7,7 @@ Not its job: predictions (`scale_model`).
 
 from __future__ import annotations
 
+import math
 import tempfile
 import urllib.request
 from collections.abc import Iterator, Mapping
@@ -28,16 +29,23 @@ _OUTSTANDING = 1000
 _FRAMES_AT_ONCE = 20_000
 _READ = 20_000
 _QUIET = ("--set=gc_wait_seconds=86400", "--set=minor_compaction_interval_seconds=0")
+_CACHES_MB = {"write_cache_mb": 128, "ledger_cache_mb": 64, "read_ahead_cache_mb": 32}
+"""The defaults."""
 
 
 @contextmanager
-def _bookie(directory: Path, storage: str) -> Iterator[tuple[int, int, str]]:
+def _bookie(directory: Path, storage: str, share: float) -> Iterator[tuple[int, int, str]]:
     """Process, port and HTTP address of one bookie."""
-    options = (f"--set=storage_type={storage}", *_QUIET)
+    options = (f"--set=storage_type={storage}", *_QUIET, *_caches(share))
     with StandaloneCluster(directory, bookies=1, bookie_options=options) as cluster:
         process = cluster.processes[0].process
         assert process is not None
         yield process.pid, int(cluster.bookies[0].rpartition(":")[2]), cluster.http[0]
+
+
+def _caches(share: float) -> Iterator[str]:
+    """Caches scaled down with the load, so that as much of it comes from files."""
+    return (f"--set={name}={max(1, math.ceil(size * share))}" for name, size in _CACHES_MB.items())
 
 
 def _add(port: int, ledgers: int, entries: int) -> None:
@@ -48,11 +56,11 @@ def _add(port: int, ledgers: int, entries: int) -> None:
         requests_per_second(port, encoded_adds(ENTRY_BYTES, len(ids) * entries, ids), _OUTSTANDING)
 
 
-def bookie_figures(storage: str, ledgers: int, entries: int) -> Mapping[str, float]:
-    """Each an add, a read, a ledger or an entry."""
+def bookie_figures(storage: str, ledgers: int, entries: int, share: float = 1.0) -> Mapping[str, float]:
+    """Each an add, a read, a ledger or an entry; `share`: of the caches that a bookie has by default."""
     with tempfile.TemporaryDirectory(prefix="bookgate-bench-", dir=".") as directory:
         place, adds = Path(directory).resolve(), ledgers * entries
-        with _bookie(place, storage) as (pid, port, http):
+        with _bookie(place, storage, share) as (pid, port, http):
             base, before, journal = rss_bytes(pid), cpu_microseconds(pid), _journal_bytes(http)
             _add(port, ledgers, entries)
             add_cpu = (cpu_microseconds(pid) - before) / adds

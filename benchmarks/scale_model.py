@@ -14,6 +14,8 @@ from typing import Self
 
 MICRO = 1e-6
 MIB = 1024 * 1024
+PAGE_BYTES = 8192
+"""Of an index file."""
 LEAST_COPY_BYTES = 4096
 """What an entry counts at least in the budget of a repair."""
 
@@ -22,48 +24,48 @@ LEAST_COPY_BYTES = 4096
 class Constants:
     """Measured; the defaults are those of the page."""
 
-    gateway_base_bytes: float = 81e6
-    client_bytes: float = 42_000
-    client_bookie_bytes: float = 1_300
+    gateway_base_bytes: float = 84e6
+    client_bytes: float = 44_000
+    client_bookie_bytes: float = 1_100
     """For each registered bookie: what the client's stream has told it."""
-    stream_bytes: float = 20_000
+    stream_bytes: float = 21_100
     """The stream that a client opens with its first subscription, and that subscription."""
-    subscription_bytes: float = 1_920
-    hello_cpu: float = 2_500
-    ping_cpu: float = 72
+    subscription_bytes: float = 2_020
+    hello_cpu: float = 2_850
+    ping_cpu: float = 92
     """A second, for a client with an open stream."""
-    discovery_cpu: float = 1_350
-    discovery_bookie_cpu: float = 330
+    discovery_cpu: float = 1_920
+    discovery_bookie_cpu: float = 286
     """For each registered bookie in an answer."""
-    create_cpu: float = 1_490
-    read_cpu: float = 830
-    subscribe_cpu: float = 1_680
-    subscription_cpu: float = 214
-    list_cpu: float = 0.34
-    record_cpu: float = 53
-    list_seconds: float = 0.84e-6
-    record_seconds: float = 100e-6
+    create_cpu: float = 1_250
+    read_cpu: float = 667
+    subscribe_cpu: float = 1_850
+    subscription_cpu: float = 1_030
+    list_cpu: float = 0.48
+    record_cpu: float = 41
+    list_seconds: float = 1.18e-6
+    record_seconds: float = 120e-6
 
-    ledger_heap_bytes: float = 1_420
+    ledger_heap_bytes: float = 1_445
     ledger_snapshot_bytes: float = 239
-    watch_heap_bytes: float = 200
-    store_start_seconds: float = 10e-6
-    discovery_store_cpu: float = 500
-    discovery_bookie_store_cpu: float = 150
-    create_store_cpu: float = 350
-    list_store_cpu: float = 0.95
-    collect_store_cpu: float = 0.95
-    index_store_cpu: float = 9.5
-    create_packets: float = 0.27
+    watch_heap_bytes: float = 354
+    store_start_seconds: float = 18.8e-6
+    discovery_store_cpu: float = 729
+    discovery_bookie_store_cpu: float = 141
+    create_store_cpu: float = 360
+    list_store_cpu: float = 0.6
+    collect_store_cpu: float = 0.8
+    index_store_cpu: float = 10
+    create_packets: float = 0.42
     """Requests to ZooKeeper: creations at once share transactions."""
-    ledger_file_bytes: float = 280
+    ledger_file_bytes: float = 171
     """In an embedded store."""
 
-    collect_cpu: float = 0.67
-    collect_seconds: float = 1.5e-6
-    index_cpu: float = 49
-    index_seconds: float = 69e-6
-    index_bytes: float = 115
+    collect_cpu: float = 0.44
+    collect_seconds: float = 1.3e-6
+    index_cpu: float = 60
+    index_seconds: float = 99e-6
+    index_bytes: float = 120
 
     add_cpu: float = 12
     bookie_ledger_cpu: float = 370
@@ -100,6 +102,8 @@ class Limits:
     collection_period: float = 600.0
     index_rate: float = 5_000.0
     """Ledgers a second that an auditor reads for a new index."""
+    write_cache_bytes: float = 128.0 * MIB
+    ledger_cache_bytes: float = 64.0 * MIB
     repair_bytes: float = 50.0 * MIB
     """A second, read and stored, of one worker."""
     busy: float = 0.5
@@ -241,6 +245,11 @@ class Model:
         read = load.reads * self.constants.bookie_read_cpu
         collections = load.bookies * load.ledgers * self.constants.collect_cpu / self.limits.collection_period
         return (add * load.copies + read + collections) * MICRO
+
+    def bookie_bytes(self, ledgers: float, entries: float) -> float:
+        """Memory of a bookie with so many ledgers in work and so many entries of 1 KiB added: caches fill, and end."""
+        written = min(entries * (1024 + self.constants.entry_overhead_bytes), self.limits.write_cache_bytes)
+        return self.constants.bookie_base_bytes + written + min(ledgers * PAGE_BYTES, self.limits.ledger_cache_bytes)
 
     def ledgers_of_a_bookie(self, load: Workload) -> float:
         return load.ledgers * load.copies / load.bookies

@@ -79,6 +79,12 @@ def test_a_ledgers_beginning_costs_a_bookie_more_than_its_adds() -> None:
     assert model.bookie_cores(load) == pytest.approx(3 * (10_000 + 5_000) * 1e-6)
 
 
+def test_a_bookies_memory_ends_with_its_caches() -> None:
+    model = Model(Constants(bookie_base_bytes=100, entry_overhead_bytes=0), Limits(write_cache_bytes=5_000))
+    assert model.bookie_bytes(ledgers=1, entries=2) == 100 + 2_048 + 8_192
+    assert model.bookie_bytes(ledgers=1e9, entries=1e9) == 100 + 5_000 + 64 * 2**20
+
+
 def test_a_ledger_on_disk_is_its_entries_and_its_index() -> None:
     model = Model(Constants(entry_overhead_bytes=4, db_ledger_bytes=1, sorted_ledger_bytes=100))
     load = Workload(clients=0, ledgers=1, bookies=1, entries_each=2, entry_bytes=10)
