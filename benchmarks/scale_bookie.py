@@ -48,9 +48,9 @@ def _caches(share: float) -> Iterator[str]:
     return (f"--set={name}={max(1, math.ceil(size * share))}" for name, size in _CACHES_MB.items())
 
 
-def _add(port: int, ledgers: int, entries: int) -> None:
-    """Each ledger gets its entries in turn, a part of the ledgers after the other."""
-    together = max(1, _FRAMES_AT_ONCE // entries)
+def _add(port: int, ledgers: int, entries: int, share: float) -> None:
+    """Each ledger gets its entries in turn, part by part; a part fills a third of the write cache."""
+    together = max(1, math.ceil(_FRAMES_AT_ONCE * share) // entries)
     for first in range(1, ledgers + 1, together):
         ids = range(first, min(first + together, ledgers + 1))
         requests_per_second(port, encoded_adds(ENTRY_BYTES, len(ids) * entries, ids), _OUTSTANDING)
@@ -62,7 +62,7 @@ def bookie_figures(storage: str, ledgers: int, entries: int, share: float = 1.0)
         place, adds = Path(directory).resolve(), ledgers * entries
         with _bookie(place, storage, share) as (pid, port, http):
             base, before, journal = rss_bytes(pid), cpu_microseconds(pid), _journal_bytes(http)
-            _add(port, ledgers, entries)
+            _add(port, ledgers, entries, share)
             add_cpu = (cpu_microseconds(pid) - before) / adds
             journal = (_journal_bytes(http) - journal) / adds
             peak = peak_mib(pid) * 1024 * 1024
