@@ -46,15 +46,15 @@ class Constants:
     list_seconds: float = 1.18e-6
     record_seconds: float = 120e-6
 
-    ledger_heap_bytes: float = 1_445
+    ledger_heap_bytes: float = 450
     ledger_snapshot_bytes: float = 239
     watch_heap_bytes: float = 354
-    store_start_seconds: float = 18.8e-6
+    store_start_seconds: float = 30e-6
     discovery_store_cpu: float = 729
     discovery_bookie_store_cpu: float = 141
     create_store_cpu: float = 360
     list_store_cpu: float = 0.6
-    collect_store_cpu: float = 0.8
+    collect_store_cpu: float = 0.35
     index_store_cpu: float = 10
     create_packets: float = 0.42
     """Requests to ZooKeeper: creations at once share transactions."""
@@ -67,20 +67,20 @@ class Constants:
     index_seconds: float = 99e-6
     index_bytes: float = 120
 
-    add_cpu: float = 12
-    bookie_ledger_cpu: float = 370
+    add_cpu: float = 22.6
+    bookie_ledger_cpu: float = 984
     """For the first add of a ledger and its index, beside the adds."""
-    bookie_read_cpu: float = 7.6
+    bookie_read_cpu: float = 65
     entry_overhead_bytes: float = 40
     """In the journal and in the entry log."""
-    sorted_ledger_bytes: float = 4_119
-    db_ledger_bytes: float = 193
+    sorted_ledger_bytes: float = 4_123
+    db_ledger_bytes: float = 195
     """Their index; for `sorted` a file each."""
-    bookie_base_bytes: float = 100e6
+    bookie_base_bytes: float = 99e6
 
-    repair_cpu: float = 10_800
+    repair_cpu: float = 7_400
     repair_seconds: float = 11_000e-6
-    repair_calls: float = 11.1
+    repair_calls: float = 11.2
 
     @classmethod
     def of(cls, measured: Mapping[str, float]) -> Self:
