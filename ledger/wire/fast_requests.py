@@ -15,6 +15,9 @@ from bookgate.ledger.wire.v3 import scope_field, term_fields
 _TABLE = len(VARINTS)
 _RECOVERY_FLAG = b"\xa0\x06\x01"
 _FENCE_FLAG = b"\xa0\x06\x01"
+_LAFR_TAG = b"\xd0\x3e"
+_NO_LAFR = b"\xff" * 9 + b"\x01"
+"""-1, before the first entry is fully replicated."""
 
 
 def _size(value: int) -> bytes:
@@ -88,7 +91,7 @@ class TermAddEncoder(AddRequestEncoder):
     def encode_add(self, txn_id: int, entry_id: int, body: bytes, lafr: int) -> bytes:
         """Encodes the frame of one add, with the writer's LAFR."""
         txn, entry, body_size = _size(txn_id), _size(entry_id), _size(len(body))
-        told = term_fields(None, lafr)
+        told = _LAFR_TAG + (_size(lafr) if lafr >= 0 else _NO_LAFR)
         size = self._in_message + len(entry) + len(body_size) + len(body) + len(told)
         message_size = _size(size)
         packet_size = self._before_message + len(txn) + len(message_size) + size
