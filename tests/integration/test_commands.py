@@ -209,6 +209,7 @@ def test_bookies_over_the_network(run: Run) -> None:
     assert space["total_bytes"] == sum(each["total_bytes"] for each in space["bookies"]) > space["free_bytes"] > 0
     lost = run("bookie", "info", "bookie-1", "127.0.0.1:1", fails=1)
     assert [each["error"] is None for each in lost["bookies"]] == [True, False]
+    assert "\nall\t" in run("bookie", "info", text=True)
     assert run("bookie", "sanity", "bookie-1", "--entries", 3) == {
         "bookie_id": "bookie-1",
         "passed": True,

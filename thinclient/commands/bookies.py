@@ -21,7 +21,7 @@ from bookgate.ledger.wire.messages import (
     Status,
 )
 from bookgate.runtime.command_line.groups import StartByDefault, new_group
-from bookgate.runtime.command_line.output import AsJson, print_json, print_result, print_table
+from bookgate.runtime.command_line.output import AsJson, fail, print_json, print_result, print_table
 from bookgate.runtime.command_line.tables import Table
 from bookgate.thinclient.bookies.pool import BookiePool
 from bookgate.thinclient.client import BookKeeper
@@ -40,6 +40,9 @@ from bookgate.thinclient.tools.sanity import is_sane
 bookies_app = new_group("The cluster's bookies.", StartByDefault)
 bookies_app.command()(drain)
 bookies_app.command()(decommission)
+
+
+_NOT_REGISTERED = "not registered"
 
 
 @bookies_app.command("list")
@@ -122,7 +125,7 @@ def info(
         list[str] | None,
         typer.Argument(
             metavar="BOOKIE",
-            help="Ids; default: all registered.",
+            help="Ids; default: all that are known.",
             show_default=False,
             autocompletion=complete_bookie,
         ),
@@ -130,7 +133,7 @@ def info(
     gateways: Gateways = None,
     as_json: AsJson = False,
 ) -> None:
-    """Asks bookies for the room on their disks. Exit code 1 when one does not answer.
+    """Asks bookies for the room on their disks. Exit code 1 when one does not answer, or is not registered.
 
     JSON: {"bookies": [{"bookie_id", "total_bytes", "free_bytes", "error"}], "total_bytes", "free_bytes"}.
 
@@ -139,28 +142,34 @@ def info(
     """
     timeout = client_config(context, gateways).connect_timeout_seconds
 
-    async def work(pool: BookiePool, registered: Sequence[RegisteredBookie]) -> list[_Space]:
-        wanted = names or [bookie.bookie_id for bookie in registered]
-        return list(await asyncio.gather(*(_space(pool, bookie_id, timeout) for bookie_id in wanted)))
+    async def work(pool: BookiePool, known: Sequence[RegisteredBookie]) -> list[_Space]:
+        wanted = names or [bookie.bookie_id for bookie in known]
+        if not wanted:
+            fail("no bookie is registered; start one: bookgate bookie start")
+        absent = {bookie.bookie_id for bookie in known if not bookie.registered}
+        return list(await asyncio.gather(*(_space(pool, each, timeout, each not in absent) for each in wanted)))
 
     spaces = with_pool(context, gateways, work)
-    total, free = (sum(values) for values in zip(*((each.total or 0, each.free or 0) for each in spaces), strict=True))
+    told = [each for each in spaces if each.error is None]
+    every = _Space("all", sum(each.total or 0 for each in told), sum(each.free or 0 for each in told))
     if as_json:
         rows = [
             {"bookie_id": each.bookie_id, "total_bytes": each.total, "free_bytes": each.free, "error": each.error}
             for each in spaces
         ]
-        print_json({"bookies": rows, "total_bytes": total, "free_bytes": free})
+        print_json({"bookies": rows, "total_bytes": every.total, "free_bytes": every.free})
     else:
-        table = Table("bookie", "free", "total", "used")
-        for each in [*spaces, _Space("all", total, free)]:
-            table.add_row(each.bookie_id, *_space_cells(each))
+        table = Table("bookie", "free", "total", "used", "error")
+        for each in [*spaces, *([every] if told else [])]:
+            table.add_row(each.bookie_id, *_space_cells(each), each.error or "")
         print_table(table)
-    if any(each.error for each in spaces):
+    if len(told) < len(spaces):
         raise typer.Exit(1)
 
 
-async def _space(pool: BookiePool, bookie_id: str, timeout: float) -> _Space:
+async def _space(pool: BookiePool, bookie_id: str, timeout: float, registered: bool) -> _Space:
+    if not registered:
+        return _Space(bookie_id, error=_NOT_REGISTERED)
     request = GetBookieInfoRequest(pool.next_txn_id(), FREE_DISK_SPACE | TOTAL_DISK_CAPACITY)
     try:
         response = await pool.request(bookie_id, Operation.GET_BOOKIE_INFO, request, timeout)
@@ -173,7 +182,7 @@ async def _space(pool: BookiePool, bookie_id: str, timeout: float) -> _Space:
 
 def _space_cells(space: _Space) -> list[str]:
     if space.error is not None:
-        return [space.error, "", ""]
+        return ["", "", ""]
     free, total = space.free or 0, space.total or 0
     used = f"{1 - free / total:.1%}" if total else ""
     return [f"{free / 2**30:,.1f} GiB", f"{total / 2**30:,.1f} GiB", used]
@@ -262,7 +271,7 @@ def _is_read_only(bookie: RegisteredBookie) -> bool:
 
 
 def _state(bookie: RegisteredBookie) -> str:
-    return "writable" if bookie.writable else "read-only" if bookie.read_only else "not registered"
+    return "writable" if bookie.writable else "read-only" if bookie.read_only else _NOT_REGISTERED
 
 
 def _describe(bookie: RegisteredBookie) -> dict[str, object]:

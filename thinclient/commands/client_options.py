@@ -123,13 +123,13 @@ def with_pool(
     gateways: str | None,
     work: Callable[[BookiePool, Sequence[RegisteredBookie]], Awaitable[T]],
 ) -> T:
-    """The same for requests to single bookies: their connections, and the registered ones."""
+    """The same for requests to single bookies: their connections, and the known bookies."""
     # Only protocol v3 can ask a bookie about itself, whatever the client speaks otherwise.
     config = client_config(context, gateways).model_copy(update={"wire_protocol": "v3"})
 
     async def with_factory(factory: LedgerManagerFactory) -> T:
         discovery = factory.service_discovery
-        found = [each for each in await discovery.bookies(BookieSet.ALL) if each.registered]
+        found = await discovery.bookies(BookieSet.ALL)
         pool = BookiePool.of(config, discovery, tcp_connector, random.SystemRandom())
         try:
             return await work(pool, found)
