@@ -22,6 +22,7 @@ from bookgate.runtime.settings import (
     unknown_key,
     unknown_variables,
 )
+from bookgate.runtime.wording import plain
 
 _MISSING = "missing"
 
@@ -100,12 +101,11 @@ def _told(settings: type[BaseSettings], error: Mapping[str, Any], given: Mapping
         hint = f"give --{option}, {variable} or the key in the configuration file"
         yield Problem(key, f"it must be set and is not; {hint}")
         return
-    message = str(error["msg"]).removeprefix("Value error, ").replace("Input should be", "it should be")
     top = str(error["loc"][0])
     # The value may be a secret, also if a rule of ours rejected it, whose message is sufficient.
     masked = top in secret_keys(settings) or error["type"] == "value_error"
     got = "" if masked else f"; it is {error.get('input')!r}"
-    yield Problem(key, f"{message}{got}", given[top].source if top in given else "")
+    yield Problem(key, f"{plain(str(error['msg']))}{got}", given[top].source if top in given else "")
 
 
 def _words(message: str) -> list[str]:

@@ -36,6 +36,7 @@ from bookgate.runtime.command_line.output import (
     tell_failure,
 )
 from bookgate.runtime.command_line.secret_options import take_password, warn_of_arguments
+from bookgate.runtime.wording import plain
 
 _EXTRAS = {"pyarrow": "bookie,spark-local", "pyspark": "bookie,spark-local"}
 """The extra that installs a module, if it is not `bookie`."""
@@ -275,13 +276,13 @@ def end_with(run: Callable[[], Any], *, as_json: bool) -> NoReturn:
 
 def _end_for_wrong_usage(error: Any, as_json: bool) -> NoReturn:
     context = getattr(error, "ctx", None)
-    message = error.format_message()
     if type(error).__name__ == "NoArgsIsHelpError":
         # The exception's message is the help text.
-        print(message, file=sys.stderr)
+        print(error.format_message(), file=sys.stderr)
     else:
+        error.message = plain(error.message)
         hint = f"; see `{context.command_path} --help`" if context is not None else ""
-        tell_error(message.rstrip(".") + hint, "WrongUsage", as_json=as_json)
+        tell_error(error.format_message().rstrip(".") + hint, "WrongUsage", as_json=as_json)
     sys.exit(error.exit_code if isinstance(error.exit_code, int) else WRONG_USAGE)
 
 

@@ -19,7 +19,8 @@ from bookgate.ledger.errors import IncorrectParameterException
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.runtime.command_line.output import WRONG_USAGE, fail
 
-_NUMBER = re.compile(r"-?[0-9]{1,20}")
+_NUMBER = re.compile(r"(?![0-9]{32}$)-?[0-9]+")
+"""An id; 32 digits are a qualified name."""
 
 LedgerName = LedgerId
 """The type of a command's parameter `ledger_id`."""

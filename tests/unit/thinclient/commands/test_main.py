@@ -89,6 +89,18 @@ def test_a_command_whose_packages_are_missing_says_what_to_install(monkeypatch: 
         (["ledger", "read", "1", "--from", "5", "--to", "2"], 2, "the first entry comes after the last one"),
         (["ledger", "delete", "1"], 1, "Delete ledger 1: not confirmed; use --yes where nobody can be asked"),
         (["--config", "/nonexistent.toml", "bookie", "list"], 2, "/nonexistent.toml can't be read"),
+        (
+            ["ledger", "create", "--digest", "md5"],
+            2,
+            "Invalid value for '--digest': 'md5' is not one of 'crc32', ",
+        ),
+        (
+            ["ledger", "list", "--limit", "x"],
+            2,
+            "'--limit' / '-n': it should be a valid integer; see `bookgate",
+        ),
+        (["ledger", "list", "--limit", "0"], 2, "'--limit' / '-n': it should be greater than or equal to 1; see `book"),
+        (["ledger", "show", "9" * 23], 2, f"{'9' * 23} does not fit 64 bits"),
         (["ledgr"], 2, "no such command 'ledgr'; did you mean `bookgate ledger`?"),
         (["ledger", "lst"], 2, "no such command 'lst'; did you mean `bookgate ledger list`?"),
     ],
