@@ -19,7 +19,6 @@ import hmac
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -29,7 +28,6 @@ from bookgate.gateway.http.errors import HttpError, OverLimit
 from bookgate.gateway.http.host_names import is_known_name
 from bookgate.gateway.http.login_attempts import LoginAttempts, of_address
 from bookgate.gateway.http.sessions import LONGEST_SECONDS, Session, Sessions
-from bookgate.ledger.errors import IncorrectParameterException
 from bookgate.runtime.security.access_control import AccessControl
 from bookgate.runtime.security.actions import Action
 from bookgate.runtime.security.authenticators import NotAuthenticatedException, bearer_of, is_loopback
@@ -361,18 +359,3 @@ def is_for_another_page(headers: Mapping[str, str]) -> bool:
     # A browser that is older, or reached this server without TLS by another name than localhost.
     origin = headers.get("origin")
     return origin is not None and origin.partition("://")[2].lower() != headers.get("host", "").lower()
-
-
-def read_token(token: str | None, file: Path | None) -> str | None:
-    """The configured token; None where there is none. Raises IncorrectParameterException."""
-    if file is None:
-        return token
-    if token is not None:
-        raise IncorrectParameterException("set http_token or http_token_file, not both")
-    try:
-        content = file.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise IncorrectParameterException(f"http_token_file {file} can't be read: {error}") from error
-    if not content:
-        raise IncorrectParameterException(f"http_token_file {file} is empty; write the token into it")
-    return content

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, Field, SecretStr
 
-from bookgate.gateway.http.access import read_token
+from bookgate.ledger.errors import IncorrectParameterException
 
 
 class HttpSettings(BaseModel):
@@ -29,3 +29,18 @@ class HttpSettings(BaseModel):
     def http_bearer_token(self) -> str | None:
         """The token, or None. Raises IncorrectParameterException for a file that can't be read."""
         return read_token(self.http_token.get_secret_value() if self.http_token else None, self.http_token_file)
+
+
+def read_token(token: str | None, file: Path | None) -> str | None:
+    """The configured token; None where there is none. Raises IncorrectParameterException."""
+    if file is None:
+        return token
+    if token is not None:
+        raise IncorrectParameterException("set http_token or http_token_file, not both")
+    try:
+        content = file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise IncorrectParameterException(f"http_token_file {file} can't be read: {error}") from error
+    if not content:
+        raise IncorrectParameterException(f"http_token_file {file} is empty; write the token into it")
+    return content

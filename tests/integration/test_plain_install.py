@@ -95,6 +95,16 @@ def test_commands_of_the_extras_say_what_to_install(arguments: list[str], extras
     assert "Traceback" not in result.stderr
 
 
+def test_the_doctor_needs_no_extra(tmp_path: Path) -> None:
+    file = tmp_path / "bookie.toml"
+    file.write_text("no_such_setting = 1\n")
+    arguments = ["bookgate", "doctor", "--gateways", "grpc://127.0.0.1:1", "--timeout", "1", "--file", str(file)]
+    result = run(f"sys.argv = {arguments!r}; from bookgate.thinclient.commands.main import main; main()")
+    assert (result.returncode, result.stderr) == (1, "")
+    assert "error\tgateway 127.0.0.1:1\t" in result.stdout
+    assert "no_such_setting" in result.stdout
+
+
 def test_help_works_without_the_extras() -> None:
     result = run("sys.argv = ['bookgate', '--help']; from bookgate.thinclient.commands.main import main; main()")
     assert result.returncode == 0

@@ -37,7 +37,7 @@ SUMMARIES: dict[str, tuple[str, str | None]] = {
     "cookie": ("Cookies in the metadata store: what ties a bookie to its directories and its cluster.", None),
     "doctor": (
         "Looks at gateways, their metadata store, every bookie and auto-recovery, and says what to change.",
-        "grpc_health",
+        None,
     ),
     "gateway": ("Metadata gateways. Without a command: start one.", None),
     "gc": ("Garbage collection and compaction of a bookie, over its HTTP admin.", None),

@@ -19,7 +19,6 @@ from typing import Any
 
 import grpc
 from grpc.aio import AioRpcError
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from bookgate.bookie.replication.audits.audit_rules import HELD_BACK, HeldBack
 from bookgate.bookie.tools.doctor.http_get import get
@@ -49,6 +48,11 @@ _REFUSED_FILES = re.compile(
     rb'^(?:bookie_ACCESS_FILE_REFUSED|bookgate_gateway_access_file_refused)\{file="(\w+)"\} 1(?:\.0)?$', re.MULTILINE
 )
 _TURNED_DOWN = (401, 403)
+
+_HEALTH = "/grpc.health.v1.Health/Check"
+"""Called without the package of its messages, which a plain install does not have; the request is empty."""
+_SERVING = b"\x08\x01"
+"""Its answer `status: SERVING`."""
 
 
 async def look(
@@ -123,10 +127,7 @@ async def _look_at_gateway(gateway: Gateway, listed: bool, timeout: float) -> Ga
     if not await gateway.connect(timeout):
         return GatewayView(address, listed, error=(await gateway.why_not_connected(timeout)).reason)
     try:
-        health = await health_pb2_grpc.HealthStub(gateway.channel).Check(
-            health_pb2.HealthCheckRequest(), timeout=timeout
-        )
-        if health.status != health_pb2.HealthCheckResponse.SERVING:
+        if await gateway.channel.unary_unary(_HEALTH)(b"", timeout=timeout) != _SERVING:
             return GatewayView(address, listed, store_error="the gateway has lost it (health: not serving)")
         info = await gateway.discovery.GetClusterInfo(service_discovery_pb2.GetClusterInfoRequest(), timeout=timeout)
         request = service_discovery_pb2.ListBookiesRequest(bookie_set=service_discovery_pb2.BookieSet.ALL)

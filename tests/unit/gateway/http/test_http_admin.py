@@ -12,11 +12,12 @@ from prometheus_client import CollectorRegistry
 from pydantic import BaseModel, SecretStr
 
 from bookgate.gateway.config import GatewayConfig
-from bookgate.gateway.http.access import Access, Need, read_token
+from bookgate.gateway.http.access import Access, Need
 from bookgate.gateway.http.api import AnyQuery, Call, NoBody, create_app, get, status_of
 from bookgate.gateway.http.errors import HttpError
 from bookgate.gateway.http.host_names import is_known_name
 from bookgate.gateway.http.routes.process import masked
+from bookgate.gateway.http.settings import read_token
 from bookgate.gateway.process.http import HttpServer
 from bookgate.gateway.stores.drivers import create_factory
 from bookgate.ledger import errors
