@@ -98,9 +98,12 @@ def _with_common_options(parameters: Sequence[Any]) -> list[Any]:
             # An option that replaces a secret is placed after it.
             found.insert(place + (common is password_file), common)
     for each in found:
+        is_argument = each.param_type_name == "argument"
         if each.metavar is None:
-            is_argument = each.param_type_name == "argument"
             each.metavar = str(each.name).upper() if is_argument else _metavar(each)
+        if is_argument and not getattr(getattr(each, "type_descriptor", None), "is_choice", True):
+            # It would be Python's name of the type, such as `list[str]`; of choices it is their list.
+            each.display_type_rich = lambda ctx: None
     return found
 
 

@@ -209,7 +209,7 @@ def _switch(context: typer.Context, gateways: str | None, as_json: bool, *, enab
 @autorecovery_app.command()
 def delay(
     context: typer.Context,
-    seconds: Annotated[int | None, typer.Argument(metavar="[SECONDS]", min=0, help="The new delay.")] = None,
+    seconds: Annotated[int | None, typer.Argument(metavar="SECONDS", min=0, help="The new delay.")] = None,
     gateways: Gateways = None,
     as_json: AsJson = False,
 ) -> None:
@@ -232,7 +232,7 @@ def delay(
 def rate(
     context: typer.Context,
     mib: Annotated[
-        float | None, typer.Argument(metavar="[MIB]", min=0, help="The new limit in MiB a second; 0: none.")
+        float | None, typer.Argument(metavar="MIB", min=0, help="The new limit in MiB a second; 0: none.")
     ] = None,
     gateways: Gateways = None,
     as_json: AsJson = False,

@@ -55,6 +55,12 @@ def test_every_command_has_json_and_its_shape_is_documented(path: str) -> None:
     assert any(line.startswith("JSON") for line in reference.text_of(command).splitlines())
 
 
+def test_no_argument_is_explained_by_a_type_of_python() -> None:
+    page = reference.render()
+    assert [each for each in ("<str>", "<int", "<list[", " range>", "<Path") if each in page] == []
+    assert "| `MODE <on\\|off>` |" in page
+
+
 def test_what_destroys_asks() -> None:
     asking = {path for path, command in BY_PATH.items() if any("--yes" in each.opts for each in command.params)}
     assert asking == {
