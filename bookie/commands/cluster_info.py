@@ -40,7 +40,8 @@ def info(
     Asks the gateways, or the store where --metadata-uri names one. Without either it is the store of the gateway's
     settings (--config, BOOKGATE_GATEWAY_METADATA_URI).
 
-    JSON: {"instance_id", "ledger_manager", "ledgers", "writable_bookies", "read_only_bookies", "known_bookies"}.
+    JSON: {"metadata_store", "instance_id", "ledger_manager", "ledgers", "writable_bookies", "read_only_bookies",
+    "known_bookies"}.
 
     \b
     Example: bookgate cluster info --metadata-uri sqlite:///var/lib/bookgate/metadata.db

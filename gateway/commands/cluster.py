@@ -175,7 +175,11 @@ def with_admin(metadata_uri: str | None, config: Path | None, work: Callable[[Cl
 
 def print_summary(summary: ClusterSummary, as_json: bool) -> None:
     """Prints what a cluster is and has."""
-    print_result({"metadata_store": store_in_words(summary.ledger_manager), **asdict(summary)}, as_json)
+    facts = {"metadata_store": store_in_words(summary.ledger_manager), **asdict(summary)}
+    if not as_json:
+        # The name of a class, for programs that have gone by it.
+        del facts["ledger_manager"]
+    print_result(facts, as_json)
 
 
 if __name__ == "__main__":

@@ -228,6 +228,8 @@ def test_a_bookie_is_made_read_only_and_writable_again(run: Run, standalone_clus
         status = run("cluster", "status")
         assert (status["writable_bookies"], status["read_only_bookies"], status["total_bookies"]) == (2, 1, 3)
         assert status["metadata_store"] == "embedded (SQLite)"
+        assert status["ledger_manager"].endswith("SqliteLedgerManagerFactory")
+        assert "ledger_manager" not in run("cluster", "status", text=True)
     finally:
         assert run("bookie", "read-only", "off", "bookie-3") == {"readOnly": False}
     assert "name one bookie" in run("bookie", "state", fails=1)["error"]

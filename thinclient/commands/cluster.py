@@ -56,7 +56,8 @@ def status(context: typer.Context, gateways: Gateways = None, as_json: AsJson = 
         return {
             "instance_id": info.instance_id,
             "metadata_store": store_in_words(info.ledger_manager),
-            "ledger_manager": info.ledger_manager,
+            # The name of a class, for programs that have gone by it.
+            **({"ledger_manager": info.ledger_manager} if as_json else {}),
             "total_bookies": len(found),
             "writable_bookies": sum(bookie.writable for bookie in found),
             "read_only_bookies": sum(bookie.read_only and not bookie.writable for bookie in found),

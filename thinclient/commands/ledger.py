@@ -25,7 +25,6 @@ from bookgate.runtime.command_line.output import (
     end_quietly,
     fail,
     print_json,
-    print_result,
     progress,
 )
 from bookgate.thinclient.client import BookKeeper
@@ -54,7 +53,7 @@ from bookgate.thinclient.commands.ledger_naming import (
     parse_ledger,
     parse_scope,
 )
-from bookgate.thinclient.commands.ledger_output import describe, pairs_of
+from bookgate.thinclient.commands.ledger_output import describe, pairs_of, print_ledger
 from bookgate.thinclient.handles.read_handle import ReadHandle
 from bookgate.thinclient.tools.single_replica import batches_of_bookie
 
@@ -281,7 +280,7 @@ def show(context: typer.Context, ledger_id: LedgerName, gateways: Gateways = Non
     \b
     Example: bookgate ledger show 7
     """
-    print_result(describe(with_client(context, gateways, lambda client: client.read_record(ledger_id))), as_json)
+    print_ledger(with_client(context, gateways, lambda client: client.read_record(ledger_id)), as_json)
 
 
 @ledger_app.command()

@@ -25,7 +25,7 @@ from bookgate.runtime.command_line.output import AsJson, Yes, confirm, fail, pri
 from bookgate.thinclient.client import BookKeeper
 from bookgate.thinclient.commands.client_options import Gateways, with_client, with_metadata
 from bookgate.thinclient.commands.ledger_naming import LedgerName, ledger_fields, names_ledger
-from bookgate.thinclient.commands.ledger_output import describe
+from bookgate.thinclient.commands.ledger_output import print_ledger
 from bookgate.thinclient.handles.metadata_cas import update
 from bookgate.thinclient.tools.sanity import simple_test as run_simple_test
 
@@ -51,7 +51,7 @@ def show(context: typer.Context, ledger_id: LedgerName, gateways: Gateways = Non
     \b
     Example: bookgate ledger metadata show 7
     """
-    print_result(describe(with_client(context, gateways, lambda client: client.read_record(ledger_id))), as_json)
+    print_ledger(with_client(context, gateways, lambda client: client.read_record(ledger_id)), as_json)
 
 
 @metadata_app.command()
@@ -135,7 +135,7 @@ def restore(
         except LedgerExistException:
             fail(f"ledger {ledger_id} exists; --update replaces its metadata")
 
-    print_result(describe(with_metadata(context, gateways, work)), as_json)
+    print_ledger(with_metadata(context, gateways, work), as_json)
 
 
 def loss_of(present: LedgerMetadata, restored: LedgerMetadata) -> str | None:

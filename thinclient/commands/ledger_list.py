@@ -12,11 +12,18 @@ import typer
 from bookgate.ledger.ledger_filter import LedgerFilter
 from bookgate.ledger.metadata import LedgerState
 from bookgate.runtime.command_line.groups import new_group
-from bookgate.runtime.command_line.output import AsJson, Listing
+from bookgate.runtime.command_line.output import WRONG_USAGE, AsJson, Listing, fail
 from bookgate.thinclient.client import BookKeeper
 from bookgate.thinclient.commands.client_options import Gateways, complete_bookie, with_client
 from bookgate.thinclient.commands.ledger_naming import ScopeId, parse_scope
-from bookgate.thinclient.commands.ledger_output import COLUMNS, bytes_of, describe, milliseconds_of, wanted_pairs_of
+from bookgate.thinclient.commands.ledger_output import (
+    COLUMNS,
+    bytes_of,
+    columns_of,
+    describe,
+    milliseconds_of,
+    wanted_pairs_of,
+)
 
 _PAGE = 1000
 
@@ -69,6 +76,10 @@ def list_ledgers(
             help="Only those with it; repeatable, all must match.",
         ),
     ] = None,
+    columns: Annotated[
+        str | None,
+        typer.Option(metavar="NAMES", help=f"Columns of the table, in this order, of {', '.join(COLUMNS)}."),
+    ] = None,
     gateways: Gateways = None,
     as_json: AsJson = False,
 ) -> None:
@@ -94,7 +105,9 @@ def list_ledgers(
         max_bytes=None if max_size is None else bytes_of(max_size, "--max-size"),
         custom_metadata=wanted_pairs_of(custom_metadata or []),
     )
-    listing = Listing(COLUMNS, describe, as_json=as_json, right=frozenset({"ledger", "entries", "bytes"}))
+    if as_json and columns is not None:
+        fail("--columns is for table and tsv; JSON has every field", WRONG_USAGE)
+    listing = Listing(columns_of(columns), describe, as_json=as_json, right=frozenset({"ledger", "entries", "bytes"}))
 
     async def work(bookkeeper: BookKeeper) -> int | None:
         """The last id that was printed, where there are more."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -11,7 +12,7 @@ from bookgate.ledger.errors import IncorrectParameterException
 from bookgate.ledger.metadata import LedgerMetadata
 from bookgate.ledger.metadata_store import LedgerRecord
 from bookgate.ledger.unbounded import deleted_before
-from bookgate.runtime.command_line.output import shown_time
+from bookgate.runtime.command_line.output import laid_out, print_result, shown_time
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _BYTES = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "t": 1000**4} | {
@@ -46,6 +47,14 @@ def describe(record: LedgerRecord) -> dict[str, Any]:
     }
 
 
+def print_ledger(record: LedgerRecord, as_json: bool) -> None:
+    """Prints what `describe` tells; to a person with the time of its creation as such."""
+    shown = describe(record)
+    if not as_json and laid_out():
+        shown["created"] = shown_time(shown.pop("created_ms"))
+    print_result(shown, as_json)
+
+
 def _unbounded(metadata: LedgerMetadata) -> dict[str, Any]:
     """What only an unbounded ledger has."""
     if metadata.terms is None:
@@ -65,7 +74,7 @@ def custom_metadata_text(record: LedgerRecord) -> str:
     return ", ".join(f"{key}={value.decode(errors='backslashreplace')}" for key, value in pairs)
 
 
-COLUMNS = {
+COLUMNS: dict[str, Callable[[LedgerRecord], str]] = {
     "ledger": lambda record: str(record.ledger_id),
     "state": lambda record: str(record.metadata.state.name),
     "entries": lambda record: str(record.metadata.last_entry_id + 1) if record.metadata.is_closed else "",
@@ -75,6 +84,21 @@ COLUMNS = {
     "custom metadata": custom_metadata_text,
 }
 """The columns of a list of ledgers and their cells."""
+
+
+def columns_of(text: str | None) -> Mapping[str, Callable[[LedgerRecord], str]]:
+    """The columns `a,b` in that order; all for None. Raises IncorrectParameterException."""
+    return COLUMNS if text is None else {name: COLUMNS[name] for name in map(_column, text.split(","))}
+
+
+def _column(typed: str) -> str:
+    known = {name.lower(): name for name in COLUMNS}
+    wanted = re.sub("[-_]", " ", typed.strip()).lower()
+    if wanted in known:
+        return known[wanted]
+    near = difflib.get_close_matches(wanted, known, 1)
+    hint = f"did you mean {known[near[0]]}?" if near else f"there are {', '.join(COLUMNS)}"
+    raise IncorrectParameterException(f"--columns: no column {typed.strip()!r}; {hint}")
 
 
 def quorums_text(record: LedgerRecord) -> str:

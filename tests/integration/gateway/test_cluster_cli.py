@@ -139,7 +139,11 @@ def test_info_counts(metadata_uri: str) -> None:
     assert found["ledgers"] == 25
     assert (found["writable_bookies"], found["read_only_bookies"], found["known_bookies"]) == (1, 1, 1)
     assert "instance id" in run("info", "--metadata-uri", metadata_uri, "--output", "table").stdout
-    assert "instance_id\t" in run("info", "--metadata-uri", metadata_uri).stdout
+    separated = run("info", "--metadata-uri", metadata_uri).stdout
+    assert "instance_id\t" in separated
+    assert "metadata_store\t" in separated
+    assert "ledger_manager" in found
+    assert "ledger_manager" not in separated
 
 
 @pytest.mark.parametrize("command", ["format", "nuke"])

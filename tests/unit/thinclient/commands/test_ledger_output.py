@@ -7,7 +7,18 @@ from datetime import UTC, datetime
 import pytest
 
 from bookgate.ledger.errors import IncorrectParameterException
-from bookgate.thinclient.commands.ledger_output import bytes_of, milliseconds_of, wanted_pairs_of
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.ledger_manager import LedgerRecord
+from bookgate.ledger.metadata import LedgerMetadata
+from bookgate.runtime.command_line.output import OutputForm, choose_form
+from bookgate.thinclient.commands.ledger_output import (
+    COLUMNS,
+    bytes_of,
+    columns_of,
+    milliseconds_of,
+    print_ledger,
+    wanted_pairs_of,
+)
 
 NOW = datetime(2026, 11, 24, 12, tzinfo=UTC)
 
@@ -44,3 +55,35 @@ def test_pairs() -> None:
     assert wanted_pairs_of(["a=b=c", "d", "e="]) == {"a": b"b=c", "d": None, "e": b""}
     with pytest.raises(IncorrectParameterException, match="neither KEY nor KEY=VALUE"):
         wanted_pairs_of(["=x"])
+
+
+@pytest.mark.parametrize(
+    ("form", "shown", "hidden"),
+    [
+        (OutputForm.TABLE, "2026-11-28T02:58:24Z", "1795834704549"),
+        (OutputForm.TSV, "created_ms\t1795834704549\n", "2026-11-28"),
+        (OutputForm.JSON, '"created_ms": 1795834704549', "2026-11-28"),
+    ],
+)
+def test_a_person_reads_when_a_ledger_was_created(
+    form: OutputForm, shown: str, hidden: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = LedgerRecord(LedgerId(0, 7), LedgerMetadata.new(["b"], 1, 1), 0, 1795834704549)
+    choose_form(form)
+    try:
+        print_ledger(record, form is OutputForm.JSON)
+    finally:
+        choose_form(None)
+    printed = capsys.readouterr().out
+    assert shown in printed
+    assert hidden not in printed
+
+
+def test_columns() -> None:
+    assert list(columns_of("created, ledger,e/qw/qa,custom-metadata")) == [
+        "created",
+        "ledger",
+        "E/Qw/Qa",
+        "custom metadata",
+    ]
+    assert columns_of(None) == COLUMNS

@@ -101,6 +101,13 @@ def test_a_command_whose_packages_are_missing_says_what_to_install(monkeypatch: 
         ),
         (["ledger", "list", "--limit", "0"], 2, "'--limit' / '-n': it should be greater than or equal to 1; see `book"),
         (["ledger", "show", "9" * 23], 2, f"{'9' * 23} does not fit 64 bits"),
+        (["ledger", "list", "--columns", "ledger,stat"], 2, "--columns: no column 'stat'; did you mean state?"),
+        (
+            ["ledger", "list", "--columns", "owner"],
+            2,
+            "--columns: no column 'owner'; there are ledger, state, entries,",
+        ),
+        (["ledger", "list", "--columns", "state", "-o", "json"], 2, "--columns is for table and tsv"),
         (["ledgr"], 2, "no such command 'ledgr'; did you mean `bookgate ledger`?"),
         (["ledger", "lst"], 2, "no such command 'lst'; did you mean `bookgate ledger list`?"),
     ],
