@@ -127,7 +127,7 @@ async def _look_at_gateway(gateway: Gateway, listed: bool, timeout: float) -> Ga
     if not await gateway.connect(timeout):
         return GatewayView(address, listed, error=(await gateway.why_not_connected(timeout)).reason)
     try:
-        if await gateway.channel.unary_unary(_HEALTH)(b"", timeout=timeout) != _SERVING:
+        if await gateway.channel.unary_unary(_HEALTH, bytes, bytes)(b"", timeout=timeout) != _SERVING:
             return GatewayView(address, listed, store_error="the gateway has lost it (health: not serving)")
         info = await gateway.discovery.GetClusterInfo(service_discovery_pb2.GetClusterInfoRequest(), timeout=timeout)
         request = service_discovery_pb2.ListBookiesRequest(bookie_set=service_discovery_pb2.BookieSet.ALL)
