@@ -103,6 +103,9 @@ def start(
     \b
     Example: bookgate bookie start --config /etc/bookgate/bookie.toml
     """
+    # A plain install can't serve, and says so before it asks for settings.
+    import starlette  # noqa: F401
+
     values = {
         "metadata_uri": metadata_uri,
         "data_dir": data_dir and str(data_dir),

@@ -109,7 +109,7 @@ def test_help_works_without_the_extras() -> None:
     result = run("sys.argv = ['bookgate', '--help']; from bookgate.thinclient.commands.main import main; main()")
     assert result.returncode == 0
     assert "ledger" in result.stdout
-    assert "'bookgate[bookie]'" in result.stdout
+    assert "'bookgate[bookie,spark-local]'" in result.stdout
 
 
 def test_the_zookeeper_driver_says_what_to_install() -> None:
