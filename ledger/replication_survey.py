@@ -27,6 +27,9 @@ class Survey:
     unrecoverable: int
     corrupt: int
     """Ledgers with copies that a scrub found damaged."""
+    lacking: int
+    """Marked ledgers that lack copies, also those that can't be repaired: neither misplaced ones nor such as only move
+    from a bookie that is to be emptied."""
     missed_since: Mapping[str, int]
     """Bookies that the auditor has missed, and since when, in milliseconds since 1970."""
     draining: frozenset[str]
@@ -46,12 +49,15 @@ async def survey(metadata: ReplicationMetadata) -> Survey:
     unrecoverable = await metadata.records(RecordKind.UNRECOVERABLE_LEDGER)
     corrupt = await metadata.records(RecordKind.CORRUPT_LEDGER)
     leaving = draining - missed_since.keys()
-    marked, oldest = 0, None
+    marked, lacking, oldest = 0, 0, None
     async for page in metadata.marks():
         marked += len(page)
         for mark in page:
+            if leaving.issuperset(mark.value.replicas):
+                continue
+            lacking += 1
             began = mark.value.ctime_ms
-            if began is None or leaving.issuperset(mark.value.replicas) or str(mark.value.ledger_id) in unrecoverable:
+            if began is None or str(mark.value.ledger_id) in unrecoverable:
                 continue
             oldest = began if oldest is None else min(oldest, began)
-    return Survey(marked, oldest, len(unrecoverable), len(corrupt), missed_since, draining)
+    return Survey(marked, oldest, len(unrecoverable), len(corrupt), lacking, missed_since, draining)

@@ -113,10 +113,16 @@ class RecoveryView:
             **await _marks_shown(store, query, holders),
         }
 
+    async def survey(self) -> Survey | None:
+        """The latest count; None before there is one, and for a store without auto-recovery."""
+        counted = await self._count.get()
+        return None if counted is None else counted.survey
+
     def _counts(self, counted: _Count) -> dict[str, Any]:
         found = counted.survey
         return {
             "marked": found.marked,
+            "lacking": found.lacking,
             "oldestMark": found.oldest_mark_ms,
             "unrecoverable": found.unrecoverable,
             "corrupt": found.corrupt,
@@ -175,22 +181,61 @@ async def repair_of(factory: LedgerManagerFactory, ledger_id: LedgerId) -> dict[
     }
 
 
-async def _marks_shown(store: ReplicationMetadata, query: MarksQuery, holders: Mapping[int, str]) -> dict[str, Any]:
-    marks, next_after = await _page(store, query)
+async def repairs_of(factory: LedgerManagerFactory, scope_id: int, ids: Sequence[int]) -> dict[int, dict[str, Any]]:
+    """What is wrong with those ledgers of a page (ascending) that are marked, by one listing of the marks from the
+    first of them to the last. Empty where that can't be told: the page shows its ledgers all the same.
+    """
+    try:
+        numbers = {LedgerId(scope_id, each).number: each for each in ids}
+        if not numbers:
+            return {}
+        store = factory.replication_metadata
+        marks = await _marks_between(store, min(numbers), max(numbers), len(numbers))
+        shown = await _wrong(store, [mark for mark in marks if mark.value.ledger_id in numbers])
+    except BKException:
+        return {}
+    return {numbers[number]: wrong for number, wrong in shown.items()}
+
+
+async def _marks_between(store: ReplicationMetadata, first: int, last: int, expected: int) -> list[Mark]:
+    found: list[Mark] = []
+    async with aclosing(store.marks(first - 1 if first else None, expected + 1)) as pages:  # type: ignore[type-var]
+        async for page in pages:
+            found += [mark for mark in page if mark.value.ledger_id <= last]
+            if page[-1].value.ledger_id >= last:
+                break
+    return found
+
+
+async def _wrong(store: ReplicationMetadata, marks: Sequence[Mark]) -> dict[int, dict[str, Any]]:
+    """What is wrong with each of the marked ledgers."""
+    if not marks:
+        return {}
     kind = RecordKind.UNRECOVERABLE_LEDGER
     lost = await asyncio.gather(*(store.read_record(kind, str(mark.value.ledger_id)) for mark in marks))
     corrupt = await store.records(RecordKind.CORRUPT_LEDGER)
-    shown = [
-        {
-            "ledgerId": ledger_name(mark.value.ledger_id),
+    return {
+        mark.value.ledger_id: {
             "missing": list(mark.value.replicas),
-            "since": mark.value.ctime_ms,
-            "holder": holders.get(mark.value.ledger_id),
             "unrecoverable": record is not None,
             "damaged": mark.value.damaged is not None,
             "corruptAt": _corrupt_at(corrupt.get(str(mark.value.ledger_id))),
         }
         for mark, record in zip(marks, lost, strict=True)
+    }
+
+
+async def _marks_shown(store: ReplicationMetadata, query: MarksQuery, holders: Mapping[int, str]) -> dict[str, Any]:
+    marks, next_after = await _page(store, query)
+    wrong = await _wrong(store, marks)
+    shown = [
+        {
+            "ledgerId": ledger_name(mark.value.ledger_id),
+            "since": mark.value.ctime_ms,
+            "holder": holders.get(mark.value.ledger_id),
+            **wrong[mark.value.ledger_id],
+        }
+        for mark in marks
     ]
     return {"marks": shown, "next": next_after}
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from bookgate.gateway.console.auto_recovery import Absences, absences
+from bookgate.gateway.console.auto_recovery import Absences, RecoveryView, absences
 from bookgate.gateway.console.last_seen import LastSeen
 from bookgate.gateway.console.paths import CONSOLE
 from bookgate.gateway.console.problems import (
@@ -20,6 +20,7 @@ from bookgate.gateway.console.problems import (
     Spaces,
     bookie_problems,
     insecure_problem,
+    recovery_problems,
     refused_file_problems,
     store_problem,
 )
@@ -65,6 +66,7 @@ class ClusterView:
         server: Server,
         factory: LedgerManagerFactory,
         access: Access,
+        recovery: RecoveryView,
         spaces: Callable[[], Awaitable[Spaces]] | None,
         clock: Callable[[], float],
         wall_clock: Callable[[], float] = time_of_day,
@@ -72,6 +74,7 @@ class ClusterView:
         self._server = server
         self._factory = factory
         self._access = access
+        self._recovery = recovery
         self._spaces = Recent(spaces, clock) if spaces is not None else None
         self._bookies: Sequence[RegisteredBookie] = ()
         self._info: ClusterInfo | None = None
@@ -87,6 +90,9 @@ class ClusterView:
         spaces: Spaces = (await self._spaces.get() if self._spaces is not None else None) or {}
         found = bookie_problems(self._bookies, spaces)
         problems: list[Problem] = [store_problem(error)] if error else found
+        counted = None if error else await self._recovery.survey()
+        if counted is not None:
+            problems += recovery_problems(counted.lacking, counted.unrecoverable)
         if self._server.open_doors:
             problems.append(insecure_problem(self._server.open_doors))
         problems += refused_file_problems(self._access.refused_files)
@@ -95,6 +101,7 @@ class ClusterView:
             "store": self._store_shown(error),
             "gateway": _readings(self._server.gateway),
             "bookies": [self._bookie_shown(bookie, spaces) for bookie in self._bookies],
+            "recovery": counted and {"lacking": counted.lacking, "unrecoverable": counted.unrecoverable},
             "stale": error is not None,
             "problems": [{**asdict(problem), "severity": problem.severity.value} for problem in problems],
         }

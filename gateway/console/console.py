@@ -45,8 +45,8 @@ class Console:
         """`charts` are shown before those of the gateway."""
         own = _gateway_charts(server.gateway) if server.gateway is not None else []
         self._factory = factory
-        self._view = ClusterView(server, factory, access, spaces, clock, wall_clock)
         self._recovery = RecoveryView(factory, clock)
+        self._view = ClusterView(server, factory, access, self._recovery, spaces, clock, wall_clock)
         self._census = Census(factory.ledger_manager, clock)
         self._rates = Rates([*charts, *own], clock, wall_clock)
 

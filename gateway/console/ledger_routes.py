@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from bookgate.gateway.console.auto_recovery import repair_of
+from bookgate.gateway.console.auto_recovery import repair_of, repairs_of
 from bookgate.gateway.console.ledger_census import DAMAGED
 from bookgate.gateway.console.paths import CONSOLE
 from bookgate.gateway.http.api import MAX_INT64, WHOLE, Call, LedgerHalf, NoBody, Query, Route, get
@@ -115,21 +115,24 @@ def console_ledger_routes(factory: LedgerManagerFactory) -> list[Route]:
     async def search(call: Call[SearchQuery, NoBody]) -> Any:
         query = call.query
         call.caller.begin_listing()
-        ledgers: list[dict[str, Any]] = []
+        ledgers: dict[int, dict[str, Any]] = {}
         examined, last = 0, query.start_after
+        more: str | None = None
         is_search = query.is_search
         step = STEP if is_search else query.limit + 1
         async with aclosing(read_ledgers(manager, call.caller, query, step)) as found:  # type: ignore[type-var]
             async for number, outcome in found:
                 # One more ledger than the page holds is looked at, for whether there is a next page.
                 if len(ledgers) >= query.limit or examined >= _SEARCHED:
-                    told = {"ledgers": ledgers, "examined": examined, "next": str(last)}
-                    return call.caller.metadata_answer(told, examined)
+                    more = str(last)
+                    break
                 examined, last = examined + 1, number
                 row = row_of(query, number, outcome)
                 if row is not None:
-                    ledgers.append(row)
-        return call.caller.metadata_answer({"ledgers": ledgers, "examined": examined, "next": None}, examined)
+                    ledgers[number] = row
+        repairs = await repairs_of(factory, query.ledger_scope_id, list(ledgers))
+        told = [{**row, "repair": repairs.get(number)} for number, row in ledgers.items()]
+        return call.caller.metadata_answer({"ledgers": told, "examined": examined, "next": more}, examined)
 
     async def one(call: Call[LedgerQuery, NoBody]) -> Any:
         call.caller.take("metadata_bytes_per_second", 0)

@@ -51,6 +51,18 @@ def store_problem(error: str) -> Problem:
     )
 
 
+def recovery_problems(lacking: int, unrecoverable: int) -> list[Problem]:
+    """Ledgers lack copies; those of them that can't be repaired are an error."""
+    lack = f"{lacking:,} ledger lacks copies" if lacking == 1 else f"{lacking:,} ledgers lack copies"
+    if unrecoverable:
+        advice = "bring back the bookies that had the copies: the page Auto-recovery names them"
+        return [Problem(Severity.ERROR, "auto-recovery", f"{lack}, {unrecoverable:,} can't be repaired", advice)]
+    if lacking:
+        advice = "the page Auto-recovery shows what is copied again, and what prevents it"
+        return [Problem(Severity.WARNING, "auto-recovery", lack, advice)]
+    return []
+
+
 def insecure_problem(open_doors: Sequence[str]) -> Problem:
     """This server accepts everyone, as configured."""
     return Problem(

@@ -114,6 +114,7 @@ def test_every_view_is_reached_by_its_link_and_its_key(page: Page, origin: str) 
     expect(page.locator("tr[data-bookie=bookie-2]")).to_contain_text(re.compile("writable.*%.*free"))
     expect(page.get_by_label("Ledgers")).to_contain_text(f"{LEDGERS}")
     expect(page.get_by_label("Ledgers")).to_contain_text("11 open")
+    expect(page.get_by_label("Ledgers")).to_contain_text("none is marked as lacking copies")
     expect(problems(page)).to_have_count(0)
 
     page.get_by_role("link", name="Rates").click()
@@ -319,10 +320,15 @@ def test_an_open_console_follows_a_bookie_that_is_killed_and_comes_back(
 
 
 def follow_a_bookie_that_is_killed(page: Page, cluster: StandaloneCluster, origin: str) -> None:
-    page.goto(f"{origin}/#/ledgers")
-    expect(rows(page, "Ledgers")).to_have_count(50)
+    page.goto(f"{origin}/#/ledger/1")
+    copies = rows(page, "Entries").first.get_by_role("cell").nth(2)
+    expect(copies).to_have_text(re.compile("^bookie-., bookie-., bookie-.$"))
     victim = cluster.processes[2]
     victim.kill()
+    expect(copies).to_contain_text("2 of 3 up")
+    expect(copies.locator(".away")).to_have_text("bookie-3")
+    page.goto(f"{origin}/#/ledgers")
+    expect(rows(page, "Ledgers")).to_have_count(50)
     expect(page.locator("#banner")).to_contain_text("bookie-3")
     expect(page.locator("#banner")).to_contain_text("only 2 of 3 bookies can be written")
     page.get_by_role("link", name="Cluster").click()
@@ -553,8 +559,14 @@ def test_auto_recovery_is_switched_and_shows_what_a_lost_bookie_endangers(
     expect(page.get_by_role("region", name="Repair")).to_contain_text("no copy is left of 1 entry: 0")
     page.goto(f"{origin}/#/ledger/0")
     expect(page.locator(".title .chip")).to_have_text(["closed", "under-replicated"])
+    page.get_by_role("link", name="Ledgers").click()
+    expect(rows(page, "Ledgers").locator(".chip")).to_have_text(
+        ["closed", "under-replicated", "closed", "unrecoverable"]
+    )
     page.get_by_role("link", name="Cluster").click()
     expect(page.locator("tr[data-bookie=bookie-2] .chip")).to_have_text(["not registered", "missed"])
+    expect(page.locator("#banner li.error").last).to_contain_text("2 ledgers lack copies, 1 can't be repaired")
+    expect(page.get_by_label("Ledgers")).to_contain_text("2 lack copies, 1 can't be repaired")
 
     # Back again, the bookie has what was thought lost.
     victim.start()
@@ -564,6 +576,7 @@ def test_auto_recovery_is_switched_and_shows_what_a_lost_bookie_endangers(
     # A repair that failed waits a while for its next turn.
     expect(rows(page, "Unrecoverable ledgers")).to_have_text(["None."], timeout=60_000)
     expect(marked).to_have_text(["No ledger is marked here."], timeout=60_000)
+    expect(page.locator("#banner")).not_to_contain_text("lack copies")
 
 
 @contextmanager

@@ -44,7 +44,7 @@ function navigate() {
   const { name, rest, query } = parsed();
   const chosen = [...VIEWS, ...HIDDEN].find((each) => each.name === name);
   const aborter = new AbortController();
-  current = { aborter, changed: null };
+  current = { aborter, listeners: [] };
   drawNav(chosen?.under ?? chosen?.name);
   document.title = `${chosen?.title ?? "Nothing here"}${rest.length ? ` ${rest[0]}` : ""} · Bookgate`;
   const root = h("div", { class: `view ${name}` });
@@ -62,7 +62,7 @@ function navigate() {
     cluster: () => cluster,
     /** Calls `listener` now, if the cluster is known, and whenever it is told anew. */
     onCluster(listener) {
-      mine.changed = listener;
+      mine.listeners.push(listener);
       if (cluster) listener(cluster);
     },
     refreshCluster,
@@ -162,7 +162,7 @@ async function refreshCluster() {
     loginNeeded = false;
     drawBanner(cluster.problems);
     drawServer();
-    current?.changed?.(cluster);
+    current?.listeners.forEach((listener) => listener(cluster));
   } catch (error) {
     if (error.status === 401) {
       // Once: what is being typed must stay.

@@ -5,28 +5,31 @@ import { setReadOnly } from "./changes.js";
 import { bar, chip, facts, h, panel, replace, s, table } from "./dom.js";
 import { bytes, count, short, span } from "./format.js";
 import { readingsPanel } from "./readings.js";
-import { STATES, awayFor, bookieChip, recoveryChips, stateWord } from "./words.js";
+import { STATES, awayFor, bookieChip, isAway, recoveryChips, stateWord } from "./words.js";
 
 const COUNTS_MS = 3000;
 
 export function clusterView(root, context) {
   const tiles = h("div", { class: "tiles" });
-  const ledgers = h("div", { class: "tile wide", "aria-label": "Ledgers" });
+  const counts = h("div", { class: "parts" });
+  const copies = h("p", { class: "note" });
+  const ledgers = h("div", { class: "tile wide", "aria-label": "Ledgers" }, counts, copies);
   const bookies = h("div");
   const below = h("div", { class: "columns" });
   const readings = h("div");
   root.append(h("h1", { class: "hidden" }, "Cluster"), tiles, bookies, below, readings);
   context.onCluster((cluster) => {
     replace(tiles, bookieTile(cluster), spaceTile(cluster), storeTile(cluster), ledgers);
+    replace(copies, copiesNote(cluster.recovery));
     replace(bookies, bookieTable(cluster, context));
     replace(below, gatewayPanel(cluster), storePanel(cluster));
     replace(readings, readingsPanel(cluster));
   });
   context.every(COUNTS_MS, async () => {
     try {
-      replace(ledgers, ledgerTile(await get("/ledger_counts", {}, context.signal)));
+      replace(counts, ledgerTile(await get("/ledger_counts", {}, context.signal)));
     } catch (error) {
-      context.failed(ledgers, error);
+      context.failed(counts, error);
     }
   });
 }
@@ -37,7 +40,7 @@ function tile(label, value, note, more) {
 
 function bookieTile({ bookies }) {
   const of = (state) => bookies.filter((bookie) => bookie.state === state && bookie.answers !== false).length;
-  const away = bookies.filter((bookie) => bookie.state === "unavailable" || bookie.answers === false).length;
+  const away = bookies.filter(isAway).length;
   const notes = [of("read-only") ? `${count(of("read-only"))} read-only` : null, away ? `${count(away)} away` : null].filter(Boolean);
   return tile("Bookies", [count(of("writable")), h("small", null, ` of ${count(bookies.length)} writable`)], notes.join(", ") || "all of them answer");
 }
@@ -62,8 +65,18 @@ function storeTile({ store, stale }) {
   return tile("Metadata store", h("span", { class: store.connected && !stale ? "" : "bad" }, word), lost);
 }
 
+/** How many ledgers lack copies, as far as their marks are counted. */
+function copiesNote(recovery) {
+  if (!recovery) return null;
+  const { lacking, unrecoverable } = recovery;
+  if (!lacking && !unrecoverable) return "none is marked as lacking copies";
+  const lost = unrecoverable ? `, ${count(unrecoverable)} can't be repaired` : "";
+  return h("a", { href: "#/autorecovery", class: unrecoverable ? "bad" : "warn" }, `${count(lacking)} ${lacking === 1 ? "lacks" : "lack"} copies${lost}`);
+}
+
 function ledgerTile(counts) {
   const { states, total } = counts;
+  const isKnown = total > 0 || counts.complete;
   let at = 0;
   const part = (state) => {
     const width = total ? (states[state] / total) * 100 : 0;
@@ -78,12 +91,12 @@ function ledgerTile(counts) {
       : "so far; counting…";
   return [
     h("h2", null, "Ledgers"),
-    h("p", { class: "value" }, total || counts.complete ? short(total) : "…", total >= 1e4 ? h("small", null, ` ${count(total)}`) : null),
+    h("p", { class: "value" }, isKnown ? short(total) : "…", total >= 1e4 ? h("small", null, ` ${count(total)}`) : null),
     s("svg", { class: "meter stack", viewBox: "0 0 100 8", preserveAspectRatio: "none", "aria-hidden": "true" }, s("rect", { class: "track", width: 100, height: 8 }), STATES.map(part)),
     h(
       "p",
       { class: "note states" },
-      STATES.filter((state) => state !== "DAMAGED" || states[state]).map((state) => {
+      STATES.filter((state) => isKnown && (state !== "DAMAGED" || states[state])).map((state) => {
         const words = [h("i", { class: state.toLowerCase() }), `${count(states[state])} ${stateWord(state)}`];
         return state === "DAMAGED" ? h("span", null, words) : h("a", { href: `#/ledgers?state=${state}` }, words);
       }),

@@ -3,11 +3,11 @@
 import { download, get, isLoggedIn } from "./api.js";
 import { Decoding, SHOWS } from "./decoding.js";
 import { locked } from "./dialogs.js";
-import { h, panel, replace, table } from "./dom.js";
+import { chip, h, panel, replace, table } from "./dom.js";
 import { save } from "./files.js";
 import { bytes, count, fromBase64 } from "./format.js";
 import { link } from "./routes.js";
-import { copyChip, digestChip, notHere } from "./words.js";
+import { copyChip, digestChip, isAway, notHere } from "./words.js";
 
 const WRITTEN = "What applications wrote";
 const PAGE = 50;
@@ -25,7 +25,9 @@ export function entriesPanel(ledger, id, context, matrix) {
   if (server?.changes === "token" && !isLoggedIn()) {
     return panel("Entries", null, locked(WRITTEN));
   }
-  new Entries(ledger, id, context, matrix, body, aside).load();
+  const entries = new Entries(ledger, id, context, matrix, body, aside);
+  entries.load();
+  context.onCluster(({ bookies }) => entries.tell(bookies));
   return panel("Entries", aside, body);
 }
 
@@ -40,6 +42,7 @@ class Entries {
     this.list = h("div");
     this.shown = [];
     this.opened = null;
+    this.states = null;
   }
 
   get show() {
@@ -49,6 +52,14 @@ class Entries {
   href(entry, { show = this.show, find = this.find } = {}) {
     const { ledgerId, ledgerScopeId } = this.ledger;
     return link(`ledger/${ledgerId}`, { scope: ledgerScopeId === "0" ? null : ledgerScopeId, entry: entry > 0n ? entry : null, show: show === "text" ? null : show, find: find || null });
+  }
+
+  /** Marks the bookies that are away; what is shown is drawn anew only where that changes. */
+  tell(bookies) {
+    const away = () => (this.states === null ? "" : [...this.states.values()].filter(isAway).map(({ id }) => id).join());
+    const before = away();
+    this.states = new Map(bookies.map((bookie) => [bookie.id, bookie]));
+    if (away() !== before && this.shown.length) this.draw();
   }
 
   async load() {
@@ -170,11 +181,19 @@ class Entries {
       h("th", { scope: "row", class: "number" }, h("button", { class: "link mono", "data-key": `entry ${entry.id}`, "aria-expanded": String(isOpen) }, entry.id)),
       h("td", { class: "number" }, entry.size === undefined ? "–" : bytes(entry.size)),
       h("td", null, digestChip(entry.digest)),
-      h("td", { class: "muted" }, entry.bookies.join(", ")),
+      this.copiesAt(entry.bookies),
       entry.truncates
         ? h("td", { class: "muted" }, "truncate entry: a writer took the ledger over")
         : h("td", { class: content === null ? "problem" : "mono payload" }, preview, cut ? "…" : null),
     );
+  }
+
+  /** The bookies that are to have an entry, and how many of them can be asked for it where some can't. */
+  copiesAt(bookies) {
+    const away = new Set(this.states === null ? [] : bookies.filter((id) => isAway(this.states.get(id))));
+    const names = bookies.map((id, at) => [at ? ", " : "", away.has(id) ? h("span", { class: "away", title: "away" }, id) : id]);
+    const up = bookies.length - away.size;
+    return h("td", { class: "muted" }, names, away.size ? chip(`${up} of ${bookies.length} up`, up ? "warn" : "bad") : null);
   }
 
   async open(entryId) {

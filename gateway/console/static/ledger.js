@@ -5,7 +5,7 @@ import { carryOut, confirm } from "./dialogs.js";
 import { facts, h, panel, replace, table } from "./dom.js";
 import { entriesPanel } from "./entries.js";
 import { ago, bytes, count, moment } from "./format.js";
-import { answersText, ledgerChip, lossText, repairChip, ledgerName } from "./words.js";
+import { answersText, isAway, ledgerChip, lossText, repairChip, ledgerName } from "./words.js";
 
 const FRAGMENTS_SHOWN = 100;
 
@@ -167,7 +167,7 @@ class Matrix {
     const states = new Map(bookies.map((bookie) => [bookie.id, bookie]));
     for (const [id, head] of this.heads) {
       const bookie = states.get(id);
-      const away = !bookie || bookie.state === "unavailable" || bookie.answers === false;
+      const away = isAway(bookie);
       head.classList.toggle("away", away);
       head.classList.toggle("read-only", !away && bookie.state === "read-only");
       head.title = !bookie ? "no longer known" : bookie.answers === false ? "does not answer" : bookie.state;

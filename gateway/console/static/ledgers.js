@@ -9,7 +9,7 @@ import { ago, bytes, count, moment, span } from "./format.js";
 import { beginsBehind, conditions, filters, rowsWanted } from "./ledger_filters.js";
 import { moved, pager } from "./pager.js";
 import { link } from "./routes.js";
-import { STATES, customMetadata, ledgerChip, ledgerHref } from "./words.js";
+import { STATES, customMetadata, ledgerChip, ledgerHref, repairChip } from "./words.js";
 
 const COUNTS_MS = 3000;
 const MOST_AN_ANSWER = 500;
@@ -228,7 +228,7 @@ class Ledgers {
 
   row(ledger) {
     const anchor = h("a", { href: ledgerHref(ledger.ledgerId, ledger.ledgerScopeId ?? this.query.get("scope")), "data-key": ledger.ledgerId }, ledger.ledgerId);
-    const first = [h("td", null, this.select(ledger)), h("th", { scope: "row", class: "mono" }, anchor), h("td", null, ledgerChip(ledger.state))];
+    const first = [h("td", null, this.select(ledger)), h("th", { scope: "row", class: "mono" }, anchor), h("td", null, ledgerChip(ledger.state), ledger.repair ? repairChip(ledger.repair) : null)];
     if (ledger.problem) return h("tr", null, first, h("td", { colspan: COLUMNS.length - 2 }, ledger.problem));
     const open = h("span", { class: "muted", title: "known when it is closed" }, "–");
     const entries = entriesOf(ledger);

@@ -27,6 +27,11 @@ export function bookieChip(bookie) {
   return chip(bookie.state, bookie.state === "writable" ? "good" : "warn");
 }
 
+/** Whether nothing can be read from a bookie now: `bookie` is what the cluster tells of it, if anything. */
+export function isAway(bookie) {
+  return !bookie || bookie.state === "unavailable" || bookie.answers === false;
+}
+
 /** What auto-recovery has to do with a bookie. */
 export function recoveryChips({ missedSince, isDraining }) {
   return [

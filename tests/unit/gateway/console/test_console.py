@@ -320,6 +320,7 @@ async def test_marks_are_shown_a_page_at_a_time_and_counted_altogether(tmp_path:
         assert (first["next"], first["repairs"]) == ("99", [{"ledgerId": "2", "holder": "here"}])
         assert first["counts"] == {
             "marked": 103,
+            "lacking": 102,
             "oldestMark": 5001,
             "unrecoverable": 1,
             "corrupt": 1,
@@ -421,11 +422,13 @@ async def test_a_store_out_of_reach_is_said_beside_what_was_known(tmp_path: Path
     async with store(tmp_path) as factory:
         await factory.registration_manager.register_bookie(BookieServiceInfo("b1"), read_only=False)
         server = Server("gateway", "gateway", "bookgate/1", "zk://user:secret@host/ledgers", lambda: False, None)
-        view = ClusterView(server, factory, Access("token", loopback=False), None, Clock())
+        recovery = RecoveryView(factory, Clock())
+        view = ClusterView(server, factory, Access("token", loopback=False), recovery, None, Clock())
         app = create_app(cluster_routes(view), Access(None, loopback=True), {})
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as http:
             before = (await http.get(f"{PATH}/cluster")).json()
             assert (before["stale"], before["problems"], before["server"]["changes"]) == (False, [], "token")
+            assert before["recovery"] == {"lacking": 0, "unrecoverable": 0}
             shown = before["bookies"][0]
             assert (shown["missedSince"], shown["isDraining"]) == (None, False)
             await begin_draining(factory, "b1", 5000)
@@ -439,6 +442,51 @@ async def test_a_store_out_of_reach_is_said_beside_what_was_known(tmp_path: Path
         assert [problem["subject"] for problem in after["problems"]] == ["metadata store"]
         assert [each["id"] for each in after["bookies"]] == ["b1"]
         await view.close()
+        await recovery.close()
+
+
+@pytest.mark.asyncio
+async def test_ledgers_that_lack_copies_are_a_problem_of_the_cluster(tmp_path: Path) -> None:
+    async with store(tmp_path) as factory:
+        await factory.registration_manager.register_bookie(BookieServiceInfo("b1"), read_only=False)
+        await begin_draining(factory, "b1", 5000)
+        marks = factory.replication_metadata
+        for number, missing in enumerate((["b2"], ["b1", "b2"], [], ["b1"])):
+            # The last two are only misplaced, and only leave a bookie that is to be emptied.
+            await marks.mark(number, missing, 5000)
+        server = Server("gateway", "gateway", "bookgate/1", "sqlite://", lambda: False, None)
+        clock = Clock()
+        recovery = RecoveryView(factory, clock)
+        view = ClusterView(server, factory, Access(None, loopback=True), recovery, None, clock)
+        shown = await view.shown()
+        assert shown["recovery"] == {"lacking": 2, "unrecoverable": 0}
+        problems = [(each["severity"], each["text"]) for each in shown["problems"]]
+        assert problems == [("warning", "2 ledgers lack copies")]
+        await marks.write_record(RecordKind.UNRECOVERABLE_LEDGER, "1", b"{}", None)
+        clock.now += 60
+        shown = await view.shown()
+        problems = [(each["severity"], each["text"]) for each in shown["problems"]]
+        assert problems == [("error", "2 ledgers lack copies, 1 can't be repaired")]
+        await view.close()
+        await recovery.close()
+
+
+@pytest.mark.asyncio
+async def test_a_page_of_ledgers_says_which_of_them_need_repair(tmp_path: Path) -> None:
+    async with store(tmp_path) as factory, asked(factory) as http:
+        await factory.ledger_manager.create_many([CreateRequest(None, metadata()) for _ in range(60)])
+        marks = factory.replication_metadata
+        for number in (0, 7, 49, 50, 58, 70):
+            await marks.mark(number, [] if number == 7 else ["b1"])
+        await marks.write_record(RecordKind.UNRECOVERABLE_LEDGER, "49", b"{}", None)
+        await marks.write_record(RecordKind.CORRUPT_LEDGER, "58", b'{"copies": {"b3": [[1, 2]]}}', None)
+        first, second = await pages(http, limit=50)
+        repairs = {each["ledgerId"]: each["repair"] for each in first["ledgers"] if each["repair"] is not None}
+        fine = {"missing": ["b1"], "unrecoverable": False, "damaged": False, "corruptAt": []}
+        assert repairs == {"0": fine, "7": fine | {"missing": []}, "49": fine | {"unrecoverable": True}}
+        repairs = {each["ledgerId"]: each["repair"] for each in second["ledgers"] if each["repair"] is not None}
+        assert repairs == {"50": fine, "58": fine | {"corruptAt": ["b3"]}}
+        assert [each["repair"] for each in (await pages(http, ledger_scope_id=3))[0]["ledgers"]] == []
 
 
 @pytest.mark.asyncio

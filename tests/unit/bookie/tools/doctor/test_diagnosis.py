@@ -17,7 +17,7 @@ from bookgate.ledger.replication_survey import Survey
 
 GIB = 2**30
 NOW_MS = 1_700_000_000_000
-SURVEY = Survey(0, None, 0, 0, {}, frozenset())
+SURVEY = Survey(0, None, 0, 0, 0, {}, frozenset())
 RECOVERY = RecoveryView(NOW_MS, None, True, "o1", SURVEY)
 GATEWAY = GatewayView("g1:4181", True, instance_id="abc", features=("scopes",), bookies=())
 WELL = HttpView(0.2, "bookgate/1", True, FEWEST_FILES, 100)
