@@ -175,7 +175,7 @@ class Access:
         """
         if is_for_another_page(request.headers):
             raise self._refused(_LOG_IN, request, "a page of another origin can't log in here")
-        address = of_address(_peer(request))
+        address = of_address(peer_of(request))
         self._check_attempts(address, request, "too many wrong tokens came from this address")
         try:
             name = self._name_of(request, bearer)
@@ -200,7 +200,7 @@ class Access:
         if wait <= 0:
             return
         if self._control is not None:
-            self._control.limited(ANONYMOUS, _LOG_IN, problem, door=DOOR, peer=_peer(request))
+            self._control.limited(ANONYMOUS, _LOG_IN, problem, door=DOOR, peer=peer_of(request))
         raise OverLimit(problem, wait)
 
     def logged_in(self, request: Request) -> tuple[str, Session] | None:
@@ -254,15 +254,15 @@ class Access:
         if self._control is not None:
             host = request.headers.get("host", "")[:_HOST_CHARACTERS]
             where = f"{request.url.path} at {host}" if problem is _UNKNOWN_NAME else request.url.path
-            self._control.refused(principal, action or "-", where, problem, door=DOOR, peer=_peer(request))
+            self._control.refused(principal, action or "-", where, problem, door=DOOR, peer=peer_of(request))
         return HttpError(status, problem, _CHALLENGE if status == 401 else None)
 
     # --- principals ---
 
     def _caller_by_policy(self, control: AccessControl, asked: Asked, request: Request, bearer: str | None) -> Caller:
         if asked.action is None:
-            return Caller(control=control, peer=_peer(request))
-        caller = Caller(self._principal(control, request, bearer), control, _peer(request))
+            return Caller(control=control, peer=peer_of(request))
+        caller = Caller(self._principal(control, request, bearer), control, peer_of(request))
         caller.take("calls_per_second")
         if bearer is None and is_for_another_page(request.headers):
             # Also by a certificate: a browser shows it for whatever page asks.
@@ -283,7 +283,7 @@ class Access:
         try:
             return control.authenticate(
                 door=DOOR,
-                peer=_peer(request),
+                peer=peer_of(request),
                 bearer=bearer,
                 certificate=names_of_certificate(certificate) if certificate else None,
                 loopback=request.client is not None and is_loopback(request.client.host),
@@ -347,7 +347,8 @@ def _scope(request: Request) -> int:
         return 0
 
 
-def _peer(request: Request) -> str:
+def peer_of(request: Request) -> str:
+    """The address that a request came from."""
     return request.client.host if request.client is not None else "?"
 
 

@@ -28,7 +28,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route as StarletteRoute
 
-from bookgate.gateway.http.access import Access, Asked, Need
+from bookgate.gateway.http.access import Access, Asked, Need, peer_of
 from bookgate.gateway.http.caller import ANYBODY, Caller
 from bookgate.gateway.http.errors import HttpError, OverLimit
 from bookgate.ledger import errors
@@ -239,11 +239,15 @@ async def _dispatch(verbs: Mapping[str, Route], access: Access, request: Request
             return response
     if asked.action is not None:
         caller.changed(asked.action, _named(request), response.status_code, time.perf_counter() - began)
+        if caller.control is None and row.verb != "GET" and not asked.action.is_reading:
+            # With a policy, the audit trail has it.
+            peer, status = peer_of(request), response.status_code
+            log_event(_log, "http_change", verb=row.verb, path=_named(request), peer=peer, status=status)
     return response
 
 
 def _named(request: Request) -> str:
-    """What was asked for, for the audit trail."""
+    """What was asked for, for the log and the audit trail."""
     ledger = request.query_params.get("ledger_id")
     return request.url.path if ledger is None else f"{request.url.path} ledger:{ledger[:40]}"
 

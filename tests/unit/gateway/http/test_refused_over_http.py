@@ -99,6 +99,10 @@ class Store:
         self.ledger_manager = InMemoryLedgerManager()
         self.caught_up = 0
 
+    @property
+    def replication_metadata(self) -> None:
+        raise errors.IllegalOpException("it has no auto-recovery")
+
     async def catch_up(self, revision: int | None) -> None:
         assert revision is None
         self.caught_up += 1
@@ -157,6 +161,47 @@ def server() -> Server:
     trail = AuditTrail(logger=logging.getLogger("tests.audit"), clock=lambda: made.now)
     made = Server(AccessControl(Authenticators(_Names()), parse_policy(POLICY), trail))
     return made
+
+
+# --- changes ---
+
+
+def changes_in(caplog: pytest.LogCaptureFixture) -> list[dict[str, object]]:
+    """What the log itself tells of changes."""
+    found = [cast(Any, record.msg) for record in caplog.records if record.name == "bookgate.gateway.http.api"]
+    return [dict(event.fields) for event in found if event.name == "http_change"]
+
+
+@pytest.mark.asyncio
+async def test_without_a_policy_the_log_tells_of_each_change(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "bookgate")
+    store = Store()
+    await store.ledger_manager.create(None, metadata_of("nobody"))
+    access = Access("letters", loopback=True)
+    app = create_app([*ledger_routes(cast(Any, store)), *session_routes(access)], access, {})
+    transport = httpx.ASGITransport(app, client=("192.0.2.7", 1234))
+    token = {"Authorization": "Bearer letters"}
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
+        # Neither what was refused, nor what only reads or logs in.
+        assert (await http.delete(DELETE)).status_code == 401
+        assert (await http.get(LISTING)).status_code == 200
+        assert (await http.post(SESSION, json={"token": "letters"})).status_code == 200
+        assert changes_in(caplog) == []
+        assert (await http.delete(DELETE, headers=token)).status_code == 200
+        assert (await http.delete(DELETE, headers=token)).status_code == 404
+    change = {"verb": "DELETE", "path": "/api/v1/ledger/delete ledger:0", "peer": "192.0.2.7"}
+    assert changes_in(caplog) == [change | {"status": 200}, change | {"status": 404}]
+
+
+@pytest.mark.asyncio
+async def test_with_a_policy_the_audit_trail_alone_tells_of_a_change(
+    server: Server, told: Callable[[], list[str]], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "bookgate")
+    await server.create(1)
+    assert (await server.ask(DELETE, "operator", "DELETE")).status_code == 200
+    assert len(told()) == 1
+    assert changes_in(caplog) == []
 
 
 # --- limits ---
