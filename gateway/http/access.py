@@ -203,8 +203,15 @@ class Access:
             self._control.limited(ANONYMOUS, _LOG_IN, problem, door=DOOR, peer=peer_of(request))
         raise OverLimit(problem, wait)
 
-    def logged_in(self, request: Request) -> tuple[str, Session] | None:
-        """Who has the request's session, if there is one and its token still counts."""
+    def logged_in(self, request: Request) -> tuple[str, Session | None] | None:
+        """Who asks, by a token that a proxy has put in front of the request, or by its session: if there is one and its
+        token still counts."""
+        bearer = bearer_of(request.headers.get("authorization"))
+        if bearer is not None and self.has_token:
+            try:
+                return self._name_of(request, bearer), None
+            except HttpError:
+                return None
         session = self._session(request)
         if session is None:
             return None

@@ -414,6 +414,21 @@ def test_entries_and_changes_ask_for_the_token(guarded: tuple[Page, Complaints])
     expect(page.locator("#server").get_by_role("button", name="Log in")).to_be_visible()
 
 
+def test_behind_a_proxy_that_sends_the_token_nobody_is_asked_for_it(guarded: tuple[Page, Complaints]) -> None:
+    page, _complaints = guarded
+    page.context.set_extra_http_headers({"Authorization": f"Bearer {TOKEN}"})
+    page.reload()
+    expect(page.locator("#server .principal")).to_have_text("token:http_token")
+    expect(page.locator("#server button")).to_have_count(0)
+    bookie_1 = page.locator("tr[data-bookie=bookie-1]")
+    bookie_1.get_by_role("button", name="Set read-only").click()
+    page.get_by_role("dialog").get_by_role("button", name="Set read-only").click()
+    expect(bookie_1.locator(".chip").first).to_have_text("read-only")
+    page.get_by_role("link", name="Ledgers").click()
+    page.get_by_role("link", name="0", exact=True).click()
+    expect(rows(page, "Entries")).to_contain_text("confidential")
+
+
 @contextmanager
 def endangered(metadata_uri: str) -> Iterator[None]:
     """Bookie 3 is to be emptied: 60 ledgers are marked, a worker holds the lock of ledger 3; 4 has a corrupt copy."""

@@ -21,6 +21,11 @@ export function principal() {
 }
 
 export function isLoggedIn() {
+  return session.principal !== null;
+}
+
+/** Whether a session can be ended here: not where a proxy says with every request who asks. */
+export function hasSession() {
   return session.csrf !== null;
 }
 

@@ -1,6 +1,6 @@
 // The frame of the console: which view is shown, who is asked how often, and the banner when something is wrong.
 
-import { get, isLoggedIn, logout, principal, recall } from "./api.js";
+import { get, hasSession, isLoggedIn, logout, principal, recall } from "./api.js";
 import { autoRecoveryView } from "./autorecovery.js";
 import { bookieView } from "./bookie.js";
 import { clusterView } from "./cluster.js";
@@ -96,7 +96,7 @@ function drawNav(active) {
 function drawServer() {
   const { server } = cluster;
   const lock =
-    server.changes === "token"
+    server.changes === "token" && (hasSession() || !isLoggedIn())
       ? h("button", { class: "small", "data-key": "lock", onclick: lockOrUnlock }, isLoggedIn() ? "Log out" : "Log in")
       : null;
   replace(

@@ -194,6 +194,15 @@ async def test_without_a_policy_the_log_tells_of_each_change(caplog: pytest.LogC
 
 
 @pytest.mark.asyncio
+async def test_a_proxy_says_by_a_token_with_each_request_who_asks(server: Server) -> None:
+    """The page then needs no session, and has no CSRF token."""
+    shown = await server.ask(SESSION, "operator")
+    assert shown.json() == {"principal": "token:operator", "csrf": None}
+    assert (await server.ask(SESSION, "wrong")).json() == {"principal": None, "csrf": None}
+    assert (await server.ask(SESSION)).json() == {"principal": None, "csrf": None}
+
+
+@pytest.mark.asyncio
 async def test_with_a_policy_the_audit_trail_alone_tells_of_a_change(
     server: Server, told: Callable[[], list[str]], caplog: pytest.LogCaptureFixture
 ) -> None:
