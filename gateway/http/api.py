@@ -34,6 +34,7 @@ from bookgate.gateway.http.errors import HttpError, OverLimit
 from bookgate.ledger import errors
 from bookgate.runtime.logs import log_event
 from bookgate.runtime.security.actions import HTTP_ACTIONS, Action
+from bookgate.runtime.wording import plain
 
 _log = logging.getLogger(__name__)
 
@@ -319,7 +320,7 @@ def _problems(error: ValidationError, kind: str) -> str:
             return f"{kind}{name} is not known"
         if detail["type"] == "missing":
             return f"{kind}{name} is missing"
-        return f"{kind}{name + ': ' if name else ''}{str(detail['msg']).removeprefix('Value error, ')}"
+        return f"{kind}{name + ': ' if name else ''}{plain(str(detail["msg"]))}"
 
     return "; ".join(text(detail) for detail in error.errors(include_url=False, include_input=False)[:5])
 

@@ -124,6 +124,8 @@ async def test_a_search_looks_at_a_bounded_number_of_ledgers_an_answer(tmp_path:
         ]
         assert (await pages(http, metadata="key=needle", limit=1))[0]["next"] == "10"
         assert (await pages(http, metadata="other=needle"))[-1]["ledgers"] == []
+        wrong = (await http.get(f"{PATH}/ledgers", params={"state": "closed"})).json()["error"]
+        assert wrong.startswith("parameter state: it should be 'OPEN', 'IN_RECOVERY' or 'CLOSED'")
         closed = [each for page in await pages(http, state="CLOSED") for each in page["ledgers"]]
         assert [(each["ledgerId"], each["length"], each["lastEntryId"]) for each in closed] == [("10999", 3, "0")]
 
