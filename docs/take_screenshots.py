@@ -170,7 +170,7 @@ def take(page: Page, cluster: StandaloneCluster, ledger_id: int, scheme: str) ->
     shoot(page, "recovery", scheme)
     victim.start()
     victim.wait_until_serving()
-    page.wait_for_selector(".banner", state="detached", timeout=60_000)
+    page.wait_for_selector(".banner.error", state="detached", timeout=60_000)
 
 
 def shoot(page: Page, name: str, scheme: str) -> None:
