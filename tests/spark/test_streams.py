@@ -71,6 +71,34 @@ def test_a_batch_read_between_places(reads: Reads, stream: Stream) -> None:
     assert row.append_time.timestamp() * 1000 == pytest.approx(records[0].append_time_ms)
 
 
+def test_columns_that_are_left_out_payloads_as_text_and_none(reads: Reads) -> None:
+    source = reads.spark.read.format("bookkeeper").options(**reads.options)
+    some = source.schema("record INT, entry_id BIGINT").load()
+    assert some.columns == ["record", "entry_id"]
+    assert sorted((row.entry_id, row.record) for row in some.collect()) == sorted(
+        (row.entry_id, row.record) for row in reads.batch().collect()
+    )
+    text = reads.batch(payloadAs="string").orderBy("entry_id", "record")
+    assert [row.payload for row in text.collect()] == ALL
+    nothing = reads.batch(includePayload="false")
+    assert nothing.count() == len(ALL)
+    assert nothing.where("payload IS NOT NULL").count() == 0
+
+
+def test_a_streaming_read_of_some_columns(reads: Reads, tmp_path: Path) -> None:
+    found: list[str] = []
+
+    def take(frame: DataFrame, _batch: int) -> None:
+        assert frame.columns == ["payload"]
+        found.extend(row.payload for row in frame.collect())
+
+    source = reads.spark.readStream.format("bookkeeper").options(**reads.options, payloadAs="string")
+    writer = source.schema("payload STRING").load().writeStream.foreachBatch(take)
+    writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+    assert started(writer.trigger(availableNow=True)).awaitTermination(DEADLINE_SECONDS)
+    assert sorted(found) == sorted(ALL)
+
+
 def test_a_streaming_read_goes_on_where_it_was(reads: Reads, stream: Stream, tmp_path: Path) -> None:
     """Two queries with one checkpoint; each record once, in batches of a few entries."""
     found: list[tuple[int, str]] = []

@@ -236,7 +236,7 @@ class EntryBatches:
             case "payload" if not self._include_payload:
                 return pa.nulls(len(self._entry_ids), field.type)
             case "payload":
-                return _payloads(self._payloads, self._sizes, field.type)
+                return payload_array(self._payloads, self._sizes, field.type)
             case "size":
                 return pa.Array.from_buffers(pa.int32(), len(self._sizes), [None, pa.py_buffer(self._sizes)])
             case "ledger_length":
@@ -258,7 +258,7 @@ def _int64_array(values: array[int]) -> pa.Array:
     return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)])
 
 
-def _payloads(parts: Sequence[bytes], sizes: array[int], kind: pa.DataType) -> pa.Array:
+def payload_array(parts: Sequence[bytes], sizes: array[int], kind: pa.DataType) -> pa.Array:
     """An array of values with these sizes, which lie one after the other in the parts."""
     offsets = array("i", accumulate(sizes, initial=0))
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(parts))]

@@ -42,10 +42,12 @@ from bookgate.thinclient.spark.records.record_options import (
     parse_record_options,
     parse_record_write_options,
 )
-from bookgate.thinclient.spark.records.record_reads import RECORDS_SCHEMA, RecordsReader, RecordsStreamReader
+from bookgate.thinclient.spark.records.record_reads import RecordsReader, RecordsStreamReader, records_schema
 from bookgate.thinclient.spark.tables import kind_of
 
 _log = logging.getLogger(__name__)
+
+_ENTRIES = "table 'entries'"
 
 
 class BookKeeperDataSource(DataSource):
@@ -62,17 +64,15 @@ class BookKeeperDataSource(DataSource):
     def name(cls) -> str:
         return "bookkeeper"
 
+    @plain_errors
     def schema(self) -> StructType:
-        if self._of_stream:
-            return from_arrow_schema(RECORDS_SCHEMA)
-        return from_arrow_schema(kind_of(self._checked.table).schema_of(self._checked))
+        return from_arrow_schema(self._all_columns())
 
     @plain_errors
     def reader(self, schema: StructType) -> DataSourceReader:
         if self._of_stream:
-            self._refuse_columns(schema)
             refuse(("maxEntriesPerTrigger",), self.options, "is for streaming reads; this is a batch read")
-            return RecordsReader(parse_record_options(self.options))
+            return RecordsReader(parse_record_options(self.options), self._columns(schema))
         columns = self._columns(schema)
         if self._checked.start_at_latest:
             raise OptionError(
@@ -85,9 +85,8 @@ class BookKeeperDataSource(DataSource):
     @plain_errors
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         if self._of_stream:
-            self._refuse_columns(schema)
             refuse(("endingOffsets",), self.options, "is for batch reads; this is a streaming read")
-            return RecordsStreamReader(parse_record_options(self.options))
+            return RecordsStreamReader(parse_record_options(self.options), self._columns(schema))
         from bookgate.thinclient.spark.streaming.stream import EntriesStreamReader
 
         columns = self._columns(schema)
@@ -126,10 +125,10 @@ class BookKeeperDataSource(DataSource):
         check_streams(options)
         return StreamRecords(options, payload_column(schema))
 
-    def _refuse_columns(self, wanted: StructType) -> None:
-        if wanted != self.schema():
-            names = ", ".join(RECORDS_SCHEMA.names)
-            raise OptionError(f"the columns of a stream are fixed ({names}): leave schema(…) out and select()")
+    def _all_columns(self) -> pa.Schema:
+        if self._of_stream:
+            return records_schema(parse_record_options(self.options))
+        return kind_of(self._checked.table).schema_of(self._checked)
 
     def _columns(self, wanted: StructType) -> pa.Schema:
         """The columns that a read returns: those in schema(…), else all of the table's.
@@ -137,31 +136,34 @@ class BookKeeperDataSource(DataSource):
         Spark does not tell Python sources which columns a query needs. Columns that a given schema leaves out are not
         read, including the payload.
         """
-        schema = kind_of(self._checked.table).schema_of(self._checked)
-        if wanted == self.schema():
+        schema = self._all_columns()
+        if wanted == from_arrow_schema(schema):
             return schema
+        if self._of_stream:
+            return pa.schema([_column(field, schema, "a stream") for field in wanted.fields])
         if self._checked.table is not Table.ENTRIES:
             raise OptionError(
                 f"the columns of table {self._checked.table.value!r} are fixed; leave schema(…) out and select() "
                 f"the ones you want of {', '.join(schema.names)}"
             )
-        return pa.schema([_column(field, schema) for field in wanted.fields])
+        return pa.schema([_column(field, schema, _ENTRIES) for field in wanted.fields])
 
 
-def _column(wanted: StructField, schema: pa.Schema) -> pa.Field:
-    """The column of table `entries` that a field of schema(…) names."""
-    name = FORMER_NAMES.get(wanted.name, wanted.name)
+def _column(wanted: StructField, schema: pa.Schema, owner: str) -> pa.Field:
+    """The column of the owner, table `entries` or a stream, that a field of schema(…) names."""
+    of_entries = owner == _ENTRIES
+    name = FORMER_NAMES.get(wanted.name, wanted.name) if of_entries else wanted.name
     if name not in schema.names:
         meant = nearest_key(wanted.name, schema.names)
-        more = "; includeLedgerMetadata=true adds it" if name in LEDGER_COLUMNS else ""
+        more = "; includeLedgerMetadata=true adds it" if of_entries and name in LEDGER_COLUMNS else ""
         hint = f", did you mean {meant}?" if meant else f"; there are {', '.join(schema.names)}"
-        raise OptionError(f"table 'entries' has no column {wanted.name!r}{more or hint}")
+        raise OptionError(f"{owner} has no column {wanted.name!r}{more or hint}")
     field = schema.field(name)
     kind, given = from_arrow_schema(pa.schema([field]))[0].dataType, wanted.dataType
     if given != kind:
         more = "; payloadAs=string makes it text" if name == "payload" and isinstance(given, StringType) else ""
         raise OptionError(
-            f"column {wanted.name!r} of table 'entries' is {kind.simpleString()}, not {given.simpleString()}{more}"
+            f"column {wanted.name!r} of {owner} is {kind.simpleString()}, not {given.simpleString()}{more}"
         )
     if name != wanted.name:
         message = (

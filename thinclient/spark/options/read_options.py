@@ -141,7 +141,7 @@ def parse_options(raw: Mapping[str, str], environment: Mapping[str, str] | None 
     gateways, client_settings = connection_options(given, environment)
     options = Options(
         gateways=gateways,
-        table=_choice(given, "table", Table, Table.ENTRIES, hidden=[each for each in Table if each.is_for_jobs]),
+        table=choice(given, "table", Table, Table.ENTRIES, hidden=[each for each in Table if each.is_for_jobs]),
         ledger_ids=parsed(given, "ledgerIds", values.ledger_ids, None),
         ledger_range=parsed(given, "ledgerRange", values.ledger_range, None),
         custom_metadata=_custom_metadata(given),
@@ -154,12 +154,12 @@ def parse_options(raw: Mapping[str, str], environment: Mapping[str, str] | None 
         ending_offsets=_offsets(given, "endingOffsets", ("latest",)),
         start_at_latest=given.get("startingoffsets", "").strip().lower() == "latest",
         starting_timestamp_ms=parsed(given, "startingTimestamp", values.timestamp_ms, None),
-        read_mode=_choice(given, "readMode", ReadMode, ReadMode.CONFIRMED),
+        read_mode=choice(given, "readMode", ReadMode, ReadMode.CONFIRMED),
         min_partitions=parsed(given, "minPartitions", values.positive, None),
         max_entries_per_partition=parsed(given, "maxEntriesPerPartition", values.positive, None),
         max_bytes_per_partition=parsed(given, "maxBytesPerPartition", values.size, DEFAULT_MAX_BYTES_PER_PARTITION),
         include_payload=parsed(given, "includePayload", values.boolean, True),
-        payload_as=_choice(given, "payloadAs", PayloadAs, PayloadAs.BINARY),
+        payload_as=choice(given, "payloadAs", PayloadAs, PayloadAs.BINARY),
         include_ledger_metadata=parsed(given, "includeLedgerMetadata", values.boolean, False),
         fail_on_data_loss=parsed(given, "failOnDataLoss", values.boolean, True),
         pushdown=parsed(given, "pushdown", values.boolean, None),
@@ -347,8 +347,8 @@ def _configured_gateways(environment: Mapping[str, str]) -> str:
 _E = TypeVar("_E", bound=Enum)
 
 
-def _choice(given: Mapping[str, str], name: str, kind: type[_E], default: _E, hidden: Sequence[_E] = ()) -> _E:
-    """The member with the given value; error messages do not mention the `hidden` members."""
+def choice(given: Mapping[str, str], name: str, kind: type[_E], default: _E, hidden: Sequence[_E] = ()) -> _E:
+    """The member with the given value; error messages do not mention the `hidden` members. Raises OptionError."""
 
     def parse(text: str) -> _E:
         for member in kind:

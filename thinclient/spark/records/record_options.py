@@ -14,6 +14,8 @@ from bookgate.thinclient.spark.options.read_options import (
     SPARKS_OWN,
     ClientSettings,
     OptionError,
+    PayloadAs,
+    choice,
     connection_options,
     parsed,
 )
@@ -29,6 +31,8 @@ NAMES = (
     "endingOffsets",
     "maxEntriesPerPartition",
     "maxEntriesPerTrigger",
+    "includePayload",
+    "payloadAs",
     "readTimeoutMs",
     "prefetchEntries",
     "client.<setting>",
@@ -52,6 +56,8 @@ class RecordOptions:
     end: From = Start.LATEST
     max_entries_per_partition: int = DEFAULT_ENTRIES_PER_PARTITION
     max_entries_per_trigger: int | None = None
+    include_payload: bool = True
+    payload_as: PayloadAs = PayloadAs.BINARY
     client_settings: ClientSettings = DEFAULT_CLIENT_SETTINGS
 
     def __repr__(self) -> str:
@@ -100,6 +106,8 @@ def parse_record_options(raw: Mapping[str, str]) -> RecordOptions:
         parsed(given, "endingOffsets", _place, None) or Start.LATEST,
         parsed(given, "maxEntriesPerPartition", values.positive, DEFAULT_ENTRIES_PER_PARTITION),
         parsed(given, "maxEntriesPerTrigger", values.positive, None),
+        parsed(given, "includePayload", values.boolean, True),
+        choice(given, "payloadAs", PayloadAs, PayloadAs.BINARY),
         settings,
     )
 

@@ -12,6 +12,7 @@ Source: docs/spark.md#streams-of-records; PySpark's `sql/datasource.py`. Not its
 from __future__ import annotations
 
 import time
+from array import array
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,8 @@ from bookgate.ledger.errors import IllegalOpException, ReadException
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.payload_codec import RecordPosition
 from bookgate.ledger.stream_entry import StreamRecord, records_of_entry
-from bookgate.thinclient.spark.options.read_options import OptionError
+from bookgate.thinclient.spark.arrow import payload_array
+from bookgate.thinclient.spark.options.read_options import OptionError, PayloadAs
 from bookgate.thinclient.spark.plain_errors import plain_errors
 from bookgate.thinclient.spark.records.record_options import RecordOptions
 from bookgate.thinclient.spark.worker_client import clients
@@ -40,9 +42,17 @@ RECORDS_SCHEMA = pa.schema(
         pa.field("payload", pa.binary(), nullable=False),
     ]
 )
+"""All columns, as they are without options that change them."""
 _BATCH_RECORDS = 16 * 1024
 _BATCH_BYTES = 16 * 1024 * 1024
 _PAUSE_SECONDS = 0.1
+
+
+def records_schema(options: RecordOptions) -> pa.Schema:
+    """All columns of a read with these options."""
+    kind = pa.string() if options.payload_as is PayloadAs.STRING else pa.binary()
+    index = RECORDS_SCHEMA.get_field_index("payload")
+    return RECORDS_SCHEMA.set(index, pa.field("payload", kind, nullable=not options.include_payload))
 
 
 class EntriesOfStream(InputPartition):
@@ -84,7 +94,7 @@ def _end_of(stream: Stream, options: RecordOptions) -> int:
     return min(end.entry_id, latest)
 
 
-def _read(options: RecordOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+def _read(options: RecordOptions, schema: pa.Schema, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     if not isinstance(partition, EntriesOfStream):
         return
     last = partition.end - 1
@@ -107,28 +117,40 @@ def _read(options: RecordOptions, partition: InputPartition) -> Iterator[pa.Reco
             records += records_of_entry(entry.entry_id, entry.payload, skipped)
             size += len(entry.payload)
             if len(records) >= _BATCH_RECORDS or size >= _BATCH_BYTES:
-                yield _batch(records)
+                yield _batch(records, schema, options.include_payload)
                 records, size = [], 0
         if records:
-            yield _batch(records)
+            yield _batch(records, schema, options.include_payload)
 
 
-def _batch(records: Sequence[StreamRecord]) -> pa.RecordBatch:
-    entry_ids, numbers, payloads, times = zip(*records, strict=True)
-    columns = [
-        pa.array(entry_ids, pa.int64()),
-        pa.array(numbers, pa.int32()),
-        pa.array([each * 1000 for each in times], pa.int64()).cast(pa.timestamp("us", tz="UTC")),
-        pa.array(payloads, pa.binary()),
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=RECORDS_SCHEMA)
+def _batch(records: Sequence[StreamRecord], schema: pa.Schema, include_payload: bool) -> pa.RecordBatch:
+    columns = [_column(records, field, include_payload) for field in schema]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _column(records: Sequence[StreamRecord], field: pa.Field, include_payload: bool) -> pa.Array:
+    match field.name:
+        case "entry_id":
+            return pa.array([each.entry_id for each in records], field.type)
+        case "record":
+            return pa.array([each.number for each in records], field.type)
+        case "append_time":
+            return pa.array([each.append_time_ms * 1000 for each in records], pa.int64()).cast(field.type)
+        case "payload" if not include_payload:
+            return pa.nulls(len(records), field.type)
+        case "payload":
+            payloads = [each.payload for each in records]
+            return payload_array(payloads, array("i", map(len, payloads)), field.type)
+        case unknown:
+            raise ValueError(f"a stream has no column {unknown}")
 
 
 class RecordsReader(DataSourceReader):
     """One row per record, between two places."""
 
-    def __init__(self, options: RecordOptions) -> None:
+    def __init__(self, options: RecordOptions, schema: pa.Schema = RECORDS_SCHEMA) -> None:
         self._options = options
+        self._schema = schema
 
     @plain_errors
     def partitions(self) -> list[InputPartition]:
@@ -142,20 +164,21 @@ class RecordsReader(DataSourceReader):
     @plain_errors
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of a task. Runs in the task."""
-        yield from _read(self._options, partition)
+        yield from _read(self._options, self._schema, partition)
 
 
 class RecordsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """One row per record, as records are confirmed. An offset is {"ledger": …, "entry": …, "record": …}."""
 
-    def __init__(self, options: RecordOptions) -> None:
+    def __init__(self, options: RecordOptions, schema: pa.Schema = RECORDS_SCHEMA) -> None:
         self._options = options
+        self._schema = schema
         self._target: int | None = None
         self._latest: int | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Tasks need the options only."""
-        return {"_options": self._options}
+        """Tasks need the options and the columns only."""
+        return {"_options": self._options, "_schema": self._schema}
 
     @plain_errors
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
@@ -201,7 +224,7 @@ class RecordsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @plain_errors
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of a task. Runs in the task."""
-        yield from _read(self._options, partition)
+        yield from _read(self._options, self._schema, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing to free: the checkpoint is the query's cursor."""

@@ -105,6 +105,22 @@ def test_columns_that_entries_do_not_have_are_refused_with_what_to_do(columns: s
         BookKeeperDataSource(dict(GATEWAYS)).reader(_schema(columns))
 
 
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ("entry_id bigint, paylaod binary", "a stream has no column 'paylaod', did you mean payload"),
+        ("record bigint", "'record' of a stream is int, not bigint"),
+        ("payload string", "payloadAs=string makes it text"),
+        ("custom_metadata binary", "there are entry_id, record, append_time, payload"),
+    ],
+)
+def test_columns_that_a_stream_does_not_have_are_refused_with_what_to_do(columns: str, message: str) -> None:
+    source = BookKeeperDataSource({**GATEWAYS, "stream": "orders"})
+    for reader in (source.reader, source.streamReader):
+        with pytest.raises(OptionError, match=message):
+            reader(_schema(columns))
+
+
 def test_the_former_name_of_a_column_is_taken_with_a_warning() -> None:
     with pytest.warns(DeprecationWarning, match="'length' of table 'entries' is called 'ledger_length' now"):
         reader = BookKeeperDataSource(dict(GATEWAYS)).reader(_schema("length bigint"))
