@@ -34,8 +34,7 @@ class TableKind:
         """A reader with checked options and the wanted columns."""
         # A reader's contents go to every task, and to the disks of executors.
         options = options if self.opens_ledgers else replace(options, password=b"")
-        takes_filters = bool(options.pushdown)
-        return self.filtered(options, schema) if takes_filters and self.filtered else self.plain(options, schema)
+        return self.filtered(options, schema) if options.pushdown and self.filtered else self.plain(options, schema)
 
 
 def _entries_schema(options: Options) -> pa.Schema:

@@ -112,8 +112,7 @@ class Options:
     payload_as: PayloadAs = PayloadAs.BINARY
     include_ledger_metadata: bool = False
     fail_on_data_loss: bool = True
-    pushdown: bool | None = None
-    """None: filters are used if Spark hands them over."""
+    pushdown: bool = False
     num_retries: int = DEFAULT_NUM_RETRIES
     include_uncommitted: bool = False
     max_entries_per_trigger: int | None = None
@@ -162,7 +161,7 @@ def parse_options(raw: Mapping[str, str], environment: Mapping[str, str] | None 
         payload_as=choice(given, "payloadAs", PayloadAs, PayloadAs.BINARY),
         include_ledger_metadata=parsed(given, "includeLedgerMetadata", values.boolean, False),
         fail_on_data_loss=parsed(given, "failOnDataLoss", values.boolean, True),
-        pushdown=parsed(given, "pushdown", values.boolean, None),
+        pushdown=parsed(given, "pushdown", values.boolean, False),
         num_retries=parsed(given, "numRetries", values.not_negative, DEFAULT_NUM_RETRIES),
         include_uncommitted=parsed(given, "includeUncommitted", values.boolean, False),
         max_entries_per_trigger=parsed(given, "maxEntriesPerTrigger", values.positive, None),
