@@ -3,13 +3,17 @@
 PySpark's daemon forks its workers, and neither gRPC channels nor threads survive a fork. So nothing connects at import
 time; a client is made on first use, kept for this process only, and discarded after a failure: the next task in the
 same worker begins with fresh connections.
+
+A client that plans a read, on the driver, connects as any other program's does: by default it fails at once where every
+gateway rejects the connection. A task has its records and may need no gateway, so its client connects to one only when
+it asks it, and then waits.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,10 +27,11 @@ if TYPE_CHECKING:
     from bookgate.thinclient.metrics import ClientMetrics
 
 
-def _connect(gateways: str, settings: ClientSettings) -> BookKeeper:
+def _connect(gateways: str, settings: ClientSettings, plans: bool) -> BookKeeper:
     from bookgate.thinclient.blocking.client import BookKeeper
 
-    connect = BookKeeper.connect_lazily if is_gateway_uri(gateways) else BookKeeper.connect
+    lazily = is_gateway_uri(gateways) and not plans
+    connect = BookKeeper.connect_lazily if lazily else BookKeeper.connect
     return connect(gateways, client_config(settings))
 
 
@@ -43,15 +48,19 @@ class WorkerClients:
     anew.
     """
 
-    def __init__(self, connect: Callable[[str, ClientSettings], BookKeeper] = _connect) -> None:
+    def __init__(self, connect: Callable[[str, ClientSettings, bool], BookKeeper] = _connect) -> None:
         self._connect = connect
         self._pid = os.getpid()
         self._clients: dict[tuple[str, ClientSettings], BookKeeper] = {}
 
+    def plan(self, gateways: str, settings: ClientSettings = ()) -> AbstractContextManager[BookKeeper]:
+        """As `use`, for the planning of a read: does not wait for gateways that all reject connections."""
+        return self.use(gateways, settings, plans=True)
+
     @contextmanager
-    def use(self, gateways: str, settings: ClientSettings = ()) -> Iterator[BookKeeper]:
+    def use(self, gateways: str, settings: ClientSettings = (), *, plans: bool = False) -> Iterator[BookKeeper]:
         """The client for these gateways and settings; it is discarded if the block raises."""
-        client = self._client(gateways, settings)
+        client = self._client(gateways, settings, plans)
         try:
             yield client
         except Exception:
@@ -62,13 +71,13 @@ class WorkerClients:
         """The metrics of each client of this process."""
         return [client.metrics for client in self._clients.values()] if self._pid == os.getpid() else []
 
-    def _client(self, gateways: str, settings: ClientSettings) -> BookKeeper:
+    def _client(self, gateways: str, settings: ClientSettings, plans: bool) -> BookKeeper:
         if self._pid != os.getpid():
             # The parent's clients can't be closed here: their threads did not survive the fork.
             self._pid, self._clients = os.getpid(), {}
         client = self._clients.get((gateways, settings))
         if client is None:
-            client = self._clients[gateways, settings] = self._connect(gateways, settings)
+            client = self._clients[gateways, settings] = self._connect(gateways, settings, plans)
         return client
 
     def _discard(self, key: tuple[str, ClientSettings], client: BookKeeper) -> None:

@@ -94,7 +94,7 @@ class CopiesReader(DataSourceReader):
         slices: list[Slice] = []
         unfinished: list[LedgerRecord] = []
         shapes = TemplateTable()
-        with clients.use(self._options.gateways, self._options.client_settings) as client:
+        with clients.plan(self._options.gateways, self._options.client_settings) as client:
             # For a million ledgers only their slices are kept, and these share what ledgers have in common.
             for record in (record for page in selected_records(client, self._options) for record in page):
                 if record.metadata.is_closed:

@@ -43,7 +43,7 @@ class HeldLedgersReader(DataSourceReader):
         self._options = options
 
     def partitions(self) -> list[InputPartition]:
-        with clients.use(self._options.gateways, self._options.client_settings) as client:
+        with clients.plan(self._options.gateways, self._options.client_settings) as client:
             found = client.bookies(BookieSet.ALL)
         endpoints = {bookie.bookie_id: bookie.info.endpoint(HTTP) for bookie in found}
         return [

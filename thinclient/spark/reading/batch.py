@@ -70,7 +70,7 @@ class EntriesReader(DataSourceReader):
         """The tasks, as a list, which Spark requires. If it is empty, Spark calls `read` with a partition of its
         own.
         """
-        with clients.use(self._options.gateways, self._options.client_settings) as client, _no_collection():
+        with clients.plan(self._options.gateways, self._options.client_settings) as client, _no_collection():
             return tasks_of(client, readable_slices(client, self._options, self._bounds), self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

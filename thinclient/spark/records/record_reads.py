@@ -156,7 +156,7 @@ class RecordsReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """The tasks."""
         options = self._options
-        with clients.use(options.gateways, options.client_settings) as client:
+        with clients.plan(options.gateways, options.client_settings) as client:
             stream = _opened(client, options)
             end = _end_of(stream, options)
             return _tasks(stream, stream.position_of(options.start), end, options.max_entries_per_partition)
@@ -183,7 +183,7 @@ class RecordsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @plain_errors
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Where a query without a checkpoint begins."""
-        with clients.use(self._options.gateways, self._options.client_settings) as client:
+        with clients.plan(self._options.gateways, self._options.client_settings) as client:
             stream = _opened(client, self._options)
             entry_id, number = stream.position_of(self._options.start)
         return {"ledger": stream.ledger_id.qualified_name, "entry": entry_id, "record": number}
@@ -217,7 +217,7 @@ class RecordsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The tasks between two offsets; after a restart this may be a batch begun before it."""
         first = RecordPosition(start["entry"], start["record"])
-        with clients.use(self._options.gateways, self._options.client_settings) as client:
+        with clients.plan(self._options.gateways, self._options.client_settings) as client:
             stream = _same(_opened(client, self._options), start)
             return _tasks(stream, first, end["entry"], self._options.max_entries_per_partition)
 
@@ -234,7 +234,7 @@ class RecordsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _look(self, start: dict[str, Any] | None) -> int:
         """The entry behind the last confirmed one."""
-        with clients.use(self._options.gateways, self._options.client_settings) as client:
+        with clients.plan(self._options.gateways, self._options.client_settings) as client:
             stream = _opened(client, self._options)
             return (stream if start is None else _same(stream, start)).position_of(Start.LATEST).entry_id
 

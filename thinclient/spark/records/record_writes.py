@@ -58,7 +58,7 @@ class Appended(WriterCommitMessage):
 
 def check_streams(options: RecordWriteOptions) -> None:
     """Finds missing streams before any task does. Raises NoSuchLedgerExistsOnMetadataServerException."""
-    with clients.use(options.gateways, options.client_settings) as client:
+    with clients.plan(options.gateways, options.client_settings) as client:
         for name in options.streams:
             _opened(client, options, name)
 

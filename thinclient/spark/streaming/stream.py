@@ -68,7 +68,7 @@ class EntriesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where a query without a checkpoint begins."""
         if not self._options.start_at_latest:
             return earliest(self._options.starting_offsets).to_json()
-        with clients.use(self._options.gateways, self._options.client_settings) as client:
+        with clients.plan(self._options.gateways, self._options.client_settings) as client:
             ends, _ = self._available.look(client, NOTHING)
         return latest(ends).to_json()
 
@@ -83,7 +83,7 @@ class EntriesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @plain_errors
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """From now on only entries available now are read."""
-        with clients.use(self._options.gateways, self._options.client_settings) as client:
+        with clients.plan(self._options.gateways, self._options.client_settings) as client:
             self._target, _ = self._available.look(client, NOTHING)
 
     @plain_errors
@@ -91,7 +91,7 @@ class EntriesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The end of the next batch; `start` unchanged when there is nothing to read."""
         began = StreamOffset.from_json(start)
         offset = began
-        with clients.use(self._options.gateways, self._options.client_settings) as client:
+        with clients.plan(self._options.gateways, self._options.client_settings) as client:
             ends, gone = self._available.look(client, began)
         if gone:
             self._available.lose([Range(each, began.next_entries.get(each, 0), None) for each in gone])
@@ -128,7 +128,7 @@ class EntriesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The tasks between two offsets; after a restart this may be a batch begun before it."""
         found = ranges(StreamOffset.from_json(start), StreamOffset.from_json(end))
-        with clients.use(self._options.gateways, self._options.client_settings) as client:
+        with clients.plan(self._options.gateways, self._options.client_settings) as client:
             return tasks_of(client, self._available.slices(client, found), self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

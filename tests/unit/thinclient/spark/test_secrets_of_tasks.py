@@ -61,6 +61,8 @@ class _OneClient:
     def use(self, _gateways: str, _settings: object) -> Iterator[Any]:
         yield self._client
 
+    plan = use
+
 
 def _source(**given: str) -> BookKeeperDataSource:
     """Each ledger's own password is for entries alone."""

@@ -25,9 +25,10 @@ from pyspark.sql.types import (
 
 import pyspark_bookkeeper
 from bookgate.ledger.bookie_info import BookieServiceInfo
+from bookgate.ledger.errors import MetaStoreException
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import LedgerMetadata
-from bookgate.ledger.metadata_store import LedgerRecord
+from bookgate.ledger.metadata_store import BookieSet, LedgerRecord
 from bookgate.thinclient.blocking.client import BookKeeper
 from bookgate.thinclient.spark.options.read_options import OptionError, Options
 from bookgate.thinclient.spark.plain_errors import plain_errors
@@ -165,6 +166,39 @@ def test_foreseen_errors_leave_without_frames_and_causes_and_faults_keep_them() 
         with pytest.raises(ZeroDivisionError) as bug:
             call(ZeroDivisionError())
         assert f"in {own}" in "".join(traceback.format_exception(bug.value))
+
+
+def _refused(**more: str) -> BookKeeperDataSource:
+    # Nobody listens there.
+    return BookKeeperDataSource({**GATEWAYS, "client.metadata_timeout_seconds": "1", **more})
+
+
+@pytest.mark.parametrize("more", [{}, {"stream": "orders"}, {"table": "copies"}, {"table": "held-ledgers"}])
+def test_a_plan_does_not_wait_for_gateways_that_refuse_connections(more: dict[str, str]) -> None:
+    made = _refused(**more)
+    with pytest.raises(MetaStoreException, match=r"127\.0\.0\.1:1") as caught:
+        made.reader(made.schema()).partitions()
+    assert "within" not in str(caught.value)
+
+
+@pytest.mark.parametrize("more", [{"startingOffsets": "latest"}, {"stream": "orders"}])
+def test_a_streaming_query_does_not_wait_for_gateways_that_refuse_connections(more: dict[str, str]) -> None:
+    made = _refused(**more)
+    with pytest.raises(MetaStoreException, match=r"127\.0\.0\.1:1") as caught:
+        made.streamReader(made.schema()).initialOffset()
+    assert "within" not in str(caught.value)
+
+
+def test_a_plan_waits_if_the_settings_say_so_and_a_task_always() -> None:
+    patient = _refused(**{"client.connect_fails_fast": "false"})
+    with pytest.raises(MetaStoreException, match="within 1 s"):
+        patient.reader(patient.schema()).partitions()
+    settings = (("metadata_timeout_seconds", "1"),)
+    with (
+        pytest.raises(MetaStoreException, match="within 1 s"),
+        WorkerClients().use(GATEWAYS["gateways"], settings) as client,
+    ):
+        client.bookies(BookieSet.ALL)
 
 
 def test_importing_the_source_opens_no_channel_and_starts_no_thread() -> None:

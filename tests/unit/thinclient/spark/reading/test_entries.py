@@ -585,7 +585,7 @@ def _made(made: list[FakeClient]) -> FakeClient:
 def test_clients_differ_by_their_settings() -> None:
     made: list[object] = []
 
-    def connect(gateways: str, settings: tuple[tuple[str, str], ...]) -> BookKeeper:
+    def connect(gateways: str, settings: tuple[tuple[str, str], ...], plans: bool) -> BookKeeper:
         made.append((gateways, settings))
         return as_client(FakeClient())
 

@@ -114,7 +114,7 @@ def ledgers(monkeypatch: pytest.MonkeyPatch) -> Ledgers:
 
     class OneClient:
         @contextmanager
-        def use(self, _gateways: str, _settings: object) -> Iterator[Ledgers]:
+        def plan(self, _gateways: str, _settings: object) -> Iterator[Ledgers]:
             yield made
 
     monkeypatch.setattr(stream_module, "clients", OneClient())
