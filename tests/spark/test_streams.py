@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -108,15 +109,22 @@ def test_a_streaming_read_goes_on_where_it_was(reads: Reads, stream: Stream, tmp
         rows = frame.orderBy("entry_id", "record").collect()
         found.extend((batch, bytes(row.payload).decode()) for row in rows)
 
-    def run() -> None:
+    def run() -> list[Any]:
         source = reads.spark.readStream.format("bookkeeper").options(**reads.options, maxEntriesPerTrigger="7").load()
         writer = source.writeStream.foreachBatch(take).option("checkpointLocation", str(tmp_path / "checkpoint"))
         query = started(writer.trigger(availableNow=True))
         assert query.awaitTermination(DEADLINE_SECONDS)
+        return [each.sources[0] for each in query.recentProgress if each.numInputRows]
 
-    run()
+    sources = run()
     assert [text for _, text in found] == ALL
     assert len({batch for batch, _ in found}) > 3
+    last = json.loads(sources[-1].endOffset)["entry"]
+    for source in sources:
+        behind = last - json.loads(source.endOffset)["entry"]
+        told = json.loads(source.latestOffset)["metrics"]
+        assert (told["minOffsetsBehindLatest"], told["maxOffsetsBehindLatest"]) == (str(behind), str(behind))
+    assert json.loads(sources[0].latestOffset)["metrics"]["maxOffsetsBehindLatest"] != "0"
     with stream.writer() as writer:
         writer.append_all([b"later 1", b"later 2"])
     run()

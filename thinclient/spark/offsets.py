@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -234,9 +234,13 @@ def ranges(start: StreamOffset, end: StreamOffset) -> list[Range]:
 
 
 def behind_latest(offset: StreamOffset, ends: Mapping[int, End]) -> dict[str, str]:
-    """How far an offset is behind, over the ledgers that are not done; with the keys of Spark's source for Kafka."""
+    """How far an offset is behind, over the ledgers that are not done."""
     positions = {ledger_id: offset.position(ledger_id) for ledger_id in ends}
-    waiting = [max(0, ends[each].next_entry_id - at) for each, at in positions.items() if at is not None] or [0]
+    return lag([max(0, ends[each].next_entry_id - at) for each, at in positions.items() if at is not None] or [0])
+
+
+def lag(waiting: Sequence[int]) -> dict[str, str]:
+    """Metrics of entries that wait in each ledger, with the keys of Spark's source for Kafka."""
     return {
         "minOffsetsBehindLatest": str(min(waiting)),
         "maxOffsetsBehindLatest": str(max(waiting)),

@@ -25,6 +25,7 @@ from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.payload_codec import RecordPosition
 from bookgate.ledger.stream_entry import StreamRecord, records_of_entry
 from bookgate.thinclient.spark.arrow import payload_array
+from bookgate.thinclient.spark.offsets import lag
 from bookgate.thinclient.spark.options.read_options import OptionError, PayloadAs
 from bookgate.thinclient.spark.plain_errors import plain_errors
 from bookgate.thinclient.spark.records.record_options import RecordOptions
@@ -174,7 +175,8 @@ class RecordsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._schema = schema
         self._target: int | None = None
-        self._latest: int | None = None
+        self._latest = 0
+        self._planned: dict[str, Any] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Tasks need the options and the columns only."""
@@ -206,12 +208,16 @@ class RecordsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             end = min(end, start["entry"] + limit.max_rows)
         elif not isinstance(limit, ReadAllAvailable):
             raise OptionError(f"a stream knows no limit such as {limit!r}: set maxEntriesPerTrigger")
-        return {**start, "entry": end, "record": 0} if end > start["entry"] else start
+        self._planned = {**start, "entry": end, "record": 0} if end > start["entry"] else start
+        return self._planned
 
     @plain_errors
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """For the query's progress: where the stream ends now."""
-        return None if self._latest is None else {"entry": self._latest, "record": 0}
+        """For the query's progress: where the stream ends now, and how far the query is behind."""
+        if self._planned is None:
+            return None
+        behind = max(0, self._latest - self._planned["entry"])
+        return {"entry": self._latest, "record": 0, "metrics": lag([behind])}
 
     @plain_errors
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
