@@ -131,9 +131,62 @@ def test_a_streaming_read_goes_on_where_it_was(reads: Reads, stream: Stream, tmp
     assert [text for _, text in found] == [*ALL, "later 1", "later 2"]
 
 
+@pytest.fixture
+def parts(client: BookKeeper) -> Iterator[list[Stream]]:
+    """Streams of 40, 20 and no records, several an entry."""
+    streams = Streams(client, scope_id=SCOPE)
+    made = [streams.open_or_create(f"part-{number}", b"planted-secret") for number in range(3)]
+    for each, records in zip(made, (40, 20, 0), strict=True):
+        with each.writer(batch_bytes=60) as writer:
+            writer.append_all(b"%s %d" % (each.name.encode(), number) for number in range(records))
+    yield made
+    for each in made:
+        streams.delete(each.name)
+
+
+def test_a_set_of_streams_is_one_source(
+    spark: SparkSession, cluster: StandaloneCluster, parts: list[Stream], tmp_path: Path
+) -> None:
+    """As a batch, and as a stream with a checkpoint that keeps the place in each."""
+    options = Reads(spark, cluster.gateway_uri, "part").options
+    expected = [(0, f"part-0 {number}") for number in range(40)] + [(1, f"part-1 {number}") for number in range(20)]
+    frame = spark.read.format("bookkeeper").options(**options, streamPartitions="3", payloadAs="string").load()
+    rows = frame.orderBy("stream_partition", "entry_id", "record").collect()
+    assert [(row.stream_partition, row.payload) for row in rows] == expected
+    found: list[tuple[int, str]] = []
+
+    def take(frame: DataFrame, _batch: int) -> None:
+        rows = frame.orderBy("stream_partition", "entry_id", "record").collect()
+        found.extend((row.stream_partition, row.payload) for row in rows)
+
+    def run(partitions: int) -> list[Any]:
+        source = spark.readStream.format("bookkeeper").options(**options, payloadAs="string", maxEntriesPerTrigger="5")
+        writer = source.option("streamPartitions", str(partitions)).load().writeStream.foreachBatch(take)
+        query = started(writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True))
+        assert query.awaitTermination(DEADLINE_SECONDS)
+        return [each.sources[0] for each in query.recentProgress if each.numInputRows]
+
+    sources = run(3)
+    assert sorted(found, key=lambda each: each[0]) == expected
+    first = json.loads(sources[0].endOffset)["parts"]
+    assert all(first[part]["entry"] for part in (0, 1)), "the first batch has some of each"
+    latest = json.loads(sources[0].latestOffset)
+    behind = [end["entry"] - at["entry"] for at, end in zip(first, latest["parts"], strict=True)]
+    assert latest["metrics"]["maxOffsetsBehindLatest"] == str(max(behind)) != "0"
+    found.clear()
+    with parts[2].writer() as writer:
+        writer.append(b"later")
+    run(3)
+    assert found == [(2, "later")]
+    with pytest.raises(PySparkException, match="the query's checkpoint is of 3 streams, and its options name 2"):
+        run(2)
+
+
 @pytest.mark.parametrize(
     ("options", "told"),
     [
+        ({"streamPartitions": "2", "startingOffsets": "5"}, "each of the streams has entries of its own"),
+        ({"streamPartitions": "2"}, "there is no stream .*-0'"),
         ({"startingOffsets": "yesterday"}, "no place in a stream"),
         ({"startingOfsets": "latest"}, "did you mean startingOffsets"),
         ({"endingOffsets": "5:1"}, "between entries"),

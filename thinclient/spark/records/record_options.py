@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from bookgate.ledger.errors import IncorrectParameterException
+from bookgate.ledger.payload_codec import RecordPosition
 from bookgate.ledger.streams import DEFAULT_SCOPE
 from bookgate.runtime.settings import nearest_key
 from bookgate.thinclient.spark.options import values
@@ -24,6 +25,7 @@ from bookgate.thinclient.streams.places import From, Start, place_of
 STREAM = "stream"
 NAMES = (
     STREAM,
+    "streamPartitions",
     "gateways",
     "scopeId",
     "password",
@@ -46,7 +48,7 @@ MAX_WRITE_ID_BYTES = 100
 
 @dataclass(frozen=True, slots=True)
 class RecordOptions:
-    """The options of a read of one stream, checked. Plain values: sent to the executors unchanged."""
+    """The options of a read of one stream or a set of them, checked. Plain values: sent to the executors unchanged."""
 
     gateways: str
     stream: str
@@ -58,10 +60,17 @@ class RecordOptions:
     max_entries_per_trigger: int | None = None
     include_payload: bool = True
     payload_as: PayloadAs = PayloadAs.BINARY
+    partitions: int | None = None
+    """So many streams, as those of a sink with this option; None: one stream, which has the name itself."""
     client_settings: ClientSettings = DEFAULT_CLIENT_SETTINGS
 
     def __repr__(self) -> str:
         return f"RecordOptions({self.stream} through {self.gateways})"
+
+    @property
+    def streams(self) -> tuple[str, ...]:
+        """The streams, by partition."""
+        return _streams(self.stream, self.partitions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +92,11 @@ class RecordWriteOptions:
     @property
     def streams(self) -> tuple[str, ...]:
         """The streams, by partition."""
-        if self.partitions is None:
-            return (self.stream,)
-        return tuple(f"{self.stream}-{partition}" for partition in range(self.partitions))
+        return _streams(self.stream, self.partitions)
+
+
+def _streams(name: str, partitions: int | None) -> tuple[str, ...]:
+    return (name,) if partitions is None else tuple(f"{name}-{partition}" for partition in range(partitions))
 
 
 def names_stream(raw: Mapping[str, str]) -> bool:
@@ -97,17 +108,20 @@ def parse_record_options(raw: Mapping[str, str]) -> RecordOptions:
     """Checks the options of one read. Raises OptionError."""
     given = _given(raw, NAMES, "a read of a stream")
     gateways, settings = connection_options(given)
+    partitions = parsed(given, "streamPartitions", values.positive, None)
+    place = _place if partitions is None else _place_in_each
     return RecordOptions(
         gateways,
         given[STREAM],
         parsed(given, "scopeId", values.scope_id, DEFAULT_SCOPE),
         given.get("password", "").encode(),
-        parsed(given, "startingOffsets", _place, None) or Start.EARLIEST,
-        parsed(given, "endingOffsets", _place, None) or Start.LATEST,
+        parsed(given, "startingOffsets", place, None) or Start.EARLIEST,
+        parsed(given, "endingOffsets", place, None) or Start.LATEST,
         parsed(given, "maxEntriesPerPartition", values.positive, DEFAULT_ENTRIES_PER_PARTITION),
         parsed(given, "maxEntriesPerTrigger", values.positive, None),
         parsed(given, "includePayload", values.boolean, True),
         choice(given, "payloadAs", PayloadAs, PayloadAs.BINARY),
+        partitions,
         settings,
     )
 
@@ -147,3 +161,10 @@ def _place(text: str) -> From:
         return place_of(text.strip())
     except IncorrectParameterException as error:
         raise ValueError(str(error)) from None
+
+
+def _place_in_each(text: str) -> From:
+    found = _place(text)
+    if isinstance(found, RecordPosition):
+        raise ValueError("each of the streams has entries of its own: give earliest, latest or a time with its zone")
+    return found

@@ -1,7 +1,8 @@
 """Reads the records of a stream: as a batch between two places, or as they come.
 
 An offset is the ledger and the entry from which on nothing was read, so a batch is a range of entries, which is the
-same whenever it is read. A batch that begins in the middle of an entry leaves the records before out.
+same whenever it is read. A batch that begins in the middle of an entry leaves the records before out. For a set of
+streams (`streamPartitions`) an offset is a list of these, by the streams' numbers.
 
 The driver finds the places and the last confirmed entry. A task may ask bookies that have not heard of it yet: it
 waits, and never takes for missing what the driver knows to be there.
@@ -25,10 +26,11 @@ from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.payload_codec import RecordPosition
 from bookgate.ledger.stream_entry import StreamRecord, records_of_entry
 from bookgate.thinclient.spark.arrow import payload_array
-from bookgate.thinclient.spark.offsets import lag
+from bookgate.thinclient.spark.offsets import Backlog, lag
 from bookgate.thinclient.spark.options.read_options import OptionError, PayloadAs
 from bookgate.thinclient.spark.plain_errors import plain_errors
 from bookgate.thinclient.spark.records.record_options import RecordOptions
+from bookgate.thinclient.spark.streaming.admission import admit
 from bookgate.thinclient.spark.worker_client import clients
 from bookgate.thinclient.streams.places import Start
 
@@ -44,6 +46,9 @@ RECORDS_SCHEMA = pa.schema(
     ]
 )
 """All columns, as they are without options that change them."""
+_STREAM_PARTITION = pa.field("stream_partition", pa.int32(), nullable=False)
+"""Of a set of streams: the number of the record's."""
+_Offset = dict[str, Any]
 _BATCH_RECORDS = 16 * 1024
 _BATCH_BYTES = 16 * 1024 * 1024
 _PAUSE_SECONDS = 0.1
@@ -53,33 +58,36 @@ def records_schema(options: RecordOptions) -> pa.Schema:
     """All columns of a read with these options."""
     kind = pa.string() if options.payload_as is PayloadAs.STRING else pa.binary()
     index = RECORDS_SCHEMA.get_field_index("payload")
-    return RECORDS_SCHEMA.set(index, pa.field("payload", kind, nullable=not options.include_payload))
+    schema = RECORDS_SCHEMA.set(index, pa.field("payload", kind, nullable=not options.include_payload))
+    return schema if options.partitions is None else schema.append(_STREAM_PARTITION)
 
 
 class EntriesOfStream(InputPartition):
     """A range of entries, which one task reads."""
 
-    def __init__(self, ledger: str, first: RecordPosition, end: int) -> None:
-        """`ledger`: the qualified name; `end`: the entry behind the last."""
-        super().__init__((ledger, tuple(first), end))
+    def __init__(self, part: int, ledger: str, first: RecordPosition, end: int) -> None:
+        """`part`: the number of the stream; `ledger`: the qualified name; `end`: the entry behind the last."""
+        super().__init__((part, ledger, tuple(first), end))
+        self.part = part
         self.ledger = ledger
         self.first = first
         self.end = end
 
 
-def _opened(client: BookKeeper, options: RecordOptions) -> Stream:
+def _opened(client: BookKeeper, options: RecordOptions) -> list[Stream]:
     from bookgate.thinclient.blocking.client import Streams
 
-    return Streams(client, scope_id=options.scope_id).open(options.stream, options.password)
+    streams = Streams(client, scope_id=options.scope_id)
+    return [streams.open(name, options.password) for name in options.streams]
 
 
-def _tasks(stream: Stream, first: RecordPosition, end: int, most: int) -> list[InputPartition]:
+def _tasks(part: int, stream: Stream, first: RecordPosition, end: int, most: int) -> list[InputPartition]:
     ledger = stream.ledger_id.qualified_name
     tasks: list[InputPartition] = []
     start = first
     while start.entry_id < end:
         stop = min(end, start.entry_id + most)
-        tasks.append(EntriesOfStream(ledger, start, stop))
+        tasks.append(EntriesOfStream(part, ledger, start, stop))
         start = RecordPosition(stop, 0)
     return tasks
 
@@ -107,8 +115,8 @@ def _read(options: RecordOptions, schema: pa.Schema, partition: InputPartition) 
         while handle.last_add_confirmed < last and handle.read_last_confirmed() < last:
             if time.monotonic() > deadline:
                 raise ReadException(
-                    f"the bookies of stream {options.stream!r} confirm entry {handle.last_add_confirmed} only, and the "
-                    f"driver has seen entry {last}: try again"
+                    f"the bookies of stream {options.streams[partition.part]!r} confirm entry "
+                    f"{handle.last_add_confirmed} only, and the driver has seen entry {last}: try again"
                 )
             time.sleep(_PAUSE_SECONDS)
         records: list[StreamRecord] = []
@@ -118,18 +126,18 @@ def _read(options: RecordOptions, schema: pa.Schema, partition: InputPartition) 
             records += records_of_entry(entry.entry_id, entry.payload, skipped)
             size += len(entry.payload)
             if len(records) >= _BATCH_RECORDS or size >= _BATCH_BYTES:
-                yield _batch(records, schema, options.include_payload)
+                yield _batch(records, partition.part, schema, options.include_payload)
                 records, size = [], 0
         if records:
-            yield _batch(records, schema, options.include_payload)
+            yield _batch(records, partition.part, schema, options.include_payload)
 
 
-def _batch(records: Sequence[StreamRecord], schema: pa.Schema, include_payload: bool) -> pa.RecordBatch:
-    columns = [_column(records, field, include_payload) for field in schema]
+def _batch(records: Sequence[StreamRecord], part: int, schema: pa.Schema, include_payload: bool) -> pa.RecordBatch:
+    columns = [_column(records, part, field, include_payload) for field in schema]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _column(records: Sequence[StreamRecord], field: pa.Field, include_payload: bool) -> pa.Array:
+def _column(records: Sequence[StreamRecord], part: int, field: pa.Field, include_payload: bool) -> pa.Array:
     match field.name:
         case "entry_id":
             return pa.array([each.entry_id for each in records], field.type)
@@ -142,6 +150,8 @@ def _column(records: Sequence[StreamRecord], field: pa.Field, include_payload: b
         case "payload":
             payloads = [each.payload for each in records]
             return payload_array(payloads, array("i", map(len, payloads)), field.type)
+        case "stream_partition":
+            return pa.repeat(pa.scalar(part, field.type), len(records))
         case unknown:
             raise ValueError(f"a stream has no column {unknown}")
 
@@ -158,9 +168,17 @@ class RecordsReader(DataSourceReader):
         """The tasks."""
         options = self._options
         with clients.plan(options.gateways, options.client_settings) as client:
-            stream = _opened(client, options)
-            end = _end_of(stream, options)
-            return _tasks(stream, stream.position_of(options.start), end, options.max_entries_per_partition)
+            return [
+                task
+                for part, stream in enumerate(_opened(client, options))
+                for task in _tasks(
+                    part,
+                    stream,
+                    stream.position_of(options.start),
+                    _end_of(stream, options),
+                    options.max_entries_per_partition,
+                )
+            ]
 
     @plain_errors
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -169,14 +187,17 @@ class RecordsReader(DataSourceReader):
 
 
 class RecordsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """One row per record, as records are confirmed. An offset is {"ledger": …, "entry": …, "record": …}."""
+    """One row per record, as records are confirmed. An offset is {"ledger": …, "entry": …, "record": …}, and that of a
+    set of streams {"parts": [such an offset, …]}.
+    """
 
     def __init__(self, options: RecordOptions, schema: pa.Schema = RECORDS_SCHEMA) -> None:
         self._options = options
         self._schema = schema
-        self._target: int | None = None
-        self._latest = 0
-        self._planned: dict[str, Any] | None = None
+        self._target: list[int] | None = None
+        self._latest: list[int] = []
+        self._planned: list[_Offset] | None = None
+        self._turn = 0
 
     def __getstate__(self) -> dict[str, Any]:
         """Tasks need the options and the columns only."""
@@ -186,12 +207,17 @@ class RecordsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Where a query without a checkpoint begins."""
         with clients.plan(self._options.gateways, self._options.client_settings) as client:
-            stream = _opened(client, self._options)
-            entry_id, number = stream.position_of(self._options.start)
-        return {"ledger": stream.ledger_id.qualified_name, "entry": entry_id, "record": number}
+            streams = _opened(client, self._options)
+            places = [stream.position_of(self._options.start) for stream in streams]
+        return self._joined(
+            [
+                {"ledger": stream.ledger_id.qualified_name, "entry": entry_id, "record": number}
+                for stream, (entry_id, number) in zip(streams, places, strict=True)
+            ]
+        )
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """`maxEntriesPerTrigger`, of entries."""
+        """`maxEntriesPerTrigger`, of entries of all streams."""
         most = self._options.max_entries_per_trigger
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
@@ -203,29 +229,42 @@ class RecordsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @plain_errors
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """The end of the next batch; `start` when there is nothing to read."""
-        end = self._latest = self._look(start) if self._target is None else self._target
-        if isinstance(limit, ReadMaxRows):
-            end = min(end, start["entry"] + limit.max_rows)
-        elif not isinstance(limit, ReadAllAvailable):
+        if not isinstance(limit, ReadMaxRows | ReadAllAvailable):
             raise OptionError(f"a stream knows no limit such as {limit!r}: set maxEntriesPerTrigger")
-        self._planned = {**start, "entry": end, "record": 0} if end > start["entry"] else start
-        return self._planned
+        starts = self._parts(start)
+        self._latest = self._look(starts) if self._target is None else self._target
+        behind = enumerate(_behind(starts, self._latest))
+        waiting = {part: Backlog(entries, 0) for part, entries in behind if entries}
+        grants = admit(waiting, limit.max_rows if isinstance(limit, ReadMaxRows) else None, None, self._turn)
+        self._turn += 1
+        self._planned = [
+            {**each, "entry": each["entry"] + grants[part], "record": 0} if grants.get(part) else each
+            for part, each in enumerate(starts)
+        ]
+        return self._joined(self._planned)
 
     @plain_errors
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """For the query's progress: where the stream ends now, and how far the query is behind."""
+        """For the query's progress: where the streams end now, and how far the query is behind."""
         if self._planned is None:
             return None
-        behind = max(0, self._latest - self._planned["entry"])
-        return {"entry": self._latest, "record": 0, "metrics": lag([behind])}
+        ends = self._joined([{"entry": each, "record": 0} for each in self._latest])
+        return {**ends, "metrics": lag(_behind(self._planned, self._latest))}
 
     @plain_errors
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The tasks between two offsets; after a restart this may be a batch begun before it."""
-        first = RecordPosition(start["entry"], start["record"])
+        most = self._options.max_entries_per_partition
+        ranges = zip(self._parts(start), self._parts(end), strict=True)
         with clients.plan(self._options.gateways, self._options.client_settings) as client:
-            stream = _same(_opened(client, self._options), start)
-            return _tasks(stream, first, end["entry"], self._options.max_entries_per_partition)
+            streams = _opened(client, self._options)
+            return [
+                task
+                for part, (stream, (first, last)) in enumerate(zip(streams, ranges, strict=True))
+                for task in _tasks(
+                    part, _same(stream, first), RecordPosition(first["entry"], first["record"]), last["entry"], most
+                )
+            ]
 
     @plain_errors
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -238,11 +277,33 @@ class RecordsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def stop(self) -> None:
         """Nothing to end: the process's client is kept for the next query."""
 
-    def _look(self, start: dict[str, Any] | None) -> int:
-        """The entry behind the last confirmed one."""
+    def _look(self, starts: Sequence[_Offset] | None) -> list[int]:
+        """The entry behind the last confirmed one of each stream."""
         with clients.plan(self._options.gateways, self._options.client_settings) as client:
-            stream = _opened(client, self._options)
-            return (stream if start is None else _same(stream, start)).position_of(Start.LATEST).entry_id
+            streams = _opened(client, self._options)
+            if starts is not None:
+                streams = [_same(stream, start) for stream, start in zip(streams, starts, strict=True)]
+            return [stream.position_of(Start.LATEST).entry_id for stream in streams]
+
+    def _joined(self, parts: Sequence[_Offset]) -> _Offset:
+        """Offsets of the streams as that of the query."""
+        return parts[0] if self._options.partitions is None else {"parts": parts}
+
+    def _parts(self, offset: _Offset) -> list[_Offset]:
+        """The reverse of `_joined`. Raises OptionError if the checkpoint has another number of streams."""
+        parts: list[_Offset] = offset.get("parts", [offset])
+        named = len(self._options.streams)
+        if len(parts) != named:
+            raise OptionError(
+                f"the query's checkpoint is of {len(parts)} streams, and its options name {named}: "
+                "keep streamPartitions for all starts of a query, or give it a new checkpoint"
+            )
+        return parts
+
+
+def _behind(offsets: Sequence[_Offset], ends: Sequence[int]) -> list[int]:
+    """The entries of each stream between its offset and its end."""
+    return [max(0, end - offset["entry"]) for offset, end in zip(offsets, ends, strict=True)]
 
 
 def _same(stream: Stream, offset: dict[str, Any]) -> Stream:
