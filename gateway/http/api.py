@@ -320,7 +320,7 @@ def _problems(error: ValidationError, kind: str) -> str:
             return f"{kind}{name} is not known"
         if detail["type"] == "missing":
             return f"{kind}{name} is missing"
-        return f"{kind}{name + ': ' if name else ''}{plain(str(detail["msg"]))}"
+        return f"{kind}{name + ': ' if name else ''}{plain(str(detail['msg']))}"
 
     return "; ".join(text(detail) for detail in error.errors(include_url=False, include_input=False)[:5])
 
