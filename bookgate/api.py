@@ -6,6 +6,9 @@ gateway, a command that prints its help) does not load the client.
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from bookgate.ledger.connection_state import ConnectionState
 from bookgate.ledger.entry import Entry
 from bookgate.ledger.entry_columns import EntryColumns
@@ -38,6 +41,7 @@ from bookgate.ledger.errors import (
     NoSuchLedgerExistsException,
     NoSuchLedgerExistsOnMetadataServerException,
     NotEnoughBookiesException,
+    NotLetInException,
     PayloadCodecException,
     ProtocolVersionException,
     ReadException,
@@ -48,6 +52,7 @@ from bookgate.ledger.errors import (
     TooManyRequestsException,
     UnauthorizedAccessException,
     UnexpectedConditionException,
+    UnknownBookieException,
     UnknownOutcomeException,
     WriteException,
     WriteOnReadOnlyBookieException,
@@ -58,7 +63,6 @@ from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import DigestType, LedgerMetadata, LedgerState
 from bookgate.ledger.metadata_store import LedgerRecord
 from bookgate.ledger.payload_codec import Compression, Record, RecordPosition
-from bookgate.thinclient.administration.admin import Admin, BookieSpace, RecoveryStatus, Replicas, UnderReplicated
 from bookgate.thinclient.bookies.auth import ClientAuthProvider, ClientAuthSession, TokenAuthProvider
 from bookgate.thinclient.client import BookKeeper
 from bookgate.thinclient.config import ClientConfig
@@ -69,13 +73,21 @@ from bookgate.thinclient.handles.record_writer import RecordWriter
 from bookgate.thinclient.handles.unbounded.write_handle import UnboundedWriteHandle
 from bookgate.thinclient.handles.write_handle import WriteHandle
 
+if TYPE_CHECKING:
+    from bookgate.thinclient.administration.admin import Admin, BookieSpace, RecoveryStatus, Replicas, UnderReplicated
+    from bookgate.thinclient.tools.admin_client import AdminRefusedException
+    from bookgate.thinclient.tools.collection import SuspendedGc
+    from bookgate.thinclient.tools.renaming import BookieRenaming
+
 __all__ = [
     "AddEntryQuorumTimeoutException",
     "Admin",
+    "AdminRefusedException",
     "AdvancedWriteHandle",
     "BKException",
     "BookKeeper",
     "BookieHandleNotAvailableException",
+    "BookieRenaming",
     "BookieSpace",
     "ClientAuthProvider",
     "ClientAuthSession",
@@ -115,6 +127,7 @@ __all__ = [
     "NoSuchLedgerExistsException",
     "NoSuchLedgerExistsOnMetadataServerException",
     "NotEnoughBookiesException",
+    "NotLetInException",
     "PayloadCodecException",
     "ProtocolVersionException",
     "ReadException",
@@ -126,6 +139,7 @@ __all__ = [
     "Replicas",
     "SecurityException",
     "StoreUnreachableException",
+    "SuspendedGc",
     "TermSupersededException",
     "TimeoutException",
     "TokenAuthProvider",
@@ -134,6 +148,7 @@ __all__ = [
     "UnboundedWriteHandle",
     "UnderReplicated",
     "UnexpectedConditionException",
+    "UnknownBookieException",
     "UnknownOutcomeException",
     "WriteException",
     "WriteHandle",
@@ -141,3 +156,21 @@ __all__ = [
     "WrongClusterException",
     "ZKException",
 ]
+
+# Loaded when first used: an HTTP client, which no other name needs.
+_ADMINISTRATION = {
+    "Admin": "administration.admin",
+    "AdminRefusedException": "tools.admin_client",
+    "BookieRenaming": "tools.renaming",
+    "BookieSpace": "administration.admin",
+    "RecoveryStatus": "administration.admin",
+    "Replicas": "administration.admin",
+    "SuspendedGc": "tools.collection",
+    "UnderReplicated": "administration.admin",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _ADMINISTRATION:
+        raise AttributeError(f"module 'bookgate.api' has no attribute {name!r}")
+    return getattr(import_module(f"bookgate.thinclient.{_ADMINISTRATION[name]}"), name)

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
-from bookgate.blocking import Admin
+from bookgate import AdminRefusedException, IllegalOpException, IncorrectParameterException
+from bookgate.blocking import Admin, BookKeeper
 from bookgate.bookie.membership.cookie import Cookie
 from bookgate.bookie.standalone.cluster import StandaloneCluster
 from bookgate.ledger import metadata_codec
+from bookgate.ledger.metadata import Fragment
 from bookgate.thinclient.commands.main import app
+from bookgate.thinclient.tools.collection import SuspendedGc
 from bookgate.thinclient.tools.single_replica import ranges_of_bookie
 from tests.stores import made as made_in
 
@@ -138,6 +142,14 @@ def test_the_operators_client_does_what_the_commands_do(
         assert admin.bookie_state(names[0])["running"] is True
         assert admin.gc_status(names[0])[0]["majorCompactionCounter"] >= 0
         admin.trigger_gc(names[0])
+        admin.trigger_gc(names[0], minor=True, force_ledgers=True)
+        assert admin.suspend_gc(names[0], major=True) == SuspendedGc(major=True, minor=False, ledgers=False)
+        assert admin.suspend_gc(names[0], ledgers=True) == SuspendedGc(major=True, minor=False, ledgers=True)
+        assert admin.resume_gc(names[0]) == SuspendedGc(major=False, minor=False, ledgers=True)
+        assert admin.resume_gc(names[0], ledgers=True) == admin.gc_suspended(names[0])
+        assert admin.gc_suspended(names[0]) == SuspendedGc(major=False, minor=False, ledgers=False)
+        with pytest.raises(AdminRefusedException, match="index is not RocksDB"):
+            admin.compact_index(names[0])
         replicas = admin.replicas(written)
         assert sorted(each.bookie_id for each in replicas) == sorted(names)
         assert all((each.missing, each.error, each.last_entry_id) == ((), None, 9) for each in replicas)
@@ -151,6 +163,31 @@ def test_the_operators_client_does_what_the_commands_do(
         admin.set_read_only(names[0], True)
         assert admin.bookie_state(names[0])["readOnly"] is True
         admin.set_read_only(names[0], False)
+
+
+def test_a_bookie_is_renamed_in_ledgers_of_every_scope(standalone_cluster: StandaloneCluster) -> None:
+    with BookKeeper.connect(standalone_cluster.gateway_uri) as client:
+        plain, scoped = (client.create_ledger(scope_id=scope) for scope in (0, 77))
+        numbers = [plain.ledger_id, scoped.ledger_id]
+        for handle in (plain, scoped):
+            handle.close()
+            record = client.read_record(handle.ledger_id)
+            gone = replace(record.metadata, fragments=(Fragment(0, ("bookie-8", "bookie-2", "bookie-3")),))
+            client.ledger_manager.write(record.ledger_id, gone, record.version)
+        with Admin.connect(standalone_cluster.gateway_uri) as admin:
+            found = admin.rename_bookie("bookie-8", "bookie-1", dry_run=True)
+            assert (found.named, found.changed, found.failed) == (2, 0, ())
+            with pytest.raises(IllegalOpException, match="bookie-1 is registered"):
+                admin.rename_bookie("bookie-1", "bookie-8")
+            with pytest.raises(IncorrectParameterException, match="rate"):
+                admin.rename_bookie("bookie-8", "bookie-1", rate=0)
+            found = admin.rename_bookie("bookie-8", "bookie-1", rate=1000)
+            assert (found.named, found.changed, found.failed) == (2, 2, ())
+        assert [client.read_record(number).metadata.bookies for number in numbers] == [
+            {"bookie-1", "bookie-2", "bookie-3"}
+        ] * 2
+        for number in numbers:
+            client.delete_ledger(number)
 
 
 def test_metadata_goes_to_a_file_and_back(run: Run, written: int, tmp_path: Path) -> None:

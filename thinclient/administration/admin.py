@@ -11,14 +11,16 @@ import random
 import time
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from bookgate.ledger import replication_control as control
 from bookgate.ledger.entry_availability import decode_runs
 from bookgate.ledger.errors import BKException, IllegalOpException, NoSuchLedgerExistsException
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata_store import BookieSet, LedgerManagerFactory, RegisteredBookie
+from bookgate.ledger.replication_checks import Check, order_check
 from bookgate.ledger.replication_survey import Survey, survey
 from bookgate.ledger.wire.messages import (
     FREE_DISK_SPACE,
@@ -36,11 +38,12 @@ from bookgate.thinclient.config import ClientConfig
 from bookgate.thinclient.core.copy_check import held_ranges
 from bookgate.thinclient.handles.context import ledger_id_of, status_error
 from bookgate.thinclient.handles.opening_call import opens
-from bookgate.thinclient.metadata_source import metadata_factory
+from bookgate.thinclient.metadata_source import metadata_factory, metadata_uri
+from bookgate.thinclient.tools import collection
 from bookgate.thinclient.tools.admin_client import AdminHttp, admin_url
+from bookgate.thinclient.tools.collection import GC_DETAILS, SuspendedGc
 from bookgate.thinclient.tools.draining import Emptied, Look, decommission, look
-
-_GC = "/api/v1/bookie/gc"
+from bookgate.thinclient.tools.renaming import BookieRenaming, rename_bookie
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +103,7 @@ class Admin:
         self._token = http_token
         self._pool = BookiePool.of(self._config, factory.service_discovery, tcp_connector, random.SystemRandom())
         self._closed = False
+        self._uri = ""
 
     @classmethod
     @opens
@@ -121,10 +125,15 @@ class Admin:
         factory = metadata_factory(gateways, config)
         try:
             await factory.initialize()
-            return cls(factory, config, http_token)
+            admin = cls(factory, config, http_token)
+            admin._uri = metadata_uri(gateways, config)
+            return admin
         except BaseException:
             await factory.close()
             raise
+
+    def __repr__(self) -> str:
+        return f"<Admin {self._uri or 'of given parts'}, {'closed' if self._closed else 'open'}>"
 
     async def __aenter__(self) -> Self:
         return self
@@ -168,11 +177,64 @@ class Admin:
 
     async def gc_status(self, bookie_id: str) -> list[dict[str, Any]]:
         """What garbage collection does and did, an object a storage directory (`/api/v1/bookie/gc_details`)."""
-        return list(await self._get(bookie_id, "/api/v1/bookie/gc_details"))
+        return list(await self._get(bookie_id, GC_DETAILS))
 
-    async def trigger_gc(self, bookie_id: str, *, major: bool = False, minor: bool = False) -> None:
-        """Collects garbage now; with `major` or `minor` that compaction runs whether it is due or not."""
-        await self._put(bookie_id, _GC, {"forceMajor": major, "forceMinor": minor} if major or minor else None)
+    async def trigger_gc(
+        self, bookie_id: str, *, major: bool = False, minor: bool = False, force_ledgers: bool = False
+    ) -> None:
+        """Collects garbage now; with `major` or `minor` that compaction runs whether it is due or not.
+
+        With `force_ledgers` ledgers without metadata go at once, however many: for when you know that the metadata is
+        right.
+        """
+        admin = await self._http(bookie_id)
+        await asyncio.to_thread(
+            partial(collection.trigger, admin, major=major, minor=minor, force_ledgers=force_ledgers)
+        )
+
+    async def gc_suspended(self, bookie_id: str) -> SuspendedGc:
+        """What of garbage collection a bookie does not do until it is resumed."""
+        return await asyncio.to_thread(collection.suspended, await self._http(bookie_id))
+
+    async def suspend_gc(
+        self, bookie_id: str, *, major: bool = False, minor: bool = False, ledgers: bool = False
+    ) -> SuspendedGc:
+        """Suspends compaction, both kinds unless one is named; with `ledgers` the deletion of ledgers instead.
+
+        Returns:
+            What is suspended now.
+        """
+        return await self._change_gc(bookie_id, "suspend", major, minor, ledgers)
+
+    async def resume_gc(
+        self, bookie_id: str, *, major: bool = False, minor: bool = False, ledgers: bool = False
+    ) -> SuspendedGc:
+        """Resumes compaction, both kinds unless one is named; with `ledgers` the deletion of ledgers instead.
+
+        Returns:
+            What is suspended now.
+        """
+        return await self._change_gc(bookie_id, "resume", major, minor, ledgers)
+
+    async def _change_gc(
+        self, bookie_id: str, verb: Literal["suspend", "resume"], major: bool, minor: bool, ledgers: bool
+    ) -> SuspendedGc:
+        admin = await self._http(bookie_id)
+        return await asyncio.to_thread(
+            partial(collection.change, admin, verb, major=major, minor=minor, ledgers=ledgers)
+        )
+
+    async def compact_index(self, bookie_id: str, paths: Sequence[str] | None = None) -> list[str]:
+        """Compacts the indexes of a bookie that keeps them in RocksDB. Returns their paths once it has begun.
+
+        Args:
+            bookie_id: The bookie.
+            paths: Only these indexes; None compacts all.
+
+        Raises:
+            AdminRefusedException: The bookie's index is not RocksDB.
+        """
+        return await asyncio.to_thread(collection.compact_index, await self._http(bookie_id), paths)
 
     # Auto-recovery
 
@@ -191,9 +253,21 @@ class Admin:
         """Sets how long a bookie may be away before its ledgers are marked."""
         await self._factory.replication_metadata.set_lost_bookie_delay(seconds)
 
-    async def trigger_audit(self) -> str:
-        """Makes the auditor look for lost bookies now. Returns its bookie id; raises IllegalOpException for none."""
-        return await control.order_audit(self._factory.replication_metadata)
+    async def trigger_audit(self, check: Literal["replicas", "placement", "scrub"] | None = None) -> str:
+        """Makes the auditor look for lost bookies now, or begin a check.
+
+        Args:
+            check: Whether bookies hold what the metadata say (`replicas`), whether ledgers lie as the placement policy
+                wants them (`placement`), or whether the digests of all copies are right (`scrub`).
+
+        Returns:
+            The auditor's bookie id.
+
+        Raises:
+            IllegalOpException: There is no auditor, or auto-recovery is disabled.
+        """
+        store = self._factory.replication_metadata
+        return await (control.order_audit(store) if check is None else order_check(store, Check(check)))
 
     async def under_replicated(
         self, missing: str | None = None, not_missing: str | None = None
@@ -244,6 +318,28 @@ class Admin:
         """
         emptied, _ = await decommission(self._factory, bookie_id, lambda _look, _estimate: None, force=force)
         return emptied
+
+    async def rename_bookie(
+        self, old: str, new: str, *, limit: int | None = None, rate: float = 5.0, dry_run: bool = False
+    ) -> BookieRenaming:
+        """Writes another bookie id into the metadata of all ledgers that name the old one. It moves no entries.
+
+        For a bookie that keeps its data and gets another id. Stop it first; then update its cookie and start it.
+
+        Args:
+            old: The id that ledgers name now.
+            new: The id to name instead.
+            limit: Change at most so many ledgers.
+            rate: Ledgers to change a second.
+            dry_run: Only count.
+
+        Returns:
+            How many ledgers were changed, and which were not.
+
+        Raises:
+            IllegalOpException: The bookie `old` is registered.
+        """
+        return await rename_bookie(self._factory, self._config, old, new, limit=limit, rate=rate, dry_run=dry_run)
 
     # Replicas
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata_store import RegisteredBookie
@@ -13,7 +13,9 @@ from bookgate.thinclient.administration.admin import BookieSpace, RecoveryStatus
 from bookgate.thinclient.blocking.facades import Facade
 from bookgate.thinclient.blocking.loop_thread import LoopThread, iterate
 from bookgate.thinclient.config import ClientConfig
+from bookgate.thinclient.tools.collection import SuspendedGc
 from bookgate.thinclient.tools.draining import Emptied, Look
+from bookgate.thinclient.tools.renaming import BookieRenaming
 
 Member = TypeVar("Member", bound=Callable[..., Any])
 
@@ -85,8 +87,30 @@ class Admin(Facade[admin.Admin]):
         return self._run(self._asynchronous.gc_status(bookie_id))
 
     @_as(admin.Admin.trigger_gc)
-    def trigger_gc(self, bookie_id: str, *, major: bool = False, minor: bool = False) -> None:
-        self._run(self._asynchronous.trigger_gc(bookie_id, major=major, minor=minor))
+    def trigger_gc(
+        self, bookie_id: str, *, major: bool = False, minor: bool = False, force_ledgers: bool = False
+    ) -> None:
+        self._run(self._asynchronous.trigger_gc(bookie_id, major=major, minor=minor, force_ledgers=force_ledgers))
+
+    @_as(admin.Admin.gc_suspended)
+    def gc_suspended(self, bookie_id: str) -> SuspendedGc:
+        return self._run(self._asynchronous.gc_suspended(bookie_id))
+
+    @_as(admin.Admin.suspend_gc)
+    def suspend_gc(
+        self, bookie_id: str, *, major: bool = False, minor: bool = False, ledgers: bool = False
+    ) -> SuspendedGc:
+        return self._run(self._asynchronous.suspend_gc(bookie_id, major=major, minor=minor, ledgers=ledgers))
+
+    @_as(admin.Admin.resume_gc)
+    def resume_gc(
+        self, bookie_id: str, *, major: bool = False, minor: bool = False, ledgers: bool = False
+    ) -> SuspendedGc:
+        return self._run(self._asynchronous.resume_gc(bookie_id, major=major, minor=minor, ledgers=ledgers))
+
+    @_as(admin.Admin.compact_index)
+    def compact_index(self, bookie_id: str, paths: Sequence[str] | None = None) -> list[str]:
+        return self._run(self._asynchronous.compact_index(bookie_id, paths))
 
     @_as(admin.Admin.recovery_status)
     def recovery_status(self) -> RecoveryStatus:
@@ -101,8 +125,8 @@ class Admin(Facade[admin.Admin]):
         self._run(self._asynchronous.set_lost_bookie_delay(seconds))
 
     @_as(admin.Admin.trigger_audit)
-    def trigger_audit(self) -> str:
-        return self._run(self._asynchronous.trigger_audit())
+    def trigger_audit(self, check: Literal["replicas", "placement", "scrub"] | None = None) -> str:
+        return self._run(self._asynchronous.trigger_audit(check))
 
     @_as(admin.Admin.under_replicated)
     def under_replicated(
@@ -125,6 +149,12 @@ class Admin(Facade[admin.Admin]):
     @_as(admin.Admin.decommission)
     def decommission(self, bookie_id: str, *, force: bool = False) -> Emptied:
         return self._run(self._asynchronous.decommission(bookie_id, force=force))
+
+    @_as(admin.Admin.rename_bookie)
+    def rename_bookie(
+        self, old: str, new: str, *, limit: int | None = None, rate: float = 5.0, dry_run: bool = False
+    ) -> BookieRenaming:
+        return self._run(self._asynchronous.rename_bookie(old, new, limit=limit, rate=rate, dry_run=dry_run))
 
     @_as(admin.Admin.replicas)
     def replicas(self, ledger_id: int | LedgerId) -> list[Replicas]:

@@ -7,11 +7,12 @@ from typing import Annotated, Any
 import typer
 
 from bookgate.runtime.command_line.groups import new_group
-from bookgate.runtime.command_line.output import AsJson, fail, print_json, print_result, print_table, shown_time
+from bookgate.runtime.command_line.output import AsJson, print_json, print_result, print_table, shown_time
 from bookgate.runtime.command_line.tables import Table
 from bookgate.thinclient.commands.client_options import Gateways
 from bookgate.thinclient.commands.http_options import BookieName, HttpAddress, Token, TokenFile, admin_of
-from bookgate.thinclient.tools.admin_client import AdminHttp, AdminRefusedException
+from bookgate.thinclient.tools import collection
+from bookgate.thinclient.tools.collection import GC, GC_DETAILS, SuspendedGc
 
 gc_app = new_group("Garbage collection and compaction of a bookie, over its HTTP admin.")
 
@@ -20,9 +21,7 @@ Minor = Annotated[bool, typer.Option("--minor", help="Minor compaction.")]
 
 Ledgers = Annotated[bool, typer.Option("--ledgers", help="The deletion of ledgers that no metadata names.")]
 
-_GC = "/api/v1/bookie/gc"
 _SHOWN = ("forced_run", "major_suspended", "minor_suspended", "ledgers_suspended")
-_LOCATIONS = "/api/v1/bookie/entry_location_compact"
 
 
 @gc_app.command()
@@ -54,10 +53,8 @@ def trigger(
     \b
     Example: bookgate gc trigger bookie-1 --major
     """
-    body = {"forceMajor": major, "forceMinor": minor} if major or minor else {}
-    if ledgers:
-        body["forceLedgers"] = True
-    admin_of(context, gateways, bookie, http, token, token_file).put(_GC, body or None)
+    admin = admin_of(context, gateways, bookie, http, token, token_file)
+    collection.trigger(admin, major=major, minor=minor, force_ledgers=ledgers)
     print_result({"triggered": True, "major": major, "minor": minor, "ledgers": ledgers}, as_json)
 
 
@@ -78,14 +75,11 @@ def status(
     Example: bookgate gc status bookie-1 --json
     """
     admin = admin_of(context, gateways, bookie, http)
-    suspended = admin.get(f"{_GC}/suspend_compaction")
     found = {
-        "forced_run": admin.get(_GC)["is_in_force_gc"] == "true",
-        "major_suspended": suspended["isMajorGcSuspended"] == "true",
-        "minor_suspended": suspended["isMinorGcSuspended"] == "true",
-        "ledgers_suspended": _ledgers_suspended(admin),
-        "stores": admin.get("/api/v1/bookie/gc_details"),
-        "index_compactions": admin.get(_LOCATIONS),
+        "forced_run": admin.get(GC)["is_in_force_gc"] == "true",
+        **_facts(collection.suspended(admin)),
+        "stores": admin.get(GC_DETAILS),
+        "index_compactions": collection.index_compactions(admin),
     }
     if as_json:
         print_json(found)
@@ -97,12 +91,12 @@ def status(
     print_table(table)
 
 
-def _ledgers_suspended(admin: AdminHttp) -> bool:
-    """False for a bookie that can't suspend it."""
-    try:
-        return bool(admin.get(f"{_GC}/suspend_ledgers")["isLedgerCollectionSuspended"] == "true")
-    except AdminRefusedException:
-        return False
+def _facts(found: SuspendedGc) -> dict[str, Any]:
+    return {
+        "major_suspended": found.major,
+        "minor_suspended": found.minor,
+        "ledgers_suspended": found.ledgers,
+    }
 
 
 def _row(store: dict[str, Any]) -> list[str]:
@@ -144,7 +138,8 @@ def suspend(
     \b
     Example: bookgate gc suspend bookie-1 --major
     """
-    _change(admin_of(context, gateways, bookie, http, token, token_file), "suspend", major, minor, ledgers, as_json)
+    admin = admin_of(context, gateways, bookie, http, token, token_file)
+    print_result(_facts(collection.change(admin, "suspend", major=major, minor=minor, ledgers=ledgers)), as_json)
 
 
 @gc_app.command()
@@ -167,25 +162,8 @@ def resume(
     \b
     Example: bookgate gc resume bookie-1
     """
-    _change(admin_of(context, gateways, bookie, http, token, token_file), "resume", major, minor, ledgers, as_json)
-
-
-def _change(admin: AdminHttp, verb: str, major: bool, minor: bool, ledgers: bool, as_json: bool) -> None:
-    """Suspends or resumes: both kinds unless something is named; then shows what is suspended."""
-    both = not (major or minor)
-    if ledgers:
-        admin.put(f"{_GC}/{verb}_ledgers")
-    if major or minor or not ledgers:
-        admin.put(f"{_GC}/{verb}_compaction", {f"{verb}Major": major or both, f"{verb}Minor": minor or both})
-    answer = admin.get(f"{_GC}/suspend_compaction")
-    print_result(
-        {
-            "major_suspended": answer["isMajorGcSuspended"] == "true",
-            "minor_suspended": answer["isMinorGcSuspended"] == "true",
-            "ledgers_suspended": _ledgers_suspended(admin),
-        },
-        as_json,
-    )
+    admin = admin_of(context, gateways, bookie, http, token, token_file)
+    print_result(_facts(collection.change(admin, "resume", major=major, minor=minor, ledgers=ledgers)), as_json)
 
 
 @gc_app.command("compact-index")
@@ -209,9 +187,4 @@ def compact_index(
     Example: bookgate gc compact-index bookie-1
     """
     admin = admin_of(context, gateways, bookie, http, token, token_file)
-    known = list(admin.get(_LOCATIONS))
-    chosen = paths or known
-    if any("," in path for path in chosen):
-        fail("a path with a comma in it can't be named over HTTP; leave --path out to compact all")
-    admin.put(_LOCATIONS, {"entryLocationRocksDBCompact": True, "entryLocations": ",".join(chosen)})
-    print_result({"compacting": list(chosen)}, as_json)
+    print_result({"compacting": collection.compact_index(admin, paths)}, as_json)

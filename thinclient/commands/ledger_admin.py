@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -12,21 +9,17 @@ import typer
 
 from bookgate.ledger import metadata_codec
 from bookgate.ledger.bookie_info import check_bookie_id
-from bookgate.ledger.errors import (
-    BKException,
-    IllegalOpException,
-    LedgerExistException,
-    NoSuchLedgerExistsOnMetadataServerException,
-)
+from bookgate.ledger.errors import LedgerExistException
+from bookgate.ledger.ledger_id import number_in_json
 from bookgate.ledger.metadata import LedgerMetadata
-from bookgate.ledger.metadata_store import BookieSet, LedgerManagerFactory, LedgerRecord
+from bookgate.ledger.metadata_store import LedgerManagerFactory, LedgerRecord
 from bookgate.runtime.command_line.groups import new_group
 from bookgate.runtime.command_line.output import AsJson, Yes, confirm, fail, print_result, progress
 from bookgate.thinclient.client import BookKeeper
-from bookgate.thinclient.commands.client_options import Gateways, with_client, with_metadata
+from bookgate.thinclient.commands.client_options import Gateways, client_config, with_client, with_metadata
 from bookgate.thinclient.commands.ledger_naming import LedgerName, ledger_fields, names_ledger
 from bookgate.thinclient.commands.ledger_output import print_ledger
-from bookgate.thinclient.handles.metadata_cas import update
+from bookgate.thinclient.tools.renaming import BookieRenaming, rename_bookie
 from bookgate.thinclient.tools.sanity import simple_test as run_simple_test
 
 metadata_app = new_group("A ledger's metadata: to a file and back.")
@@ -223,78 +216,17 @@ def replace_bookie(
     check_bookie_id(new)
     if not dry_run:
         confirm(f"Write {new} for {old} into the metadata of all ledgers", yes)
+    config = client_config(context, gateways)
 
-    async def work(bookkeeper: BookKeeper) -> _Renaming:
-        present = await bookkeeper.bookies(BookieSet.ALL)
-        if any(bookie.bookie_id == old and bookie.registered for bookie in present):
-            fail(f"bookie {old} is registered; stop it before ledgers name another id for its data")
-        renaming = _Renaming(bookkeeper, old, new, limit, 0.0 if dry_run else 1 / rate, dry_run)
+    async def work(factory: LedgerManagerFactory) -> BookieRenaming:
         with progress("looking at ledgers", None, "ledgers") as done:
-            await renaming.run(done)
-        return renaming
+            return await rename_bookie(
+                factory, config, old, new, limit=limit, rate=rate, dry_run=dry_run, on_looked_at=done
+            )
 
-    renaming = with_client(context, gateways, work)
-    print_result(renaming.summary(), as_json)
-    if renaming.failed:
+    found = with_metadata(context, gateways, work)
+    failed = [{"ledger_id": number_in_json(each.number), "error": str(error)} for each, error in found.failed]
+    counts = {"looked_at": found.looked_at, "named": found.named, "changed": found.changed}
+    print_result({"old": old, "new": new, **counts, "failed": failed, "dry_run": dry_run}, as_json)
+    if failed:
         raise typer.Exit(1)
-
-
-class _Renaming:
-    """One run over all ledgers; each is changed by compare-and-set, so that what its writer does meanwhile stands."""
-
-    def __init__(
-        self, bookkeeper: BookKeeper, old: str, new: str, limit: int | None, pause: float, dry_run: bool
-    ) -> None:
-        self._bookkeeper = bookkeeper
-        self._old, self._new = old, new
-        self._limit = limit
-        self._pause = pause
-        self._dry_run = dry_run
-        self._looked_at = self._named = self._changed = 0
-        self.failed: list[dict[str, object]] = []
-
-    async def run(self, done: Callable[[int], None]) -> None:
-        self._bookkeeper.ledger_manager.demand_complete_listings()
-        async for page in self._bookkeeper.list_ledgers():
-            for record in page:
-                if self._limit is not None and self._named >= self._limit:
-                    return
-                self._looked_at += 1
-                if any(self._old in fragment.ensemble for fragment in record.metadata.fragments):
-                    await self._change(record)
-            done(self._looked_at)
-
-    async def _change(self, record: LedgerRecord) -> None:
-        self._named += 1
-        if self._dry_run:
-            return
-        try:
-            retries = self._bookkeeper.config.retries
-            await update(self._bookkeeper.ledger_manager, record, self._renamed, retries)
-            self._changed += 1
-        except NoSuchLedgerExistsOnMetadataServerException:
-            # Deleted meanwhile: nothing names the old id any more.
-            self._named -= 1
-        except BKException as error:
-            self.failed.append({"ledger_id": record.ledger_id.low, "error": str(error)})
-        await asyncio.sleep(self._pause)
-
-    def _renamed(self, metadata: LedgerMetadata) -> LedgerMetadata | None:
-        fragments = tuple(
-            replace(each, ensemble=tuple(self._new if bookie == self._old else bookie for bookie in each.ensemble))
-            for each in metadata.fragments
-        )
-        if any(len(set(each.ensemble)) < len(each.ensemble) for each in fragments):
-            raise IllegalOpException(f"an ensemble has {self._new} already; it would hold two copies")
-        return None if fragments == metadata.fragments else replace(metadata, fragments=fragments)
-
-    def summary(self) -> dict[str, object]:
-        return {
-            "old": self._old,
-            "new": self._new,
-            "looked_at": self._looked_at,
-            "named": self._named,
-            "changed": self._changed,
-            "failed": self.failed,
-            "dry_run": self._dry_run,
-        }

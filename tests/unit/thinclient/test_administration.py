@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import subprocess
+import sys
 
 import pytest
 
@@ -18,6 +20,19 @@ def test_the_blocking_client_has_the_same_calls() -> None:
 
     assert calls(blocking.Admin) == calls(bookgate.Admin)
     assert inspect.getdoc(blocking.Admin.replicas) == inspect.getdoc(bookgate.Admin.replicas)
+
+
+def test_a_client_loads_what_administration_needs_only_with_it() -> None:
+    loaded = "import bookgate, sys; bookgate.{name}; print('http.client' in sys.modules)"
+    for name, expected in (("BookKeeper", "False"), ("Admin", "True"), ("AdminRefusedException", "True")):
+        command = [sys.executable, "-c", loaded.format(name=name)]
+        assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip() == expected
+
+
+def test_every_public_name_is_there() -> None:
+    assert [name for name in bookgate.__all__ if not hasattr(bookgate, name)] == []
+    with pytest.raises(AttributeError, match="NoSuchName"):
+        _ = bookgate.NoSuchName  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
