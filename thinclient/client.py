@@ -37,7 +37,7 @@ from bookgate.ledger.metadata_store import (
 )
 from bookgate.ledger.payload_codec import CODEC_KEY, Compression, codec_for
 from bookgate.ledger.terms import FragmentCaps
-from bookgate.runtime.unclosed import made_at, warn_unclosed
+from bookgate.runtime.unclosed import made_at, report_unclosed, warn_unclosed
 from bookgate.thinclient.bookies.auth import ClientAuthProvider
 from bookgate.thinclient.bookies.connection import Connector, tcp_connector
 from bookgate.thinclient.bookies.pool import BookiePool
@@ -105,6 +105,7 @@ class BookKeeper:
         self._context = ClientContext(ledger_manager, pool, self._config, placement, metrics, health)
         metrics.gauges["NUM_PENDING_ADD"] = partial(_pending_adds, self._context)
         self._factory: LedgerManagerFactory | None = None
+        self._loop = asyncio.get_running_loop()
         self._closed = False
         self._uri = ""
         self.made_at = made_at()
@@ -190,6 +191,7 @@ class BookKeeper:
     def __del__(self) -> None:
         if not getattr(self, "_closed", True):
             warn_unclosed(repr(self), self.made_at, self)
+            report_unclosed(repr(self), self.made_at, self._loop)
 
     async def __aenter__(self) -> Self:
         return self

@@ -21,7 +21,11 @@ Generated from the definitions by `make reference` (`bookgate config show --mark
 BookKeeper's own: [operations.md](../operations.md#configuration).
 
 Former names of keys are accepted wherever the present ones are, with a warning; `bookgate config migrate` takes them
-out of a file. A key that carries another unit now is converted."""
+out of a file. A key that carries another unit now is converted.
+
+Sizes end in `_mb` (MiB) where a caller sets room on disk or in memory, and in `_bytes` where single bytes matter: buffers, messages,
+alignment. `ledger_directory` and `journal_directory` name one directory, whose path may contain a comma; their plurals take
+several, and text is split at commas there."""
 
 _TITLES = {
     "bookie": """## Bookie
@@ -29,7 +33,7 @@ _TITLES = {
 `bookgate bookie`. The table `[gateway]` of its file is for the gateway that it hosts, `[client]` for what it does as a
 client of its cluster.""",
     "gateway": "## Gateway\n\n`bookgate gateway`, and the gateway that a bookie hosts.",
-    "client": "## Client\n\nEvery command that reads or writes ledgers, and `thinclient.ClientConfig`.",
+    "client": "## Client\n\nEvery command that reads or writes ledgers, and `bookgate.ClientConfig`.",
 }
 _NAMES = {
     int: "integer",

@@ -20,6 +20,7 @@ from bookgate import (
     NoSuchLedgerExistsOnMetadataServerException,
 )
 from bookgate.ledger.connection_state import ConnectionListeners, ConnectionState
+from bookgate.runtime.unclosed import report_unclosed
 from tests.unit.thinclient.fakes import fake_cluster
 
 
@@ -91,6 +92,34 @@ async def test_what_was_not_closed_is_told_with_the_line_that_made_it() -> None:
         [only] = _of_ledgers(told)
         assert "stays open for readers, was not closed; it was made at" in str(only.message)
         assert __file__ in str(only.message)
+
+
+@pytest.mark.asyncio
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+async def test_a_client_that_was_not_closed_is_reported_to_its_loop() -> None:
+    told: list[str] = []
+    gc.collect()
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, context: told.append(context["message"]))
+    client = BookKeeper.connect_lazily("grpc://127.0.0.1:1")
+    line = client.made_at
+    del client
+    gc.collect()
+    assert [each for each in told if "BookKeeper" in each] == [
+        f"unclosed <BookKeeper of given parts, open>, made at {line}"
+    ]
+    assert __file__ in line
+    told.clear()
+    async with BookKeeper.connect_lazily("grpc://127.0.0.1:1"):
+        pass
+    gc.collect()
+    assert told == []
+
+
+def test_nothing_is_reported_to_a_loop_that_has_ended() -> None:
+    loop = asyncio.new_event_loop()
+    loop.set_exception_handler(lambda _loop, _context: pytest.fail("it was reported"))
+    loop.close()
+    report_unclosed("client", "here", loop)
 
 
 @pytest.mark.asyncio
