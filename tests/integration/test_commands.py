@@ -136,6 +136,7 @@ def test_the_operators_client_does_what_the_commands_do(
     run: Run, written: int, standalone_cluster: StandaloneCluster
 ) -> None:
     with Admin.connect(standalone_cluster.gateway_uri) as admin:
+        assert repr(admin) == f"<Admin {standalone_cluster.gateway_uri}, open>"
         names = [bookie.bookie_id for bookie in admin.bookies()]
         assert names == [process.bookie_id for process in standalone_cluster.processes]
         assert 0 < admin.bookie_space(names[0]).free <= admin.bookie_space(names[0]).total

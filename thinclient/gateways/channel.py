@@ -225,6 +225,9 @@ class GatewayChannel:
             tokens=self._tokens,
         )
 
+    def __repr__(self) -> str:
+        return f"<GatewayChannel to {', '.join(self.addresses)}>"
+
     @property
     def addresses(self) -> Sequence[str]:
         return [gateway.address for gateway in self._gateways]

@@ -58,6 +58,9 @@ class RpcServiceDiscovery(ServiceDiscovery):
         self._gateways = gateways
         self._watches: dict[asyncio.Task[None], None] = {}
 
+    def __repr__(self) -> str:
+        return f"<RpcServiceDiscovery by {self._gateways!r}>"
+
     async def bookies(self, bookie_set: BookieSet) -> Sequence[RegisteredBookie]:
         request = wire.ListBookiesRequest(bookie_set=_SETS[bookie_set])
         response = await self._gateways.call(

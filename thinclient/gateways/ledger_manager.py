@@ -86,6 +86,9 @@ class RpcLedgerManager(LedgerManager):
         self._complete = False
         """Whether listings are demanded complete."""
 
+    def __repr__(self) -> str:
+        return f"<RpcLedgerManager by {self._gateways!r}>"
+
     async def create(self, ledger_id: LedgerId | None, metadata: LedgerMetadata) -> LedgerRecord:
         request = self._creation(CreateRequest(ledger_id, metadata))
         if ledger_id is None:

@@ -50,6 +50,9 @@ class Streams:
         self._bookkeeper = bookkeeper
         self._scope_id = scope_id
 
+    def __repr__(self) -> str:
+        return f"<Streams in scope {self._scope_id} of {self._bookkeeper!r}>"
+
     @property
     def scope_id(self) -> int:
         """The scope that holds the streams, signed."""

@@ -23,9 +23,9 @@ BookKeeper's own: [operations.md](../operations.md#configuration).
 Former names of keys are accepted wherever the present ones are, with a warning; `bookgate config migrate` takes them
 out of a file. A key that carries another unit now is converted.
 
-Sizes end in `_mb` (MiB) where a caller sets room on disk or in memory, and in `_bytes` where single bytes matter: buffers, messages,
-alignment. `ledger_directory` and `journal_directory` name one directory, whose path may contain a comma; their plurals take
-several, and text is split at commas there."""
+Keys in `_mb` (MiB) are sizes of a bookie's files and caches; all other sizes are in `_bytes`. `ledger_directory` and
+`journal_directory` name one directory, whose path may contain a comma; their plurals take several, and text is split
+at commas there."""
 
 _TITLES = {
     "bookie": """## Bookie

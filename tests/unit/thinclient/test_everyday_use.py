@@ -21,6 +21,7 @@ from bookgate import (
 )
 from bookgate.ledger.connection_state import ConnectionListeners, ConnectionState
 from bookgate.runtime.unclosed import report_unclosed
+from bookgate.streams import Streams
 from tests.unit.thinclient.fakes import fake_cluster
 
 
@@ -92,6 +93,15 @@ async def test_what_was_not_closed_is_told_with_the_line_that_made_it() -> None:
         [only] = _of_ledgers(told)
         assert "stays open for readers, was not closed; it was made at" in str(only.message)
         assert __file__ in str(only.message)
+
+
+@pytest.mark.asyncio
+async def test_what_a_client_gives_is_shown_with_its_gateways() -> None:
+    async with BookKeeper.connect_lazily("grpc://127.0.0.1:1,127.0.0.1:2") as client:
+        channel = "<GatewayChannel to 127.0.0.1:1, 127.0.0.1:2>"
+        assert repr(client.ledger_manager) == f"<RpcLedgerManager by {channel}>"
+        assert repr(client.service_discovery) == f"<RpcServiceDiscovery by {channel}>"
+        assert repr(Streams(client, scope_id=7)) == f"<Streams in scope 7 of {client!r}>"
 
 
 @pytest.mark.asyncio
