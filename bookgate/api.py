@@ -6,9 +6,6 @@ gateway, a command that prints its help) does not load the client.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING
-
 from bookgate.ledger.connection_state import ConnectionState
 from bookgate.ledger.entry import Entry
 from bookgate.ledger.entry_columns import EntryColumns
@@ -63,6 +60,7 @@ from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import DigestType, LedgerMetadata, LedgerState
 from bookgate.ledger.metadata_store import LedgerRecord
 from bookgate.ledger.payload_codec import Compression, Record, RecordPosition
+from bookgate.thinclient.administration.admin import Admin, BookieSpace, RecoveryStatus, Replicas, UnderReplicated
 from bookgate.thinclient.bookies.auth import ClientAuthProvider, ClientAuthSession, TokenAuthProvider
 from bookgate.thinclient.client import BookKeeper
 from bookgate.thinclient.config import ClientConfig
@@ -72,12 +70,9 @@ from bookgate.thinclient.handles.read_handle import ReadHandle
 from bookgate.thinclient.handles.record_writer import RecordWriter
 from bookgate.thinclient.handles.unbounded.write_handle import UnboundedWriteHandle
 from bookgate.thinclient.handles.write_handle import WriteHandle
-
-if TYPE_CHECKING:
-    from bookgate.thinclient.administration.admin import Admin, BookieSpace, RecoveryStatus, Replicas, UnderReplicated
-    from bookgate.thinclient.tools.admin_client import AdminRefusedException
-    from bookgate.thinclient.tools.collection import SuspendedGc
-    from bookgate.thinclient.tools.renaming import BookieRenaming
+from bookgate.thinclient.tools.admin_client import AdminRefusedException
+from bookgate.thinclient.tools.collection import SuspendedGc
+from bookgate.thinclient.tools.renaming import BookieRenaming
 
 __all__ = [
     "AddEntryQuorumTimeoutException",
@@ -156,21 +151,3 @@ __all__ = [
     "WrongClusterException",
     "ZKException",
 ]
-
-# Loaded when first used: an HTTP client, which no other name needs.
-_ADMINISTRATION = {
-    "Admin": "administration.admin",
-    "AdminRefusedException": "tools.admin_client",
-    "BookieRenaming": "tools.renaming",
-    "BookieSpace": "administration.admin",
-    "RecoveryStatus": "administration.admin",
-    "Replicas": "administration.admin",
-    "SuspendedGc": "tools.collection",
-    "UnderReplicated": "administration.admin",
-}
-
-
-def __getattr__(name: str) -> object:
-    if name not in _ADMINISTRATION:
-        raise AttributeError(f"module 'bookgate.api' has no attribute {name!r}")
-    return getattr(import_module(f"bookgate.thinclient.{_ADMINISTRATION[name]}"), name)

@@ -60,6 +60,11 @@ def test_the_ten_lines_of_client(standalone_cluster: StandaloneCluster) -> None:
     assert run_python(code, standalone_cluster) == ["0 entry 0", "1 entry 1", "2 entry 2"]
 
 
+def test_streams_take_serialised_payloads(standalone_cluster: StandaloneCluster) -> None:
+    code = block(ROOT / "docs" / "streams.md", "python", "import json")
+    assert run_python(code, standalone_cluster) == ["7"]
+
+
 def test_the_commands(standalone_cluster: StandaloneCluster, tmp_path: Path) -> None:
     lines = block(README, "sh", "bookgate standalone --data-dir").splitlines()
     assert [line for line in lines if "standalone" in line or line.startswith("export")] == lines[:2]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import subprocess
-import sys
 
 import pytest
 
@@ -20,13 +18,6 @@ def test_the_blocking_client_has_the_same_calls() -> None:
 
     assert calls(blocking.Admin) == calls(bookgate.Admin)
     assert inspect.getdoc(blocking.Admin.replicas) == inspect.getdoc(bookgate.Admin.replicas)
-
-
-def test_a_client_loads_what_administration_needs_only_with_it() -> None:
-    loaded = "import bookgate, sys; bookgate.{name}; print('http.client' in sys.modules)"
-    for name, expected in (("BookKeeper", "False"), ("Admin", "True"), ("AdminRefusedException", "True")):
-        command = [sys.executable, "-c", loaded.format(name=name)]
-        assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip() == expected
 
 
 def test_every_public_name_is_there() -> None:
