@@ -338,6 +338,8 @@ class RequestProcessor:
         request = fenced.request
         if isinstance(request, ReadRequest) and request.term is not None:
             fenced.ledger.durable_term = max(request.term, fenced.ledger.durable_term or 0)
+        elif fenced.ledger.term is None:
+            fenced.ledger.fence_is_durable = True
         self._statistics.fences += request.fence
         self.reads.queue(fenced.client, fenced.request, first=True)
         self.reads.pump(fenced.client)
@@ -399,6 +401,9 @@ class RequestProcessor:
             return status
         if term is not None and term == ledger.term == ledger.durable_term:
             self.reads.queue(client, request)
+            return status
+        if term is None and ledger.term is None and ledger.fence_is_durable:
+            self.reads.queue(client, request, first=request.priority > 0)
             return status
         is_new = not ledger.fenced
         fenced = FencedRead(client, Timer(self._statistics.fence_latency, time.perf_counter()), request, ledger)

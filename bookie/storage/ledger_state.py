@@ -27,7 +27,17 @@ def is_acceptable_key(master_key: bytes) -> bool:
 class LedgerState:
     """One ledger's key, fence, term and LAC. Owned by the event loop; storage reads the fields when it flushes."""
 
-    __slots__ = ("durable_term", "explicit_lac", "fenced", "known_lac", "lafr", "ledger_id", "master_key", "term")
+    __slots__ = (
+        "durable_term",
+        "explicit_lac",
+        "fence_is_durable",
+        "fenced",
+        "known_lac",
+        "lafr",
+        "ledger_id",
+        "master_key",
+        "term",
+    )
 
     def __init__(
         self,
@@ -41,6 +51,8 @@ class LedgerState:
         self.ledger_id = ledger_id
         self.master_key = master_key
         self.fenced = fenced
+        self.fence_is_durable = False
+        """Whether this process knows that the fence is durable, which nothing lifts as long as there is no term."""
         self.explicit_lac = explicit_lac
         """The explicit LAC packet as the client sent it, or None."""
         self.known_lac = known_lac

@@ -17,7 +17,7 @@ from bookgate.bookie.protocol.request_processor import RequestProcessor
 from bookgate.bookie.statistics import SAMPLED, BookieStatistics
 from bookgate.bookie.storage_events import Completion
 from bookgate.ledger.wire.fast_add import FastAdd, read_v3
-from bookgate.ledger.wire.messages import AddRequest, AddResponse, Response, Status
+from bookgate.ledger.wire.messages import AddRequest, AddResponse, ReadRequest, Response, Status
 from bookgate.ledger.wire.v3 import decode_response, encode_request, encode_response
 from tests.unit.bookie.storage.storage_support import KEY, OpenStorage, opened, packet
 
@@ -130,3 +130,24 @@ async def test_adds_of_the_fast_path_are_timed_there(bench: Bench) -> None:
     bench.processor.stored(bench.take_stored(2 * SAMPLED))
     assert bench.statistics.adds == 2 * SAMPLED
     assert bench.statistics.add_latency.succeeded.count == 2
+
+
+@pytest.mark.asyncio
+async def test_a_fence_waits_for_the_disk_until_it_is_known_to_be_there(bench: Bench) -> None:
+    """S6, and the reads of a recovery, each of which fences again."""
+    bench.add(0)
+    bench.processor.stored(bench.take_stored(1))
+
+    def fence(txn_id: int) -> None:
+        bench.processor.process(bench.client, ReadRequest(txn_id, LEDGER, 0, True, KEY, priority=100))
+
+    fence(1)
+    fence(2)
+    fences = bench.take_stored(2)
+    assert len(bench.client.responses) == 1, "neither is answered before the first is durable"
+    bench.processor.stored(fences)
+    fence(3)
+    bench.processor.reads.pump(bench.client)  # as the connection does
+    assert [response.txn_id for response in bench.client.responses[1:]] == [1, 2, 3]
+    assert not bench.acks.completions, "the third found a durable fence"
+    assert bench.statistics.fences == 2
