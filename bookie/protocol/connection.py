@@ -202,7 +202,8 @@ class BookieConnection(asyncio.BufferedProtocol):
             return self._processor.add(self if is_v3 else self._binary_client(CURRENT_VERSION), add)
         read = fast_read.read_v3(packet) if is_v3 else fast_read.read_v2(packet)
         if read is None:
-            return False
+            copy = fast_add.read_copy(packet) if is_v3 else None
+            return copy is not None and self._processor.add_copy(self, copy)
         return self._processor.reads.serve_now(self if is_v3 else self._binary_client(CURRENT_VERSION), read)
 
     def _take_binary(self, packet: memoryview) -> None:

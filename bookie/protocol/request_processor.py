@@ -135,12 +135,29 @@ class RequestProcessor:
 
     def add(self, client: Client, add: FastAdd) -> bool:
         """Processes an add on the fast path; returns False if `process` has to decide."""
-        stored, ledger_id, entry_id, last_add_confirmed, master_key, body, txn_id = add
+        _, ledger_id, entry_id, last_add_confirmed, master_key, _, _ = add
         ledger = self._ledgers.recent(ledger_id)
-        if ledger is None or ledger.term is not None or self._decides_long(ledger, master_key, entry_id):
+        if (
+            ledger is None
+            or ledger.term is not None
+            or ledger.fenced
+            or self._decides_long(ledger, master_key, entry_id)
+        ):
             return False
         if last_add_confirmed > ledger.known_lac:
             ledger.known_lac = last_add_confirmed
+        return self._put(client, ledger, add)
+
+    def add_copy(self, client: Client, add: FastAdd) -> bool:
+        """The same for a recovery add, which no fence stops."""
+        ledger = self._ledgers.recent(add.ledger_id)
+        if ledger is None or ledger.term is not None or self._decides_long(ledger, add.master_key, add.entry_id):
+            return False
+        ledger.known_lac = max(ledger.known_lac, add.last_add_confirmed)
+        return self._put(client, ledger, add)
+
+    def _put(self, client: Client, ledger: LedgerDescriptor, add: FastAdd) -> bool:
+        stored, ledger_id, entry_id, _, _, body, txn_id = add
         self._until_timed -= 1
         timer = None if self._until_timed > 0 else self._time_add()
         try:
@@ -154,10 +171,9 @@ class RequestProcessor:
         return True
 
     def _decides_long(self, ledger: LedgerDescriptor, master_key: bytes, entry_id: int) -> bool:
-        """Whether an add to this ledger may be refused, or needs a look at the disk: the general path decides."""
+        """Whether the general path decides: the add may be refused, not for a fence, or needs a look at the disk."""
         return (
             ledger.master_key != master_key
-            or ledger.fenced
             or self._mode.read_only
             or not 0 < entry_id <= MAX_ENTRY_ID
             or entry_id - ledger.last_entry_id > self._gap
@@ -168,7 +184,7 @@ class RequestProcessor:
         add, term, lafr = at_term
         stored, ledger_id, entry_id, last_add_confirmed, master_key, body, txn_id = add
         ledger = self._ledgers.recent(ledger_id)
-        if ledger is None or ledger.term != term or self._decides_long(ledger, master_key, entry_id):
+        if ledger is None or ledger.term != term or ledger.fenced or self._decides_long(ledger, master_key, entry_id):
             return False
         ledger.known_lac = max(ledger.known_lac, last_add_confirmed)
         ledger.lafr = max(ledger.lafr, lafr)

@@ -3,7 +3,8 @@
 `read_v3` accepts one shape of a protocol v3 request, which BookKeeper's Java client and this client send for an add
 without flags: header, ledger id, entry id, a 20-byte master key and the entry packet, each field in its place, every
 number in its shortest form, every length exact, and the ids equal to those of the packet; an add of an unbounded ledger
-has the term and the last add fully replicated behind it. Anything else is left to `v3`; a request that both accept
+has the term and the last add fully replicated behind it. `read_copy` accepts the same with the flag of a recovery add
+and the high priority. Anything else is left to `v3`; a request that both accept
 means the same to both. `read_v2` does the same for protocol v2 (version 2, without flags).
 
 Source: docs/protocol/wire.md#packet-header, docs/protocol/wire.md#request, docs/protocol/wire.md#add-messages,
@@ -21,12 +22,16 @@ from bookgate.ledger.entry import HEADER_SIZE, PACKET_IDS
 from bookgate.ledger.ledger_id import NO_ENTRY
 from bookgate.ledger.varint import VARINTS, decode_varint, encode_varint
 
-_ADD = re.compile(
-    rb"\x0a(.)\x08\x03\x10\x02\x18(%(v)b)\xaa\x06(%(v)b)\x08(%(v)b)\x10(%(v)b)\x1a\x14(.{20})\x22(%(v)b)"
-    % {b"v": rb"[\x80-\xff]{0,8}[\x00-\x7f]"},
-    re.DOTALL,
+_SHAPE = (
+    rb"\x0a(.)\x08\x03\x10\x02\x18(%(v)b)%(priority)b"
+    rb"\xaa\x06(%(v)b)%(flag)b\x08(%(v)b)\x10(%(v)b)\x1a\x14(.{20})\x22(%(v)b)"
 )
 """Groups: header length, txnId, length of the sub-message, ledgerId, entryId, masterKey, length of the body."""
+_VARINT = rb"[\x80-\xff]{0,8}[\x00-\x7f]"
+_ADD = re.compile(_SHAPE % {b"v": _VARINT, b"priority": b"", b"flag": b""}, re.DOTALL)
+_COPY = re.compile(_SHAPE % {b"v": _VARINT, b"priority": rb"\x20\x64", b"flag": rb"\xa0\x06\x01"}, re.DOTALL)
+_PRIORITY, _FLAG = 2, 3
+"""Bytes that a copy has besides, in the header and in the sub-message."""
 
 _TERM_TAG = b"\xc8\x3e"
 _AT_TERM = re.compile(rb"\xc8\x3e([\x80-\xff]{0,8}[\x00-\x7f])\xd0\x3e([\x80-\xff]{0,9}[\x00-\x7f])")
@@ -73,8 +78,20 @@ class FastTermAdd(NamedTuple):
 def read_v3(packet: memoryview) -> FastAdd | FastTermAdd | None:
     """The add, or None if the packet is anything else."""
     match = _ADD.match(packet)
-    if match is None:
-        return None
+    return None if match is None else _decode(match, packet, _HEADER, _SUB_MESSAGE)
+
+
+def read_copy(packet: memoryview) -> FastAdd | None:
+    """The recovery add of high priority, as recoveries and repairs send it, or None if the packet is anything else."""
+    match = _COPY.match(packet)
+    found = None if match is None else _decode(match, packet, _HEADER + _PRIORITY, _SUB_MESSAGE + _FLAG)
+    return None if type(found) is FastTermAdd else found
+
+
+def _decode(
+    match: re.Match[bytes], packet: memoryview, header_size: int, message_size: int
+) -> FastAdd | FastTermAdd | None:
+    """The add of a matching packet, if its numbers agree; the sizes are those without what varies."""
     header_length, txn_id, add_length, ledger, entry, master_key, body_length = match.groups()
     start = match.end()
     size = len(packet) - start
@@ -83,12 +100,12 @@ def read_v3(packet: memoryview) -> FastAdd | FastTermAdd | None:
     ledger_id, entry_id, last_add_confirmed = PACKET_IDS.unpack_from(packet, start)
     if ledger_id < 0 or entry_id < 0:
         return None
-    add_size = _SUB_MESSAGE + len(ledger) + len(entry) + len(body_length) + size
+    add_size = message_size + len(ledger) + len(entry) + len(body_length) + size
     if (
         entry != (VARINTS[entry_id] if entry_id < _TABLE else encode_varint(entry_id))
         or ledger != (VARINTS[ledger_id] if ledger_id < _TABLE else encode_varint(ledger_id))
         or add_length != (VARINTS[add_size] if add_size < _TABLE else encode_varint(add_size))
-        or header_length[0] != _HEADER + len(txn_id)
+        or header_length[0] != header_size + len(txn_id)
     ):
         return None
     at_term = None

@@ -69,8 +69,18 @@ MUTATIONS = (
         ("S7",),
         "any master key may add what is served without a second look",
         "bookie/protocol/request_processor.py",
-        "            ledger.master_key != master_key\n            or ledger.fenced\n",
-        "            ledger.fenced\n",
+        "            ledger.master_key != master_key\n            or self._mode.read_only\n",
+        "            self._mode.read_only\n",
+    ),
+    Mutation(
+        "fence-taken-for-durable",
+        "bookie",
+        ("S6",),
+        "a read that fences is answered while the fence of an earlier one is on its way to the disk",
+        "bookie/protocol/request_processor.py",
+        "        if term is None and ledger.term is None and ledger.fence_is_durable:\n",
+        "        if term is None and ledger.term is None and ledger.fenced:\n",
+        tests=("tests/unit/bookie/protocol/test_request_processor.py",),
     ),
     # The fast path: what is done by the thousand, and knows the ordinary case only
     Mutation(
@@ -79,8 +89,8 @@ MUTATIONS = (
         ("P7", "P2"),
         "a fenced ledger takes the adds that are served without a second look",
         "bookie/protocol/request_processor.py",
-        "            or ledger.fenced\n",
-        "",
+        "            or ledger.term is not None\n            or ledger.fenced\n",
+        "            or ledger.term is not None\n",
     ),
     Mutation(
         "lac-of-the-entry-itself-in-the-fast-path",

@@ -146,8 +146,8 @@ MUTATIONS = (
         (),
         "an ordinary add of a ledger with a term is stored the short way",
         "bookie/protocol/request_processor.py",
-        "        if ledger is None or ledger.term is not None or self._decides_long(",
-        "        if ledger is None or self._decides_long(",
+        "            or ledger.term is not None\n            or ledger.fenced\n",
+        "            or ledger.fenced\n",
         tests=_SERVED,
     ),
     Mutation(

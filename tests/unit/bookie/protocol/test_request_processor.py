@@ -16,8 +16,8 @@ from bookgate.bookie.protocol.read_scheduler import EntryReads, QueuedRead
 from bookgate.bookie.protocol.request_processor import RequestProcessor
 from bookgate.bookie.statistics import SAMPLED, BookieStatistics
 from bookgate.bookie.storage_events import Completion
-from bookgate.ledger.wire.fast_add import FastAdd, read_v3
-from bookgate.ledger.wire.messages import AddRequest, AddResponse, ReadRequest, Response, Status
+from bookgate.ledger.wire.fast_add import FastAdd, read_copy, read_v3
+from bookgate.ledger.wire.messages import HIGH_PRIORITY, AddRequest, AddResponse, ReadRequest, Response, Status
 from bookgate.ledger.wire.v3 import decode_response, encode_request, encode_response
 from tests.unit.bookie.storage.storage_support import KEY, OpenStorage, opened, packet
 
@@ -151,3 +151,24 @@ async def test_a_fence_waits_for_the_disk_until_it_is_known_to_be_there(bench: B
     assert [response.txn_id for response in bench.client.responses[1:]] == [1, 2, 3]
     assert not bench.acks.completions, "the third found a durable fence"
     assert bench.statistics.fences == 2
+
+
+@pytest.mark.asyncio
+async def test_a_copy_goes_the_short_way_on_a_fenced_ledger_and_with_its_key_only(bench: Bench) -> None:
+    bench.add(0)
+    bench.processor.stored(bench.take_stored(1))
+
+    def takes(entry_id: int, key: bytes = KEY) -> bool:
+        request = AddRequest(entry_id, LEDGER, entry_id, key, packet(LEDGER, entry_id), True, priority=HIGH_PRIORITY)
+        copy = read_copy(memoryview(encode_request(request))[4:])
+        assert copy is not None
+        return bench.processor.add_copy(bench.client, copy)
+
+    bench.processor.process(bench.client, ReadRequest(9, LEDGER, 0, True, KEY))
+    bench.processor.stored(bench.take_stored(1))
+    assert takes(1)
+    bench.processor.stored(bench.take_stored(1))
+    assert bench.client.responses[-1] == AddResponse(1, Status.EOK, LEDGER, 1)
+    assert not takes(2, b"another key of twenty"[:20])
+    assert not takes(0), "the first entry is checked"
+    assert not takes(1 << 41)

@@ -11,7 +11,7 @@ from bookgate.ledger.entry import encode_entry
 from bookgate.ledger.metadata import DigestType
 from bookgate.ledger.wire import fast_add, v2
 from bookgate.ledger.wire.fast_add import FastAdd, FastTermAdd
-from bookgate.ledger.wire.messages import AddRequest, AddResponse, Status
+from bookgate.ledger.wire.messages import HIGH_PRIORITY, AddRequest, AddResponse, Status
 from bookgate.ledger.wire.v3 import ProtocolError, decode_request, decode_response, encode_request, encode_response
 
 DIGEST = digest_for(DigestType.CRC32C, b"secret")
@@ -164,3 +164,41 @@ def test_whatever_else_of_a_term_it_reads_the_long_way_reads_the_same(
     assert add.stored == encode_response(
         AddResponse(request.txn_id, Status.EOK, request.ledger_id, request.entry_id, request.term)
     )
+
+
+@given(st.integers(0, 2**63 - 1), IDS, IDS, SIZES)
+def test_a_copy_is_read_and_answered_as_the_long_way_does(txn: int, ledger: int, entry: int, size: int) -> None:
+    request = add_of(txn, ledger, entry, size)._replace(recovery=True, priority=HIGH_PRIORITY)
+    packet = packet_of(request)
+    assert fast_add.read_v3(packet) is None
+    add = fast_add.read_copy(packet)
+    assert add is not None
+    assert (add.ledger_id, add.entry_id, add.last_add_confirmed) == (ledger, entry, entry - 1)
+    assert (add.master_key, add.body) == (KEY, request.body)
+    assert add.stored == encode_response(AddResponse(txn, Status.EOK, ledger, entry))
+    others = (request._replace(recovery=False), request._replace(priority=0), request._replace(priority=5))
+    for other in (*others, request._replace(term=3, lafr=2), request._replace(write_flags=1)):
+        assert fast_add.read_copy(packet_of(other)) is None
+
+
+@given(
+    st.integers(0, 2**40),
+    IDS,
+    IDS,
+    st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), max_size=3),
+    st.integers(0, 4),
+)
+def test_whatever_it_reads_as_a_copy_the_long_way_reads_the_same(
+    txn: int, ledger: int, entry: int, flips: list[tuple[int, int]], cut: int
+) -> None:
+    packet = bytearray(packet_of(add_of(txn, ledger, entry)._replace(recovery=True, priority=HIGH_PRIORITY)))
+    for position, value in flips:
+        packet[position % min(60, len(packet))] = value
+    mutated = memoryview(bytes(packet[: len(packet) - cut]))
+    add = fast_add.read_copy(mutated)
+    if add is None:
+        return
+    request = decode_request(mutated)
+    assert isinstance(request, AddRequest)
+    assert request[:6] == (request.txn_id, add.ledger_id, add.entry_id, add.master_key, add.body, True)
+    assert (request.write_flags, request.priority, request.term) == (0, HIGH_PRIORITY, None)
