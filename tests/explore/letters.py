@@ -50,6 +50,15 @@ class FencingRead(NamedTuple):
         return f"fencing read {'of the last entry' if self.entry_id < 0 else self.entry_id}"
 
 
+class PlainRead(NamedTuple):
+    """Read as readers do; -1 stands for the last entry."""
+
+    entry_id: int
+
+    def __str__(self) -> str:
+        return f"read {'of the last entry' if self.entry_id < 0 else self.entry_id}"
+
+
 class Stored(NamedTuple):
     """The answer to an add."""
 

@@ -16,6 +16,7 @@ from bookgate.ledger.metadata import LedgerMetadata
 from bookgate.ledger.quorum import write_set
 from tests.explore.adding import BOOKIES, length_at, payload_of
 from tests.explore.letters import Violation
+from tests.explore.reader import Reader
 from tests.explore.recoverer import Recoverer
 from tests.explore.servers import Bookie, Store
 from tests.explore.world import Faults, State, World
@@ -53,13 +54,15 @@ class Rules:
                 _check_writer(actor, metadata, bookies)
             elif isinstance(actor, Recoverer):
                 _check_recoverer(actor, metadata)
+            elif isinstance(actor, Reader):
+                _check_reader(actor, metadata, bookies)
         if metadata.is_closed:
             _check_closed(metadata, bookies)
 
     def _judge_end(self, state: State) -> None:
         world = self._world
         for position, number in enumerate(state.actors[: world.clients]):
-            actor = cast("Writer | Recoverer", world.fact(number))
+            actor = cast("Writer | Recoverer | Reader", world.fact(number))
             if not actor.over:
                 raise Violation("P12", f"{world.names[position]} has not ended, and nothing happens any more")
             if isinstance(actor, Recoverer) and actor.error is not None and state.faults == self._any_faults:
@@ -124,6 +127,14 @@ def _check_recoverer(recoverer: Recoverer, metadata: LedgerMetadata) -> None:
     at = recoverer.closed_at
     if at is not None and (not metadata.is_closed or metadata.last_entry_id != at):
         raise Violation("P11", f"a recoverer takes {at} for the last entry; metadata say {metadata.last_entry_id}")
+
+
+def _check_reader(reader: Reader, metadata: LedgerMetadata, bookies: dict[str, Bookie]) -> None:
+    told = max(reader.last_add_confirmed, reader.delivered)
+    if metadata.is_closed and told > metadata.last_entry_id:
+        raise Violation("P10", f"the reader was told of entry {told}; the ledger is closed at {metadata.last_entry_id}")
+    for entry_id in range(told + 1):
+        _check_copies("P10", metadata, entry_id, bookies)
 
 
 def _check_closed(metadata: LedgerMetadata, bookies: dict[str, Bookie]) -> None:

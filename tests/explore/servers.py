@@ -17,7 +17,7 @@ from bookgate.ledger.metadata import LedgerMetadata
 from bookgate.ledger.metadata import LedgerState as MetadataState
 from bookgate.ledger.wire.messages import Status
 from bookgate.thinclient.core.recovery import Missing, Unreadable
-from tests.explore.letters import Add, FencingRead, Handle, Look, Move, Record, Stored, Violation, Write
+from tests.explore.letters import Add, FencingRead, Handle, Look, Move, PlainRead, Record, Stored, Violation, Write
 
 LEDGER = LedgerId.unscoped(5)
 _KEY = b"key"
@@ -58,9 +58,11 @@ class Bookie:
         self.ledger = LedgerState(LEDGER, _KEY, fenced=self.durably_fenced, known_lac=lac)
 
     def serve(self, client: int, handle: Handle | None, request: object) -> Answers:
-        assert isinstance(request, Add | FencingRead)
+        assert isinstance(request, Add | FencingRead | PlainRead)
         if not self.up:
             return ((client, handle, _refusal(request)),)
+        if isinstance(request, PlainRead):
+            return ((client, handle, self._read(request.entry_id)),)  # also of what is not durable yet
         if isinstance(request, FencingRead):
             self.ledger.fenced = True
         elif self.ledger.check_add(_KEY, recovery=request.recovery) is not Status.EOK:
@@ -87,10 +89,15 @@ class Bookie:
         if isinstance(request, Add):
             return Stored(None)
         self.promised_fence = True
-        entry_id = max(self.entries, default=NO_ENTRY) if request.entry_id < 0 else request.entry_id
-        return self.entries.get(entry_id, Missing.MISSING)
+        return self._read(request.entry_id)
+
+    def _read(self, entry_id: int) -> Entry | Missing:
+        wanted = max(self.entries, default=NO_ENTRY) if entry_id < 0 else entry_id
+        return self.entries.get(wanted, Missing.MISSING)
 
     def ignores(self, request: object) -> bool:
+        if isinstance(request, PlainRead):
+            return True
         if isinstance(request, FencingRead):
             return self.durably_fenced
         assert isinstance(request, Add)
@@ -99,7 +106,7 @@ class Bookie:
         return self.durable.get(request.entry.entry_id) == request.entry
 
 
-def _refusal(request: Add | FencingRead) -> object:
+def _refusal(request: Add | FencingRead | PlainRead) -> object:
     error = BookieHandleNotAvailableException()
     return Stored(error) if isinstance(request, Add) else Unreadable(error)
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from bookgate.ledger.metadata import GUARANTEED_KEY, LedgerMetadata
 from tests.explore.adding import BOOKIES
 from tests.explore.letters import Client, Server
+from tests.explore.reader import Reader
 from tests.explore.recoverer import Recoverer
 from tests.explore.rules import Rules
 from tests.explore.search import Found, Judge, explore
@@ -31,6 +32,8 @@ class SmallWorld:
     ack_quorum: int
     entries: int
     recoverers: int = 1
+    looks: int = 0
+    """How often a tailing reader looks at the ledger; 0: there is none."""
     bookies: int = 3
     faults: Faults = field(default_factory=Faults)
     closes: bool = False
@@ -63,11 +66,13 @@ class SmallWorld:
         return {name: clients + index for index, name in enumerate(BOOKIES[: self.bookies])}, clients + self.bookies
 
     def _world(self, metadata: LedgerMetadata) -> World:
-        count = 1 + self.recoverers
+        count = 1 + self.recoverers + (self.looks > 0)
         bookies, store = self._positions(count)
         clients: dict[str, Client] = {"writer": Writer(metadata, bookies, store, self.entries, closes=self.closes)}
-        for number in range(1, count):
+        for number in range(1, 1 + self.recoverers):
             clients[f"recoverer {number}"] = self._recoverer((metadata, 0), count)
+        if self.looks:
+            clients["reader"] = Reader(bookies, store, self.looks)
         return World(clients, self._servers(metadata), self.faults)
 
     def _healing_world(self, metadata: LedgerMetadata) -> World:
@@ -84,6 +89,7 @@ SMALL = (
     SmallWorld("late requests, an ack quorum of one", 2, 2, 1, entries=1, faults=Faults(1), closes=True),
     SmallWorld("two recoverers", 2, 2, 2, entries=1, recoverers=2),
     SmallWorld("a recoverer beside the writer", 2, 2, 2, entries=2, closes=True),
+    SmallWorld("a tailing reader", 2, 2, 2, entries=2, recoverers=0, looks=2, closes=True),
     SmallWorld(
         "a guaranteed write quorum", 2, 2, 1, entries=2, recoverers=0, faults=Faults(1), closes=True, guaranteed=True
     ),
@@ -95,6 +101,8 @@ SMALL = (
 LARGE = (
     *SMALL,
     SmallWorld("three bookies, an entry that closes", 3, 3, 2, entries=1, faults=Faults(1), closes=True),
+    SmallWorld("a tailing reader beside a recoverer", 2, 2, 2, entries=2, looks=1, closes=True),
+    SmallWorld("a tailing reader, late requests", 2, 2, 1, entries=2, recoverers=0, faults=Faults(1), looks=2),
     SmallWorld("three bookies, two entries", 3, 3, 2, entries=2, most_states=4_000_000),
     SmallWorld("three entries in stripes", 3, 2, 2, entries=3, most_states=4_000_000),
     SmallWorld("two entries, late requests", 2, 2, 2, entries=2, faults=Faults(1)),

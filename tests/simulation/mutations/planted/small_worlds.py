@@ -94,4 +94,18 @@ MUTATIONS = (
         "            return self._finish(writer.last_add_confirmed, self._closing_length)\n",
         "            return self._finish(self._start, self._closing_length)\n",
     ),
+    _planted(
+        "tail-reads-behind-the-lac",
+        "a tailing reader delivers the entry after the LAC",
+        "thinclient/core/tailing.py",
+        "        if self.position <= last_add_confirmed:\n            return ReadRange(",
+        "        if self.position <= last_add_confirmed + 1:\n            return ReadRange(",
+    ),
+    _planted(
+        "first-entry-of-a-fragment-taken-for-confirmed",
+        "a reader takes the first entry of the last fragment for confirmed, whatever its bookies say",
+        "thinclient/core/last_confirmed.py",
+        "        self._best = metadata.last_fragment.first_entry_id - 1\n",
+        "        self._best = metadata.last_fragment.first_entry_id\n",
+    ),
 )
