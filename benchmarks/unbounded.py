@@ -2,7 +2,7 @@
 
 Appends: rate, CPU of the client and of the bookies an append, three copies each. Taking over: a writer that is gone has
 left entries that one bookie lacks; beside it, an ordinary ledger that was left the same way is opened with recovery.
-Opening: a ledger of many fragments, beside an ordinary one of one fragment.
+A ledger of many fragments, beside one of a single fragment: opened, read, tailed, trimmed.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from benchmarks.harness import PAIRS, QUICK, Row, figures, measured, report
 from benchmarks.process_cpu import cpu_microseconds
 from bookgate import BookKeeper, ClientConfig, LedgerOptions, UnboundedWriteHandle, WriteHandle
 from bookgate.bookie.standalone.cluster import StandaloneCluster
+from bookgate.ledger.metadata import Fragment
+from bookgate.ledger.unbounded import begin_fragment
 from bookgate.thinclient.commands.client_options import run_async
 
 _SIZES = (100, 1024)
@@ -119,30 +121,58 @@ class Bench:
             await take(client, number)
             return time.perf_counter() - began
 
-    # Opening
+    # Many fragments
 
-    async def openings(self) -> Row:
+    async def many_fragments(self) -> list[Row]:
+        """Opening a ledger of many fragments, reading it through, and trimming it, beside one of a single fragment."""
+        spent: dict[str, tuple[list[float], list[float]]] = {}
         async with await BookKeeper.connect(self._uri) as client:
-            writer = await client.create_unbounded_ledger(_OPTIONS, max_fragment_entries=1)
-            await writer.append_all(b"entry" for _ in range(_FRAGMENTS))
-            await writer.close()
-            fragments = len(writer.metadata.fragments)
-            plain = await client.create_ledger(options=_OPTIONS)
-            await plain.append(b"entry")
-            await plain.close()
-            ours, peer = [], []
             for _ in range(PAIRS):
-                ours.append(await self._opened(client, writer.ledger_id.low))
-                peer.append(await self._opened(client, plain.ledger_id.low))
-        return figures(f"open and read the last entry, {fragments:,} fragments", "s", ours, peer, _PEER, up=False)
+                for side, fragments in enumerate((_FRAGMENTS, 1)):
+                    for what, seconds in (await self._life(client, fragments)).items():
+                        spent.setdefault(what, ([], []))[side].append(seconds)
+        peer = "one fragment"
+        return [
+            figures(f"{_FRAGMENTS:,} fragments: {what}", "s", ours, others, peer, up=False)
+            for what, (ours, others) in spent.items()
+        ]
 
-    @staticmethod
-    async def _opened(client: BookKeeper, number: int) -> float:
-        """Seconds."""
-        began = time.perf_counter()
+    async def _life(self, client: BookKeeper, fragments: int) -> dict[str, float]:
+        """Seconds that each use of such a ledger takes."""
+        number, began = await _with_fragments(client, fragments), time.perf_counter()
         async with client.open_ledger(number) as reader:
-            await reader.read_last_entry()
-        return time.perf_counter() - began
+            opened = time.perf_counter()
+            assert reader.last_add_confirmed == _FRAGMENTS - 1
+            assert [entry.entry_id async for entry in reader.read(0, 99)] == list(range(100))
+            first = time.perf_counter()
+            tail = aiter(reader.tail(_FRAGMENTS - 100))
+            assert (await anext(tail)).entry_id == _FRAGMENTS - 100
+            tailed = time.perf_counter()
+        await client.trim_ledger(number, _FRAGMENTS // 2)
+        trimmed = time.perf_counter()
+        return {
+            "open": opened - began,
+            "read 100 entries at the beginning": first - opened,
+            "first entry of a tail near the end": tailed - first,
+            "trim half of it": trimmed - tailed,
+        }
+
+
+async def _with_fragments(client: BookKeeper, fragments: int) -> int:
+    """A ledger of so many fragments. All lie on the same three bookies, each in another order than the last: its writer
+    would take minutes to begin them one by one.
+    """
+    writer = await client.create_unbounded_ledger(_OPTIONS)
+    await writer.append_all(b"entry" for _ in range(_FRAGMENTS))
+    await writer.release()
+    record = await client.read_record(writer.ledger_id)
+    metadata, (one, two, three) = record.metadata, record.metadata.last_fragment.ensemble
+    orders = ((one, two, three), (two, three, one))
+    for first in range(1, fragments):
+        metadata = begin_fragment(metadata, Fragment(first, orders[first % 2]), first * len(b"entry"))
+    if fragments > 1:
+        await client.ledger_manager.write(record.ledger_id, metadata, record.version)
+    return record.ledger_id.low
 
 
 @asynccontextmanager
@@ -158,7 +188,7 @@ async def run() -> Sequence[Row]:
             for size in _SIZES:
                 rows += map(measured, await bench.appends(size))
             rows.append(measured(await bench.take_overs()))
-            rows.append(measured(await bench.openings()))
+            rows += map(measured, await bench.many_fragments())
     return rows
 
 

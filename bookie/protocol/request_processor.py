@@ -180,7 +180,7 @@ class RequestProcessor:
         )
 
     def add_at_term(self, client: Client, at_term: FastTermAdd) -> bool:
-        """The same for an add of an unbounded ledger, at the term that the ledger has already."""
+        """The same for an add of an unbounded ledger, also in a take-over, at the term that the ledger has already."""
         add, term, lafr = at_term
         stored, ledger_id, entry_id, last_add_confirmed, master_key, body, txn_id = add
         ledger = self._ledgers.recent(ledger_id)

@@ -81,11 +81,12 @@ def read_v3(packet: memoryview) -> FastAdd | FastTermAdd | None:
     return None if match is None else _decode(match, packet, _HEADER, _SUB_MESSAGE)
 
 
-def read_copy(packet: memoryview) -> FastAdd | None:
-    """The recovery add of high priority, as recoveries and repairs send it, or None if the packet is anything else."""
+def read_copy(packet: memoryview) -> FastAdd | FastTermAdd | None:
+    """The recovery add of high priority, as recoveries, repairs and take-overs send it, or None if the packet is
+    anything else.
+    """
     match = _COPY.match(packet)
-    found = None if match is None else _decode(match, packet, _HEADER + _PRIORITY, _SUB_MESSAGE + _FLAG)
-    return None if type(found) is FastTermAdd else found
+    return None if match is None else _decode(match, packet, _HEADER + _PRIORITY, _SUB_MESSAGE + _FLAG)
 
 
 def _decode(
@@ -131,7 +132,7 @@ def _decode(
 
 
 class _AtTerm(NamedTuple):
-    """What stands behind the body of an add of an unbounded ledger that neither truncates nor recovers."""
+    """What stands behind the body of an add of an unbounded ledger that does not truncate."""
 
     encoded: bytes
     """The term as it stands in the response."""

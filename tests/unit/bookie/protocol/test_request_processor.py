@@ -161,7 +161,7 @@ async def test_a_copy_goes_the_short_way_on_a_fenced_ledger_and_with_its_key_onl
     def takes(entry_id: int, key: bytes = KEY) -> bool:
         request = AddRequest(entry_id, LEDGER, entry_id, key, packet(LEDGER, entry_id), True, priority=HIGH_PRIORITY)
         copy = read_copy(memoryview(encode_request(request))[4:])
-        assert copy is not None
+        assert isinstance(copy, FastAdd)
         return bench.processor.add_copy(bench.client, copy)
 
     bench.processor.process(bench.client, ReadRequest(9, LEDGER, 0, True, KEY))

@@ -172,13 +172,17 @@ def test_a_copy_is_read_and_answered_as_the_long_way_does(txn: int, ledger: int,
     packet = packet_of(request)
     assert fast_add.read_v3(packet) is None
     add = fast_add.read_copy(packet)
-    assert add is not None
+    assert isinstance(add, FastAdd)
     assert (add.ledger_id, add.entry_id, add.last_add_confirmed) == (ledger, entry, entry - 1)
     assert (add.master_key, add.body) == (KEY, request.body)
     assert add.stored == encode_response(AddResponse(txn, Status.EOK, ledger, entry))
     others = (request._replace(recovery=False), request._replace(priority=0), request._replace(priority=5))
-    for other in (*others, request._replace(term=3, lafr=2), request._replace(write_flags=1)):
+    for other in (*others, request._replace(term=3, lafr=2, truncate=True), request._replace(write_flags=1)):
         assert fast_add.read_copy(packet_of(other)) is None
+    at_term = fast_add.read_copy(packet_of(request._replace(term=3, lafr=-1)))
+    assert isinstance(at_term, FastTermAdd)
+    assert (at_term.add.body, at_term.term, at_term.lafr) == (request.body, 3, -1)
+    assert at_term.add.stored == encode_response(AddResponse(txn, Status.EOK, ledger, entry, 3))
 
 
 @given(
@@ -198,6 +202,7 @@ def test_whatever_it_reads_as_a_copy_the_long_way_reads_the_same(
     add = fast_add.read_copy(mutated)
     if add is None:
         return
+    assert isinstance(add, FastAdd)
     request = decode_request(mutated)
     assert isinstance(request, AddRequest)
     assert request[:6] == (request.txn_id, add.ledger_id, add.entry_id, add.master_key, add.body, True)
