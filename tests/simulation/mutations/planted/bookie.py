@@ -75,7 +75,7 @@ MUTATIONS = (
     Mutation(
         "fence-taken-for-durable",
         "bookie",
-        ("S6",),
+        (),
         "a read that fences is answered while the fence of an earlier one is on its way to the disk",
         "bookie/protocol/request_processor.py",
         "        if term is None and ledger.term is None and ledger.fence_is_durable:\n",

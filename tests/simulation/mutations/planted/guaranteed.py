@@ -11,24 +11,17 @@ _MODEL = ("tests/unit/thinclient/core/test_protocol.py",)
 _HANDLE_TESTS = ("tests/unit/thinclient/handles/test_guaranteed_write_quorum.py",)
 
 
-def _planted(
-    name: str,
-    expected: tuple[str, ...],
-    breaks: str,
-    file: str,
-    before: str,
-    after: str,
-    tests: tuple[str, ...] = (),
-) -> Mutation:
-    return Mutation(name, "client", expected, breaks, file, before, after, tests=tests)
+def _planted(tests: tuple[str, ...], name: str, breaks: str, file: str, before: str, after: str) -> Mutation:
+    return Mutation(name, "client", (), breaks, file, before, after, tests=tests)
 
 
-_in_the_model = partial(_planted, tests=_MODEL)
-_in_the_handle = partial(_planted, tests=_HANDLE_TESTS)
+_in_the_model = partial(_planted, _MODEL)
+_in_the_handle = partial(_planted, _HANDLE_TESTS)
 
 MUTATIONS = (
-    _planted(
+    Mutation(
         "guaranteed-lac-at-ack-quorum",
+        "client",
         ("G2", "P9"),
         "the LAC of a ledger with a guaranteed write quorum moves at ack quorum",
         _WRITER,
@@ -37,7 +30,6 @@ MUTATIONS = (
     ),
     _in_the_handle(
         "guaranteed-recovery-takes-an-ack-quorum",
-        ("G2",),
         "recovery closes a ledger with a guaranteed write quorum once an ack quorum has each entry",
         "thinclient/core/recovery.py",
         "            metadata.write_quorum_size if metadata.guaranteed_write_quorum else metadata.ack_quorum_size,\n",
@@ -45,7 +37,6 @@ MUTATIONS = (
     ),
     _in_the_model(
         "guaranteed-nobody-pinned",
-        ("P1",),
         "a bookie is replaced that holds an entry which is confirmed, but not fully replicated",
         _WRITER,
         "        self._spared = self._failed.keys() & self.pinned\n",
@@ -53,7 +44,6 @@ MUTATIONS = (
     ),
     _in_the_handle(
         "guaranteed-joiner-gets-pending-only",
-        ("G1",),
         "a bookie that joins gets only what is not confirmed, so that the rest is never replicated",
         _WRITER,
         "        return chain(self._replicating, self._pending)\n",
@@ -61,7 +51,6 @@ MUTATIONS = (
     ),
     _in_the_handle(
         "guaranteed-closed-before-replicated",
-        ("P2",),
         "`close` does not wait for full replication, and cuts acknowledged entries off",
         "thinclient/handles/guaranteed_write_handle.py",
         "        if not self._writer.fully_replicated and self._writer.error is None:\n",
