@@ -19,7 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
-EXTRAS = ("bookie", "cli", "otel", "security", "spark", "zookeeper")
+EXTRAS = ("bookie", "cli", "compression", "otel", "security", "spark", "zookeeper")
 PYTEST = ("pytest", "pytest-asyncio", "pytest-timeout")
 TOOLS = ("detangle", "greenlet", "httpx", "hypothesis", "opentelemetry-sdk", *PYTEST, "pyyaml", "trustme")
 TESTS = (

@@ -7,6 +7,7 @@ import gc
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from importlib import metadata
 from typing import Any
 
 import pytest
@@ -141,6 +142,10 @@ def wires_and_handles() -> list[Wire | BaseWriteHandle | ReadHandle]:
     return [each for each in gc.get_objects() if isinstance(each, Wire | BaseWriteHandle | ReadHandle)]
 
 
+_GRPC = tuple(map(int, metadata.version("grpcio").split(".")[:2]))
+
+
+@pytest.mark.skipif(_GRPC < (1, 83), reason="older versions of gRPC keep what its cancelled calls hold")
 @pytest.mark.asyncio
 @pytest.mark.parametrize("protocol", ["v3", "v2"])
 async def test_a_client_closed_in_the_middle_of_everything(certificates: Certificates, protocol: str) -> None:
