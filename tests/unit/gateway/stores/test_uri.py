@@ -8,7 +8,7 @@ from bookgate.gateway.stores import drivers
 from bookgate.gateway.stores.sqlite.uri import parse_sqlite
 from bookgate.gateway.stores.zookeeper.uri import ZooKeeperUri, parse_zookeeper
 from bookgate.ledger.errors import IncorrectParameterException
-from bookgate.runtime.metadata_drivers import scheme_of
+from bookgate.runtime.metadata_drivers import GROUP, scheme_of
 
 
 @pytest.mark.parametrize(
@@ -72,9 +72,11 @@ def test_unknown_scheme_names_what_is_installed() -> None:
 
 
 def test_driver_whose_extra_is_missing_says_which(monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_kazoo(name: str) -> object:
-        raise ModuleNotFoundError(f"No module named 'kazoo' for {name}", name="kazoo.client")
+    def no_kazoo(point: object) -> object:
+        raise ModuleNotFoundError(f"No module named 'kazoo' for {point}", name="kazoo.client")
 
-    monkeypatch.setattr(importlib.metadata, "import_module", no_kazoo)
+    # Its class is another one where a backport of importlib.metadata is installed.
+    (point,) = importlib.metadata.entry_points(group=GROUP, name="zk")
+    monkeypatch.setattr(type(point), "load", no_kazoo)
     with pytest.raises(IncorrectParameterException, match=r"pip install 'bookgate\[zookeeper\]'"):
         drivers.create_factory("zk://h/ledgers")
