@@ -24,6 +24,7 @@ import asyncio
 import logging
 import random
 import ssl
+import sys
 from collections.abc import Awaitable, Callable
 from functools import lru_cache
 from typing import Any, ClassVar, NamedTuple
@@ -65,6 +66,9 @@ _log = logging.getLogger(__name__)
 
 GIVEN_UP_AFTER = 10.0
 """Seconds without a byte after which a connection whose requests time out is dropped."""
+
+_WRITELINES_NEVER_PAUSES = (3, 12) <= sys.version_info < (3, 12, 9) or (3, 13) <= sys.version_info < (3, 13, 2)
+"""Asyncio of these versions fills memory without bound where a bookie takes nothing in (CVE-2024-12254)."""
 
 _CLOSE_TIMEOUT = 2.0
 """Seconds for aborted transports to report that they are closed, which takes a few turns of the loop."""
@@ -261,7 +265,10 @@ class BookieConnection:
             frames += self._waiting.values()
             self._waiting.clear()
         if frames:
-            self._transport.writelines(frames)
+            if _WRITELINES_NEVER_PAUSES:
+                self._transport.write(b"".join(frames))
+            else:
+                self._transport.writelines(frames)
 
     async def _connect(self) -> None:
         setup, timeout = self._settings.setup, self._settings.connect_timeout
