@@ -156,14 +156,20 @@ class RequestProcessor:
         ledger.known_lac = max(ledger.known_lac, add.last_add_confirmed)
         return self._put(client, ledger, add)
 
-    def _put(self, client: Client, ledger: LedgerDescriptor, add: FastAdd) -> bool:
+    def _put(self, client: Client, ledger: LedgerDescriptor, add: FastAdd, term: int | None = None) -> bool:
         stored, ledger_id, entry_id, _, _, body, txn_id = add
         self._until_timed -= 1
         timer = None if self._until_timed > 0 else self._time_add()
         try:
-            self._writer.add_checked_entry(ledger, entry_id, body, AddCompletion(client, stored, timer, body, txn_id))
+            if term is None:
+                completion = AddCompletion(client, stored, timer, body, txn_id)
+                self._writer.add_checked_entry(ledger, entry_id, body, completion)
+            else:
+                # The term stands in the same journal, before the entry: what makes the entry durable makes it, too.
+                at_term = TermAddCompletion(client, stored, timer, body, txn_id, term)
+                self._writer.add_at_known_term(ledger, entry_id, body, at_term)
         except Exception:
-            return False  # the general path responds
+            return False  # the general path responds, or makes it anew
         if ledger_id in self._awaited:
             self.long_polls.lac_moved(ledger)
         if not self._writer.accepts_adds:
@@ -182,25 +188,13 @@ class RequestProcessor:
     def add_at_term(self, client: Client, at_term: FastTermAdd) -> bool:
         """The same for an add of an unbounded ledger, also in a take-over, at the term that the ledger has already."""
         add, term, lafr = at_term
-        stored, ledger_id, entry_id, last_add_confirmed, master_key, body, txn_id = add
+        _, ledger_id, entry_id, last_add_confirmed, master_key, _, _ = add
         ledger = self._ledgers.recent(ledger_id)
         if ledger is None or ledger.term != term or ledger.fenced or self._decides_long(ledger, master_key, entry_id):
             return False
         ledger.known_lac = max(ledger.known_lac, last_add_confirmed)
         ledger.lafr = max(ledger.lafr, lafr)
-        self._until_timed -= 1
-        timer = None if self._until_timed > 0 else self._time_add()
-        try:
-            # The term stands in the same journal, before the entry: what makes the entry durable makes it, too.
-            completion = TermAddCompletion(client, stored, timer, body, txn_id, term)
-            self._writer.add_at_known_term(ledger, entry_id, body, completion)
-        except Exception:
-            return False  # fails again there and is answered, or the ledger is made anew
-        if ledger_id in self._awaited:
-            self.long_polls.lac_moved(ledger)
-        if not self._writer.accepts_adds:
-            self._wait_for_capacity(client)
-        return True
+        return self._put(client, ledger, add, term)
 
     def _add(self, client: Client, request: AddRequest) -> None:
         status = admission.check_add(request, self._mode)

@@ -51,7 +51,6 @@ class Add:
     )
 
     began: float
-    packet: bytes
 
     def __init__(
         self, entry_id: int, size: int, length: int, horizon: Sequence[int], indexes: Sequence[int], truncate: bool
@@ -70,6 +69,7 @@ class Add:
         """Indexes whose present bookie was sent the add, as bits."""
         self.acked = 0
         """Indexes in `sent` whose bookie acknowledged it, as bits."""
+        self.packet = b""
         self.token: Any = None
 
     @property

@@ -98,7 +98,6 @@ class _Run:
         self._finder = BookieFinder(context)
         self._loop = asyncio.get_running_loop()
         self._result: asyncio.Future[TakenOver] = self._loop.create_future()
-        self._packets: dict[Add, bytes] = {}
         self._placing: asyncio.Task[None] | None = None
         self._retry: asyncio.TimerHandle | None = None
         self._lacking_since: float | None = None
@@ -122,7 +121,8 @@ class _Run:
                 case RecoveryRead(entry_id, bookie_id):
                     self._read(entry_id, bookie_id, partial(self._on_read_answer, entry_id))
                 case TakeOverAdd(add, payload, place):
-                    self._adds.send(add, self._packet(add, payload), place, truncate=add.truncate)
+                    add.packet = add.packet or self._packet(add, payload)
+                    self._adds.send(add, place, truncate=add.truncate)
                 case Replace() as wanted:
                     self._placing = self._loop.create_task(self._replace(wanted))
                 case RetryLater(failed):
@@ -133,18 +133,8 @@ class _Run:
                     self._result.set_exception(error)
 
     def _packet(self, add: Add, payload: bytes) -> bytes:
-        """The packet of an add; the same for every bookie, and kept until all have stored it."""
-        packet = self._packets.get(add)
-        if packet is None:
-            packet = self._packets[add] = encode_entry(
-                self._secrets.digest,
-                self._ledger_id.number,
-                add.entry_id,
-                add.last_add_confirmed,
-                add.length,
-                payload,
-            )
-        return packet
+        number = self._ledger_id.number
+        return encode_entry(self._secrets.digest, number, add.entry_id, add.last_add_confirmed, add.length, payload)
 
     async def _replace(self, wanted: Replace) -> None:
         found = await self._finder.replacements(self._record, wanted, self._core.barred)
@@ -206,8 +196,6 @@ class _Run:
     def _on_add_answer(self, place: Place, add: Add, response: Response | None, error: BKException | None) -> None:
         if is_stored(response):
             self._perform(self._core.on_add_ack(add, place, _term_of(response)))
-            if add.replicated:
-                self._packets.pop(add, None)
             return
         failure = add_failure(self._ledger_id, place, add, response, error)
         self._context.health.on_error(place.bookie_id, failure)

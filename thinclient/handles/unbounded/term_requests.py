@@ -59,20 +59,20 @@ class TermAddSender:
         self._loop = asyncio.get_running_loop()
         self._last: _Frame | None = None
 
-    def send(self, add: Add, packet: bytes, place: Place, *, truncate: bool) -> None:
-        """Sends the add to one bookie; the response is reported with the place."""
+    def send(self, add: Add, place: Place, *, truncate: bool) -> None:
+        """Sends the add, whose packet is `Add.packet`, to one bookie; the response is reported with the place."""
         frame = self._last
         if frame is None or frame.add is not add or frame.truncate != truncate:
             encode = self._encode_truncating if truncate else self._encode
-            frame = self._last = encode(add, packet)
+            frame = self._last = encode(add)
         deadline = self._loop.time() + self._timeout
         send, sink = place.route or self._route(place)
         send(ADD_ENTRY, frame.txn_id, frame.data, deadline, sink, add)
 
     def send_all(self, sends: Sequence[SendAdd]) -> None:
-        """Sends an add to several bookies; its packet is `Add.packet`."""
+        """Sends an add to several bookies."""
         for add, place, truncate in sends:
-            self.send(add, add.packet, place, truncate=truncate)
+            self.send(add, place, truncate=truncate)
 
     def _route(self, place: Place) -> tuple[Send, Sink]:
         """Where requests to a bookie go, and what hears of the responses."""
@@ -80,18 +80,18 @@ class TermAddSender:
         route = place.route = (connection.send, partial(self._on_answer, place))
         return route
 
-    def _encode(self, add: Add, packet: bytes) -> _Frame:
+    def _encode(self, add: Add) -> _Frame:
         txn_id = self._pool.next_txn_id()
-        return _new(_Frame, (add, False, txn_id, self._encoder.encode_add(txn_id, add.entry_id, packet, add.lafr)))
+        return _new(_Frame, (add, False, txn_id, self._encoder.encode_add(txn_id, add.entry_id, add.packet, add.lafr)))
 
-    def _encode_truncating(self, add: Add, packet: bytes) -> _Frame:
+    def _encode_truncating(self, add: Add) -> _Frame:
         txn_id = self._pool.next_txn_id()
         request = AddRequest(
             txn_id,
             self._number,
             add.entry_id,
             self._key,
-            packet,
+            add.packet,
             self._recovery,
             priority=HIGH_PRIORITY if self._recovery else 0,
             term=self._term,

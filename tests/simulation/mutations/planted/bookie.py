@@ -107,11 +107,9 @@ MUTATIONS = (
         ("S5",),
         "the answer to an ordinary add leaves before the add is durable",
         "bookie/protocol/request_processor.py",
-        "            self._writer.add_checked_entry(ledger, entry_id, body, "
-        "AddCompletion(client, stored, timer, body, txn_id))\n",
-        "            self._writer.add_checked_entry(ledger, entry_id, body, "
-        'AddCompletion(client, b"", timer, body, txn_id))\n'
-        "            client.send(stored)\n",
+        "                completion = AddCompletion(client, stored, timer, body, txn_id)\n",
+        '                completion = AddCompletion(client, b"", timer, body, txn_id)\n'
+        "                client.send(stored)\n",
     ),
     Mutation(
         "declined-adds-are-lost",
@@ -196,8 +194,8 @@ MUTATIONS = (
         (),
         "who waits for the last add confirmed to grow is not told of ordinary adds",
         "bookie/protocol/request_processor.py",
-        "            return False  # the general path responds\n        if ledger_id in self._awaited:\n",
-        "            return False  # the general path responds\n        if False:\n",
+        "path responds, or makes it anew\n        if ledger_id in self._awaited:\n",
+        "path responds, or makes it anew\n        if False:\n",
         tests=("tests/integration/bookie/test_long_poll.py",),
     ),
     Mutation(
