@@ -63,7 +63,7 @@ class SecureBookie(FakeBookie):
                     v3 = packet[0] == 0x0A
                     request = decode_request(packet) if v3 else v2.decode_request(packet).request
                     if isinstance(request, self.silent_to or ()):
-                        writer.writelines(map(encode_response, self.said_instead))
+                        writer.write(b"".join(map(encode_response, self.said_instead)))
                         continue
                     if isinstance(request, StartTlsRequest):
                         await self.start_tls(request, writer)

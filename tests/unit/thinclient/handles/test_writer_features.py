@@ -44,7 +44,7 @@ async def test_ids_in_any_order_are_acknowledged_in_theirs() -> None:
             await bookie.until_requested(4, AddRequest)
         assert ledger.last_add_confirmed == -1
         assert await ledger.append(0, b"0") == 0
-        await asyncio.gather(*appends.values())
+        await until(lambda: len(acknowledged) == len(appends))
         assert acknowledged == [1, 2, 3, 4]
         for used in (0, 3):
             with pytest.raises(DuplicateEntryIdException, match=f"entry {used} of ledger 77"):
