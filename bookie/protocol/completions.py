@@ -14,8 +14,8 @@ from bookgate.bookie.protocol.read_scheduler import ReadingClient
 from bookgate.bookie.storage.ledger_state import LedgerState
 from bookgate.bookie.storage_events import Completion, CompletionClient, Timer
 from bookgate.ledger.entry import packet_ids
-from bookgate.ledger.varint import decode_varint
 from bookgate.ledger.wire.error_responses import error_response
+from bookgate.ledger.wire.frames import LENGTH_SIZE
 from bookgate.ledger.wire.messages import (
     AddResponse,
     BatchReadRequest,
@@ -25,6 +25,7 @@ from bookgate.ledger.wire.messages import (
     Status,
     WriteLacRequest,
 )
+from bookgate.ledger.wire.v3 import decode_response
 
 
 class Client(ReadingClient, Protocol):
@@ -41,7 +42,7 @@ class Client(ReadingClient, Protocol):
 
 
 class AddCompletion(Completion):
-    """An add. Its ids are those in its packet."""
+    """An add."""
 
     __slots__ = ("body", "txn_id")
 
@@ -54,23 +55,11 @@ class AddCompletion(Completion):
         self.txn_id = txn_id
 
     def refusal(self, status: Status) -> Response:
-        ledger_id, entry_id = packet_ids(self.body)
-        return AddResponse(decode_varint(self.txn_id) if self.txn_id else 0, status, ledger_id, entry_id)
-
-
-class TermAddCompletion(AddCompletion):
-    """An add of an unbounded ledger, whose response has its term."""
-
-    __slots__ = ("term",)
-
-    def __init__(
-        self, client: CompletionClient, frame: bytes, timer: Timer | None, body: bytes, txn_id: bytes, term: int
-    ) -> None:
-        super().__init__(client, frame, timer, body, txn_id)
-        self.term = term
-
-    def refusal(self, status: Status) -> Response:
-        return AddResponse(decode_varint(self.txn_id), status, *packet_ids(self.body), self.term)
+        if not self.txn_id:
+            return AddResponse(0, status, *packet_ids(self.body))
+        stored = decode_response(memoryview(self.frame)[LENGTH_SIZE:])
+        assert isinstance(stored, AddResponse), "the frame says that the add is stored"
+        return stored._replace(status=status)
 
 
 class RequestCompletion(Completion):

@@ -25,7 +25,6 @@ from bookgate.bookie.protocol.completions import (
     Client,
     FencedRead,
     RequestCompletion,
-    TermAddCompletion,
 )
 from bookgate.bookie.protocol.long_polls import LongPolls
 from bookgate.bookie.protocol.read_scheduler import EntryReads
@@ -156,18 +155,17 @@ class RequestProcessor:
         ledger.known_lac = max(ledger.known_lac, add.last_add_confirmed)
         return self._put(client, ledger, add)
 
-    def _put(self, client: Client, ledger: LedgerDescriptor, add: FastAdd, term: int | None = None) -> bool:
+    def _put(self, client: Client, ledger: LedgerDescriptor, add: FastAdd) -> bool:
         stored, ledger_id, entry_id, _, _, body, txn_id = add
         self._until_timed -= 1
         timer = None if self._until_timed > 0 else self._time_add()
         try:
-            if term is None:
-                completion = AddCompletion(client, stored, timer, body, txn_id)
+            completion = AddCompletion(client, stored, timer, body, txn_id)
+            if ledger.term is None:
                 self._writer.add_checked_entry(ledger, entry_id, body, completion)
             else:
                 # The term stands in the same journal, before the entry: what makes the entry durable makes it, too.
-                at_term = TermAddCompletion(client, stored, timer, body, txn_id, term)
-                self._writer.add_at_known_term(ledger, entry_id, body, at_term)
+                self._writer.add_at_known_term(ledger, entry_id, body, completion)
         except Exception:
             return False  # the general path responds, or makes it anew
         if ledger_id in self._awaited:
@@ -194,7 +192,7 @@ class RequestProcessor:
             return False
         ledger.known_lac = max(ledger.known_lac, last_add_confirmed)
         ledger.lafr = max(ledger.lafr, lafr)
-        return self._put(client, ledger, add, term)
+        return self._put(client, ledger, add)
 
     def _add(self, client: Client, request: AddRequest) -> None:
         status = admission.check_add(request, self._mode)
@@ -230,13 +228,11 @@ class RequestProcessor:
         stored = client.encode(AddResponse(request.txn_id, Status.EOK, *ids, request.term))
         self._until_timed -= 1
         timer = None if self._until_timed > 0 else self._time_add()
-        txn_id = encode_varint(request.txn_id)
+        completion = AddCompletion(client, stored, timer, request.body, encode_varint(request.txn_id))
         if request.term is not None:
             self._statistics.truncations += request.truncate
-            at_term = TermAddCompletion(client, stored, timer, request.body, txn_id, request.term)
-            self._writer.add_at_term(ledger, request, at_term)
+            self._writer.add_at_term(ledger, request, completion)
             return
-        completion = AddCompletion(client, stored, timer, request.body, txn_id)
         deferred = bool(request.write_flags & messages.DEFERRED_SYNC) and not request.recovery
         self._writer.add_entry(ledger, request.entry_id, request.body, completion, sync=not deferred)
 

@@ -33,9 +33,10 @@ _COPY = re.compile(_SHAPE % {b"v": _VARINT, b"priority": rb"\x20\x64", b"flag": 
 _PRIORITY, _FLAG = 2, 3
 """Bytes that a copy has besides, in the header and in the sub-message."""
 
-_TERM_TAG = b"\xc8\x3e"
-_AT_TERM = re.compile(rb"\xc8\x3e([\x80-\xff]{0,8}[\x00-\x7f])\xd0\x3e([\x80-\xff]{0,9}[\x00-\x7f])")
-"""Groups: term, LAFR, which is -1 before the first entry is fully replicated."""
+_AT_TERM = re.compile(rb"(\xc8\x3e([\x80-\xff]{0,8}[\x00-\x7f]))\xd0\x3e([\x80-\xff]{0,9}[\x00-\x7f])")
+"""Groups: the term as it stands in the response, term, LAFR, which is -1 before the first entry is fully replicated."""
+_TEN_BYTES = 10
+"""Size of a negative number."""
 
 _HEADER = 5
 """Bytes of the header's fields without the transaction id."""
@@ -109,14 +110,19 @@ def _decode(
         or header_length[0] != header_size + len(txn_id)
     ):
         return None
-    at_term = None
+    told, term, lafr = b"", NO_ENTRY, NO_ENTRY
     if body_length != (VARINTS[size] if size < _TABLE else encode_varint(size)):
-        at_term = _at_term(packet, start, decode_varint(body_length))
-        if at_term is None:
+        behind, size = size, decode_varint(body_length)
+        tail = _AT_TERM.fullmatch(packet, start + size) if HEADER_SIZE <= size < behind else None
+        if tail is None:
             return None
-        size = decode_varint(body_length)
-    term = b"" if at_term is None else at_term.encoded
-    ids = len(ledger) + len(entry) + len(term)
+        told, encoded_term, encoded_lafr = tail.groups()
+        term, lafr = decode_varint(encoded_term), decode_varint(encoded_lafr)
+        if len(encoded_lafr) == _TEN_BYTES:
+            lafr = _signed(lafr)
+        if lafr < NO_ENTRY or encoded_term != (VARINTS[term] if term < _TABLE else encode_varint(term)):
+            return None
+    ids = len(ledger) + len(entry) + len(told)
     stored = b"\0\0\0%c\x0a%c\x08\x03\x10\x02\x18%b\x10\0\xaa\x06%c\x08\0\x10%b\x18%b%b" % (
         16 + len(txn_id) + ids,
         _HEADER + len(txn_id),
@@ -124,32 +130,11 @@ def _decode(
         4 + ids,
         ledger,
         entry,
-        term,
+        told,
     )
     body = bytes(packet[start : start + size])
     add = _new(FastAdd, (stored, ledger_id, entry_id, last_add_confirmed, master_key, body, txn_id))
-    return add if at_term is None else _new(FastTermAdd, (add, at_term.term, at_term.lafr))
-
-
-class _AtTerm(NamedTuple):
-    """What stands behind the body of an add of an unbounded ledger that does not truncate."""
-
-    encoded: bytes
-    """The term as it stands in the response."""
-    term: int
-    lafr: int
-
-
-def _at_term(packet: memoryview, start: int, size: int) -> _AtTerm | None:
-    """The term and the last add fully replicated behind a body of that size, or None if anything else is there."""
-    tail = _AT_TERM.fullmatch(packet, start + size) if HEADER_SIZE <= size < len(packet) - start else None
-    if tail is None:
-        return None
-    term, lafr = tail.groups()
-    value, lafr_value = decode_varint(term), _signed(decode_varint(lafr))
-    if lafr_value < NO_ENTRY or term != (VARINTS[value] if value < _TABLE else encode_varint(value)):
-        return None
-    return _new(_AtTerm, (_TERM_TAG + term, value, lafr_value))
+    return _new(FastTermAdd, (add, term, lafr)) if told else add
 
 
 def _signed(value: int) -> int:

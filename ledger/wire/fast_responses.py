@@ -47,7 +47,9 @@ def stored_add(packet: bytes | memoryview) -> tuple[int, int | None] | None:
     header_length, txn_id, length, fields, term = match.groups()
     if header_length[0] != _HEADER + len(txn_id) or length[0] != 2 + len(fields):
         return None
-    return decode_varint(txn_id), None if term is None else decode_varint(term)
+    if term is None:
+        return decode_varint(txn_id), None
+    return decode_varint(txn_id), term[0] if len(term) == 1 else decode_varint(term)
 
 
 def found_entry(packet: bytes | memoryview) -> ReadResponse | None:

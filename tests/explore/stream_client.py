@@ -238,10 +238,10 @@ class StreamClient:
                 case RecoveryRead(entry_id, bookie_id):
                     read = TermRead(self.term, entry_id)
                     sends.append((self._bookies[bookie_id], ("read", entry_id, bookie_id), read))
-                case SendAdd(add, place, truncate):
-                    sends.append(self._send(add, place, truncate=truncate, recovery=False))
-                case TakeOverAdd(add, _, place):
-                    sends.append(self._send(add, place, truncate=add.truncate, recovery=True))
+                case SendAdd(add, places, truncate):
+                    sends += [self._send(add, place, truncate=truncate, recovery=False) for place in places]
+                case TakeOverAdd(add, _, places):
+                    sends += [self._send(add, place, truncate=add.truncate, recovery=True) for place in places]
                 case Confirmed(adds):
                     self.acknowledged |= {add.entry_id: self._payload(add) for add in adds}
                 case Replace():

@@ -86,9 +86,9 @@ class InFlightWindow:
         self.retained_entries += 1
         self.retained_bytes += size
 
-    def release(self, size: int) -> None:
-        """An entry is no longer retained."""
-        self.retained_entries -= 1
+    def release(self, size: int, count: int = 1) -> None:
+        """Entries are no longer retained."""
+        self.retained_entries -= count
         self.retained_bytes -= size
         assert self.retained_entries >= 0 <= self.retained_bytes, "each entry is released once"
         if self._waiters:
@@ -139,9 +139,9 @@ class OrderedWindow(InFlightWindow):
         super().leave(count, size)
         self.hand_out()
 
-    def release(self, size: int) -> None:
-        """An entry is no longer retained."""
-        super().release(size)
+    def release(self, size: int, count: int = 1) -> None:
+        """Entries are no longer retained."""
+        super().release(size, count)
         self.hand_out()
 
     def fail(self, error: BKException) -> None:

@@ -44,6 +44,7 @@ class Add:
         "last_add_confirmed",
         "length",
         "packet",
+        "required",
         "sent",
         "size",
         "token",
@@ -53,7 +54,14 @@ class Add:
     began: float
 
     def __init__(
-        self, entry_id: int, size: int, length: int, horizon: Sequence[int], indexes: Sequence[int], truncate: bool
+        self,
+        entry_id: int,
+        size: int,
+        length: int,
+        horizon: Sequence[int],
+        indexes: Sequence[int],
+        required: int,
+        truncate: bool,
     ) -> None:
         self.entry_id = entry_id
         self.size = size
@@ -64,6 +72,8 @@ class Add:
         """The LAC in its packet and the LAFR in its requests, also in later ones."""
         self.indexes = indexes
         """Indexes that must store it: its write set, or every index for a truncate entry."""
+        self.required = required
+        """The same as bits."""
         self.truncate = truncate
         self.sent = 0
         """Indexes whose present bookie was sent the add, as bits."""
@@ -75,7 +85,7 @@ class Add:
     @property
     def replicated(self) -> bool:
         """Whether all required bookies have stored it."""
-        return self.acked.bit_count() == len(self.indexes)
+        return self.acked == self.required
 
 
 class Horizon(NamedTuple):
@@ -86,10 +96,10 @@ class Horizon(NamedTuple):
 
 
 class SendAdd(NamedTuple):
-    """Send an add to a bookie; report the result with the place."""
+    """Send an add to bookies; report each result with its place."""
 
     add: Add
-    place: Place
+    places: Sequence[Place]
     truncate: bool
     """Whether the request has the truncate flag."""
 

@@ -124,11 +124,11 @@ TAKE_OVER = Transitions(
 
 
 class TakeOverAdd(NamedTuple):
-    """Send a recovery add of `payload` to a bookie; report the result with the place."""
+    """Send a recovery add of `payload` to bookies; report each result with its place."""
 
     add: Add
     payload: bytes
-    place: Place
+    places: Sequence[Place]
 
 
 class TakenOver(NamedTuple):
@@ -389,7 +389,7 @@ class TakeOver:
         found: list[Effect] = []
         for effect in effects:
             if isinstance(effect, SendAdd):
-                found.append(TakeOverAdd(effect.add, cast("bytes", effect.add.token), effect.place))
+                found.append(TakeOverAdd(effect.add, cast("bytes", effect.add.token), effect.places))
             elif isinstance(effect, StoreFragment):
                 self._fragments[effect.new.fragment.first_entry_id] = effect.new
                 found += self._run(self._writer.on_stored())

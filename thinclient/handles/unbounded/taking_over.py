@@ -120,9 +120,9 @@ class _Run:
                     self._read(LAST_ENTRY, bookie_id, partial(self._on_fence_answer, index))
                 case RecoveryRead(entry_id, bookie_id):
                     self._read(entry_id, bookie_id, partial(self._on_read_answer, entry_id))
-                case TakeOverAdd(add, payload, place):
+                case TakeOverAdd(add, payload, places):
                     add.packet = add.packet or self._packet(add, payload)
-                    self._adds.send(add, place, truncate=add.truncate)
+                    self._adds.send(add, places, truncate=add.truncate)
                 case Replace() as wanted:
                     self._placing = self._loop.create_task(self._replace(wanted))
                 case RetryLater(failed):

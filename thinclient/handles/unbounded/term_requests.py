@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple, TypeGuard
+from typing import TypeGuard
 
 from bookgate.ledger.errors import BKException, IllegalOpException, WriteException
 from bookgate.ledger.ledger_id import LedgerId
@@ -27,7 +27,7 @@ from bookgate.ledger.wire.messages import (
 )
 from bookgate.ledger.wire.v3 import encode_request
 from bookgate.thinclient.bookies.connection import Send, Sink
-from bookgate.thinclient.core.unbounded.adds import Add, Place, SendAdd
+from bookgate.thinclient.core.unbounded.adds import Add, Place
 from bookgate.thinclient.handles.context import ClientContext, LedgerSecrets, status_error
 
 AddAnswer = Callable[[Place, Add, Response | None, BKException | None], None]
@@ -35,7 +35,7 @@ ReadAnswer = Callable[[str, Response | None, BKException | None], None]
 
 
 class TermAddSender:
-    """Sends adds of one ledger in one term. Consecutive equal requests are encoded once."""
+    """Sends adds of one ledger in one term."""
 
     def __init__(
         self,
@@ -57,22 +57,18 @@ class TermAddSender:
         self._encoder = TermAddEncoder(self._number, self._key, term, recovery=recovery, priority=priority)
         self._on_answer = on_answer
         self._loop = asyncio.get_running_loop()
-        self._last: _Frame | None = None
 
-    def send(self, add: Add, place: Place, *, truncate: bool) -> None:
-        """Sends the add, whose packet is `Add.packet`, to one bookie; the response is reported with the place."""
-        frame = self._last
-        if frame is None or frame.add is not add or frame.truncate != truncate:
-            encode = self._encode_truncating if truncate else self._encode
-            frame = self._last = encode(add)
+    def send(self, add: Add, places: Sequence[Place], *, truncate: bool) -> None:
+        """Sends the add, whose packet is `Add.packet`, to bookies; each response is reported with its place."""
+        txn_id = self._pool.next_txn_id()
+        if truncate:
+            frame = encode_request(self._truncating(txn_id, add))
+        else:
+            frame = self._encoder.encode_add(txn_id, add.entry_id, add.packet, add.lafr)
         deadline = self._loop.time() + self._timeout
-        send, sink = place.route or self._route(place)
-        send(ADD_ENTRY, frame.txn_id, frame.data, deadline, sink, add)
-
-    def send_all(self, sends: Sequence[SendAdd]) -> None:
-        """Sends an add to several bookies."""
-        for add, place, truncate in sends:
-            self.send(add, place, truncate=truncate)
+        for place in places:
+            send, sink = place.route or self._route(place)
+            send(ADD_ENTRY, txn_id, frame, deadline, sink, add)
 
     def _route(self, place: Place) -> tuple[Send, Sink]:
         """Where requests to a bookie go, and what hears of the responses."""
@@ -80,13 +76,8 @@ class TermAddSender:
         route = place.route = (connection.send, partial(self._on_answer, place))
         return route
 
-    def _encode(self, add: Add) -> _Frame:
-        txn_id = self._pool.next_txn_id()
-        return _new(_Frame, (add, False, txn_id, self._encoder.encode_add(txn_id, add.entry_id, add.packet, add.lafr)))
-
-    def _encode_truncating(self, add: Add) -> _Frame:
-        txn_id = self._pool.next_txn_id()
-        request = AddRequest(
+    def _truncating(self, txn_id: int, add: Add) -> AddRequest:
+        return AddRequest(
             txn_id,
             self._number,
             add.entry_id,
@@ -98,17 +89,6 @@ class TermAddSender:
             lafr=add.lafr,
             truncate=True,
         )
-        return _Frame(add, True, txn_id, encode_request(request))
-
-
-class _Frame(NamedTuple):
-    add: Add
-    truncate: bool
-    txn_id: int
-    data: bytes
-
-
-_new = tuple.__new__  # takes half the time of the named constructor
 
 
 def is_stored(response: Response | None) -> TypeGuard[AddResponse]:

@@ -20,7 +20,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import deque
 from collections.abc import Coroutine, Sequence
 from types import TracebackType
 from typing import Any, Self
@@ -99,8 +98,8 @@ class UnboundedWriteHandle(Appending[Add]):
         self._adds = TermAddSender(context, record.ledger_id, secrets, terms.term, self._on_answer)
         self._finder = BookieFinder(context)
         self._window = InFlightWindow(config.max_in_flight_entries, config.max_in_flight_bytes)
-        self._kept: deque[Add] = deque()
-        """Adds not yet fully replicated; the window counts them as retained."""
+        self._released, self._released_length = self._writer.lafr, self._writer.replicated_length
+        """The last entry that the window no longer counts as retained, and the ledger's length up to it."""
         self._max_payload = config.max_packet_size - header_size_of(self._number) - secrets.digest.length
         self._work: asyncio.Task[None] | None = None
         self._metadata_turn = asyncio.Lock()
@@ -226,10 +225,10 @@ class UnboundedWriteHandle(Appending[Add]):
         add.token = future
         if not add.entry_id & SAMPLED:
             add.began = time.perf_counter()
-        self._kept.append(add)
         if self._explicit_lac is not None and self._explicit_lac.idle:
             self._explicit_lac.start()
-        self._adds.send_all(sends)
+        for _, places, truncate in sends:
+            self._adds.send(add, places, truncate=truncate)
         return add
 
     async def _confirmed(self, add: Add | None) -> int:
@@ -248,7 +247,7 @@ class UnboundedWriteHandle(Appending[Add]):
             effects = self._writer.on_ack(add, place, response.term)
             if effects:
                 self._perform(effects)
-            elif self._kept and self._kept[0].entry_id <= self._writer.lafr:
+            elif self._writer.lafr > self._released:
                 self._let_go()
             return
         failure = add_failure(self.record.ledger_id, place, add, response, error)
@@ -263,8 +262,8 @@ class UnboundedWriteHandle(Appending[Add]):
             match effect:
                 case Confirmed(adds):
                     self._settle(adds, None)
-                case SendAdd():
-                    self._adds.send_all((effect,))
+                case SendAdd(add, places, truncate):
+                    self._adds.send(add, places, truncate=truncate)
                 case FailedAdds(adds, error):
                     self._end(adds, error)
                 case Replace() as wanted:
@@ -279,11 +278,15 @@ class UnboundedWriteHandle(Appending[Add]):
 
     def _let_go(self) -> None:
         """Drops fully replicated adds."""
-        lafr, kept = self._writer.lafr, self._kept
-        while kept and kept[0].entry_id <= lafr:
-            self._window.release(kept.popleft().size)
-        if not self._writer.pending_count and self._replicated is not None and not self._replicated.done():
+        if self._writer.lafr > self._released:
+            self._forget(self._writer.lafr, self._writer.replicated_length)
+        if self._replicated is not None and not self._writer.pending_count and not self._replicated.done():
             self._replicated.set_result(None)
+
+    def _forget(self, entry_id: int, length: int) -> None:
+        """Tells the window that no entry up to this one is retained any more; `length` is the ledger's up to it."""
+        self._window.release(length - self._released_length, entry_id - self._released)
+        self._released, self._released_length = entry_id, length
 
     def _settle(self, adds: Sequence[Add], error: BKException | None) -> None:
         """Completes the application's futures, in entry order."""
@@ -483,8 +486,7 @@ class UnboundedWriteHandle(Appending[Add]):
             self._work.cancel()
         self._context.active_handles.pop(self, None)
         self._settle(failed, error)
-        while self._kept:
-            self._window.release(self._kept.popleft().size)
+        self._forget(self._writer.last_add_pushed, self._writer.length)
         self._window.fail(error)
 
 

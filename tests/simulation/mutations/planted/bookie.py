@@ -107,9 +107,8 @@ MUTATIONS = (
         ("S5",),
         "the answer to an ordinary add leaves before the add is durable",
         "bookie/protocol/request_processor.py",
-        "                completion = AddCompletion(client, stored, timer, body, txn_id)\n",
-        '                completion = AddCompletion(client, b"", timer, body, txn_id)\n'
-        "                client.send(stored)\n",
+        "            completion = AddCompletion(client, stored, timer, body, txn_id)\n",
+        '            completion = AddCompletion(client, b"", timer, body, txn_id)\n            client.send(stored)\n',
     ),
     Mutation(
         "declined-adds-are-lost",

@@ -19,8 +19,8 @@ MUTATIONS = (
         "no-truncate-flag",
         "a take-over ends with an entry that truncates nothing",
         _WRITING,
-        "        add, sends = self._begin(0, range(len(self._write_sets)), truncate=True)\n",
-        "        add, sends = self._begin(0, range(len(self._write_sets)))\n",
+        "        add, sends = self._begin(0, truncate=True)\n",
+        "        add, sends = self._begin(0)\n",
     ),
     _planted(
         "lafr-follows-the-lac",

@@ -250,8 +250,9 @@ class Client:
     def _write(self, effects: Sequence[object]) -> None:
         for effect in effects:
             match effect:
-                case SendAdd(add, place, truncate):
-                    self._send(add, place, truncate=truncate)
+                case SendAdd(add, places, truncate):
+                    for place in places:
+                        self._send(add, place, truncate=truncate)
                 case Confirmed(adds):
                     self.model.acknowledged |= {add.entry_id: add.token for add in adds}
                 case FailedAdds(adds, error):
@@ -337,8 +338,9 @@ class Client:
                     self._ask_fence(index, bookie_id)
                 case RecoveryRead(entry_id, bookie_id):
                     self._ask_entry(entry_id, bookie_id)
-                case TakeOverAdd(add, _, place):
-                    self._send(add, place, truncate=add.truncate)
+                case TakeOverAdd(add, _, places):
+                    for place in places:
+                        self._send(add, place, truncate=add.truncate)
                 case Replace(ensemble, failed):
                     assert take_over is not None
                     self._take(take_over.on_replacements(self._spares(ensemble, failed)))

@@ -57,7 +57,9 @@ def of(kind: type[E], effects: Sequence[object]) -> list[E]:
 
 
 def sends(effects: Sequence[object]) -> list[tuple[int, str, bool]]:
-    return sorted((each.add.entry_id, each.place.bookie_id, each.truncate) for each in of(SendAdd, effects))
+    return sorted(
+        (each.add.entry_id, place.bookie_id, each.truncate) for each in of(SendAdd, effects) for place in each.places
+    )
 
 
 def test_lac_and_lafr_are_unbroken_runs_of_their_own() -> None:
