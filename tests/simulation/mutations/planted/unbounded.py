@@ -101,7 +101,7 @@ MUTATIONS = (
         _WRITER_CORE,
         "        if not is_steady or any(not place.clean or place.truncating is not None for place in self._places):\n",
         "        if not is_steady:\n",
-        tests=(_WRITING, _RANDOM),
+        tests=(_TAKING_OVER,),
     ),
     Mutation(
         "old-term-fence-counted",
