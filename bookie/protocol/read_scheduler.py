@@ -37,6 +37,7 @@ from bookgate.ledger.wire.error_responses import error_response
 from bookgate.ledger.wire.fast_read import FastRead
 from bookgate.ledger.wire.messages import (
     LAST_ENTRY,
+    MOST_FOLLOWING_BYTES,
     BatchReadRecords,
     BatchReadRequest,
     BatchReadResponse,
@@ -189,7 +190,7 @@ class EntryReads:
                 self._statistics.reads_refused += 1
             elif response.body is not None:
                 self._statistics.reads += 1
-                self._statistics.read_bytes += len(response.body)
+                self._statistics.read_bytes += len(response.body) + len(response.following)
         elif isinstance(response, BatchReadRecords):
             self._statistics.reads += response.entries
             self._statistics.read_bytes += sum(map(len, response.records)) - 4 * response.entries
@@ -318,17 +319,29 @@ class EntryReads:
 
         If another client has taken the ledger over meanwhile, it is an error.
         """
-        packet, status = None, Status.EOK
+        packet, following, status = None, b"", Status.EOK
         entry_id, reader = request.entry_id, self._storage.reader
         try:
             packet = reader.read_entry(ledger, reader.last_entry_id(ledger) if entry_id == LAST_ENTRY else entry_id)
+            if request.following and entry_id != LAST_ENTRY:
+                following = self._following(request, ledger, MOST_FOLLOWING_BYTES - len(packet))
         except NoSuchEntryException:
             status = Status.ENOENTRY
         if ledger.term != request.term:
             return _refusal(request, Status.EINVALIDTERM)
         known_lac = self._known_lac(ledger)
         ids = request.ledger_id, entry_id
-        return ReadResponse(request.txn_id, status, *ids, packet, known_lac, None, request.term, ledger.lafr)
+        return ReadResponse(request.txn_id, status, *ids, packet, known_lac, None, request.term, ledger.lafr, following)
+
+    def _following(self, request: ReadRequest, ledger: LedgerState, limit: int) -> bytes:
+        """The records of the entries behind the wanted one; none if the next one can't be read, or is too large."""
+        batch = BatchSize(request.following, limit, self._max_batch_read_size)
+        try:
+            runs = self._storage.reader.read_batch(ledger, request.entry_id + 1, batch)
+        except (NoSuchEntryException, DataUnknownException, OSError):
+            return b""
+        records = b"".join(run.records for run in runs)
+        return records if len(records) <= limit else b""
 
     def _known_lac(self, ledger: LedgerState) -> int | None:
         """The known LAC; None if unknown, which does not prevent serving an entry that the bookie holds."""

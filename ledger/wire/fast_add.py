@@ -23,7 +23,7 @@ from bookgate.ledger.ledger_id import NO_ENTRY
 from bookgate.ledger.varint import VARINTS, decode_varint, encode_varint
 
 _SHAPE = (
-    rb"\x0a(.)\x08\x03\x10\x02\x18(%(v)b)%(priority)b"
+    rb"\x0a(.)\x08\x03\x10\x02\x18([\x00-\x7f]|[\x80-\xff]{1,8}[\x01-\x7f])%(priority)b"
     rb"\xaa\x06(%(v)b)%(flag)b\x08(%(v)b)\x10(%(v)b)\x1a\x14(.{20})\x22(%(v)b)"
 )
 """Groups: header length, txnId, length of the sub-message, ledgerId, entryId, masterKey, length of the body."""

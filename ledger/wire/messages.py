@@ -91,13 +91,17 @@ class AddRequest(NamedTuple):
     truncate: bool = False
 
 
+MOST_FOLLOWING_BYTES = 1 << 20
+"""The most bytes of entries in the response to a read with `following`, unless the entry itself is larger."""
+
+
 class ReadRequest(NamedTuple):
     """Reads an entry (`LAST_ENTRY`: the highest one); with `fence`, fences the ledger first.
 
     `previous_lac` without `fence` makes it a long poll of at most `timeout_ms` milliseconds. With a `term` (unbounded
     ledgers only) it is a read of the client that takes the ledger over: it fences terms below this one, needs the
-    master key, and also returns unconfirmed entries. `known_lac` tells the bookie that the reader knows entries up to
-    this id to be confirmed.
+    master key, and also returns unconfirmed entries, and at most `following` entries behind the entry besides.
+    `known_lac` tells the bookie that the reader knows entries up to this id to be confirmed.
     """
 
     txn_id: int
@@ -111,6 +115,7 @@ class ReadRequest(NamedTuple):
     priority: int = 0
     term: int | None = None
     known_lac: int | None = None
+    following: int = 0
 
 
 def fences(request: ReadRequest | BatchReadRequest) -> bool:
@@ -246,7 +251,8 @@ class ReadResponse(NamedTuple):
 
     `term` is that of the request; with an entry for a reader, the term at which the bookie knows the ledger. The
     response to a request with a term has `max_lac` and, in `lafr`, the highest last add fully replicated that the
-    bookie knows, whether or not there is an entry.
+    bookie knows, whether or not there is an entry. `following` are the records of the entries behind it: each its
+    length, four bytes, and its packet.
     """
 
     txn_id: int
@@ -258,6 +264,7 @@ class ReadResponse(NamedTuple):
     lac_update_timestamp_ms: int | None = None
     term: int | None = None
     lafr: int | None = None
+    following: bytes = b""
 
 
 class BatchReadResponse(NamedTuple):

@@ -37,6 +37,7 @@ from bookgate.ledger.errors import IllegalOpException
 from bookgate.ledger.ledger_id import MAX_UNSCOPED
 from bookgate.ledger.wire import error_responses, messages
 from bookgate.ledger.wire.messages import HIGH_PRIORITY, Operation, Request, Response, Status
+from bookgate.ledger.wire.records import RECORD_LENGTH, read_records
 from bookgate.ledger.wire.v3 import ProtocolError
 from bookgate.protos.bookkeeper.proto import bookkeeper_protocol_pb2 as wire
 
@@ -68,7 +69,6 @@ _IDS = struct.Struct(">qq")
 _BATCH_REQUEST = struct.Struct(">qqQiq")
 _ANSWER = struct.Struct(">iqq")
 _BATCH_ANSWER = struct.Struct(">iqqQ")
-_RECORD_LENGTH = struct.Struct(">i")
 
 _KEY_END = _WORD.size + _MASTER_KEY_SIZE
 _ADD_REQUEST_SIZE = _KEY_END + _IDS.size
@@ -226,7 +226,7 @@ def _encode_read_response(response: messages.ReadResponse, version: int) -> byte
 def _encode_batch_response(response: messages.BatchReadResponse, version: int) -> bytes:
     records: list[bytes | memoryview] = []
     for body in response.bodies:
-        records += (_RECORD_LENGTH.pack(len(body)), body)
+        records += (RECORD_LENGTH.pack(len(body)), body)
     return _encode_records(messages.BatchReadRecords(*response[:4], tuple(records), len(response.bodies)), version)
 
 
@@ -398,24 +398,8 @@ def _decode_read_response(packet: bytes | memoryview) -> Response:
 def _decode_batch_response(packet: bytes | memoryview) -> Response:
     _require(packet, _BATCH_ANSWER_SIZE)
     code, ledger_id, entry_id, request_id = _BATCH_ANSWER.unpack_from(packet, _WORD.size)
-    bodies = () if code else _read_records(packet, _BATCH_ANSWER_SIZE)
+    bodies = () if code else read_records(packet, _BATCH_ANSWER_SIZE)
     return messages.BatchReadResponse(request_id, _read_status(code), ledger_id, entry_id, bodies)
-
-
-def _read_records(packet: bytes | memoryview, start: int) -> tuple[bytes | memoryview, ...]:
-    """The entries of a batch, each preceded by its length, up to the end of the packet; not copied."""
-    records: list[bytes | memoryview] = []
-    append, unpack, end = records.append, _RECORD_LENGTH.unpack_from, len(packet)
-    while start < end:
-        body = start + 4
-        if body > end:
-            _require(packet, body)
-        (length,) = unpack(packet, start)
-        start = body + length
-        if length < 0 or start > end:
-            raise ProtocolError(f"an entry of {length} bytes in a batch with {end - body} left")
-        append(packet[body:start])
-    return tuple(records)
 
 
 def _decode_auth_response(packet: bytes | memoryview) -> Response:

@@ -34,6 +34,8 @@ _SCOPE_TAG = b"\xc0\x3e"
 """The tag of `ledgerScopeId`, field 1000 of every sub-message with a ledger id."""
 _TERM_TAG, _LAFR_TAG, _TRUNCATE, _KNOWN_LAC_TAG = b"\xc8\x3e", b"\xd0\x3e", b"\xd8\x3e\x01", b"\xe0\x3e"
 """The tags of fields 1001, 1002 and 1004; field 1003 with its value, since it is sent only if true."""
+_FOLLOWING_TAG, _FOLLOWING_RECORDS_TAG = b"\xe8\x3e", b"\xea\x3e"
+"""The tags of field 1005 in the request, a number, and in the response, bytes."""
 
 
 class ProtocolError(Exception):
@@ -154,6 +156,8 @@ def _encode_read_request(request: messages.ReadRequest) -> bytes:
     if request.timeout_ms is not None:
         message += b"\x28" + _int64(request.timeout_ms)
     message += scope_field(request.ledger_id) + term_fields(request.term, known_lac=request.known_lac)
+    if request.following:
+        message += _FOLLOWING_TAG + _size(request.following)
     return _request(READ_ENTRY, request.txn_id, message, request.priority)
 
 
@@ -243,6 +247,8 @@ def _encode_read_response(response: messages.ReadResponse) -> bytes:
         parts.append(scope_field(response.ledger_id))
     if response.term is not None:
         parts.append(term_fields(response.term, response.lafr))
+    if response.following:
+        parts += [_FOLLOWING_RECORDS_TAG, _size(len(response.following)), response.following]
     size = _size(sum(map(len, parts)))
     return _frame(_header(READ_ENTRY, response.txn_id), b"\x10", status, _READ_TAG, size, *parts)
 
@@ -398,6 +404,7 @@ def _decode_read_request(read: wire.ReadRequest, txn_id: int, priority: int) -> 
         priority,
         read.ledgerTerm if read.HasField("ledgerTerm") else None,
         read.lastAddConfirmed if read.HasField("lastAddConfirmed") else None,
+        max(read.following, 0),
     )
 
 
@@ -488,6 +495,7 @@ def _decode_read_response(message: wire.Response, txn_id: int) -> Response:
         read.lacUpdateTimestamp if read.HasField("lacUpdateTimestamp") else None,
         read.ledgerTerm if read.HasField("ledgerTerm") else None,
         read.lastAddFullyReplicated if read.HasField("lastAddFullyReplicated") else None,
+        read.following,
     )
 
 

@@ -48,8 +48,10 @@ class StreamClient:
         entries: int,
         *,
         closes: bool = False,
+        read_batch: int = 1,
     ) -> None:
         self.number, self._entries, self._closes = number, entries, closes
+        self._read_batch = read_batch
         self._bookies, self._store, self._record = bookies, store, record
         self._core: TakeOver | UnboundedWriter | None = None
         self._change: MetadataChange | None = None
@@ -137,10 +139,10 @@ class StreamClient:
         if self._change is not None and handle == self._change.handle:
             return self._sent(self._go_on(lambda change: change.hear(answer)))
         assert self._core is not None
-        term, value = answer if isinstance(answer, AtTerm) else (self.term, answer)
-        return self._sent(self._take(self._heard(handle, value, term)))
+        term, value, following = answer if isinstance(answer, AtTerm) else (self.term, answer, ())
+        return self._sent(self._take(self._heard(handle, value, term, following)))
 
-    def _heard(self, handle: Handle, value: Any, term: int) -> Sequence[object]:
+    def _heard(self, handle: Handle, value: Any, term: int, following: Sequence[Entry]) -> Sequence[object]:
         core = self._core
         assert core is not None
         if handle[0] == "add":
@@ -156,7 +158,7 @@ class StreamClient:
             assert isinstance(read, Horizon | Unreadable)
             return core.on_fence_answer(handle[1], read, term)
         assert isinstance(read, Entry | Missing | Unreadable)
-        return core.on_read_answer(handle[1], handle[2], read, term)
+        return core.on_read_answer(handle[1], handle[2], read, term, following)
 
     def _sent(self, sends: Sends) -> Sends:
         """Notes what is awaited, and forgets what can't matter any more."""
@@ -201,7 +203,7 @@ class StreamClient:
         self._record, self._change = change.record, None
         match change.name:
             case "take over":
-                core = TakeOver(LEDGER, self._record[0], read_batch=1)
+                core = TakeOver(LEDGER, self._record[0], read_batch=self._read_batch)
                 self._core, self.term = core, core.term
                 return self._take(core.begin())
             case "open":
@@ -235,8 +237,8 @@ class StreamClient:
             match effect:
                 case FenceRead(index, bookie_id):
                     sends.append((self._bookies[bookie_id], ("fence", index), TermFence(self.term)))
-                case RecoveryRead(entry_id, bookie_id):
-                    read = TermRead(self.term, entry_id)
+                case RecoveryRead(entry_id, bookie_id, following):
+                    read = TermRead(self.term, entry_id, following)
                     sends.append((self._bookies[bookie_id], ("read", entry_id, bookie_id), read))
                 case SendAdd(add, places, truncate):
                     sends += [self._send(add, place, truncate=truncate, recovery=False) for place in places]

@@ -32,6 +32,8 @@ class StreamWorld:
     faults: Faults = field(default_factory=Faults)
     syncs_apart: bool = False
     most_states: int = 0
+    read_batch: int = 1
+    """Entries that a take-over reads ahead; half of them with one read."""
 
     def build(self) -> tuple[World, Judge]:
         """The world, and what judges its states."""
@@ -57,7 +59,9 @@ class StreamWorld:
         self, number: int, record: tuple[LedgerMetadata, int], clients: int, entries: int, *, closes: bool = False
     ) -> StreamClient:
         bookies = {name: clients + index for index, name in enumerate(BOOKIES[: self.bookies])}
-        return StreamClient(number, record, bookies, clients + self.bookies, entries, closes=closes)
+        return StreamClient(
+            number, record, bookies, clients + self.bookies, entries, closes=closes, read_batch=self.read_batch
+        )
 
     def _healer(self, store: Store) -> StreamClient:
         return self._client(9, (store.metadata, store.version), 1, 1, closes=True)
@@ -70,6 +74,7 @@ SMALL_STREAMS = (
     StreamWorld("stream: a writer alone, late requests", 2, 2, 1, entries=2, takers=0, faults=Faults(timeouts=1)),
     StreamWorld("stream: doubled requests", 2, 2, 1, entries=1, faults=Faults(doubles=1)),
     StreamWorld("stream: two take-overs", 1, 1, 1, entries=1, takers=2, bookies=1),
+    StreamWorld("stream: a take-over by runs", 1, 1, 1, entries=2, entries_after=0, bookies=1, read_batch=4),
 )
 
 LARGE_STREAMS = (
@@ -77,6 +82,7 @@ LARGE_STREAMS = (
     StreamWorld("stream: a writer alone, two late requests", 2, 2, 1, entries=2, takers=0, faults=Faults(timeouts=2)),
     StreamWorld("stream: a take-over, late requests", 2, 2, 1, entries=1, faults=Faults(timeouts=1)),
     StreamWorld("stream: a take-over, two entries", 2, 2, 1, entries=2, entries_after=0),
+    StreamWorld("stream: a take-over of two bookies by runs", 2, 2, 1, entries=2, entries_after=0, read_batch=4),
     StreamWorld("stream: two take-overs of two bookies", 2, 2, 1, entries=1, takers=2, most_states=3_000_000),
     StreamWorld("stream: three bookies", 3, 3, 2, entries=1, most_states=3_000_000),
 )

@@ -5,6 +5,7 @@ U1 is judged here: a request is served whose term is below one that the bookie h
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -50,6 +51,7 @@ class TermRead(NamedTuple):
 
     term: int
     entry_id: int
+    following: int = 0
 
 
 class AtTerm(NamedTuple):
@@ -57,6 +59,7 @@ class AtTerm(NamedTuple):
 
     term: int
     value: Horizon | Entry | Missing | BKException | None
+    following: tuple[Entry, ...] = ()
 
     def __str__(self) -> str:
         value = type(self.value).__name__ if isinstance(self.value, BKException) else self.value or "stored"
@@ -136,7 +139,10 @@ class TermBookie:
             return AtTerm(request.term, None)
         if isinstance(request, TermFence):
             return AtTerm(request.term, Horizon(self.ledger.known_lac, self.ledger.lafr))
-        return AtTerm(request.term, self.entries.get(request.entry_id, Missing.MISSING))
+        found = self.entries.get(request.entry_id, Missing.MISSING)
+        behind = range(request.entry_id + 1, request.entry_id + 1 + request.following)
+        run = [] if found is Missing.MISSING else itertools.takewhile(bool, map(self.entries.get, behind))
+        return AtTerm(request.term, found, tuple(entry for entry in run if entry is not None))
 
     def ignores(self, request: object) -> bool:
         assert isinstance(request, TermAdd | TermFence | TermRead)

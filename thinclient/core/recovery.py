@@ -116,10 +116,11 @@ class FenceRead(NamedTuple):
 
 
 class RecoveryRead(NamedTuple):
-    """Send a fencing, high-priority read of `entry_id` to `bookie_id`."""
+    """Send a fencing, high-priority read of `entry_id` to `bookie_id`, in a take-over also of those `following` it."""
 
     entry_id: int
     bookie_id: str
+    following: int = 0
 
 
 class RecoveryAdd(NamedTuple):

@@ -118,7 +118,7 @@ class Request(_message.Message):
     def __init__(self, header: _Optional[_Union[BKPacketHeader, _Mapping]] = ..., readRequest: _Optional[_Union[ReadRequest, _Mapping]] = ..., addRequest: _Optional[_Union[AddRequest, _Mapping]] = ..., authRequest: _Optional[_Union[AuthMessage, _Mapping]] = ..., writeLacRequest: _Optional[_Union[WriteLacRequest, _Mapping]] = ..., readLacRequest: _Optional[_Union[ReadLacRequest, _Mapping]] = ..., getBookieInfoRequest: _Optional[_Union[GetBookieInfoRequest, _Mapping]] = ..., startTLSRequest: _Optional[_Union[StartTLSRequest, _Mapping]] = ..., forceLedgerRequest: _Optional[_Union[ForceLedgerRequest, _Mapping]] = ..., getListOfEntriesOfLedgerRequest: _Optional[_Union[GetListOfEntriesOfLedgerRequest, _Mapping]] = ..., requestContext: _Optional[_Iterable[_Union[ContextPair, _Mapping]]] = ...) -> None: ...
 
 class ReadRequest(_message.Message):
-    __slots__ = ("ledgerId", "entryId", "masterKey", "previousLAC", "timeOut", "flag", "ledgerScopeId", "ledgerTerm", "lastAddConfirmed")
+    __slots__ = ("ledgerId", "entryId", "masterKey", "previousLAC", "timeOut", "flag", "ledgerScopeId", "ledgerTerm", "lastAddConfirmed", "following")
     class Flag(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         FENCE_LEDGER: _ClassVar[ReadRequest.Flag]
@@ -134,6 +134,7 @@ class ReadRequest(_message.Message):
     LEDGERSCOPEID_FIELD_NUMBER: _ClassVar[int]
     LEDGERTERM_FIELD_NUMBER: _ClassVar[int]
     LASTADDCONFIRMED_FIELD_NUMBER: _ClassVar[int]
+    FOLLOWING_FIELD_NUMBER: _ClassVar[int]
     ledgerId: int
     entryId: int
     masterKey: bytes
@@ -143,7 +144,8 @@ class ReadRequest(_message.Message):
     ledgerScopeId: int
     ledgerTerm: int
     lastAddConfirmed: int
-    def __init__(self, ledgerId: _Optional[int] = ..., entryId: _Optional[int] = ..., masterKey: _Optional[bytes] = ..., previousLAC: _Optional[int] = ..., timeOut: _Optional[int] = ..., flag: _Optional[_Union[ReadRequest.Flag, str]] = ..., ledgerScopeId: _Optional[int] = ..., ledgerTerm: _Optional[int] = ..., lastAddConfirmed: _Optional[int] = ...) -> None: ...
+    following: int
+    def __init__(self, ledgerId: _Optional[int] = ..., entryId: _Optional[int] = ..., masterKey: _Optional[bytes] = ..., previousLAC: _Optional[int] = ..., timeOut: _Optional[int] = ..., flag: _Optional[_Union[ReadRequest.Flag, str]] = ..., ledgerScopeId: _Optional[int] = ..., ledgerTerm: _Optional[int] = ..., lastAddConfirmed: _Optional[int] = ..., following: _Optional[int] = ...) -> None: ...
 
 class AddRequest(_message.Message):
     __slots__ = ("ledgerId", "entryId", "masterKey", "body", "writeFlags", "flag", "ledgerScopeId", "ledgerTerm", "lastAddFullyReplicated", "truncate")
@@ -254,7 +256,7 @@ class Response(_message.Message):
     def __init__(self, header: _Optional[_Union[BKPacketHeader, _Mapping]] = ..., status: _Optional[_Union[StatusCode, str]] = ..., readResponse: _Optional[_Union[ReadResponse, _Mapping]] = ..., addResponse: _Optional[_Union[AddResponse, _Mapping]] = ..., authResponse: _Optional[_Union[AuthMessage, _Mapping]] = ..., writeLacResponse: _Optional[_Union[WriteLacResponse, _Mapping]] = ..., readLacResponse: _Optional[_Union[ReadLacResponse, _Mapping]] = ..., getBookieInfoResponse: _Optional[_Union[GetBookieInfoResponse, _Mapping]] = ..., startTLSResponse: _Optional[_Union[StartTLSResponse, _Mapping]] = ..., forceLedgerResponse: _Optional[_Union[ForceLedgerResponse, _Mapping]] = ..., getListOfEntriesOfLedgerResponse: _Optional[_Union[GetListOfEntriesOfLedgerResponse, _Mapping]] = ...) -> None: ...
 
 class ReadResponse(_message.Message):
-    __slots__ = ("status", "ledgerId", "entryId", "body", "maxLAC", "lacUpdateTimestamp", "ledgerScopeId", "ledgerTerm", "lastAddFullyReplicated")
+    __slots__ = ("status", "ledgerId", "entryId", "body", "maxLAC", "lacUpdateTimestamp", "ledgerScopeId", "ledgerTerm", "lastAddFullyReplicated", "following")
     STATUS_FIELD_NUMBER: _ClassVar[int]
     LEDGERID_FIELD_NUMBER: _ClassVar[int]
     ENTRYID_FIELD_NUMBER: _ClassVar[int]
@@ -264,6 +266,7 @@ class ReadResponse(_message.Message):
     LEDGERSCOPEID_FIELD_NUMBER: _ClassVar[int]
     LEDGERTERM_FIELD_NUMBER: _ClassVar[int]
     LASTADDFULLYREPLICATED_FIELD_NUMBER: _ClassVar[int]
+    FOLLOWING_FIELD_NUMBER: _ClassVar[int]
     status: StatusCode
     ledgerId: int
     entryId: int
@@ -273,7 +276,8 @@ class ReadResponse(_message.Message):
     ledgerScopeId: int
     ledgerTerm: int
     lastAddFullyReplicated: int
-    def __init__(self, status: _Optional[_Union[StatusCode, str]] = ..., ledgerId: _Optional[int] = ..., entryId: _Optional[int] = ..., body: _Optional[bytes] = ..., maxLAC: _Optional[int] = ..., lacUpdateTimestamp: _Optional[int] = ..., ledgerScopeId: _Optional[int] = ..., ledgerTerm: _Optional[int] = ..., lastAddFullyReplicated: _Optional[int] = ...) -> None: ...
+    following: bytes
+    def __init__(self, status: _Optional[_Union[StatusCode, str]] = ..., ledgerId: _Optional[int] = ..., entryId: _Optional[int] = ..., body: _Optional[bytes] = ..., maxLAC: _Optional[int] = ..., lacUpdateTimestamp: _Optional[int] = ..., ledgerScopeId: _Optional[int] = ..., ledgerTerm: _Optional[int] = ..., lastAddFullyReplicated: _Optional[int] = ..., following: _Optional[bytes] = ...) -> None: ...
 
 class AddResponse(_message.Message):
     __slots__ = ("status", "ledgerId", "entryId", "ledgerScopeId", "ledgerTerm")

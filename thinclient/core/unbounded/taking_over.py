@@ -7,9 +7,10 @@ with the table `TAKE_OVER`):
   covered: in every write set fewer than ack quorum bookies are unknown. S = max(highest LAFR, first entry of the
   fragment − 1) is where reading begins; the highest LAC and S remain the LAC and LAFR of this take-over.
 * *reading forward* from S + 1, from the last fragment as it was at the start, each entry from one replica after the
-  other, with the term. One good copy is enough; write quorum − ack quorum + 1 explicit "missing" responses mark the
-  end; otherwise the take-over fails. Copies are added again in entry order, to their whole write sets. An end at or
-  below the LAC is a loss of confirmed entries: the take-over fails.
+  other, with the term. Where every bookie holds every entry, one read asks for a run of entries; those that the
+  response lacks are read singly. One good copy is enough; write quorum − ack quorum + 1 explicit "missing" responses
+  mark the end; otherwise the take-over fails. Copies are added again in entry order, to their whole write sets. An end
+  at or below the LAC is a loss of confirmed entries: the take-over fails.
 * *sizing*, only if nothing was added again and the fragment has entries: entry S is read, because its packet contains
   the ledger's length. For the fragment's first entry the metadata have the length before it.
 * *storing*: the truncate entry follows at the first missing id; it and all adds must reach all their bookies. Bookies
@@ -146,19 +147,30 @@ _AT_FIRST = 16
 """Entries read ahead until the first one arrives: most take-overs find few."""
 _WINDOW_BYTES = 8 * 1024 * 1024
 """Maximum payload bytes being read or added again; reads are estimated by the largest entry so far."""
-_BATCHES_OF_ADDS = 3
+_BATCHES_OF_ADDS = 20
 """Batches being added again while another is read."""
 
 
 class TakeOver:
     """One attempt of one client to take a ledger over."""
 
-    def __init__(self, ledger_id: LedgerId, metadata: LedgerMetadata, read_batch: int = DEFAULT_READ_BATCH) -> None:
-        """`metadata` must be IN_RECOVERY with this client's term."""
+    def __init__(
+        self, ledger_id: LedgerId, metadata: LedgerMetadata, read_batch: int = DEFAULT_READ_BATCH, *, runs: bool = True
+    ) -> None:
+        """Begins with `begin`.
+
+        Args:
+            ledger_id: The id of the ledger.
+            metadata: IN_RECOVERY with this client's term.
+            read_batch: The most entries that are read ahead.
+            runs: Whether a read may ask for several entries: their response has up to `MOST_FOLLOWING_BYTES`.
+        """
         self._ledger_id = ledger_id
         self._metadata = metadata
         self._read_batch = read_batch
         self._ensemble = metadata.last_fragment.ensemble
+        striped = metadata.ensemble_size > metadata.write_quorum_size
+        self._longest_run = 1 if striped or not runs else max(read_batch // 2, 1)
         self._coverage = CoverageSet(metadata.ensemble_size, metadata.write_quorum_size, metadata.ack_quorum_size)
         self._unheard = set(range(metadata.ensemble_size))
         self._fence_errors: dict[str, BKException] = {}
@@ -168,7 +180,9 @@ class TakeOver:
         self._fragments: dict[int, NewFragment] = {}
         self._reads: dict[int, ReplicaRead] = {}
         self._asked: dict[int, str] = {}
-        """By entry, the replica that was asked last."""
+        """By entry, the replica that was asked last; none for an entry that was asked for with one before it."""
+        self._followers: dict[int, int] = {}
+        """By entry, the number of those behind it that were asked for with it, until the response."""
         self._sizing: ReplicaRead | None = None
         self._next_to_read = self._next_to_add = 0
         self._length: int | None = None
@@ -247,16 +261,20 @@ class TakeOver:
     def _read_ahead(self) -> Sequence[Effect]:
         if self.state is not TakeOverState.READING:
             return ()
-        effects: list[Effect] = []
-        for entry_id in range(self._next_to_read, self._next_to_read + self._room()):
-            read = self._reads[entry_id] = ReplicaRead(entry_id, self._metadata)
-            effects.append(self._ask(entry_id, read.read.next_replica() or ""))
-        self._next_to_read += len(effects)
-        return effects
+        first, end = self._next_to_read, self._next_to_read + self._room()
+        self._reads |= {entry_id: ReplicaRead(entry_id, self._metadata) for entry_id in range(first, end)}
+        self._next_to_read = end
+        runs = range(first, end, self._longest_run)
+        return [self._ask_next(entry_id, min(self._longest_run, end - entry_id) - 1) for entry_id in runs]
 
-    def _ask(self, entry_id: int, bookie_id: str) -> RecoveryRead:
+    def _ask_next(self, entry_id: int, followers: int = 0) -> RecoveryRead:
+        if followers:
+            self._followers[entry_id] = followers
+        return self._ask(entry_id, self._reads[entry_id].read.next_replica() or "", followers)
+
+    def _ask(self, entry_id: int, bookie_id: str, followers: int = 0) -> RecoveryRead:
         self._asked[entry_id] = bookie_id
-        return RecoveryRead(entry_id, bookie_id)
+        return RecoveryRead(entry_id, bookie_id, followers)
 
     def _room(self) -> int:
         """How many entries may be read ahead now: none until half the batch is used up."""
@@ -268,10 +286,19 @@ class TakeOver:
         fits = (_WINDOW_BYTES - being_added) // self._largest if self._largest else _AT_FIRST
         return max(min(self._read_batch, fits) - ahead, 0 if ahead or adds else 1)
 
-    def on_read_answer(self, entry_id: int, bookie_id: str, answer: Answer, term: int) -> Sequence[Effect]:
-        """A replica's response to a recovery read; `term` is that of the response, if there is one.
+    def on_read_answer(
+        self, entry_id: int, bookie_id: str, answer: Answer, term: int, following: Sequence[Entry] = ()
+    ) -> Sequence[Effect]:
+        """A replica's response to a recovery read.
 
         Only the replica that was asked last counts, so a replica that responds twice counts as missing once.
+
+        Args:
+            entry_id: The entry that was asked for.
+            bookie_id: The replica.
+            answer: What it has of the entry.
+            term: The term of the response, if there is one.
+            following: The entries behind it that the response has besides, in order and without a gap.
         """
         if self.over or (term != self.term and not isinstance(answer, Unreadable)):
             return ()
@@ -280,12 +307,22 @@ class TakeOver:
         read = self._sizing if self._sizing is not None else self._reads.get(entry_id)
         if read is None or read.answer is not None or read.read.entry_id != entry_id:
             return ()
-        if self._asked[entry_id] != bookie_id:
+        if self._asked.get(entry_id) != bookie_id:
             return ()
         replica = read.on_answer(answer)
         if replica is not None:
-            return [self._ask(entry_id, replica)]
-        return self._sized(read) if read is self._sizing else self._advance()
+            return [self._ask(entry_id, replica, self._followers.get(entry_id, 0))]
+        # Without the entry the take-over ends at it, or fails: what is behind it does not matter.
+        singly = self._take_followers(entry_id, following) if isinstance(answer, Entry) else ()
+        return [*singly, *(self._sized(read) if read is self._sizing else self._advance())]
+
+    def _take_followers(self, entry_id: int, following: Sequence[Entry]) -> Sequence[Effect]:
+        """Takes the entries that came with another one, and reads those singly that were asked for and did not come."""
+        followers = range(entry_id + 1, entry_id + 1 + self._followers.pop(entry_id, 0))
+        for follower, entry in zip(followers, following, strict=False):
+            assert entry.entry_id == follower, "the entries behind one come in order"
+            self._reads[follower].on_answer(entry)
+        return [self._ask_next(follower) for follower in followers[len(following) :]]
 
     def _advance(self) -> Sequence[Effect]:
         """Processes completed reads in entry order."""
@@ -296,7 +333,8 @@ class TakeOver:
             and read.answer is not None
         ):
             entry_id = self._next_to_add
-            del self._reads[entry_id], self._asked[entry_id]
+            del self._reads[entry_id]
+            self._asked.pop(entry_id, None)
             if isinstance(read.answer, Entry):
                 effects += self._add_again(read.answer)
             elif isinstance(read.answer, Missing):
@@ -363,7 +401,9 @@ class TakeOver:
         """A bookie has stored an add."""
         if self.over or self._writer is None:
             return ()
-        return self._run(self._writer.on_ack(add, place, term))
+        pending = self._writer.pending_count
+        effects = self._writer.on_ack(add, place, term)
+        return self._run(effects) if effects or self._writer.pending_count < pending else ()
 
     def on_add_failure(self, place: Place, error: BKException) -> Sequence[Effect]:
         """A bookie failed to store an add."""

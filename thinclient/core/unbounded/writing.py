@@ -47,7 +47,7 @@ from bookgate.ledger.errors import (
     InvalidTermException,
     TermSupersededException,
 )
-from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.ledger_id import NO_ENTRY, LedgerId
 from bookgate.ledger.metadata import Fragment, LedgerMetadata
 from bookgate.ledger.quorum import write_sets
 from bookgate.ledger.terms import NO_CAPS
@@ -221,6 +221,9 @@ class UnboundedWriter:
         self.length = length - size
         add, sends = self._begin(size)
         add.token = payload
+        if add.entry_id == 0:
+            # Ledger, entry and LAC 0: a bookie's journal takes such a beginning for its end.
+            add.last_add_confirmed = NO_ENTRY
         return sends
 
     def begin_truncate(self, length: int) -> Sequence[Effect]:

@@ -19,7 +19,16 @@ from bookgate.ledger.errors import BKException, DigestMatchException, IllegalOpE
 from bookgate.ledger.ledger_id import NO_ENTRY
 from bookgate.ledger.metadata_store import LedgerRecord
 from bookgate.ledger.unbounded import terms_of
-from bookgate.ledger.wire.messages import EOK, LAST_ENTRY, ReadResponse, Response, Status
+from bookgate.ledger.wire.messages import (
+    EOK,
+    LAST_ENTRY,
+    MOST_FOLLOWING_BYTES,
+    ReadResponse,
+    Response,
+    Status,
+)
+from bookgate.ledger.wire.records import read_records
+from bookgate.ledger.wire.v3 import ProtocolError
 from bookgate.runtime.logs import log_event
 from bookgate.thinclient.core.recovery import (
     Answer,
@@ -91,7 +100,9 @@ class _Run:
         self._record = record
         self._ledger_id = record.ledger_id
         self._secrets = secrets
-        self._core = TakeOver(record.ledger_id, record.metadata, context.config.recovery_read_batch_entries)
+        config = context.config
+        takes_runs = config.max_frame_size_bytes >= 2 * MOST_FOLLOWING_BYTES
+        self._core = TakeOver(record.ledger_id, record.metadata, config.recovery_read_batch_entries, runs=takes_runs)
         self._adds = TermAddSender(
             context, record.ledger_id, secrets, self._core.term, self._on_add_answer, recovery=True
         )
@@ -118,8 +129,8 @@ class _Run:
             match queue.popleft():
                 case FenceRead(index, bookie_id):
                     self._read(LAST_ENTRY, bookie_id, partial(self._on_fence_answer, index))
-                case RecoveryRead(entry_id, bookie_id):
-                    self._read(entry_id, bookie_id, partial(self._on_read_answer, entry_id))
+                case RecoveryRead(entry_id, bookie_id, following):
+                    self._read(entry_id, bookie_id, partial(self._on_read_answer, entry_id), following)
                 case TakeOverAdd(add, payload, places):
                     add.packet = add.packet or self._packet(add, payload)
                     self._adds.send(add, places, truncate=add.truncate)
@@ -160,9 +171,9 @@ class _Run:
             )
         )
 
-    def _read(self, entry_id: int, bookie_id: str, on_answer: Any) -> None:
+    def _read(self, entry_id: int, bookie_id: str, on_answer: Any, following: int = 0) -> None:
         term = self._core.term
-        send_term_read(self._context, self._ledger_id, self._secrets, term, entry_id, bookie_id, on_answer)
+        send_term_read(self._context, self._ledger_id, self._secrets, term, entry_id, bookie_id, on_answer, following)
 
     # Responses
 
@@ -185,17 +196,21 @@ class _Run:
     ) -> None:
         refused = self._refused(bookie_id, response, error, f"the recovery read of entry {entry_id}")
         answer: Answer
+        following: Sequence[Entry] = ()
         if refused is not None:
             answer = refused
         elif response is not None and response.status in _MISSING_STATUSES:
             answer = Missing.MISSING
         else:
-            answer = self._open(entry_id, bookie_id, cast(ReadResponse, response))
-        self._perform(self._core.on_read_answer(entry_id, bookie_id, answer, _term_of(response)))
+            found = cast(ReadResponse, response)
+            answer, following = self._open(entry_id, bookie_id, found), self._open_following(found)
+        self._perform(self._core.on_read_answer(entry_id, bookie_id, answer, _term_of(response), following))
 
     def _on_add_answer(self, place: Place, add: Add, response: Response | None, error: BKException | None) -> None:
         if is_stored(response):
-            self._perform(self._core.on_add_ack(add, place, _term_of(response)))
+            effects = self._core.on_add_ack(add, place, _term_of(response))
+            if effects:
+                self._perform(effects)
             return
         failure = add_failure(self._ledger_id, place, add, response, error)
         self._context.health.on_error(place.bookie_id, failure)
@@ -220,6 +235,17 @@ class _Run:
             return decode_entry(self._secrets.digest, response.body or b"", self._ledger_id.number, entry_id)
         except DigestMatchException as error:
             return Unreadable(DigestMatchException(f"bookie {bookie_id}: {error}"))
+
+    def _open_following(self, response: ReadResponse) -> Sequence[Entry]:
+        """The entries behind the one that was read, up to a bad one, which is read again by itself."""
+        entries: list[Entry] = []
+        try:
+            for packet in read_records(response.following):
+                entry_id = response.entry_id + 1 + len(entries)
+                entries.append(decode_entry(self._secrets.digest, bytes(packet), self._ledger_id.number, entry_id))
+        except (DigestMatchException, ProtocolError):
+            return entries
+        return entries
 
 
 def _term_of(response: Response | None) -> int:

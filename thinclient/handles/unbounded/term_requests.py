@@ -122,8 +122,9 @@ def send_term_read(
     entry_id: int,
     bookie_id: str,
     on_answer: ReadAnswer,
+    following: int = 0,
 ) -> None:
-    """Reads an entry, or with `LAST_ENTRY` fences; in both cases the bookie records the term."""
+    """Reads an entry and at most so many `following` ones, or with `LAST_ENTRY` fences; the bookie records the term."""
     pool, number = context.pool, ledger_id.number
     request = ReadRequest(
         pool.next_txn_id(),
@@ -133,6 +134,7 @@ def send_term_read(
         master_key=secrets.master_key,
         priority=HIGH_PRIORITY,
         term=term,
+        following=following,
     )
     deadline = asyncio.get_running_loop().time() + context.config.read_timeout_seconds
     connection = pool.connection(bookie_id, number)

@@ -144,6 +144,18 @@ MUTATIONS = (
         tests=(_WRITING,),
     ),
     Mutation(
+        "short-run-taken-for-the-end",
+        "client",
+        (),
+        "an entry that a response has not besides the one asked for counts as missing",
+        _TAKE_OVER_CORE,
+        "        return [self._ask_next(follower) for follower in followers[len(following) :]]\n",
+        "        for follower in followers[len(following) :]:\n"
+        "            self._reads[follower].answer = Missing.MISSING\n"
+        "        return []\n",
+        tests=(_TAKING_OVER,),
+    ),
+    Mutation(
         "loss-taken-for-the-end",
         "client",
         (),

@@ -92,8 +92,8 @@ def test_the_fields_have_the_numbers_of_the_page() -> None:
     }
     term, lafr = {"ledgerTerm": 1001}, {"lastAddFullyReplicated": 1002}
     assert numbers["AddRequest"] == {**term, **lafr, "truncate": 1003}
-    assert numbers["ReadRequest"] == {**term, "lastAddConfirmed": 1004}
-    assert numbers["ReadResponse"] == {**term, **lafr}
+    assert numbers["ReadRequest"] == {**term, "lastAddConfirmed": 1004, "following": 1005}
+    assert numbers["ReadResponse"] == {**term, **lafr, "following": 1005}
 
 
 @pytest.mark.parametrize("request_", [add_of(term=6), ReadRequest(9, 5, 4, True, KEY, term=6)], ids=["add", "read"])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 from bookgate.ledger.entry import Entry
 from bookgate.ledger.errors import BKException, InvalidTermException, ReadException, TimeoutException
@@ -65,6 +66,11 @@ class Bookie:
     def read(self, entry_id: int, term: int) -> Answer:
         self._check(term)
         return self.entries.get(entry_id, Missing.MISSING)
+
+    def read_behind(self, entry_id: int, count: int) -> list[Entry]:
+        """The entries behind one, up to a missing one."""
+        run = takewhile(self.entries.__contains__, range(entry_id + 1, entry_id + 1 + count))
+        return [self.entries[each] for each in run]
 
     def add(self, entry: Entry, lafr: int, term: int, *, truncate: bool) -> None:
         self._check(term)
@@ -336,8 +342,8 @@ class Client:
             match effect:
                 case FenceRead(index, bookie_id):
                     self._ask_fence(index, bookie_id)
-                case RecoveryRead(entry_id, bookie_id):
-                    self._ask_entry(entry_id, bookie_id)
+                case RecoveryRead(entry_id, bookie_id, following):
+                    self._ask_entry(entry_id, bookie_id, following)
                 case TakeOverAdd(add, _, places):
                     for place in places:
                         self._send(add, place, truncate=add.truncate)
@@ -376,13 +382,16 @@ class Client:
 
         self.model.messages.append(Message(f"fence {bookie_id} by {self.number} at {core.term}", serve, fail))
 
-    def _ask_entry(self, entry_id: int, bookie_id: str) -> None:
+    def _ask_entry(self, entry_id: int, bookie_id: str, following: int) -> None:
         core, bookie = self.take_over, self.model.bookies[bookie_id]
         assert core is not None
 
         def serve() -> Callable[[], None]:
             answer = bookie.read(entry_id, core.term)
-            return lambda: self._heard(core, lambda: core.on_read_answer(entry_id, bookie_id, answer, core.term))
+            behind = bookie.read_behind(entry_id, following) if isinstance(answer, Entry) else []
+            return lambda: self._heard(
+                core, lambda: core.on_read_answer(entry_id, bookie_id, answer, core.term, behind)
+            )
 
         def fail(error: BKException) -> None:
             self._heard(core, lambda: core.on_read_answer(entry_id, bookie_id, Unreadable(error), core.term))

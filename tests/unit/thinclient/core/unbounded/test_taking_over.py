@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from bookgate.ledger.entry import Entry
@@ -13,7 +15,7 @@ from bookgate.ledger.errors import (
 )
 from bookgate.ledger.metadata import LedgerState
 from bookgate.ledger.unbounded import begin_term, close_unbounded, create_unbounded, open_term, terms_of
-from bookgate.thinclient.core.recovery import Missing, Replace, Unreadable
+from bookgate.thinclient.core.recovery import Missing, RecoveryRead, Replace, Unreadable
 from bookgate.thinclient.core.unbounded.adds import Horizon
 from bookgate.thinclient.core.unbounded.changes import Holder, closing, taken, taking, trimming
 from bookgate.thinclient.core.unbounded.taking_over import TakeOver, TakeOverAdd, TakeOverState
@@ -215,6 +217,65 @@ def test_the_last_replicated_entry_tells_the_length_where_nothing_is_added_again
     (truncate,) = [each for each in sent if isinstance(each, TakeOverAdd)]
     assert (truncate.add.entry_id, truncate.add.length, truncate.add.truncate) == (7, 700, True)
     assert len(truncate.places) == 3, "every member is truncated (U3)"
+
+
+def entry(entry_id: int) -> Entry:
+    return Entry(9, entry_id, -1, 10 * (entry_id + 1), b"x" * 10)
+
+
+def reads(effects: Sequence[object]) -> list[tuple[int, str, int]]:
+    return [tuple(each) for each in effects if isinstance(each, RecoveryRead)]  # type: ignore[misc]
+
+
+def begin_reading(core: TakeOver) -> Sequence[object]:
+    core.on_fence_answer(0, Horizon(-1, -1), 1)
+    return core.on_fence_answer(1, Horizon(-1, -1), 1)
+
+
+def test_a_run_of_entries_is_asked_for_with_one_read_and_what_does_not_come_singly() -> None:
+    core = TakeOver(LEDGER, begin_term(Model(spares=0).metadata, 77))
+    assert reads(begin_reading(core)) == [(0, "b0", 15)]
+    effects = core.on_read_answer(0, "b0", entry(0), 1, [entry(1), entry(2)])
+    assert [each.add.entry_id for each in effects if isinstance(each, TakeOverAdd)] == [0, 1, 2]
+    assert reads(effects)[:4] == [(3, "b0", 0), (4, "b1", 0), (5, "b2", 0), (6, "b0", 0)]
+    assert core.on_read_answer(4, "b0", entry(4), 1) == (), "b0 was not asked for entry 4 by itself"
+
+
+def test_what_a_run_lacks_is_not_the_end() -> None:
+    core = TakeOver(LEDGER, begin_term(Model(spares=0).metadata, 77))
+    begin_reading(core)
+    core.on_read_answer(0, "b0", entry(0), 1)
+    core.on_read_answer(1, "b1", Missing.MISSING, 1)
+    before = core.state
+    core.on_read_answer(1, "b2", Missing.MISSING, 1)
+    assert (before, core.state) == (TakeOverState.READING, TakeOverState.STORING)
+
+
+def test_a_run_that_fails_or_is_of_another_term_proves_nothing() -> None:
+    core = TakeOver(LEDGER, begin_term(Model(spares=0).metadata, 77))
+    begin_reading(core)
+    assert core.on_read_answer(0, "b0", entry(0), 0, [entry(1)]) == ()
+    effects = core.on_read_answer(0, "b0", Unreadable(TimeoutException("lost")), -1)
+    assert reads(effects) == [(0, "b1", 15)], "the whole run of another replica"
+
+
+@pytest.mark.parametrize("runs", [True, False])
+def test_no_runs_are_asked_for_where_bookies_hold_parts_or_frames_are_small(runs: bool) -> None:
+    model = Model((4, 2, 2), spares=0) if runs else Model(spares=0)
+    core = TakeOver(LEDGER, begin_term(model.metadata, 77), runs=runs)
+    effects: Sequence[object] = ()
+    for index in range(4 if runs else 2):
+        effects = core.on_fence_answer(index, Horizon(-1, -1), 1) or effects
+    assert len(reads(effects)) == 16
+    assert {following for _, _, following in reads(effects)} == {0}
+
+
+def test_entry_0_is_never_added_again_with_lac_0() -> None:
+    """Entry 0 of ledger 0 would begin with zeros, and bookies refuse it."""
+    core = take_over(lac=0)
+    effects = core.on_read_answer(0, "b0", entry(0), 1, [entry(1)])
+    sent = [each.add for each in effects if isinstance(each, TakeOverAdd)]
+    assert [(add.entry_id, add.last_add_confirmed, add.lafr) for add in sent] == [(0, -1, -1), (1, 0, -1)]
 
 
 def test_an_unfinished_take_over_is_taken_over() -> None:
