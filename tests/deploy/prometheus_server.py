@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -19,6 +18,8 @@ from typing import Any
 
 import pytest
 import yaml
+
+from tests.held_ports import held_port
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -88,23 +89,23 @@ class Prometheus:
 
 
 @contextmanager
-def running_prometheus(
-    directory: Path, config: dict[str, Any], listen: str | None = None, wait_seconds: float = 30.0
-) -> Iterator[Prometheus]:
+def running_prometheus(directory: Path, config: dict[str, Any], wait_seconds: float = 30.0) -> Iterator[Prometheus]:
     """With this configuration (prometheus.yml as data), its own data in `directory`."""
-    address = listen or _free_address()
     directory.mkdir(parents=True, exist_ok=True)
     file = directory / "prometheus.yml"
     file.write_text(yaml.safe_dump(config))
     command = [tool("prometheus"), f"--config.file={file}", f"--storage.tsdb.path={directory / 'data'}"]
-    command += [f"--web.listen-address={address}", "--log.level=warn"]
+    command += ["--log.level=warn"]
     with (
+        held_port() as port,
         (directory / "prometheus.log").open("wb") as log,
-        subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT) as process,
+        subprocess.Popen(
+            [*command, f"--web.listen-address=127.0.0.1:{port}"], stdout=log, stderr=subprocess.STDOUT
+        ) as process,
     ):
         try:
-            _wait_until_ready(process, address, directory / "prometheus.log", wait_seconds)
-            yield Prometheus(address)
+            _wait_until_ready(process, f"127.0.0.1:{port}", directory / "prometheus.log", wait_seconds)
+            yield Prometheus(f"127.0.0.1:{port}")
         finally:
             process.terminate()
 
@@ -118,9 +119,3 @@ def _wait_until_ready(process: subprocess.Popen[bytes], address: str, log: Path,
         except OSError:
             time.sleep(0.05)
     raise AssertionError(f"Prometheus did not start: {log.read_text()[-2000:]}")
-
-
-def _free_address() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{probe.getsockname()[1]}"

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from bookgate.thinclient.blocking.client import BookKeeper
+from tests.held_ports import held_port
 
 ROOT = Path(__file__).parents[2]
 FREE_PORTS = ("--bookie-port=0", "--gateway-port=0", "--http-port=0")
@@ -119,10 +120,11 @@ def test_a_bookie_that_ends_is_told_and_the_others_go_on(tmp_path: Path) -> None
 
 
 def test_metadata_that_can_not_be_reached_is_named(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        address = f"127.0.0.1:{closed.getsockname()[1]}"
-    with standalone(tmp_path / "data", f"--metadata-uri=zk+hierarchical://{address}/ledgers") as process:
+    with (
+        held_port() as port,
+        standalone(tmp_path / "data", f"--metadata-uri=zk+hierarchical://127.0.0.1:{port}/ledgers") as process,
+    ):
         output, errors = process.communicate(timeout=90)
         assert (process.returncode, output) == (1, "")
-        assert address in errors
+        assert f"127.0.0.1:{port}" in errors
         assert "Traceback" not in errors

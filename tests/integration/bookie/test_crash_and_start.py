@@ -17,6 +17,7 @@ from bookgate.bookie.standalone.cluster import BookieProcess, ClusterException, 
 from bookgate.ledger.wire import messages
 from bookgate.ledger.wire.messages import Status
 from bookgate.runtime.command_line.output import FAILED, WRONG_USAGE
+from tests.held_ports import held_port
 from tests.integration.bookie.entry_client import KEY, WRONG_KEY, EntryClient, add, fence, lac_packet, packet, read
 from tests.integration.cluster import restart
 from tests.stores import made
@@ -250,11 +251,10 @@ def test_a_first_start_that_was_cut_short_goes_on(own_bookie: BookieProcess) -> 
 
 
 def test_a_metadata_store_that_is_down_is_named(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        port = closed.getsockname()[1]
-    result = run_bookie(
-        f"--metadata-uri=zk+hierarchical://127.0.0.1:{port}/ledgers", f"--data-dir={tmp_path}/b", *free_ports()
-    )
+    with held_port() as port:
+        result = run_bookie(
+            f"--metadata-uri=zk+hierarchical://127.0.0.1:{port}/ledgers", f"--data-dir={tmp_path}/b", *free_ports()
+        )
     assert_refused(result, f"127.0.0.1:{port}")
 
 

@@ -19,6 +19,7 @@ import pytest
 
 from bookgate.bookie.standalone.cluster import make_cluster
 from bookgate.ledger.wire.messages import ReadResponse, Response, Status
+from tests.held_ports import held_ports
 from tests.integration.bookie.entry_client import EntryClient, add, packet, read
 
 LEDGER = 4711
@@ -207,21 +208,23 @@ def test_stop_ends_all_and_a_restart_keeps_what_they_had(tmp_path: Path) -> None
 
 
 def test_instance_that_can_not_start_leaves_the_other_alone(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        taken = other.getsockname()[1]
-        with supervised(tmp_path, "--instances=2", f"--port={taken - 1}") as host:
-            assert [each["instance"] for each in host.announced["instances"]] == [1]
-            status, told = host.door("/api/v1/bookie/is_ready")
-            assert status == 503
-            assert "of 2 instances 2 is " in told
-            assert f"port {taken} on 127.0.0.1 is in use" in str(host.instances[1]["error"])
-            before = host.instances[0]
-            host.process.send_signal(signal.SIGHUP)
-            host.log_line("event=instances", "state=renewal_broken_off", "away=2")
-            assert host.instances[0] == before
-            other.close()
-            host.log_line("event=instance ", "state=serving", "instance=2")
-            assert host.door("/api/v1/bookie/is_ready") == (200, "OK")
+    with (
+        held_ports(2) as (own, taken),
+        socket.create_server(("127.0.0.1", taken)) as other,
+        supervised(tmp_path, "--instances=2", f"--port={own}") as host,
+    ):
+        assert [each["instance"] for each in host.announced["instances"]] == [1]
+        status, told = host.door("/api/v1/bookie/is_ready")
+        assert status == 503
+        assert "of 2 instances 2 is " in told
+        assert f"port {taken} on 127.0.0.1 is in use" in str(host.instances[1]["error"])
+        before = host.instances[0]
+        host.process.send_signal(signal.SIGHUP)
+        host.log_line("event=instances", "state=renewal_broken_off", "away=2")
+        assert host.instances[0] == before
+        other.close()
+        host.log_line("event=instance ", "state=serving", "instance=2")
+        assert host.door("/api/v1/bookie/is_ready") == (200, "OK")
 
 
 def test_where_none_starts_their_reasons_are_told(tmp_path: Path) -> None:

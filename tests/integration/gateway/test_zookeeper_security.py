@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,6 +23,7 @@ from bookgate.gateway.stores.zookeeper.uri import parse_zookeeper
 from bookgate.ledger.bookie_info import BookieServiceInfo
 from bookgate.ledger.errors import BKException, MetaStoreException, ZKException
 from bookgate.ledger.metadata_store import CreateRequest, LedgerManagerFactory
+from tests.held_ports import held_port
 from tests.integration.gateway.conftest import Recorder, all_ids, some_metadata, unscoped
 
 pytestmark = pytest.mark.asyncio
@@ -182,9 +182,12 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     chain = b"".join(part.bytes() for part in server_certificate.cert_chain_pems)
     (directory / "server.pem").write_bytes(key_pem + chain)
     authority.issue_cert("gateway.test").private_key_and_cert_chain_pem.write_to_path(directory / "client.pem")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    with held_port() as port, _secured(directory, port) as server:
+        uri = f"zk+hierarchical://127.0.0.1:{port}/ledgers"
+        yield Secured(server, uri, str(directory / "ca.pem"), str(directory / "client.pem"))
+
+
+def _secured(directory: Path, port: int) -> LocalZooKeeper:
     settings = {
         "secureClientPort": port,
         "secureClientPortAddress": "127.0.0.1",
@@ -195,9 +198,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         "ssl.trustStore.type": "PEM",
         "ssl.clientAuth": "need",
     }
-    with LocalZooKeeper(directory / "zookeeper", settings=settings) as server:
-        uri = f"zk+hierarchical://127.0.0.1:{port}/ledgers"
-        yield Secured(server, uri, str(directory / "ca.pem"), str(directory / "client.pem"))
+    return LocalZooKeeper(directory / "zookeeper", settings=settings)
 
 
 def tls(secured: Secured, **others: Any) -> ZooKeeperSettings:
