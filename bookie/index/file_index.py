@@ -1,6 +1,6 @@
 """Index files in one or several directories: slots and headers written by checkpoints, pages cached for readers.
 
-A ledger's file is looked for in every directory; a new one is created in a writable directory.
+A new file is created in a writable directory.
 
 Pages are cached only as they are on disk: a checkpoint writes slots through and drops the pages concerned. A page is
 therefore never dirty, and memory is bounded by the LRU alone. A page that a reader loaded during an update is not kept
@@ -12,10 +12,8 @@ open files is bounded by the number of reading threads plus a batch of updates.
 
 The list of the files (`index_list`) proves that a file is missing or an older copy. Read-only users need no list.
 
-`*.idx.rloc` is a file that was being moved to another directory: a start removes it if the ledger has a file, and
-otherwise renames it to that file.
-
-Not its job: the contents of headers and the positions of slots (`file_format`), when to update (`checkpoint`).
+Not its job: the contents of headers and the positions of slots (`file_format`), where files lie (`index_files`), what
+of a file is durable (`seals`), when to update (`checkpoint`).
 """
 
 from __future__ import annotations
@@ -25,20 +23,19 @@ import time
 from array import array
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Sequence
-from itertools import islice
 from pathlib import Path
 from threading import Lock
-from typing import NamedTuple
-
-from pyroaring import BitMap64
 
 from bookgate.bookie.index import file_format
 from bookgate.bookie.index.file_format import PAGE_SIZE, IndexHeader, SlotRun
+from bookgate.bookie.index.file_pages import last_entry_of, page_of, pages_of
+from bookgate.bookie.index.index_files import IndexFiles
 from bookgate.bookie.index.index_list import UNKNOWN, IndexLists
 from bookgate.bookie.index.index_list_records import id_set
+from bookgate.bookie.index.seals import Seals, has_lost
 from bookgate.bookie.statistics import StoreStatistics
 from bookgate.bookie.system.data_loss import LostDataException, OnLoss
-from bookgate.bookie.system.files import FileSystem, StorageCorruptException
+from bookgate.bookie.system.files import FileSystem
 from bookgate.ledger.ledger_id import NO_ENTRY, LedgerId
 from bookgate.ledger.ledger_numbers import LedgerNumbers
 
@@ -47,29 +44,11 @@ _MANY = 64
 _SYNC_BATCH = 256
 """Index files that are written before the first of them is synced: the kernel writes them out together."""
 
-_LISTING_CHUNK = 10_000
-"""Ids copied at once where a listing is turned into an array: other threads run in between."""
-
 MOST_LOST = 100
 """Files that may be missing without that a start is refused: more of them are not lost one by one."""
 
-_SCOPED_LEVELS = 3
-
-_MOST_REMEMBERED = 16_384
-"""Files of which is remembered what they durably have: a checkpoint need not read these. Some 300 bytes each."""
-
 _PageKey = tuple[int, int]
 """Ledger number and page."""
-
-
-class _Content(NamedTuple):
-    """What a file has."""
-
-    header: bytes
-    """At least up to its seal; zeros at the end may be missing."""
-    last_entry_id: int
-    durable_entry_id: int
-    """Up to which entry that is durable for certain."""
 
 
 class LedgerCache:
@@ -89,7 +68,9 @@ class LedgerCache:
     ) -> None:
         self._files = files
         self._list = listed
-        self._directories = tuple(directories)
+        self._places = IndexFiles(files, directories)
+        self._seals = Seals(files, listed)
+        self._directories = self._places.directories
         self._writable = writable or (lambda: self._directories)
         self._statistics = statistics or StoreStatistics()
         self._max_pages = max(1, capacity // PAGE_SIZE)
@@ -103,10 +84,6 @@ class LedgerCache:
         """Whether files were closed that only a sync of the file systems makes durable."""
         self._new_names: set[Path] = set()
         self._deleted: set[int] = set()
-        self._durable: dict[int, _Content] = {}
-        """By ledger, those written last at the end; none whose update is not complete."""
-        self._written: dict[int, _Content] = {}
-        """What is durable after the next sync, if that succeeds."""
         self._left_is_written = False
         """Whether what an earlier process left unsynced has been written since this one began."""
 
@@ -120,17 +97,17 @@ class LedgerCache:
         """
         # Asked first: a checkpoint writes the file, and then the list.
         generation = self._list.generation_of(ledger_id.number) if self._list is not None else None
-        fd = self._open(ledger_id)
+        fd = self._places.open(ledger_id)
         if fd is None:
             return None
         try:
             name = str(file_format.relative_path(ledger_id))
             header = file_format.decode_header(self._files.pread(fd, file_format.HEADER_SIZE, 0), name)
-            last_entry_id = self._last_entry_id(fd)
+            last_entry_id = last_entry_of(self._files, fd)
             if header is None and generation:
                 raise file_format.corrupt(name, "has lost its header")
             if header is not None:
-                lost = _has_lost(header, last_entry_id, generation)
+                lost = has_lost(header, last_entry_id, generation)
                 header = header._replace(lost=lost, sealed_last_entry=NO_ENTRY, generation=UNKNOWN)
             return header, last_entry_id
         finally:
@@ -223,7 +200,7 @@ class LedgerCache:
 
     def entry_ids(self, ledger_id: LedgerId) -> Iterator[int]:
         """Ids of the entries in the index, ascending."""
-        for number, page in self._pages_of(ledger_id):
+        for number, page in self._pages_on_disk(ledger_id):
             base = number * file_format.SLOTS_PER_PAGE
             for slot in file_format.held_in(page):
                 yield base + slot
@@ -231,56 +208,27 @@ class LedgerCache:
     def log_ids(self, ledger_id: LedgerId) -> set[int]:
         """Ids of the entry logs that the ledger's slots point into."""
         found: set[int] = set()
-        for _, page in self._pages_of(ledger_id):
+        for _, page in self._pages_on_disk(ledger_id):
             found |= file_format.log_ids_in(page)
         return found
 
-    def _pages_of(self, ledger_id: LedgerId) -> Iterator[tuple[int, bytes]]:
-        """(number, page) of the ledger's pages; parts of the file that were never written are passed over."""
-        fd = self._open(ledger_id)
+    def _pages_on_disk(self, ledger_id: LedgerId) -> Iterator[tuple[int, bytes]]:
+        fd = self._places.open(ledger_id)
         if fd is None:
             return
         try:
-            next_page = 0
-            for start, end in self._files.data_extents(fd, file_format.HEADER_SIZE):
-                first = max(next_page, (start - file_format.HEADER_SIZE) // PAGE_SIZE)
-                next_page = max(first, file_format.page_count(end))
-                for number in range(first, next_page):
-                    yield number, self._page_of(fd, number)
+            yield from pages_of(self._files, fd)
         finally:
             self._files.close(fd)
 
-    def _last_entry_id(self, fd: int) -> int:
-        """From the end: mostly it is in the last page. Holes are passed over, however large they are."""
-        end = file_format.page_count(self._files.size(fd))
-        found = self._last_in(fd, max(0, end - 1), end)
-        if found == NO_ENTRY and end > 1:
-            for start, stop in reversed(list(self._files.data_extents(fd, file_format.HEADER_SIZE))):
-                first = (start - file_format.HEADER_SIZE) // PAGE_SIZE
-                found = self._last_in(fd, first, min(end - 1, file_format.page_count(stop)))
-                if found != NO_ENTRY:
-                    break
-        return found
-
-    def _last_in(self, fd: int, first: int, end: int) -> int:
-        """The highest entry in a range of pages, or -1."""
-        for number in reversed(range(first, end)):
-            last = file_format.last_held_in(self._page_of(fd, number))
-            if last >= 0:
-                return number * file_format.SLOTS_PER_PAGE + last
-        return NO_ENTRY
-
     def _load_page(self, ledger_id: LedgerId, number: int) -> bytes | None:
-        fd = self._open(ledger_id)
+        fd = self._places.open(ledger_id)
         if fd is None:
             return None
         try:
-            return self._page_of(fd, number)
+            return page_of(self._files, fd, number)
         finally:
             self._files.close(fd)
-
-    def _page_of(self, fd: int, number: int) -> bytes:
-        return file_format.whole_page(self._files.pread(fd, PAGE_SIZE, file_format.page_offset(number)))
 
     def _keep(self, key: _PageKey, page: bytes, generation: int) -> None:
         with self._lock:
@@ -292,52 +240,15 @@ class LedgerCache:
 
     def ledger_ids(self) -> array[int]:
         """Ids of all ledgers of scope 0 that have an index file, ascending. Lists directories only."""
-        found = BitMap64()
-        for leaf in self._leaves():
-            names = self._files.list_directory(leaf)
-            found.update(number for name in names if (number := file_format.ledger_id_of(name)) is not None)
-        ids = array("q")
-        ascending = iter(found)
-        while chunk := list(islice(ascending, _LISTING_CHUNK)):
-            ids.extend(chunk)
-        return ids
+        return self._places.ledger_ids()
 
     def scoped_ledgers(self) -> list[int]:
         """Numbers of all ledgers with a scope that have an index file, ascending. Lists directories only."""
-        return sorted(number for directory in self._directories for number in self._scoped_below(directory, ()))
-
-    def _scoped_below(self, directory: Path, levels: tuple[str, ...]) -> Iterator[int]:
-        for name in self._files.list_directory(directory):
-            if len(levels) == _SCOPED_LEVELS:
-                number = file_format.scoped_number_of(levels, name)
-                if number is not None:
-                    yield number
-            elif file_format.is_scoped_level_name(name):
-                yield from self._scoped_below(directory / name, (*levels, name))
-
-    def _leaves(self) -> Iterator[Path]:
-        """The directories that hold index files of scope 0."""
-        for directory in self._directories:
-            for upper in self._level(directory):
-                yield from self._level(upper)
-
-    def _level(self, directory: Path) -> list[Path]:
-        return [directory / name for name in self._files.list_directory(directory) if file_format.is_level_name(name)]
+        return self._places.scoped_ledgers()
 
     def finish_relocations(self) -> None:
         """Completes moves of files between directories that another process left. Before anything is read."""
-        for leaf in self._leaves():
-            for name in self._files.list_directory(leaf):
-                number = file_format.relocated_ledger_id_of(name)
-                if number is None:
-                    continue
-                fd = self._open(LedgerId.unscoped(number))
-                if fd is None:
-                    self._files.rename(leaf / name, leaf / name.removesuffix(file_format.RELOCATION_SUFFIX))
-                else:
-                    self._files.close(fd)
-                    self._files.unlink(leaf / name)
-                self._files.sync_directory(leaf)
+        self._places.finish_relocations()
 
     # Writing
 
@@ -350,7 +261,7 @@ class LedgerCache:
         self._unsynced.append(fd)
         self._forget_pages(ledger_id, runs)
         deleted = [entry_id for run in runs if (entry_id := run.first_empty) is not None]
-        written = self._write_header(fd, ledger_id.number, header, min(deleted, default=None))
+        written = self._seals.write(fd, ledger_id.number, header, min(deleted, default=None))
         for run in runs:
             self._files.pwrite(fd, run.data, file_format.slot_offset(run.first))
         if runs:
@@ -360,7 +271,7 @@ class LedgerCache:
         self._forget_pages(ledger_id, runs)
         if written is not None and not deleted:
             last = max([written.last_entry_id, *(run.end - 1 for run in runs)])
-            self._written[ledger_id.number] = _Content(written.header, last, durable_entry_id=last)
+            self._seals.wrote(ledger_id.number, written, last)
         if len(self._unsynced) < _SYNC_BATCH:
             return
         if self._guards:
@@ -373,59 +284,15 @@ class LedgerCache:
         """Deletes the entries below an id, but never the ledger's last one, of which the seal tells. Durable after
         `sync`.
         """
-        fd = self._open(ledger_id, os.O_RDWR)
+        fd = self._places.open(ledger_id, os.O_RDWR)
         if fd is None:
             return
         self._unsynced.append(fd)
-        end = min(entry_id, self._last_entry_id(fd))
+        end = min(entry_id, last_entry_of(self._files, fd))
         if end <= 0:
             return
         self._files.clear(fd, file_format.slot_offset(0), file_format.slot_offset(end))
         self._forget_ledgers({ledger_id.number})
-
-    def _write_header(
-        self, fd: int, number: int, header: IndexHeader | None, first_deleted: int | None
-    ) -> _Content | None:
-        """The header, as given or as found, with a seal of what is certain to be durable of the file.
-
-        The one found is written as well: where a sync failed, memory shows a header that no disk has, and no later sync
-        brings it there. Slots without it would be a damaged file.
-
-        Whoever moves entries gives no header, and does not ask what the file has lost: of one that has lost something
-        the seal stays, and tells. What this update deletes is not missed later.
-
-        Returns what the file has once it is synced, but for new slots, where that is certain.
-        """
-        self._written.pop(number, None)
-        found = self._durable.pop(number, None) or self._read_content(fd, number, needs_header=header is None)
-        if found is None:
-            return None
-        last, data = found.durable_entry_id, found.header.ljust(file_format.HEADER_SIZE, b"\0")
-        if first_deleted is not None:
-            last = min(last, first_deleted - 1)
-        generation = self._list.generation_for(number) if self._list is not None else UNKNOWN
-        if header is not None:
-            data = header.encode()
-        data, is_sealed = file_format.sealed(data, last, generation)
-        self._files.pwrite(fd, data, 0)
-        if self._list is not None:
-            self._list.updated(number, generation if is_sealed else UNKNOWN)
-        return found._replace(header=data[: file_format.SEAL_AT].rstrip(b"\0")) if is_sealed else None
-
-    def _read_content(self, fd: int, number: int, needs_header: bool) -> _Content | None:
-        """None for a file that has lost something, or has no header although one is needed."""
-        data = self._files.pread(fd, file_format.HEADER_SIZE, 0)
-        found, last = _readable(data, f"{number:x}"), self._last_entry_id(fd)
-        listed = UNKNOWN
-        if self._list is not None:
-            listed = self._list.generation_of(number) or UNKNOWN
-        if needs_header and (found is None or _has_lost(found, last, listed)):
-            return None
-        durable = last
-        if found is None or found.generation == UNKNOWN or found.generation != listed:
-            # The update that wrote this was not completed: memory shows what the disk may not have.
-            durable = min(last, found.sealed_last_entry if found is not None else NO_ENTRY)
-        return _Content(data, last, durable)
 
     def _open_guards(self) -> None:
         """All of them or none: what is written stands under the guard of every directory."""
@@ -440,7 +307,7 @@ class LedgerCache:
 
     def sync(self) -> None:
         """Makes all updates durable, names included: one by one, or where there are many, the file systems at once."""
-        written, self._written = self._written, {}
+        written = self._seals.take()
         many = len(self._unsynced) + len(self._new_names) >= _MANY
         if self._closed_unsynced or (many and self._guards):
             for guard in self._guards:
@@ -456,14 +323,9 @@ class LedgerCache:
         self._close_guards()
         if self._list is not None:
             self._list.sync()
-        self._remember(written)
+        self._seals.synced(written)
         self._forget_ledgers(self._deleted)
         self._deleted.clear()
-
-    def _remember(self, written: dict[int, _Content]) -> None:
-        self._durable.update(written)
-        for number in list(islice(self._durable, max(0, len(self._durable) - _MOST_REMEMBERED))):
-            del self._durable[number]
 
     def _forget_ledgers(self, ledgers: set[int]) -> None:
         """Drops the pages of ledgers: all at once, since there may be many ledgers and many pages."""
@@ -483,7 +345,7 @@ class LedgerCache:
                 self._sync_file_system(directory)
             self._left_is_written = True
         for ledger_id in ledger_ids:
-            fd = self._open(ledger_id)
+            fd = self._places.open(ledger_id)
             if fd is None:
                 continue
             try:
@@ -502,23 +364,22 @@ class LedgerCache:
             self._files.close(fd)
 
     def _sync_files(self) -> None:
-        written, self._written = self._written, {}  # of a sync that failed nothing is certain
+        written = self._seals.take()
         while self._unsynced:
             fd = self._unsynced.pop()
             try:
                 self._files.fdatasync(fd)
             finally:
                 self._files.close(fd)
-        self._written = written
+        self._seals.keep(written)
 
     def delete(self, ledger_id: LedgerId) -> None:
         """Removes the ledger's file; there may be none. Durable after `sync`."""
         self._open_guards()
         number = ledger_id.number
         self.forget([number])
-        self._durable.pop(number, None)
-        self._written.pop(number, None)
-        for path in self._paths(ledger_id):
+        self._seals.forget(number)
+        for path in self._places.paths(ledger_id):
             try:
                 self._files.unlink(path)
             except FileNotFoundError:
@@ -554,8 +415,8 @@ class LedgerCache:
 
     def _open_to_write(self, ledger_id: LedgerId, *, has_header: bool) -> int | None:
         """The file; a new one only for who has a header."""
-        for directory, path in zip(self._directories, self._paths(ledger_id), strict=True):
-            fd = self._open_path(path, os.O_RDWR)
+        for directory, path in zip(self._directories, self._places.paths(ledger_id), strict=True):
+            fd = self._places.open_path(path, os.O_RDWR)
             if fd is not None:
                 # Synced even where it exists: an earlier process may have ended before it could.
                 if has_header or not self._is_listed(ledger_id.number):
@@ -577,26 +438,6 @@ class LedgerCache:
             self._files.make_directory(level)
         return self._files.open(path, os.O_RDWR | os.O_CREAT)
 
-    # Both
-
-    def _open(self, ledger_id: LedgerId, flags: int = os.O_RDONLY) -> int | None:
-        for path in self._paths(ledger_id):
-            fd = self._open_path(path, flags)
-            if fd is not None:
-                return fd
-        return None
-
-    def _open_path(self, path: Path, flags: int) -> int | None:
-        try:
-            return self._files.open(path, flags)
-        except FileNotFoundError:
-            return None
-
-    def _paths(self, ledger_id: LedgerId) -> Iterator[Path]:
-        """Where the ledger's file may lie, a path for each directory."""
-        name = file_format.relative_path(ledger_id)
-        return (directory / name for directory in self._directories)
-
 
 def _levels(path: Path, directory: Path) -> list[Path]:
     """The directories above a file, from its own up to `directory`, which is the last."""
@@ -604,16 +445,3 @@ def _levels(path: Path, directory: Path) -> list[Path]:
     while found[-1] != directory:
         found.append(found[-1].parent)
     return found
-
-
-def _has_lost(header: IndexHeader, last_entry_id: int, generation: int | None) -> bool:
-    """Whether a file has less than its seal says, or is older than the list says."""
-    return header.sealed_last_entry > last_entry_id or header.generation < (generation or UNKNOWN)
-
-
-def _readable(data: bytes, name: str) -> IndexHeader | None:
-    """The header in a file's first bytes, if it can be read."""
-    try:
-        return file_format.decode_header(data, name)
-    except StorageCorruptException:
-        return None

@@ -157,7 +157,7 @@ MUTATIONS = (
         "storage",
         (),
         "an index file that is older than the list of index files says is taken for right",
-        "bookie/index/file_index.py",
+        "bookie/index/seals.py",
         " or header.generation < (generation or UNKNOWN)\n",
         "\n",
         tests=(f"{_INDEX_LIST}::test_a_ledger_whose_index_file_is_an_older_copy_is_in_limbo",),
@@ -167,7 +167,7 @@ MUTATIONS = (
         "storage",
         (),
         "a compaction writes slots and a seal into an index file whose header a failed sync left in memory only",
-        "bookie/index/file_index.py",
+        "bookie/index/seals.py",
         "        self._files.pwrite(fd, data, 0)\n",
         "        if header is not None:\n            self._files.pwrite(fd, data, 0)\n        elif is_sealed:\n"
         "            seal = slice(file_format.SEAL_AT, file_format.SEAL_AT + file_format.SEAL_SIZE)\n"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bookgate.bookie.index import file_format, file_index
+from bookgate.bookie.index import file_format, seals
 from bookgate.bookie.index.file_format import IndexHeader, slot_runs
 from bookgate.bookie.index.file_index import LedgerCache
 from bookgate.bookie.index.index_list import IndexLists
@@ -46,7 +46,7 @@ def test_what_is_remembered_of_files_is_what_they_have(
     """Whether all is remembered, little or nothing: the same is written, also when space runs out in between."""
     written = []
     for most in (16_384, 2, 0):
-        monkeypatch.setattr(file_index, "_MOST_REMEMBERED", most)
+        monkeypatch.setattr(seals, "_MOST_REMEMBERED", most)
         written.append(files_after(tmp_path, seed))
     assert written[0] == written[1] == written[2]
 
