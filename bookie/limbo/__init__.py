@@ -1,1 +1,1 @@
-"""Verifies ledgers of which a bookie may have lost something, before they count as complete again."""
+"""Limbo: verifies ledgers of which a bookie may have lost entries, before they count as complete again."""

@@ -1,18 +1,23 @@
-"""Verifies ledgers in limbo, and releases those of which the bookie certainly holds everything that it should.
+"""Verifies ledgers in limbo, and releases a ledger once this bookie certainly holds every entry that it should.
 
-A ledger leaves limbo when its metadata are gone, or when it is closed and this bookie holds every entry that the
-ensembles place on it: from then on "no such entry" is true. An open ledger may end anywhere, so it stays until someone
-has closed it; a closed one that lacks entries here is marked, once, and stays until these were replicated, to here or
-elsewhere. Where auto-recovery does not run nobody is asked. One that names this bookie is fenced before it leaves: that
-it had been fenced may be among what was lost (R9). One that a stranger has made known here, with a master key that is
-not the ledger's, is forgotten and made anew with its own.
+| ledger | what the check does |
+|---|---|
+| closed, every entry placed on this bookie is here | fences and releases it: "no such entry" is true from then on |
+| closed, entries are missing here | marks it for auto-recovery, once; it stays until they are replicated, anywhere |
+| closed, names this bookie no more | releases it |
+| not closed | keeps it, since it may end anywhere |
+| deleted: no metadata in two passes | releases it |
+| known here by a foreign master key | deletes what is here and creates the ledger again, fenced, with its own key |
 
-A released ledger is answered with "no such ledger" from then on, so the rules for deletions apply: only the metadata of
-the bookie's own cluster count, and gone means missing in two passes a full period apart. A store that is temporarily
-the wrong or an older one does not make proof of loss forgotten (S8).
+The check fences a ledger that names this bookie before it releases it, because the bookie may have lost an earlier
+fence (R9). It marks nothing where auto-recovery does not run.
 
-Runs on the event loop, periodically. Not its job: which ledgers enter (`storage.limbo`, `former_life`), copying what is
-missing (`replication.repairs`).
+For a released ledger that it does not hold the bookie answers "no such ledger", so the rules for deletions apply: the
+metadata must be those of the bookie's own cluster, and a ledger counts as deleted when two passes, a full period apart,
+found no metadata. A store that is temporarily wrong or out of date therefore does not erase the proof of loss (S8).
+
+The check runs on the event loop, periodically. Not its job: which ledgers enter limbo (`storage.limbo`,
+`former_life`), copying missing entries (`replication.repairs`).
 """
 
 from __future__ import annotations
@@ -47,19 +52,19 @@ _log = logging.getLogger(__name__)
 
 _READ_AT_ONCE = 100
 _FIRST_PASS_SECONDS = 5.0
-"""After a start: what it has put into limbo is marked soon."""
+"""The first pass comes soon after a start, so that what the start put into limbo is marked soon."""
 
 InThread = Callable[[Callable[[], Any]], Awaitable[Any]]
-"""Runs what touches the disk where the event loop does not wait for it."""
+"""Runs a function that uses the disk in a thread, so that the event loop does not wait for it."""
 Fence = Callable[[LedgerId, bytes], Awaitable[None]]
-"""Fences a ledger here, durably; given its master key."""
+"""Fences a ledger on this bookie, durably. The arguments are the ledger and its master key."""
 
 
 async def all_ledgers(metadata: LedgerManagerFactory, membership: Membership) -> list[int]:
     """Lists the numbers of all ledgers, of every scope, in the metadata of the bookie's own cluster.
 
     Raises:
-        WrongClusterException: The store is that of another cluster, or lacks the bookie's cookie.
+        WrongClusterException: The store belongs to another cluster, or lacks the bookie's cookie.
         BKException: The store can't be read.
     """
     await metadata.catch_up(None)
@@ -79,7 +84,7 @@ class LimboCheck:
     Args:
         storage: The bookie's storage.
         metadata: The cluster's metadata.
-        membership: The bookie and the cluster of its own cookie.
+        membership: The bookie, and the cluster that its cookie names.
         wait_seconds: The period between two passes.
         rate: The most requests to the metadata store a second; 0 for no bound.
         clock: Seconds of a monotonic clock.
@@ -108,14 +113,14 @@ class LimboCheck:
         self._in_thread = in_thread
         self._fence = fence
         self._marks: ReplicationMetadata | None = None
-        """Where the pass under way asks for copies."""
+        """Where the current pass asks for copies; None if it asks nobody."""
         self._marked: set[int] = set()
-        """Ledgers that this process has marked: one that can't be repaired is not marked for ever."""
+        """Ledgers that this process has marked. Each is marked once, since some can't be repaired."""
         self._told: set[int] = set()
-        """Ledgers of which this process has said why their key keeps them in limbo."""
+        """Ledgers for which this process has logged why their key keeps them in limbo."""
 
     async def run(self) -> None:
-        """A pass every period, as long as there is anything in limbo or may come to be."""
+        """Verifies once a period, until it is cancelled."""
         pause = due = min(_FIRST_PASS_SECONDS, self._wait_seconds)
         while True:
             await asyncio.sleep(pause)
@@ -131,10 +136,13 @@ class LimboCheck:
                 log_bug(_log, "limbo_not_verified", error)
 
     async def let_begin_again(self) -> None:
-        """Takes ids off the list of ledgers closed before this bookie began which are an open ledger's by now.
+        """Removes ids that belong to an open ledger now from the list of ledgers closed before this bookie began.
 
-        Such a ledger was deleted, and its id used again. Only those that somebody asked for here are looked up. Raises
-        BKException, OSError.
+        Such a ledger was deleted, and a new ledger has its id. Only ids that a client requested here are looked up.
+
+        Raises:
+            BKException: The store can't be read.
+            OSError: The list can't be written.
         """
         asked = self._storage.asked_for()
         if not asked:
@@ -152,7 +160,7 @@ class LimboCheck:
             log_event(_log, "ledger_ids_used_again", ledgers=len(again))
 
     async def verify(self) -> None:
-        """One pass. Raises BKException, OSError."""
+        """Makes one pass over the ledgers in limbo. Raises BKException, OSError."""
         waiting = self._storage.limbo()
         if not waiting:
             return
@@ -171,7 +179,7 @@ class LimboCheck:
         log_event(_log, "limbo_verified", ledgers=left, in_limbo=len(waiting) - left)
 
     async def _leave(self, numbers: Sequence[int]) -> int:
-        """How many have left: all, if what was read of them is the own cluster's."""
+        """Releases the ledgers, if the metadata just read are those of the own cluster. Returns how many."""
         if numbers:
             await self._metadata.registration_manager.verify(self._membership)
             await self._in_thread(lambda: self._storage.leave_limbo(numbers))
@@ -199,7 +207,10 @@ class LimboCheck:
         return False
 
     async def _is_fenced(self, record: LedgerRecord) -> bool:
-        """Fences the ledger; where nothing of it is here, with the key that its password makes, if that is known."""
+        """Fences the ledger, and returns whether it is fenced.
+
+        If the bookie holds nothing of the ledger, the key is derived from the password in the metadata.
+        """
         key = own_key(record.metadata)
         if key is None and self._storage.ledgers.get(record.ledger_id) is None:
             self._tell_once(record, "it can't be fenced: nothing of it is here, and its password is not known")
@@ -208,7 +219,7 @@ class LimboCheck:
         return True
 
     async def _see_to_its_key(self, record: LedgerRecord) -> None:
-        """Of who repairs the ledger the key has to be the one here."""
+        """Replaces a foreign key, with which the bookie would reject whoever repairs the ledger."""
         found = await self._in_thread(lambda: judge_key(self._storage, record))
         if found is Key.DOUBTFUL:
             self._tell_once(
@@ -232,7 +243,7 @@ class LimboCheck:
             log_event(_log, "limbo_stays", logging.WARNING, ledger=ledger_name(number), error=reason)
 
     async def _find_marks(self) -> ReplicationMetadata | None:
-        """Where to ask for copies of what is missing here; None: nobody would make them, or this bookie may not ask."""
+        """The store that takes marks; None if nobody would make copies, or this bookie may not ask for them."""
         try:
             store = self._metadata.replication_metadata
             return store if await obstacle(store) is None else None
@@ -253,7 +264,7 @@ class LimboCheck:
         self._marked.add(ledger_id.number)
 
     def _holds_its_part(self, number: int, metadata: LedgerMetadata) -> bool:
-        """On the thread for that."""
+        """Whether this bookie holds every entry that the ensembles place on it. Reads files, so it runs in a thread."""
         placed = [ids for ids in placed_entries(metadata, self._membership.bookie_id) if ids]
         if not placed:
             return True

@@ -1,11 +1,12 @@
-"""Whether a ledger in limbo was made known to this bookie by a request with another master key than its own.
+"""Judges whether this bookie knows a ledger in limbo by a master key that is not the ledger's.
 
-A bookie that has lost a ledger knows it again by the first fence or copy that comes, and keeps the key of that request
-(S7). If a stranger was first, or an application with a wrong password, whoever repairs the ledger would be refused for
-good. The key that counts is the one that the password in the metadata makes. What came with another one is given up,
-unless an entry has the digest that the metadata tell: then it is a copy, and people have to look.
+A bookie that lost a ledger learns of it again from the first fence or copy that arrives, and keeps the key of that
+request (S7). If that request came from a stranger, or from an application with a wrong password, the bookie would
+reject every later repair. The right key is the one derived from the password in the metadata. Entries that came with
+another key are discarded, unless one of them has the digest that the metadata require: that entry is a genuine copy,
+and an operator has to look at it.
 
-Not its job: giving it up (`check`). Without the password nothing is known of the key.
+Without the password the right key is unknown. Not its job: discarding the entries (`check`).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from bookgate.ledger.metadata_store import LedgerRecord
 
 
 class Key(enum.Enum):
-    """What the key is by which a ledger is known here."""
+    """Whose key this bookie has stored for a ledger."""
 
     OWN = "the ledger's, as far as can be told"
     FOREIGN = "another one, and nothing that was stored with it is of the ledger"
@@ -30,13 +31,13 @@ class Key(enum.Enum):
 
 
 def own_key(metadata: LedgerMetadata) -> bytes | None:
-    """The ledger's master key, if the metadata tell it."""
+    """The ledger's master key; None if the metadata lack the password."""
     known = metadata.password_check is None and metadata.password is not None
     return ledger_master_key(metadata.password or b"") if known else None
 
 
 def judge_key(storage: LedgerStorage, record: LedgerRecord) -> Key:
-    """Looks at what is here of the ledger. Reads files; any thread. Raises OSError."""
+    """Judges the key by what this bookie holds of the ledger. Reads files; any thread. Raises OSError."""
     key, ledger = own_key(record.metadata), storage.ledgers.get(record.ledger_id)
     if key is None or ledger is None or ledger.master_key == key:
         return Key.OWN
@@ -44,7 +45,7 @@ def judge_key(storage: LedgerStorage, record: LedgerRecord) -> Key:
 
 
 def _has_own_entries(storage: LedgerStorage, ledger: LedgerDescriptor, metadata: LedgerMetadata) -> bool:
-    """What can't be read, or has no digest, may be one."""
+    """Whether an entry here is one of the ledger; an entry that can't be read, or has no digest, counts as one."""
     for first, count in storage.reader.entry_ids(ledger):
         for entry_id in range(first, first + count):
             packet = storage.reader.held_entry(ledger, entry_id)

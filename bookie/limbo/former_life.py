@@ -1,15 +1,16 @@
-"""Which ledgers a bookie with empty directories may have held in an earlier life under its id.
+"""Finds the ledgers that a bookie with empty directories may have held earlier, under the same id.
 
-A bookie that was wiped, or formatted, and comes back under its id has forgotten what it acknowledged and what it had
-fenced. As a new one it would answer "no such ledger", and take adds of a writer that was fenced (R9, S8). Whatever
-metadata name its id is therefore in limbo from its first start on. Of what they do not name, since it was moved to
-others when the id's last bookie was given up, nothing tells whether that one had held it: ledgers that are not open any
-more are noted as closed before (`storage.closed_before`), whose writers find nobody here.
+A bookie that was wiped or formatted and returns under its id has forgotten its acknowledged entries and its fences. As
+a new bookie it would answer "no such ledger", and accept adds of a fenced writer (R9, S8). Every ledger whose metadata
+name the id is therefore in limbo from the first start on. A ledger whose metadata no longer name the id may have been
+held, too: its entries were moved to other bookies when the earlier bookie of this id was decommissioned, and nothing
+records that. Such a ledger, unless it is open, is listed as closed before (`storage.closed_before`), and the bookie
+accepts nothing from its writers.
 
-Nothing is guessed: the start waits for the whole listing, which takes about 20 seconds for a million ledgers of the
-embedded store, 40 of ZooKeeper or behind a gateway, or fails; the log tells every ten seconds how far it is. What can't
-be read counts: damaged metadata may name the bookie. Not its job: what limbo means (`storage.limbo`), how it ends
-(`check`).
+The start waits for the complete listing, and fails if the listing fails. It takes about 20 seconds for a million
+ledgers in the embedded store, and 40 in ZooKeeper or behind a gateway; a log line every ten seconds reports progress.
+Damaged metadata may name the bookie, so their ledgers are in limbo as well. Not its job: what limbo means
+(`storage.limbo`), how it ends (`check`).
 """
 
 from __future__ import annotations
@@ -32,19 +33,19 @@ _TOLD_EVERY_SECONDS = 10.0
 
 
 class FormerLife:
-    """What a listing has found of a bookie id. Numbers of ledgers of every scope."""
+    """The result of the listing for one bookie id: numbers of ledgers of every scope."""
 
     def __init__(self, bookie_id: str) -> None:
         self.naming = LedgerNumbers()
-        """Ledgers of which any ensemble names the id, or whose metadata are damaged."""
+        """Ledgers with an ensemble that names the id, and ledgers with damaged metadata."""
         self.closed = LedgerNumbers()
-        """Other ledgers that are closed, or in recovery and not unbounded: they are written no more."""
+        """Other ledgers that have no writer any more: closed ones, and bounded ones in recovery."""
         self._bookie_id = bookie_id
         self._looked_at = 0
         self._began = self._told_at = asyncio.get_running_loop().time()
 
     def saw(self, number: int, metadata: LedgerMetadata) -> None:
-        """Notes a ledger."""
+        """Adds a ledger to the result."""
         if self._bookie_id in metadata.bookies:
             self.naming.add(number)
         elif metadata.state is not LedgerState.OPEN and not metadata.is_unbounded:
@@ -52,7 +53,7 @@ class FormerLife:
         self._looked_at += 1
 
     def tell(self) -> None:
-        """After each page: how far the listing is, every ten seconds."""
+        """Logs the progress of the listing, at most every ten seconds. Called after each page."""
         now = asyncio.get_running_loop().time()
         if now - self._told_at < _TOLD_EVERY_SECONDS:
             return
@@ -69,7 +70,7 @@ class FormerLife:
 
 
 async def find_former_life(metadata: LedgerManagerFactory, bookie_id: str) -> FormerLife:
-    """Reads the metadata of all ledgers there are, of every scope, page by page.
+    """Reads the metadata of all ledgers of every scope, page by page.
 
     Raises:
         BKException: The store can't be read; nothing is known then.
@@ -85,7 +86,9 @@ async def find_former_life(metadata: LedgerManagerFactory, bookie_id: str) -> Fo
 
 
 async def _look_through(manager: LedgerManager, scope_id: int, found: FormerLife) -> None:
-    """As a listing with metadata tells, which costs a gateway least; it ends at the first damaged ledger."""
+    """Lists ledgers with their metadata, which costs a gateway least. Such a listing fails at a damaged ledger, and
+    then each ledger is read by its id.
+    """
     try:
         async for page in manager.ledger_records(scope_id):
             for record in page:

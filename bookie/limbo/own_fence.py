@@ -1,4 +1,4 @@
-"""A fence that a bookie sets by itself, for a ledger of which it has forgotten whether it had been fenced (R9)."""
+"""Fences a ledger on the bookie's own initiative, because the bookie may have lost an earlier fence (R9)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bookgate.ledger.wire.messages import ReadResponse, Response, Status
 
 
 class _Waiting:
-    """In the place of a client: who waits for the fence."""
+    """Takes the place of the client that a fence is acknowledged to."""
 
     def __init__(self) -> None:
         self.stored: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
@@ -39,16 +39,16 @@ class _OwnFence(Completion):
 
 
 async def fence(storage: LedgerStorage, ledger_id: LedgerId, master_key: bytes) -> None:
-    """Returns once the ledger is fenced durably. Runs on the event loop that storage's events come to.
+    """Fences the ledger, and returns once the fence is durable. Runs on the event loop of the storage's events.
 
     Args:
-        storage: The bookie's, which serves.
+        storage: The storage of the running bookie.
         ledger_id: The ledger.
-        master_key: Its key, for a bookie that does not know the ledger.
+        master_key: The ledger's key, used if the bookie does not know the ledger.
 
     Raises:
-        WriteException: There is no space for it now.
-        OSError: Storage does not accept it.
+        WriteException: There is no space for the fence now.
+        OSError: The storage rejects the fence.
     """
     ledger = storage.ledgers.get(ledger_id) or storage.writer.create_fenced_ledger(ledger_id, master_key)
     waiting = _Waiting()

@@ -1,4 +1,4 @@
-"""Which entries of a closed ledger its ensembles place on a bookie."""
+"""Computes which entries of a closed ledger its ensembles place on a bookie."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from bookgate.ledger.metadata import LedgerMetadata
 
 
 def placed_entries(metadata: LedgerMetadata, bookie_id: str) -> Iterator[range]:
-    """The ids, as ranges with steps; each once."""
+    """The ids of the entries, each once, as ranges with a step."""
     starts = [fragment.first_entry_id for fragment in metadata.fragments]
     bounds = pairwise([*starts, metadata.last_entry_id + 1])
     for fragment, (first, end) in zip(metadata.fragments, bounds, strict=True):
