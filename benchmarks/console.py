@@ -24,10 +24,10 @@ import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
+from benchmarks.filled_store import fill_store
 from benchmarks.harness import QUICK
 from bookgate.bookie.standalone.cluster import StandaloneCluster
 from bookgate.gateway.stores.drivers import ensure_cluster
-from bookgate.gateway.stores.sqlite.change_feed import ledger_key
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import LedgerMetadata
 from bookgate.ledger.metadata_codec import encode
@@ -39,15 +39,13 @@ _KINDS = 1000
 
 
 def make_ledgers(path: Path) -> None:
-    """Rows as the store itself would write them, in one transaction."""
+    """In a store that is there; ids of its own making come behind them."""
     kinds = []
     for number in range(_KINDS):
         custom = {"application": b"orders", "number": b"%d" % number}
         kinds.append(encode(LedgerMetadata.new(["bookie-1", "bookie-2", "bookie-3"], 3, 2, custom_metadata=custom)))
-    rows = ((ledger_key(LedgerId.unscoped(n)), kinds[n % _KINDS], time.time_ns() // 10**6) for n in range(LEDGERS))
+    fill_store(path, ((LedgerId.unscoped(n), kinds[n % _KINDS]) for n in range(LEDGERS)))
     with contextlib.closing(sqlite3.connect(path)) as connection, connection:
-        insert = "INSERT INTO ledgers (key, version, created_revision, metadata, created_ms) VALUES (?, 0, 1, ?, ?)"
-        connection.executemany(insert, rows)
         connection.execute("UPDATE meta SET value = ? WHERE name = 'next_ledger_id'", (LEDGERS,))
 
 

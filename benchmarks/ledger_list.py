@@ -6,10 +6,8 @@ bare client of the same gateway in a process of its own, which asks Iterate for 
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
-import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -17,9 +15,8 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+from benchmarks.filled_store import make_filled_store
 from benchmarks.harness import QUICK, Row, figures, report
-from bookgate.gateway.stores.drivers import ensure_cluster
-from bookgate.gateway.stores.sqlite.change_feed import ledger_key
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import LedgerMetadata
 from bookgate.ledger.metadata_codec import encode
@@ -47,15 +44,8 @@ class Run(NamedTuple):
 
 def make_store(path: Path) -> str:
     """A store with as many closed ledgers, which name bookies that are elsewhere."""
-    uri = f"sqlite://{path}"
-    asyncio.run(ensure_cluster(uri))
     metadata = encode(LedgerMetadata.new(["elsewhere-1:3181", "elsewhere-2:3181"], 2, 2).close(9, 1000))
-    now = time.time_ns() // 10**6
-    rows = ((ledger_key(LedgerId.unscoped(number)), metadata, now) for number in range(_LEDGERS))
-    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
-        insert = "INSERT INTO ledgers (key, version, created_revision, metadata, created_ms) VALUES (?, 0, 1, ?, ?)"
-        connection.executemany(insert, rows)
-    return uri
+    return make_filled_store(path, ((LedgerId.unscoped(number), metadata) for number in range(_LEDGERS)))
 
 
 def run(command: list[str]) -> Run:

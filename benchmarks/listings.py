@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import multiprocessing
-import sqlite3
 import tempfile
 import time
 import urllib.error
@@ -25,11 +24,10 @@ from pathlib import Path
 import grpc
 
 from benchmarks.entry_load import encoded_adds, encoded_reads, new_ledger_ids, requests_per_second
+from benchmarks.filled_store import make_filled_store
 from benchmarks.harness import PAIRS, QUICK, Row, figures, report
 from benchmarks.process_cpu import cpu_microseconds
 from bookgate.bookie.standalone.cluster import StandaloneCluster
-from bookgate.gateway.stores.drivers import ensure_cluster
-from bookgate.gateway.stores.sqlite.change_feed import ledger_key
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import LedgerMetadata
 from bookgate.ledger.metadata_codec import encode
@@ -46,21 +44,12 @@ CPU_OPERATIONS = 20_000 if QUICK else 100_000
 
 def make_store(path: Path) -> str:
     """Ordinary ledgers first, large ones behind them."""
-    uri = f"sqlite://{path}"
-
-    asyncio.run(ensure_cluster(uri))
     # Not the bookies under test: those would be in limbo for all these ledgers, and look at each.
     ensemble = ["elsewhere-1:3181", "elsewhere-2:3181", "elsewhere-3:3181"]
     ordinary = encode(LedgerMetadata.new(ensemble, 3, 2))
     large = encode(LedgerMetadata.new(ensemble, 3, 2, custom_metadata={"k": b"x" * LARGE_BYTES}))
-    rows = (
-        (ledger_key(LedgerId.unscoped(n)), ordinary if n < ORDINARY else large, time.time_ns() // 10**6)
-        for n in range(ORDINARY + LARGE)
-    )
-    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
-        insert = "INSERT INTO ledgers (key, version, created_revision, metadata, created_ms) VALUES (?, 0, 1, ?, ?)"
-        connection.executemany(insert, rows)
-    return uri
+    numbers = range(ORDINARY + LARGE)
+    return make_filled_store(path, ((LedgerId.unscoped(n), ordinary if n < ORDINARY else large) for n in numbers))
 
 
 def list_over_http(_gateway: str, http: str) -> None:

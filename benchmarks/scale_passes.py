@@ -19,6 +19,7 @@ from typing import Any, cast
 
 import uvloop
 
+from benchmarks.filled_store import fill_store
 from benchmarks.load_process import commands, rss_bytes, serve_async
 from bookgate.bookie.collection.ledger_collector import LedgerCollector
 from bookgate.bookie.collection.options import GarbageCollectionConfig
@@ -26,7 +27,6 @@ from bookgate.bookie.collection.statistics import GcStatistics
 from bookgate.bookie.replication.audits.index_keeper import IndexKeeper, IndexOptions, IndexStatistics
 from bookgate.bookie.storage.storage import LedgerStorage
 from bookgate.gateway.stores.drivers import create_factory
-from bookgate.gateway.stores.sqlite.change_feed import ledger_key
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import LedgerMetadata
 from bookgate.ledger.metadata_codec import encode
@@ -128,11 +128,7 @@ def fill_embedded(path: Path, ledgers: int) -> None:
         )
         for form in range(_FORMS)
     ]
-    now = time.time_ns() // 10**6
-    rows = ((ledger_key(LedgerId.unscoped(number)), forms[number % _FORMS], now) for number in range(ledgers))
-    with closing(sqlite3.connect(path)) as connection, connection:
-        insert = "INSERT INTO ledgers (key, version, created_revision, metadata, created_ms) VALUES (?, 0, 1, ?, ?)"
-        connection.executemany(insert, rows)
+    fill_store(path, ((LedgerId.unscoped(number), forms[number % _FORMS]) for number in range(ledgers)))
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 

@@ -9,9 +9,7 @@ seven in a scope of its own.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
-import sqlite3
 import tempfile
 import time
 from collections.abc import Iterator
@@ -20,12 +18,12 @@ from pathlib import Path
 
 import uvloop
 
+from benchmarks.filled_store import make_filled_store
 from benchmarks.gateway_setting import GatewayProcess
 from benchmarks.harness import QUICK, Row, compare, measured, report
 from benchmarks.metadata_sample import SAMPLE
 from bookgate.bookie.standalone.local_zookeeper import LocalZooKeeper
 from bookgate.gateway.stores.drivers import ensure_cluster
-from bookgate.gateway.stores.sqlite.change_feed import ledger_key
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata_codec import encode
 from bookgate.ledger.metadata_store import CreateRequest
@@ -48,14 +46,9 @@ def ids(count: int) -> Iterator[LedgerId]:
 
 
 def fill_embedded(path: Path, count: int) -> str:
-    """A store with these ledgers, put into it at its back door."""
-    uri = f"sqlite://{path}"
-    asyncio.run(ensure_cluster(uri))
-    metadata, now = encode(SAMPLE), time.time_ns() // 10**6
-    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
-        insert = "INSERT INTO ledgers (key, version, created_revision, metadata, created_ms) VALUES (?, 0, 1, ?, ?)"
-        connection.executemany(insert, ((ledger_key(each), metadata, now) for each in ids(count)))
-    return uri
+    """A store with these ledgers."""
+    metadata = encode(SAMPLE)
+    return make_filled_store(path, ((each, metadata) for each in ids(count)))
 
 
 async def fill(manager: RpcLedgerManager, count: int) -> None:

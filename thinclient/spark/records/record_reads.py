@@ -29,6 +29,7 @@ from bookgate.thinclient.spark.arrow import payload_array
 from bookgate.thinclient.spark.offsets import Backlog, lag
 from bookgate.thinclient.spark.options.read_options import OptionError, PayloadAs
 from bookgate.thinclient.spark.plain_errors import plain_errors
+from bookgate.thinclient.spark.records.opened_stream import opened_stream
 from bookgate.thinclient.spark.records.record_options import RecordOptions
 from bookgate.thinclient.spark.streaming.admission import admit
 from bookgate.thinclient.spark.worker_client import clients
@@ -75,10 +76,7 @@ class EntriesOfStream(InputPartition):
 
 
 def _opened(client: BookKeeper, options: RecordOptions) -> list[Stream]:
-    from bookgate.thinclient.blocking.client import Streams
-
-    streams = Streams(client, scope_id=options.scope_id)
-    return [streams.open(name, options.password) for name in options.streams]
+    return [opened_stream(client, options, name) for name in options.streams]
 
 
 def _tasks(part: int, stream: Stream, first: RecordPosition, end: int, most: int) -> list[InputPartition]:

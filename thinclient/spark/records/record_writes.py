@@ -31,6 +31,7 @@ from bookgate.runtime.logs import log_event
 from bookgate.thinclient.core.streams.earlier_records import EarlierRecords, record_digest
 from bookgate.thinclient.spark.options.read_options import OptionError
 from bookgate.thinclient.spark.plain_errors import plain_errors
+from bookgate.thinclient.spark.records.opened_stream import opened_stream
 from bookgate.thinclient.spark.records.record_options import RecordWriteOptions
 from bookgate.thinclient.spark.worker_client import clients
 from bookgate.thinclient.spark.writing.query_of_task import query_of_task
@@ -60,13 +61,7 @@ def check_streams(options: RecordWriteOptions) -> None:
     """Finds missing streams before any task does. Raises NoSuchLedgerExistsOnMetadataServerException."""
     with clients.plan(options.gateways, options.client_settings) as client:
         for name in options.streams:
-            _opened(client, options, name)
-
-
-def _opened(client: BookKeeper, options: RecordWriteOptions, name: str) -> Stream:
-    from bookgate.thinclient.blocking.client import Streams
-
-    return Streams(client, scope_id=options.scope_id).open(name, options.password)
+            opened_stream(client, options, name)
 
 
 class _Records:
@@ -90,7 +85,7 @@ class _Records:
                 "repartition it (by a key, whose records stay in order then), or set streamPartitions"
             )
         with clients.use(options.gateways, options.client_settings) as client:
-            stream = _opened(client, options, names[partition])
+            stream = opened_stream(client, options, names[partition])
             with stream.writer(linger_seconds=0.05) as writer:
                 task = _TaskRecords(client, options, stream, writer, f"spark.{source}.{partition}", batch)
                 appended, found = task.append(first, rows)
