@@ -197,14 +197,10 @@ class BookieConnection(asyncio.BufferedProtocol):
         """Serves a common add or read on the fast path; returns False if the packet must be decoded."""
         add = fast_add.read_v3(packet) if is_v3 else fast_add.read_v2(packet)
         if add is not None:
-            if type(add) is fast_add.FastTermAdd:
-                return self._processor.add_at_term(self, add)
             return self._processor.add(self if is_v3 else self._binary_client(CURRENT_VERSION), add)
         read = fast_read.read_v3(packet) if is_v3 else fast_read.read_v2(packet)
         if read is None:
             copy = fast_add.read_copy(packet) if is_v3 else None
-            if type(copy) is fast_add.FastTermAdd:
-                return self._processor.add_at_term(self, copy)
             return copy is not None and self._processor.add_copy(self, copy)
         return self._processor.reads.serve_now(self if is_v3 else self._binary_client(CURRENT_VERSION), read)
 

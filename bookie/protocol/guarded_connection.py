@@ -105,8 +105,6 @@ class GuardedConnection(BookieConnection):
     def _serve_fast_guarded(self, packet: memoryview, is_v3: bool) -> bool:
         add = fast_add.read_v3(packet) if is_v3 else fast_add.read_v2(packet)
         if add is not None:
-            if type(add) is fast_add.FastTermAdd:
-                return add.add.ledger_id in self._may_add and self._processor.add_at_term(self, add)
             if add.ledger_id not in self._may_add:
                 return False
             return self._processor.add(self if is_v3 else self._binary_client(CURRENT_VERSION), add)

@@ -132,8 +132,10 @@ class RequestProcessor:
 
     # --- writing ---
 
-    def add(self, client: Client, add: FastAdd) -> bool:
+    def add(self, client: Client, add: FastAdd | FastTermAdd) -> bool:
         """Processes an add on the fast path; returns False if `process` has to decide."""
+        if type(add) is FastTermAdd:
+            return self._add_at_term(client, add)
         _, ledger_id, entry_id, last_add_confirmed, master_key, _, _ = add
         ledger = self._ledgers.recent(ledger_id)
         if (
@@ -147,8 +149,10 @@ class RequestProcessor:
             ledger.known_lac = last_add_confirmed
         return self._put(client, ledger, add)
 
-    def add_copy(self, client: Client, add: FastAdd) -> bool:
-        """The same for a recovery add, which no fence stops."""
+    def add_copy(self, client: Client, add: FastAdd | FastTermAdd) -> bool:
+        """The same for a recovery add; no fence stops that of a bounded ledger."""
+        if type(add) is FastTermAdd:
+            return self._add_at_term(client, add)
         ledger = self._ledgers.recent(add.ledger_id)
         if ledger is None or ledger.term is not None or self._decides_long(ledger, add.master_key, add.entry_id):
             return False
@@ -183,7 +187,7 @@ class RequestProcessor:
             or entry_id - ledger.last_entry_id > self._gap
         )
 
-    def add_at_term(self, client: Client, at_term: FastTermAdd) -> bool:
+    def _add_at_term(self, client: Client, at_term: FastTermAdd) -> bool:
         """The same for an add of an unbounded ledger, also in a take-over, at the term that the ledger has already."""
         add, term, lafr = at_term
         _, ledger_id, entry_id, last_add_confirmed, master_key, _, _ = add

@@ -75,6 +75,11 @@ class FastTermAdd(NamedTuple):
     lafr: int
     """The writer's last add fully replicated."""
 
+    @property
+    def ledger_id(self) -> int:
+        """As a `FastAdd` has it."""
+        return self.add.ledger_id
+
 
 def read_v3(packet: memoryview) -> FastAdd | FastTermAdd | None:
     """The add, or None if the packet is anything else."""

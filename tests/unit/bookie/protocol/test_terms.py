@@ -264,7 +264,7 @@ def fast_of(request: AddRequest) -> FastTermAdd:
 async def test_the_short_way_takes_adds_at_the_term_that_the_ledger_has_and_no_others(bench: Asking) -> None:
     def takes(entry_id: int, term: int, *, lac: int = -1, lafr: int = -1, key: bytes = KEY) -> bool:
         add = add_of(entry_id, term, lac)._replace(lafr=lafr, master_key=key)
-        return bench.processor.add_at_term(bench.client, fast_of(add))
+        return bench.processor.add(bench.client, fast_of(add))
 
     assert not takes(1, 0), "the ledger is not there"
     assert await bench.add(0, 1) == Status.EOK
@@ -287,7 +287,7 @@ async def test_the_short_way_takes_adds_at_the_term_that_the_ledger_has_and_no_o
 @pytest.mark.asyncio
 async def test_a_short_add_for_which_there_is_no_space_is_answered_at_its_term(bench: Asking) -> None:
     assert await bench.add(0, 1) == Status.EOK
-    assert bench.processor.add_at_term(bench.client, fast_of(add_of(1, 1)._replace(lafr=0)))
+    assert bench.processor.add(bench.client, fast_of(add_of(1, 1)._replace(lafr=0)))
     bench.processor.not_stored(bench.take_stored(1))
     assert bench.client.responses[-1] == AddResponse(1, Status.EIO, LEDGER, 1, 1)
 
@@ -302,4 +302,4 @@ async def test_a_ledger_that_was_deleted_meanwhile_is_left_to_the_long_way(
         raise LedgerDeletedException(LEDGER)
 
     monkeypatch.setattr(EntryWriter, "add_at_known_term", deleted)
-    assert not bench.processor.add_at_term(bench.client, fast_of(add_of(1, 1)._replace(lafr=0)))
+    assert not bench.processor.add(bench.client, fast_of(add_of(1, 1)._replace(lafr=0)))
