@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from bookgate.runtime.security.access_control import AccessControl
 from tests.tokens import jwt_settings, token_file
 
 POLICY = """
@@ -70,3 +71,10 @@ def policy_settings(root: Path, policy: str = POLICY) -> dict[str, Any]:
         "security_policy": root / "policy.toml",
         **jwt_settings(root),
     }
+
+
+def look_at_files(access: AccessControl | None) -> None:
+    """Takes changes of tokens and policy into account now, instead of within a second."""
+    assert access is not None
+    for file in access.files:
+        file.refresh()

@@ -43,7 +43,8 @@ class AccessControl:
     ) -> None:
         self._authenticators = authenticators
         self._policy = policy
-        self._files = (*authenticators.files, *([policy] if isinstance(policy, PolicyFile) else []))
+        self.files = (*authenticators.files, *([policy] if isinstance(policy, PolicyFile) else []))
+        """Static tokens and the policy, which are looked at once a second at most; `refresh` looks at one now."""
         self._next_look = 0.0
         self.audit = audit or AuditTrail()
         self.rates = rates or PrincipalLimits()
@@ -113,11 +114,11 @@ class AccessControl:
 
     def generation(self) -> int:
         """Another number when static tokens or the policy have changed since, which is looked for as often as ever."""
-        if self._files and time.monotonic() >= self._next_look:
-            for file in self._files:
+        if self.files and time.monotonic() >= self._next_look:
+            for file in self.files:
                 # Looks, where it is time.
                 _ = file.value
-            self._next_look = min(file.next_look for file in self._files)
+            self._next_look = min(file.next_look for file in self.files)
         return WatchedFile.renewals
 
     def rights(self, principal: Principal) -> Rights:

@@ -26,6 +26,7 @@ from bookgate.protos.bookkeeper.gateway.v1 import registration_service_pb2 as rs
 from bookgate.protos.bookkeeper.gateway.v1 import replication_service_pb2 as rp
 from bookgate.protos.bookkeeper.gateway.v1 import service_discovery_pb2 as sd
 from bookgate.runtime.security.actions import RPC_ACTIONS
+from tests.access_policy import look_at_files
 from tests.integration.gateway.guarded import (
     POLICY,
     Guarded,
@@ -364,7 +365,7 @@ async def test_what_was_let_in_is_asked_again_when_tokens_or_policy_change(tmp_p
         assert {await reading(who) for who in ("reader", "bookie-1", "admin")} == {"LEDGER_NOT_FOUND"}
         lines = gateway.token_file.read_text().splitlines()
         gateway.token_file.write_text("\n".join(line for line in lines if not line.startswith("bookie-1:")))
-        gateway.access._authenticators._tokens._file.refresh()  # type: ignore[union-attr]
+        look_at_files(gateway.access)
         assert await reading("bookie-1") == "UNAUTHENTICATED"
         assert await reading("reader") == "LEDGER_NOT_FOUND"
         gateway.policy_file.write_text('[[bindings]]\nprincipals = ["token:admin"]\nrole = "admin"\n')

@@ -17,6 +17,7 @@ from bookgate.ledger.metadata_store import CreateRequest
 from bookgate.protos.bookkeeper.common.v1.status_pb2 import StatusCode
 from bookgate.protos.bookkeeper.gateway.v1 import ledger_metadata_service_pb2 as lm
 from bookgate.protos.bookkeeper.gateway.v1 import replication_service_pb2 as rp
+from tests.access_policy import look_at_files
 from tests.integration.gateway.conftest import some_metadata
 from tests.integration.gateway.guarded import POLICY, Guarded, guarded_gateway, outcome, path_of
 from tests.integration.gateway.test_access import METHODS, created, on, request_of
@@ -114,7 +115,7 @@ async def test_other_streams_end_once_their_callers_are_denied(tmp_path: Path) -
         for stream in (discovery, feed, session):
             await stream.read()
         gateway.policy_file.write_text('[[bindings]]\nprincipals = ["token:admin"]\nrole = "admin"\n')
-        gateway.access._policy.refresh()  # type: ignore[union-attr]
+        look_at_files(gateway.access)
         await gateway.factory.registration_manager.register_bookie(bookie, read_only=False)
         await touch(gateway, ledger)
         await session.write(attend[1])
@@ -175,7 +176,7 @@ async def test_a_listing_tells_no_more_than_the_policy_allows_now(tmp_path: Path
         stream = rpc(request, metadata=gateway.bearer("team-a"))
         await stream.read()
         gateway.policy_file.write_text(later + SLOW)
-        gateway.access._policy.refresh()  # type: ignore[union-attr]
+        look_at_files(gateway.access)
         told = 0
         with suppress(grpc.aio.AioRpcError):
             while (answer := await stream.read()) is not grpc.aio.EOF:

@@ -15,6 +15,7 @@ from bookgate.protos.bookkeeper.gateway.v1 import service_discovery_pb2 as sd
 from bookgate.protos.bookkeeper.gateway.v1.service_discovery_pb2_grpc import ServiceDiscoveryStub
 from bookgate.runtime.security.access_control import AccessControl
 from bookgate.runtime.security.settings import SecuritySettings
+from tests.access_policy import look_at_files
 from tests.integration.gateway.test_tls import Certificates
 from tests.stores import made
 
@@ -78,9 +79,9 @@ async def test_certificates_are_principals_and_all_may_change_under_load(tmp_pat
         for role in ("writer", "admin", "reader"):
             certificates.install(certificates.authority)
             policy.write_text("broken")
-            access._policy.refresh()  # type: ignore[union-attr]
+            look_at_files(access)
             policy.write_text(_POLICY.format(role=role))
-            access._policy.refresh()  # type: ignore[union-attr]
+            look_at_files(access)
             async with asyncio.timeout(60):
                 for _ in range(6):
                     await done.acquire()
@@ -88,7 +89,7 @@ async def test_certificates_are_principals_and_all_may_change_under_load(tmp_pat
         await asyncio.gather(*loads)
         assert set(outcomes) == {"OK"}
         policy.write_text(_POLICY.format(role="bookie").replace("etl", "other"))
-        access._policy.refresh()  # type: ignore[union-attr]
+        look_at_files(access)
         assert await call(port, etl) == "PERMISSION_DENIED"
     finally:
         await server.stop(0)

@@ -26,6 +26,7 @@ from bookgate.thinclient.config import ClientConfig
 from bookgate.thinclient.gateways.ledger_manager import RpcLedgerManagerFactory
 from bookgate.thinclient.gateways.tokens import TokenSource
 from bookgate.thinclient.handles.context import secrets_of
+from tests.access_policy import look_at_files
 from tests.integration.gateway.conftest import Recorder
 from tests.integration.gateway.guarded import POLICY, Guarded, guarded_gateway
 
@@ -91,13 +92,13 @@ async def test_a_file_that_was_swapped_is_read_again_at_a_refusal(gateway: Guard
         for name in ("team-b", "admin"):
             old = gateway.token_file.read_text().splitlines()
             gateway.token_file.write_text("\n".join(line for line in old if line.startswith((name, "admin"))))
-            gateway.access._authenticators._tokens._file.refresh()  # type: ignore[union-attr]
+            look_at_files(gateway.access)
             file.write_text(gateway.token(name))
             record = await factory.ledger_manager.create(None, METADATA)
             assert record.metadata.custom_metadata[OWNER_KEY] == f"token:{name}".encode()
         file.write_text("nonsense")
         gateway.token_file.write_text("")
-        gateway.access._authenticators._tokens._file.refresh()  # type: ignore[union-attr]
+        look_at_files(gateway.access)
         with pytest.raises(UnauthorizedAccessException):
             await factory.ledger_manager.create(None, METADATA)
     finally:

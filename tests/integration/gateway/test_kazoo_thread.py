@@ -26,6 +26,7 @@ from bookgate.ledger.bookie_info import BookieServiceInfo
 from bookgate.ledger.errors import BKException, StoreUnreachableException
 from tests.integration.cutting_proxy import CuttingProxy
 from tests.integration.gateway.conftest import Recorder, some_metadata, unscoped
+from tests.integration.gateway.readings import shown
 from tests.integration.gateway.stress import until as until_told
 from tests.integration.loop_pauses import LoopPauses
 from tests.stores import made
@@ -200,8 +201,7 @@ class TestAThreadThatEnds:
 
         async with _gateway(own_zookeeper) as (_, factory, server):
             await _survives(factory, lambda kazoo: setattr(kazoo, "take_requests", lambda _: end()))
-            (shown,) = [each for each in server.metrics.readings() if each.name == "store_client_restarts"]
-            assert shown.read() == 1
+            assert shown(server, "store_client_restarts") == 1
 
     async def test_an_answer_to_another_request(self, own_zookeeper: LocalZooKeeper) -> None:
         async with _gateway(own_zookeeper) as (proxy, factory, _):

@@ -19,6 +19,7 @@ from bookgate.gateway.stores.drivers import create_factory
 from bookgate.protos.bookkeeper.gateway.v1.service_discovery_pb2 import ListBookiesRequest, WatchBookiesRequest
 from bookgate.protos.bookkeeper.gateway.v1.service_discovery_pb2_grpc import ServiceDiscoveryStub
 from bookgate.thinclient.gateways.grpc_channels import open_channel
+from tests.integration.gateway.readings import shown
 from tests.stores import made
 
 pytestmark = pytest.mark.asyncio
@@ -114,13 +115,13 @@ async def test_the_streams_of_a_client_that_vanished_end(tmp_path: Path, monkeyp
         stub: Any = ServiceDiscoveryStub(channel)
         watch = stub.WatchBookies(WatchBookiesRequest())
         await watch.read()
-        assert server._discovery.stream_count == 1
+        assert shown(server, "bookie_watch_streams") == 1
         gone.set()
         for _ in range(3000):
-            if not server._discovery.stream_count:
+            if not shown(server, "bookie_watch_streams"):
                 break
             await asyncio.sleep(0.01)
-        assert server._discovery.stream_count == 0
+        assert shown(server, "bookie_watch_streams") == 0
         watch.cancel()
     for task in pipes:
         task.cancel()

@@ -20,6 +20,7 @@ from bookgate.protos.bookkeeper.common.v1.status_pb2 import StatusCode
 from bookgate.protos.bookkeeper.gateway.v1 import ledger_metadata_service_pb2 as pb
 from bookgate.protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2_grpc import LedgerMetadataServiceStub
 from tests.integration.gateway.conftest import some_metadata
+from tests.integration.gateway.readings import shown
 from tests.stores import made
 
 pytestmark = pytest.mark.asyncio
@@ -132,15 +133,15 @@ async def test_cache_is_empty_after_a_lost_connection(own_zookeeper: LocalZooKee
     await watch.write(pb.LedgerMetadataRequest(ledger_id=ledger_id))
     await watch.read()
     await gateway.read(ledger_id)
-    assert len(gateway.server._cache) == 1
+    assert shown(gateway.server, "cache_ledgers") == 1
     await asyncio.to_thread(own_zookeeper.kill)
     while (await watch.read()).event != pb.WatchEvent.SUSPENDED:
         pass
-    assert len(gateway.server._cache) == 0
+    assert shown(gateway.server, "cache_ledgers") == 0
     await asyncio.to_thread(own_zookeeper.start)
     while (await watch.read()).event != pb.WatchEvent.RESUMED:
         pass
     assert (await gateway.read(ledger_id)).version == 0
-    assert len(gateway.server._cache) == 1
+    assert shown(gateway.server, "cache_ledgers") == 1
     watch.cancel()
     await gateway.stop()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
 from bookgate.gateway.services.freshness import RevisionBarrier
-from bookgate.gateway.services.watch import WatchService, _Stream
-from bookgate.gateway.services.watch_answers import DamagedLedger
+from bookgate.gateway.services.watch import WatchService
+from bookgate.gateway.services.watch_answers import WatchResponse
 from bookgate.ledger.errors import (
     IncorrectParameterException,
     MetadataFormatException,
@@ -24,6 +25,7 @@ from bookgate.protos.bookkeeper.common.v1.status_pb2 import StatusCode
 from bookgate.protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2 import (
     LedgerMetadataRequest,
     LedgerMetadataResponse,
+    WatchAction,
     WatchEvent,
 )
 
@@ -60,6 +62,57 @@ class Manager:
 class Factory:
     def __init__(self) -> None:
         self.ledger_manager = Manager()
+
+    async def revision(self) -> int:
+        return 1
+
+
+class Client:
+    """A client's stream: asks, and takes what it is sent only when the test does."""
+
+    def __init__(self, service: WatchService) -> None:
+        self._asked: asyncio.Queue[LedgerMetadataRequest] = asyncio.Queue()
+        self._handled = asyncio.Semaphore(0)
+        self._responses = service.serve(self._requests(), None)  # type: ignore[arg-type]
+        self._next: asyncio.Future[WatchResponse] | None = None
+        self.begin_to_take()
+
+    async def _requests(self) -> AsyncIterator[LedgerMetadataRequest]:
+        while True:
+            yield await self._asked.get()
+            self._handled.release()
+
+    async def ask(self, **fields: int) -> None:
+        """Subscribes to ledger 1, or asks something else of it; returns once the service has dealt with the request."""
+        self._asked.put_nowait(LedgerMetadataRequest(ledger_id=1, **fields))
+        await self._handled.acquire()
+
+    def begin_to_take(self) -> None:
+        """Is sent the next response, as soon as there is one."""
+        self._next = asyncio.ensure_future(anext(self._responses))
+
+    async def take(self) -> LedgerMetadataResponse:
+        """The next response; a further one is not taken until `begin_to_take`."""
+        assert self._next is not None
+        response = await self._next
+        self._next = None
+        return LedgerMetadataResponse.FromString(response) if isinstance(response, bytes) else response
+
+    async def end(self) -> None:
+        if self._next is not None:
+            self._next.cancel()
+            await asyncio.gather(self._next, return_exceptions=True)
+        await self._responses.aclose()
+
+
+@asynccontextmanager
+async def clients(service: WatchService, count: int) -> AsyncIterator[list[Client]]:
+    streams = [Client(service) for _ in range(count)]
+    try:
+        yield streams
+    finally:
+        for each in streams:
+            await each.end()
 
 
 @pytest.fixture
@@ -100,24 +153,22 @@ async def test_break_that_nobody_followed_still_asks_for_the_state_again(
 
 
 async def test_removed_ledger_has_no_listener_to_take_away(service: WatchService, factory: Factory) -> None:
-    stream = _Stream()
-    service.hub.open_stream(stream)
-    service.hub.subscribe(stream, LEDGER, None)
-    await service.follow(LEDGER)
-    service._on_state(LEDGER, None)
-    assert stream.wake.is_set()
-    await service.follow(LEDGER)
+    async with clients(service, 1) as (client,):
+        await client.ask()
+        factory.ledger_manager.listener(LEDGER, None)
+        assert (await client.take()).event == WatchEvent.REMOVED
+        await client.ask(watch_action=WatchAction.UNSUBSCRIBE)
     assert factory.ledger_manager.calls == ["register"]
 
 
 async def test_ledger_that_the_store_can_not_hold_is_refused_each_time(service: WatchService, factory: Factory) -> None:
-    stream = _Stream()
-    service.hub.open_stream(stream)
     factory.ledger_manager.refuses = True
-    for _ in range(2):
-        await service._handle(stream, LedgerMetadataRequest(ledger_id=1))
-    assert [response.code for response in stream.direct] == [StatusCode.BAD_REQUEST] * 2
-    assert service.hub.ledger_count == 0
+    async with clients(service, 1) as (client,):
+        for _ in range(2):
+            await client.ask()
+            assert (await client.take()).code == StatusCode.BAD_REQUEST
+            client.begin_to_take()
+        assert service.hub.ledger_count == 0
 
 
 class _CaughtUp(RevisionBarrier):
@@ -130,80 +181,68 @@ class _CaughtUp(RevisionBarrier):
 async def test_a_state_that_could_not_be_read_anew_answers_nobody_who_has_seen_a_later_one(factory: Any) -> None:
     """The gateway had caught up with the store, and the read of this one ledger had failed."""
     manager, service = factory.ledger_manager, WatchService(factory, freshness=_CaughtUp(factory))
-    first, second, third = _Stream(), _Stream(), _Stream()
-    for stream in (first, second, third):
-        service.hub.open_stream(stream)
     older, newer = (LedgerRecord(LEDGER, LedgerMetadata.new(["b1"], 1, 1), version) for version in (1, 2))
-    again = LedgerMetadataRequest(ledger_id=1, min_revision=9)
-    await service._handle(first, LedgerMetadataRequest(ledger_id=1))
-    manager.listener(LEDGER, older)
-    manager.listener.was_read(MetaStoreException("connection lost"), False)
-    await service._handle(second, again)
-    # It is gone, and the stream with its other subscriptions goes on.
-    assert [response.code for response in second.direct] == [StatusCode.LEDGER_NOT_FOUND]
-    assert not service.hub.has_answers(second)
-    manager.stored = newer
-    await service._handle(second, again)
-    answer = service.hub.take(second)
-    assert answer is not None
-    assert answer.record is not None
-    assert answer.record.version == 2
-    # Once it was read the listener knows the newest, and nobody else has to read.
-    manager.listener.was_read(None, True)
-    await service._handle(third, again)
-    assert manager.calls.count("read") == 2
-    assert service.hub.has_answers(third)
+    async with clients(service, 3) as (first, second, third):
+        await first.ask()
+        manager.listener(LEDGER, older)
+        manager.listener.was_read(MetaStoreException("connection lost"), False)
+        await second.ask(min_revision=9)
+        # It is gone, and the stream with its other subscriptions goes on.
+        assert (await second.take()).code == StatusCode.LEDGER_NOT_FOUND
+        second.begin_to_take()
+        manager.stored = newer
+        await second.ask(min_revision=9)
+        assert (await second.take()).version == 2
+        # Once it was read the listener knows the newest, and nobody else has to read.
+        manager.listener.was_read(None, True)
+        await third.ask(min_revision=9)
+        assert manager.calls.count("read") == 2
+        assert (await third.take()).version == 2
 
 
 async def test_a_damaged_ledger_in_doubt_is_told_as_such(factory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     manager, service = factory.ledger_manager, WatchService(factory, freshness=_CaughtUp(factory))
-    stream = _Stream()
-    service.hub.open_stream(stream)
-    await service._handle(stream, LedgerMetadataRequest(ledger_id=1))
-    manager.listener(LEDGER, LedgerRecord(LEDGER, LedgerMetadata.new(["b1"], 1, 1), 1))
-    manager.listener.was_read(MetaStoreException("connection lost"), False)
 
     async def damaged(ledger_id: LedgerId) -> LedgerRecord:
         raise MetadataFormatException("no metadata")
 
-    monkeypatch.setattr(manager, "read", damaged)
-    await service._handle(stream, LedgerMetadataRequest(ledger_id=1, min_revision=9))
-    answer = service.hub.take(stream)
-    assert answer is not None
-    assert isinstance(answer.record, DamagedLedger)
+    async with clients(service, 1) as (client,):
+        await client.ask()
+        manager.listener(LEDGER, LedgerRecord(LEDGER, LedgerMetadata.new(["b1"], 1, 1), 1))
+        assert (await client.take()).version == 1
+        manager.listener.was_read(MetaStoreException("connection lost"), False)
+        monkeypatch.setattr(manager, "read", damaged)
+        client.begin_to_take()
+        await client.ask(min_revision=9)
+        assert (await client.take()).code == StatusCode.LEDGER_METADATA_ERROR
 
 
 async def test_lag_is_that_of_the_stream_that_takes_nothing(
     service: WatchService, factory: Factory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def revision() -> int:
-        return 1
-
-    factory.revision = revision  # type: ignore[attr-defined]
     loop = asyncio.get_running_loop()
     now = loop.time()
-    slow, quick = _Stream(), _Stream()
-    for stream in (slow, quick):
-        service.hub.open_stream(stream)
-        service._streams[stream] = None
-        service.hub.subscribe(stream, LEDGER, None)
-    assert service.lag_seconds() == 0
-    service._on_state(LEDGER, None)
-    monkeypatch.setattr(loop, "time", lambda: now + 60)
-    assert service.lag_seconds() >= 59
-    lags = []
-    for stream in (quick, slow):
-        responses = service._responses(stream)
-        removed = await anext(responses)
-        assert isinstance(removed, LedgerMetadataResponse)
-        assert removed.event == WatchEvent.REMOVED
-        waiting = asyncio.ensure_future(anext(responses))
+    async with clients(service, 2) as (slow, quick):
+        for client in (slow, quick):
+            await client.ask()
+        factory.ledger_manager.listener(LEDGER, LedgerRecord(LEDGER, LedgerMetadata.new(["b1"], 1, 1), 1))
+        for client in (slow, quick):
+            await client.take()
+            client.begin_to_take()
         await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        lags.append(service.lag_seconds())
-        waiting.cancel()
-    assert lags[0] >= 59
-    assert lags[1] == 0
+        assert service.lag_seconds() == 0
+        factory.ledger_manager.listener(LEDGER, None)
+        for client in (slow, quick):
+            assert (await client.take()).event == WatchEvent.REMOVED
+        monkeypatch.setattr(loop, "time", lambda: now + 60)
+        lags = []
+        for client in (quick, slow):
+            client.begin_to_take()
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            lags.append(service.lag_seconds())
+        assert lags[0] >= 59
+        assert lags[1] == 0
 
 
 async def test_a_stream_that_is_cancelled_in_the_moment_of_news_ends(service: WatchService) -> None:

@@ -20,7 +20,6 @@ from bookgate.runtime.security.actions import Action
 from bookgate.runtime.security.audit_trail import AuditTrail
 from bookgate.runtime.security.authenticators import Authenticators, NotAuthenticatedException
 from bookgate.runtime.security.decision import Resource
-from bookgate.runtime.security.policy_file import PolicyFile
 from bookgate.runtime.security.principal import ANONYMOUS, LOCAL, Kind, Principal
 from bookgate.runtime.security.refused_files import FileKind, refused_samples
 from bookgate.runtime.security.settings import SecuritySettings
@@ -53,8 +52,7 @@ def test_a_policy_changes_under_way_and_a_broken_one_changes_nothing(
     assert access is not None
     assert not access.decide(SPARK, Action.LEDGER_CREATE, Resource(0))
     path.write_text(READERS.replace("reader", "writer"))
-    file = access._policy
-    assert isinstance(file, PolicyFile)
+    (file,) = access.files
     file.refresh()
     assert access.decide(SPARK, Action.LEDGER_CREATE, Resource(0))
     path.write_text("rubbish")

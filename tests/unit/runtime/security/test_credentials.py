@@ -192,20 +192,21 @@ def test_static_tokens_are_read_anew_and_a_broken_file_changes_nothing(tmp_path:
     old, line = new_token("spark")
     path.write_text(f"# people\n{line}\n")
     tokens = StaticTokens(path)
+    (file,) = tokens.files
     assert tokens.principal(old) == Principal(Kind.TOKEN, "spark")
     assert tokens.principal(old + "x") is None
     assert tokens.principal("") is None
     new, line = new_token("spark")
     path.write_text(f"{line}\n")
-    tokens._file.refresh()
+    file.refresh()
     assert tokens.principal(new) is not None
     assert tokens.principal(old) is None
     path.write_text("rubbish\n")
-    tokens._file.refresh()
+    file.refresh()
     assert tokens.principal(new) is not None
     assert "token file" in str(tokens.problem)
     path.write_text(f"{line}\n")
-    tokens._file.refresh()
+    file.refresh()
     assert tokens.problem is None
 
 
