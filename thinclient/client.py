@@ -23,7 +23,6 @@ from bookgate.ledger.errors import (
     ClientClosedException,
     IllegalOpException,
     IncorrectParameterException,
-    MetadataVersionException,
     NoSuchLedgerExistsOnMetadataServerException,
 )
 from bookgate.ledger.ledger_id import LedgerId
@@ -59,7 +58,7 @@ from bookgate.thinclient.handles.ensemble_changer import EnsembleChanger
 from bookgate.thinclient.handles.guaranteed_write_handle import writer_of
 from bookgate.thinclient.handles.ledger_options import LedgerOptions, takes_ledger_options
 from bookgate.thinclient.handles.ledger_view import LedgerView, known_last_entry
-from bookgate.thinclient.handles.metadata_cas import changed_custom_metadata, update
+from bookgate.thinclient.handles.metadata_cas import change_custom_metadata, update
 from bookgate.thinclient.handles.metadata_changes import LedgerChanges
 from bookgate.thinclient.handles.opening_call import opens
 from bookgate.thinclient.handles.read_handle import ReadHandle
@@ -562,21 +561,10 @@ class BookKeeper:
             IncorrectParameterException: A value is no bytes.
         """
         self._check_open()
-        for name, value in changes.items():
-            if not isinstance(name, str) or not isinstance(value, bytes | None):
-                raise IncorrectParameterException(
-                    f"changes has names that are text and values that are bytes or None, not {name!r}: {value!r}"
-                )
-        found = await self.ledger_manager.read(ledger_id_of(ledger_id, scope_id))
-        if expected_version is None:
-            transform = changed_custom_metadata(changes)
-            return await update(self.ledger_manager, found, transform, self._config.retries)
-        changed = changed_custom_metadata(changes)(found.metadata)
-        if found.version != expected_version:
-            raise MetadataVersionException(
-                f"ledger {found.ledger_id} has version {found.version} and not {expected_version}"
-            )
-        return found if changed is None else await self.ledger_manager.write(found.ledger_id, changed, expected_version)
+        changed = ledger_id_of(ledger_id, scope_id)
+        return await change_custom_metadata(
+            self.ledger_manager, changed, changes, expected_version, self._config.retries
+        )
 
     def add_connection_listener(self, listener: ConnectionListener) -> Callable[[], None]:
         """Has a listener told when the client reaches its gateways, loses all of them, and is closed.

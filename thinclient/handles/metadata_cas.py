@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from bookgate.ledger.errors import MetadataVersionException, UnknownOutcomeException
+from bookgate.ledger.errors import IncorrectParameterException, MetadataVersionException, UnknownOutcomeException
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import Fragment, LedgerMetadata, LedgerState
 from bookgate.ledger.metadata_store import LedgerManager, LedgerRecord
@@ -47,8 +47,37 @@ async def update(
     )
 
 
+async def change_custom_metadata(
+    manager: LedgerManager,
+    ledger_id: LedgerId,
+    changes: Mapping[str, bytes | None],
+    expected_version: int | None,
+    retries: RetryPolicy,
+) -> LedgerRecord:
+    """Changes a ledger's custom metadata, in one version of it or, with None, in whichever is the newest.
+
+    Raises IncorrectParameterException for a value that is no bytes, MetadataVersionException for another version than
+    the expected one, and the manager's errors.
+    """
+    transform = changed_custom_metadata(changes)
+    found = await manager.read(ledger_id)
+    if expected_version is None:
+        return await update(manager, found, transform, retries)
+    changed = transform(found.metadata)
+    if found.version != expected_version:
+        raise MetadataVersionException(
+            f"ledger {found.ledger_id} has version {found.version} and not {expected_version}"
+        )
+    return found if changed is None else await manager.write(found.ledger_id, changed, expected_version)
+
+
 def changed_custom_metadata(changes: Mapping[str, bytes | None]) -> Transform:
-    """Sets custom metadata by name, and removes names whose new value is None."""
+    """Sets custom metadata by name, and removes names whose new value is None. Raises IncorrectParameterException."""
+    for name, value in changes.items():
+        if not isinstance(name, str) or not isinstance(value, bytes | None):
+            raise IncorrectParameterException(
+                f"changes has names that are text and values that are bytes or None, not {name!r}: {value!r}"
+            )
 
     def transform(metadata: LedgerMetadata) -> LedgerMetadata | None:
         merged: dict[str, bytes | None] = {**metadata.custom_metadata, **changes}
