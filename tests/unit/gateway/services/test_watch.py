@@ -73,7 +73,7 @@ class Client:
     def __init__(self, service: WatchService) -> None:
         self._asked: asyncio.Queue[LedgerMetadataRequest] = asyncio.Queue()
         self._handled = asyncio.Semaphore(0)
-        self._responses = service.serve(self._requests(), None)  # type: ignore[arg-type]
+        self._responses: Any = service.serve(self._requests(), None)  # type: ignore[arg-type]
         self._next: asyncio.Future[WatchResponse] | None = None
         self.begin_to_take()
 
@@ -82,7 +82,7 @@ class Client:
             yield await self._asked.get()
             self._handled.release()
 
-    async def ask(self, **fields: int) -> None:
+    async def ask(self, **fields: Any) -> None:
         """Subscribes to ledger 1, or asks something else of it; returns once the service has dealt with the request."""
         self._asked.put_nowait(LedgerMetadataRequest(ledger_id=1, **fields))
         await self._handled.acquire()
