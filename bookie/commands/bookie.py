@@ -23,6 +23,7 @@ from bookgate.ledger.errors import IncorrectParameterException
 from bookgate.runtime.command_line.groups import StartByDefault, new_group
 from bookgate.runtime.command_line.output import AsJson, ends_in_the_log, print_json
 from bookgate.runtime.descriptors import raise_descriptor_limit
+from bookgate.runtime.garbage import leave_out_what_is_there
 from bookgate.runtime.logs import set_up_logging
 
 if TYPE_CHECKING:
@@ -167,6 +168,7 @@ async def _serve(server: BookieServer | Supervisor, announce: Callable[[], None]
     try:
         await server.start()
         announce()
+        leave_out_what_is_there()
         await server.run_until_stopped()
     finally:
         await server.stop()

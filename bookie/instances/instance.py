@@ -20,6 +20,7 @@ from bookgate.ledger.errors import BKException
 from bookgate.runtime.background import keep_running
 from bookgate.runtime.child_process import read_order, stop_with_parent, tell
 from bookgate.runtime.command_line.output import error_text
+from bookgate.runtime.garbage import leave_out_what_is_there
 from bookgate.runtime.logs import add_to_every_line, set_up_logging
 
 _LOOK_SECONDS = 0.5
@@ -34,6 +35,7 @@ async def _serve(server: BookieServer) -> None:
         await server.start()
         tell({**server.addresses, "status": server.status})
         telling = keep_running("reports of an instance", lambda: _tell_changes(server))
+        leave_out_what_is_there()
         await server.run_until_stopped()
     finally:
         for task in (forward, telling):

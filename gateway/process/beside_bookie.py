@@ -45,6 +45,7 @@ from bookgate.ledger.metadata_store import LedgerManagerFactory
 from bookgate.runtime.background import keep_running
 from bookgate.runtime.child_process import die_with_parent, read_order, stop_with_parent, tell
 from bookgate.runtime.command_line.output import error_text
+from bookgate.runtime.garbage import leave_out_what_is_there
 from bookgate.runtime.logs import add_to_every_line, set_up_logging
 from bookgate.runtime.security.access_control import AccessControl
 from bookgate.runtime.version import own_version
@@ -130,6 +131,7 @@ async def _serve(order: Order, settings: GatewayConfig) -> None:
             await listings
 
         stack.push_async_callback(stop_listings)
+        leave_out_what_is_there()
         await _report_until(stop, server)
 
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from bookgate.gateway.config import GatewayConfig
 from bookgate.runtime.descriptors import raise_descriptor_limit
+from bookgate.runtime.garbage import leave_out_what_is_there
 
 
 class Addresses(NamedTuple):
@@ -55,6 +56,7 @@ async def serve(
             http = HttpServer(settings, factory, registry, stop, server.metrics, access)
             http_address = address_of(settings.host, await http.start(settings.host, settings.http_port))
         serving(Addresses(server.address, http_address))
+        leave_out_what_is_there()
         await stop.wait()
         await server.stop(settings.drain_seconds)
     finally:

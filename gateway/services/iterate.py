@@ -63,7 +63,7 @@ _SEEN_BY = (Action.LEDGER_LIST, Action.LEDGER_READ)
 
 _SUCCESS = StatusCode.SUCCESS
 
-_LEDGERS_A_SLICE = 64
+_LEDGERS_A_SLICE = 16
 _BYTES_A_SLICE = 64 * 1024
 
 _LEDGERS = GetLedgerRangesResponse.LEDGERS_FIELD_NUMBER << 3 | 2
@@ -233,7 +233,9 @@ class Listing:
         )
         if not request.include_metadata and sees_all(view):
             async for ids in _regroup(ranges, limit):
-                yield _Response(_fields(scope_id, ids), [])
+                async with giving_way():
+                    fields = _fields(scope_id, ids)
+                yield _Response(fields, [])
             return
         runs = _regroup(ranges, min(limit, MAX_METADATA_A_RESPONSE))
         async with aclosing(_one_ahead(self._pages(scope_id, runs))) as pages:

@@ -44,6 +44,13 @@ PAGE = 100
 _MAX_PAGE = 1000
 _MAX_PAGES = 10_000
 
+_IDS_A_PART = 2000
+_PART = 64 * 1024
+"""Characters of a listing with metadata after which they are sent."""
+_BASE64_PIECE = 48 * 1024
+"""A multiple of three bytes, so that the pieces are one text."""
+_NO_CUSTOM_METADATA = '"customMetadata":{}'
+
 _DELETIONS = 10
 """Tries, where the ledger changes meanwhile."""
 
@@ -171,37 +178,78 @@ async def _page(
         headers["Link"] = f'<{call.request.url.path}?{urlencode(following)}>; rel="next"'
     if not query.print_metadata:
         return JSONResponse(dict.fromkeys(map(str, ids)), headers=headers)
-    return await sent_by_parts(_with_metadata(manager, call, listing, ids), headers)
+    return await streamed(_with_metadata(manager, call, listing, ids), JSON, headers)
 
 
 async def _with_metadata(
     manager: LedgerManager, call: Call[ListQuery, NoBody], listing: Listing, ids: Sequence[int]
 ) -> AsyncGenerator[str, None]:
-    """Members of the JSON object, many at a time."""
+    """The JSON object, in parts."""
     query = call.query
+    part, size, separator = ["{"], 0, ""
     async with aclosing(read_pages(manager, query.ledger_scope_id, ids)) as pages:
         async for page in pages:
-            members: list[str] = []
-            for listed in page:
+            pieces = _members_of_page(page, separator, query.decode_meta)
+            while True:
                 async with giving_way():
-                    members += _member(listed, query.decode_meta)
-            listing.require_still()
-            if members:
-                part = ",".join(members)
-                yield part
-                await call.caller.pay("metadata_bytes_per_second", len(part))
+                    piece = next(pieces, None)
+                if piece is not None:
+                    part.append(piece)
+                    size += len(piece)
+                    separator = ","
+                if size >= _PART or (piece is None and size):
+                    listing.require_still()
+                    yield "".join(part)
+                    await call.caller.pay("metadata_bytes_per_second", size)
+                    part, size = [], 0
+                if piece is None:
+                    break
+    yield "".join((*part, "}"))
+
+
+def _members_of_page(page: Sequence[Listed], separator: str, decoded: bool) -> Iterator[str]:
+    """Members of a JSON object, in pieces of which each takes little time."""
+    for listed in page:
+        for piece in _member(listed, decoded):
+            yield separator + piece
+            separator = ""
+        separator = separator if isinstance(listed.outcome, NoSuchLedgerExistsOnMetadataServerException) else ","
 
 
 def _member(listed: Listed, decoded: bool) -> Iterator[str]:
     """A ledger as member of a JSON object: none if it was deleted meanwhile, with null if it is damaged."""
     if isinstance(listed.outcome, NoSuchLedgerExistsOnMetadataServerException):
         return
-    told: Any = None
+    record = None
     if isinstance(listed.outcome, RawLedgerRecord):
         with suppress(MetadataFormatException):
             record = listed.outcome.record()
-            told = shown(record) if decoded else _stored(record.metadata)
-    yield f'"{listed.number}":{json.dumps(told, ensure_ascii=False, separators=(",", ":"))}'
+    name = f'"{listed.number}":'
+    if record is None:
+        yield name + "null"
+    elif not decoded:
+        yield name + '"'
+        yield from _base64(_stored(record.metadata))
+        yield '"'
+    else:
+        without = replace(record, metadata=replace(record.metadata, custom_metadata={}))
+        # Quotes inside of texts are escaped, so this is the name of the member and nothing else.
+        before, _, behind = _json(shown(without)).partition(_NO_CUSTOM_METADATA)
+        yield f'{name}{before}"customMetadata":{{'
+        for number, (key, value) in enumerate(record.metadata.custom_metadata.items()):
+            yield f'{"," if number else ""}{_json(key)}:"'
+            yield from _base64(value)
+            yield '"'
+        yield "}" + behind
+
+
+def _json(told: Any) -> str:
+    return json.dumps(told, ensure_ascii=False, separators=(",", ":"))
+
+
+def _base64(data: bytes) -> Iterator[str]:
+    for start in range(0, len(data), _BASE64_PIECE):
+        yield base64.b64encode(data[start : start + _BASE64_PIECE]).decode()
 
 
 async def _slice(runs: AsyncIterator[Sequence[int]], skip: int, limit: int) -> tuple[int, list[int], bool]:
@@ -224,7 +272,10 @@ async def _whole(runs: AsyncIterator[Sequence[int]], caller: Caller) -> Response
     async def members() -> AsyncGenerator[str, None]:
         async with aclosing(runs) as listed:  # type: ignore[type-var]
             async for ids in listed:
-                yield _members(ids)
+                for start in range(0, len(ids), _IDS_A_PART):
+                    async with giving_way():
+                        part = _members(ids[start : start + _IDS_A_PART])
+                    yield part
                 await caller.pay("listed_ids_per_second", len(ids))
 
     return await sent_by_parts(members())
@@ -300,6 +351,5 @@ def shown(record: LedgerRecord) -> dict[str, Any]:
     }
 
 
-def _stored(metadata: LedgerMetadata) -> str:
-    hidden = replace(metadata, password=b"") if metadata.password is not None else metadata
-    return base64.b64encode(encode(hidden)).decode()
+def _stored(metadata: LedgerMetadata) -> bytes:
+    return encode(replace(metadata, password=b"") if metadata.password is not None else metadata)

@@ -83,16 +83,9 @@ class SqliteLedgerManager(LedgerManager):
         size = 0
         for start in range(0, len(ledger_ids), _TOGETHER):
             part = ledger_ids[start : start + _TOGETHER]
-            keys = [ledger_key(ledger_id) for ledger_id in part]
-            rows, size = await self._store.read(_between(keys[0], keys[-1], size, max_bytes))
-            read_to = max(rows, default=keys[0]) if size >= max_bytes else keys[-1]
-            for ledger_id, key in zip(part, keys, strict=True):
-                if key > read_to:
-                    return results
-                row = rows.get(key)
-                results.append(
-                    _missing(ledger_id) if row is None else RawLedgerRecord(ledger_id, row[1], row[0], row[2])
-                )
+            # Records are made on the store's thread: of many listings at once, the loop would make all in one turn.
+            found, size = await self._store.read(partial(_listed, ledger_ids=part, size=size, max_bytes=max_bytes))
+            results += found
             if size >= max_bytes:
                 return results
         return results
@@ -264,29 +257,32 @@ def _scopes_after(scope_id: int) -> Callable[[sqlite3.Connection], list[int]]:
     return select
 
 
-def _between(
-    first: bytes, last: bytes, size: int, max_bytes: int
-) -> Callable[[sqlite3.Connection], tuple[dict[bytes, _ListedRow], int]]:
-    """Version, metadata and creation by key, from `first` to `last`, both included; and `size` plus the metadata's
-    bytes.
+def _listed(
+    connection: sqlite3.Connection, ledger_ids: Sequence[LedgerId], size: int, max_bytes: int
+) -> tuple[list[RawLedgerRecord | BKException], int]:
+    """The records of ascending ids, or the error where there is no such ledger; and `size` plus the metadata's bytes.
 
     Ends with the ledger that makes this size reach `max_bytes`.
     """
-
-    def select(connection: sqlite3.Connection) -> tuple[dict[bytes, _ListedRow], int]:
-        found: dict[bytes, _ListedRow] = {}
-        so_far = size
-        for key, version, data, created_ms in connection.execute(
-            "SELECT key, version, metadata, created_ms FROM ledgers WHERE key >= ? AND key <= ? ORDER BY key",
-            (first, last),
-        ):
-            found[key] = (version, data, created_ms)
-            so_far += len(data)
-            if so_far >= max_bytes:
-                break
-        return found, so_far
-
-    return select
+    keys = [ledger_key(ledger_id) for ledger_id in ledger_ids]
+    rows: dict[bytes, _ListedRow] = {}
+    read_to = keys[-1]
+    for key, version, data, created_ms in connection.execute(
+        "SELECT key, version, metadata, created_ms FROM ledgers WHERE key >= ? AND key <= ? ORDER BY key",
+        (keys[0], keys[-1]),
+    ):
+        rows[key] = (version, data, created_ms)
+        size += len(data)
+        if size >= max_bytes:
+            read_to = key
+            break
+    results: list[RawLedgerRecord | BKException] = []
+    for ledger_id, key in zip(ledger_ids, keys, strict=True):
+        if key > read_to:
+            break
+        row = rows.get(key)
+        results.append(_missing(ledger_id) if row is None else RawLedgerRecord(ledger_id, row[1], row[0], row[2]))
+    return results, size
 
 
 def _before(key: bytes) -> bytes:
