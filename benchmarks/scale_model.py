@@ -34,8 +34,8 @@ class Constants:
     hello_cpu: float = 2_850
     ping_cpu: float = 92
     """A second, for a client with an open stream."""
-    discovery_cpu: float = 1_920
-    discovery_bookie_cpu: float = 286
+    discovery_cpu: float = 1_400
+    discovery_bookie_cpu: float = 10
     """For each registered bookie in an answer."""
     create_cpu: float = 1_250
     read_cpu: float = 667
@@ -50,8 +50,8 @@ class Constants:
     ledger_snapshot_bytes: float = 239
     watch_heap_bytes: float = 354
     store_start_seconds: float = 30e-6
-    discovery_store_cpu: float = 729
-    discovery_bookie_store_cpu: float = 141
+    discovery_store_cpu: float = 390
+    discovery_bookie_store_cpu: float = 2
     create_store_cpu: float = 360
     list_store_cpu: float = 0.6
     collect_store_cpu: float = 0.35

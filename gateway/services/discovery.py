@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from typing import NamedTuple
 
 import grpc
 
@@ -45,6 +46,13 @@ class _BookieStream:
         self.wake.set()
 
 
+class _Messages(NamedTuple):
+    """A set as it is sent. All clients ask for the same few sets, which seldom change."""
+
+    bookies: Sequence[RegisteredBookie]
+    messages: list[pb.Bookie]
+
+
 class DiscoveryService(ServiceDiscoveryServicer):
     """The service; see the module. One per gateway."""
 
@@ -52,6 +60,7 @@ class DiscoveryService(ServiceDiscoveryServicer):
         self._factory = factory
         self._streams: dict[_BookieStream, None] = {}
         self._revision = 0
+        self._messages: dict[BookieSet, _Messages] = {}
         self._draining = False
 
     @property
@@ -70,7 +79,7 @@ class DiscoveryService(ServiceDiscoveryServicer):
         except Exception as error:
             return await abort_with(context, "ListBookies", error)
         return pb.ListBookiesResponse(
-            code=StatusCode.SUCCESS, bookies=bookie_messages(bookies), revision=self._next_revision()
+            code=StatusCode.SUCCESS, bookies=self._encoded(bookie_set, bookies), revision=self._next_revision()
         )
 
     async def WatchBookies(
@@ -86,7 +95,7 @@ class DiscoveryService(ServiceDiscoveryServicer):
         stop_watching = None
         try:
             stop_watching = await self._factory.service_discovery.watch_bookies(bookie_set, stream.put)
-            async for response in self._sets(stream):
+            async for response in self._sets(bookie_set, stream):
                 require_still(Action.DISCOVERY_READ)
                 yield response
             await context.abort(grpc.StatusCode.UNAVAILABLE, "this gateway is stopping; watch at another one")
@@ -134,14 +143,22 @@ class DiscoveryService(ServiceDiscoveryServicer):
         for stream in self._streams:
             stream.end()
 
-    async def _sets(self, stream: _BookieStream) -> AsyncIterator[pb.WatchBookiesResponse]:
+    def _encoded(self, bookie_set: BookieSet, bookies: Sequence[RegisteredBookie]) -> list[pb.Bookie]:
+        kept = self._messages.get(bookie_set)
+        if kept is None or kept.bookies != bookies:
+            kept = self._messages[bookie_set] = _Messages(bookies, bookie_messages(bookies))
+        return kept.messages
+
+    async def _sets(self, bookie_set: BookieSet, stream: _BookieStream) -> AsyncIterator[pb.WatchBookiesResponse]:
         while not stream.draining:
             await stream.wake.wait()
             stream.wake.clear()
             bookies, stream.latest = stream.latest, None
             if bookies is not None:
                 yield pb.WatchBookiesResponse(
-                    code=StatusCode.SUCCESS, bookies=bookie_messages(bookies), revision=self._next_revision()
+                    code=StatusCode.SUCCESS,
+                    bookies=self._encoded(bookie_set, bookies),
+                    revision=self._next_revision(),
                 )
 
     def _next_revision(self) -> int:

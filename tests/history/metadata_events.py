@@ -127,6 +127,40 @@ class ListingEnded(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class BookieChanged(Event):
+    """The store has committed a registration with this label, or its end (no label). `order` as of ledgers."""
+
+    bookie: str
+    label: str
+    order: int
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayShowed(Event):
+    """A gateway has sent an answer that is current up to this change of the store."""
+
+    gateway: str
+    order: int
+
+
+@dataclass(frozen=True, slots=True)
+class BookiesAsked(Event):
+    """A gateway has received a request for the bookies."""
+
+    gateway: str
+    stream: int
+
+
+@dataclass(frozen=True, slots=True)
+class BookiesTold(Event):
+    """What a gateway has answered, or told a watch: the label of each registered bookie."""
+
+    gateway: str
+    stream: int
+    labels: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class GatewayWatches(Event):
     """What a gateway watches in the store, and what it has listeners for, while nothing happens."""
 

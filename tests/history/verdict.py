@@ -19,6 +19,7 @@ from tests.history.rules_bookies import (
     NewLivesTakeNoOldAdds,
     WrongKeysAreRefused,
 )
+from tests.history.rules_discovery import BookiesAreNotOlder
 from tests.history.rules_entries import (
     AcknowledgementsAreContiguous,
     ConfirmedReadsStayBelowTheLac,
@@ -63,6 +64,7 @@ RULES: tuple[type[Rule], ...] = (
     LedgersAreKept,
     FragmentsAreValid,
     MetadataMovesForward,
+    BookiesAreNotOlder,
     FencesHold,
     NegativesStay,
     AcknowledgementsAreContiguous,

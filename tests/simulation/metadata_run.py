@@ -24,6 +24,7 @@ from tests.history import events
 from tests.history.metadata_events import (
     GONE,
     ChangeAsked,
+    GatewayShowed,
     GatewayWatches,
     ListingAsked,
     Quiet,
@@ -40,6 +41,7 @@ from tests.history.verdict import Verdict, check_history, watch
 from tests.history.violations import NoProgress
 from tests.simulation.intruder import HOARDER, INTRUDER, QUOTA, Hoarder, Intruder, guarded, password_of, sent_to_guests
 from tests.simulation.metadata_actors import MetadataClient, mark_of
+from tests.simulation.metadata_discovery import MetadataDiscovery
 from tests.simulation.metadata_encounters import MetadataEncounters
 from tests.simulation.outcome import Outcome
 from tests.simulation.simulated_store import SimulatedStore
@@ -57,7 +59,9 @@ _MORE_ATTEMPTS = 5
 _CALM_SECONDS = 2.0
 """Of work once all is healed: what begins to watch then has no trouble in its life (M2)."""
 _OPERATIONS = (ChangeAsked, RecordAsked, ListingAsked, WatchBegun)
-_WATCH = "/bookkeeper.gateway.v1.LedgerMetadataService/Watch"
+_METADATA = "/bookkeeper.gateway.v1.LedgerMetadataService/"
+_WATCH = f"{_METADATA}Watch"
+_OF_ONE_LEDGER = tuple(f"{_METADATA}{method}" for method in ("Create", "Read", "Write", "Remove"))
 
 
 class StoreRecorder:
@@ -67,6 +71,7 @@ class StoreRecorder:
         self._recorder = recorder
         self._ensemble = ensemble
         self._streams: dict[str, int] = {}
+        self._shown: dict[str, int] = {}
 
     def changed(self, before: LedgerRecord | None, after: LedgerRecord | None) -> None:
         now, record = self._recorder.now, after or before
@@ -78,6 +83,8 @@ class StoreRecorder:
             self._recorder.add(metadata_seen(now, events.STORE, after))
 
     def observed(self, gateway: str, method: str, stream: str, sent: bool, message: bytes) -> None:
+        if sent and (method == _WATCH or method in _OF_ONE_LEDGER):
+            self._showed(gateway, LedgerMetadataResponse.FromString(message).revision)
         if method != _WATCH:
             return
         number = self._streams.setdefault(f"{gateway} {stream}", len(self._streams))
@@ -93,6 +100,11 @@ class StoreRecorder:
         else:
             return
         self._recorder.add(StreamTold(self._recorder.now, gateway, number, str(response.ledger_id), version))
+
+    def _showed(self, gateway: str, revision: int) -> None:
+        if revision > self._shown.get(gateway, 0):
+            self._shown[gateway] = revision
+            self._recorder.add(GatewayShowed(self._recorder.now, gateway, revision))
 
 
 async def _run(world: World, outcome: Outcome, recorder: Recorder, seconds: float, *, intruder: bool) -> None:
@@ -135,11 +147,12 @@ async def _run(world: World, outcome: Outcome, recorder: Recorder, seconds: floa
         world.loop.create_task(world.on(processes[name], clients[name].work(until, _PAUSE_SECONDS))) for name in names
     ]
     encounters = world.loop.create_task(MetadataEncounters(world, store, clients, processes).run(until))
+    discovery = world.loop.create_task(MetadataDiscovery(world, store, recorder).run(until))
     await faults.run(until)
     await faults.heal()
     recorder.add(events.Healed(recorder.now))
     outcome.faults = faults.counts
-    await _within(world, "calls under way", asyncio.gather(*work, encounters, *guests_work))
+    await _within(world, "calls under way", asyncio.gather(*work, encounters, discovery, *guests_work))
     for name in names:
         await _within(world, f"calls of {name}", world.on(processes[name], _gets_through(clients[name], recorder)))
     calm = [world.on(processes[name], clients[name].work(world.now + _CALM_SECONDS, _PAUSE_SECONDS)) for name in names]

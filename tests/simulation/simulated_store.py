@@ -131,9 +131,10 @@ class SimulatedGateway:
 
     @property
     def watched(self) -> tuple[str, ...]:
-        """Paths on which the store has a data watch of this gateway's, sorted."""
+        """Paths of ledgers on which the store has a data watch of this gateway's, sorted."""
         session = 0 if self.factory is None else self.factory.session.session_id
-        return self._store.ensemble.data_watches(session)
+        watches = self._store.ensemble.data_watches(session)
+        return tuple(path for path in watches if self._store.ledger_of(path) is not None)
 
     @property
     def wanted(self) -> tuple[str, ...]:
@@ -214,7 +215,7 @@ class SimulatedStore:
                 self._changed(operation)
 
     def _changed(self, operation: Create | Delete | SetData) -> None:
-        number = self._ledger(operation.path)
+        number = self.ledger_of(operation.path)
         if number is None:
             return
         before, after = self.ledgers.pop(number, None), None
@@ -224,7 +225,7 @@ class SimulatedStore:
         for observe in self.on_change:
             observe(before, after)
 
-    def _ledger(self, path: str) -> int | None:
+    def ledger_of(self, path: str) -> int | None:
         """The ledger whose node this is, if it is one's."""
         digits = path.removeprefix(self._paths.root).replace("/", "").replace("L", "")
         if not digits.isdigit() or self._paths.path(int(digits)) != path:

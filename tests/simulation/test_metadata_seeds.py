@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from unittest.mock import patch
 
 import pytest
 from kazoo.exceptions import NoNodeError
@@ -14,7 +15,13 @@ from bookgate.ledger.errors import UnknownOutcomeException
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import DigestType, LedgerMetadata
 from bookgate.ledger.metadata_codec import encode
-from bookgate.ledger.metadata_store import LedgerManager, LedgerRecord
+from bookgate.ledger.metadata_store import (
+    BookieSet,
+    LedgerManager,
+    LedgerRecord,
+    RegisteredBookie,
+    ServiceDiscovery,
+)
 from tests.simulation.kinds import WorldKind
 from tests.simulation.metadata_run import run_metadata_seed
 from tests.simulation.simulated_store import SimulatedStore
@@ -54,12 +61,14 @@ class Scene:
         self.store = SimulatedStore(world, gateways=1)
         self.client = world.new_process("client", "client")
         self.manager: LedgerManager
+        self.discovery: ServiceDiscovery
 
     async def start(self) -> None:
         await self.store.start()
         factory = self.store.factory("grpc://gateways")
         await self.world.on(self.client, factory.initialize())
         self.manager = factory.ledger_manager
+        self.discovery = factory.service_discovery
 
 
 def play(seed: int, story: Callable[[Scene], Awaitable[None]]) -> None:
@@ -263,3 +272,81 @@ def test_an_answer_that_there_is_no_node_leaves_the_watch_of_a_later_request_alo
         assert told == [2]
 
     world.run(main())
+
+
+class BookieScene:
+    """Bookies in a store whose gateway watches them: nodes of the operator, and the requests of the gateway."""
+
+    def __init__(self, scene: Scene) -> None:
+        self.scene = scene
+        self.ensemble = scene.store.ensemble
+        (self.session,) = self.ensemble.sessions.values()
+
+    async def start(self) -> None:
+        heard = asyncio.Event()
+        self.commit(Create("/ledgers/available/b1:1", b""))
+
+        def listener(bookies: Sequence[RegisteredBookie]) -> None:
+            if bookies:
+                heard.set()
+
+        await self.scene.discovery.watch_bookies(BookieSet.WRITABLE, listener)
+        await heard.wait()
+        await asyncio.sleep(1)
+
+    def commit(self, change: Create | Delete) -> None:
+        self.ensemble.commit(self.session.owner, self.session.number, change)
+
+    async def lose_session_and(self, change: Delete) -> None:
+        """Returns once the gateway has a new session, whose server knows the change."""
+        (gateway,) = self.scene.store.gateways
+        assert gateway.factory is not None
+        session, number = gateway.factory.session, self.session.number
+        self.ensemble.expire(number)
+        self.ensemble.commit(self.session.owner, number, change)
+        while session.session_id == number or not session.connected:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+
+    async def listed(self) -> list[str]:
+        return [bookie.bookie_id for bookie in await self.scene.discovery.bookies(BookieSet.WRITABLE)]
+
+    async def reads_of_a_listing(self) -> int:
+        """Number of requests that the gateway sends to the store meanwhile."""
+        (gateway,) = self.scene.store.gateways
+        assert gateway.factory is not None
+        with patch.object(gateway.factory.session, "_read", wraps=gateway.factory.session._read) as read:
+            await self.listed()
+        return read.call_count
+
+
+def test_watched_bookies_are_listed_with_one_read_of_the_store() -> None:
+    """However many there are; and with what changed meanwhile."""
+
+    async def story(scene: Scene) -> None:
+        bookies = BookieScene(scene)
+        without_watch = await bookies.reads_of_a_listing()
+        await bookies.start()
+        for number in range(2, 10):
+            bookies.commit(Create(f"/ledgers/available/b{number}:1", b""))
+        await asyncio.sleep(1)
+        assert await bookies.listed() == [f"b{number}:1" for number in range(1, 10)]
+        assert await bookies.reads_of_a_listing() == 1 < without_watch
+        bookies.commit(Delete("/ledgers/available/b1:1"))
+        await asyncio.sleep(1)
+        assert "b1:1" not in await bookies.listed()
+
+    play(1, story)
+
+
+@pytest.mark.parametrize("seed", range(1, 4))
+def test_bookies_that_go_while_the_session_is_lost_are_not_listed(seed: int) -> None:
+    """The gateway sets its watches again a little after it has a new session, and is asked before that."""
+
+    async def story(scene: Scene) -> None:
+        bookies = BookieScene(scene)
+        await bookies.start()
+        assert await bookies.listed() == ["b1:1"]
+        await bookies.lose_session_and(Delete("/ledgers/available/b1:1"))
+        assert await bookies.listed() == []
+
+    play(seed, story)

@@ -32,6 +32,8 @@ class SqliteServiceDiscovery(ServiceDiscovery):
         self._interest_changed = interest_changed
         self.listeners = BookieListeners(self._read_for_listeners, interest_changed)
         self._next_look: asyncio.TimerHandle | None = None
+        self._known: dict[tuple[str, int, bytes], RegisteredBookie] = {}
+        """The registrations read last, by their rows. On the store's thread."""
 
     async def bookies(self, bookie_set: BookieSet) -> Sequence[RegisteredBookie]:
         found, _ = await self._store.read(self._select)
@@ -78,10 +80,13 @@ class SqliteServiceDiscovery(ServiceDiscovery):
             (now,),
         ).fetchall()
         leases = [(*row[:3], min(row[4], latest)) for row in rows if row[4] <= latest or not surely_dead(row[3])]
-        found = {
-            bookie_id: RegisteredBookie(BookieServiceInfo.announced(bookie_id, content), not read_only, bool(read_only))
-            for bookie_id, read_only, content, _ in leases
-        }
+        # Each call reads the rows; what they hold seldom changes. Nothing is kept that is not in them.
+        self._known = {row[:3]: self._known.get(row[:3]) or _announced(*row[:3]) for row in leases}
+        found = {bookie.bookie_id: bookie for bookie in self._known.values()}
         for (bookie_id,) in connection.execute("SELECT bookie_id FROM cookies"):
             found.setdefault(bookie_id, RegisteredBookie(BookieServiceInfo.legacy(bookie_id), False, False))
         return list(found.values()), min((end for *_, end in leases), default=None)
+
+
+def _announced(bookie_id: str, read_only: int, content: bytes) -> RegisteredBookie:
+    return RegisteredBookie(BookieServiceInfo.announced(bookie_id, content), not read_only, bool(read_only))

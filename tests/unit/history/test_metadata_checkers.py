@@ -9,8 +9,12 @@ import pytest
 from tests.history.events import Event, Fault, History
 from tests.history.metadata_events import (
     GONE,
+    BookieChanged,
+    BookiesAsked,
+    BookiesTold,
     ChangeAsked,
     ChangeEnded,
+    GatewayShowed,
     GatewayWatches,
     ListingAsked,
     ListingEnded,
@@ -76,6 +80,14 @@ BEHIND: History = [
 ]
 REMOVED: History = [StoreChanged(0.95, "7", GONE, 14, ""), WatchTold(0.96, "c", "7", 2, GONE)]
 
+BOOKIES: History = [BookieChanged(0.1, "b", "1", 11), BookieChanged(0.2, "b", "", 12), BookieChanged(0.2, "c", "2", 13)]
+SEEN_TWICE: History = [
+    BookiesAsked(0.3, "g1", 1),
+    BookiesTold(0.4, "g1", 1, (("c", "2"),)),
+    BookiesAsked(0.5, "g1", 2),
+    BookiesTold(0.6, "g1", 2, (("b", "1"), ("c", "2"))),
+]
+
 BROKEN: dict[str, tuple[str, History]] = {
     "a gateway says it twice": ("M1", [*BEGIN, *LATER, TWICE, *QUIET]),
     "a client is told an older one": ("M1", [*GOOD, WatchTold(1.1, "b", "7", 1, 0)]),
@@ -90,6 +102,11 @@ BROKEN: dict[str, tuple[str, History]] = {
         "M4",
         [*BEGIN, WatchBegun(0.9, "a", "7", 5), WatchTold(0.9, "a", "7", 5, 0)],
     ),
+    "a bookie is told as it was before an answer of the gateway": (
+        "M4",
+        [*BOOKIES, GatewayShowed(0.3, "g1", 12), BookiesAsked(0.4, "g1", 1), BookiesTold(0.5, "g1", 1, (("b", "1"),))],
+    ),
+    "a bookie is told that was told to be gone": ("M4", [*BOOKIES, *SEEN_TWICE]),
     "a ledger is listed twice": ("M5", [*BEGIN[:-1], ListingPage(0.6, "a", 1, (7,)), BEGIN[-1]]),
     "a ledger is not listed": ("M5", [*BEGIN[:-2], BEGIN[-1]]),
     "a ledger that never was is listed": ("M5", [*BEGIN[:-1], ListingPage(0.6, "a", 1, (8,)), BEGIN[-1]]),
@@ -109,6 +126,18 @@ BROKEN: dict[str, tuple[str, History]] = {
     "a store watch is missing": ("M7", [*BEGIN, GatewayWatches(1.0, "g1", (), ("7",))]),
 }
 FINE: dict[str, list[Event]] = {
+    "another gateway tells a bookie as it was": [
+        *BOOKIES,
+        GatewayShowed(0.3, "g1", 12),
+        BookiesAsked(0.4, "g2", 1),
+        BookiesTold(0.5, "g2", 1, (("b", "1"),)),
+    ],
+    "a bookie is told as it was when it was asked for": [
+        *BOOKIES,
+        BookiesAsked(0.3, "g1", 1),
+        GatewayShowed(0.4, "g1", 12),
+        BookiesTold(0.5, "g1", 1, (("b", "1"),)),
+    ],
     "a removal is told": [*BEGIN, *LATER, *REMOVED, WatchTold(0.97, "b", "7", 1, GONE), Quiet(1.0)],
     "who has left is told nothing": [*BEGIN, WatchEnded(0.9, "b", "7", 1), REMOVED[0], Quiet(1.0)],
     "a subscription begins anew": [*BEGIN, StreamAsked(0.7, "g1", 1, "7"), StreamTold(0.7, "g1", 1, "7", 1)],

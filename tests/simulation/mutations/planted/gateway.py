@@ -301,6 +301,16 @@ MUTATIONS = (
         METADATA,
     ),
     Mutation(
+        "bookies-of-a-lost-connection",
+        "gateway",
+        ("M4",),
+        "a gateway lists the bookies as its watches found them before the connection was lost",
+        "gateway/stores/zookeeper/discovery.py",
+        "        return _Moment(self._events, self._session.connection_epoch)\n",
+        "        return _Moment(self._events, 0)\n",
+        METADATA,
+    ),
+    Mutation(
         "removal-not-told",
         "gateway",
         ("M2",),
