@@ -28,6 +28,7 @@ from bookgate.bookie.http.console_peers import Peers, console_peer_routes
 from bookgate.bookie.http.scope_routes import scopes_route
 from bookgate.bookie.http.state_routes import StateView, state_routes
 from bookgate.bookie.http.storage_routes import storage_routes
+from bookgate.bookie.http.stream_routes import stream_routes
 from bookgate.bookie.metrics.exposition import CONTENT_TYPE, render
 from bookgate.bookie.statistics import BookieStatistics
 from bookgate.bookie.storage.storage import LedgerStorage
@@ -79,6 +80,7 @@ def bookie_routes(view: BookieView, console: Console, access: Access) -> list[Ro
         *process_routes(view.config, lambda: render(view.metrics), CONTENT_TYPE),
         *ledger_routes(view.factory),
         *client_routes(view.client, lambda: view.state.mode.read_only),
+        *stream_routes(view.client),
         *cluster_routes(view.factory),
         *auto_recovery_routes(view.factory),
         *state_routes(view.state),
@@ -118,7 +120,7 @@ def create_bookie_app(view: BookieView) -> tuple[Starlette, Console]:
         config.metadata_uri,
         lambda: mode.shutting_down,
         view.gateway,
-        ("bookie", "entries", "space", "collection", "peers"),
+        ("bookie", "entries", "streams", "space", "collection", "peers"),
         tuple(config.open_doors),
     )
     charts = bookie_charts(view.requests, view.storage.statistics)

@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import base64
 import random
-from collections.abc import Callable, Mapping
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import aclosing, asynccontextmanager
 from functools import partial
 from typing import Annotated, Any, Literal, cast
 from urllib.parse import urlencode
@@ -19,6 +19,7 @@ from urllib.parse import urlencode
 from pydantic import Field
 from starlette.responses import JSONResponse, Response
 
+from bookgate.bookie.http.callers_ledgers import CallersLedgers
 from bookgate.gateway.http.access import Need
 from bookgate.gateway.http.api import MAX_INT64, WHOLE, Call, NoBody, NoQuery, Route, get
 from bookgate.gateway.http.caller import Caller
@@ -143,6 +144,17 @@ class OwnClient:
             record = await client.read_record(query.name())
             async with await client.open_ledger(record.ledger_id, password_of(record), recovery=True) as handle:
                 return handle.record
+
+    @asynccontextmanager
+    async def acting_for(self, caller: Caller) -> AsyncIterator[BookKeeper]:
+        """A client that does with ledgers what the caller may do. Raises HttpError."""
+        ledgers = cast(LedgerManager, CallersLedgers(self._factory, caller))
+        async with BookKeeper(ledgers, self._factory.service_discovery, self.config()) as client:
+            yield client
+
+    async def record_of(self, ledger_id: LedgerId) -> LedgerRecord:
+        """The ledger, whoever asks, with its password as far as this bookie knows it. Raises BKException."""
+        return await self._factory.ledger_manager.read(ledger_id)
 
     async def spaces(self) -> dict[str, tuple[int, int] | None]:
         """Free and total bytes of every registered bookie, None for one that does not answer. Raises BKException."""

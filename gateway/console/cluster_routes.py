@@ -43,7 +43,7 @@ _STORE_SECONDS = 3.0
 class Server:
     """What the server is that shows the console. `features`: what it can tell beside metadata, by name:
 
-    `bookie` (its state and switch), `entries`, `space`, `collection`.
+    `bookie` (its state and switch), `entries`, `streams` (their changes), `space`, `collection`.
     """
 
     kind: str

@@ -15,6 +15,7 @@ from pydantic import Field
 from bookgate.gateway.console.ledger_routes import Conditions, PageSize, read_ledgers
 from bookgate.gateway.console.paths import CONSOLE
 from bookgate.gateway.http.api import Call, LedgerHalf, NoBody, Query, Route, get
+from bookgate.gateway.http.caller import Caller
 from bookgate.gateway.http.errors import HttpError
 from bookgate.gateway.http.routes.ledgers import NO_LEDGER, STORE_AWAY
 from bookgate.ledger.errors import BKException, IncorrectParameterException, MetadataFormatException
@@ -83,8 +84,9 @@ def console_stream_routes(factory: LedgerManagerFactory) -> list[Route]:
             raise HttpError(404, f"ledger {record.ledger_id} is no record of a stream")
         ledger = await manager.read(LedgerId.parse(row["ledgerId"]))
         call.caller.check_ledger(Action.LEDGER_READ, ledger)
-        cursors = await _cursors(manager, record, row)
-        return call.caller.metadata_answer({**row, **_ledger_of(ledger), "cursors": cursors})
+        cursors = await _cursors(manager, call.caller, record, row)
+        told = {**row, **_ledger_of(ledger), "cursors": cursors, "may": _may(call.caller, record, ledger)}
+        return call.caller.metadata_answer(told)
 
     return [
         get(
@@ -108,7 +110,7 @@ def console_stream_routes(factory: LedgerManagerFactory) -> list[Route]:
             "One stream with its fragments and cursors",
             one,
             query=StreamQuery,
-            answer={"type": "object", "required": ["name", "ledgerId", "term", "fragments", "cursors"]},
+            answer={"type": "object", "required": ["name", "ledgerId", "term", "fragments", "cursors", "may"]},
             failures=NO_LEDGER,
         ),
     ]
@@ -157,7 +159,20 @@ def _ledger_of(record: LedgerRecord) -> dict[str, Any]:
     }
 
 
-async def _cursors(manager: LedgerManager, record: LedgerRecord, row: dict[str, Any]) -> list[dict[str, Any]]:
+def _may(caller: Caller, record: LedgerRecord, ledger: LedgerRecord) -> dict[str, bool]:
+    """Which changes of the stream the policy lets the caller make, so that a page offers no others. Those of one cursor
+    stand with it.
+    """
+    return {
+        "trim": caller.may(Action.LEDGER_WRITE, ledger) and caller.may(Action.ENTRY_READ, ledger),
+        "retention": caller.may(Action.LEDGER_WRITE, record),
+        "delete": all(caller.may(Action.LEDGER_DELETE, each) for each in (record, ledger)),
+    }
+
+
+async def _cursors(
+    manager: LedgerManager, caller: Caller, record: LedgerRecord, row: dict[str, Any]
+) -> list[dict[str, Any]]:
     """The cursors of a stream, by name; those of an earlier stream of this name are none."""
     scope_id = record.ledger_id.scope_id
     ids = [cursor_record_id(row["name"], cursor, scope_id) for cursor in sorted(row["cursors"])]
@@ -169,6 +184,10 @@ async def _cursors(manager: LedgerManager, record: LedgerRecord, row: dict[str, 
         cursor = CommittedCursor.of(answer.metadata.custom_metadata)
         if cursor.ledger == row["ledgerId"]:
             entry_id, number = cursor.position
+            may = {
+                "move": caller.may(Action.LEDGER_WRITE, answer),
+                "delete": caller.may(Action.LEDGER_DELETE, answer) and caller.may(Action.LEDGER_WRITE, record),
+            }
             told = {"name": cursor.name, "entryId": str(entry_id), "record": number, "committed": cursor.committed_ms}
-            found.append(told)
+            found.append({**told, "may": may})
     return found

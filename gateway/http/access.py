@@ -65,11 +65,12 @@ class Need(enum.Enum):
 @dataclass(frozen=True)
 class Asked:
     """What a route asks for: its action (None: nothing), and what it needs without principals. `any_host`: machines
-    ask for it, by whatever name."""
+    ask for it, by whatever name. `scope_id`: the scope that is meant where the request names none."""
 
     action: Action | None
     need: Need
     any_host: bool = False
+    scope_id: int = 0
 
 
 class Access:
@@ -277,7 +278,7 @@ class Access:
             raise self._refused(asked.action, request, problem, caller.principal)
         if asked.action.is_of_ledgers:
             # Which ledger it is the handler knows.
-            caller.reach(asked.action, _scope(request))
+            caller.reach(asked.action, _scope(request, asked.scope_id))
         else:
             caller.check(asked.action)
         control.counts[DOOR, caller.principal.kind, "allowed"] += 1
@@ -346,12 +347,12 @@ def _cookie_of(request: Request) -> str:
     return f"bookgate_session_{server[1] if server else 0}"
 
 
-def _scope(request: Request) -> int:
+def _scope(request: Request, default: int) -> int:
     """The scope that a request names; what is no number is refused later."""
     try:
-        return int(request.query_params.get("ledger_scope_id", "0"))
+        return int(request.query_params.get("ledger_scope_id", default))
     except ValueError:
-        return 0
+        return default
 
 
 def peer_of(request: Request) -> str:

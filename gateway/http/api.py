@@ -39,6 +39,9 @@ from bookgate.runtime.wording import plain
 _log = logging.getLogger(__name__)
 
 _MAX_BODY = 64 * 1024
+_ID_CHARACTERS = 40
+_NAME_CHARACTERS = 255
+"""Of what a request names, for the log and the audit trail."""
 _INTEGER = re.compile(r"-?[0-9]{1,20}")
 _BOOLEANS = {"true": True, "false": False}
 
@@ -133,7 +136,9 @@ class Operation(Generic[QueryT, BodyT]):
         """What it asks of the caller. A route that the table of actions lacks is the operator's."""
         other = Action.HTTP_READ if self.need is Need.NOTHING else Action.HTTP_CHANGE
         action = HTTP_ACTIONS.get((self.verb, self.path), other)
-        return Asked(action, self.need, any_host=self.path in _ASKED_BY_MACHINES)
+        scope = self.query.model_fields.get("ledger_scope_id")
+        default = 0 if scope is None else scope.default
+        return Asked(action, self.need, any_host=self.path in _ASKED_BY_MACHINES, scope_id=default)
 
 
 Route = Operation[Any, Any]
@@ -249,8 +254,11 @@ async def _dispatch(verbs: Mapping[str, Route], access: Access, request: Request
 
 def _named(request: Request) -> str:
     """What was asked for, for the log and the audit trail."""
-    ledger = request.query_params.get("ledger_id")
-    return request.url.path if ledger is None else f"{request.url.path} ledger:{ledger[:40]}"
+    path, query = request.url.path, request.query_params
+    if (ledger := query.get("ledger_id")) is not None:
+        return f"{path} ledger:{ledger[:_ID_CHARACTERS]}"
+    names = [(kind, query.get(parameter)) for kind, parameter in (("stream", "name"), ("cursor", "cursor"))]
+    return " ".join([path, *(f"{kind}:{name[:_NAME_CHARACTERS]}" for kind, name in names if name is not None)])
 
 
 async def _answered(row: Route, request: Request, caller: Caller) -> Response:

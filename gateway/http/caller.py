@@ -65,6 +65,29 @@ class Caller:
         if self.control is not None:
             self.check(action, resource_of(record))
 
+    def may(self, action: Action, record: LedgerRecord) -> bool:
+        """Whether the caller may do it to a ledger; nobody is refused, and nothing written down."""
+        return self.control is None or bool(self.control.decide(self.principal, action, resource_of(record)))
+
+    @property
+    def owner(self) -> str | None:
+        """The owner of the ledgers that the caller creates; None: nobody is known."""
+        return str(self.principal) if self.control is not None and self.principal.is_authenticated else None
+
+    def check_creation(self, scope_id: int, name: str) -> None:
+        """For a ledger that the caller creates. Raises HttpError, also where a quota bounds the caller's ledgers or
+        the scope's: gateways count, and nobody else.
+        """
+        if self.control is None:
+            return
+        self.check(Action.LEDGER_CREATE, Resource(scope_id, self.owner, name=name))
+        limits = self.control.rights(self.principal).limits if self.principal.is_authenticated else None
+        quotas = (limits, self.control.policy.quota_of(scope_id))
+        if any(each is not None and each.ledgers is not None for each in quotas):
+            raise HttpError(
+                409, f"a quota bounds the ledgers of {self.principal} in scope {scope_id}: create it through a gateway"
+            )
+
     def reach(self, action: Action, scope_id: int) -> Reach:
         """For which ledgers of a scope the caller may do it. Raises HttpError where that is none."""
         if self.control is None:

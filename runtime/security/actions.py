@@ -126,6 +126,7 @@ _API = "/api/v1"
 _BOOKIE = f"{_API}/bookie"
 _AUTO_RECOVERY = f"{_API}/autorecovery"
 _CONSOLE = f"{_API}/console"
+_STREAM = f"{_API}/stream"
 
 HTTP_ACTIONS: Mapping[tuple[str, str], Action | None] = {
     # They show this software, and nothing of the cluster.
@@ -147,6 +148,14 @@ HTTP_ACTIONS: Mapping[tuple[str, str], Action | None] = {
     ("GET", f"{_API}/ledger/metadata"): Action.LEDGER_READ,
     ("DELETE", f"{_API}/ledger/delete"): Action.LEDGER_DELETE,
     ("GET", f"{_API}/ledger/read"): Action.ENTRY_READ,
+    # Where a change needs more than its action (a new cursor is a ledger), the route asks for that too.
+    ("POST", f"{_STREAM}/create"): Action.LEDGER_CREATE,
+    ("DELETE", f"{_STREAM}/delete"): Action.LEDGER_DELETE,
+    ("PUT", f"{_STREAM}/trim"): Action.LEDGER_WRITE,
+    ("PUT", f"{_STREAM}/retention"): Action.LEDGER_WRITE,
+    ("GET", f"{_STREAM}/cursor"): Action.LEDGER_READ,
+    ("PUT", f"{_STREAM}/cursor"): Action.LEDGER_WRITE,
+    ("DELETE", f"{_STREAM}/cursor"): Action.LEDGER_DELETE,
     ("GET", f"{_CONSOLE}/ledgers"): Action.LEDGER_LIST,
     ("GET", f"{_CONSOLE}/ledgers_export"): Action.LEDGER_LIST,
     ("GET", f"{_CONSOLE}/ledger"): Action.LEDGER_READ,

@@ -58,8 +58,20 @@ OWNERS_LEDGER = {**_EVERYWHERE, "owner": _WRITERS, "scoped": set()}
 SCOPED_LEDGER = {**_EVERYWHERE, "owner": set(), "scoped": _WRITERS}
 
 API = "/api/v1"
-STREAM = "owner's stream"
-BY_NAME = {("GET", f"{API}/console/stream")}
+STREAM, CURSOR = "owner's stream", "owner's cursor"
+CREATE = ("POST", f"{API}/stream/create")
+STREAM_CHANGES: Mapping[tuple[str, str], Mapping[str, str]] = {
+    ("PUT", f"{API}/stream/trim"): {"name": STREAM},
+    ("PUT", f"{API}/stream/retention"): {"name": STREAM},
+    ("PUT", f"{API}/stream/cursor"): {"name": STREAM, "cursor": CURSOR},
+    ("DELETE", f"{API}/stream/cursor"): {"name": STREAM, "cursor": CURSOR},
+    ("DELETE", f"{API}/stream/delete"): {"name": STREAM},
+}
+STREAM_VIEWS = {
+    ("GET", f"{API}/console/stream"): {"name": STREAM},
+    ("GET", f"{API}/stream/cursor"): {"name": STREAM, "cursor": CURSOR},
+}
+BY_NAME = {CREATE, *STREAM_CHANGES, *STREAM_VIEWS}
 """Routes that name a ledger by the name of its stream."""
 BODIES: Mapping[str, Any] = {
     f"{API}/bookie/state/readonly": {"readOnly": True},
@@ -78,7 +90,9 @@ QUERIES: Mapping[tuple[str, str], Mapping[str, Any]] = {
     ("GET", f"{API}/console/bookie/log"): {"bookie_id": "bookie"},
     ("PUT", f"{API}/console/bookie/readonly"): {"bookie_id": "bookie"},
     ("GET", f"{API}/console/ledgers_export"): {"format": "json"},
-    ("GET", f"{API}/console/stream"): {"name": STREAM},
+    **STREAM_CHANGES,
+    **STREAM_VIEWS,
+    CREATE: {"name": "another stream"},
     ("GET", f"{API}/console/entry"): {"entry_id": 0},
     ("GET", f"{API}/console/entry_payload"): {"entry_id": 0},
     ("GET", f"{API}/console/entry_search"): {"text": "x"},
@@ -142,7 +156,8 @@ async def written(gateway: str, who: str, *, closed: bool = True, scope_id: int 
 async def make_stream(gateway: str) -> None:
     config = ClientConfig(gateways=f"grpc://{gateway}", token=token_of("owner"), auth_provider="bookgate-token")
     async with await BookKeeper.connect(config=config) as client:
-        await Streams(client).create(STREAM, LedgerOptions(1, 1, 1))
+        stream = await Streams(client).create(STREAM, LedgerOptions(1, 1, 1))
+        await stream.cursor(CURSOR)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -277,6 +292,30 @@ async def test_scopes_and_owners(world: World, server: str, who: str) -> None:
             assert await world.manager.read(LedgerId(scope_id, ledger)) == before, "nothing was changed"
 
 
+@pytest.mark.parametrize("who", OWNERS_LEDGER)
+async def test_a_stream_is_seen_and_changed_by_whom_its_ledgers_are(world: World, who: str) -> None:
+    """By what the policy says of the record, the ledger and the cursor, not by whether the route may be asked."""
+    changes = who in ("admin", "owner")
+    async with world.http("bookie", token_of(who)) as http:
+        for verb, path in (*STREAM_VIEWS, *STREAM_CHANGES):
+            wanted = request(verb, path)
+            reads = verb == "GET"
+            if changes and not reads:
+                wanted["params"]["unknown"] = 1
+            expected = (400 if not reads else 200) if changes else 403
+            if reads and who in ("operator", "bookie", "reader"):
+                expected = 200
+            answer = await http.request(verb, path, **wanted)
+            assert answer.status_code == expected, (path, answer.text)
+        may = (await http.get(f"{API}/console/stream", params={"name": STREAM})).json().get("may")
+        assert may in (None, dict.fromkeys(("trim", "retention", "delete"), changes))
+        # Whose ledgers are its own makes streams of its own; another scope's has none to make here.
+        creates = who in ("admin", "owner", "stranger")
+        wanted = request(*CREATE)
+        wanted["params"]["unknown"] = 1
+        assert (await http.request(*CREATE, **wanted)).status_code == (400 if creates else 403)
+
+
 @pytest.mark.parametrize("server", SERVERS)
 async def test_listings_show_what_may_be_listed_and_read(world: World, server: str) -> None:
     mine = {str(world.ledgers.owners), str(world.ledgers.open)}
@@ -335,6 +374,9 @@ async def test_owners_recover_and_delete_over_http(world: World) -> None:
         assert (recovered.status_code, recovered.json()["state"]) == (200, "CLOSED")
         for ledger in (world.ledgers.open, world.ledgers.owners):
             assert (await http.delete(f"{API}/ledger/delete", params={"ledger_id": ledger})).status_code == 200
+        for (verb, path), named_stream in STREAM_CHANGES.items():
+            answer = await http.request(verb, path, params=named_stream, json={} if verb == "PUT" else None)
+            assert answer.status_code == 200, (path, answer.text)
     async with world.http("gateway", token_of("scoped")) as http:
         query = {"ledger_id": world.ledgers.scoped, "ledger_scope_id": 7}
         assert (await http.delete(f"{API}/ledger/delete", params=query)).status_code == 200

@@ -1293,6 +1293,11 @@ class Stream(StreamFacade):
         """A cursor, which is created at `start` if the stream has none of this name. Raises as `reader`."""
         return Cursor(self._thread, self._run(self._asynchronous.cursor(name, start)))
 
+    def find_cursor(self, name: str) -> Cursor | None:
+        """A cursor; None if the stream has none of this name. Raises BKException."""
+        found = self._run(self._asynchronous.find_cursor(name))
+        return None if found is None else Cursor(self._thread, found)
+
     def delete_cursor(self, name: str) -> bool:
         """Removes a cursor, so that no retention waits for it. Returns whether it was there. Raises BKException."""
         return self._run(self._asynchronous.delete_cursor(name))

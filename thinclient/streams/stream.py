@@ -212,6 +212,8 @@ class Stream:
 
     async def position_of(self, start: From) -> RecordPosition:
         """The position where a reader that begins at `start` would begin. Raises as `reader`."""
+        if isinstance(start, RecordPosition):
+            return start
         async with await self._open() as handle:
             return await self._position(handle, start)
 
@@ -238,7 +240,7 @@ class Stream:
         """The cursors of the stream, by name. Raises BKException."""
         await self._refresh()
         names = sorted(cursor_names_of(self._record.metadata.custom_metadata))
-        found = [await self._stored_cursor(name) for name in names]
+        found = [await self.find_cursor(name) for name in names]
         return [cursor for cursor in found if cursor is not None]
 
     async def cursor(self, name: str, start: From = Start.EARLIEST) -> Cursor:
@@ -247,6 +249,11 @@ class Stream:
         if found is None:
             found = await self._create_cursor(name, await self.position_of(start))
         return found
+
+    async def find_cursor(self, name: str) -> Cursor | None:
+        """A cursor; None if the stream has none of this name. Raises BKException."""
+        manager = self._bookkeeper.ledger_manager
+        return await read_cursor(manager, self._cursor_id(name), self._name, self.ledger_id.qualified_name)
 
     async def delete_cursor(self, name: str) -> bool:
         """Removes a cursor, so that no retention waits for it. Returns whether it was there. Raises BKException."""
@@ -257,12 +264,8 @@ class Stream:
     def _cursor_id(self, name: str) -> LedgerId:
         return cursor_record_id(self._name, name, self.ledger_id.scope_id)
 
-    async def _stored_cursor(self, name: str) -> Cursor | None:
-        manager = self._bookkeeper.ledger_manager
-        return await read_cursor(manager, self._cursor_id(name), self._name, self.ledger_id.qualified_name)
-
     async def _existing_cursor(self, name: str) -> Cursor | None:
-        found = await self._stored_cursor(name)
+        found = await self.find_cursor(name)
         if found is not None:
             # Whoever created it may have died before the stream had its name.
             await self._change_cursors(added=name)

@@ -91,6 +91,18 @@ export async function confirm(title, text, yes, { word, danger } = {}) {
   return answer === true;
 }
 
+/** Asks for a text before something is done; null where nobody gives one. */
+export function askText(title, text, label, yes, { value = "", danger } = {}) {
+  return ask(title, (finish) => {
+    const input = h("input", { autocomplete: "off", required: true, "aria-label": label, value });
+    const submit = (event) => {
+      event.preventDefault();
+      finish(input.value.trim());
+    };
+    return h("form", { onsubmit: submit }, h("p", null, text), input, buttons(finish, yes, danger ? "danger" : "primary"));
+  });
+}
+
 export function tell(title, text) {
   return ask(title, (finish) => {
     const submit = (event) => {

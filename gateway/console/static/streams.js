@@ -1,6 +1,7 @@
-// Streams of a scope, and one of them with its fragments and cursors, as the metadata tell.
+// Streams of a scope, and one of them with its fragments and cursors, as the metadata tell; what an operator changes.
 
 import { get } from "./api.js";
+import { askText, carryOut, confirm } from "./dialogs.js";
 import { facts, h, panel, replace, table } from "./dom.js";
 import { ago, bytes, count, moment, span } from "./format.js";
 import { pager } from "./pager.js";
@@ -8,6 +9,7 @@ import { link } from "./routes.js";
 import { ledgerHref } from "./words.js";
 
 const POLL_MS = 4000;
+const PLACES = "Give earliest, latest, an entry's id, ENTRY:RECORD, or a time such as 2026-01-31T12:00:00Z.";
 
 const streamHref = (name, scope) => link(`stream/${encodeURIComponent(name)}`, { scope });
 
@@ -56,16 +58,83 @@ function retentionText({ maxAgeSeconds, maxBytes, deleteConsumed, keepForCursors
 export function streamView(root, context) {
   const [name] = context.rest;
   const shown = h("div");
-  root.append(h("h1", null, name), shown);
+  const offered = h("div", { class: "buttons" });
+  root.append(h("div", { class: "title" }, h("h1", null, name), h("span", { class: "grow" }), offered), shown);
   const refresh = async () => {
     try {
       const seen = await get("/stream", { name, ledger_scope_id: context.query.get("scope") }, context.signal);
-      replace(shown, h("div", { class: "columns" }, about(seen), cursorsPanel(seen)), fragmentsPanel(seen));
+      const changes = context.cluster()?.server.features.includes("streams") ? new Changes(seen, context, refresh) : null;
+      replace(offered, changes?.ofStream());
+      replace(shown, h("div", { class: "columns" }, about(seen), cursorsPanel(seen, changes)), fragmentsPanel(seen));
     } catch (error) {
+      if (!context.signal.aborted) replace(offered);
       context.failed(shown, error);
     }
   };
   context.every(POLL_MS, refresh);
+}
+
+/** The changes that whoever looks may make, each behind a question. */
+class Changes {
+  constructor(seen, context, refresh) {
+    this.seen = seen;
+    this.context = context;
+    this.refresh = refresh;
+  }
+
+  ofStream() {
+    const { may } = this.seen;
+    return [
+      may.trim ? h("button", { "data-key": "trim", onclick: () => this.trim() }, "Trim") : null,
+      may.delete ? h("button", { "data-key": "delete", class: "danger", onclick: () => this.delete() }, "Delete") : null,
+    ];
+  }
+
+  ofCursor(cursor) {
+    const { may, name } = cursor;
+    return h(
+      "td",
+      null,
+      may.move ? h("button", { class: "small", "data-key": `move ${name}`, "aria-label": `Move cursor ${name}`, onclick: () => this.move(cursor) }, "Move") : null,
+      " ",
+      may.delete ? h("button", { class: "small danger", "data-key": `delete ${name}`, "aria-label": `Delete cursor ${name}`, onclick: () => this.deleteCursor(cursor) }, "Delete") : null,
+    );
+  }
+
+  async trim() {
+    const text = `The records before this place are deleted for good, whatever cursors stand there, as far as complete fragments reach. ${PLACES}`;
+    const before = await askText(`Trim stream ${this.seen.name}`, text, "First record to keep", "Delete the records before it", { danger: true });
+    if (before !== null) await this.carryOut("PUT", "trim", {}, { before });
+  }
+
+  async delete() {
+    const { name } = this.seen;
+    const text = "Its records and its cursors go for good, and its writer and its readers fail. There is no way back.";
+    const sure = await confirm(`Delete stream ${name}`, text, "Delete for good", { word: name.trim(), danger: true });
+    if (sure && (await this.carryOut("DELETE", "delete", {}, undefined, false))) location.hash = link("streams", { scope: this.scope });
+  }
+
+  async move({ name, entryId, record }) {
+    const text = `Its consumer goes on from there: what lies between comes again, or never. It moves only if it still stands at ${entryId}:${record}. ${PLACES}`;
+    const to = await askText(`Move cursor ${name}`, text, "Where to", "Move", { value: `${entryId}:${record}` });
+    if (to !== null) await this.carryOut("PUT", "cursor", { cursor: name }, { to, expected: `${entryId}:${record}` });
+  }
+
+  async deleteCursor({ name }) {
+    const text = "No retention waits for it any more. A consumer that uses its name again begins anew.";
+    if (await confirm(`Delete cursor ${name}`, text, "Delete", { danger: true })) await this.carryOut("DELETE", "cursor", { cursor: name });
+  }
+
+  get scope() {
+    return this.context.query.get("scope");
+  }
+
+  async carryOut(method, path, query, body, stays = true) {
+    const named = { name: this.seen.name, ledger_scope_id: this.scope, ...query };
+    const done = await carryOut(this.context.cluster()?.server.changes, method, `/stream/${path}`, named, body);
+    if (done && stays) await this.refresh();
+    return done;
+  }
 }
 
 function about(seen) {
@@ -83,7 +152,8 @@ function about(seen) {
   );
 }
 
-function cursorsPanel(seen) {
+function cursorsPanel(seen, changes) {
+  const offersAny = changes !== null && seen.cursors.some(({ may }) => may.move || may.delete);
   const rows = seen.cursors.map((cursor) =>
     h(
       "tr",
@@ -92,9 +162,10 @@ function cursorsPanel(seen) {
       h("td", { class: "number" }, cursor.entryId),
       h("td", { class: "number" }, count(cursor.record)),
       h("td", { title: moment(cursor.committed) }, ago(cursor.committed)),
+      offersAny ? changes.ofCursor(cursor) : null,
     ),
   );
-  const columns = ["Cursor", { text: "Entry", class: "number" }, { text: "Record", class: "number" }, "Committed"];
+  const columns = ["Cursor", { text: "Entry", class: "number" }, { text: "Record", class: "number" }, "Committed", ...(offersAny ? [""] : [])];
   return panel("Cursors", null, table("Cursors", columns, rows, "No cursors."));
 }
 

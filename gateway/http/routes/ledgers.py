@@ -126,18 +126,8 @@ def ledger_routes(factory: LedgerManagerFactory) -> list[Route]:
     async def delete(call: Call[LedgerQuery, NoBody]) -> Any:
         name = call.query.name()
         call.caller.take("changes_per_second")
-        for _ in range(_DELETIONS):
-            # Removing what is not there is no error in every store, and the operator should know of a wrong id.
-            record = await manager.read(name)
-            call.caller.check_ledger(Action.LEDGER_DELETE, record)
-            try:
-                await manager.remove(name, record.version)
-            except MetadataVersionException:
-                # A replica of the store that lags would show the same version again.
-                await factory.catch_up(None)
-            else:
-                return f"Deleted ledger: {name}"
-        raise HttpError(409, f"ledger {name} changes all the time, and was not deleted; try again")
+        await remove_ledger(factory, call.caller, name)
+        return f"Deleted ledger: {name}"
 
     by_id = {"type": "object", "additionalProperties": {"anyOf": [{"type": "null"}, {"type": "string"}, _METADATA]}}
     return [
@@ -160,6 +150,29 @@ def ledger_routes(factory: LedgerManagerFactory) -> list[Route]:
             failures={**NO_LEDGER, 409: "the ledger changes all the time"},
         ),
     ]
+
+
+async def remove_ledger(factory: LedgerManagerFactory, caller: Caller, name: LedgerId) -> None:
+    """Deletes a ledger for somebody who may, in the version whose owner was looked at.
+
+    Raises:
+        HttpError: The caller may not.
+        NoSuchLedgerExistsOnMetadataServerException: It is not there.
+        MetadataVersionException: It changes all the time.
+    """
+    manager = factory.ledger_manager
+    for _ in range(_DELETIONS):
+        # Removing what is not there is no error in every store, and the operator should know of a wrong id.
+        record = await manager.read(name)
+        caller.check_ledger(Action.LEDGER_DELETE, record)
+        try:
+            await manager.remove(name, record.version)
+        except MetadataVersionException:
+            # A replica of the store that lags would show the same version again.
+            await factory.catch_up(None)
+        else:
+            return
+    raise MetadataVersionException(f"ledger {name} changes all the time, and was not deleted; try again")
 
 
 async def _page(
