@@ -56,12 +56,14 @@ from bookgate.thinclient.commands.stream_options import (
     in_directory,
     retention_of,
 )
+from bookgate.thinclient.commands.stream_orphans import orphans
 from bookgate.thinclient.handles.ledger_options import ledger_options
 from bookgate.thinclient.streams.directory import Streams
 from bookgate.thinclient.streams.places import place_of
 from bookgate.thinclient.streams.stream import CursorState, Stream, StreamState
 
 stream_app = new_group("Streams: logs of records by name, their writers, cursors and retention.")
+stream_app.command("orphans")(orphans)
 
 
 @stream_app.command()

@@ -24,6 +24,7 @@ from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import OWNER_KEY, LedgerMetadata
 from bookgate.ledger.metadata_store import LedgerManagerFactory, Membership
 from bookgate.ledger.replication_control import records_of_all_scopes
+from bookgate.ledger.streams import NAME_KEY, STREAM_KEY, encoded_stream, stream_record_id
 from bookgate.thinclient.commands.main import app as main_app
 from bookgate.thinclient.gateways.ledger_manager import RpcLedgerManagerFactory
 from bookgate.thinclient.gateways.tokens import TokenSource
@@ -195,6 +196,28 @@ async def test_a_write_whose_commit_is_not_shown_is_not_called_left_over(gateway
     done = await command(gateway, "admin", *words)
     assert [row["ledger_id"] for row in json.loads(done.stdout)["ledgers"]] == [4]
     assert await listed(gateway.factory) == [1, 2, 3]
+
+
+async def test_a_stream_whose_record_is_not_shown_is_not_called_an_orphan(gateway: Guarded) -> None:
+    """The record belongs to another principal than the ledger that it names."""
+    manager, scope = gateway.factory.ledger_manager, 9
+    ledger, record = LedgerId(scope, 1), stream_record_id("orders", scope)
+    for ledger_id, owner, custom in (
+        (ledger, "team-a", {NAME_KEY: b"orders"}),
+        (record, "team-b", {STREAM_KEY: encoded_stream("orders", ledger)}),
+        (LedgerId(scope, 2), "team-a", {NAME_KEY: b"killed"}),
+    ):
+        metadata = LedgerMetadata.new(["b-1"], 1, 1, custom_metadata={**custom, OWNER_KEY: f"token:{owner}".encode()})
+        await manager.create(ledger_id, metadata)
+    before = await listed(gateway.factory, scope)
+    words = ("stream", "orphans", "--scope", str(scope), "--older-than", "0s", "--delete", "--yes")
+    refused = await command(gateway, "team-a", *words)
+    assert refused.exit_code == 1
+    assert "a complete listing is demanded" in refused.stderr
+    assert await listed(gateway.factory, scope) == before
+    done = await command(gateway, "admin", *words)
+    assert [row["stream"] for row in json.loads(done.stdout)["ledgers"]] == ["killed"]
+    assert await listed(gateway.factory, scope) == [number for number in before if number != 2]
 
 
 def sunk(query: str, owner: str) -> LedgerMetadata:

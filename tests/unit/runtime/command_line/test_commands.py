@@ -77,6 +77,7 @@ def test_what_destroys_asks() -> None:
         "spark leftovers",
         "stream cursor",
         "stream delete",
+        "stream orphans",
         "stream trim",
     }
 

@@ -1,0 +1,77 @@
+"""Finds and removes what interrupted creations and deletions of streams have left in a scope.
+
+One listing of the scope, which must be complete: where a policy left out the record, its stream's ledger would look
+left over. What looks like an orphan and is old enough is judged once more by the record of its stream, read anew. A
+deletion reads that record again, and deletes the orphan only in the version that was seen: a ledger that somebody has
+taken over since stays.
+
+A creation that is under way is told by its age alone, so the age must be above the time that any takes. One that goes
+on after all ends with a record whose ledger is gone: no append to it was ever acknowledged, and it is an orphan itself.
+
+Not its job: the judgement (`core.streams.orphans`); ledgers that bookies hold and the metadata do not know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bookgate.ledger.errors import (
+    IncorrectParameterException,
+    MetadataVersionException,
+    NoSuchLedgerExistsOnMetadataServerException,
+)
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.metadata_store import LedgerRecord
+from bookgate.ledger.streams import DEFAULT_SCOPE, stream_record_id
+from bookgate.thinclient.client import BookKeeper
+from bookgate.thinclient.core.streams.orphans import Kind, Orphan, candidates, ledger_of, names
+
+
+async def find_orphans(bookkeeper: BookKeeper, before_ms: int, scope_id: int = DEFAULT_SCOPE) -> list[Orphan]:
+    """The orphans of a scope. From now on the client's listings fail where a policy would leave ledgers out.
+
+    Args:
+        bookkeeper: The client to read with.
+        before_ms: Milliseconds since 1970. Only what was created before is an orphan.
+        scope_id: The scope that holds the streams.
+
+    Raises:
+        UnauthorizedAccessException: The policy leaves ledgers of the scope out of this client's listings.
+        BKException: The listing could not be completed.
+    """
+    bookkeeper.ledger_manager.demand_complete_listings()
+    listed = [record async for page in bookkeeper.list_ledgers(scope_id) for record in page]
+    return [each for each in candidates(listed, before_ms) if await _is_orphan(bookkeeper, each, scope_id)]
+
+
+async def delete_orphans(
+    bookkeeper: BookKeeper, found: Sequence[Orphan], scope_id: int = DEFAULT_SCOPE
+) -> list[Orphan]:
+    """Deletes those that are orphans still, and have not changed since. Returns them. Raises BKException."""
+    deleted: list[Orphan] = []
+    for each in found:
+        if not await _is_orphan(bookkeeper, each, scope_id):
+            continue
+        try:
+            if await bookkeeper.delete_ledger(each.record.ledger_id, each.record.version):
+                deleted.append(each)
+        except MetadataVersionException:
+            continue  # somebody uses it
+    return deleted
+
+
+async def _is_orphan(bookkeeper: BookKeeper, orphan: Orphan, scope_id: int) -> bool:
+    if orphan.kind is Kind.STREAM:
+        return await _stored(bookkeeper, ledger_of(orphan)) is None
+    try:
+        record_id = stream_record_id(orphan.stream, scope_id)
+    except IncorrectParameterException:
+        return False  # somebody else's mark: no stream has such a name
+    return not names(await _stored(bookkeeper, record_id), orphan)
+
+
+async def _stored(bookkeeper: BookKeeper, ledger_id: LedgerId) -> LedgerRecord | None:
+    try:
+        return await bookkeeper.read_record(ledger_id)
+    except NoSuchLedgerExistsOnMetadataServerException:
+        return None
