@@ -8,7 +8,8 @@ contents need it as `Authorization: Bearer …`, or a session that began with it
 on a loopback address only. Everything else is open, as in BookKeeper.
 
 Requests that another site's page makes a browser send are always rejected: requests under a name that is not the
-server's (`host_names`), requests of another origin, and changes by a session without its CSRF token. With principals
+server's (`host_names`), requests of another origin, and changes by a session without its CSRF token. With a token only
+changes of another origin are: it may be a proxy's, which adds it to what a browser sends for any page. With principals
 the audit trail tells of them, and of what is over a rate.
 """
 
@@ -130,7 +131,9 @@ class Access:
         headers = request.headers
         bearer = bearer_of(headers.get("authorization"))
         session = None
-        if bearer is None:
+        if bearer is not None:
+            self._check_bearer(bearer, asked.action, request)
+        else:
             # Who has a token has it not from a page that was led here.
             if not asked.any_host and not is_known_name(headers.get("host", ""), self._names):
                 raise self._refused(asked.action, request, _UNKNOWN_NAME)
@@ -230,6 +233,14 @@ class Access:
             self._check_session(session, _LOG_OUT, request)
             self._sessions.end(request.cookies[_cookie_of(request)])
 
+    def _check_bearer(self, bearer: str, action: str | None, request: Request) -> None:
+        """Raises HttpError where a page of another origin has a browser change something. What such a page has the
+        browser read it does not see.
+        """
+        if request.method not in _READING and is_for_another_page(request.headers):
+            problem = "a page of another origin changes nothing, not by a token either"
+            raise self._refused(action, request, problem, self._holder(bearer, request))
+
     def _check_session(self, session: Session, action: str | None, request: Request) -> None:
         """Raises HttpError where the request may be another page's doing."""
         problem = None
@@ -238,14 +249,14 @@ class Access:
         elif request.method not in _READING and not session.has_csrf(request.headers.get(CSRF_HEADER, "")):
             problem = f"a change by a session needs the header {CSRF_HEADER}, which the console sends"
         if problem is not None:
-            raise self._refused(action, request, problem, self._holder(session, request))
+            raise self._refused(action, request, problem, self._holder(session.bearer, request))
 
-    def _holder(self, session: Session, request: Request) -> Principal:
-        """Whose session it is, for the audit trail."""
+    def _holder(self, bearer: str, request: Request) -> Principal:
+        """Whose token it is, for the audit trail."""
         if self._control is None:
             return ANONYMOUS
         try:
-            return self._principal(self._control, request, session.bearer)
+            return self._principal(self._control, request, bearer)
         except HttpError:
             return ANONYMOUS
 

@@ -7,6 +7,9 @@ same worker begins with fresh connections.
 A client that plans a read, on the driver, connects as any other program's does: by default it fails at once where every
 gateway rejects the connection. A task has its records and may need no gateway, so its client connects to one only when
 it asks it, and then waits.
+
+Who concludes from what a listing lacks has a client of its own, whose listings are complete or fail: reads of the same
+process list what a policy shows them.
 """
 
 from __future__ import annotations
@@ -43,6 +46,9 @@ def client_config(settings: ClientSettings) -> ClientConfig:
     return ClientConfig.load(Path(file) if file else None, options=dict(settings))
 
 
+_Key = tuple[str, ClientSettings, bool]
+
+
 class WorkerClients:
     """The clients of this process, by gateways and settings. A forked copy is recognised by its process id and starts
     anew.
@@ -51,36 +57,44 @@ class WorkerClients:
     def __init__(self, connect: Callable[[str, ClientSettings, bool], BookKeeper] = _connect) -> None:
         self._connect = connect
         self._pid = os.getpid()
-        self._clients: dict[tuple[str, ClientSettings], BookKeeper] = {}
+        self._clients: dict[_Key, BookKeeper] = {}
 
     def plan(self, gateways: str, settings: ClientSettings = ()) -> AbstractContextManager[BookKeeper]:
         """As `use`, for the planning of a read: does not wait for gateways that all reject connections."""
         return self.use(gateways, settings, plans=True)
 
     @contextmanager
-    def use(self, gateways: str, settings: ClientSettings = (), *, plans: bool = False) -> Iterator[BookKeeper]:
-        """The client for these gateways and settings; it is discarded if the block raises."""
-        client = self._client(gateways, settings, plans)
+    def use(
+        self, gateways: str, settings: ClientSettings = (), *, plans: bool = False, lists_all: bool = False
+    ) -> Iterator[BookKeeper]:
+        """The client for these gateways and settings; it is discarded if the block raises. `lists_all`: another one,
+        whose listings fail where a policy would leave ledgers out.
+        """
+        key = gateways, settings, lists_all
+        client = self._client(key, plans)
         try:
             yield client
         except Exception:
-            self._discard((gateways, settings), client)
+            self._discard(key, client)
             raise
 
     def metrics(self) -> list[ClientMetrics]:
         """The metrics of each client of this process."""
         return [client.metrics for client in self._clients.values()] if self._pid == os.getpid() else []
 
-    def _client(self, gateways: str, settings: ClientSettings, plans: bool) -> BookKeeper:
+    def _client(self, key: _Key, plans: bool) -> BookKeeper:
         if self._pid != os.getpid():
             # The parent's clients can't be closed here: their threads did not survive the fork.
             self._pid, self._clients = os.getpid(), {}
-        client = self._clients.get((gateways, settings))
+        client = self._clients.get(key)
         if client is None:
-            client = self._clients[gateways, settings] = self._connect(gateways, settings, plans)
+            gateways, settings, lists_all = key
+            client = self._clients[key] = self._connect(gateways, settings, plans)
+            if lists_all:
+                client.ledger_manager.demand_complete_listings()
         return client
 
-    def _discard(self, key: tuple[str, ClientSettings], client: BookKeeper) -> None:
+    def _discard(self, key: _Key, client: BookKeeper) -> None:
         if self._clients.get(key) is client:
             del self._clients[key]
         with suppress(BKException, OSError, RuntimeError):

@@ -138,6 +138,7 @@ async def make_plan(factory: LedgerManagerFactory, order: Order) -> Plan:
 
     Raises:
         NoSuchLedgerExistsOnMetadataServerException: A named ledger does not exist.
+        UnauthorizedAccessException: The policy leaves ledgers out of this client's listings.
         BKException: The listing can't be completed.
     """
     await factory.catch_up(None)
@@ -166,6 +167,8 @@ async def _pages(
     if order.ledgers:
         yield [await manager.read(LedgerId.of_number(number)) for number in order.ledgers]
         return
+    # No ledger names a bookie any more only if none that a policy hides does.
+    manager.demand_complete_listings()
     async for page in all_pages(manager, damaged):
         yield page
 

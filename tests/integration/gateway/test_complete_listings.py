@@ -18,6 +18,7 @@ from bookgate.bookie.limbo.check import all_ledgers
 from bookgate.bookie.limbo.former_life import find_former_life
 from bookgate.bookie.membership.cookie import Cookie
 from bookgate.bookie.replication.ledger_pages import see_all_ledgers
+from bookgate.bookie.replication.repairs.by_hand import Order, make_plan
 from bookgate.gateway.stores.drivers import create_factory
 from bookgate.ledger.errors import UnauthorizedAccessException
 from bookgate.ledger.ledger_id import LedgerId
@@ -28,7 +29,10 @@ from bookgate.ledger.streams import NAME_KEY, STREAM_KEY, encoded_stream, stream
 from bookgate.thinclient.commands.main import app as main_app
 from bookgate.thinclient.gateways.ledger_manager import RpcLedgerManagerFactory
 from bookgate.thinclient.gateways.tokens import TokenSource
-from bookgate.thinclient.spark.commit_protocol import Write, attempt_metadata, with_mark
+from bookgate.thinclient.spark.commit_protocol import Write, attempt_metadata, sink_state, with_mark
+from bookgate.thinclient.spark.options.write_options import parse_write_options
+from bookgate.thinclient.spark.writing.commit import Written
+from bookgate.thinclient.spark.writing.sink import BatchSink, StreamSink, TaskMessage
 from tests.integration.gateway.guarded import POLICY, Guarded
 
 pytestmark = pytest.mark.asyncio
@@ -102,6 +106,10 @@ async def of_a_bookie(factory: LedgerManagerFactory) -> list[int]:
     return await listed(factory, 7)
 
 
+async def of_a_recovery(factory: LedgerManagerFactory) -> Any:
+    return await make_plan(factory, Order(frozenset({"b-1"})))
+
+
 async def of_a_former_life(factory: LedgerManagerFactory) -> Any:
     return await find_former_life(factory, "bookie-1")
 
@@ -111,6 +119,7 @@ CONCLUDE: tuple[Callable[[LedgerManagerFactory], Awaitable[Any]], ...] = (
     of_limbo,
     of_an_audit,
     of_a_bookie,
+    of_a_recovery,
     of_a_former_life,
 )
 
@@ -218,6 +227,60 @@ async def test_a_stream_whose_record_is_not_shown_is_not_called_an_orphan(gatewa
     done = await command(gateway, "admin", *words)
     assert [row["stream"] for row in json.loads(done.stdout)["ledgers"]] == ["killed"]
     assert await listed(gateway.factory, scope) == [number for number in before if number != 2]
+
+
+def sink_options(gateway: Guarded, name: str, **more: str) -> Any:
+    given = {"gateways": f"grpc://127.0.0.1:{gateway.port}", "client.token": gateway.token(name), **more}
+    return parse_write_options(given)
+
+
+async def state_of(gateway: Guarded, ledger_id: LedgerId) -> bool:
+    """Whether a sink's ledger is marked as committed."""
+    state = sink_state(await gateway.factory.ledger_manager.read(ledger_id))
+    assert state is not None
+    return state.marked
+
+
+async def test_a_sink_that_is_not_shown_all_commits_no_batch_again_and_deletes_none(gateway: Guarded) -> None:
+    """Another principal's driver has committed the batch: ledger 3 alone, or as the lead of ledger 5."""
+    manager = gateway.factory.ledger_manager
+    committed, own, of_lead = sunk("q", "team-b"), sunk("q", "team-a"), sunk("q", "team-a")
+    for number, metadata in ((3, with_mark(committed, [3, 5])), (4, own), (5, of_lead)):
+        await manager.create(LedgerId.unscoped(number), metadata)
+    sink = StreamSink(sink_options(gateway, "team-a"), 0)
+    messages: list[Any] = [TaskMessage(Write("q"), "a later run", Written(LedgerId.unscoped(4), 3))]
+    for end in (sink.commit, sink.abort):
+        with pytest.raises(UnauthorizedAccessException, match=r"narrows it; .* scope 0 .* is committed: .*scopeId"):
+            await asyncio.to_thread(end, messages, 0)
+    assert not await state_of(gateway, LedgerId.unscoped(4))
+    assert await listed(gateway.factory) == [1, 3, 4, 5]
+    # Who sees all finds the commit, and makes way for it.
+    messages = [TaskMessage(Write("q"), "a later run", Written(LedgerId.unscoped(4), 3))]
+    await asyncio.to_thread(StreamSink(sink_options(gateway, "admin"), 0).commit, messages, 0)
+    assert await listed(gateway.factory) == [1, 3, 5]
+    assert await state_of(gateway, LedgerId.unscoped(5))
+
+
+async def test_a_sink_commits_in_a_scope_that_it_sees_all_of(gateway: Guarded) -> None:
+    ledger_id = LedgerId(7, 3)
+    await gateway.factory.ledger_manager.create(ledger_id, sunk("q", "elsewhere"))
+    sink = StreamSink(sink_options(gateway, "elsewhere", scopeId="7"), 0)
+    await asyncio.to_thread(sink.commit, [TaskMessage(Write("q"), "a run", Written(ledger_id, 3))], 0)
+    assert await state_of(gateway, ledger_id)
+
+
+async def test_a_batch_write_that_no_other_driver_can_name_needs_no_complete_listing(gateway: Guarded) -> None:
+    drawn, named = (BatchSink(sink_options(gateway, "team-a", **more), 0) for more in ({}, {"writeId": "monday"}))
+    for number, sink in ((3, drawn), (4, named)):
+        write = sink._write
+        await gateway.factory.ledger_manager.create(LedgerId.unscoped(number), sunk(write.query, "team-a"))
+        message: Any = TaskMessage(write, sink._start, Written(LedgerId.unscoped(number), 3))
+        if sink is drawn:
+            await asyncio.to_thread(sink.commit, [message])
+        else:
+            with pytest.raises(UnauthorizedAccessException, match="complete listing"):
+                await asyncio.to_thread(sink.commit, [message])
+        assert await state_of(gateway, LedgerId.unscoped(number)) is (sink is drawn)
 
 
 def sunk(query: str, owner: str) -> LedgerMetadata:

@@ -3,6 +3,9 @@
 To look up the ledgers of a query, the ids of the scope are listed each time, since ids say nothing about time. Metadata
 are read only of ledgers that this start of the query (or batch write) has not found irrelevant for good: ledgers of
 others, and those of earlier batches that are committed and marked.
+
+A listing that lacks a committed ledger would have a write committed twice, or deleted as left over: the client that a
+`Committer` is given must demand complete listings, unless no other driver can have the id of the write.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from bookgate.ledger.errors import (
     BKException,
     MetadataVersionException,
     NoSuchLedgerExistsOnMetadataServerException,
+    UnauthorizedAccessException,
     UnknownOutcomeException,
     WriteException,
 )
@@ -113,6 +117,7 @@ class Committer:
         Raises:
             WriteException: A ledger is not as its task left it.
             LostCommitException: Another driver took the write over.
+            UnauthorizedAccessException: The policy hides ledgers of the scope from this client.
             BKException: The client's error; it leaves open whether the write was committed.
         """
         if not written:
@@ -187,7 +192,7 @@ class Committer:
 
     def _look(self, query: str) -> _Look:
         known = self._lookups.settled(self._start)
-        listed = LedgerIds(each for ids in self._ledgers.ledger_ranges(self._scope_id) for each in ids)
+        listed = self._listed()
         records, others = [], []
         for record in self._read(listed.minus(known)):
             if record.metadata.custom_metadata.get(QUERY_KEY) == query.encode():
@@ -196,6 +201,15 @@ class Committer:
                 others.append(record.ledger_id.low)
         records += self._read(leads_not_shown(records))
         return _Look(records, listed, listed.both(known).with_more(others))
+
+    def _listed(self) -> LedgerIds:
+        try:
+            return LedgerIds(each for ids in self._ledgers.ledger_ranges(self._scope_id) for each in ids)
+        except UnauthorizedAccessException as error:
+            raise UnauthorizedAccessException(
+                f"{error}; without all ledgers of scope {self._scope_id} the sink can't tell what is committed: let "
+                " the policy show them all to it, or give it a scope of its own (option scopeId)"
+            ) from error
 
     def _read(self, numbers: Iterable[int]) -> Iterator[LedgerRecord]:
         """The records of the ledgers that exist."""

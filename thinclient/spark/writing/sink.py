@@ -19,7 +19,7 @@ import secrets
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -77,15 +77,21 @@ class _Sink:
         if len(told) != len(messages) or any(message.write != write for message in told):
             raise WriteException(f"{write} is to be committed, and not every task's message is one of it")
         written = [message.written for message in told if message.written is not None]
-        with clients.use(self._options.gateways, self._options.client_settings) as client:
-            self._committer(client, start).commit(write, written)
+        with self._committer(write, start) as committer:
+            committer.commit(write, written)
 
     def _abort(self, write: Write, start: str) -> None:
-        with clients.use(self._options.gateways, self._options.client_settings) as client:
-            self._committer(client, start).abort(write)
+        with self._committer(write, start) as committer:
+            committer.abort(write)
 
-    def _committer(self, client: BookKeeper, start: str) -> Committer:
-        return Committer(client, start, lookups, self._options.scope_id)
+    @contextmanager
+    def _committer(self, write: Write, start: str) -> Iterator[Committer]:
+        """A commit is judged by all ledgers of the query, those of drivers with other credentials too. Only a batch
+        write without `writeId` has an id that no other driver can have.
+        """
+        options = self._options
+        with clients.use(options.gateways, options.client_settings, lists_all=write.query != start) as client:
+            yield Committer(client, start, lookups, options.scope_id)
 
 
 class BatchSink(_Sink, DataSourceArrowWriter):

@@ -497,6 +497,32 @@ async def test_pages_of_other_origins_are_written_down(server: Server, told: Cal
 
 
 @pytest.mark.asyncio
+async def test_a_page_of_another_origin_changes_nothing_by_a_proxys_token(
+    server: Server, told: Callable[[], list[str]]
+) -> None:
+    """The proxy adds the token to whatever a browser sends it; by its headers the browser says for which page."""
+    await server.create(1)
+    for headers in (
+        {"Sec_Fetch_Site": "cross-site"},
+        {"Sec_Fetch_Site": "same-site"},
+        {"Origin": "http://evil.example"},
+    ):
+        refused = await server.ask(DELETE, "operator", "DELETE", **headers)
+        assert refused.status_code == 403, headers
+        assert "another origin" in refused.text
+        assert (await server.ask(LISTING, "operator", **headers)).status_code == 200, "no page sees the answer"
+    rule = "denied a page of another origin changes nothing, not by a token either"
+    assert told() == [f"token:operator ledger.delete /api/v1/ledger/delete {rule}"]
+    assert server.count("denied") == 3
+    assert [number async for run in server.store.ledger_manager.ledger_ranges() for number in run], "it is still there"
+    # The console's own page, a browser without such headers, and a program.
+    own: dict[str, str]
+    for own in ({"Sec_Fetch_Site": "same-origin", "Origin": "http://127.0.0.1"}, {"Origin": "http://127.0.0.1"}, {}):
+        answered = await server.ask(DELETE, "operator", "DELETE", **own)
+        assert "another origin" not in answered.text, own
+
+
+@pytest.mark.asyncio
 async def test_logins_are_written_down(server: Server, told: Callable[[], list[str]]) -> None:
     transport = httpx.ASGITransport(server.app, client=("192.0.2.7", 1234))
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:

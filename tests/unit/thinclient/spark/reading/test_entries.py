@@ -97,6 +97,10 @@ class FakeClient:
         self.bulk_reads: list[list[int]] = []
         self.unreadable: set[int] = set()
         self.no_gateway = False
+        self.demands_all = False
+
+    def demand_complete_listings(self) -> None:
+        self.demands_all = True
 
     def error_at(self, record: LedgerRecord, entry_id: int) -> BKException | None:
         if self.gone & set(record.metadata.fragment_at(entry_id).ensemble):
@@ -575,6 +579,14 @@ class TestWorkerClients:
         with clients.use("g"):
             pass
         assert [client.closed for client in made] == [False, False]
+
+    def test_who_concludes_from_listings_has_a_client_of_its_own(self) -> None:
+        made: list[FakeClient] = []
+        clients = WorkerClients(lambda *_: as_client(_made(made)))
+        for lists_all in (False, True, True, False):
+            with clients.use("g", lists_all=lists_all):
+                pass
+        assert [client.demands_all for client in made] == [False, True]
 
 
 def _made(made: list[FakeClient]) -> FakeClient:
