@@ -22,8 +22,10 @@ from bookgate.protos.bookkeeper.gateway.v1 import (
     service_discovery_pb2,
 )
 from bookgate.protos.bookkeeper.proto import bookkeeper_protocol_pb2, data_formats_pb2, db_ledger_storage_pb2
+from tests.simulation.mutations.table import MUTATIONS
 
 PAGES = Path(__file__).parents[2] / "docs" / "protocol"
+REPORTED = Path(__file__).parents[1] / "simulation" / "MUTATIONS.md"
 FILES: list[FileDescriptor] = [
     module.DESCRIPTOR
     for module in (
@@ -151,3 +153,23 @@ def test_vectors_of_the_entry_format() -> None:
     assert ledger_master_key(b"").hex() in page
     for kind in (DigestType.CRC32, DigestType.CRC32C, DigestType.HMAC):
         assert f"`{digest_for(kind, password).compute(struct.pack('>qq', 1, 5)).hex()}`" in page
+
+
+def test_each_rule_of_unbounded_ledgers_names_planted_bugs_that_show_it() -> None:
+    """The bugs are in the table of planted bugs, which says what must report each; none was missed."""
+    planted = {mutation.name: mutation for mutation in MUTATIONS}
+    rows = {line.split("|")[1].strip(): line for line in REPORTED.read_text().splitlines() if line.startswith("| ")}
+    found = 0
+    for head, *rules in tables("unbounded-ledgers.md"):
+        if "why" in head or head[0] == "rule" or head[:2] == ["request", "condition"]:
+            assert head[-1] == "shown by", f"nothing shows the rules of the table {head}"
+        if head[-1] != "shown by":
+            continue
+        for *rule, names in rules:
+            found += 1
+            assert names, f"nothing shows the rule {rule[0]}"
+            for name in names.split(", "):
+                assert name in planted, f"no planted bug is called {name}: {rule[0]}"
+                assert planted[name].expected or planted[name].tests, f"nothing is expected of {name}"
+                assert "**missed**" not in rows[name], f"nothing noticed {name} when it was planted last"
+    assert found >= 55

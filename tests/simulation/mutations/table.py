@@ -20,6 +20,7 @@ from tests.simulation.mutations.planted import (
     terms,
     unbounded,
     unbounded_repairs,
+    unbounded_rules,
     unbounded_worlds,
 )
 
@@ -41,5 +42,6 @@ MUTATIONS = (
     *unbounded.MUTATIONS,
     *unbounded_repairs.MUTATIONS,
     *unbounded_worlds.MUTATIONS,
+    *unbounded_rules.MUTATIONS,
     *streams.MUTATIONS,
 )

@@ -14,6 +14,7 @@ from bookgate.bookie.collection.garbage_collector import GarbageCollector
 from bookgate.bookie.collection.rules import Trigger
 from bookgate.bookie.collection.trimmed_ledgers import Watermarks
 from bookgate.gateway.stores.drivers import create_factory
+from bookgate.ledger.errors import MetaStoreException
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import Fragment, LedgerMetadata
 from bookgate.ledger.metadata_store import LedgerManagerFactory, Membership
@@ -234,6 +235,23 @@ async def test_nothing_goes_where_the_metadata_are_not_certain(make_world: MakeW
     strange = replace(world.collector._trimmed._membership, instance_id="another cluster")
     world.collector._trimmed._membership = strange
     assert await world.passes(3) == EVERYTHING
+
+
+@pytest.mark.asyncio
+async def test_nothing_goes_by_a_store_that_does_not_catch_up(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A follower's store may be that of a ledger that was deleted and made again since."""
+    world = await make_world()
+    await world.trim(80)
+
+    async def lags(_position: object) -> None:
+        raise MetaStoreException("it is behind")
+
+    monkeypatch.setattr(world.store, "catch_up", lags)
+    assert await world.passes(3) == EVERYTHING
+    monkeypatch.undo()
+    assert await world.passes(2) == EVERYTHING[80:]
 
 
 @pytest.mark.asyncio

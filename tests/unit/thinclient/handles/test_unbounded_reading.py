@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
-from bookgate.ledger.errors import LedgerTrimmedException
+from bookgate.ledger.errors import EntryNotConfirmedException, LedgerTrimmedException, NoSuchEntryException
 from bookgate.ledger.metadata import Fragment, LedgerMetadata
 from bookgate.ledger.metadata_store import LedgerRecord
-from bookgate.ledger.unbounded import begin_fragment, begin_term, create_unbounded, may_show, open_term
-from bookgate.ledger.wire.messages import BatchReadRequest, ReadRequest
+from bookgate.ledger.unbounded import begin_fragment, begin_term, create_unbounded, may_show, open_term, trim
+from bookgate.ledger.wire.messages import BatchReadRequest, ReadRequest, Request, Status
+from bookgate.thinclient.handles.read_handle import ReadHandle
 from bookgate.thinclient.handles.write_handle import WriteHandle
 from tests.unit.thinclient.fakes import FakeCluster, fake_cluster
 
@@ -71,6 +73,75 @@ async def test_below_the_watermark_the_reader_is_told_what_there_is() -> None:
                 [entry async for entry in reader.read(below, last)]
             assert told.value.first_available == 3
         assert [entry.entry_id async for entry in reader.read(3, 7)] == [3, 4, 5, 6, 7]
+
+
+async def opened(cluster: FakeCluster) -> tuple[ReadHandle, LedgerRecord]:
+    """A reader of nine entries in two fragments, and what the store has of the ledger."""
+    client = cluster.client(read_timeout_seconds=1.0, tail_poll_interval_seconds=0.01)
+    ledger = await client.create_ledger()
+    for number in range(9):
+        await ledger.append(b"entry %d" % number)
+    record = await unbounded_record(cluster, ledger)
+    record = cluster.metadata.records[ledger.ledger_id] = replace(record, version=record.version + 1)
+    reader = await client.open_ledger(ledger.ledger_id)
+    assert await reader.try_read_last_confirmed() == 7
+    return reader, record
+
+
+def denying(status: Status, count: int) -> Callable[[Request], Status | None]:
+    """The first reads of entry 7 are answered with this status."""
+    left = [count]
+
+    def override(request: Request) -> Status | None:
+        if not isinstance(request, ReadRequest) or request.entry_id != 7 or not left[0]:
+            return None
+        left[0] -= 1
+        return status
+
+    return override
+
+
+@pytest.mark.asyncio
+async def test_what_no_bookie_knows_to_be_confirmed_is_waited_for() -> None:
+    """The LAC of all of them may lag behind that of the entry's own writer."""
+    async with fake_cluster() as cluster:
+        reader, _ = await opened(cluster)
+        for bookie in cluster.bookies:
+            bookie.override = denying(Status.ENOTCONFIRMED, 3)
+        assert [entry.entry_id async for entry in reader.read(7, 7)] == [7]
+        for bookie in cluster.bookies:
+            bookie.override = denying(Status.ENOTCONFIRMED, -1)
+        with pytest.raises(EntryNotConfirmedException):
+            [entry async for entry in reader.read(7, 7)]
+
+
+@pytest.mark.asyncio
+async def test_what_all_bookies_lack_may_be_trimmed_and_is_lost_only_if_the_metadata_say_no_more() -> None:
+    async with fake_cluster() as cluster:
+        reader, record = await opened(cluster)
+        for bookie in cluster.bookies:
+            bookie.override = denying(Status.ENOENTRY, -1)
+        with pytest.raises(NoSuchEntryException):
+            [entry async for entry in reader.read(7, 7)]
+        begun = begin_fragment(record.metadata, Fragment(9, record.metadata.last_fragment.ensemble), 80)
+        cluster.metadata.records[record.ledger_id] = replace(
+            record, metadata=trim(begun, 8), version=record.version + 1
+        )
+        with pytest.raises(LedgerTrimmedException) as told:
+            [entry async for entry in reader.read(7, 7)]
+        assert told.value.first_available == 8
+
+
+@pytest.mark.asyncio
+async def test_the_end_never_moves_back() -> None:
+    """A bookie may know less than another one has told."""
+    async with fake_cluster() as cluster:
+        reader, _ = await opened(cluster)
+        for bookie in cluster.bookies:
+            for ledger in bookie.ledgers.values():
+                del ledger.entries[8], ledger.entries[7]
+        assert await reader.try_read_last_confirmed() == 7
+        assert reader.last_add_confirmed == 7
 
 
 @pytest.mark.parametrize(

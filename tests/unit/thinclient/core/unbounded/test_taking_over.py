@@ -161,6 +161,37 @@ def test_reading_begins_after_the_lafr_not_after_the_lac() -> None:
     assert [(each.add.last_add_confirmed, each.add.lafr) for each in sent] == [(5, 3)], "frozen (U6)"
 
 
+def adds(effects: Sequence[object]) -> list[TakeOverAdd]:
+    return [each for each in effects if isinstance(each, TakeOverAdd)]
+
+
+def test_its_adds_do_not_tell_how_far_it_is() -> None:
+    """If it dies, what it has stored may be on bookies that are in its memory only (U6)."""
+    core = take_over(lac=1, lafr=-1)
+    for number in range(3):
+        sent = adds(core.on_read_answer(number, f"b{number}", Entry(9, number, -1, number + 1, b"x"), 1))
+        told = {(each.add.entry_id, each.add.last_add_confirmed, each.add.lafr) for each in sent}
+        assert told == {(number, 1, -1)}
+        for each in sent:
+            core.on_add_ack(each.add, each.place, 1)
+
+
+def test_entries_are_read_from_the_fragment_as_it_was() -> None:
+    """A bookie that takes the place of another has none of the entries, and its answers would mark the end."""
+    core = TakeOver(LEDGER, begin_term(Model().metadata, 77), read_batch=1)
+    for index in range(2):
+        core.on_fence_answer(index, Horizon(-1, -1), 1)
+    sent = adds(core.on_read_answer(0, "b0", Entry(9, 0, -1, 1, b"x"), 1))
+    core.on_add_failure(sent[1].place, TimeoutException("lost"))
+    again = core.on_replacements({1: "b3"})
+    assert {each.place.bookie_id for each in adds(again)} == {"b3"}
+    effects, asked = core.on_read_answer(1, "b1", Entry(9, 1, -1, 2, b"x"), 1), set()
+    while reads := [each for each in effects if isinstance(each, RecoveryRead)]:
+        asked.add(reads[0].bookie_id)
+        effects = core.on_read_answer(2, reads[0].bookie_id, Unreadable(TimeoutException("lost")), 1)
+    assert asked == {"b0", "b1", "b2"}
+
+
 def test_a_take_over_confirms_nothing_so_that_it_pins_nobody() -> None:
     core = take_over()
     effects = core.on_read_answer(0, "b0", Entry(9, 0, -1, 1, b"x"), 1)
