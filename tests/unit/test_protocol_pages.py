@@ -39,8 +39,14 @@ FILES: list[FileDescriptor] = [
         replication_service_pb2,
     )
 ]
-_BEYOND_BOOKKEEPER = {"ledgerScopeId", "ledgerTerm", "lastAddFullyReplicated", "truncate", "lastAddConfirmed"} | {
-    "fencedInTerm"
+_BEYOND_BOOKKEEPER = {
+    "ledgerScopeId",
+    "ledgerTerm",
+    "lastAddFullyReplicated",
+    "truncate",
+    "lastAddConfirmed",
+    "fencedInTerm",
+    "following",
 }
 _IN_TEXT = re.compile(r"(\d+) `(\w+)`")
 

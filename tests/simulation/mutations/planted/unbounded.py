@@ -171,8 +171,8 @@ MUTATIONS = (
         (),
         "a bookie that answers twice that it lacks an entry makes up the coverage of its end by itself",
         _TAKE_OVER_CORE,
-        "        if self._asked[entry_id] != bookie_id:\n",
-        "        if not self._asked[entry_id]:\n",
+        "        if self._asked.get(entry_id) != bookie_id:\n",
+        "        if entry_id not in self._asked:\n",
         tests=(_TAKING_OVER, _RANDOM),
     ),
     Mutation(

@@ -103,9 +103,17 @@ _BOOKIE = (
         "take-over-is-not-told-the-lafr",
         "a take-over is told the LAC where it asks for the LAFR",
         _READS,
-        "known_lac, None, request.term, ledger.lafr)\n",
-        "known_lac, None, request.term, known_lac)\n",
+        "known_lac, None, request.term, ledger.lafr, following)\n",
+        "known_lac, None, request.term, known_lac, following)\n",
         f"{_SERVED}::test_a_fencing_read_tells_lac_and_lafr_and_shuts_out_the_former_writer",
+    ),
+    _planted(
+        "run-goes-over-a-gap",
+        "the entries behind the one that a take-over reads begin one too late",
+        _READS,
+        "            runs = self._storage.reader.read_batch(ledger, request.entry_id + 1, batch)\n",
+        "            runs = self._storage.reader.read_batch(ledger, request.entry_id + 2, batch)\n",
+        f"{_SERVED}::test_a_read_of_a_run_has_what_is_here_without_a_gap",
     ),
     _planted(
         "read-that-waited-goes-on",
@@ -223,11 +231,11 @@ _TAKE_OVERS = (
         "take-over-reads-where-it-adds",
         "a take-over reads from the bookies that it has put in the place of others",
         _TAKE_OVER,
-        "            read = self._reads[entry_id] = ReplicaRead(entry_id, self._metadata)\n",
-        "            from dataclasses import replace\n\n"
-        "            last = replace(self._metadata.last_fragment, ensemble=self._writer.ensemble)\n"
-        "            now = replace(self._metadata, fragments=(*self._metadata.fragments[:-1], last))\n"
-        "            read = self._reads[entry_id] = ReplicaRead(entry_id, now)\n",
+        "        self._reads |= {entry_id: ReplicaRead(entry_id, self._metadata) for entry_id in range(first, end)}\n",
+        "        from dataclasses import replace\n\n"
+        "        last = replace(self._metadata.last_fragment, ensemble=self._writer.ensemble)\n"
+        "        now = replace(self._metadata, fragments=(*self._metadata.fragments[:-1], last))\n"
+        "        self._reads |= {entry_id: ReplicaRead(entry_id, now) for entry_id in range(first, end)}\n",
         f"{_TAKING_OVER}::test_entries_are_read_from_the_fragment_as_it_was",
     ),
     _planted(

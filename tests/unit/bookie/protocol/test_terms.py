@@ -34,6 +34,7 @@ from bookgate.ledger.wire.messages import (
     Response,
     Status,
 )
+from bookgate.ledger.wire.records import read_records
 from bookgate.ledger.wire.v3 import encode_request
 from bookgate.runtime.security.actions import Action
 from tests.unit.bookie.protocol.test_request_processor import LEDGER, Bench
@@ -106,6 +107,36 @@ async def test_a_fencing_read_tells_lac_and_lafr_and_shuts_out_the_former_writer
     assert await bench.add(4, 1) == Status.EINVALIDTERM
     assert await bench.add(4, 2, recovery=True, truncate=True) == Status.EOK
     assert bench.statistics.truncations == 1
+
+
+@pytest.mark.asyncio
+async def test_a_read_of_a_run_has_what_is_here_without_a_gap(bench: Asking) -> None:
+    for entry_id in (0, 1, 2, 4):
+        assert await bench.add(entry_id, 1) == Status.EOK
+
+    async def run(entry_id: int, following: int, term: int | None = 2) -> tuple[int, list[bytes]]:
+        request = ReadRequest(1, LEDGER, entry_id, master_key=KEY, term=term, following=following)
+        response = await bench.ask(request)
+        assert isinstance(response, ReadResponse)
+        return response.status, [bytes(each) for each in read_records(response.following)]
+
+    behind = [packet(LEDGER, entry_id, lac=-1) for entry_id in (1, 2)]
+    assert await run(0, 9) == (Status.EOK, behind)
+    assert await run(0, 1) == (Status.EOK, behind[:1])
+    assert await run(2, 9) == (Status.EOK, [])
+    assert await run(3, 9) == (Status.ENOENTRY, [])
+    assert await run(LAST_ENTRY, 9) == (Status.EOK, [])
+    assert await run(0, 9, 1) == (Status.EINVALIDTERM, [])
+
+
+@pytest.mark.asyncio
+async def test_a_run_ends_at_a_mebibyte(bench: Asking) -> None:
+    size = 400_000
+    for entry_id in range(4):
+        assert await bench.add(entry_id, 1, body=packet(LEDGER, entry_id, size)) == Status.EOK
+    response = await bench.ask(ReadRequest(1, LEDGER, 0, master_key=KEY, term=1, following=9))
+    assert isinstance(response, ReadResponse)
+    assert len(read_records(response.following)) == 1
 
 
 @pytest.mark.asyncio
