@@ -9,6 +9,7 @@ docs/protocol/storage.md#dirty.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 from collections.abc import Iterable
@@ -20,6 +21,8 @@ from bookgate.bookie.system.files import FileSystem, read_whole, write_in_place
 from bookgate.runtime.logs import log_event
 
 _log = logging.getLogger(__name__)
+
+_NOT_PERMITTED = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 STATUS_FILE = "BOOKIE_STATUS"
 DIRTY_FILE = "DIRTY"
@@ -72,7 +75,11 @@ def write_status(files: FileSystem, ledger_directories: Iterable[Path], status: 
 
 
 def mark_dirty(files: FileSystem, ledger_directories: Iterable[Path]) -> bool:
-    """Records that the bookie runs. Returns True if the last run did not end cleanly."""
+    """Records that the bookie runs. Returns True if the last run did not end cleanly.
+
+    A full disk is logged only: storage can wait for space. Raises OSError if the directory may not be written to: no
+    checkpoint would succeed.
+    """
     was_dirty = False
     for directory in ledger_directories:
         path = current(directory) / DIRTY_FILE
@@ -83,6 +90,8 @@ def mark_dirty(files: FileSystem, ledger_directories: Iterable[Path]) -> bool:
             files.close(files.open(path, os.O_RDWR | os.O_CREAT))
             files.sync_directory(current(directory))
         except OSError as error:
+            if error.errno in _NOT_PERMITTED:
+                raise
             log_event(_log, "dirty_mark_not_made", logging.WARNING, path=path, error=error)
     return was_dirty
 

@@ -55,15 +55,19 @@ def metadata(root: Path) -> Path:
     return root / "metadata.db"
 
 
+def ledgers(root: Path) -> Path:
+    return next(root.rglob("lastMark")).parent
+
+
 @pytest.mark.asyncio
-@pytest.mark.parametrize("place", [journal, mark, metadata])
-async def test_what_may_not_be_used_is_named(place: Callable[[Path], Path], tmp_path: Path) -> None:
+@pytest.mark.parametrize(("place", "mode"), [(journal, 0), (mark, 0), (metadata, 0), (ledgers, 0o500)])
+async def test_what_may_not_be_used_is_named(place: Callable[[Path], Path], mode: int, tmp_path: Path) -> None:
     async with running_bookie(tmp_path, bookie_id="one") as server:
         await asyncio.to_thread(add_one, server)
         await asyncio.to_thread(server.storage.checkpoint)
     path = place(tmp_path)
     before = path.stat().st_mode & 0o777
-    path.chmod(0)
+    path.chmod(mode)
     try:
         refused = start(tmp_path)
     finally:
