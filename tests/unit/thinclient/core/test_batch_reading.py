@@ -342,7 +342,9 @@ def test_a_batch_that_no_bookie_of_an_unbounded_ledger_serves_is_read_singly() -
         reader.on_error(batch.entry_id, batch.bookie_id, EIO)
     singles: list[ReadEffect] = []
     while len(singles) < 10:
-        for effect in reader.next_reads():
+        effects = reader.next_reads()
+        assert effects, reader.failure
+        for effect in effects:
             assert isinstance(effect, ReadEffect), effect
             singles.append(effect)
             reader.on_entries(effect.bookie_id, answer(effect))
