@@ -9,7 +9,7 @@ TEST_WORKERS ?= 4
 # Tests start a thousand processes: without compiled files each would compile three hundred modules first.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run test docs release-check lock test-dependencies test-stress test-crash test-recovery test-streams test-spark test-deploy chaos simulate explore mutations fuzz lint format protos blocking reference bench env env-dev java prometheus chromium clean
+.PHONY: help run test test-long docs release-check lock test-dependencies test-stress test-crash test-recovery test-streams test-spark test-deploy chaos simulate explore mutations fuzz lint format protos blocking reference bench env env-dev java prometheus chromium clean
 
 help: ## show the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -17,11 +17,14 @@ help: ## show the targets
 run: env java ## the main job: cluster, ingest, Spark, comparison (INPUT=DIR, METADATA=embedded|zookeeper)
 	@$(BIN)/bookgate run --metadata "$(METADATA)" $(if $(INPUT),--input "$(INPUT)")
 
-test: env-dev java prometheus chromium lint docs ## lint, the documentation site and the whole test suite (TEST_WORKERS=4)
-	@$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS) || { \
+test: env-dev java prometheus chromium lint docs ## lint, the documentation site, and all tests that are not marked as long (TEST_WORKERS=4)
+	@$(BIN)/python -m pytest -m "not long" -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS) || { \
 		status=$$?; [ $$status -eq 1 ] && grep -qs :: .pytest_cache/v/cache/lastfailed || exit $$status; \
 		echo "What failed beside other tests runs once more, alone; what fails again fails the suite."; \
 		$(BIN)/python -m pytest --last-failed --last-failed-no-failures none $(PYTEST_ARGS); }
+
+test-long: env-dev java prometheus chromium ## the tests marked as long, which `make test` leaves out (half an hour)
+	$(BIN)/python -m pytest -m long -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 test-stress: env-dev java ## the stress tests at full size (some minutes; `make test` runs them small)
 	BOOKGATE_STRESS=1 $(BIN)/python -m pytest tests/integration/gateway -k stress $(PYTEST_ARGS)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import re
 import struct
+from functools import lru_cache
 from typing import NamedTuple, final
 
 from bookgate.ledger.entry import HEADER_SIZE, PACKET_IDS
@@ -35,8 +36,6 @@ _PRIORITY, _FLAG = 2, 3
 
 _AT_TERM = re.compile(rb"(\xc8\x3e([\x80-\xff]{0,8}[\x00-\x7f]))\xd0\x3e([\x80-\xff]{0,9}[\x00-\x7f])")
 """Groups: the term as it stands in the response, term, LAFR, which is -1 before the first entry is fully replicated."""
-_TEN_BYTES = 10
-"""Size of a negative number."""
 
 _HEADER = 5
 """Bytes of the header's fields without the transaction id."""
@@ -118,15 +117,10 @@ def _decode(
     told, term, lafr = b"", NO_ENTRY, NO_ENTRY
     if body_length != (VARINTS[size] if size < _TABLE else encode_varint(size)):
         behind, size = size, decode_varint(body_length)
-        tail = _AT_TERM.fullmatch(packet, start + size) if HEADER_SIZE <= size < behind else None
-        if tail is None:
+        at_term = _at_term(bytes(packet[start + size :])) if HEADER_SIZE <= size < behind else None
+        if at_term is None:
             return None
-        told, encoded_term, encoded_lafr = tail.groups()
-        term, lafr = decode_varint(encoded_term), decode_varint(encoded_lafr)
-        if len(encoded_lafr) == _TEN_BYTES:
-            lafr = _signed(lafr)
-        if lafr < NO_ENTRY or encoded_term != (VARINTS[term] if term < _TABLE else encode_varint(term)):
-            return None
+        told, term, lafr = at_term
     ids = len(ledger) + len(entry) + len(told)
     stored = b"\0\0\0%c\x0a%c\x08\x03\x10\x02\x18%b\x10\0\xaa\x06%c\x08\0\x10%b\x18%b%b" % (
         16 + len(txn_id) + ids,
@@ -140,6 +134,21 @@ def _decode(
     body = bytes(packet[start : start + size])
     add = _new(FastAdd, (stored, ledger_id, entry_id, last_add_confirmed, master_key, body, txn_id))
     return _new(FastTermAdd, (add, term, lafr)) if told else add
+
+
+@lru_cache(1024)  # consecutive adds have the same term, and often the same LAFR
+def _at_term(encoded: bytes) -> tuple[bytes, int, int] | None:
+    """What stands behind the body of an add of an unbounded ledger that does not truncate, or None if it is anything
+    else: the term as it stands in the response, the term, and the LAFR.
+    """
+    match = _AT_TERM.fullmatch(encoded)
+    if match is None:
+        return None
+    told, encoded_term, encoded_lafr = match.groups()
+    term, lafr = decode_varint(encoded_term), _signed(decode_varint(encoded_lafr))
+    if lafr < NO_ENTRY or encoded_term != (VARINTS[term] if term < _TABLE else encode_varint(term)):
+        return None
+    return told, term, lafr
 
 
 def _signed(value: int) -> int:
