@@ -16,7 +16,7 @@ from tests.simulation.mutations.table import MUTATIONS
 from tests.simulation.mutations.tests_run import NotRunError, check_tests, run_tests
 from tests.simulation.mutations.tree import ROOT, StaleMutationError, Tree, mutated
 
-_QUICK = ("fence-not-checked", "ack-below-quorum")
+_QUICK = (pytest.param("fence-not-checked", marks=pytest.mark.long), "ack-below-quorum")
 _MOST_SEEDS = 40
 _PATIENCE_SECONDS = 900
 """No measure of anything: a busy machine may be slow, and the seeds are counted."""
@@ -82,6 +82,7 @@ def test_the_page_keeps_the_rows_of_bugs_that_are_not_run_again(tmp_path: Path) 
     assert "1 of 1 caught" in path.read_text()
 
 
+@pytest.mark.long
 def test_a_bug_in_what_is_not_simulated_is_noticed_by_the_tests_that_it_names(tmp_path: Path) -> None:
     (mutation,) = (each for each in MUTATIONS if each.name == "parts-overlap")
     tree = Tree(tmp_path / "tree")

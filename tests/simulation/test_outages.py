@@ -58,7 +58,9 @@ async def states(client: BookKeeper, ledger_id: LedgerId) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("seconds", [1, 60, 600])
+@pytest.mark.parametrize(
+    "seconds", [1, pytest.param(60, marks=pytest.mark.long), pytest.param(600, marks=pytest.mark.long)]
+)
 def test_everything_goes_on_once_gateways_are_back(seconds: int) -> None:
     world = World(f"outage of {seconds} s")
 

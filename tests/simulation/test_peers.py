@@ -13,6 +13,13 @@ from tests.simulation.kinds import WorldKind, run_one
 SEEDS = (*range(1, 11), 16)
 
 
+def test_an_invariant_of_peers_holds(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL + 1)
+    outcome = run_one(WorldKind.PEERS, SEEDS[0])
+    assert not outcome.failed, outcome.problem
+
+
+@pytest.mark.long
 def test_what_peers_have_claimed_is_honoured(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL + 1)
     looked: Counter[str] = Counter()

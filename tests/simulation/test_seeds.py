@@ -82,6 +82,7 @@ def test_the_command_that_replays_a_seed_makes_the_same_plan() -> None:
     assert replay_command(WorldKind.SMALL, 7, plan) == smaller
 
 
+@pytest.mark.long
 def test_the_same_seed_gives_the_same_transcript() -> None:
     first, second = (run_seed(7, transcript=True) for _ in range(2))
     assert first.transcript == second.transcript
@@ -99,6 +100,7 @@ print(hashlib.sha256(run_seed({WITH_GATEWAYS}, transcript=True).transcript.encod
 """
 
 
+@pytest.mark.long
 def test_gateways_do_the_same_in_every_process() -> None:
     """What they keep of their streams once stood in sets, whose order is that of addresses."""
     root = Path(__file__).parents[2]
@@ -112,6 +114,7 @@ def test_gateways_do_the_same_in_every_process() -> None:
     assert hashlib.sha256(here.transcript.encode()).hexdigest() == there
 
 
+@pytest.mark.long
 def test_a_bookie_that_forgets_fences_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     def check_key_only(ledger: LedgerState, master_key: bytes, *, recovery: bool, term: int | None = None) -> Status:
         return ledger.check_key(master_key)

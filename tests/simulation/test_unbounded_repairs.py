@@ -158,6 +158,12 @@ def repairs_in(seed: int) -> int:
     return repairs
 
 
-@pytest.mark.parametrize("seeds", [range(start, start + 10) for start in range(0, SEEDS, 10)])
+@pytest.mark.parametrize(
+    "seeds",
+    [
+        range(10),
+        *(pytest.param(range(start, start + 10), marks=pytest.mark.long) for start in range(10, SEEDS, 10)),
+    ],
+)
 def test_only_complete_fragments_are_repaired_and_with_what_was_confirmed(seeds: range) -> None:
     assert sum(map(repairs_in, seeds)) > 2 * len(seeds)
