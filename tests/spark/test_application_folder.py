@@ -73,6 +73,7 @@ def test_an_install_adds_one_package_and_the_one_that_spark_looks_for(site_packa
     assert (site_packages / "bookgate" / "py.typed").is_file()
 
 
+@pytest.mark.long
 def test_an_application_may_have_packages_of_these_names(
     site_packages: Path, standalone_cluster: StandaloneCluster, tmp_path: Path
 ) -> None:

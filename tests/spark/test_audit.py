@@ -118,6 +118,7 @@ def test_planted_damage_is_found_and_nothing_else(
     assert ranges([row for row in rows if row.ledger_id == corrupt], "bookie-3") == [("corrupt", 7, 7)]
 
 
+@pytest.mark.long
 def test_a_striped_ledger_is_looked_at_where_it_should_be(
     spark: SparkSession, cluster: StandaloneCluster, client: BookKeeper
 ) -> None:
@@ -129,6 +130,7 @@ def test_a_striped_ledger_is_looked_at_where_it_should_be(
     assert ranges(rows, "bookie-2") == [("missing", 10, 13)]
 
 
+@pytest.mark.long
 def test_tasks_that_share_a_fragment_make_one_row_a_bookie(
     spark: SparkSession, cluster: StandaloneCluster, client: BookKeeper
 ) -> None:
@@ -159,6 +161,7 @@ def test_ledgers_as_clients_write_them_are_sound(
     being_written.close()
 
 
+@pytest.mark.long
 def test_a_bookie_that_is_away_is_said_apart_from_damage(
     spark: SparkSession, cluster: StandaloneCluster, client: BookKeeper
 ) -> None:
@@ -184,6 +187,7 @@ def test_a_ledger_deleted_meanwhile_has_no_damage(cluster: StandaloneCluster, cl
     assert reader.check(piece) == []
 
 
+@pytest.mark.long
 def test_copies_on_their_way_to_a_slow_bookie_are_waited_for(cluster: StandaloneCluster, client: BookKeeper) -> None:
     ledger = plant(client, cluster, lost, closed=False)
     record = readable_record(client.read_record(ledger), 59, 0)
@@ -257,6 +261,7 @@ def test_a_busy_bookie_is_asked_again_and_then_said_to_be_busy(cluster: Standalo
     assert pauses == [0.2, 0.4]
 
 
+@pytest.mark.long
 def test_a_ledger_that_may_not_be_read_is_a_row_and_not_the_end(
     cluster: StandaloneCluster, client: BookKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -343,6 +348,7 @@ def command(spark: SparkSession, cluster: StandaloneCluster, monkeypatch: pytest
     return run_it
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("unmarked")
 def test_the_command_marks_what_lacks_copies_and_only_if_told_so(
     cluster: StandaloneCluster, client: BookKeeper, command: Callable[..., str]
@@ -356,6 +362,7 @@ def test_the_command_marks_what_lacks_copies_and_only_if_told_so(
     assert marks(cluster) == {missing: ("bookie-2",), corrupt: ("bookie-3",), nothing: ("bookie-1",)}
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("unmarked")
 def test_what_was_marked_is_repaired_and_the_next_audit_finds_nothing(
     spark: SparkSession, cluster: StandaloneCluster, client: BookKeeper, command: Callable[..., str]
@@ -388,6 +395,7 @@ def test_what_was_marked_is_repaired_and_the_next_audit_finds_nothing(
     assert damage(run(spark, cluster, lacking, corrupt)) == {}
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("unmarked")
 def test_a_ledger_of_a_scope_is_marked_by_its_whole_id(
     spark: SparkSession, cluster: StandaloneCluster, client: BookKeeper

@@ -56,6 +56,7 @@ def test_a_lost_entry_ends_the_read_with_ledger_range_and_option(tables: Tables,
     assert "failOnDataLoss=false skips what is lost" in str(caught.value)
 
 
+@pytest.mark.long
 def test_lost_entries_are_skipped_and_counted_in_the_log_that_spark_has_as_a_table(tables: Tables, holed: int) -> None:
     def counted() -> int:
         """Of all reads in this Spark session."""
@@ -102,6 +103,7 @@ def test_filters_are_pushed_where_spark_hands_them_over(tables: Tables, client: 
     assert ids[0] == ledger_id
 
 
+@pytest.mark.long
 def test_queries_of_views_push_filters_where_no_table_is_read_twice(
     tables: Tables, client: BookKeeper, holed: int
 ) -> None:
@@ -130,6 +132,7 @@ def test_queries_of_views_push_filters_where_no_table_is_read_twice(
 # Selection by time
 
 
+@pytest.mark.long
 def test_ledgers_from_a_time_on_by_their_own_word_else_the_stores(tables: Tables, client: BookKeeper) -> None:
     def create(ctime_ms: int | None) -> int:
         metadata = LedgerMetadata.new(["bookie-1"], 1, 1, password=PASSWORD, ctime_ms=ctime_ms)
@@ -151,6 +154,7 @@ def test_ledgers_from_a_time_on_by_their_own_word_else_the_stores(tables: Tables
 # Sizes
 
 
+@pytest.mark.long
 def test_one_large_ledger_is_split_over_tasks_and_read_exactly(tables: Tables, client: BookKeeper) -> None:
     ledger_id = write(client, LARGE_LEDGER, b"a payload of some bytes")
     frame = tables.load(ledgerIds=ledger_id, maxEntriesPerPartition=LARGE_LEDGER // 7)
@@ -160,6 +164,7 @@ def test_one_large_ledger_is_split_over_tasks_and_read_exactly(tables: Tables, c
     assert tuple(total) == (LARGE_LEDGER, LARGE_LEDGER * (LARGE_LEDGER - 1) // 2, LARGE_LEDGER, 23 * LARGE_LEDGER)
 
 
+@pytest.mark.long
 def test_many_small_ledgers_go_into_few_tasks(tables: Tables, client: BookKeeper) -> None:
     for _ in range(SMALL_LEDGERS):
         write(client, 3, app=b"small")
@@ -178,6 +183,7 @@ def in_tasks(tables: Tables, ledger_id: int, **options: object) -> Iterator[int]
     return (row.entry_id for row in frame.toLocalIterator())
 
 
+@pytest.mark.long
 def test_tasks_need_no_gateway_once_they_are_planned(
     cluster: StandaloneCluster, client: BookKeeper, spark: SparkSession
 ) -> None:
@@ -206,6 +212,7 @@ def test_tasks_need_no_gateway_once_they_are_planned(
 # Executors as processes of their own
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not FULL, reason="takes a minute: make test-spark")
 def test_executors_in_processes_of_their_own(cluster: StandaloneCluster, client: BookKeeper, holed: int) -> None:
     ledger_id = write(client, 20_000)
@@ -233,6 +240,7 @@ def test_executors_in_processes_of_their_own(cluster: StandaloneCluster, client:
 # ZooKeeper
 
 
+@pytest.mark.long
 def test_a_cluster_on_zookeeper_whose_bookies_die_one_by_one(tmp_path: Path, spark: SparkSession) -> None:
     with (
         LocalZooKeeper(tmp_path / "zookeeper") as zookeeper,

@@ -46,6 +46,7 @@ def test_entries_come_back_exactly_and_in_order_within_a_task(tables: Tables, te
     assert all(row.last_add_confirmed < row.entry_id for row in rows)
 
 
+@pytest.mark.long
 def test_odd_payloads_and_large_ones(tables: Tables, odd: int) -> None:
     rows = tables.load(ledgerIds=odd).orderBy("entry_id").collect()
     assert [bytes(row.payload) for row in rows] == [b"", b"\x00\xff", b"x" * 3_000_000]
@@ -60,6 +61,7 @@ def test_without_payload_rows_are_the_same_but_for_the_null(tables: Tables, text
     assert tuple(counted) == (2500, 0, sum(len(b"line %d" % n) for n in range(2500)))
 
 
+@pytest.mark.long
 def test_columns_that_a_given_schema_leaves_out_are_not_read(tables: Tables, text: int) -> None:
     reader = tables.spark.read.format("bookkeeper").options(
         gateways=tables.gateways, ledgerIds=text, password=PASSWORD.decode()
@@ -68,6 +70,7 @@ def test_columns_that_a_given_schema_leaves_out_are_not_read(tables: Tables, tex
     assert [tuple(row) for row in frame.where("entry_id < 2").orderBy("entry_id").collect()] == [(0, 6, 6), (1, 6, 12)]
 
 
+@pytest.mark.long
 def test_payloads_as_text_and_what_the_ledger_says_beside_each_entry(
     tables: Tables, text: int, client: BookKeeper
 ) -> None:
@@ -79,6 +82,7 @@ def test_payloads_as_text_and_what_the_ledger_says_beside_each_entry(
     assert (row.entry_id, bytes(row.app), int(row.creation_time.timestamp() * 1000)) == (7, b"text", created)
 
 
+@pytest.mark.long
 def test_ledgers_with_passwords_of_their_own_are_read_together(tables: Tables, text: int, client: BookKeeper) -> None:
     other = write(client, [b"other"], password=b"another")
     both = f"{text},{other}"
@@ -105,6 +109,7 @@ def test_selection_by_ids_range_and_custom_metadata(tables: Tables, text: int, o
     assert read(**{"customMetadata.app": "text", "customMetadata.kind": "Closed"}) == {text}
 
 
+@pytest.mark.long
 def test_offsets_cut_what_is_read(tables: Tables, text: int) -> None:
     frame = tables.load(
         ledgerIds=text, startingOffsets=json.dumps({text: 10}), endingOffsets=json.dumps({str(text): 13})
@@ -112,6 +117,7 @@ def test_offsets_cut_what_is_read(tables: Tables, text: int) -> None:
     assert sorted(row.entry_id for row in frame.collect()) == [10, 11, 12]
 
 
+@pytest.mark.long
 def test_partition_options_set_the_number_of_tasks(tables: Tables, text: int) -> None:
     assert tables.load(ledgerIds=text, minPartitions=5).rdd.getNumPartitions() == 5
     assert tables.load(ledgerIds=text, maxEntriesPerPartition=1000).rdd.getNumPartitions() == 3
@@ -119,12 +125,14 @@ def test_partition_options_set_the_number_of_tasks(tables: Tables, text: int) ->
     assert tables.load(ledgerIds=text, minPartitions=5).count() == 2500
 
 
+@pytest.mark.long
 def test_nothing_selected_is_an_empty_table(tables: Tables, client: BookKeeper) -> None:
     assert tables.load(**{"customMetadata.app": "nobody"}).collect() == []
     assert tables.load(table="ledgers", **{"customMetadata.app": "nobody"}).collect() == []
     assert tables.load(ledgerIds=write(client, [])).collect() == []
 
 
+@pytest.mark.long
 def test_a_limit_that_stops_a_task_early_does_no_harm(tables: Tables, text: int) -> None:
     assert len(tables.load(ledgerIds=text).limit(3).collect()) == 3
     assert tables.load(ledgerIds=text).count() == 2500
@@ -144,6 +152,7 @@ def test_open_ledgers_are_read_up_to_their_last_add_confirmed_and_stay_open(tabl
     assert tables.load(ledgerIds=wanted).count() == 6
 
 
+@pytest.mark.long
 def test_recover_reads_everything_acknowledged_and_fences_the_writer(tables: Tables, client: BookKeeper) -> None:
     ledger = client.create_ledger(password=PASSWORD)
     ledger.append_all([b"%d" % n for n in range(5)])
@@ -164,6 +173,7 @@ def test_a_wrong_password_names_the_ledger(tables: Tables, text: int) -> None:
     assert f"ledger {text} " in message(caught)
 
 
+@pytest.mark.long
 def test_a_wrong_digest_type_names_the_ledger(tables: Tables, text: int) -> None:
     assert tables.load(ledgerIds=text, digestType="crc32c").count() == 2500
     with pytest.raises(PySparkException) as caught:
@@ -206,6 +216,7 @@ def test_the_ledgers_table(tables: Tables, client: BookKeeper, text: int) -> Non
     assert row.creation_time.year >= 2024
 
 
+@pytest.mark.long
 def test_an_open_ledger_has_no_end_in_the_ledgers_table(tables: Tables, client: BookKeeper) -> None:
     ledger = client.create_ledger(password=PASSWORD)
     row = tables.load(table="ledgers", ledgerIds=ledger.ledger_id.low).first()
@@ -214,6 +225,7 @@ def test_an_open_ledger_has_no_end_in_the_ledgers_table(tables: Tables, client: 
     assert (row.state, row.length, row.last_entry_id) == ("OPEN", None, None)
 
 
+@pytest.mark.long
 def test_the_bookies_table(tables: Tables, cluster: StandaloneCluster) -> None:
     rows = tables.load(table="bookies").orderBy("bookie_id").collect()
     assert [row.bookie_id for row in rows] == ["bookie-1", "bookie-2", "bookie-3"]
@@ -222,6 +234,7 @@ def test_the_bookies_table(tables: Tables, cluster: StandaloneCluster) -> None:
     assert endpoints == set(cluster.bookies)
 
 
+@pytest.mark.long
 def test_the_source_can_be_registered_by_hand(spark: SparkSession, cluster: StandaloneCluster, text: int) -> None:
     session = spark.newSession()
     register(session)

@@ -59,6 +59,7 @@ def client(own: StandaloneCluster) -> Iterator[BookKeeper]:
         yield connected
 
 
+@pytest.mark.long
 def test_the_steps_of_the_readme_in_their_order(spark: SparkSession, tmp_path: Path) -> None:
     """The ten lines of client, the commands, and then the tables in Spark, which read what the others wrote."""
     with StandaloneCluster(tmp_path / "cluster") as cluster:
@@ -85,6 +86,7 @@ def substitutes(own: StandaloneCluster, tmp_path: Path) -> dict[str, str]:
     }
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_the_examples_run(
     spark: SparkSession, client: BookKeeper, substitutes: dict[str, str], capsys: pytest.CaptureFixture[str]

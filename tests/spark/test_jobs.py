@@ -37,6 +37,7 @@ def write(client: BookKeeper, entries: list[bytes], **custom: bytes) -> int:
     return ledger.ledger_id.low
 
 
+@pytest.mark.long
 def test_usage_by_bookie_state_custom_metadata_age_and_copies(
     spark: SparkSession, cluster: StandaloneCluster, client: BookKeeper
 ) -> None:
@@ -181,6 +182,7 @@ def change_manifest(output: Path, **changes: object) -> None:
         file.with_name(f".{file.name}.crc").unlink()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("changes", "refused"),
     [
@@ -216,6 +218,7 @@ def test_an_export_takes_no_ledger_for_another(
     assert {file: file.stat().st_mtime_ns for file in tmp_path.rglob("*")} == before
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("output_format", Format)
 def test_a_jobs_result_replaces_its_own_and_nothing_else(
     spark: SparkSession, tmp_path: Path, output_format: Format
@@ -238,6 +241,7 @@ def test_a_jobs_result_replaces_its_own_and_nothing_else(
     assert [file.name for file in output.iterdir()] == ["scope_id=0"]
 
 
+@pytest.mark.long
 def test_an_open_ledger_is_exported_anew_until_it_is_closed(
     spark: SparkSession, cluster: StandaloneCluster, client: BookKeeper, tmp_path: Path
 ) -> None:
@@ -257,6 +261,7 @@ def test_an_open_ledger_is_exported_anew_until_it_is_closed(
     assert rows_of(spark, output, number) == [b"0", b"1", b"2", b"3"]
 
 
+@pytest.mark.long
 def test_an_export_that_can_not_be_whole_says_so(
     spark: SparkSession, cluster: StandaloneCluster, client: BookKeeper, exported: list[int], tmp_path: Path
 ) -> None:
@@ -268,6 +273,7 @@ def test_an_export_that_can_not_be_whole_says_so(
         export(spark, {**options, "startingOffsets": "{}"}, str(tmp_path / "out"))
 
 
+@pytest.mark.long
 def test_losses_that_an_export_skips_stand_in_its_manifest_and_are_made_good_later(
     spark: SparkSession, cluster: StandaloneCluster, client: BookKeeper, tmp_path: Path
 ) -> None:

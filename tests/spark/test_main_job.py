@@ -64,6 +64,7 @@ def printed(tmp_path: Path) -> str:
     return (tmp_path / "printed").read_text()
 
 
+@pytest.mark.long
 def test_equal_input_is_equal_and_the_longest_line_allowed_fits(
     text_dir: Path, tmp_path: Path, spark: SparkSession
 ) -> None:
@@ -83,6 +84,7 @@ def test_equal_input_is_equal_and_the_longest_line_allowed_fits(
     assert json.loads(json.dumps(outcome.as_json()))["equal"] is True
 
 
+@pytest.mark.long
 def test_ledgers_that_differ_are_gone_or_too_many_are_named(
     text_dir: Path, tmp_path: Path, spark: SparkSession
 ) -> None:
@@ -108,6 +110,7 @@ def test_ledgers_that_differ_are_gone_or_too_many_are_named(
     assert "long.txt" in printed(tmp_path)
 
 
+@pytest.mark.long
 def test_a_line_over_the_entry_limit_names_file_and_line(tmp_path: Path, spark: SparkSession) -> None:
     (tmp_path / "input").mkdir()
     (tmp_path / "input" / "wide.txt").write_bytes(b"short\n" + b"x" * (max_line_bytes() + 1))
@@ -148,6 +151,7 @@ def test_an_input_that_can_not_be_used_is_one_line_and_exit_2(tmp_path: Path, ki
     assert done.stdout == ""
 
 
+@pytest.mark.long
 def test_missing_java_says_what_to_install(text_dir: Path, tmp_path: Path) -> None:
     done = bookgate_run("--input", str(text_dir), PATH=str(tmp_path), JAVA_HOME="")
     assert done.returncode == 1
@@ -165,6 +169,7 @@ def processes_that_name(text: str) -> list[str]:
     return [line for line in lines if text in line]
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="looks for processes in /proc")
 @pytest.mark.parametrize(("stage", "number"), [("ingest", signal.SIGTERM), ("Spark census", signal.SIGINT)])
 def test_an_interrupted_run_stops_everything(

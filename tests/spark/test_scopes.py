@@ -61,6 +61,7 @@ def test_entries_of_a_scope_and_of_no_other_are_read(tables: Tables, options: di
     assert tables.load(**unsigned).count() == len(rows) == sum(LEDGERS.values())
 
 
+@pytest.mark.long
 def test_ledgers_of_a_scope_are_selected_and_cut(tables: Tables, options: dict[str, str]) -> None:
     def counts(**more: object) -> dict[int, int]:
         found = tables.load(**{**options, **more}).groupBy("ledger_id").count().collect()
@@ -77,6 +78,7 @@ def test_ledgers_of_a_scope_are_selected_and_cut(tables: Tables, options: dict[s
     assert frame.where("scope_id = 78").count() == 0
 
 
+@pytest.mark.long
 def test_the_table_of_ledgers_names_the_scope(tables: Tables, options: dict[str, str]) -> None:
     of_ledgers = {name: value for name, value in options.items() if name != "password"}
     rows = tables.load(**of_ledgers, table="ledgers").collect()
@@ -86,6 +88,7 @@ def test_the_table_of_ledgers_names_the_scope(tables: Tables, options: dict[str,
     assert {row.scope_id for row in tables.load(table="ledgers").collect()} == {0}
 
 
+@pytest.mark.long
 def test_a_stream_reads_a_scope_and_goes_on_with_what_comes(
     spark: SparkSession, cluster: StandaloneCluster, client: BookKeeper, options: dict[str, str], tmp_path: Path
 ) -> None:
@@ -137,6 +140,7 @@ def test_the_sink_writes_into_a_scope_once_and_leaves_nothing_there(
     assert spark.read.format("bookkeeper").options(**read).load().count() == len(rows)
 
 
+@pytest.mark.long
 def test_jobs_look_at_the_scope_that_they_are_given(
     spark: SparkSession, cluster: StandaloneCluster, client: BookKeeper, options: dict[str, str], tmp_path: Path
 ) -> None:

@@ -83,6 +83,7 @@ def test_a_frame_becomes_one_closed_ledger_a_task_in_order(sinks: Sinks) -> None
     assert sinks.read() == rows(5000)
 
 
+@pytest.mark.long
 def test_binary_any_name_empty_payloads_and_empty_partitions(sinks: Sinks) -> None:
     values = [b"", b"\x00\xff", b"x" * 300_000]
     frame = sinks.spark.createDataFrame([(value,) for value in values], "anything binary").repartition(6)
@@ -93,6 +94,7 @@ def test_binary_any_name_empty_payloads_and_empty_partitions(sinks: Sinks) -> No
     assert sinks.read() == sorted(values)
 
 
+@pytest.mark.long
 def test_large_rows_are_handed_over_in_parts(sinks: Sinks) -> None:
     frame = sinks.spark.range(0, 60, 1, 1).select(F.expr("repeat(cast(id as string), 500000)").alias("payload"))
     sinks.write(frame)
@@ -133,6 +135,7 @@ def test_a_write_with_an_id_is_written_once(sinks: Sinks) -> None:
     assert sinks.read() == sorted(rows(10) * 2)
 
 
+@pytest.mark.long
 def test_uncommitted_ledgers_are_left_out_unless_wanted(sinks: Sinks) -> None:
     metadata = {"app": sinks.app.encode(), **attempt_metadata(Write("somebody"), "0.0.0")}
     with sinks.client.create_ledger(password=PASSWORD, custom_metadata=metadata) as ledger:
@@ -142,6 +145,7 @@ def test_uncommitted_ledgers_are_left_out_unless_wanted(sinks: Sinks) -> None:
     assert sinks.read(includeUncommitted=True) == sorted([b"not yet", *rows(2)])
 
 
+@pytest.mark.long
 def test_abort_deletes_what_the_tasks_wrote(sinks: Sinks) -> None:
     def fails(payload: str) -> str:
         if payload == "row 2999":
@@ -209,6 +213,7 @@ def test_a_stream_is_copied_batch_by_batch_and_its_ledgers_say_whose_they_are(si
     assert sinks.read() == rows(110)
 
 
+@pytest.mark.long
 def test_what_a_streaming_sink_refuses(sinks: Sinks, tmp_path: Path) -> None:
     input_ledger(sinks, "refuse-in", 0, 1)
     source = source_of(sinks, "refuse-in").select("payload")

@@ -148,6 +148,7 @@ def test_a_stream_follows_open_ledgers_and_takes_up_new_ones(streams: Streams, c
     assert batches < 20, "triggers without rows made batches"
 
 
+@pytest.mark.long
 def test_where_a_stream_begins_and_ends_and_how_many_bytes_a_trigger_takes(
     streams: Streams, client: BookKeeper
 ) -> None:
@@ -169,6 +170,7 @@ def test_where_a_stream_begins_and_ends_and_how_many_bytes_a_trigger_takes(
     assert streams.offset["ledgers"] == {str(two): 2}
 
 
+@pytest.mark.long
 def test_latest_begins_behind_what_there_is(streams: Streams, client: BookKeeper) -> None:
     closed(client, "latest", 5)
     growing = opened(client, "latest", 3)
@@ -183,6 +185,7 @@ def test_latest_begins_behind_what_there_is(streams: Streams, client: BookKeeper
         streams.until(query, lambda: streams.entries == pairs((number, range(3, 5)), (three, range(2))))
 
 
+@pytest.mark.long
 def test_a_deleted_ledger_stops_the_stream_or_is_left_out(streams: Streams, client: BookKeeper) -> None:
     one, two = closed(client, "deleted", 9), closed(client, "deleted", 2)
     options = {"customMetadata.app": "deleted", "maxEntriesPerTrigger": 3}

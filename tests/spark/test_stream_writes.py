@@ -53,6 +53,7 @@ def test_a_batch_write_and_its_repetition(spark: SparkSession, cluster: Standalo
     assert texts(stream) == rows
 
 
+@pytest.mark.long
 def test_a_stream_for_each_partition_keeps_the_order_of_a_key(
     spark: SparkSession, cluster: StandaloneCluster, client: BookKeeper, tmp_path: Path
 ) -> None:
@@ -83,6 +84,7 @@ def test_a_stream_for_each_partition_keeps_the_order_of_a_key(
             assert numbers == sorted(numbers)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("options", "told"),
     [
@@ -158,6 +160,7 @@ def test_an_attempt_that_is_repeated_in_another_order_appends_what_is_missing(
     assert found[:61] == ["before", *ROWS[:60]]
 
 
+@pytest.mark.long
 def test_batches_of_a_query_follow_each_other(attempts: Attempts, stream: Stream) -> None:
     assert attempts.streaming(0, ROWS[:30]) == (30, 0)
     with pytest.raises(RuntimeError, match="planned"):
@@ -172,6 +175,7 @@ def test_batches_of_a_query_follow_each_other(attempts: Attempts, stream: Stream
     assert texts(stream) == ROWS
 
 
+@pytest.mark.long
 def test_rows_that_changed_between_attempts_are_told(
     attempts: Attempts, stream: Stream, caplog: pytest.LogCaptureFixture
 ) -> None:

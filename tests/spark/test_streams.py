@@ -72,6 +72,7 @@ def test_a_batch_read_between_places(reads: Reads, stream: Stream) -> None:
     assert row.append_time.timestamp() * 1000 == pytest.approx(records[0].append_time_ms)
 
 
+@pytest.mark.long
 def test_columns_that_are_left_out_payloads_as_text_and_none(reads: Reads) -> None:
     source = reads.spark.read.format("bookkeeper").options(**reads.options)
     some = source.schema("record INT, entry_id BIGINT").load()
@@ -86,6 +87,7 @@ def test_columns_that_are_left_out_payloads_as_text_and_none(reads: Reads) -> No
     assert nothing.where("payload IS NOT NULL").count() == 0
 
 
+@pytest.mark.long
 def test_a_streaming_read_of_some_columns(reads: Reads, tmp_path: Path) -> None:
     found: list[str] = []
 
@@ -144,6 +146,7 @@ def parts(client: BookKeeper) -> Iterator[list[Stream]]:
         streams.delete(each.name)
 
 
+@pytest.mark.long
 def test_a_set_of_streams_is_one_source(
     spark: SparkSession, cluster: StandaloneCluster, parts: list[Stream], tmp_path: Path
 ) -> None:
