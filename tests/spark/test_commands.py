@@ -82,7 +82,6 @@ def without_spark(*arguments: str) -> tuple[int, Any, str]:
     return ended.exit_code, json.loads(ended.stdout) if ended.stdout else None, ended.stderr
 
 
-@pytest.mark.long
 @full_only
 def test_an_audit_with_damage_ends_with_1_and_keeps_its_result(
     cluster: StandaloneCluster, client: BookKeeper, tmp_path: Path
@@ -108,7 +107,6 @@ def test_an_audit_with_damage_ends_with_1_and_keeps_its_result(
     assert sorted(line["bookie_id"] for line in lines) == ["bookie-1", "bookie-2", "bookie-3"]
 
 
-@pytest.mark.long
 @full_only
 def test_an_export_prints_what_its_manifest_says(
     cluster: StandaloneCluster, client: BookKeeper, tmp_path: Path
@@ -160,7 +158,6 @@ def test_an_age_that_can_not_be_read_is_refused(cluster: StandaloneCluster) -> N
     assert "--older-than soon: write it as a number and s, m, h or d" in json.loads(said)["error"]
 
 
-@pytest.mark.long
 @full_only
 def test_executors_take_their_environment_from_an_archive(
     cluster: StandaloneCluster, client: BookKeeper, tmp_path: Path
