@@ -12,15 +12,21 @@ from tests.integration.bookie.replication.healing import AT_LENGTH, STORES, Stor
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Each test on each store at full length; else on one, not all on the same, unless it is marked `each_store`."""
+    """Each test on each store at full length; else on one, not all on the same, and on the others as a long test if it
+    is marked `each_store`.
+    """
     markers = list(metafunc.definition.iter_markers())
     if "store" not in metafunc.fixturenames or any(
         each.name == "parametrize" and "store" in each.args for each in markers
     ):
         return
     one = STORES[crc32(metafunc.function.__name__.encode()) % len(STORES)]
-    every = AT_LENGTH or any(each.name == "each_store" for each in markers)
-    metafunc.parametrize("store", STORES if every else [one], indirect=True)
+    if AT_LENGTH:
+        metafunc.parametrize("store", STORES, indirect=True)
+        return
+    others = STORES if any(each.name == "each_store" for each in markers) else ()
+    marked = [pytest.param(each, marks=pytest.mark.long) for each in others if each != one]
+    metafunc.parametrize("store", [one, *marked], indirect=True)
 
 
 @pytest.fixture

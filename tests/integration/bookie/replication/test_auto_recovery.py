@@ -110,6 +110,7 @@ def _started(command: list[str], environment: dict[str, str]) -> subprocess.Pope
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
 
 
+@pytest.mark.long
 async def test_a_process_of_its_own_repairs_too(tmp_path: Path) -> None:
     """Beside bookies that run no auto-recovery."""
     with forked_cluster(tmp_path, 4) as cluster:

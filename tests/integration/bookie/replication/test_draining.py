@@ -151,6 +151,7 @@ def small(tmp_path: Path) -> Iterator[ForkedCluster]:
         yield running
 
 
+@pytest.mark.long
 async def test_without_anybody_to_do_it_only_an_empty_bookie_is_decommissioned(small: ForkedCluster) -> None:
     async with metadata_of(small) as factory, await small.client() as client:
         ledger = await written(client, 3, 3, 3, 2)
@@ -169,6 +170,7 @@ async def test_without_anybody_to_do_it_only_an_empty_bookie_is_decommissioned(s
         assert await answer(small, "decommission", empty) == expected
 
 
+@pytest.mark.long
 async def test_a_drain_is_undone_and_unknown_bookies_are_refused(small: ForkedCluster) -> None:
     async with metadata_of(small) as factory:
         assert (await answer(small, "drain", "bookie-1"))["changed"] is True
@@ -192,6 +194,7 @@ async def test_a_drain_is_undone_and_unknown_bookies_are_refused(small: ForkedCl
         assert await draining(factory) == set()
 
 
+@pytest.mark.long
 async def test_what_has_no_copy_left_keeps_the_cookie_until_it_is_given_up(small: ForkedCluster) -> None:
     async with metadata_of(small) as factory, await small.client() as client:
         ledger = await written(client, 5, 1, 1, 1)
@@ -246,6 +249,7 @@ async def test_a_ledger_that_is_written_on_the_bookie_leaves_it_once_it_is_close
         await check(client, ledger.ledger_id, 10)
 
 
+@pytest.mark.long
 async def test_an_operators_program_gives_up_what_has_no_copy_left_only_when_told(small: ForkedCluster) -> None:
     async with (
         metadata_of(small) as factory,

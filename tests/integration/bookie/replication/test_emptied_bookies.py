@@ -49,6 +49,7 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return done
 
 
+@pytest.mark.long
 async def test_the_cookie_goes_last(store: Store, looks: list[int]) -> None:
     factory = create_factory(store.uri)
     await factory.initialize()

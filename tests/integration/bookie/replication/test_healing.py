@@ -41,6 +41,7 @@ async def test_bookies_are_lost_one_after_the_other_under_load(store: Store, tmp
             assert await audit(factory, client, load.acknowledged) > 100 * LOSSES
 
 
+@pytest.mark.long
 async def test_auditors_and_workers_are_killed_while_they_repair(store: Store, tmp_path: Path) -> None:
     """Whoever is killed has a lock or a vote, which goes with its session only."""
     with (

@@ -26,6 +26,7 @@ PAUSES, LEDGERS = (10, 1000) if AT_LENGTH else (1, 60)
 DISK_MIB, LEFT_MIB = 32, 12
 
 
+@pytest.mark.long
 async def test_the_store_is_paused_in_the_middle_of_repairs(store: Store, tmp_path: Path) -> None:
     """So long that sessions and leases end with it, and with them every lock, vote and registration.
 
@@ -71,6 +72,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", "-l", str(disk)], check=False)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("remedy", ["another bookie", "room"])
 async def test_the_disk_of_the_target_is_full(tmp_path: Path, small_disk: Path, remedy: str) -> None:
     """The repair waits until another bookie is there to take the copies, or until there is room again."""

@@ -29,6 +29,7 @@ tls_key = "{key}"
 """
 
 
+@pytest.mark.long
 @pytest.mark.asyncio
 async def test_a_secured_cluster_heals(tmp_path: Path) -> None:
     files = Files(tmp_path)

@@ -102,6 +102,7 @@ async def test_a_bookie_that_serves_is_emptied_but_for_what_is_written_there(clu
         await healing.audit(factory, client, acknowledged)
 
 
+@pytest.mark.long
 async def test_a_ledger_that_is_written_at_a_lost_bookie_is_closed_after_the_grace(cluster: ForkedCluster) -> None:
     async with using(cluster) as (factory, client):
         await written(client, 50, 5, 3, 2)
@@ -145,6 +146,7 @@ async def test_what_has_no_copy_left_is_said_and_does_not_keep_the_others(cluste
             await check(client, ledger.ledger_id, 5)
 
 
+@pytest.mark.long
 async def test_a_ledger_that_somebody_else_repairs_is_waited_for(cluster: ForkedCluster) -> None:
     async with using(cluster) as (factory, client):
         ledgers = [await written(client, 5, 5, 3, 2) for _ in range(3)]
@@ -168,6 +170,7 @@ async def only_left(factory: LedgerManagerFactory, gone: str, number: int) -> bo
     return await healing.naming(factory, {gone}) == {number}
 
 
+@pytest.mark.long
 async def test_single_ledgers_get_what_they_lack_where_they_lack_it(cluster: ForkedCluster) -> None:
     async with using(cluster) as (factory, client):
         ledger = await written(client, 20, 3, 3, 2)
@@ -211,6 +214,7 @@ async def test_a_bookie_takes_the_place_of_another_one(cluster: ForkedCluster) -
         assert await healing.audit(factory, client, acknowledged) == 10 * 20 * 3
 
 
+@pytest.mark.long
 async def test_a_bookie_that_an_unbounded_ledger_names_keeps_its_cookie(cluster: ForkedCluster) -> None:
     async with using(cluster) as (factory, client):
         await healing.filled(client, 4)
