@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from bookgate.bookie.membership.cookie import InvalidCookieException
 from bookgate.bookie.system.files import StorageCorruptException
@@ -132,8 +133,17 @@ def client_hosts(plan: Plan) -> list[str]:
 class Faults:
     """`look` records what a bookie holds; it is called when one serves again."""
 
-    def __init__(self, world: World, plan: Plan, recorder: Recorder, start: Callable[[SimulatedBookie], None]) -> None:
+    def __init__(
+        self,
+        world: World,
+        plan: Plan,
+        recorder: Recorder,
+        start: Callable[[SimulatedBookie], None],
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        """`settings` of `BookieConfig` that bookies which are added have."""
         self._world = world
+        self._settings = plan.auto_recovery_settings if settings is None else settings
         self._plan = plan
         self._recorder = recorder
         self._started = start
@@ -516,7 +526,7 @@ class Faults:
 
     async def _add_bookie(self) -> None:
         name = f"bookie-{len(self._world.bookies) + 1}"
-        await self._start(self._world.bookie(name, **self._plan.auto_recovery_settings))
+        await self._start(self._world.bookie(name, **self._settings))
 
     async def _replace_what_was_given_up(self) -> None:
         while self._to_replace:

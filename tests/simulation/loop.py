@@ -496,21 +496,31 @@ class WorldLoop(SimLoop):
         """Ends every fiber. Nothing of the world runs afterwards."""
         self.over = True
         self.abandon()
-        pending = sorted(asyncio.all_tasks(self), key=lambda task: task.get_name())
-        for task in pending:
-            task._log_destroy_pending = False  # type: ignore[attr-defined]
+        pending = self._left(set())
         for fiber in self.fibers:
             if not fiber.dead:
                 fiber.throw(GreenletExit)
-        for task in pending:
-            # It may still want to wait, or answer its caller with an error; a group of tasks does so for its own.
-            with contextlib.suppress(Exception, BaseExceptionGroup):
-                task.get_coro().close()
+        ended: set[asyncio.Task[Any]] = set()
+        while pending:
+            for task in pending:
+                # It may still want to wait, or answer its caller with an error; a group of tasks does so for its own.
+                with contextlib.suppress(Exception, BaseExceptionGroup):
+                    task.get_coro().close()
+            ended.update(pending)
+            # What ends may have begun tasks in turn, such as one that closes a handle.
+            pending = self._left(ended)
         self._remains.clear()
         self.fibers.clear()
         self._carriers.clear()
         self.ready.clear()
         self.close()
+
+    def _left(self, ended: set[asyncio.Task[Any]]) -> list[asyncio.Task[Any]]:
+        """Tasks that have not come to their end, in a certain order, but those of `ended`; nobody is warned of them."""
+        left = sorted(asyncio.all_tasks(self) - ended, key=lambda task: task.get_name())
+        for task in left:
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+        return left
 
     def _note_acquire(self, primitive: Any) -> None:
         return

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import subprocess
 import sys
 import time
+import warnings
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -190,6 +192,32 @@ def test_a_killed_process_runs_nothing_any_more_not_even_what_is_in_finally() ->
         assert ran == []
 
     world.run(main())
+
+
+def test_tasks_that_begin_as_the_world_ends_end_with_it() -> None:
+    """As one that closes a handle: nobody is warned that it never ran."""
+    world = World(5)
+    begun = []
+
+    async def close() -> None:
+        raise AssertionError("nothing of the world runs any more")
+
+    async def hold() -> None:
+        try:
+            await asyncio.sleep(1000)
+        finally:
+            begun.append(world.loop.create_task(close()))
+
+    async def main() -> None:
+        begun.append(world.loop.create_task(hold()))
+        await asyncio.sleep(1)
+
+    with warnings.catch_warnings(record=True) as seen:
+        world.run(main())
+        assert len(begun) == 2
+        begun.clear()
+        gc.collect()
+    assert [str(each.message) for each in seen if each.category is RuntimeWarning] == []
 
 
 def test_a_partition_stops_one_direction_and_heals() -> None:

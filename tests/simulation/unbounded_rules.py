@@ -97,12 +97,16 @@ class UnboundedRules:
         if before is None:
             return
         self._check_transition(before.metadata, metadata)
-        held = self._held(after.ledger_id)
-        if before.metadata.fragments != metadata.fragments:
+        begun = before.metadata.fragments != metadata.fragments
+        truncated = metadata.state is LedgerState.OPEN and before.metadata.state is LedgerState.IN_RECOVERY
+        closed = metadata.is_closed and not before.metadata.is_closed
+        # All disks are read for it, which is what a world spends most time on.
+        held = self._held(after.ledger_id) if begun or truncated or closed else {}
+        if begun:
             self._check_fragments(metadata, held)
-        if metadata.state is LedgerState.OPEN and before.metadata.state is LedgerState.IN_RECOVERY:
+        if truncated:
             self._check_truncated(metadata, held)
-        if metadata.is_closed and not before.metadata.is_closed:
+        if closed:
             self._check_closed(metadata, held)
 
     def _check_transition(self, before: LedgerMetadata, after: LedgerMetadata) -> None:

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import aclosing, suppress
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from bookgate import BookKeeper, LedgerOptions
 from bookgate.ledger.digest import digest_for
@@ -26,50 +26,16 @@ from bookgate.ledger.unbounded import may_show
 from bookgate.ledger.wire.messages import EOK, Operation, ReadRequest, ReadResponse
 from bookgate.thinclient.handles.read_handle import ReadHandle
 from bookgate.thinclient.handles.unbounded.write_handle import UnboundedWriteHandle
-from tests.history.recorder import Recorder
 from tests.history.recording_client import PASSWORD
-from tests.history.verdict import Verdict
 from tests.history.violations import NoProgress
-from tests.simulation.faults import KINDS, LINKS, LONG_PAUSES, RATES, Faults
-from tests.simulation.metadata import MemoryMetadata
+from tests.simulation.contest import LIMITS, Contest
 from tests.simulation.outcome import Outcome
-from tests.simulation.plan import FaultPlan, Limits, Plan, make_plan
-from tests.simulation.simulated_bookie import SimulatedBookie
+from tests.simulation.plan import FaultPlan, Plan, make_plan
 from tests.simulation.unbounded_rules import UnboundedRules
-from tests.simulation.world import ProcessEndedError, SimulatedClient, World, WorldSettings
 from tests.unit.thinclient.inside import pool_of
-
-T = TypeVar("T")
-Work = Callable[[BookKeeper, random.Random], Coroutine[Any, Any, T]]
 
 INVARIANTS = ("P6", "G1", "G2", "G3", "U2", "U3", "U4", "U5")
 
-LIMITS = Limits(
-    duration=12.0,
-    bookies=(3, 6),
-    writers=(2, 3),
-    visits=(1, 3),
-    faults=(0, 6),
-    fault_kinds=(*(kind for kind in KINDS if kind != "store-cut"), *LINKS, *LINKS),
-    long_pauses=LONG_PAUSES,
-    rates={kind: rate for kind, rate in RATES.items() if kind != "repeated-requests"},
-    deletes=False,
-)
-_PATIENCE_SECONDS = 200.0
-_BOOKIE = {
-    "journal_max_size_mb": 1,
-    "journal_pre_alloc_size_mb": 1,
-    "entry_log_max_mb": 1,
-    "write_cache_mb": 1,
-    "gc_wait_seconds": 3.0,
-}
-_CLIENT = {
-    "read_timeout_seconds": 1.0,
-    "add_timeout_seconds": 1.0,
-    "failed_bookie_interval_seconds": 1.0,
-    "ensemble_change_timeout_seconds": 6.0,
-    "speculative_read_timeout_seconds": 0.3,
-}
 _LAST_APPENDS = 5
 _OLD_RECORDS = 6
 _NEAR = 8
@@ -82,71 +48,26 @@ _DIGEST = digest_for(DigestType.CRC32C, PASSWORD)
 def run_unbounded_seed(seed: int, *, transcript: bool = False, on_line: Callable[[str], None] | None = None) -> Outcome:
     """Never raises for what a run finds (`outcome`)."""
     run = _Run(make_plan(seed, LIMITS), transcript, on_line)
-    outcome = Outcome(seed)
-    outcome.conclude(run.run)
-    outcome.transcript = run.world.transcript.text()
-    outcome.faults = run.faults.counts
-    outcome.looked.update(run.rules.looked)
+    outcome = run.outcome()
     outcome.operations = len(run.rules.acknowledged)
-    outcome.simulated_seconds = run.world.now
     return outcome
 
 
-class _Run:
+class _Run(Contest):
     def __init__(self, plan: Plan, transcript: bool, on_line: Callable[[str], None] | None) -> None:
-        self._plan = plan
-        self.world = World(plan.seed, WorldSettings(), transcript=transcript)
-        self.world.transcript.on_line = on_line
-        self._recorder = Recorder(lambda: self.world.now)
-        self.faults = Faults(self.world, plan, self._recorder, self._started)
+        super().__init__(plan, "unbounded", transcript, on_line)
         self.rules = UnboundedRules(self.world)
-        self._rng = self.world.random("unbounded")
         self._sizes = plan.writers[0].sizes
-        self._caps = self._rng.choice((None, None, 5, 20))
+        self._caps = self.rng.choice((None, None, 5, 20))
         self._ledger_id: LedgerId | None = None
         self._invitation = asyncio.Event()
         """Somebody leads who is nearly alone: a rival should come now."""
-        self._duels: list[asyncio.Task[None]] = []
         self._contested: list[int] = []
         """Entries that one bookie may hold otherwise than the others."""
         self._appends = 0
 
-    def run(self) -> Verdict:
-        self.world.run(self._main())
-        return Verdict()
-
-    def _started(self, bookie: SimulatedBookie) -> None:
-        return
-
-    async def _main(self) -> None:
-        world, plan = self.world, self._plan
-        assert isinstance(world.metadata, MemoryMetadata)
-        world.metadata.on_change.append(self.rules.changed)
-        await world.start_bookies(plan.bookies, **_BOOKIE)
-        await self._create()
-        self.faults.set_rates()
-        watch = asyncio.ensure_future(self.faults.watch_over())
-        befallen = [asyncio.ensure_future(self.faults.befall(fault)) for fault in plan.faults]
-        names = [each.name for each in plan.writers]
-        work = [self._lives(name, partial(self._contend, number)) for number, name in enumerate(names)]
-        work += [self._lives(f"r{number}", self._follow) for number in range(len(plan.visits))]
-        await asyncio.gather(*work)
-        under_way = (*befallen, *self._duels, watch)
-        for each in under_way:
-            each.cancel()
-        for result in await asyncio.gather(*under_way, return_exceptions=True):
-            if isinstance(result, Exception):
-                raise result
-        await self.faults.heal()
-        try:
-            async with asyncio.timeout(_PATIENCE_SECONDS):
-                await self._in(world.client("healer", **_CLIENT), self._conclude)
-        except TimeoutError:
-            raise NoProgress("nobody can take the ledger over, write to it, close it and read it") from None
-
-    async def _create(self) -> None:
-        client = self.world.client("creator", **_CLIENT)
-        self._ledger_id = await self._in(client, self._make)
+    async def begin(self) -> None:
+        self._ledger_id = await self.once("creator", self._make)
 
     async def _make(self, client: BookKeeper, _rng: random.Random) -> LedgerId:
         """Its writer goes on in nobody's hands, as long as the world lasts."""
@@ -154,27 +75,11 @@ class _Run:
         self._first = await client.create_unbounded_ledger(options, max_fragment_entries=self._caps)
         return self._first.ledger_id
 
-    async def _in(self, client: SimulatedClient, work: Work[T]) -> T:
-        return await client.run(work(client.bookkeeper, self.world.random(client.name)))
-
-    async def _lives(self, name: str, work: Work[None]) -> None:
-        """A client that is killed is followed by another one of its name."""
-        until = self.world.now + self._plan.duration
-        while self.world.now < until:
-            client = self.world.client(name, **_CLIENT)
-            try:
-                await client.run(self._until(until, work(client.bookkeeper, self.world.random(f"{name} {until}"))))
-            except ProcessEndedError:
-                await asyncio.sleep(0.5)
-                continue
-            return
-
-    async def _until(self, until: float, work: Coroutine[Any, Any, None]) -> None:
-        try:
-            async with asyncio.timeout_at(until):
-                await work
-        except TimeoutError:
-            return
+    def lives(self) -> Iterable[Coroutine[Any, Any, None]]:
+        for number, writer in enumerate(self.plan.writers):
+            yield self.live(writer.name, partial(self._contend, number))
+        for number in range(len(self.plan.visits)):
+            yield self.live(f"r{number}", self._follow)
 
     # Writers
 
@@ -207,11 +112,11 @@ class _Run:
         members = [names.index(each) for each in writer.metadata.last_fragment.ensemble if each in names]
         alone = rng.choice(members)
         cuts = [(number, each, "link-to-cut") for each in members if each != alone]
-        cuts += [(rival, alone, "link-cut") for rival in range(len(self._plan.writers)) if rival != number]
+        cuts += [(rival, alone, "link-cut") for rival in range(len(self.plan.writers)) if rival != number]
         lasts = rng.choice((1.0, 2.0, 4.0))
         for client, target, kind in cuts:
             fault = FaultPlan("duel", 0.0, kind, target, lasts, client)
-            self._duels.append(self.world.loop.create_task(self.faults.befall(fault)))
+            self.under_way.append(self.world.loop.create_task(self.faults.befall(fault)))
         await asyncio.sleep(0.01)
         lac = writer.last_add_confirmed
         self._contested += range(lac + 1, lac + _CONTESTED)
@@ -328,7 +233,7 @@ class _Run:
 
     # The end
 
-    async def _conclude(self, client: BookKeeper, rng: random.Random) -> None:
+    async def conclude(self, client: BookKeeper, rng: random.Random) -> None:
         """P12, and all that was acknowledged is there."""
         assert self._ledger_id is not None
         writer = await self._taken(client)
