@@ -45,7 +45,7 @@ chaos: env-dev java ## real processes under kills, stops, cuts and full disks, e
 mutations: env-dev ## plants some 200 bugs in copies of the sources; the simulation or the tests named must notice each (writes MUTATIONS.md)
 	$(BIN)/python -m tests.simulation.mutations
 
-simulate: env-dev ## the whole protocol in simulated worlds, from seeds, on all cores (SEEDS=200), or one replayed (SEED=x); WORLD=large|small|repair|peers|metadata|access|unbounded
+simulate: env-dev ## the whole protocol in simulated worlds, from seeds, on all cores (SEEDS=200), or one replayed (SEED=x); WORLD=large|small|repair|peers|metadata|access|unbounded|streams
 	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),200)) $(if $(WORLD),--world $(WORLD)) $(SIMULATE_ARGS)
 
 explore: env-dev ## the protocol's cores through every interleaving of small worlds, on all cores (ONLY=words of a world's name)

@@ -356,3 +356,31 @@ class BookiesDiffer(InvariantViolated):
 class AcknowledgedValueLost(InvariantViolated):
     id = "U5"
     sentence = "an acknowledged value stays readable at its id, in order"
+
+
+class AppendedTwice(InvariantViolated):
+    id = "T1"
+    sentence = "a number of a producer is in the stream once, in order, whoever writes"
+
+
+class TimeFell(InvariantViolated):
+    id = "T2"
+    sentence = "the times of entries never fall"
+
+
+class TrimmedBeforeCursor(InvariantViolated):
+    id = "T4"
+    sentence = "a retention that keeps records for cursors deletes nothing that a cursor has not committed"
+
+
+class CursorMovedBack(InvariantViolated):
+    id = "T6"
+    sentence = "a cursor moves up only, and past nothing that none of its consumers was given"
+
+
+class CollectedTooMuch(InvariantViolated):
+    id = "U7"
+    sentence = (
+        "a bookie deletes no entry at or above the watermark, and none below it before the metadata have had that "
+        "watermark for a whole period"
+    )

@@ -39,7 +39,8 @@ def main(
             help="small: short, with few writers, many a second; repair: small, with auto-recovery; "
             "peers: the same over ZooKeeper, beside BookKeeper's; "
             "metadata: gateways and ZooKeeper alone; access: the same under a policy; "
-            "unbounded: clients that fight for one unbounded ledger"
+            "unbounded: clients that fight for one unbounded ledger; "
+            "streams: one stream, its writers, cursors, retention and collection"
         ),
     ] = WorldKind.LARGE,
     jobs: Annotated[int, typer.Option(help="processes; 0: one a core")] = 0,

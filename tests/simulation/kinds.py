@@ -5,7 +5,8 @@ ZooKeeper servers, gateways and clients that change, read, watch and list ledger
 gateways have a policy, and two more clients ask for what it denies, and for more than it gives. `repair` are small
 worlds in which bookies are lost or to be emptied, and the others repair what they held. In those of `peers` they do so
 over gateways and ZooKeeper, where a process of BookKeeper's marks and locks ledgers too. In those of `unbounded`
-clients fight for one unbounded ledger.
+clients fight for one unbounded ledger; in those of `streams` they write a stream in turn, read it with cursors and trim
+it, and bookies collect.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from tests.simulation.metadata_run import run_metadata_seed
 from tests.simulation.outcome import Outcome
 from tests.simulation.plan import Limits, Plan, make_plan
 from tests.simulation.run import LIMITS, PEERS_LIMITS, REPAIR_LIMITS, SMALL_LIMITS, run_seed
+from tests.simulation.streams_run import INVARIANTS as STREAMS_INVARIANTS
+from tests.simulation.streams_run import run_streams_seed
 from tests.simulation.unbounded_run import INVARIANTS as UNBOUNDED_INVARIANTS
 from tests.simulation.unbounded_run import run_unbounded_seed
 
@@ -32,6 +35,7 @@ class WorldKind(StrEnum):
     REPAIR = "repair"
     PEERS = "peers"
     UNBOUNDED = "unbounded"
+    STREAMS = "streams"
 
     @property
     def invariants(self) -> tuple[str, ...]:
@@ -42,6 +46,8 @@ class WorldKind(StrEnum):
             return "P6", *(each for each in CHECKERS if each.startswith("M")), "A1", "A2", "A5"
         if self is WorldKind.UNBOUNDED:
             return UNBOUNDED_INVARIANTS
+        if self is WorldKind.STREAMS:
+            return STREAMS_INVARIANTS
         return (*DATA_INVARIANTS, *(PEER_INVARIANTS if self is WorldKind.PEERS else ENTRY_INVARIANTS))
 
 
@@ -72,4 +78,6 @@ def run_one(
         return run_metadata_seed(seed, intruder=intruder, transcript=transcript, on_line=on_line)
     if kind is WorldKind.UNBOUNDED:
         return run_unbounded_seed(seed, transcript=transcript, on_line=on_line)
+    if kind is WorldKind.STREAMS:
+        return run_streams_seed(seed, transcript=transcript, on_line=on_line)
     return run_seed(seed, plan, limits=_LIMITS[kind], transcript=transcript, on_line=on_line)
