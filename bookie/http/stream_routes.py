@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from bookgate.bookie.http.client_routes import OwnClient, password_of
 from bookgate.gateway.console.stream_routes import StreamQuery
@@ -27,9 +27,10 @@ from bookgate.ledger.errors import (
     CursorMovedException,
     IncorrectParameterException,
     NoSuchLedgerExistsOnMetadataServerException,
+    NotEnoughBookiesException,
 )
 from bookgate.ledger.payload_codec import RecordPosition
-from bookgate.ledger.streams import MAX_NAME_BYTES, Retention, stream_record_id
+from bookgate.ledger.streams import MAX_NAME_BYTES, Retention, cursor_record_id, stream_record_id
 from bookgate.runtime.security.actions import Action
 from bookgate.thinclient.handles.ledger_options import ledger_options
 from bookgate.thinclient.streams.cursor import Cursor
@@ -47,7 +48,21 @@ _AWAY = {**STORE_AWAY, 503: "metadata or bookies are out of reach"}
 _NO_STREAM = {404: "there is no such stream", **_AWAY}
 _CHANGED = {**_NO_STREAM, 409: "the stream was deleted and created again, or changes all the time"}
 
-Place = Annotated[str, Field(min_length=1, max_length=_LONGEST_PLACE)]
+Place = Annotated[
+    str,
+    Field(
+        min_length=1,
+        max_length=_LONGEST_PLACE,
+        json_schema_extra={
+            "anyOf": [
+                {"enum": ["earliest", "latest"]},
+                {"pattern": "^[0-9]{1,18}(:[0-9]{1,9})?$"},
+                {"format": "date-time"},
+            ]
+        },
+    ),
+]
+Position = Annotated[str, Field(pattern="^[0-9]{1,18}:[0-9]{1,9}$", max_length=_LONGEST_PLACE)]
 Bookies = Annotated[int, Field(ge=1, le=1000)]
 
 
@@ -85,12 +100,14 @@ class TrimBody(Body):
 
 
 class MoveBody(Body):
+    model_config = ConfigDict(json_schema_extra={"dependentRequired": {"expected": ["to"]}})
+
     to: Place | None = Field(
         None,
         description="where the cursor is to be, as `before` of a trim; without it, one that is there stays, and one "
         "that is not is created at the earliest record",
     )
-    expected: Place | None = Field(
+    expected: Position | None = Field(
         None, description="ENTRY:RECORD: move the cursor only if it is there, and stands there; else 409"
     )
 
@@ -98,22 +115,26 @@ class MoveBody(Body):
         """Raises HttpError."""
         if self.expected is None:
             return None
-        place = _place(self.expected, "expected")
-        if not isinstance(place, RecordPosition) or self.to is None:
-            raise HttpError(400, "body: expected is a position, ENTRY:RECORD, and goes with to")
-        return place
+        if self.to is None:
+            raise HttpError(400, "body: expected goes with to")
+        entry_id, number = map(int, self.expected.split(":"))
+        return RecordPosition(entry_id, number)
 
 
 def stream_routes(own: OwnClient) -> list[Route]:
     working = asyncio.Semaphore(_AT_ONCE)
 
     @asynccontextmanager
-    async def directory(query: StreamQuery, caller: Caller) -> AsyncIterator[Streams]:
-        """The streams of the scope, as the caller may use them. Raises HttpError for a name that no stream can have."""
+    async def directory(query: StreamQuery, caller: Caller, impossible: int = 404) -> AsyncIterator[Streams]:
+        """The streams of the scope, as the caller may use them. Raises HttpError, with the status `impossible` for a
+        name that no stream, or no cursor, can have.
+        """
         try:
             stream_record_id(query.name, query.ledger_scope_id)
+            if isinstance(query, CursorQuery):
+                cursor_record_id(query.name, query.cursor, query.ledger_scope_id)
         except IncorrectParameterException as error:
-            raise HttpError(400, f"parameter name: {error}") from None
+            raise HttpError(impossible, str(error)) from None
         async with working, own.acting_for(caller) as client:
             yield Streams(client, scope_id=query.ledger_scope_id)
 
@@ -144,8 +165,11 @@ def stream_routes(own: OwnClient) -> list[Route]:
         )
         # Its ledger, and its record.
         call.caller.take("creates_per_second", 2)
-        async with directory(call.query, call.caller) as streams:
-            made = await streams.create(call.query.name, options, retention=body.retention())
+        async with directory(call.query, call.caller, impossible=409) as streams:
+            try:
+                made = await streams.create(call.query.name, options, retention=body.retention())
+            except NotEnoughBookiesException as error:
+                raise HttpError(409, str(error)) from None
         return {"stream": made.name, "ledger_id": str(made.ledger_id)}
 
     async def delete(call: Call[StreamQuery, NoBody]) -> Any:
@@ -219,7 +243,11 @@ def stream_routes(own: OwnClient) -> list[Route]:
             body=CreateBody,
             body_required=False,
             answer={"type": "object", "required": ["stream", "ledger_id"]},
-            failures={**_AWAY, 409: "there is a stream of this name; a quota bounds the caller's ledgers"},
+            failures={
+                **_AWAY,
+                409: "there is a stream of this name, or none can have it; a quota bounds the caller's ledgers; the "
+                "ensemble needs more bookies than there are",
+            },
         ),
         change(
             "DELETE",

@@ -186,10 +186,12 @@ async def test_wrong_requests_are_refused_and_nothing_is_made(tmp_path: Path) ->
         for body in wrong:
             await api.refused(400, "POST", "create", "wrong", body)
         for name in ("x\ny", "é" * 200):
-            assert "printable" in await api.refused(400, "POST", "create", name, SMALL)
-        await api.refused(400, "POST", "create", "wrong", SMALL, ledger_scope_id=0)
+            assert "printable" in await api.refused(409, "POST", "create", name, SMALL)
+            assert "printable" in await api.refused(404, "DELETE", "delete", name)
+            assert "printable" in await api.refused(404, "GET", "cursor", "wrong", cursor=name)
+        await api.refused(409, "POST", "create", "wrong", SMALL, ledger_scope_id=0)
         await api.refused(400, "PUT", "retention", "wrong")
-        await api.refused(503, "POST", "create", "wrong", {"ensemble_size": 2, "write_quorum_size": 2})
+        await api.refused(409, "POST", "create", "wrong", {"ensemble_size": 2, "write_quorum_size": 2})
         assert await names_of(streams) == []
 
 
