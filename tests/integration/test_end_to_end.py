@@ -51,6 +51,7 @@ async def test_a_killed_bookie_during_ingest_loses_no_acknowledged_entry(own_clu
             await ledger.append(b"too late")
 
 
+@pytest.mark.long
 @pytest.mark.asyncio
 async def test_two_killed_bookies_stop_the_ledger_and_it_is_recovered_when_one_is_back(
     own_cluster: StandaloneCluster,

@@ -67,6 +67,7 @@ def read(cluster: StandaloneCluster, ledger_id: int | LedgerId) -> list[bytes]:
         return [bytes(entry.payload) for entry in handle.read(0, handle.last_add_confirmed)]
 
 
+@pytest.mark.long
 def test_what_came_after_the_backup_is_found_and_adopted(restored: tuple[StandaloneCluster, int, int]) -> None:
     cluster, known, lost = restored
     assert run(cluster, "ledger", "largest-held") == {"largest_held": lost}

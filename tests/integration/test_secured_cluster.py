@@ -204,6 +204,7 @@ def test_the_console_logs_in_and_shows_what_the_token_may_see(
         expect(page.get_by_role("heading", name="Log in")).to_be_visible()
 
 
+@pytest.mark.long
 def test_a_lost_bookie_is_repaired_by_bookies_that_authenticate(cluster: StandaloneCluster, secure: Path) -> None:
     with client(cluster, secure, "writer") as bookkeeper, bookkeeper.create_ledger(2, 2, 2) as made:
         for entry_id in range(100):

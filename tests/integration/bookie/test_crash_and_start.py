@@ -50,6 +50,7 @@ def test_every_acknowledged_entry_survives_a_kill_in_the_middle_of_adds(own_book
             assert response.body == packet(1, entry_id, payloads[entry_id])
 
 
+@pytest.mark.long
 def test_a_taking_over_survives_a_kill(own_bookie: BookieProcess) -> None:
     """U1, U3: the term holds, and what was truncated stays away, in a ledger with entries and in one without."""
 
@@ -91,6 +92,7 @@ def test_a_fence_survives_a_kill_also_of_a_ledger_without_entries(own_bookie: Bo
         assert client.status(add(2, 0, recovery=True)) == Status.EOK
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("crash", [True, False], ids=["killed", "stopped"])
 def test_key_and_explicit_lac_survive(own_bookie: BookieProcess, crash: bool) -> None:
     """F4, F5: index-file storages of the Java bookie forget both at a clean restart."""
@@ -111,6 +113,7 @@ def test_key_and_explicit_lac_survive(own_bookie: BookieProcess, crash: bool) ->
         assert answer.lac_body == lac_packet(1, 3)
 
 
+@pytest.mark.long
 def test_entries_are_read_from_the_entry_log_after_a_clean_stop(own_bookie: BookieProcess) -> None:
     with EntryClient.to(own_bookie) as client:
         client.send(*(add(ledger, entry, b"x" * 100) for entry in range(200) for ledger in range(20)))
@@ -133,6 +136,7 @@ def test_entries_are_read_from_the_entry_log_after_a_clean_stop(own_bookie: Book
 # --- a client that does not read ---
 
 
+@pytest.mark.long
 def test_a_client_that_never_reads_its_answers_does_not_fill_the_bookies_memory(own_bookie: BookieProcess) -> None:
     payload = b"x" * 1_000_000
     with EntryClient.to(own_bookie) as client:
@@ -234,6 +238,7 @@ def test_a_directory_of_another_cluster_is_refused(own_cluster: StandaloneCluste
     assert_refused(result, "cookie")
 
 
+@pytest.mark.long
 def test_a_first_start_that_was_cut_short_goes_on(own_bookie: BookieProcess) -> None:
     """Killed between stamping its directories and telling the metadata store."""
     own_bookie.terminate()
@@ -298,6 +303,7 @@ def test_a_cluster_whose_database_is_damaged_says_so(tmp_path: Path) -> None:
 # --- the cluster as a whole ---
 
 
+@pytest.mark.long
 def test_a_cluster_keeps_its_data_over_restarts_on_other_ports(tmp_path: Path) -> None:
     with StandaloneCluster(tmp_path) as cluster:
         for bookie in cluster.processes:

@@ -156,6 +156,7 @@ def test_a_gateway_that_is_killed_comes_back_at_its_port_and_adds_do_not_notice(
         assert "state=ended code=-9" in process.log.read_text()
 
 
+@pytest.mark.long
 def test_a_gateway_that_is_stopped_holds_up_neither_adds_nor_what_watches_the_bookie(tmp_path: Path) -> None:
     with bookie(tmp_path) as process:
         pid = gateway_pid(process)
@@ -176,6 +177,7 @@ def test_a_gateway_that_is_stopped_holds_up_neither_adds_nor_what_watches_the_bo
         assert over_http(process, "/api/v1/ledger/list")[0] == 200
 
 
+@pytest.mark.long
 def test_no_byte_of_a_listing_passes_through_the_bookie(tmp_path: Path) -> None:
     with bookie(tmp_path) as process:
         with BookKeeper.connect(f"grpc://{process.addresses['gateway']}") as client:
@@ -243,6 +245,7 @@ def test_what_is_wrong_with_the_gateways_settings_is_the_bookies_error(tmp_path:
         pass
 
 
+@pytest.mark.long
 def test_tls_is_passed_on_and_no_secret_stands_where_others_read(tmp_path: Path) -> None:
     files = Files(tmp_path)
     options = of_the_gateway(

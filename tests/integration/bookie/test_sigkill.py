@@ -32,6 +32,7 @@ def several_directories(root: Path) -> dict[str, object]:
     }
 
 
+@pytest.mark.long
 @pytest.mark.timeout(120 + 15 * RUNS)
 def test_nothing_acknowledged_is_lost_over_many_kills(tmp_path: Path) -> None:
     kill_again_and_again(ForkedBookie(tmp_path, **SMALL), RUNS)

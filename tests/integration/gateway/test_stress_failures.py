@@ -69,6 +69,7 @@ def scattered(server: LocalZooKeeper, count: int) -> list[int]:
 
 
 class TestIterate:
+    @pytest.mark.long
     async def test_listing_goes_on_at_another_gateway(self, own_zookeeper: LocalZooKeeper) -> None:
         with gateway_processes(made(own_zookeeper.metadata_uri()), 2) as gateways:
             numbers = await in_thread(scattered, own_zookeeper, size(3_000, 50_000))
@@ -153,6 +154,7 @@ async def work(stop: asyncio.Event, once: Callable[[], Awaitable[None]]) -> None
 
 
 class TestWrite:
+    @pytest.mark.long
     async def test_killed_gateways(self, zookeeper_uri: str) -> None:
         """M6: a lost answer is resolved; a version conflict is reported only when there was another author."""
         with gateway_processes(zookeeper_uri, 2) as gateways:
@@ -175,6 +177,7 @@ class TestWrite:
                 for author in authors:
                     author.check(await clients[0].ledger_manager.read(author._record.ledger_id))
 
+    @pytest.mark.long
     async def test_rivals(self, zookeeper_uri: str) -> None:
         """Many authors of one ledger, over a kill: every version has exactly one."""
         with gateway_processes(zookeeper_uri, 2) as gateways:
@@ -217,6 +220,7 @@ def _reached(authors: list[Author], goal: int) -> Callable[[], bool]:
 
 
 class TestStore:
+    @pytest.mark.long
     @pytest.mark.parametrize("how", ["suspended", "killed"])
     async def test_under_load(self, own_zookeeper: LocalZooKeeper, how: str) -> None:
         """Creates, writes, reads, listings and watches, while ZooKeeper goes and comes back."""

@@ -143,6 +143,7 @@ async def test_connections_that_never_speak_http(gateway: GatewayProcess) -> Non
     await assert_serves(gateway)
 
 
+@pytest.mark.long
 async def test_clients_that_never_read(gateway: GatewayProcess) -> None:
     """Listings asked for and not taken cost the gateway no more than a response each."""
     async with grpc.aio.insecure_channel(gateway.address) as channel:

@@ -65,6 +65,7 @@ class Ledgers:
 
 
 class TestExpiries:
+    @pytest.mark.long
     @pytest.mark.timeout(300)
     async def test_watchers_through_two_gateways(self, zookeeper_uri: str, zookeeper: LocalZooKeeper) -> None:
         streams_a_gateway, ledgers_count, rounds = 10, 100, 10
@@ -113,6 +114,7 @@ class TestExpiries:
                 await factory.catch_up(None)
             assert [path for path in watches_below(zookeeper, root) if "/L" in path] == []
 
+    @pytest.mark.long
     async def test_rearming_many_watches_does_not_cost_the_next_session(self, own_zookeeper: LocalZooKeeper) -> None:
         """F14: every watched ledger read again at once has starved heartbeats until that session expired too."""
         count = size(1_000, 5_000)
@@ -219,6 +221,7 @@ class Listener:
 
 
 class TestNothingLeft:
+    @pytest.mark.long
     @pytest.mark.timeout(300)
     async def test_memory_and_watches_after_clients_have_gone(self, own_zookeeper: LocalZooKeeper) -> None:
         """M7: clients that come, watch and go leave neither watches nor memory behind."""
@@ -264,6 +267,7 @@ async def _come_and_go(address: str, numbers: list[int], streams: int) -> None:
 
 
 class TestSessions:
+    @pytest.mark.long
     async def test_as_many_sessions_as_gateways(self, own_zookeeper: LocalZooKeeper) -> None:
         clients_count = size(50, 300)
         with gateway_processes(made(own_zookeeper.metadata_uri()), 2) as gateways:
