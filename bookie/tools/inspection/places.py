@@ -19,6 +19,7 @@ from bookgate.bookie.entry_logs import format as entry_log_format
 from bookgate.bookie.index import file_format
 from bookgate.bookie.index.file_format import IndexHeader
 from bookgate.bookie.index.file_index import LedgerCache
+from bookgate.bookie.index.index_files import IndexFiles
 from bookgate.bookie.index.rocksdb_index import RocksDbIndex
 from bookgate.bookie.index.rocksdb_rows import LEDGERS, LOCATIONS, SCOPED_LEDGERS, SCOPED_LOCATIONS
 from bookgate.bookie.journal import format as journal_format
@@ -202,6 +203,24 @@ class LinkedDatabase(RocksDbIndex):
         self._links.cleanup()
 
 
+class _OneFile(IndexFiles):
+    """One index file, in whatever place."""
+
+    def __init__(self, path: Path, number: int) -> None:
+        super().__init__(FILES, (path.parent,))
+        self._path = path
+        self._number = number
+
+    def ledger_ids(self) -> array[int]:
+        return array("q", [self._number] if self._number <= MAX_UNSCOPED else [])
+
+    def scoped_ledgers(self) -> list[int]:
+        return [self._number] if self._number > MAX_UNSCOPED else []
+
+    def paths(self, ledger_id: LedgerId) -> Iterator[Path]:
+        return iter((self._path,) if ledger_id == LedgerId.of_number(self._number) else ())
+
+
 class SingleIndexFile(LedgerCache):
     """An index of one file, in any place. Raises NothingToInspectException if its name is not a ledger's."""
 
@@ -211,20 +230,10 @@ class SingleIndexFile(LedgerCache):
         number = file_format.scoped_number_of(levels, path.name) if scoped else file_format.ledger_id_of(path.name)
         if number is None:
             raise NothingToInspectException(f"{path} is no index file: those are named by the ledger's id, as 1f.idx")
-        self._path = path
-        self._number = number
         self.root = path.absolute().parents[3 if scoped else 2]
         """The directory in which the file's subdirectories begin."""
         super().__init__(FILES, (path.parent,), _PAGES)
-
-    def ledger_ids(self) -> array[int]:
-        return array("q", [self._number] if self._number <= MAX_UNSCOPED else [])
-
-    def scoped_ledgers(self) -> list[int]:
-        return [self._number] if self._number > MAX_UNSCOPED else []
-
-    def _paths(self, ledger_id: LedgerId) -> Iterator[Path]:
-        return iter((self._path,) if ledger_id == LedgerId.of_number(self._number) else ())
+        self._places = _OneFile(path, number)
 
 
 class OpenIndex(NamedTuple):
