@@ -72,6 +72,7 @@ async def test_two_killed_bookies_stop_the_ledger_and_it_is_recovered_when_one_i
         await assert_holds(reader, acknowledged)
 
 
+@pytest.mark.long
 @pytest.mark.asyncio
 async def test_all_bookies_killed_and_restarted_have_every_acknowledged_entry(own_cluster: StandaloneCluster) -> None:
     async with await BookKeeper.connect(own_cluster.gateway_uri) as bookkeeper:
@@ -103,6 +104,7 @@ async def test_a_ledger_of_many_writers_side_by_side(standalone_cluster: Standal
         assert set(ids) <= listed
 
 
+@pytest.mark.long
 @pytest.mark.asyncio
 async def test_thousands_of_ledgers_are_created_at_once(standalone_cluster: StandaloneCluster) -> None:
     async with await BookKeeper.connect(standalone_cluster.gateway_uri) as bookkeeper, asyncio.timeout(120):

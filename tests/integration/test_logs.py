@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from bookgate.bookie.standalone.cluster import BookieProcess, StandaloneCluster
 from bookgate.bookie.standalone.local_zookeeper import LocalZooKeeper
 from bookgate.ledger.wire.messages import Status
@@ -44,6 +46,7 @@ def wait_for(process: BookieProcess, event: str, **fields: object) -> None:
     until(lambda: has(process, event, **fields), f"{process.bookie_id} has not logged {event} {fields}")
 
 
+@pytest.mark.long
 def test_failures_to_be_expected(own_zookeeper: LocalZooKeeper, tmp_path: Path) -> None:
     cluster = StandaloneCluster(tmp_path / "cluster", bookies=2, metadata_uri=own_zookeeper.metadata_uri())
     json_bookie, text_bookie = cluster.processes

@@ -65,12 +65,14 @@ def test_streams_take_serialised_payloads(standalone_cluster: StandaloneCluster)
     assert run_python(code, standalone_cluster) == ["7"]
 
 
+@pytest.mark.long
 def test_the_commands(standalone_cluster: StandaloneCluster, tmp_path: Path) -> None:
     lines = block(README, "sh", "bookgate standalone --data-dir").splitlines()
     assert [line for line in lines if "standalone" in line or line.startswith("export")] == lines[:2]
     assert "one\ntwo\n" in run_shell(lines[2:], standalone_cluster, tmp_path)
 
 
+@pytest.mark.long
 def test_a_cluster_of_one_bookie_takes_ledgers_of_one(tmp_path: Path) -> None:
     with StandaloneCluster(tmp_path, bookies=1) as cluster:
         steps = ["id=$(bookgate ledger create --ensemble-size 1)", 'printf "one\\n" | bookgate ledger write "$id"']

@@ -103,6 +103,7 @@ def test_what_came_after_the_backup_is_found_and_adopted(restored: tuple[Standal
     assert run(cluster, *in_scope)["orphans"] == []
 
 
+@pytest.mark.long
 def test_suspension_lasts_over_restarts(own_bookie: BookieProcess) -> None:
     http = f"--http={own_bookie.addresses['http']}"
 

@@ -70,12 +70,14 @@ def test_data_is_kept_over_restarts(tmp_path: Path) -> None:
             assert [entry.payload for entry in reader.read(0, 1)] == [b"one", b"two"]
 
 
+@pytest.mark.long
 def test_the_addresses_are_told_to_a_person(tmp_path: Path) -> None:
     with standalone(tmp_path / "data", "--bookies=1") as process:
         assert "Ctrl-C" in first_line(process)
         assert "grpc://127.0.0.1:" in first_line(process)
 
 
+@pytest.mark.long
 def test_two_clusters_do_not_share_a_data_directory(tmp_path: Path) -> None:
     with standalone(tmp_path / "data", "--json") as first:
         first_line(first)

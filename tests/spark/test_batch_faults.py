@@ -75,6 +75,7 @@ def test_lost_entries_are_skipped_and_counted_in_the_log_that_spark_has_as_a_tab
 # Filters
 
 
+@pytest.mark.long
 def test_filters_are_pushed_where_spark_hands_them_over(tables: Tables, client: BookKeeper) -> None:
     ledger_id = write(client, 1000)
     refused = tables.load(ledgerIds=ledger_id, pushdown=True)

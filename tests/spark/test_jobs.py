@@ -84,6 +84,7 @@ def a_stream(spark: SparkSession, cluster: StandaloneCluster, checkpoint: Path) 
         query.stop()
 
 
+@pytest.mark.long
 def test_orphans_are_what_only_bookies_hold_and_what_a_bookie_lacks(
     spark: SparkSession, cluster: StandaloneCluster, client: BookKeeper, tmp_path: Path
 ) -> None:

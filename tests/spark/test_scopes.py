@@ -102,6 +102,7 @@ def test_a_stream_reads_a_scope_and_goes_on_with_what_comes(
     assert {bytes(row[3]) for row in streams.rows if row[1] == -3} == {payload(LedgerId(78, -3), n) for n in range(5)}
 
 
+@pytest.mark.long
 def test_the_sink_writes_into_a_scope_once_and_leaves_nothing_there(
     spark: SparkSession, cluster: StandaloneCluster, client: BookKeeper, options: dict[str, str], tmp_path: Path
 ) -> None:

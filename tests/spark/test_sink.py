@@ -189,6 +189,7 @@ def forget_the_last_commit(checkpoint: Path) -> None:
     (newest.parent / f".{newest.name}.crc").unlink(missing_ok=True)
 
 
+@pytest.mark.long
 def test_a_stream_is_copied_batch_by_batch_and_its_ledgers_say_whose_they_are(sinks: Sinks, tmp_path: Path) -> None:
     input_ledger(sinks, "stream-in", 0, 100)
     source = source_of(sinks, "stream-in", maxEntriesPerTrigger=40).select("payload")

@@ -200,6 +200,7 @@ def test_no_byte_of_a_listing_passes_through_the_bookie(tmp_path: Path) -> None:
         assert over_http(process, "/heartbeat") == (200, "OK\n")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stopped", [False, True])
 def test_a_bookie_that_is_killed_leaves_no_gateway_and_comes_back_at_its_ports(
     tmp_path: Path, *, stopped: bool

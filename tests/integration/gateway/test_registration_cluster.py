@@ -88,6 +88,7 @@ async def cluster(own_zookeeper: LocalZooKeeper, tmp_path: Path) -> AsyncIterato
         yield made
 
 
+@pytest.mark.long
 async def test_only_gateways_have_sessions_and_bookies_come_and_go_through_them(cluster: Cluster) -> None:
     assert cluster.sessions() == len(cluster.gateways)
     assert [bookie.addresses["gateway"] for bookie in cluster.bookies] == [None] * 3

@@ -228,6 +228,7 @@ class TestMarks:
             with pytest.raises(IncorrectParameterException):
                 await call
 
+    @pytest.mark.long
     async def test_thousands_of_marks(self, stores: Stores) -> None:
         first, second = stores
         ids = [n * 7 for n in range(self.many)]

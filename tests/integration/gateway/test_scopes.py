@@ -89,6 +89,7 @@ async def test_a_scoped_ledger_is_changed_watched_and_removed(factory: LedgerMan
     assert await all_ids(factory) == [5]
 
 
+@pytest.mark.long
 async def test_random_ids_are_listed_in_order(factory: LedgerManagerFactory) -> None:
     """Each has a scope to itself, as UUIDs have."""
     rng = random.Random(1)

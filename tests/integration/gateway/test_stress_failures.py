@@ -87,6 +87,7 @@ class TestIterate:
                     assert listed == numbers
                     await in_thread(gateways[1 - victim].start)
 
+    @pytest.mark.long
     async def test_listing_that_nobody_can_finish_is_an_error(self, own_zookeeper: LocalZooKeeper) -> None:
         with gateway_processes(made(own_zookeeper.metadata_uri()), 1) as gateways:
             await in_thread(scattered, own_zookeeper, 5_000)
@@ -100,6 +101,7 @@ class TestIterate:
                     pass
             await client.close()
 
+    @pytest.mark.long
     async def test_store_killed_in_the_middle_is_an_error(self, own_zookeeper: LocalZooKeeper) -> None:
         """F13: a read error has ended a listing as if there were no more."""
         async with gateway_here(made(own_zookeeper.metadata_uri()), call_timeout_seconds=1.0) as (_, server):

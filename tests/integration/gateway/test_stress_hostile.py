@@ -41,6 +41,7 @@ async def assert_serves(gateway: GatewayProcess) -> None:
         assert read.code == StatusCode.SUCCESS
 
 
+@pytest.mark.long
 async def test_requests_full_of_noise(gateway: GatewayProcess) -> None:
     """Random bytes, and messages of random fields, at every method."""
     rng = random.Random(5)
@@ -95,6 +96,7 @@ async def test_limits_of_one_request(gateway: GatewayProcess) -> None:
     await assert_serves(gateway)
 
 
+@pytest.mark.long
 async def test_half_open_streams(gateway: GatewayProcess) -> None:
     """Watch streams that say nothing, from many connections: bounded in memory while there, gone when they go."""
     connections, each = size(20, 100), 100

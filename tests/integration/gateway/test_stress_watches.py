@@ -161,6 +161,7 @@ def _most_at_once(factory: ZooKeeperLedgerManagerFactory) -> list[int]:
 
 
 class TestKilledGateways:
+    @pytest.mark.long
     @pytest.mark.timeout(300)
     async def test_watches_move_on(self, zookeeper_uri: str) -> None:
         clients_count, ledgers_count, rounds = size(5, 20), 20, size(3, 8)

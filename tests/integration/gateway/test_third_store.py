@@ -90,6 +90,7 @@ async def write_and_read(gateway: str, other_gateway: str) -> None:
             assert [entry.payload async for entry in reader.read(0, 19)] == [b"%d" % number for number in range(20)]
 
 
+@pytest.mark.long
 def test_its_settings_are_checked_like_all_others(uri: str, tmp_path: Path) -> None:
     without = run("gateway", "--metadata-uri", uri, "--port", "0")
     assert without.stderr.splitlines()[-1].startswith("error: tiny_password is not that of the cluster")

@@ -109,6 +109,7 @@ def test_port_of_somebody_else_is_named(uri: str) -> None:
     assert result.endswith(f"error: port {port} of 127.0.0.1 is in use; choose another or stop its owner\n")
 
 
+@pytest.mark.long
 def test_second_gateway_does_not_join_the_workers_of_the_first(uri: str) -> None:
     with gateway("--metadata-uri", uri, "--workers", "2") as command:
         port = command.announced["gateway"].rpartition(":")[2]

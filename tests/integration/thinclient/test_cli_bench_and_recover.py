@@ -8,6 +8,8 @@ import subprocess
 import sys
 from typing import Any
 
+import pytest
+
 from bookgate.bookie.standalone.cluster import StandaloneCluster
 from tests.integration.cluster import standalone_cluster
 
@@ -48,6 +50,7 @@ def test_an_interrupted_measurement_tells_what_it_has(standalone_cluster: Standa
     assert bench(standalone_cluster, "read", str(ledger_id))["entries"] == result["entries"]
 
 
+@pytest.mark.long
 def test_a_ledger_that_is_not_kept_is_deleted(standalone_cluster: StandaloneCluster) -> None:
     def ledgers() -> Any:
         command = [sys.executable, "-m", "bookgate", "ledger", "list", "-g", standalone_cluster.gateway_uri]
@@ -58,6 +61,7 @@ def test_a_ledger_that_is_not_kept_is_deleted(standalone_cluster: StandaloneClus
     assert ledgers() == before
 
 
+@pytest.mark.long
 def test_a_ledger_whose_writer_is_gone_is_recovered_by_command(standalone_cluster: StandaloneCluster) -> None:
     def ledger(*arguments: str) -> Any:
         command = [sys.executable, "-m", "bookgate", "ledger", *arguments, "-g", standalone_cluster.gateway_uri]

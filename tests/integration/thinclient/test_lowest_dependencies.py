@@ -35,6 +35,7 @@ print(google.protobuf.__version__, grpc.__version__)
 """
 
 
+@pytest.mark.long
 def test_the_client_runs_on_the_lowest_grpcio_and_protobuf(
     standalone_cluster: StandaloneCluster, tmp_path: Path
 ) -> None:

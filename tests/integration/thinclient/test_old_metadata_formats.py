@@ -140,6 +140,7 @@ async def test_a_ledger_of_an_old_format(
     await store.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", FORMATS)
 async def test_recovery_replaces_a_bookie_in_an_old_format(name: str, tmp_path: Path) -> None:
     with StandaloneCluster(tmp_path / "cluster", bookies=4) as cluster:

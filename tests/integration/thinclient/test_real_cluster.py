@@ -104,6 +104,7 @@ async def test_kill_9_of_one_bookie_while_writing_loses_nothing(own_cluster: Sta
         assert [e.payload async for e in reader.read(0, reader.last_add_confirmed)] == list(numbered(2000))
 
 
+@pytest.mark.long
 @pytest.mark.asyncio
 async def test_two_killed_bookies_end_the_ledger_and_it_is_recovered_when_they_are_back(
     own_cluster: StandaloneCluster,
@@ -222,6 +223,7 @@ def bookgate(cluster: StandaloneCluster, *arguments: str, stdin: bytes = b"") ->
     return subprocess.run(command, input=stdin, env=environment, capture_output=True, check=False)
 
 
+@pytest.mark.long
 def test_the_command(standalone_cluster: StandaloneCluster) -> None:
     text = "one\n\nzwei ä\n".encode() + b"\xff no text\nlast without an end"
     created = bookgate(
@@ -271,6 +273,7 @@ def test_the_command(standalone_cluster: StandaloneCluster) -> None:
     assert (gone.returncode, gone.stderr.count(b"\n")) == (1, 1)
 
 
+@pytest.mark.long
 def test_the_command_writes_a_ledger_only_from_a_file_that_is_there(standalone_cluster: StandaloneCluster) -> None:
     ledger_id = bookgate(standalone_cluster, "ledger", "create").stdout.decode().strip()
     missing = bookgate(standalone_cluster, "ledger", "write", ledger_id, "/nonexistent/file")

@@ -98,6 +98,7 @@ async def test_readers_follow_a_scoped_ledger_as_it_grows(standalone_cluster: St
         assert seen == list(numbered(50))
 
 
+@pytest.mark.long
 @pytest.mark.asyncio
 async def test_a_scoped_ledger_outlives_killed_bookies(own_cluster: StandaloneCluster) -> None:
     """Its journal records are replayed, those of a ledger without a scope among them."""

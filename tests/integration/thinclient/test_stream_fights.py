@@ -86,6 +86,7 @@ def acknowledged(log: Path) -> list[tuple[int, str]]:
     return [(int(number), where) for number, where in (line.split() for line in lines)]
 
 
+@pytest.mark.long
 @pytest.mark.asyncio
 async def test_what_three_clients_that_fight_have_acknowledged_is_there_once(tmp_path: Path) -> None:
     rng = random.Random(SEED)

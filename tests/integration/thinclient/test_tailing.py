@@ -134,6 +134,7 @@ async def test_an_entry_is_there_soon_after_its_lac(standalone_cluster: Standalo
         await reader.close()
 
 
+@pytest.mark.long
 @pytest.mark.asyncio
 async def test_bookies_die_and_freeze_under_writer_and_reader(five_bookies: StandaloneCluster) -> None:
     async with asyncio.timeout(PATIENCE_SECONDS), client_of(five_bookies) as client, client_of(five_bookies) as other:
