@@ -21,7 +21,7 @@ test: env-dev java prometheus chromium lint docs ## lint, the documentation site
 	@$(BIN)/python -m pytest -m "not long" -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS) || { \
 		status=$$?; [ $$status -eq 1 ] && grep -qs :: .pytest_cache/v/cache/lastfailed || exit $$status; \
 		echo "What failed beside other tests runs once more, alone; what fails again fails the suite."; \
-		$(BIN)/python -m pytest --last-failed --last-failed-no-failures none $(PYTEST_ARGS); }
+		$(BIN)/python -m pytest -m "not long" --last-failed --last-failed-no-failures none $(PYTEST_ARGS); }
 
 test-long: env-dev java prometheus chromium ## the tests marked as long, which `make test` leaves out (half an hour)
 	$(BIN)/python -m pytest -m long -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
