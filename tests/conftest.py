@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
+from tests.forked_commands import forked_commands
 from tests.told_secrets import LISTENER
 
 pytest_plugins = ["tests.integration.cluster"]
@@ -45,6 +46,13 @@ def pytest_runtest_teardown() -> Iterator[None]:
     yield
     told = LISTENER.take()
     assert not told, f"log records tell a secret: {told[:3]}"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def commands_are_forked() -> Iterator[None]:
+    """Commands of bookgate that tests start import nothing anew."""
+    with forked_commands():
+        yield
 
 
 _FOLDERS = {"protos", "ledger", "runtime", "thinclient", "gateway", "bookie"}
