@@ -9,7 +9,17 @@ from pathlib import Path
 import pytest
 
 from tests.simulation.mutations.__main__ import run_probe
-from tests.simulation.mutations.mutation import ACCESS, DATA, METADATA, PEERS, REPAIR, UNBOUNDED, Edit, Mutation
+from tests.simulation.mutations.mutation import (
+    ACCESS,
+    DATA,
+    METADATA,
+    PEERS,
+    REPAIR,
+    STREAMS,
+    UNBOUNDED,
+    Edit,
+    Mutation,
+)
 from tests.simulation.mutations.page import Page
 from tests.simulation.mutations.probe import Found
 from tests.simulation.mutations.table import MUTATIONS
@@ -24,7 +34,7 @@ _PATIENCE_SECONDS = 900
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
 def test_a_mutation_is_still_one(mutation: Mutation) -> None:
-    assert mutation.world in (ACCESS, DATA, METADATA, PEERS, REPAIR, UNBOUNDED)
+    assert mutation.world in (ACCESS, DATA, METADATA, PEERS, REPAIR, STREAMS, UNBOUNDED)
     for edit in mutation.edits:
         text = mutated(edit)
         assert text != (ROOT / edit.file).read_text()

@@ -3,8 +3,8 @@
 A mutation is text in one file that is replaced by other text; the text must stand there exactly once, so that the table
 can't rot. `world` says which simulation has the code in it: `data` (clients, bookies, disks; `run.run_seed`), `repair`
 (the same with auto-recovery), `peers` (the same over gateways and ZooKeeper, beside BookKeeper's), `metadata`
-(gateways, ZooKeeper, watchers; `metadata_run.run_seed`), `access` (the same under a policy) or `unbounded` (clients
-that fight for one unbounded ledger; `unbounded_run`). `expected` are the
+(gateways, ZooKeeper, watchers; `metadata_run.run_seed`), `access` (the same under a policy), `unbounded` (clients
+that fight for one unbounded ledger; `unbounded_run`) or `streams` (`streams_run`). `expected` are the
 invariants that it should break; another one may be the first to notice. What no simulation has in it (Spark, SQLite,
 TLS), and what few seeds meet, names the `tests` that are to notice instead: unit tests, or a plan of `regressions`.
 """
@@ -20,6 +20,7 @@ ACCESS = "access"
 REPAIR = "repair"
 PEERS = "peers"
 UNBOUNDED = "unbounded"
+STREAMS = "streams"
 
 
 class Edit(NamedTuple):

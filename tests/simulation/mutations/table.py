@@ -16,6 +16,7 @@ from tests.simulation.mutations.planted import (
     spark,
     sqlite,
     storage,
+    stream_worlds,
     streams,
     terms,
     unbounded,
@@ -44,4 +45,5 @@ MUTATIONS = (
     *unbounded_worlds.MUTATIONS,
     *unbounded_rules.MUTATIONS,
     *streams.MUTATIONS,
+    *stream_worlds.MUTATIONS,
 )
