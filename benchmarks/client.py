@@ -19,8 +19,8 @@ from benchmarks.harness import PAIRS, QUICK, Row, figures, report
 from bookgate import BookKeeper, ClientConfig
 from bookgate.bookie.standalone.cluster import StandaloneCluster
 from bookgate.ledger.ledger_id import LedgerId
+from bookgate.runtime.event_loop import run_async
 from bookgate.runtime.latency import LatencyHistogram
-from bookgate.thinclient.commands.client_options import run_async
 from bookgate.thinclient.spark.options.read_options import parse_options
 from bookgate.thinclient.spark.reading.batch import EntriesReader
 from bookgate.thinclient.spark.worker_client import clients

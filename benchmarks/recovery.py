@@ -24,7 +24,7 @@ from benchmarks.load_process import LoadProcess
 from bookgate import BookKeeper
 from bookgate.bookie.replication.copies.budget import cost_of
 from bookgate.bookie.standalone.cluster import StandaloneCluster
-from bookgate.thinclient.commands.client_options import run_async
+from bookgate.runtime.event_loop import run_async
 
 FULL = os.environ.get("FULL") == "1"
 MIB = 1024 * 1024

@@ -29,8 +29,8 @@ from bookgate.bookie.replication.repairs.worker import ReplicationWorker, Worker
 from bookgate.gateway.stores.drivers import create_factory
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata_store import BookieSet, LedgerManagerFactory
+from bookgate.runtime.event_loop import run_async
 from bookgate.runtime.latency import LatencyHistogram
-from bookgate.thinclient.commands.client_options import run_async
 from bookgate.thinclient.handles.read_handle import ReadHandle
 
 _LEDGER_READS = ("read", "read_many")

@@ -18,8 +18,8 @@ from statistics import quantiles
 from benchmarks.harness import PAIRS, QUICK, Row, figures, measured, report
 from bookgate import BookKeeper, LedgerOptions
 from bookgate.bookie.standalone.cluster import StandaloneCluster
+from bookgate.runtime.event_loop import run_async
 from bookgate.streams import Stream, Streams, StreamWriter
-from bookgate.thinclient.commands.client_options import run_async
 
 _RECORDS = 50_000 if QUICK else 300_000
 _RECORD = b"x" * 100

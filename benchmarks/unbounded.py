@@ -21,7 +21,7 @@ from bookgate import BookKeeper, ClientConfig, LedgerOptions, UnboundedWriteHand
 from bookgate.bookie.standalone.cluster import StandaloneCluster
 from bookgate.ledger.metadata import Fragment
 from bookgate.ledger.unbounded import begin_fragment
-from bookgate.thinclient.commands.client_options import run_async
+from bookgate.runtime.event_loop import run_async
 
 _SIZES = (100, 1024)
 _ENTRIES = 5_000 if QUICK else 30_000

@@ -23,8 +23,8 @@ from bookgate.gateway.stores.drivers import create_factory
 from bookgate.ledger.metadata_store import LedgerManagerFactory
 from bookgate.runtime.command_line.groups import new_group
 from bookgate.runtime.command_line.output import AsJson, print_json
+from bookgate.runtime.event_loop import run_async
 from bookgate.runtime.logs import LogSettings, log_event, set_up_logging
-from bookgate.thinclient.commands.client_options import run_async
 from bookgate.thinclient.config import ClientConfig
 
 _log = logging.getLogger(__name__)

@@ -7,9 +7,9 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -22,7 +22,7 @@ from bookgate.bookie.tools.configuration.schema import assignments
 from bookgate.ledger.errors import IncorrectParameterException
 from bookgate.runtime.command_line.groups import StartByDefault, new_group
 from bookgate.runtime.command_line.output import AsJson, ends_in_the_log, print_json
-from bookgate.runtime.descriptors import raise_descriptor_limit
+from bookgate.runtime.event_loop import run_server
 from bookgate.runtime.garbage import leave_out_what_is_there
 from bookgate.runtime.logs import set_up_logging
 
@@ -126,23 +126,13 @@ def start(
     set_up_logging(chosen.log_level, chosen.log_format)
     with ends_in_the_log(chosen.log_format):
         if is_supervised(chosen) and chosen.instance is None:
-            _run(_supervise(sources, chosen, accept_loss, as_json, stop_with_parent))
+            run_server(_supervise(sources, chosen, accept_loss, as_json, stop_with_parent))
         else:
             # Here, since the other commands of a bookie do without.
             from bookgate.bookie.server import BookieServer
 
             server = BookieServer(chosen_instance(chosen), accept_loss=accept_loss)
-            _run(_serve(server, lambda: _announce(server.addresses, as_json), stop_with_parent))
-
-
-def _run(main: Coroutine[Any, Any, None]) -> None:
-    raise_descriptor_limit()
-    try:
-        import uvloop
-    except ImportError:
-        asyncio.run(main)
-    else:
-        uvloop.run(main)
+            run_server(_serve(server, lambda: _announce(server.addresses, as_json), stop_with_parent))
 
 
 async def _supervise(

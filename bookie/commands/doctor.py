@@ -17,8 +17,9 @@ from bookgate.ledger.errors import IncorrectParameterException
 from bookgate.runtime.command_line.groups import new_group
 from bookgate.runtime.command_line.output import AsJson, fail, print_json, print_table
 from bookgate.runtime.command_line.tables import Styled, Table
+from bookgate.runtime.event_loop import run_async
 from bookgate.runtime.settings_loader import gather, read_file
-from bookgate.thinclient.commands.client_options import Gateways, client_config, run_async
+from bookgate.thinclient.commands.client_options import Gateways, client_config
 from bookgate.thinclient.gateways.uri import is_gateway_uri
 
 app = new_group(None, asks_for_a_command=False)

@@ -15,11 +15,12 @@ import sys
 
 from bookgate.bookie.instances.order import Order
 from bookgate.bookie.server import BookieServer
-from bookgate.gateway.process.serve import run, stop_event
+from bookgate.gateway.process.serve import stop_event
 from bookgate.ledger.errors import BKException
 from bookgate.runtime.background import keep_running
 from bookgate.runtime.child_process import read_order, stop_with_parent, tell
 from bookgate.runtime.command_line.output import error_text
+from bookgate.runtime.event_loop import run_server
 from bookgate.runtime.garbage import leave_out_what_is_there
 from bookgate.runtime.logs import add_to_every_line, set_up_logging
 
@@ -66,7 +67,7 @@ def main() -> int:
         settings = order.settings()
         set_up_logging(settings.log_level, settings.log_format)
         add_to_every_line(instance=order.number)
-        run(_serve(BookieServer(settings)))
+        run_server(_serve(BookieServer(settings)))
     except (BKException, OSError) as error:
         # The supervisor may be gone.
         with contextlib.suppress(OSError):

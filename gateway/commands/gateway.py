@@ -9,10 +9,11 @@ from typing import Annotated
 import typer
 
 from bookgate.gateway.config import GatewayConfig
-from bookgate.gateway.process.serve import Addresses, run, serve, stop_event
+from bookgate.gateway.process.serve import Addresses, serve, stop_event
 from bookgate.gateway.process.workers import serve_with_workers
 from bookgate.runtime.command_line.groups import StartByDefault, new_group
 from bookgate.runtime.command_line.output import AsJson, ends_in_the_log, print_json
+from bookgate.runtime.event_loop import run_server
 from bookgate.runtime.logs import set_up_logging
 
 app = new_group("Metadata gateways. Without a command: start one.", StartByDefault)
@@ -85,7 +86,7 @@ def start(
     settings.check_exposure()
     set_up_logging(settings.log_level, settings.log_format)
     with ends_in_the_log(settings.log_format):
-        run(_serve(settings, as_json))
+        run_server(_serve(settings, as_json))
 
 
 async def _serve(settings: GatewayConfig, as_json: bool) -> None:

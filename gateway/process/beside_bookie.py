@@ -37,7 +37,6 @@ from bookgate.gateway.http.server import AdminServer
 from bookgate.gateway.process.handed_over import HandedOver
 from bookgate.gateway.process.passed_on import LISTINGS
 from bookgate.gateway.process.reported_metrics import REPORT_SECONDS, report
-from bookgate.gateway.process.serve import run
 from bookgate.gateway.server import GatewayServer
 from bookgate.gateway.stores.drivers import create_factory
 from bookgate.ledger.errors import BKException
@@ -45,6 +44,7 @@ from bookgate.ledger.metadata_store import LedgerManagerFactory
 from bookgate.runtime.background import keep_running
 from bookgate.runtime.child_process import die_with_parent, read_order, stop_with_parent, tell
 from bookgate.runtime.command_line.output import error_text
+from bookgate.runtime.event_loop import run_server
 from bookgate.runtime.garbage import leave_out_what_is_there
 from bookgate.runtime.logs import add_to_every_line, set_up_logging
 from bookgate.runtime.security.access_control import AccessControl
@@ -160,7 +160,7 @@ def main() -> int:
     set_up_logging(settings.log_level, settings.log_format)
     add_to_every_line(bookie=order.bookie_id, process="gateway")
     try:
-        run(_serve(order, settings))
+        run_server(_serve(order, settings))
     except (BKException, OSError) as error:
         tell({"error": error_text(error)})
         return 1

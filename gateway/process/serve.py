@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import sys
-from collections.abc import Callable, Coroutine
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 from bookgate.gateway.config import GatewayConfig
-from bookgate.runtime.descriptors import raise_descriptor_limit
 from bookgate.runtime.garbage import leave_out_what_is_there
 
 
@@ -72,14 +70,3 @@ def stop_event(*signals: signal.Signals) -> asyncio.Event:
     for number in signals:
         loop.add_signal_handler(number, stop.set)
     return stop
-
-
-def run(main: Coroutine[Any, Any, None]) -> None:
-    """Runs the coroutine on an event loop (uvloop if installed), with as many file descriptors as the system allows."""
-    raise_descriptor_limit()
-    if sys.platform != "win32" and sys.implementation.name == "cpython":
-        import uvloop
-
-        uvloop.run(main)
-    else:
-        asyncio.run(main)

@@ -11,10 +11,11 @@ import signal
 import sys
 
 from bookgate.gateway.config import GatewayConfig
-from bookgate.gateway.process.serve import Addresses, run, serve, stop_event
+from bookgate.gateway.process.serve import Addresses, serve, stop_event
 from bookgate.ledger.errors import BKException
 from bookgate.runtime.child_process import read_order, stop_with_parent, tell
 from bookgate.runtime.command_line.output import error_text
+from bookgate.runtime.event_loop import run_server
 from bookgate.runtime.logs import set_up_logging
 
 
@@ -33,7 +34,7 @@ def main() -> int:
     settings = GatewayConfig.model_validate_json(read_order())
     set_up_logging(settings.log_level, settings.log_format)
     try:
-        run(_serve(settings))
+        run_server(_serve(settings))
     except (BKException, OSError) as error:
         tell({"error": error_text(error)})
         return 1

@@ -18,6 +18,7 @@ from contextlib import closing
 from typing import Any, ClassVar, TypeVar
 
 from bookgate.ledger.errors import ClientClosedException
+from bookgate.runtime.event_loop import new_event_loop
 
 T = TypeVar("T")
 
@@ -31,7 +32,7 @@ class LoopThread:
 
     def __init__(self) -> None:
         self.pid = os.getpid()
-        self.loop = _new_loop()
+        self.loop = new_event_loop()
         self._users = 0
         self._thread = threading.Thread(target=self._run, name="bookgate-client", daemon=True)
         self._thread.start()
@@ -95,14 +96,6 @@ async def _end_tasks() -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _new_loop() -> asyncio.AbstractEventLoop:
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop()
-    return uvloop.new_event_loop()
 
 
 def result_of(future: Future[T]) -> T:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 
 import typer
 
 from bookgate.ledger.errors import BKException
 from bookgate.ledger.metadata_store import BookieSet, LedgerManagerFactory, RegisteredBookie
 from bookgate.runtime.command_line.groups import time_limit
+from bookgate.runtime.event_loop import run_async
 from bookgate.thinclient.bookies.connection import tcp_connector
 from bookgate.thinclient.bookies.pool import BookiePool
 from bookgate.thinclient.client import BookKeeper
@@ -137,16 +138,6 @@ def with_pool(
             await pool.close_and_wait()
 
     return with_metadata(context, gateways, with_factory)
-
-
-def run_async(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Runs a coroutine on uvloop where there is one."""
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.run(coroutine)
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(coroutine)
 
 
 async def in_daemon_thread(call: Callable[..., T], *arguments: object) -> T:

@@ -34,6 +34,7 @@ from bookgate.ledger.digest import digest_for
 from bookgate.ledger.entry import HEADER_SIZE, SCOPED_HEADER_SIZE
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import DigestType
+from bookgate.runtime.event_loop import new_event_loop
 from bookgate.runtime.interruption import run_interruptibly
 from bookgate.thinclient.client import BookKeeper
 from bookgate.thinclient.config import load_config
@@ -122,7 +123,7 @@ class MainJob:
     def _ingest(self, cluster: Cluster, outcome: Outcome) -> dict[LedgerId, TextSource]:
         stage = self._begin(outcome, "ingest")
         shown_stage = self.report.stage(stage, "bytes", self.selection.size)
-        with shown_stage as update, asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        with shown_stage as update, asyncio.Runner(loop_factory=new_event_loop) as runner:
             return run_interruptibly(runner, self._ingest_all(cluster, stage, update))
 
     async def _ingest_all(self, cluster: Cluster, stage: Stage, update: Update) -> dict[LedgerId, TextSource]:
@@ -213,12 +214,3 @@ def max_line_bytes(*, scoped: bool = False) -> int:
     """The longest line that fits an entry."""
     header_size = SCOPED_HEADER_SIZE if scoped else HEADER_SIZE
     return load_config().max_packet_size - header_size - digest_for(_DIGEST, b"").length
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop where it is installed; it takes half of asyncio's time."""
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    return uvloop.new_event_loop
