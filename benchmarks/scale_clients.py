@@ -19,7 +19,7 @@ from benchmarks.metadata_sample import SAMPLE
 from bookgate.ledger.errors import BKException
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata_store import BookieSet, LedgerRecord
-from bookgate.thinclient.gateways.ledger_manager import RpcLedgerManagerFactory
+from bookgate.thinclient.gateways.factory import RpcLedgerManagerFactory
 
 _CONNECT_AT_ONCE = 50
 _CALLS_AT_ONCE = 50

@@ -27,7 +27,8 @@ from bookgate.gateway.stores.drivers import ensure_cluster
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata_codec import encode
 from bookgate.ledger.metadata_store import CreateRequest
-from bookgate.thinclient.gateways.ledger_manager import RpcLedgerManager, RpcLedgerManagerFactory
+from bookgate.thinclient.gateways.factory import RpcLedgerManagerFactory
+from bookgate.thinclient.gateways.ledger_manager import RpcLedgerManager
 
 _SECONDS = 1.0 if QUICK else 3.0
 _AT_ONCE = 50

@@ -17,7 +17,8 @@ from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata_store import CreateRequest, LedgerRecord
 from bookgate.protos.bookkeeper.gateway.v1 import ledger_metadata_service_pb2 as wire
 from bookgate.protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2_grpc import LedgerMetadataServiceStub
-from bookgate.thinclient.gateways.ledger_manager import RpcLedgerManager, RpcLedgerManagerFactory
+from bookgate.thinclient.gateways.factory import RpcLedgerManagerFactory
+from bookgate.thinclient.gateways.ledger_manager import RpcLedgerManager
 
 _OWN_CONNECTION = [("grpc.use_local_subchannel_pool", 1)]
 

@@ -6,7 +6,7 @@ from bookgate.ledger.errors import IncorrectParameterException
 from bookgate.ledger.metadata_store import LedgerManagerFactory
 from bookgate.runtime.metadata_drivers import load_driver
 from bookgate.thinclient.config import ClientConfig
-from bookgate.thinclient.gateways.ledger_manager import RpcLedgerManagerFactory
+from bookgate.thinclient.gateways.factory import RpcLedgerManagerFactory
 from bookgate.thinclient.gateways.tokens import Provider, TokenSource
 from bookgate.thinclient.gateways.uri import is_gateway_uri
 

@@ -20,7 +20,7 @@ from bookgate import BookKeeper
 from bookgate.bookie.standalone.local_zookeeper import LocalZooKeeper
 from bookgate.ledger.metadata_store import BookieSet
 from bookgate.thinclient.config import load_config
-from bookgate.thinclient.gateways.ledger_manager import RpcLedgerManagerFactory
+from bookgate.thinclient.gateways.factory import RpcLedgerManagerFactory
 from tests.integration.bookie.forked_bookie import ForkedBookie
 from tests.integration.cutting_proxy import CuttingConnector, CuttingProxy
 from tests.stores import made

@@ -25,7 +25,7 @@ from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata_codec import decode
 from bookgate.ledger.metadata_store import LedgerManagerFactory, LedgerRecord
 from bookgate.runtime.security.access_control import AccessControl
-from bookgate.thinclient.gateways.ledger_manager import RpcLedgerManagerFactory
+from bookgate.thinclient.gateways.factory import RpcLedgerManagerFactory
 from bookgate.thinclient.gateways.tokens import TokenSource
 from tests.history.violations import NoProgress
 from tests.simulation.grpc_channel import open_simulated

@@ -13,18 +13,18 @@ If the response to a change is lost, this module determines the outcome from the
 
 No response is older than what this client has seen (M4): requests carry the highest revision seen. `streams` handles
 streamed results: reads of many ledgers, and listings.
+
+Not its job: the factory that makes it (`factory`).
 """
 
 from __future__ import annotations
 
-import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
 from grpc.aio import AioRpcError
 
-from bookgate.ledger.connection_state import ConnectionListener
 from bookgate.ledger.creator import Creator, creator_of, is_as_written
 from bookgate.ledger.errors import (
     BKException,
@@ -40,30 +40,17 @@ from bookgate.ledger.metadata_codec import from_format, to_format
 from bookgate.ledger.metadata_store import (
     CreateRequest,
     LedgerManager,
-    LedgerManagerFactory,
     LedgerMetadataListener,
     LedgerRecord,
-    Membership,
-    RegistrationManager,
-    ServiceDiscovery,
 )
-from bookgate.ledger.replication_store import ReplicationMetadata
 from bookgate.protos.bookkeeper.common.v1.status_pb2 import StatusCode
 from bookgate.protos.bookkeeper.gateway.v1 import ledger_metadata_service_pb2 as wire
 from bookgate.thinclient.gateways.channel import GatewayChannel
-from bookgate.thinclient.gateways.discovery import RpcServiceDiscovery
 from bookgate.thinclient.gateways.failures import NO_GATEWAY
 from bookgate.thinclient.gateways.gateway import Gateway
-from bookgate.thinclient.gateways.grpc_channels import OpenChannel, open_channel
-from bookgate.thinclient.gateways.membership import GatewayList
 from bookgate.thinclient.gateways.messages import code_error, record_of, scoped
 from bookgate.thinclient.gateways.pinned_create import create_pinned
-from bookgate.thinclient.gateways.registration import RpcRegistrationManager
-from bookgate.thinclient.gateways.replication import RpcReplicationMetadata
-from bookgate.thinclient.gateways.retry_policy import DEFAULT_RETRIES, RetryPolicy
 from bookgate.thinclient.gateways.streams import MAX_BATCH, pages_of, read_ledgers
-from bookgate.thinclient.gateways.tokens import TokenSource
-from bookgate.thinclient.gateways.uri import TlsFiles
 from bookgate.thinclient.gateways.watch import MetadataWatch
 
 T = TypeVar("T")
@@ -375,97 +362,3 @@ def _batches(requests: Sequence[wire.LedgerMetadataRequest]) -> Iterator[list[wi
         size += length
     if batch:
         yield batch
-
-
-class RpcLedgerManagerFactory(LedgerManagerFactory):
-    """A metadata store reached through gateways: `grpc://host:port,host:port`."""
-
-    def __init__(
-        self,
-        uri: str,
-        timeout: float = 10.0,
-        rng: random.Random | None = None,
-        tls: TlsFiles = TlsFiles(),  # noqa: B008 (frozen)
-        connector: OpenChannel = open_channel,
-        retries: RetryPolicy = DEFAULT_RETRIES,
-        tokens: TokenSource | None = None,
-        *,
-        fails_fast: bool = False,
-    ) -> None:
-        """`fails_fast`: `initialize` does not wait for gateways that all reject connections."""
-        chance = rng or random.SystemRandom()
-        self.gateways = GatewayChannel(uri, timeout, chance, tls, connector, retries, tokens, fails_fast=fails_fast)
-        self._discovery = RpcServiceDiscovery(self.gateways)
-        self._manager = RpcLedgerManager(self.gateways)
-        self._registration = RpcRegistrationManager(self.gateways, self._discovery)
-        self._replication = RpcReplicationMetadata(self.gateways, self._manager)
-        self._list = GatewayList(self.gateways, self._discovery)
-        self._connected = False
-
-    async def initialize(self) -> None:
-        """Checks that a gateway responds, and discovers the others.
-
-        Raises MetaStoreException naming every address and its error.
-        """
-        await self._discovery.cluster_info()
-        await self._list.start()
-        self._connected = True
-
-    @property
-    def ledger_manager(self) -> RpcLedgerManager:
-        return self._manager
-
-    @property
-    def service_discovery(self) -> ServiceDiscovery:
-        return self._discovery
-
-    @property
-    def registration_manager(self) -> RegistrationManager:
-        return self._registration
-
-    @property
-    def replication_metadata(self) -> ReplicationMetadata:
-        return self._replication
-
-    @property
-    def connected(self) -> bool:
-        return self._connected
-
-    def add_connection_listener(self, listener: ConnectionListener) -> Callable[[], None]:
-        return self.gateways.connection.add(listener)
-
-    @property
-    def gauges(self) -> Mapping[str, Callable[[], float]]:
-        return {"GATEWAYS_PASSED_OVER": lambda: self.gateways.passed_over}
-
-    def join(self, membership: Membership) -> None:
-        super().join(membership)
-        self._manager.demand_complete_listings()
-        self.gateways.cluster = membership.instance_id
-
-    async def revision(self) -> int:
-        """The highest revision that this client has seen."""
-        return self.gateways.revision
-
-    async def catch_up(self, revision: int | None) -> None:
-        """Ensures that no later response is older. For None it reads the store's current revision through a gateway."""
-        if revision is None:
-            revision = await self._discovery.current_revision()
-        self.gateways.revision = max(self.gateways.revision, revision)
-
-    async def close(self) -> None:
-        self._connected = False
-        await self._list.close()
-        await self._replication.close()
-        await self._registration.close()
-        await self._manager.close()
-        await self._discovery.close()
-        await self.gateways.close()
-
-
-def create_factory(uri: str, settings: object = None) -> RpcLedgerManagerFactory:
-    """The driver of `grpc://` and `grpcs://` metadata URIs, for a bookie without direct access to a metadata store.
-
-    It ignores the settings of other stores. Raises IncorrectParameterException.
-    """
-    return RpcLedgerManagerFactory(uri)

@@ -37,8 +37,8 @@ from bookgate.thinclient.bookies.connection import tcp_connector
 from bookgate.thinclient.bookies.pool import BookiePool
 from bookgate.thinclient.config import ClientConfig, TlsMode
 from bookgate.thinclient.gateways.discovery import bookies_of
+from bookgate.thinclient.gateways.factory import RpcLedgerManagerFactory
 from bookgate.thinclient.gateways.gateway import Gateway
-from bookgate.thinclient.gateways.ledger_manager import RpcLedgerManagerFactory
 from bookgate.thinclient.gateways.tokens import TokenSource, may_carry_tokens
 from bookgate.thinclient.gateways.uri import TlsFiles, parse_gateways
 

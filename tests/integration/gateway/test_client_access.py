@@ -23,7 +23,7 @@ from bookgate.ledger.metadata import OWNER_KEY, LedgerMetadata
 from bookgate.ledger.metadata_store import CreateRequest
 from bookgate.thinclient.client import BookKeeper
 from bookgate.thinclient.config import ClientConfig
-from bookgate.thinclient.gateways.ledger_manager import RpcLedgerManagerFactory
+from bookgate.thinclient.gateways.factory import RpcLedgerManagerFactory
 from bookgate.thinclient.gateways.tokens import TokenSource
 from bookgate.thinclient.handles.context import secrets_of
 from tests.access_policy import look_at_files

@@ -27,7 +27,7 @@ from bookgate.ledger.metadata_store import LedgerManagerFactory, Membership
 from bookgate.ledger.replication_control import records_of_all_scopes
 from bookgate.ledger.streams import NAME_KEY, STREAM_KEY, encoded_stream, stream_record_id
 from bookgate.thinclient.commands.main import app as main_app
-from bookgate.thinclient.gateways.ledger_manager import RpcLedgerManagerFactory
+from bookgate.thinclient.gateways.factory import RpcLedgerManagerFactory
 from bookgate.thinclient.gateways.tokens import TokenSource
 from bookgate.thinclient.spark.commit_protocol import Write, attempt_metadata, sink_state, with_mark
 from bookgate.thinclient.spark.options.write_options import parse_write_options

@@ -29,7 +29,7 @@ from bookgate.protos.bookkeeper.common.v1.status_pb2 import StatusCode
 from bookgate.protos.bookkeeper.gateway.v1 import registration_service_pb2 as wire
 from bookgate.protos.bookkeeper.gateway.v1.registration_service_pb2_grpc import RegistrationServiceStub
 from bookgate.protos.bookkeeper.gateway.v1.service_discovery_pb2 import Bookie
-from bookgate.thinclient.gateways.ledger_manager import RpcLedgerManagerFactory
+from bookgate.thinclient.gateways.factory import RpcLedgerManagerFactory
 from tests.integration.gateway.conftest import STORES, Recorder
 from tests.stores import made
 

@@ -21,7 +21,7 @@ from bookgate import BookKeeper
 from bookgate.bookie.standalone.cluster import BookieProcess
 from bookgate.bookie.standalone.local_zookeeper import LocalZooKeeper
 from bookgate.ledger.metadata_store import BookieSet
-from bookgate.thinclient.gateways.ledger_manager import RpcLedgerManagerFactory
+from bookgate.thinclient.gateways.factory import RpcLedgerManagerFactory
 from tests.stores import made as made_in
 
 pytestmark = pytest.mark.asyncio

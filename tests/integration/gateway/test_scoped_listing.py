@@ -14,7 +14,8 @@ from bookgate.gateway.stores.drivers import create_factory
 from bookgate.ledger.id_set import unsigned
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata_store import CreateRequest, LedgerRecord
-from bookgate.thinclient.gateways.ledger_manager import RpcLedgerManager, RpcLedgerManagerFactory
+from bookgate.thinclient.gateways.factory import RpcLedgerManagerFactory
+from bookgate.thinclient.gateways.ledger_manager import RpcLedgerManager
 from tests.integration.gateway.conftest import some_metadata
 from tests.stores import made
 

@@ -21,7 +21,7 @@ from bookgate.bookie.standalone.local_zookeeper import LocalZooKeeper
 from bookgate.ledger.errors import BKException, MetadataVersionException, MetaStoreException, UnknownOutcomeException
 from bookgate.ledger.metadata_codec import encode
 from bookgate.ledger.metadata_store import LedgerManager, LedgerRecord
-from bookgate.thinclient.gateways.ledger_manager import RpcLedgerManagerFactory
+from bookgate.thinclient.gateways.factory import RpcLedgerManagerFactory
 from tests.integration.gateway.conftest import all_ids, some_metadata, unscoped
 from tests.integration.gateway.stress import (
     GatewayProcess,

@@ -15,7 +15,7 @@ from bookgate.gateway.stores.sqlite.change_feed import ledger_key
 from bookgate.ledger.id_set import unsigned
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata_codec import encode
-from bookgate.thinclient.gateways.ledger_manager import RpcLedgerManagerFactory
+from bookgate.thinclient.gateways.factory import RpcLedgerManagerFactory
 from tests.integration.gateway.conftest import some_metadata
 from tests.integration.gateway.stress import size
 from tests.stores import made

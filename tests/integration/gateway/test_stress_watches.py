@@ -13,7 +13,7 @@ from bookgate.bookie.standalone.local_zookeeper import LocalZooKeeper
 from bookgate.gateway.stores.zookeeper.factory import ZooKeeperLedgerManagerFactory
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata_store import LedgerManager, LedgerRecord
-from bookgate.thinclient.gateways.ledger_manager import RpcLedgerManagerFactory
+from bookgate.thinclient.gateways.factory import RpcLedgerManagerFactory
 from tests.integration.gateway.conftest import some_metadata, unscoped
 from tests.integration.gateway.stress import (
     WatchStream,

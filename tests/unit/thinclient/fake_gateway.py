@@ -25,7 +25,8 @@ from bookgate.protos.bookkeeper.gateway.v1 import ledger_metadata_service_pb2 as
 from bookgate.protos.bookkeeper.gateway.v1 import ledger_metadata_service_pb2_grpc as wire_grpc
 from bookgate.protos.bookkeeper.gateway.v1 import service_discovery_pb2 as discovery
 from bookgate.protos.bookkeeper.gateway.v1 import service_discovery_pb2_grpc as discovery_grpc
-from bookgate.thinclient.gateways.ledger_manager import RpcLedgerManager, RpcLedgerManagerFactory
+from bookgate.thinclient.gateways.factory import RpcLedgerManagerFactory
+from bookgate.thinclient.gateways.ledger_manager import RpcLedgerManager
 from bookgate.thinclient.gateways.retry_policy import DEFAULT_RETRIES, RetryPolicy
 from tests.unit.thinclient.fakes import InMemoryLedgerManager
 

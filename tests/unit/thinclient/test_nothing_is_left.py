@@ -16,7 +16,7 @@ from bookgate import BookKeeper, ClientConfig, WriteHandle
 from bookgate.ledger.errors import ClientClosedException, LedgerClosedException
 from bookgate.thinclient.bookies.wire import Wire
 from bookgate.thinclient.config import TlsMode
-from bookgate.thinclient.gateways.ledger_manager import RpcLedgerManagerFactory
+from bookgate.thinclient.gateways.factory import RpcLedgerManagerFactory
 from bookgate.thinclient.gateways.uri import TlsFiles
 from bookgate.thinclient.handles.base_write_handle import BaseWriteHandle
 from bookgate.thinclient.handles.read_handle import ReadHandle

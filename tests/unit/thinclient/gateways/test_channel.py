@@ -23,7 +23,7 @@ from bookgate.ledger.metadata_store import LedgerRecord
 from bookgate.protos.bookkeeper.gateway.v1 import ledger_metadata_service_pb2 as wire
 from bookgate.protos.bookkeeper.gateway.v1.service_discovery_pb2 import Endpoint
 from bookgate.thinclient.gateways import grpc_channels
-from bookgate.thinclient.gateways.ledger_manager import RpcLedgerManagerFactory
+from bookgate.thinclient.gateways.factory import RpcLedgerManagerFactory
 from bookgate.thinclient.gateways.retry_policy import RetryPolicy
 from bookgate.thinclient.gateways.uri import GatewayUri, TlsFiles, parse_gateways
 from tests.unit.thinclient.bookies.test_secure_connections import new_certificates

@@ -21,7 +21,8 @@ from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import LedgerMetadata
 from bookgate.ledger.metadata_store import CreateRequest, LedgerRecord
 from bookgate.protos.bookkeeper.gateway.v1 import ledger_metadata_service_pb2 as wire
-from bookgate.thinclient.gateways.ledger_manager import RpcLedgerManager, RpcLedgerManagerFactory
+from bookgate.thinclient.gateways.factory import RpcLedgerManagerFactory
+from bookgate.thinclient.gateways.ledger_manager import RpcLedgerManager
 from tests.unit.thinclient.fake_gateway import METADATA, SEVEN, FakeGateway, connected, fake_gateways
 
 

@@ -19,7 +19,7 @@ from bookgate.protos.bookkeeper.gateway.v1.registration_service_pb2_grpc import 
     RegistrationServiceServicer,
     add_RegistrationServiceServicer_to_server,
 )
-from bookgate.thinclient.gateways.ledger_manager import RpcLedgerManagerFactory
+from bookgate.thinclient.gateways.factory import RpcLedgerManagerFactory
 
 INFO = BookieServiceInfo("b-1")
 State = wire.RegistrationState

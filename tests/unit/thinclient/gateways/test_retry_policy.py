@@ -31,8 +31,8 @@ from bookgate.ledger.wire.gateway_headers import INSTANCE
 from bookgate.thinclient.bookies import reconnect_backoff
 from bookgate.thinclient.config import load_config
 from bookgate.thinclient.gateways.channel import GatewayChannel
+from bookgate.thinclient.gateways.factory import RpcLedgerManagerFactory
 from bookgate.thinclient.gateways.gateway import Gateway
-from bookgate.thinclient.gateways.ledger_manager import RpcLedgerManagerFactory
 from bookgate.thinclient.gateways.pinned_create import Metadata, create_pinned
 from bookgate.thinclient.gateways.retry_policy import RetryPolicy, doubling
 from bookgate.thinclient.handles.metadata_cas import begin_recovery, update
