@@ -20,7 +20,7 @@ from bookgate.runtime.security.exposure import check_exposure
 from bookgate.runtime.security.rate_limits import PrincipalLimits
 from bookgate.runtime.security.settings import SecuritySettings
 from bookgate.runtime.settings_loader import Settings
-from bookgate.runtime.tls.files import TlsFiles
+from bookgate.runtime.tls.files import ServerTlsFiles
 from bookgate.runtime.tls.server_context import ServerContexts
 
 _LIMITS = Limits()
@@ -130,10 +130,10 @@ class GatewayConfig(Settings, _SettingsOfAllStores, SecuritySettings, HttpSettin
         """Maximum number of HTTP connections."""
         return self.http_max_connections or http_share(descriptor_limit())
 
-    def tls_files(self) -> TlsFiles | None:
+    def tls_files(self) -> ServerTlsFiles | None:
         if self.tls_cert is None or self.tls_key is None:
             return None
-        return TlsFiles(self.tls_cert, self.tls_key, self.tls_client_ca)
+        return ServerTlsFiles(self.tls_cert, self.tls_key, self.tls_client_ca)
 
     def access(self, rates: PrincipalLimits | None = None) -> AccessControl | None:
         """Who may do what; None: everybody everything. Raises IncorrectParameterException for files of no use."""
@@ -145,7 +145,7 @@ class GatewayConfig(Settings, _SettingsOfAllStores, SecuritySettings, HttpSettin
             return None
         # Who shows a certificate is known by it, where principals count; a browser has none.
         authorities = self.tls_client_ca if self.has_security else None
-        return ServerContexts(TlsFiles(self.tls_cert, self.tls_key, authorities))
+        return ServerContexts(ServerTlsFiles(self.tls_cert, self.tls_key, authorities))
 
     def for_worker(self, number: int, port: int) -> GatewayConfig:
         """The configuration of one of several workers: the shared gRPC port, and an HTTP port of its own."""

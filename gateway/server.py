@@ -57,7 +57,7 @@ from bookgate.runtime.background import keep_running
 from bookgate.runtime.listening import address_of, check_bindable
 from bookgate.runtime.logs import log_event
 from bookgate.runtime.security.access_control import AccessControl
-from bookgate.runtime.tls.files import TlsFiles
+from bookgate.runtime.tls.files import ServerTlsFiles
 
 _LOG = logging.getLogger(__name__)
 
@@ -116,7 +116,7 @@ class GatewayServer:
         bookmark_seconds: float = BOOKMARK_SECONDS,
         lease_seconds: float = DEFAULT_LEASE_SECONDS,
         limits: Limits | None = None,
-        tls: TlsFiles | None = None,
+        tls: ServerTlsFiles | None = None,
         share_port: bool = False,
         access: AccessControl | None = None,
         interceptors: Sequence[grpc.aio.ServerInterceptor] = (),

@@ -12,14 +12,14 @@ from typing import cast
 import grpc
 
 from bookgate.ledger.errors import IncorrectParameterException
-from bookgate.runtime.tls.files import LastGood, TlsFiles
+from bookgate.runtime.tls.files import LastGood, ServerTlsFiles
 from bookgate.runtime.tls.server_context import load_context
 
 
 class ServerCertificates:
     """The server's certificate and the authorities whose clients it accepts, as in the files."""
 
-    def __init__(self, files: TlsFiles) -> None:
+    def __init__(self, files: ServerTlsFiles) -> None:
         """Raises IncorrectParameterException for files that can't be used."""
         self._files = files
         # gRPC asks from its own threads.

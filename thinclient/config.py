@@ -17,7 +17,7 @@ from bookgate.runtime.settings import SECRET, Renamed, with_unit
 from bookgate.runtime.settings_loader import Settings
 from bookgate.thinclient.gateways.retry_policy import DEFAULT_RETRIES, RetryPolicy
 from bookgate.thinclient.gateways.tokens import TokenSource
-from bookgate.thinclient.gateways.uri import TlsFiles
+from bookgate.thinclient.gateways.uri import ClientTlsFiles
 
 FRAME_HEADROOM = 500
 """Bytes of a frame that an entry packet leaves free: what a bookie of another configuration still takes."""
@@ -329,9 +329,9 @@ class ClientConfig(Settings):
         return own if any(own) else (self.token_file, self.token)
 
     @property
-    def tls(self) -> TlsFiles:
+    def tls(self) -> ClientTlsFiles:
         """The files of a TLS connection to the gateways."""
-        return TlsFiles(self.tls_ca, self.tls_cert, self.tls_key)
+        return ClientTlsFiles(self.tls_ca, self.tls_cert, self.tls_key)
 
     @property
     def tls_to_bookies(self) -> BookieTls:

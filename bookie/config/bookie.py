@@ -36,7 +36,7 @@ from bookgate.runtime.security.authenticators import is_loopback
 from bookgate.runtime.security.exposure import check_exposure
 from bookgate.runtime.security.settings import SecuritySettings
 from bookgate.runtime.settings import SECRET, Renamed, TableOf, with_unit
-from bookgate.runtime.tls.files import TlsFiles
+from bookgate.runtime.tls.files import ServerTlsFiles
 from bookgate.runtime.tls.server_context import ServerContexts
 
 _MIB = 1024 * 1024
@@ -196,7 +196,7 @@ class BookieConfig(
         if self.tls_cert is None or self.tls_key is None:
             return None
         authorities = str(self.tls_client_ca) if self.tls_client_ca else None
-        files = TlsFiles(str(self.tls_cert), str(self.tls_key), authorities)
+        files = ServerTlsFiles(str(self.tls_cert), str(self.tls_key), authorities)
         return ServerContexts(files, require_client_certificate=self.tls_require_client_cert)
 
     def http_contexts(self) -> ServerContexts | None:
@@ -209,7 +209,7 @@ class BookieConfig(
             return None
         # Where principals count, a client that presents a certificate is identified by it; a browser has none.
         authorities = str(self.tls_client_ca) if self.tls_client_ca and self.has_security else None
-        return ServerContexts(TlsFiles(str(self.tls_cert), str(self.tls_key), authorities))
+        return ServerContexts(ServerTlsFiles(str(self.tls_cert), str(self.tls_key), authorities))
 
     @property
     def metadata_behind_gateway(self) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from bookgate.bookie.protocol.read_scheduler import ReadingClient
-from bookgate.bookie.storage.ledger_state import LedgerState
+from bookgate.bookie.storage.ledger_state import BookieLedgerState
 from bookgate.bookie.storage_events import Completion, CompletionClient, Timer
 from bookgate.ledger.entry import packet_ids
 from bookgate.ledger.wire.error_responses import error_response
@@ -89,7 +89,7 @@ class FencedRead(RequestCompletion):
     request: ReadRequest | BatchReadRequest
 
     def __init__(
-        self, client: Client, timer: Timer, request: ReadRequest | BatchReadRequest, ledger: LedgerState
+        self, client: Client, timer: Timer, request: ReadRequest | BatchReadRequest, ledger: BookieLedgerState
     ) -> None:
         super().__init__(client, b"", timer, request)
         self.ledger = ledger

@@ -20,7 +20,7 @@ from concurrent.futures import Executor
 
 from bookgate.bookie.protocol.lac_waiters import LacWaiters, Waiter
 from bookgate.bookie.protocol.read_scheduler import EntryReads, ReadingClient, TailingRead
-from bookgate.bookie.storage.ledger_state import LedgerState
+from bookgate.bookie.storage.ledger_state import BookieLedgerState
 from bookgate.bookie.storage.storage import LedgerStorage
 from bookgate.ledger.wire.messages import ReadRequest
 from bookgate.runtime.clock import monotonic, time_of_day
@@ -54,7 +54,7 @@ class LongPolls:
         self._wall_clock = wall_clock
         self._loop = asyncio.get_running_loop()
         self._waiters: LacWaiters[ReadingClient, ReadRequest] = LacWaiters(MAX_PARKED)
-        self._loading: set[LedgerState] = set()
+        self._loading: set[BookieLedgerState] = set()
         self._timer: asyncio.TimerHandle | None = None
         self.latency = OpStats()
         """Duration from the request to the end of its wait."""
@@ -66,7 +66,7 @@ class LongPolls:
         """Number of parked requests."""
         return len(self._waiters)
 
-    def take(self, client: ReadingClient, request: ReadRequest, ledger: LedgerState) -> bool:
+    def take(self, client: ReadingClient, request: ReadRequest, ledger: BookieLedgerState) -> bool:
         """Serves the request, now or later; False if the client has too many parked."""
         if request.timeout_ms is None or request.timeout_ms <= 0:
             self.latency.success(0)
@@ -87,7 +87,7 @@ class LongPolls:
         self._set_timer()
         return True
 
-    def lac_moved(self, ledger: LedgerState) -> None:
+    def lac_moved(self, ledger: BookieLedgerState) -> None:
         """An add or an explicit LAC was accepted."""
         woken = self._waiters.lac_is(ledger.ledger_id.number, ledger.known_lac)
         self._answer(woken, int(self._wall_clock() * 1000))
@@ -106,14 +106,14 @@ class LongPolls:
             self._timer.cancel()
             self._timer = None
 
-    def _load(self, ledger: LedgerState) -> None:
+    def _load(self, ledger: BookieLedgerState) -> None:
         if ledger in self._loading:
             return
         self._loading.add(ledger)
         future = self._loop.run_in_executor(self._reader, self._storage.reader.known_lac, ledger)
         future.add_done_callback(functools.partial(self._loaded, ledger))
 
-    def _loaded(self, ledger: LedgerState, future: asyncio.Future[int]) -> None:
+    def _loaded(self, ledger: BookieLedgerState, future: asyncio.Future[int]) -> None:
         self._loading.discard(ledger)
         if future.cancelled():
             return

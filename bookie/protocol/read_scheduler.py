@@ -28,7 +28,7 @@ from bookgate.bookie.entry_logs.record_run import run_of
 from bookgate.bookie.statistics import BookieStatistics
 from bookgate.bookie.storage.batch_size import BatchSize
 from bookgate.bookie.storage.ledger_descriptor import DELETED
-from bookgate.bookie.storage.ledger_state import LedgerState
+from bookgate.bookie.storage.ledger_state import BookieLedgerState
 from bookgate.bookie.storage.storage import LedgerStorage
 from bookgate.ledger.entry_availability import encode_runs
 from bookgate.ledger.errors import DataUnknownException, EntryNotConfirmedException, NoSuchEntryException
@@ -155,7 +155,7 @@ class EntryReads:
         client.send(read.found(*found))
         return True
 
-    def _in_memory(self, ledger: LedgerState, entry_id: int) -> tuple[bytes, int] | None:
+    def _in_memory(self, ledger: BookieLedgerState, entry_id: int) -> tuple[bytes, int] | None:
         """An entry and the known LAC, if both are in memory; else None."""
         reader = self._storage.reader
         if ledger.term is not None and not ledger.shows(entry_id, None):
@@ -212,7 +212,7 @@ class EntryReads:
         found = self._in_memory(ledger, request.entry_id)
         return None if found is None else _read_response(request, *found, ledger.term)
 
-    def _cached_tail(self, request: TailingRead, ledger: LedgerState) -> Response | None:
+    def _cached_tail(self, request: TailingRead, ledger: BookieLedgerState) -> Response | None:
         known_lac = self._storage.reader.loaded_lac(ledger)
         if known_lac is None or known_lac == LAST_ENTRY:
             return None
@@ -314,7 +314,7 @@ class EntryReads:
             log_event(_log, "read_failed", logging.ERROR, ledger=request.ledger_id, error=error)
             return _refusal(request, Status.EIO)
 
-    def _recover(self, request: ReadRequest, ledger: LedgerState) -> Response:
+    def _recover(self, request: ReadRequest, ledger: BookieLedgerState) -> Response:
         """The response to a client that takes the ledger over: LAC and LAFR even if there is no entry (U6).
 
         If another client has taken the ledger over meanwhile, it is an error.
@@ -333,7 +333,7 @@ class EntryReads:
         ids = request.ledger_id, entry_id
         return ReadResponse(request.txn_id, status, *ids, packet, known_lac, None, request.term, ledger.lafr, following)
 
-    def _following(self, request: ReadRequest, ledger: LedgerState, limit: int) -> bytes:
+    def _following(self, request: ReadRequest, ledger: BookieLedgerState, limit: int) -> bytes:
         """The records of the entries behind the wanted one; none if the next one can't be read, or is too large."""
         batch = BatchSize(request.following, limit, self._max_batch_read_size)
         try:
@@ -343,14 +343,14 @@ class EntryReads:
         records = b"".join(run.records for run in runs)
         return records if len(records) <= limit else b""
 
-    def _known_lac(self, ledger: LedgerState) -> int | None:
+    def _known_lac(self, ledger: BookieLedgerState) -> int | None:
         """The known LAC; None if unknown, which does not prevent serving an entry that the bookie holds."""
         try:
             return self._storage.reader.known_lac(ledger)
         except DataUnknownException:
             return None
 
-    def _batch(self, request: BatchReadRequest, ledger: LedgerState) -> BatchReadRecords:
+    def _batch(self, request: BatchReadRequest, ledger: BookieLedgerState) -> BatchReadRecords:
         """The entries from the wanted one on. Raises for the first entry as a read does; a later failure ends the
         batch.
 
@@ -365,7 +365,7 @@ class EntryReads:
         count = sum(len(run.ends) for run in runs)
         return BatchReadRecords(request.txn_id, Status.EOK, request.ledger_id, request.entry_id, records, count)
 
-    def _batch_count(self, request: BatchReadRequest, ledger: LedgerState) -> int:
+    def _batch_count(self, request: BatchReadRequest, ledger: BookieLedgerState) -> int:
         """How many of the wanted entries the reader may see; 0 or less for any number."""
         if ledger.term is None:
             return request.max_count
@@ -374,7 +374,7 @@ class EntryReads:
             raise EntryNotConfirmedException(f"entry {request.entry_id} of ledger {ledger.ledger_id} may be dirty")
         return min(request.max_count, shown) if request.max_count > 0 else shown
 
-    def _tail(self, request: TailingRead, ledger: LedgerState) -> ReadResponse:
+    def _tail(self, request: TailingRead, ledger: BookieLedgerState) -> ReadResponse:
         """The known LAC, and the next entry if this bookie holds it. Raises as a read of the last entry does."""
         known_lac = self._storage.reader.known_lac(ledger)
         if known_lac == LAST_ENTRY and self._storage.reader.last_entry_id(ledger) == LAST_ENTRY:
@@ -387,7 +387,7 @@ class EntryReads:
         except NoSuchEntryException:
             return _tail_response(request, known_lac)
 
-    def _packet(self, ledger: LedgerState, entry_id: int, reader_lac: int | None = None) -> bytes:
+    def _packet(self, ledger: BookieLedgerState, entry_id: int, reader_lac: int | None = None) -> bytes:
         if entry_id == LAST_ENTRY:
             entry_id = self._storage.reader.last_shown(ledger)
             if entry_id == LAST_ENTRY:
@@ -396,7 +396,7 @@ class EntryReads:
             raise EntryNotConfirmedException(f"entry {entry_id} of ledger {ledger.ledger_id} is not known as confirmed")
         return self._storage.reader.read_entry(ledger, entry_id)
 
-    def _lac(self, request: ReadLacRequest, ledger: LedgerState | None) -> ReadLacResponse:
+    def _lac(self, request: ReadLacRequest, ledger: BookieLedgerState | None) -> ReadLacResponse:
         """Explicit LAC and last entry; for each combination of these the status is that of BookKeeper.
 
         Data that can't be read are not reported as absent (S3).

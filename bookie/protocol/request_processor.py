@@ -31,7 +31,7 @@ from bookgate.bookie.protocol.read_scheduler import EntryReads
 from bookgate.bookie.protocol.refusal_log import RefusalLog
 from bookgate.bookie.statistics import SAMPLED, BookieStatistics
 from bookgate.bookie.storage.ledger_descriptor import LedgerDescriptor
-from bookgate.bookie.storage.ledger_state import LedgerState
+from bookgate.bookie.storage.ledger_state import BookieLedgerState
 from bookgate.bookie.storage.storage import LedgerStorage
 from bookgate.bookie.storage_events import Completion, CompletionClient, Timer
 from bookgate.bookie.system.files import StorageCorruptException
@@ -227,7 +227,7 @@ class RequestProcessor:
         if not self._writer.accepts_adds:
             self._wait_for_capacity(client)
 
-    def _store(self, client: Client, ledger: LedgerState, request: AddRequest) -> None:
+    def _store(self, client: Client, ledger: BookieLedgerState, request: AddRequest) -> None:
         ids = request.ledger_id, request.entry_id
         stored = client.encode(AddResponse(request.txn_id, Status.EOK, *ids, request.term))
         self._until_timed -= 1
@@ -306,7 +306,7 @@ class RequestProcessor:
             return
         client.pause_reading()
 
-    def _open_ledger(self, ledger_id: int, master_key: bytes) -> LedgerState | None:
+    def _open_ledger(self, ledger_id: int, master_key: bytes) -> BookieLedgerState | None:
         """Finds or creates a ledger: it exists on a bookie from the first add, fence or explicit LAC on.
 
         None for a ledger that was fenced and recently deleted: a late add of its writer must not create it again.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bookgate.bookie.storage.ledger_state import LedgerState
+from bookgate.bookie.storage.ledger_state import BookieLedgerState
 from bookgate.ledger.ledger_id import NO_ENTRY, LedgerId
 from bookgate.ledger.wire.messages import Status
 
@@ -17,7 +17,7 @@ class LedgerDeletedException(Exception):
     """The ledger was deleted after this object was looked up; look it up, or create it, again."""
 
 
-class LedgerDescriptor(LedgerState):
+class LedgerDescriptor(BookieLedgerState):
     """A ledger known to storage. There is at most one object for a ledger at any time.
 
     Hashed by identity: it is the key of the write cache.
@@ -61,12 +61,11 @@ class LedgerDescriptor(LedgerState):
         """LAC of the last entry on disk when the ledger was loaded; None until it is first needed."""
 
     def check_key(self, master_key: bytes) -> Status:
-        """Like `LedgerState.check_key`, but never EUA for a ledger in limbo, because its stored key may be damaged."""
+        """Like the state's own, but never EUA for a ledger in limbo, because its stored key may be damaged."""
         return self._or_unknown(super().check_key(master_key))
 
     def check_term(self, term: int) -> Status:
-        """Like `LedgerState.check_term`; in addition, an ordinary ledger, with entries or a fence but no term, gets
-        none.
+        """Like the state's own; in addition, an ordinary ledger, with entries or a fence but no term, gets none.
 
         A term would lift the fence of a closed ledger, and hide its last entry.
         """
@@ -75,8 +74,8 @@ class LedgerDescriptor(LedgerState):
         return super().check_term(term)
 
     def check_add(self, master_key: bytes, *, recovery: bool, term: int | None = None) -> Status:
-        """Like `LedgerState.check_add`, but a ledger in limbo rejects normal adds: it may have been fenced, and a live
-        writer replaces this bookie.
+        """Like the state's own, but a ledger in limbo rejects normal adds: it may have been fenced, and a live writer
+        replaces this bookie.
 
         It also rejects every add with a term, even of a client that takes over, because its term is unknown.
         """
@@ -95,7 +94,7 @@ class LedgerDescriptor(LedgerState):
         return Status.EUNKNOWNLEDGERSTATE if self.limbo and status is Status.EUA else status
 
 
-def descriptor_of(ledger: LedgerState) -> LedgerDescriptor:
+def descriptor_of(ledger: BookieLedgerState) -> LedgerDescriptor:
     """The ledger as storage's own type. Raises TypeError for an object that storage did not create."""
     if not isinstance(ledger, LedgerDescriptor):
         raise TypeError(f"ledger {ledger.ledger_id} was not made by this storage")

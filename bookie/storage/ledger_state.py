@@ -24,7 +24,7 @@ def is_acceptable_key(master_key: bytes) -> bool:
     return bool(master_key.strip(b"\0"))
 
 
-class LedgerState:
+class BookieLedgerState:
     """One ledger's key, fence, term and LAC. Owned by the event loop; storage reads the fields when it flushes."""
 
     __slots__ = (

@@ -20,7 +20,7 @@ from bookgate.bookie.entry_logs.record_run import RecordRun, run_of
 from bookgate.bookie.index import file_format
 from bookgate.bookie.storage.batch_size import BatchSize
 from bookgate.bookie.storage.ledger_descriptor import DELETED, LedgerDescriptor, descriptor_of
-from bookgate.bookie.storage.ledger_state import LedgerState
+from bookgate.bookie.storage.ledger_state import BookieLedgerState
 from bookgate.bookie.storage.ledger_store import LedgerStore, store_of
 from bookgate.bookie.storage.ledger_table import LedgerTable
 from bookgate.bookie.storage.write_cache import WriteCache
@@ -46,18 +46,18 @@ class EntryReader:
         self._ledgers = ledgers
         self._stores = stores
 
-    def read_cached(self, ledger: LedgerState, entry_id: int) -> bytes | None:
+    def read_cached(self, ledger: BookieLedgerState, entry_id: int) -> bytes | None:
         """The entry if it is in the write cache; `DELETED` if a truncation deleted it. Never blocks; any thread."""
         return self._cache.get(descriptor_of(ledger), entry_id)
 
-    def read_in_memory(self, ledger: LedgerState, entry_id: int) -> bytes | None:
+    def read_in_memory(self, ledger: BookieLedgerState, entry_id: int) -> bytes | None:
         """The entry if index and entry log have it in memory, else None. Ignores the write cache. Never blocks."""
         stored = descriptor_of(ledger)
         store = self._store(stored)
         location = store.index.location_in_memory(stored.ledger_id, entry_id)
         return store.logs.read_in_memory(location, stored.number, entry_id) if location else None
 
-    def read_entry(self, ledger: LedgerState, entry_id: int) -> bytes:
+    def read_entry(self, ledger: BookieLedgerState, entry_id: int) -> bytes:
         """The entry's packet. May read files; any thread.
 
         Raises NoSuchEntryException, DataUnknownException if the ledger is in limbo, or StorageCorruptException if the
@@ -89,7 +89,7 @@ class EntryReader:
         except (NoSuchEntryException, DataUnknownException, StorageCorruptException):
             return None
 
-    def read_batch(self, ledger: LedgerState, first_entry_id: int, batch: BatchSize) -> list[RecordRun]:
+    def read_batch(self, ledger: BookieLedgerState, first_entry_id: int, batch: BatchSize) -> list[RecordRun]:
         """Records of consecutive entries, with as few file reads as their locations allow; any thread."""
         stored = descriptor_of(ledger)
         runs: list[RecordRun] = []
@@ -144,13 +144,13 @@ class EntryReader:
     def _store(self, ledger: LedgerDescriptor) -> LedgerStore:
         return store_of(self._stores, ledger.number)
 
-    def last_entry_id(self, ledger: LedgerState) -> int:
+    def last_entry_id(self, ledger: BookieLedgerState) -> int:
         """Highest entry held, -1 if none. Never blocks. Raises DataUnknownException for a ledger in limbo."""
         stored = descriptor_of(ledger)
         _refuse_limbo(stored)
         return stored.last_entry_id
 
-    def last_shown(self, ledger: LedgerState) -> int:
+    def last_shown(self, ledger: BookieLedgerState) -> int:
         """Highest entry held that a reader may see, -1 if none. Reads the index; any thread.
 
         Raises:
@@ -166,12 +166,12 @@ class EntryReader:
                 return entry_id
         raise EntryNotConfirmedException(f"no entry of ledger {ledger.ledger_id} here is known to be confirmed")
 
-    def loaded_lac(self, ledger: LedgerState) -> int | None:
+    def loaded_lac(self, ledger: BookieLedgerState) -> int | None:
         """What `known_lac` returns if that needs no file, else None. Never blocks."""
         stored = descriptor_of(ledger)
         return None if stored.stored_lac is None or stored.limbo else max(stored.known_lac, stored.stored_lac)
 
-    def known_lac(self, ledger: LedgerState) -> int:
+    def known_lac(self, ledger: BookieLedgerState) -> int:
         """The highest known LAC; -1 if none. Reads the last entry if the LAC was not needed since the ledger was
         loaded.
         """
@@ -211,7 +211,7 @@ class EntryReader:
             log_event(_log, "lac_not_read", logging.ERROR, ledger=ledger.ledger_id, error=error)
             return None
 
-    def entry_ids(self, ledger: LedgerState) -> Iterator[tuple[int, int]]:
+    def entry_ids(self, ledger: BookieLedgerState) -> Iterator[tuple[int, int]]:
         """(first, count) of the runs of consecutive entries held, ascending. Reads the index file; any thread."""
         stored = descriptor_of(ledger)
         cached, deleted = self._cache.entries(stored)

@@ -23,7 +23,7 @@ from bookgate.bookie.journal import format as journal_format
 from bookgate.bookie.journal.journal import Journal
 from bookgate.bookie.storage.checkpoint import Checkpointer
 from bookgate.bookie.storage.ledger_descriptor import LedgerDeletedException, LedgerDescriptor, descriptor_of
-from bookgate.bookie.storage.ledger_state import LedgerState
+from bookgate.bookie.storage.ledger_state import BookieLedgerState
 from bookgate.bookie.storage.ledger_table import LedgerTable
 from bookgate.bookie.storage.write_cache import WriteCache
 from bookgate.bookie.storage_events import Completion, StorageEvents
@@ -85,7 +85,13 @@ class EntryWriter:
         return ledger
 
     def add_entry(
-        self, ledger: LedgerState, entry_id: int, packet: bytes, completion: Completion | None, *, sync: bool = True
+        self,
+        ledger: BookieLedgerState,
+        entry_id: int,
+        packet: bytes,
+        completion: Completion | None,
+        *,
+        sync: bool = True,
     ) -> None:
         """Stores an entry packet, or replaces it; `completion` (unless None) is `stored` once it is durable.
 
@@ -119,7 +125,9 @@ class EntryWriter:
         if entry_id > stored.last_entry_id:
             stored.last_entry_id = entry_id
 
-    def add_at_known_term(self, ledger: LedgerState, entry_id: int, packet: bytes, completion: Completion) -> None:
+    def add_at_known_term(
+        self, ledger: BookieLedgerState, entry_id: int, packet: bytes, completion: Completion
+    ) -> None:
         """Stores an entry of an unbounded ledger at the term that is in the ledger's journal already.
 
         Raises LedgerDeletedException if the ledger was deleted after it was looked up; nothing is then stored.
@@ -134,7 +142,7 @@ class EntryWriter:
         if entry_id > stored.last_entry_id:
             stored.last_entry_id = entry_id
 
-    def add_at_term(self, ledger: LedgerState, request: AddRequest, completion: Completion) -> None:
+    def add_at_term(self, ledger: BookieLedgerState, request: AddRequest, completion: Completion) -> None:
         """Stores an entry of an unbounded ledger, and deletes all entries above it if the request truncates.
 
         `completion` is `stored` once entry, term and deletion are durable.
@@ -178,7 +186,7 @@ class EntryWriter:
             journal.append(journal_format.encode_truncate(ledger.number, request.entry_id), None)
         journal.force(completion)
 
-    def fence_at_term(self, ledger: LedgerState, term: int, completion: Completion) -> None:
+    def fence_at_term(self, ledger: BookieLedgerState, term: int, completion: Completion) -> None:
         """Fences lower terms, whose adds are rejected from now on; `completion` is `stored` once that is durable.
 
         Raises IncorrectParameterException if the ledger's header has no space for the term.
@@ -211,7 +219,7 @@ class EntryWriter:
             ledger.term, ledger.fenced = before
             raise
 
-    def fence(self, ledger: LedgerState, completion: Completion) -> None:
+    def fence(self, ledger: BookieLedgerState, completion: Completion) -> None:
         """Fences the ledger for good; `completion` is `stored` once that is durable, also if it was fenced before."""
         stored = descriptor_of(ledger)
         try:
@@ -233,7 +241,7 @@ class EntryWriter:
             ledger.fenced = False
             raise
 
-    def write_explicit_lac(self, ledger: LedgerState, packet: bytes, completion: Completion) -> None:
+    def write_explicit_lac(self, ledger: BookieLedgerState, packet: bytes, completion: Completion) -> None:
         """Replaces the ledger's explicit LAC packet; `completion` is `stored` once it is durable.
 
         Raises IncorrectParameterException if the packet does not belong to this ledger.

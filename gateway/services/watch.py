@@ -37,7 +37,7 @@ from bookgate.gateway.services.watch_answers import (
     require_watch,
     view_of_scope,
 )
-from bookgate.gateway.services.watch_hub import LedgerState, TooManySubscriptions, WatchHub
+from bookgate.gateway.services.watch_hub import TooManySubscriptions, WatchedRecord, WatchHub
 from bookgate.gateway.stores.ledger_listeners import LedgerFollower
 from bookgate.ledger.errors import (
     BKException,
@@ -376,7 +376,7 @@ class WatchService:
     def _on_damaged(self, ledger_id: LedgerId, error: MetadataFormatException) -> None:
         self._tell(ledger_id, DamagedLedger(ledger_id, error))
 
-    def _tell(self, ledger_id: LedgerId, state: LedgerState | None) -> None:
+    def _tell(self, ledger_id: LedgerId, state: WatchedRecord | None) -> None:
         self._states_told += 1
         now = asyncio.get_running_loop().time()
         for stream in self.hub.state(ledger_id, state):

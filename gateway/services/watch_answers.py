@@ -14,7 +14,7 @@ from bookgate.gateway.services.caller import AccessDeniedException, Caller
 from bookgate.gateway.services.encoded_responses import EncodedLedger
 from bookgate.gateway.services.ledger_access import ScopeView
 from bookgate.gateway.services.messages import failure, ledger_id_of
-from bookgate.gateway.services.watch_hub import DAMAGED, Answer, LedgerState
+from bookgate.gateway.services.watch_hub import DAMAGED, Answer, WatchedRecord
 from bookgate.ledger.errors import (
     BKException,
     MetadataFormatException,
@@ -51,13 +51,13 @@ def view_of_scope(who: Caller, ledger_id: LedgerId) -> ScopeView:
     return ScopeView(who, ledger_id.scope_id, *_NEEDED)
 
 
-def may_watch(who: Caller, record: LedgerState) -> bool:
+def may_watch(who: Caller, record: WatchedRecord) -> bool:
     """Whether the caller may see a ledger in this state. Writes no audit line."""
     assert isinstance(record, (EncodedLedger, DamagedLedger))
     return all(who.may(action, record.ledger_id.scope_id, record.owner) for action in _NEEDED)
 
 
-def require_watch(who: Caller, record: LedgerState) -> ScopeView:
+def require_watch(who: Caller, record: WatchedRecord) -> ScopeView:
     """What the caller may see of a ledger in this state. Raises AccessDeniedException if it may see nothing."""
     assert isinstance(record, (EncodedLedger, DamagedLedger))
     view = view_of_scope(who, record.ledger_id)

@@ -31,7 +31,7 @@ DAMAGED = -1
 """The version of a stored state that can't be parsed; valid versions begin at 0."""
 
 
-class LedgerState(Protocol):
+class WatchedRecord(Protocol):
     """The fields of a ledger's state that the hub uses; the rest is opaque to it."""
 
     @property
@@ -48,7 +48,7 @@ class Answer(NamedTuple):
     """A response about one ledger; without a record the ledger was removed."""
 
     ledger_id: LedgerId
-    record: LedgerState | None
+    record: WatchedRecord | None
 
 
 class TooManySubscriptions(Exception):
@@ -88,7 +88,7 @@ class _Ledger:
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
-        self.record: LedgerState | None = None
+        self.record: WatchedRecord | None = None
         self.streams: dict[StreamId, _Subscription] = {}
 
 
@@ -117,7 +117,7 @@ class WatchHub:
         record = self.record(ledger_id)
         return None if record is None else record.version
 
-    def record(self, ledger_id: LedgerId) -> LedgerState | None:
+    def record(self, ledger_id: LedgerId) -> WatchedRecord | None:
         """The latest known state, or None."""
         ledger = self._ledgers.get(ledger_id)
         return None if ledger is None else ledger.record
@@ -202,7 +202,7 @@ class WatchHub:
             self._subscriptions -= 1
             self._leave(stream_id, ledger_id)
 
-    def state(self, ledger_id: LedgerId, record: LedgerState | None) -> list[StreamId]:
+    def state(self, ledger_id: LedgerId, record: WatchedRecord | None) -> list[StreamId]:
         """Records the store's latest state of a ledger (None: removed); returns the streams that have something to
         take.
         """
@@ -250,7 +250,7 @@ class WatchHub:
         stream = self._streams.get(stream_id)
         return stream is not None and bool(stream.removed or stream.outbox)
 
-    def _notice(self, stream_id: StreamId, subscription: _Subscription, record: LedgerState) -> bool:
+    def _notice(self, stream_id: StreamId, subscription: _Subscription, record: WatchedRecord) -> bool:
         stream = self._streams[stream_id]
         if subscription.is_of_another(record.incarnation):
             del stream.subscriptions[record.ledger_id]

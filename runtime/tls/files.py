@@ -24,7 +24,7 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
-class TlsFiles:
+class ServerTlsFiles:
     """Paths of PEM files. With `client_ca`, clients must present a certificate issued by one of these authorities."""
 
     cert: str
@@ -67,7 +67,7 @@ class Reloader(Generic[_T]):
 class LastGood(Generic[_T]):
     """The value of the last usable files of a server."""
 
-    def __init__(self, files: TlsFiles, load: Callable[[], _T]) -> None:
+    def __init__(self, files: ServerTlsFiles, load: Callable[[], _T]) -> None:
         """Raises IncorrectParameterException for unusable files."""
         self._files = files
         self._reloader = Reloader(files.paths, load, IncorrectParameterException)

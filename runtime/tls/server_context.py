@@ -8,13 +8,13 @@ from __future__ import annotations
 import ssl
 
 from bookgate.ledger.errors import IncorrectParameterException
-from bookgate.runtime.tls.files import LastGood, TlsFiles, no_password
+from bookgate.runtime.tls.files import LastGood, ServerTlsFiles, no_password
 
 
 class ServerContexts:
     """The server's certificate and trusted authorities, kept up to date with the files."""
 
-    def __init__(self, files: TlsFiles, *, require_client_certificate: bool = False) -> None:
+    def __init__(self, files: ServerTlsFiles, *, require_client_certificate: bool = False) -> None:
         """Raises IncorrectParameterException for unusable files."""
         self._files = files
         self._required = require_client_certificate
@@ -32,7 +32,7 @@ class ServerContexts:
         return context
 
 
-def load_context(files: TlsFiles) -> ssl.SSLContext:
+def load_context(files: ServerTlsFiles) -> ssl.SSLContext:
     """Builds the server's context from these files. Raises IncorrectParameterException if they are unusable."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bookgate.bookie.storage.ledger_state import LedgerState
+from bookgate.bookie.storage.ledger_state import BookieLedgerState
 from bookgate.ledger.entry import Entry
 from bookgate.ledger.errors import BookieHandleNotAvailableException, LedgerFencedException
 from bookgate.ledger.ledger_id import NO_ENTRY, LedgerId
-from bookgate.ledger.metadata import LedgerMetadata
-from bookgate.ledger.metadata import LedgerState as MetadataState
+from bookgate.ledger.metadata import LedgerMetadata, LedgerState
 from bookgate.ledger.wire.messages import Status
 from bookgate.thinclient.core.recovery import Missing, Unreadable
 from tests.explore.letters import Add, FencingRead, Handle, Look, Move, PlainRead, Record, Stored, Violation, Write
@@ -30,7 +29,7 @@ class Bookie:
     def __init__(self, *, syncs_apart: bool) -> None:
         self.syncs_apart = syncs_apart
         self.up = True
-        self.ledger = LedgerState(LEDGER, _KEY)
+        self.ledger = BookieLedgerState(LEDGER, _KEY)
         self.entries: dict[int, Entry] = {}
         self.durable: dict[int, Entry] = {}
         self.durably_fenced = False
@@ -55,7 +54,7 @@ class Bookie:
         self.waiting = []
         self.entries = dict(self.durable)
         lac = max((entry.last_add_confirmed for entry in self.entries.values()), default=NO_ENTRY)
-        self.ledger = LedgerState(LEDGER, _KEY, fenced=self.durably_fenced, known_lac=lac)
+        self.ledger = BookieLedgerState(LEDGER, _KEY, fenced=self.durably_fenced, known_lac=lac)
 
     def serve(self, client: int, handle: Handle | None, request: object) -> Answers:
         assert isinstance(request, Add | FencingRead | PlainRead)
@@ -147,10 +146,10 @@ class Store:
 
 def _may_follow(before: LedgerMetadata, after: LedgerMetadata) -> bool:
     """P6: which states follow which; of an unbounded ledger at which term."""
-    if before.state is MetadataState.CLOSED:
+    if before.state is LedgerState.CLOSED:
         return False
     if before.terms is None or after.terms is None:
-        return before.state is MetadataState.OPEN or after.state is MetadataState.CLOSED
-    begins = after.state is MetadataState.IN_RECOVERY
-    opens = before.state is MetadataState.IN_RECOVERY and after.state is MetadataState.OPEN
-    return after.terms.term == before.terms.term + begins and (before.state is MetadataState.OPEN or begins or opens)
+        return before.state is LedgerState.OPEN or after.state is LedgerState.CLOSED
+    begins = after.state is LedgerState.IN_RECOVERY
+    opens = before.state is LedgerState.IN_RECOVERY and after.state is LedgerState.OPEN
+    return after.terms.term == before.terms.term + begins and (before.state is LedgerState.OPEN or begins or opens)

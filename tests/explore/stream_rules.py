@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from bookgate.ledger.metadata import LedgerMetadata
-from bookgate.ledger.metadata import LedgerState as MetadataState
+from bookgate.ledger.metadata import LedgerMetadata, LedgerState
 from bookgate.ledger.quorum import write_set
 from tests.explore.adding import BOOKIES
 from tests.explore.letters import Violation
@@ -92,7 +91,7 @@ def _check_acknowledged(client: StreamClient, metadata: LedgerMetadata, bookies:
 
 def _check_truncated(client: StreamClient, metadata: LedgerMetadata, bookies: Bookies) -> None:
     assert metadata.terms is not None
-    if client.opened_at is None or metadata.state is not MetadataState.OPEN or metadata.terms.term != client.term:
+    if client.opened_at is None or metadata.state is not LedgerState.OPEN or metadata.terms.term != client.term:
         return
     for name in metadata.last_fragment.ensemble:
         highest = max(bookies[name].durable, default=-1)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from bookgate.bookie.index.terms import Terms
-from bookgate.bookie.storage.ledger_state import LedgerState
+from bookgate.bookie.storage.ledger_state import BookieLedgerState
 from bookgate.ledger.entry import Entry
 from bookgate.ledger.errors import BKException, InvalidTermException, ReadException
 from bookgate.ledger.ledger_id import NO_ENTRY
@@ -75,7 +75,7 @@ class TermBookie:
     def __init__(self, *, syncs_apart: bool) -> None:
         self.syncs_apart = syncs_apart
         self.up = True
-        self.ledger = LedgerState(LEDGER, _KEY)
+        self.ledger = BookieLedgerState(LEDGER, _KEY)
         self.entries: dict[int, Entry] = {}
         self.durable: dict[int, Entry] = {}
         self.durable_terms: Terms | None = None
@@ -93,7 +93,7 @@ class TermBookie:
         """Memory is lost; the bookie starts again."""
         self.waiting = []
         self.entries = dict(self.durable)
-        self.ledger = LedgerState(LEDGER, _KEY)
+        self.ledger = BookieLedgerState(LEDGER, _KEY)
         if self.durable_terms is not None:
             self.ledger.take_terms(self.durable_terms)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from bookgate.bookie.mode.state_manager import StateManager
-from bookgate.bookie.storage.ledger_state import LedgerState
+from bookgate.bookie.storage.ledger_state import BookieLedgerState
 from bookgate.ledger.wire.messages import Status
 from tests.history import events
 from tests.simulation.__main__ import replay_command
@@ -116,10 +116,12 @@ def test_gateways_do_the_same_in_every_process() -> None:
 
 @pytest.mark.long
 def test_a_bookie_that_forgets_fences_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    def check_key_only(ledger: LedgerState, master_key: bytes, *, recovery: bool, term: int | None = None) -> Status:
+    def check_key_only(
+        ledger: BookieLedgerState, master_key: bytes, *, recovery: bool, term: int | None = None
+    ) -> Status:
         return ledger.check_key(master_key)
 
-    monkeypatch.setattr(LedgerState, "check_add", check_key_only)
+    monkeypatch.setattr(BookieLedgerState, "check_add", check_key_only)
     broken = next(outcome for seed in range(13, 31) if (outcome := run_seed(seed)).failed)
     assert broken.invariant in ("P1", "P2", "P7", "P8")
     # It ended where that was seen, not with the run.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bookgate.thinclient.gateways.uri import TlsFiles
+from bookgate.thinclient.gateways.uri import ClientTlsFiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,4 +13,4 @@ class ClientOptions:
     """What stands before the command: the configuration file and the TLS files."""
 
     file: Path | None = None
-    tls: TlsFiles = field(default=TlsFiles())
+    tls: ClientTlsFiles = field(default=ClientTlsFiles())

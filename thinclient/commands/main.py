@@ -21,7 +21,7 @@ import typer
 
 from bookgate.runtime.command_line.groups import Group, load_noun, not_installed
 from bookgate.thinclient.commands.global_options import ClientOptions
-from bookgate.thinclient.gateways.uri import TlsFiles
+from bookgate.thinclient.gateways.uri import ClientTlsFiles
 
 _ENTRY_POINTS = "bookgate.commands"
 
@@ -149,7 +149,7 @@ def options(
     ] = False,
 ) -> None:
     """Apache BookKeeper ledgers without ZooKeeper in the client."""
-    context.obj = ClientOptions(config, TlsFiles(tls_ca, tls_cert, tls_key))
+    context.obj = ClientOptions(config, ClientTlsFiles(tls_ca, tls_cert, tls_key))
 
 
 @app.command("version", hidden=True)

@@ -46,7 +46,7 @@ from bookgate.thinclient.gateways.gateway import Gateway
 from bookgate.thinclient.gateways.grpc_channels import OpenChannel, open_channel
 from bookgate.thinclient.gateways.retry_policy import DEFAULT_RETRIES, RetryPolicy, doubling
 from bookgate.thinclient.gateways.tokens import TokenSource, may_carry_tokens
-from bookgate.thinclient.gateways.uri import TlsFiles, parse_gateways
+from bookgate.thinclient.gateways.uri import ClientTlsFiles, parse_gateways
 
 T = TypeVar("T")
 
@@ -173,7 +173,7 @@ class GatewayChannel:
         uri: str,
         timeout: float,
         rng: random.Random,
-        tls: TlsFiles = TlsFiles(),  # noqa: B008 (frozen)
+        tls: ClientTlsFiles = ClientTlsFiles(),  # noqa: B008 (frozen)
         connector: OpenChannel = open_channel,
         retries: RetryPolicy = DEFAULT_RETRIES,
         tokens: TokenSource | None = None,

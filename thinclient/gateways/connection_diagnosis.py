@@ -20,7 +20,7 @@ import socket
 import ssl
 from dataclasses import dataclass
 
-from bookgate.thinclient.gateways.uri import TlsFiles
+from bookgate.thinclient.gateways.uri import ClientTlsFiles
 
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 """HTTP/2's connection preface with empty settings; a server responds with its own."""
@@ -37,7 +37,7 @@ class NoConnection:
     hopeless: bool = False
 
 
-async def why_no_connection(address: str, tls: TlsFiles | None, timeout: float) -> NoConnection:
+async def why_no_connection(address: str, tls: ClientTlsFiles | None, timeout: float) -> NoConnection:
     """Determines within `timeout` seconds (at most 1 s) why `host:port` accepts no gRPC connection."""
     limit = max(min(timeout, _LONGEST_SECONDS), 0.05)
     host, _, port = address.rpartition(":")
@@ -48,7 +48,7 @@ async def why_no_connection(address: str, tls: TlsFiles | None, timeout: float) 
         return NoConnection(f"no connection within {limit:g} s")
 
 
-async def _look(host: str, port: int, tls: TlsFiles | None) -> NoConnection:
+async def _look(host: str, port: int, tls: ClientTlsFiles | None) -> NoConnection:
     try:
         reader, writer = await asyncio.open_connection(host, port, ssl=None if tls is None else _context(tls))
     except socket.gaierror as error:
@@ -70,7 +70,7 @@ async def _look(host: str, port: int, tls: TlsFiles | None) -> NoConnection:
         writer.close()
 
 
-def _context(tls: TlsFiles) -> ssl.SSLContext:
+def _context(tls: ClientTlsFiles) -> ssl.SSLContext:
     context = ssl.create_default_context(cafile=tls.ca)
     context.set_alpn_protocols(["h2"])
     if tls.cert is not None:

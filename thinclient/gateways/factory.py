@@ -28,7 +28,7 @@ from bookgate.thinclient.gateways.registration import RpcRegistrationManager
 from bookgate.thinclient.gateways.replication import RpcReplicationMetadata
 from bookgate.thinclient.gateways.retry_policy import DEFAULT_RETRIES, RetryPolicy
 from bookgate.thinclient.gateways.tokens import TokenSource
-from bookgate.thinclient.gateways.uri import TlsFiles
+from bookgate.thinclient.gateways.uri import ClientTlsFiles
 
 
 class RpcLedgerManagerFactory(LedgerManagerFactory):
@@ -39,7 +39,7 @@ class RpcLedgerManagerFactory(LedgerManagerFactory):
         uri: str,
         timeout: float = 10.0,
         rng: random.Random | None = None,
-        tls: TlsFiles = TlsFiles(),  # noqa: B008 (frozen)
+        tls: ClientTlsFiles = ClientTlsFiles(),  # noqa: B008 (frozen)
         connector: OpenChannel = open_channel,
         retries: RetryPolicy = DEFAULT_RETRIES,
         tokens: TokenSource | None = None,

@@ -27,7 +27,7 @@ from bookgate.thinclient.gateways.connection_diagnosis import NoConnection, why_
 from bookgate.thinclient.gateways.grpc_channels import OpenChannel, open_channel
 from bookgate.thinclient.gateways.retry_policy import DEFAULT_RETRIES, RetryPolicy
 from bookgate.thinclient.gateways.tokens import AuthorizedChannel, TokenSource
-from bookgate.thinclient.gateways.uri import TlsFiles
+from bookgate.thinclient.gateways.uri import ClientTlsFiles
 
 if TYPE_CHECKING:  # the asynchronous stubs exist for the type checker only
     from bookgate.protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2_grpc import LedgerMetadataServiceAsyncStub
@@ -53,7 +53,7 @@ class Gateway:
         retries: RetryPolicy = DEFAULT_RETRIES,
         *,
         learnt: bool = False,
-        tls: TlsFiles | None = None,
+        tls: ClientTlsFiles | None = None,
         tokens: TokenSource | None = None,
     ) -> None:
         self.address = address

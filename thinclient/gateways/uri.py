@@ -22,7 +22,7 @@ _FILES = ("ca", "cert", "key", "token_file")
 
 
 @dataclass(frozen=True, slots=True)
-class TlsFiles:
+class ClientTlsFiles:
     """PEM files of a TLS client; None: the system's authorities, no client certificate."""
 
     ca: Path | None = None
@@ -55,7 +55,7 @@ class GatewayUri:
     """Addresses as `host:port`, in the given order, the TLS files (None for plain text), and the token's file."""
 
     addresses: tuple[str, ...]
-    tls: TlsFiles | None
+    tls: ClientTlsFiles | None
     token_file: Path | None = None
 
 
@@ -65,7 +65,7 @@ def is_gateway_uri(uri: str) -> bool:
     return not separator or scheme.lower() in ("grpc", "grpcs")
 
 
-def parse_gateways(uri: str, tls: TlsFiles = TlsFiles()) -> GatewayUri:
+def parse_gateways(uri: str, tls: ClientTlsFiles = ClientTlsFiles()) -> GatewayUri:
     """Parses a URI; one without a scheme is `grpc://`. `tls` provides the files that the URI does not name.
 
     Raises IncorrectParameterException.
@@ -89,7 +89,7 @@ def parse_gateways(uri: str, tls: TlsFiles = TlsFiles()) -> GatewayUri:
     token_file = files.pop("token_file", None)
     if scheme == "grpc" and files:
         raise IncorrectParameterException(f"gateway address {uri!r}: TLS files need the scheme grpcs://")
-    secured = TlsFiles(files.get("ca", tls.ca), files.get("cert", tls.cert), files.get("key", tls.key))
+    secured = ClientTlsFiles(files.get("ca", tls.ca), files.get("cert", tls.cert), files.get("key", tls.key))
     return GatewayUri(tuple(dict.fromkeys(addresses)), secured if scheme == "grpcs" else None, token_file)
 
 

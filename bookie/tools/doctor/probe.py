@@ -40,7 +40,7 @@ from bookgate.thinclient.gateways.discovery import bookies_of
 from bookgate.thinclient.gateways.factory import RpcLedgerManagerFactory
 from bookgate.thinclient.gateways.gateway import Gateway
 from bookgate.thinclient.gateways.tokens import TokenSource, may_carry_tokens
-from bookgate.thinclient.gateways.uri import TlsFiles, parse_gateways
+from bookgate.thinclient.gateways.uri import ClientTlsFiles, parse_gateways
 
 _MAX_FILES = re.compile(rb"^process_max_fds (\S+)", re.MULTILINE)
 _OPEN_FILES = re.compile(rb"^process_open_fds (\S+)", re.MULTILINE)
@@ -150,10 +150,10 @@ async def _look_at_gateway(gateway: Gateway, listed: bool, timeout: float) -> Ga
 
 
 async def _look_at_recovery(
-    gateway: Gateway, tls: TlsFiles | None, config: ClientConfig, timeout: float
+    gateway: Gateway, tls: ClientTlsFiles | None, config: ClientConfig, timeout: float
 ) -> RecoveryView:
     uri = f"{'grpcs' if tls else 'grpc'}://{gateway.address}"
-    files, tokens = tls or TlsFiles(), gateway.tokens
+    files, tokens = tls or ClientTlsFiles(), gateway.tokens
     factory = RpcLedgerManagerFactory(uri, timeout, tls=files, retries=config.retries, tokens=tokens)
     metadata = factory.replication_metadata
     try:

@@ -20,7 +20,7 @@ from starlette.routing import Route
 from bookgate.gateway.http import connections
 from bookgate.gateway.http.server import AdminServer
 from bookgate.runtime.listening import listen
-from bookgate.runtime.tls.files import TlsFiles
+from bookgate.runtime.tls.files import ServerTlsFiles
 from bookgate.runtime.tls.server_context import ServerContexts
 from tests.integration.bookie.certificates import Files, client_context
 
@@ -50,7 +50,7 @@ async def _length(request: Request) -> PlainTextResponse:
 async def _serving(files: Files, max_connections: int) -> AsyncIterator[int]:
     routes = [Route("/small", _small), Route("/large", _large), Route("/length", _length, methods=["PUT"])]
     listener = listen("127.0.0.1", 0)
-    contexts = ServerContexts(TlsFiles(cert=str(files.certificate), key=str(files.key)))
+    contexts = ServerContexts(ServerTlsFiles(cert=str(files.certificate), key=str(files.key)))
     admin = AdminServer(Starlette(routes=routes), listener, contexts=contexts, max_connections=max_connections)
     task = asyncio.create_task(admin.run_until_stopped())
     try:

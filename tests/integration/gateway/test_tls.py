@@ -18,7 +18,7 @@ from bookgate.ledger.errors import IncorrectParameterException
 from bookgate.ledger.metadata_store import LedgerManagerFactory
 from bookgate.protos.bookkeeper.gateway.v1 import service_discovery_pb2 as sd
 from bookgate.protos.bookkeeper.gateway.v1.service_discovery_pb2_grpc import ServiceDiscoveryStub
-from bookgate.runtime.tls.files import TlsFiles
+from bookgate.runtime.tls.files import ServerTlsFiles
 from tests.stores import made
 
 pytestmark = pytest.mark.asyncio
@@ -29,7 +29,7 @@ class Certificates:
 
     def __init__(self, directory: Path) -> None:
         self.authority = trustme.CA()
-        self.files = TlsFiles(f"{directory}/cert.pem", f"{directory}/key.pem", f"{directory}/ca.pem")
+        self.files = ServerTlsFiles(f"{directory}/cert.pem", f"{directory}/key.pem", f"{directory}/ca.pem")
         self.authority.cert_pem.write_to_path(f"{directory}/ca.pem")
         self.install(self.authority)
 
@@ -87,7 +87,7 @@ async def test_clients_who_trust_the_authority_are_served(
     factory: LedgerManagerFactory, certificates: Certificates
 ) -> None:
     files = certificates.files
-    server = GatewayServer(factory, "localhost", tls=TlsFiles(files.cert, files.key))
+    server = GatewayServer(factory, "localhost", tls=ServerTlsFiles(files.cert, files.key))
     port = await server.start()
     assert len(await call(port, certificates.client())) == 36
     assert await refused(port, certificates.client(trusts=trustme.CA()))
@@ -109,7 +109,7 @@ async def test_certificates_that_change_are_used_without_a_restart(
     factory: LedgerManagerFactory, certificates: Certificates
 ) -> None:
     files = certificates.files
-    server = GatewayServer(factory, "localhost", tls=TlsFiles(files.cert, files.key))
+    server = GatewayServer(factory, "localhost", tls=ServerTlsFiles(files.cert, files.key))
     port = await server.start()
     assert len(await call(port, certificates.client())) == 36
     other = trustme.CA()
@@ -123,7 +123,7 @@ async def test_half_a_change_leaves_the_old_certificate_in_use(
     factory: LedgerManagerFactory, certificates: Certificates
 ) -> None:
     files = certificates.files
-    server = GatewayServer(factory, "localhost", tls=TlsFiles(files.cert, files.key))
+    server = GatewayServer(factory, "localhost", tls=ServerTlsFiles(files.cert, files.key))
     port = await server.start()
     _replace(files.key, trustme.CA().issue_cert("localhost").private_key_pem.bytes())
     assert len(await call(port, certificates.client())) == 36
@@ -137,6 +137,6 @@ async def test_files_that_can_not_be_used_refuse_the_start(
 ) -> None:
     files = certificates.files
     with pytest.raises(IncorrectParameterException, match=r"missing\.pem"):
-        await GatewayServer(factory, tls=TlsFiles(f"{tmp_path}/missing.pem", files.key)).start()
+        await GatewayServer(factory, tls=ServerTlsFiles(f"{tmp_path}/missing.pem", files.key)).start()
     with pytest.raises(IncorrectParameterException, match="together"):
-        await GatewayServer(factory, tls=TlsFiles(files.key, files.cert)).start()
+        await GatewayServer(factory, tls=ServerTlsFiles(files.key, files.cert)).start()

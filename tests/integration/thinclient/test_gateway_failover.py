@@ -22,9 +22,9 @@ from bookgate.ledger.errors import IncorrectParameterException, MetaStoreExcepti
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import LedgerMetadata
 from bookgate.ledger.metadata_store import LedgerRecord
-from bookgate.runtime.tls.files import TlsFiles as ServerFiles
+from bookgate.runtime.tls.files import ServerTlsFiles
 from bookgate.thinclient.gateways.factory import RpcLedgerManagerFactory
-from bookgate.thinclient.gateways.uri import TlsFiles
+from bookgate.thinclient.gateways.uri import ClientTlsFiles
 from tests.stores import made
 
 ROOT = Path(__file__).parents[3]
@@ -244,13 +244,13 @@ async def tls_gateway(folder: Path, authority: trustme.CA, *, client_certificate
         factory = create_factory(made(f"sqlite://{folder}/metadata.db"))
         stack.push_async_callback(factory.close)
         await factory.initialize()
-        server_files = ServerFiles(str(cert), str(key), str(ca) if client_certificates else None)
+        server_files = ServerTlsFiles(str(cert), str(key), str(ca) if client_certificates else None)
         server = GatewayServer(factory, tls=server_files)
         stack.push_async_callback(server.stop, 0)
         yield f"grpcs://localhost:{await server.start()}"
 
 
-async def check(uri: str, tls: TlsFiles, timeout: float = 10) -> None:
+async def check(uri: str, tls: ClientTlsFiles, timeout: float = 10) -> None:
     config = ClientConfig(metadata_timeout_seconds=timeout, tls_ca=tls.ca, tls_cert=tls.cert, tls_key=tls.key)
     async with await BookKeeper.connect(uri, config) as client:
         record = await client.ledger_manager.create(None, METADATA)
@@ -261,12 +261,12 @@ async def check(uri: str, tls: TlsFiles, timeout: float = 10) -> None:
 async def test_tls(tmp_path: Path, authority: trustme.CA) -> None:
     ca = files_of(authority, tmp_path, "client")[0]
     async with tls_gateway(tmp_path, authority, client_certificates=False) as uri:
-        await check(uri, TlsFiles(ca))
-        await check(f"{uri}?ca={ca}", TlsFiles())
+        await check(uri, ClientTlsFiles(ca))
+        await check(f"{uri}?ca={ca}", ClientTlsFiles())
         # Neither an authority that is not trusted nor plain text gets through.
         for refused in (uri, uri.replace("grpcs", "grpc")):
             with pytest.raises(MetaStoreException, match="localhost"):
-                await check(refused, TlsFiles(), timeout=1)
+                await check(refused, ClientTlsFiles(), timeout=1)
 
 
 @pytest.mark.asyncio
@@ -274,8 +274,8 @@ async def test_tls_with_client_certificates(tmp_path: Path, authority: trustme.C
     ca, cert, key = files_of(authority, tmp_path, "client")
     stranger = files_of(trustme.CA(), tmp_path, "stranger")
     async with tls_gateway(tmp_path, authority, client_certificates=True) as uri:
-        await check(uri, TlsFiles(ca, cert, key))
-        for files in (TlsFiles(ca), TlsFiles(ca, *stranger[1:])):
+        await check(uri, ClientTlsFiles(ca, cert, key))
+        for files in (ClientTlsFiles(ca), ClientTlsFiles(ca, *stranger[1:])):
             with pytest.raises(MetaStoreException, match="localhost"):
                 await check(uri, files, timeout=1)
         command = [sys.executable, "-m", "bookgate", "--tls-ca", str(ca), "--tls-cert", str(cert)]
@@ -290,12 +290,12 @@ async def test_tls_with_client_certificates(tmp_path: Path, authority: trustme.C
 @pytest.mark.parametrize(
     ("files", "problem"),
     [
-        (lambda folder: TlsFiles(folder / "missing.pem"), "missing.pem can't be read"),
-        (lambda folder: TlsFiles(folder / "none.pem"), "none.pem is no PEM file"),
-        (lambda folder: TlsFiles(None, folder / "none.pem"), "both its certificate and its key"),
+        (lambda folder: ClientTlsFiles(folder / "missing.pem"), "missing.pem can't be read"),
+        (lambda folder: ClientTlsFiles(folder / "none.pem"), "none.pem is no PEM file"),
+        (lambda folder: ClientTlsFiles(None, folder / "none.pem"), "both its certificate and its key"),
     ],
 )
-def test_tls_files_that_are_none(tmp_path: Path, files: Callable[[Path], TlsFiles], problem: str) -> None:
+def test_tls_files_that_are_none(tmp_path: Path, files: Callable[[Path], ClientTlsFiles], problem: str) -> None:
     (tmp_path / "none.pem").write_text("nothing")
     with pytest.raises(IncorrectParameterException, match=problem):
         files(tmp_path).credentials()

@@ -17,7 +17,7 @@ from bookgate.ledger.errors import ClientClosedException, LedgerClosedException
 from bookgate.thinclient.bookies.wire import Wire
 from bookgate.thinclient.config import TlsMode
 from bookgate.thinclient.gateways.factory import RpcLedgerManagerFactory
-from bookgate.thinclient.gateways.uri import TlsFiles
+from bookgate.thinclient.gateways.uri import ClientTlsFiles
 from bookgate.thinclient.handles.base_write_handle import BaseWriteHandle
 from bookgate.thinclient.handles.read_handle import ReadHandle
 from tests.unit.thinclient.bookies.secure_bookie import SecureBookie
@@ -59,7 +59,7 @@ async def secure_cluster(certificates: Certificates) -> AsyncIterator[tuple[Fake
                 num_channels_per_bookie=2,
                 **settings,
             )
-            factory = RpcLedgerManagerFactory(uri, 10, tls=TlsFiles())
+            factory = RpcLedgerManagerFactory(uri, 10, tls=ClientTlsFiles())
             made = BookKeeper(factory.ledger_manager, cluster.discovery, config)
             made._factory = factory
             return made

@@ -14,7 +14,7 @@ from typing import Any
 from bookgate.bookie.journal.options import JournalOptions
 from bookgate.bookie.storage.batch_size import BatchSize
 from bookgate.bookie.storage.ledger_descriptor import LedgerDescriptor
-from bookgate.bookie.storage.ledger_state import LedgerState
+from bookgate.bookie.storage.ledger_state import BookieLedgerState
 from bookgate.bookie.storage.storage import LedgerStorage, StorageConfig
 from bookgate.bookie.storage.writer import EntryWriter
 from bookgate.bookie.storage_events import Completion, Retry
@@ -37,7 +37,9 @@ def lac_packet(ledger_id: int, lac: int) -> bytes:
     return encode_lac(DummyDigest(), ledger_id, lac) + struct.pack(">i", 0x1234)
 
 
-def read_entries(bookie: OpenStorage, ledger: LedgerState, first_entry_id: int, count: int, size: int) -> list[bytes]:
+def read_entries(
+    bookie: OpenStorage, ledger: BookieLedgerState, first_entry_id: int, count: int, size: int
+) -> list[bytes]:
     """The packets of a batch read whose answer has so many entries and bytes at most."""
     runs = bookie.storage.reader.read_batch(ledger, first_entry_id, BatchSize(count, size, size))
     return [packet for run in runs for packet in run.packets()]
@@ -58,13 +60,15 @@ class TokenWriter:
     def __init__(self, writer: EntryWriter) -> None:
         self._writer = writer
 
-    def add_entry(self, ledger: LedgerState, entry_id: int, packet: bytes, token: object, *, sync: bool = True) -> None:
+    def add_entry(
+        self, ledger: BookieLedgerState, entry_id: int, packet: bytes, token: object, *, sync: bool = True
+    ) -> None:
         self._writer.add_entry(ledger, entry_id, packet, None if token is None else Token(token), sync=sync)
 
-    def fence(self, ledger: LedgerState, token: object) -> None:
+    def fence(self, ledger: BookieLedgerState, token: object) -> None:
         self._writer.fence(ledger, Token(token))
 
-    def write_explicit_lac(self, ledger: LedgerState, packet: bytes, token: object) -> None:
+    def write_explicit_lac(self, ledger: BookieLedgerState, packet: bytes, token: object) -> None:
         self._writer.write_explicit_lac(ledger, packet, Token(token))
 
     def force(self, ledger_id: LedgerId, token: object) -> None:

@@ -7,15 +7,15 @@ import struct
 import pytest
 
 from bookgate.bookie.protocol import admission
-from bookgate.bookie.storage.ledger_state import LedgerState, is_acceptable_key
+from bookgate.bookie.storage.ledger_state import BookieLedgerState, is_acceptable_key
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.wire.messages import AddRequest, ReadRequest, Status, WriteLacRequest
 
 KEY, OTHER = b"k" * 20, b"o" * 20
 
 
-def ledger() -> LedgerState:
-    return LedgerState(LedgerId.unscoped(7), KEY)
+def ledger() -> BookieLedgerState:
+    return BookieLedgerState(LedgerId.unscoped(7), KEY)
 
 
 def body(ledger_id: int = 7, entry_id: int = 3) -> bytes:

@@ -10,7 +10,7 @@ import pytest
 
 from bookgate.bookie.journal.format import NO_MARK, LogMark
 from bookgate.bookie.journal.last_mark import read_mark
-from bookgate.bookie.storage.ledger_state import LedgerState
+from bookgate.bookie.storage.ledger_state import BookieLedgerState
 from bookgate.bookie.system.files import REAL_FILE_SYSTEM
 from bookgate.ledger.errors import NoSuchEntryException
 from bookgate.ledger.ledger_id import LedgerId
@@ -201,7 +201,7 @@ def test_a_ledger_in_memory_alone_can_be_deleted(tmp_path: Path) -> None:
 def test_what_comes_for_a_ledger_that_was_just_deleted_makes_it_anew(tmp_path: Path, storage: str) -> None:
     """A request holds the ledger while it is deleted: nothing of it may end in a header without its ledger."""
     with opened(tmp_path, storage=storage) as bookie:
-        held: list[LedgerState] = []
+        held: list[BookieLedgerState] = []
         for number in (1, 2, 3):
             bookie.add(number, 0)
             held.append(bookie.ledger(number))

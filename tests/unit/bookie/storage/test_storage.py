@@ -12,7 +12,7 @@ import pytest
 
 from bookgate.bookie.disks import directories
 from bookgate.bookie.index.file_format import MAX_ENTRY_ID
-from bookgate.bookie.storage.ledger_state import LedgerState
+from bookgate.bookie.storage.ledger_state import BookieLedgerState
 from bookgate.bookie.storage.storage import LedgerStorage
 from bookgate.bookie.system.files import FileSystem, StorageCorruptException, StorageStoppedException
 from bookgate.ledger.errors import IncorrectParameterException, NoSuchEntryException
@@ -186,7 +186,7 @@ def test_an_over_long_key_is_refused(tmp_path: Path) -> None:
 
 def test_a_state_of_another_origin_is_refused(tmp_path: Path) -> None:
     with opened(tmp_path) as bookie, pytest.raises(TypeError):
-        bookie.writer.fence(LedgerState(LedgerId.unscoped(1), KEY), "token")
+        bookie.writer.fence(BookieLedgerState(LedgerId.unscoped(1), KEY), "token")
 
 
 def test_large_entries(tmp_path: Path) -> None:

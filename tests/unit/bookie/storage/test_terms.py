@@ -12,7 +12,7 @@ from bookgate.bookie.index.file_format import IndexHeader, slot_runs
 from bookgate.bookie.index.terms import Terms
 from bookgate.bookie.journal import format as journal_format
 from bookgate.bookie.storage.ledger_descriptor import DELETED, LedgerDescriptor
-from bookgate.bookie.storage.ledger_state import LedgerState
+from bookgate.bookie.storage.ledger_state import BookieLedgerState
 from bookgate.bookie.storage.writer import MOST_TRUNCATED
 from bookgate.ledger.errors import IncorrectParameterException, NoSuchEntryException
 from bookgate.ledger.ledger_id import LedgerId
@@ -74,8 +74,8 @@ def storage(request: pytest.FixtureRequest) -> str:
 # --- the rules ---
 
 
-def state(term: int | None = None, **changes: Any) -> LedgerState:
-    ledger = LedgerState(ID, KEY, **changes)
+def state(term: int | None = None, **changes: Any) -> BookieLedgerState:
+    ledger = BookieLedgerState(ID, KEY, **changes)
     ledger.term = term
     return ledger
 

@@ -12,23 +12,23 @@ from cryptography.hazmat.primitives import serialization
 
 from bookgate.gateway.tls import ServerCertificates
 from bookgate.ledger.errors import IncorrectParameterException
-from bookgate.runtime.tls.files import TlsFiles
+from bookgate.runtime.tls.files import ServerTlsFiles
 from bookgate.runtime.tls.server_context import ServerContexts
 
-KINDS: dict[str, Callable[[TlsFiles], Callable[[], object]]] = {
+KINDS: dict[str, Callable[[ServerTlsFiles], Callable[[], object]]] = {
     "ssl": lambda files: ServerContexts(files).context,
     "grpc": lambda files: ServerCertificates(files)._changed,
 }
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> TlsFiles:
-    files = TlsFiles(f"{tmp_path}/cert.pem", f"{tmp_path}/key.pem")
+def files(tmp_path: Path) -> ServerTlsFiles:
+    files = ServerTlsFiles(f"{tmp_path}/cert.pem", f"{tmp_path}/key.pem")
     install(files, trustme.CA())
     return files
 
 
-def install(files: TlsFiles, authority: trustme.CA) -> None:
+def install(files: ServerTlsFiles, authority: trustme.CA) -> None:
     issued = authority.issue_cert("localhost")
     issued.private_key_pem.write_to_path(files.key)
     issued.cert_chain_pems[0].write_to_path(files.cert)
@@ -36,7 +36,7 @@ def install(files: TlsFiles, authority: trustme.CA) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_pair_that_does_not_match_is_said_once_a_change(
-    kind: str, files: TlsFiles, caplog: pytest.LogCaptureFixture
+    kind: str, files: ServerTlsFiles, caplog: pytest.LogCaptureFixture
 ) -> None:
     connect = KINDS[kind](files)
 
@@ -59,7 +59,7 @@ def test_a_pair_that_does_not_match_is_said_once_a_change(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_key_with_a_password_is_refused_and_nobody_is_asked(kind: str, files: TlsFiles) -> None:
+def test_a_key_with_a_password_is_refused_and_nobody_is_asked(kind: str, files: ServerTlsFiles) -> None:
     key = serialization.load_pem_private_key(Path(files.key).read_bytes(), None)
     protection = serialization.BestAvailableEncryption(b"secret")
     encoding, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8

@@ -25,7 +25,7 @@ from bookgate.protos.bookkeeper.gateway.v1.service_discovery_pb2 import Endpoint
 from bookgate.thinclient.gateways import grpc_channels
 from bookgate.thinclient.gateways.factory import RpcLedgerManagerFactory
 from bookgate.thinclient.gateways.retry_policy import RetryPolicy
-from bookgate.thinclient.gateways.uri import GatewayUri, TlsFiles, parse_gateways
+from bookgate.thinclient.gateways.uri import ClientTlsFiles, GatewayUri, parse_gateways
 from tests.unit.thinclient.bookies.test_secure_connections import new_certificates
 from tests.unit.thinclient.fake_gateway import METADATA, SEVEN, connected, fake_gateways, response_of
 
@@ -226,10 +226,10 @@ async def test_an_address_whose_tls_differs_is_passed_over_and_counted(tmp_path:
     ("uri", "parsed"),
     [
         ("grpc://a:1,b:2", GatewayUri(("a:1", "b:2"), None)),
-        ("grpcs://a:1/", GatewayUri(("a:1",), TlsFiles())),
+        ("grpcs://a:1/", GatewayUri(("a:1",), ClientTlsFiles())),
         ("a:1, a:1", GatewayUri(("a:1",), None)),
         ("grpc://[::1]:4181", GatewayUri(("[::1]:4181",), None)),
-        ("grpcs://a:1,b:2?ca=/x/ca&key=k", GatewayUri(("a:1", "b:2"), TlsFiles(Path("/x/ca"), None, Path("k")))),
+        ("grpcs://a:1,b:2?ca=/x/ca&key=k", GatewayUri(("a:1", "b:2"), ClientTlsFiles(Path("/x/ca"), None, Path("k")))),
     ],
 )
 def test_addresses(uri: str, parsed: GatewayUri) -> None:

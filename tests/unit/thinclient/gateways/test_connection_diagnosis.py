@@ -16,7 +16,7 @@ from bookgate.ledger.errors import MetaStoreException
 from bookgate.thinclient.client import BookKeeper
 from bookgate.thinclient.config import ClientConfig
 from bookgate.thinclient.gateways.connection_diagnosis import why_no_connection
-from bookgate.thinclient.gateways.uri import TlsFiles
+from bookgate.thinclient.gateways.uri import ClientTlsFiles
 
 Answer = Callable[[bytes], bytes | None]
 """What a server says to the first bytes; None closes the connection."""
@@ -47,9 +47,9 @@ def authority() -> trustme.CA:
 
 
 @pytest.fixture
-def trusted(authority: trustme.CA, tmp_path: Path) -> TlsFiles:
+def trusted(authority: trustme.CA, tmp_path: Path) -> ClientTlsFiles:
     authority.cert_pem.write_to_path(tmp_path / "ca.pem")
-    return TlsFiles(tmp_path / "ca.pem")
+    return ClientTlsFiles(tmp_path / "ca.pem")
 
 
 def tls_server(authority: trustme.CA, host: str = "127.0.0.1") -> ssl.SSLContext:
@@ -89,10 +89,10 @@ async def test_who_is_something_else(answer: bytes | None, reason: str, hopeless
 
 
 @pytest.mark.asyncio
-async def test_tls_that_differs(authority: trustme.CA, trusted: TlsFiles) -> None:
+async def test_tls_that_differs(authority: trustme.CA, trusted: ClientTlsFiles) -> None:
     async with server(lambda _: b"", tls_server(authority)) as address:
         assert (await why_no_connection(address, None, 5)).reason.startswith(("it speaks TLS", "it closed the"))
-        unknown = await why_no_connection(address, TlsFiles(), 5)
+        unknown = await why_no_connection(address, ClientTlsFiles(), 5)
         assert unknown.reason.startswith("its certificate is not accepted: ")
         assert (await why_no_connection(address, trusted, 5)).reason == "it takes the connection and says nothing"
     async with server(lambda _: b"", tls_server(authority, "another.host")) as address:
