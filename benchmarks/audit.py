@@ -21,7 +21,7 @@ from pathlib import Path
 
 from benchmarks.harness import PAIRS, QUICK, Row, figures
 from bookgate.bookie.replication.audits.auditor import Auditor, AuditorOptions
-from bookgate.bookie.replication.audits.ledger_index import LedgerIndex
+from bookgate.bookie.replication.audits.ledger_index import BookieLedgerIndex
 from bookgate.bookie.standalone.cluster import make_cluster
 from bookgate.bookie.standalone.local_zookeeper import LocalZooKeeper
 from bookgate.gateway.stores.drivers import create_factory
@@ -185,7 +185,7 @@ def _resident_mib() -> float:
 
 def _fill(ids: str) -> float:
     """MiB that an index takes; what it is filled from is gone by then."""
-    rng, index = random.Random(1), LedgerIndex()
+    rng, index = random.Random(1), BookieLedgerIndex()
     before = _resident_mib()
     for start in range(0, INDEXED, _TOGETHER):
         numbers = [rng.getrandbits(62) if ids == "random" else number for number in range(start, start + _TOGETHER)]

@@ -23,7 +23,7 @@ from bookgate.bookie.replication.audits.index_keeper import IndexOptions
 from bookgate.bookie.replication.auto_recovery import AutoRecovery, AutoRecoveryOptions
 from bookgate.bookie.replication.checks.replica_check import ReplicaCheckOptions
 from bookgate.bookie.replication.checks.scrub import ScrubOptions
-from bookgate.bookie.replication.copies.budget import Limits
+from bookgate.bookie.replication.copies.budget import CopyLimits
 from bookgate.bookie.replication.repairs.tools import WorkerTools
 from bookgate.bookie.replication.repairs.worker import ReplicationWorker, WorkerOptions
 from bookgate.gateway.stores.drivers import create_factory
@@ -67,7 +67,7 @@ class RepairLoad:
         for ledger_id in ledgers:
             await factory.replication_metadata.mark(ledger_id, [lost])
         rng = random.Random(0)
-        tools = WorkerTools(factory, ClientConfig(), rng, Limits(mib_a_second * 1024 * 1024))
+        tools = WorkerTools(factory, ClientConfig(), rng, CopyLimits(mib_a_second * 1024 * 1024))
         worker = ReplicationWorker(factory, tools.repair, WorkerOptions(), rng)
         began_cpu = time.process_time()
         await worker.start()

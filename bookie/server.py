@@ -29,7 +29,7 @@ from bookgate.bookie.config.bookie import BookieConfig
 from bookgate.bookie.disks.monitor import DiskMonitor, Usage, measure
 from bookgate.bookie.environment import SYSTEM_ENVIRONMENT, Environment, HostedGateway
 from bookgate.bookie.gateway_process import GatewayProcess
-from bookgate.bookie.http.app import BookieView, create_bookie_app
+from bookgate.bookie.http.app import HostedBookie, create_bookie_app
 from bookgate.bookie.http.client_routes import OwnClient
 from bookgate.bookie.http.console_peers import Peers
 from bookgate.bookie.http.state_routes import StateView
@@ -40,7 +40,7 @@ from bookgate.bookie.metrics.collector import BookieCollector, Sources
 from bookgate.bookie.mode.mode import BookieMode
 from bookgate.bookie.mode.state_manager import StateManager
 from bookgate.bookie.mode.status_files import mark_clean, mark_dirty
-from bookgate.bookie.protocol.connection import BookieConnection
+from bookgate.bookie.protocol.connection import AcceptedConnection
 from bookgate.bookie.protocol.connections import Connections
 from bookgate.bookie.protocol.entry_access import EntryAccess
 from bookgate.bookie.protocol.guarded_connection import GuardedConnection
@@ -301,10 +301,10 @@ class BookieServer:
         self._stack.callback(self.connections.close)
         self._stack.callback(server.close)
 
-    def _connect(self) -> BookieConnection:
+    def _connect(self) -> AcceptedConnection:
         shared = self._processor, self.connections, self.statistics, self._config.max_frame_size_bytes, self._security
         access = self._entry_access
-        return BookieConnection(*shared) if access is None else GuardedConnection(*shared, access)
+        return AcceptedConnection(*shared) if access is None else GuardedConnection(*shared, access)
 
     async def _serve_http(
         self, storage: LedgerStorage, listener: socket.socket, factory: LedgerManagerFactory, bookie_id: str
@@ -326,7 +326,7 @@ class BookieServer:
         self._stack.push_async_callback(client.close)
         peers = Peers(factory, client.config)
         self._stack.push_async_callback(peers.close)
-        view = BookieView(
+        view = HostedBookie(
             self._config,
             state,
             self.garbage_collector,

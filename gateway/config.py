@@ -10,7 +10,7 @@ from pydantic import Field, SecretStr
 from pydantic_settings import SettingsConfigDict
 
 from bookgate.gateway.http.settings import HttpSettings
-from bookgate.gateway.limits import Limits
+from bookgate.gateway.limits import GatewayLimits
 from bookgate.gateway.stores.settings import StoreSettings, settings_of_all_stores
 from bookgate.runtime.descriptors import descriptor_limit, gateway_share, http_share
 from bookgate.runtime.logs import LogSettings
@@ -23,7 +23,7 @@ from bookgate.runtime.settings_loader import Settings
 from bookgate.runtime.tls.files import ServerTlsFiles
 from bookgate.runtime.tls.server_context import ServerContexts
 
-_LIMITS = Limits()
+_LIMITS = GatewayLimits()
 
 if TYPE_CHECKING:
     _SettingsOfAllStores = StoreSettings
@@ -110,8 +110,8 @@ class GatewayConfig(Settings, _SettingsOfAllStores, SecuritySettings, HttpSettin
         """Raises IncorrectParameterException for doors that are open although nobody has said so."""
         check_exposure(self.host, self.open_doors, insecure=self.insecure)
 
-    def limits(self) -> Limits:
-        return Limits(
+    def limits(self) -> GatewayLimits:
+        return GatewayLimits(
             request_bytes=self.max_request_bytes,
             connections=self.max_connections or gateway_share(descriptor_limit()),
             subscriptions_a_stream=self.max_subscriptions,

@@ -8,7 +8,7 @@ MIB = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class GatewayLimits:
     """Each limit bounds what one client, or all clients together, may cost this gateway or its store."""
 
     request_bytes: int = 4 * MIB

@@ -21,7 +21,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health_aio
 from grpc_reflection.v1alpha import reflection
 
-from bookgate.gateway.limits import Limits
+from bookgate.gateway.limits import GatewayLimits
 from bookgate.gateway.metrics import GatewayMetrics, Reading
 from bookgate.gateway.services.access import Guard
 from bookgate.gateway.services.discovery import DiscoveryService
@@ -115,7 +115,7 @@ class GatewayServer:
         *,
         bookmark_seconds: float = BOOKMARK_SECONDS,
         lease_seconds: float = DEFAULT_LEASE_SECONDS,
-        limits: Limits | None = None,
+        limits: GatewayLimits | None = None,
         tls: ServerTlsFiles | None = None,
         share_port: bool = False,
         access: AccessControl | None = None,
@@ -136,7 +136,7 @@ class GatewayServer:
         self._make_server = make_server
         self._bookmark_seconds = bookmark_seconds
         self._lease_seconds = lease_seconds
-        self._limits = limits or Limits()
+        self._limits = limits or GatewayLimits()
         self._tls = tls
         self._share_port = share_port
         self._instance = Instance()

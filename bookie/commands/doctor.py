@@ -9,7 +9,7 @@ import typer
 
 from bookgate.bookie.tools.configuration.check import part_of, problems_of
 from bookgate.bookie.tools.doctor.diagnosis import judge
-from bookgate.bookie.tools.doctor.findings import Finding, Level
+from bookgate.bookie.tools.doctor.findings import Finding, FindingLevel
 from bookgate.bookie.tools.doctor.missing_policy import missing_policy
 from bookgate.bookie.tools.doctor.probe import look
 from bookgate.bookie.tools.doctor.secret_files import readable_secrets
@@ -24,7 +24,7 @@ from bookgate.thinclient.gateways.uri import is_gateway_uri
 
 app = new_group(None, asks_for_a_command=False)
 
-_STYLES = {Level.OK: "green", Level.WARNING: "yellow", Level.ERROR: "bold red"}
+_STYLES = {FindingLevel.OK: "green", FindingLevel.WARNING: "yellow", FindingLevel.ERROR: "bold red"}
 
 
 @app.callback(invoke_without_command=True)
@@ -56,7 +56,7 @@ def doctor(
     findings = judge(run_async(look(config, timeout, problems)), ensemble_size)
     findings += [finding for file in files or [] for finding in (*readable_secrets(file), *missing_policy(file))]
     _print(findings, as_json)
-    if any(finding.level is Level.ERROR for finding in findings):
+    if any(finding.level is FindingLevel.ERROR for finding in findings):
         raise typer.Exit(1)
 
 
@@ -76,7 +76,7 @@ def _print(findings: list[Finding], as_json: bool) -> None:
             {"level": each.level.value, "subject": each.subject, "what": each.what, "advice": each.advice}
             for each in findings
         ]
-        print_json({"healthy": not any(each.level is Level.ERROR for each in findings), "findings": described})
+        print_json({"healthy": not any(each.level is FindingLevel.ERROR for each in findings), "findings": described})
         return
     table = Table("level", "about", "found", "what to do")
     for each in findings:

@@ -27,7 +27,7 @@ from bookgate.bookie.tools.inspection import places
 from bookgate.bookie.tools.inspection.contents import (
     Filter,
     Findings,
-    JournalFile,
+    JournalContents,
     LedgerContents,
     LogFileContents,
     Row,
@@ -176,7 +176,7 @@ def journal(
     wanted = _wanted(ledger, ledger_scope_id, ledger_qualified_name, entry)
     printer = Printer(as_json=as_json, payload=payload, whole_payload=entry is not None, limit=limit)
     for file in places.journal_files(path):
-        contents = JournalFile(file, wanted, with_payload=payload is not None)
+        contents = JournalContents(file, wanted, with_payload=payload is not None)
         printer.rows("record", contents)
         printer.findings("journal", contents.findings)
     printer.end()
@@ -314,7 +314,7 @@ def ledger_command(
         each.close()
     summary = Findings({"ledger": shown(number), "in the index": "yes" if known else "no"})
     for file in (file for directory in found.journals for file in places.journal_files(directory)):
-        journal_file = JournalFile(file, wanted, with_payload=payload is not None)
+        journal_file = JournalContents(file, wanted, with_payload=payload is not None)
         count = itertools.count()
         printer.rows("record", (row for row in journal_file if next(count) >= 0))
         summary.facts[f"in journal {file.name}"] = f"{next(count)} records"

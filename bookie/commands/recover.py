@@ -16,7 +16,7 @@ from typing import Annotated
 
 import typer
 
-from bookgate.bookie.replication.copies.budget import Limits
+from bookgate.bookie.replication.copies.budget import CopyLimits
 from bookgate.bookie.replication.copies.copying import Copied
 from bookgate.bookie.replication.repairs.by_hand import End, Ended, Order, Plan, Recovery, make_plan
 from bookgate.bookie.replication.repairs.tools import WorkerTools
@@ -188,7 +188,7 @@ async def _warn_of_writable(factory: LedgerManagerFactory, order: Order) -> None
 async def _carried_out(
     factory: LedgerManagerFactory, config: ClientConfig, order: Order, plan: Plan, rate: float
 ) -> tuple[Mapping[int, Ended], Copied]:
-    tools = WorkerTools(factory, config, random.SystemRandom(), Limits(worker=rate * _MIB))
+    tools = WorkerTools(factory, config, random.SystemRandom(), CopyLimits(worker=rate * _MIB))
     try:
         teller = _Teller(len(plan.ledgers))
         ended = await Recovery(factory, tools.repair, order, teller).run(each.ledger_id for each in plan.ledgers)

@@ -11,7 +11,7 @@ from bookgate.bookie.replication.auto_recovery import AutoRecoveryOptions
 from bookgate.bookie.replication.checks.placement_check import PlacementCheckOptions
 from bookgate.bookie.replication.checks.replica_check import ReplicaCheckOptions
 from bookgate.bookie.replication.checks.scrub import ScrubOptions
-from bookgate.bookie.replication.copies.budget import Limits
+from bookgate.bookie.replication.copies.budget import CopyLimits
 from bookgate.bookie.replication.repairs.worker import WorkerOptions
 from bookgate.runtime.settings import ConsistentSettings
 
@@ -104,7 +104,7 @@ class AutoRecoverySettings(BaseSettings, ConsistentSettings):
             WorkerOptions(
                 tasks=self.replication_tasks, open_ledger_grace_seconds=self.open_ledger_recovery_grace_seconds
             ),
-            Limits(
+            CopyLimits(
                 self.replication_rate_mb_per_second * _MIB,
                 self.replication_rate_per_bookie_mb_per_second * _MIB,
                 self.replication_last_copies_rate_mb_per_second * _MIB,

@@ -53,7 +53,7 @@ class DiskThresholds:
     min_index_bytes: int = 100 << 20
 
 
-class Level(Enum):
+class DiskLevel(Enum):
     WRITABLE = auto()
     ALMOST_FULL = auto()
     FULL = auto()
@@ -83,7 +83,7 @@ class DiskSpace(Generic[D]):
         self._thresholds = thresholds
         low_water = thresholds.full if thresholds.low_water is None else thresholds.low_water
         self._low_water = min(low_water, thresholds.full)
-        self._levels = dict.fromkeys(directories, Level.WRITABLE)
+        self._levels = dict.fromkeys(directories, DiskLevel.WRITABLE)
         self._usages: dict[D, DirectoryUsage] = {}
 
     def measured(self, usages: Mapping[D, DirectoryUsage]) -> list[DiskEvent[D]]:
@@ -100,16 +100,16 @@ class DiskSpace(Generic[D]):
 
     def present(self) -> list[DiskEvent[D]]:
         """The directories that are short of space, as events for a new listener."""
-        kinds = {Level.FULL: DiskEventKind.DISK_FULL, Level.ALMOST_FULL: DiskEventKind.DISK_ALMOST_FULL}
+        kinds = {DiskLevel.FULL: DiskEventKind.DISK_FULL, DiskLevel.ALMOST_FULL: DiskEventKind.DISK_ALMOST_FULL}
         short = ((directory, kinds.get(level)) for directory, level in self._levels.items())
         return [DiskEvent(kind, directory, self._usages[directory]) for directory, kind in short if kind is not None]
 
-    def _level(self, before: Level, used: float) -> Level:
+    def _level(self, before: DiskLevel, used: float) -> DiskLevel:
         if used > self._thresholds.full:
-            return Level.FULL
-        if before is Level.FULL and used > self._low_water:
-            return Level.FULL
-        return Level.ALMOST_FULL if used > self._thresholds.warn else Level.WRITABLE
+            return DiskLevel.FULL
+        if before is DiskLevel.FULL and used > self._low_water:
+            return DiskLevel.FULL
+        return DiskLevel.ALMOST_FULL if used > self._thresholds.warn else DiskLevel.WRITABLE
 
     @property
     def usages(self) -> Mapping[D, DirectoryUsage]:
@@ -118,7 +118,7 @@ class DiskSpace(Generic[D]):
 
     @property
     def demands_read_only(self) -> bool:
-        full = [level is Level.FULL for level in self._levels.values()]
+        full = [level is DiskLevel.FULL for level in self._levels.values()]
         return any(full) if self._thresholds.any_full else all(full)
 
     @property
@@ -127,7 +127,7 @@ class DiskSpace(Generic[D]):
 
     def writable(self) -> tuple[D, ...]:
         """Directories that are not full."""
-        return tuple(directory for directory, level in self._levels.items() if level is not Level.FULL)
+        return tuple(directory for directory, level in self._levels.items() if level is not DiskLevel.FULL)
 
     def for_new_entry_log(self) -> tuple[D, ...]:
         """Directories in which an entry log may begin; if all are full, those that have the minimum left, possibly
@@ -142,9 +142,9 @@ class DiskSpace(Generic[D]):
         return tuple(directory for directory, usage in self._usages.items() if usage.free_bytes > minimum)
 
 
-def _kind(before: Level, after: Level) -> DiskEventKind:
-    if after is Level.FULL:
+def _kind(before: DiskLevel, after: DiskLevel) -> DiskEventKind:
+    if after is DiskLevel.FULL:
         return DiskEventKind.DISK_FULL
-    if after is Level.WRITABLE:
+    if after is DiskLevel.WRITABLE:
         return DiskEventKind.DISK_WRITABLE
-    return DiskEventKind.DISK_JUST_WRITABLE if before is Level.FULL else DiskEventKind.DISK_ALMOST_FULL
+    return DiskEventKind.DISK_JUST_WRITABLE if before is DiskLevel.FULL else DiskEventKind.DISK_ALMOST_FULL

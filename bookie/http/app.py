@@ -52,7 +52,7 @@ from bookgate.runtime.version import own_version
 
 
 @dataclass(frozen=True)
-class BookieView:
+class HostedBookie:
     """What the admin interface may ask of a bookie."""
 
     config: BookieConfig
@@ -74,7 +74,7 @@ class BookieView:
     """Who answers what lists ledgers, where that is not this process."""
 
 
-def bookie_routes(view: BookieView, console: Console, access: Access) -> list[Route]:
+def bookie_routes(view: HostedBookie, console: Console, access: Access) -> list[Route]:
     """Everything a bookie answers, or has answered."""
     rows = [
         *process_routes(view.config, lambda: render(view.metrics), CONTENT_TYPE),
@@ -105,7 +105,7 @@ def bookie_routes(view: BookieView, console: Console, access: Access) -> list[Ro
     return [replace(row, handle=passed_on) if row.path in LISTINGS else row for row in rows]
 
 
-def create_bookie_app(view: BookieView) -> tuple[Starlette, Console]:
+def create_bookie_app(view: HostedBookie) -> tuple[Starlette, Console]:
     """The ASGI application of one bookie, and its console, which is to be started and closed.
 
     Raises IncorrectParameterException for a token file of no use.

@@ -206,7 +206,7 @@ def padding(position: int, alignment: int) -> bytes:
     return _length.pack(_PADDING_LENGTH) + _length.pack(size) + bytes(size)
 
 
-class Record(NamedTuple):
+class JournalRecord(NamedTuple):
     """One record; `offset` is the position of its length field, `ledger_id` the ledger's number."""
 
     offset: int
@@ -242,7 +242,7 @@ class JournalScan:
         self._chunk_start = 0
         self.end = start
 
-    def __iter__(self) -> Iterator[Record]:
+    def __iter__(self) -> Iterator[JournalRecord]:
         while (length := self._next_length()) is not None:
             offset = self.end
             if length < 0:
@@ -303,13 +303,13 @@ class JournalScan:
             return False
         return not any(payload[boundary : boundary + _BLOCK])
 
-    def _record(self, offset: int, payload: bytes) -> Record:
+    def _record(self, offset: int, payload: bytes) -> JournalRecord:
         if len(payload) < _IDS_SIZE:
             raise self._corrupt(offset, f"has {len(payload)} bytes, too few for its ids")
         ledger_id, entry_id = _ids_of(payload)
         if self._version < OLDEST_VERSION_WITH.get(entry_id, 1):
             raise self._corrupt(offset, f"is of kind {entry_id}, which version {self._version} does not have")
-        return Record(offset, ledger_id, entry_id, payload)
+        return JournalRecord(offset, ledger_id, entry_id, payload)
 
     def _corrupt(self, offset: int, what: str) -> StorageCorruptException:
         return StorageCorruptException(

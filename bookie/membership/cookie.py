@@ -142,7 +142,7 @@ def _decode_text(text: str, version: int) -> Cookie:
     )
 
 
-class Decision(enum.Enum):
+class StartDecision(enum.Enum):
     """What a start has to do after comparing the cookies."""
 
     OK = enum.auto()
@@ -159,7 +159,7 @@ def check(
     empty_directories: Collection[Path],
     *,
     allow_expansion: bool = False,
-) -> Decision:
+) -> StartDecision:
     """Decides whether and how a bookie may start.
 
     Args:
@@ -180,21 +180,21 @@ def check(
         if content is not None:
             _verify(master, content, f"directory {path}", allow_expansion)
     if in_metadata is None and in_directories.keys() <= set(empty_directories):
-        return Decision.NEW_ENVIRONMENT
+        return StartDecision.NEW_ENVIRONMENT
     missing = [path for path, content in in_directories.items() if content is None]
     if in_metadata is not None and allow_expansion:
         known = Cookie.decode(in_metadata).data_directories | set(master.journal_directories.split(","))
         if all(str(path) not in known and path in empty_directories for path in missing):
             stored = [in_metadata, *(content for content in in_directories.values() if content is not None)]
             same = not missing and all(master.difference(Cookie.decode(content)) is None for content in stored)
-            return Decision.OK if same else Decision.EXPANSION
+            return StartDecision.OK if same else StartDecision.EXPANSION
     if not missing:
         if in_metadata is None:
             raise InvalidCookieException(
                 f"the directories belong to bookie {master.bookie_id}, but the metadata store has no cookie for it: it "
                 "was deleted, or this is another cluster. Connect to the right cluster, or empty the directories."
             )
-        return Decision.OK
+        return StartDecision.OK
     if in_metadata is not None:
         raise InvalidCookieException(
             f"bookie {master.bookie_id} is registered in the metadata store, but has no cookie in {_names(missing)}: "
@@ -205,7 +205,7 @@ def check(
         raise InvalidCookieException(
             f"{_names(not_empty)} holds files but no cookie: it is not a new bookie's. Configure an empty directory."
         )
-    return Decision.NEW_ENVIRONMENT
+    return StartDecision.NEW_ENVIRONMENT
 
 
 def _verify(master: Cookie, content: bytes, where: str, allow_expansion: bool) -> None:

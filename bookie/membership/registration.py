@@ -104,10 +104,10 @@ async def check_cookie(
         directories.empty_directories(files, paths),
         allow_expansion=config.allow_storage_expansion,
     )
-    if decision is cookie.Decision.OK:
+    if decision is cookie.StartDecision.OK:
         return instance_id
     content = master.encode()
-    if decision is cookie.Decision.NEW_ENVIRONMENT:
+    if decision is cookie.StartDecision.NEW_ENVIRONMENT:
         former = await find_former_life(metadata, bookie_id)
         Membership(bookie_id, instance_id).check(await registration.cluster_instance_id(), content)
         Limbo(files, config.ledgers).begin(former.naming)

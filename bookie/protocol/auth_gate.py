@@ -79,7 +79,7 @@ class AuthSession(Protocol):
         """
 
 
-class Verdict(NamedTuple):
+class GateVerdict(NamedTuple):
     """The decision on a request: it passes, or `answer` is sent; `ends` is the reason to close the connection."""
 
     passes: bool = False
@@ -115,19 +115,19 @@ class Gate:
     def _proved(self) -> None:
         self.state = GATE.after(self.state, GateEvent.PROVED)
 
-    def check(self, request: Request, *, binary: bool) -> Verdict:
+    def check(self, request: Request, *, binary: bool) -> GateVerdict:
         """Decides on a request before the gate is open, and on AUTH afterwards. `binary`: the request came in v2."""
         if self.is_open and not self._may_be_somebody_else(request):
-            return Verdict(passes=True)
+            return GateVerdict(passes=True)
         if isinstance(request, messages.StartTlsRequest) and request.complete:
-            return Verdict(passes=True)
+            return GateVerdict(passes=True)
         if isinstance(request, AuthRequest):
             return self._authenticate(request, binary)
         if not binary:
-            return Verdict(answer=unauthorised(request))
+            return GateVerdict(answer=unauthorised(request))
         if isinstance(request, messages.AddRequest | messages.ReadRequest):
-            return Verdict(answer=error_response(request, Status.EUA))
-        return Verdict(ends=f"{type(request).__name__} before authentication")
+            return GateVerdict(answer=error_response(request, Status.EUA))
+        return GateVerdict(ends=f"{type(request).__name__} before authentication")
 
     @property
     def principal(self) -> Principal:
@@ -142,18 +142,20 @@ class Gate:
         names = isinstance(getattr(self._session, "principal", None), Principal)
         return isinstance(request, AuthRequest) and names and request.plugin_name == self._plugin
 
-    def _authenticate(self, request: AuthRequest, binary: bool) -> Verdict:
+    def _authenticate(self, request: AuthRequest, binary: bool) -> GateVerdict:
         refused = None if binary else unauthorised(request)
         if self._session is None or self.state is GateState.AWAITING_TLS or request.plugin_name != self._plugin:
             ends = f"authentication by {request.plugin_name!r} is not possible here" if binary else None
-            return Verdict(answer=refused, ends=ends)
+            return GateVerdict(answer=refused, ends=ends)
         try:
             reply = self._session.process(request.payload)
         except AuthenticationException as error:
-            return Verdict(answer=refused, ends=f"authentication failed: {error}")
+            return GateVerdict(answer=refused, ends=f"authentication failed: {error}")
         if self._session.authenticated:
             self._proved()
-        return Verdict(answer=AuthResponse(request.txn_id, Status.EOK, request.plugin_name, reply, request.priority))
+        return GateVerdict(
+            answer=AuthResponse(request.txn_id, Status.EOK, request.plugin_name, reply, request.priority)
+        )
 
 
 def unauthorised(request: Request) -> Response:

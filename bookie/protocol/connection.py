@@ -72,7 +72,7 @@ _CLIENT = "the client to take its answers"
 """The reason for which a paused connection waits, for the log."""
 
 
-class BookieConnection(asyncio.BufferedProtocol):
+class AcceptedConnection(asyncio.BufferedProtocol):
     """The server's end of a connection; for the processor it is a client that uses v3."""
 
     encode = staticmethod(encode_response)

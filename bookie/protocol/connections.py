@@ -19,7 +19,7 @@ from bookgate.bookie.statistics import BookieStatistics
 from bookgate.runtime.logs import log_event
 
 if TYPE_CHECKING:
-    from bookgate.bookie.protocol.connection import BookieConnection
+    from bookgate.bookie.protocol.connection import AcceptedConnection
 
 _log = logging.getLogger(__name__)
 
@@ -44,18 +44,18 @@ class Connections:
         self._limits = limits
         statistics.max_connections = limits.connections
         statistics.max_connection_bytes = limits.memory_bytes
-        self._all: dict[BookieConnection, int] = {}
+        self._all: dict[AcceptedConnection, int] = {}
         """Each connection with the bytes that it counts."""
         self._timer: asyncio.TimerHandle | None = None
         self._told = (0, 0, 0)
 
-    def __iter__(self) -> Iterator[BookieConnection]:
+    def __iter__(self) -> Iterator[AcceptedConnection]:
         return iter(list(self._all))
 
     def __len__(self) -> int:
         return len(self._all)
 
-    def opened(self, connection: BookieConnection) -> None:
+    def opened(self, connection: AcceptedConnection) -> None:
         """Adds a connection; closes one if there are too many."""
         statistics = self._statistics
         statistics.accepted += 1
@@ -74,12 +74,12 @@ class Connections:
             self._timer = asyncio.get_running_loop().call_later(_LOOK_SECONDS, self._look)
         self.resized(connection)
 
-    def closed(self, connection: BookieConnection) -> None:
+    def closed(self, connection: AcceptedConnection) -> None:
         """Removes a connection. A second call does nothing."""
         self._statistics.connection_bytes -= self._all.pop(connection, 0)
         self._statistics.connections = len(self._all)
 
-    def resized(self, connection: BookieConnection) -> None:
+    def resized(self, connection: AcceptedConnection) -> None:
         """The memory held by the connection has changed."""
         before = self._all.get(connection)
         if before is None:

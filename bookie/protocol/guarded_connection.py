@@ -13,7 +13,7 @@ from collections.abc import Set
 
 from bookgate.bookie.protocol.auth_gate import unauthorised
 from bookgate.bookie.protocol.completions import Client
-from bookgate.bookie.protocol.connection import BookieConnection, FastPath, Serve
+from bookgate.bookie.protocol.connection import AcceptedConnection, FastPath, Serve
 from bookgate.bookie.protocol.connections import Connections
 from bookgate.bookie.protocol.entry_access import Answer, EntryAccess, EntryGuard
 from bookgate.bookie.protocol.request_processor import RequestProcessor
@@ -45,7 +45,7 @@ _RATE = "its principal's rate"
 """A further reason to stop reading, besides storage and the client."""
 
 
-class GuardedConnection(BookieConnection):
+class GuardedConnection(AcceptedConnection):
     """See the module."""
 
     def __init__(

@@ -16,7 +16,7 @@ from bookgate.bookie.replication.checks.office_task import OfficeTask
 from bookgate.bookie.replication.checks.placement_check import PlacementCheck, PlacementCheckOptions
 from bookgate.bookie.replication.checks.replica_check import ReplicaCheck, ReplicaCheckOptions
 from bookgate.bookie.replication.checks.scrub import Scrub, ScrubOptions
-from bookgate.bookie.replication.copies.budget import Limits
+from bookgate.bookie.replication.copies.budget import CopyLimits
 from bookgate.bookie.replication.giving_way import GivingWay
 from bookgate.bookie.replication.repairs.progress_record import ProgressRecord
 from bookgate.bookie.replication.repairs.tools import WorkerTools
@@ -33,7 +33,7 @@ class AutoRecoveryOptions:
 
     auditor: AuditorOptions = field(default_factory=AuditorOptions)
     worker: WorkerOptions = field(default_factory=WorkerOptions)
-    limits: Limits = field(default_factory=Limits)
+    limits: CopyLimits = field(default_factory=CopyLimits)
     check: ReplicaCheckOptions = field(default_factory=ReplicaCheckOptions)
     scrub: ScrubOptions = field(default_factory=ScrubOptions)
     placement: PlacementCheckOptions = field(default_factory=PlacementCheckOptions)

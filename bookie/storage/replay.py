@@ -33,7 +33,7 @@ from pathlib import Path
 from bookgate.bookie.index.file_format import MAX_ENTRY_ID, fits_header
 from bookgate.bookie.journal import format as fmt
 from bookgate.bookie.journal.file import list_journals
-from bookgate.bookie.journal.format import JournalScan, LogMark, Record
+from bookgate.bookie.journal.format import JournalRecord, JournalScan, LogMark
 from bookgate.bookie.storage.checkpoint import Flusher, SpaceTolerantFlusher
 from bookgate.bookie.storage.ledger_descriptor import LedgerDescriptor
 from bookgate.bookie.storage.ledger_state import is_acceptable_key
@@ -155,7 +155,7 @@ class Replay:
                 f"{WAYS_OUT}."
             )
 
-    def _records(self, scan: JournalScan) -> Iterator[Record]:
+    def _records(self, scan: JournalScan) -> Iterator[JournalRecord]:
         try:
             yield from scan
         except StorageCorruptException as error:
@@ -166,7 +166,7 @@ class Replay:
             raise error
         log_event(_log, "replay_skips", logging.ERROR, error=error, note="what follows in this file is left out")
 
-    def _apply(self, record: Record, path: Path) -> None:
+    def _apply(self, record: JournalRecord, path: Path) -> None:
         try:
             self._apply_sound(record, path)
         except StorageCorruptException as error:
@@ -174,7 +174,7 @@ class Replay:
                 raise
             log_event(_log, "replay_record_skipped", logging.ERROR, error=error)
 
-    def _apply_sound(self, record: Record, path: Path) -> None:
+    def _apply_sound(self, record: JournalRecord, path: Path) -> None:
         try:
             ledger_id = LedgerId.of_number(record.ledger_id)
             if record.entry_id >= 0:
@@ -230,7 +230,7 @@ class Replay:
         if self._cache.mark_header(ledger):
             self._flusher.flush()
 
-    def _apply_state(self, ledger_id: LedgerId, record: Record) -> None:
+    def _apply_state(self, ledger_id: LedgerId, record: JournalRecord) -> None:
         ledger = self._find(ledger_id)
         if ledger is None:
             return
@@ -249,7 +249,7 @@ class Replay:
         ledger.explicit_lac = packet
         ledger.advance_lac(decode_lac_header(packet)[1])
 
-    def _apply_entry(self, ledger_id: LedgerId, record: Record) -> None:
+    def _apply_entry(self, ledger_id: LedgerId, record: JournalRecord) -> None:
         if record.entry_id > MAX_ENTRY_ID:
             raise ValueError(f"entry id {record.entry_id} is above {MAX_ENTRY_ID}")
         ledger = self._find(ledger_id)
@@ -276,7 +276,7 @@ class Replay:
         if self._cache.delete(ledger, ledger.truncate(last_entry_id)):
             self._flusher.flush()
 
-    def _lacks_blocks(self, ledger: LedgerDescriptor, record: Record) -> bool:
+    def _lacks_blocks(self, ledger: LedgerDescriptor, record: JournalRecord) -> bool:
         """Whether comparison with the copy held so far shows that this one was only partly written."""
         empty = list(_blocks_of_zeros(record))
         held = self._held(ledger, record.entry_id) if empty else None
@@ -293,7 +293,7 @@ class Replay:
         return ledger
 
 
-def _blocks_of_zeros(record: Record) -> Iterator[int]:
+def _blocks_of_zeros(record: JournalRecord) -> Iterator[int]:
     """Yields the positions in the payload at which a whole block of the file contains only zeros."""
     begin = record.offset + _LENGTH_SIZE
     for start in range(-begin % _BLOCK, len(record.payload) - _BLOCK + 1, _BLOCK):

@@ -43,7 +43,7 @@ _REST = 10
 """Times as long as a count takes."""
 
 
-class MarksQuery(Query):
+class MarksPageQuery(Query):
     start_after: Annotated[int, Field(ge=0, lt=1 << 128), WHOLE] | None = Field(
         None, description="marks of ledgers behind this id only; with a scope, behind the 128 bits as one number"
     )
@@ -76,7 +76,7 @@ class _Count:
     at: float
 
 
-class RecoveryView:
+class RecoveryPanel:
     """See the module. `close` it before the store."""
 
     def __init__(self, factory: LedgerManagerFactory, clock: Callable[[], float]) -> None:
@@ -87,7 +87,7 @@ class RecoveryView:
     async def close(self) -> None:
         await self._count.close()
 
-    async def shown(self, query: MarksQuery) -> dict[str, Any]:
+    async def shown(self, query: MarksPageQuery) -> dict[str, Any]:
         try:
             store = self._factory.replication_metadata
             enabled = await store.is_enabled()
@@ -136,15 +136,15 @@ class RecoveryView:
         return _Count(found, control.losses_in(records, _SHOWN), self._clock())
 
 
-def auto_recovery_route(view: RecoveryView) -> Route:
-    async def auto_recovery(call: Call[MarksQuery, NoBody]) -> Any:
+def auto_recovery_route(view: RecoveryPanel) -> Route:
+    async def auto_recovery(call: Call[MarksPageQuery, NoBody]) -> Any:
         return await view.shown(call.query)
 
     return get(
         RECOVERY,
         "Auto-recovery: its state, a page of marked ledgers, repairs, bookies, and what is lost",
         auto_recovery,
-        query=MarksQuery,
+        query=MarksPageQuery,
         answer={
             "type": "object",
             "required": ["supported"],
@@ -225,7 +225,7 @@ async def _wrong(store: ReplicationMetadata, marks: Sequence[Mark]) -> dict[int,
     }
 
 
-async def _marks_shown(store: ReplicationMetadata, query: MarksQuery, holders: Mapping[int, str]) -> dict[str, Any]:
+async def _marks_shown(store: ReplicationMetadata, query: MarksPageQuery, holders: Mapping[int, str]) -> dict[str, Any]:
     marks, next_after = await _page(store, query)
     wrong = await _wrong(store, marks)
     shown = [
@@ -240,7 +240,7 @@ async def _marks_shown(store: ReplicationMetadata, query: MarksQuery, holders: M
     return {"marks": shown, "next": next_after}
 
 
-async def _page(store: ReplicationMetadata, query: MarksQuery) -> tuple[Sequence[Mark], str | None]:
+async def _page(store: ReplicationMetadata, query: MarksPageQuery) -> tuple[Sequence[Mark], str | None]:
     """A page of marks, and the id after which the next one begins."""
     found: list[Mark] = []
     # One more than the page holds, for whether there is a next page.

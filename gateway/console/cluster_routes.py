@@ -12,11 +12,11 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from bookgate.gateway.console.auto_recovery import Absences, RecoveryView, absences
+from bookgate.gateway.console.auto_recovery import Absences, RecoveryPanel, absences
 from bookgate.gateway.console.last_seen import LastSeen
 from bookgate.gateway.console.paths import CONSOLE
 from bookgate.gateway.console.problems import (
-    Problem,
+    ConsoleProblem,
     Spaces,
     bookie_problems,
     insecure_problem,
@@ -66,7 +66,7 @@ class ClusterView:
         server: Server,
         factory: LedgerManagerFactory,
         access: Access,
-        recovery: RecoveryView,
+        recovery: RecoveryPanel,
         spaces: Callable[[], Awaitable[Spaces]] | None,
         clock: Callable[[], float],
         wall_clock: Callable[[], float] = time_of_day,
@@ -89,7 +89,7 @@ class ClusterView:
         error = await self._ask_store()
         spaces: Spaces = (await self._spaces.get() if self._spaces is not None else None) or {}
         found = bookie_problems(self._bookies, spaces)
-        problems: list[Problem] = [store_problem(error)] if error else found
+        problems: list[ConsoleProblem] = [store_problem(error)] if error else found
         counted = None if error else await self._recovery.survey()
         if counted is not None:
             problems += recovery_problems(counted.lacking, counted.unrecoverable)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from bookgate.gateway.console.auto_recovery import RecoveryView, auto_recovery_route
+from bookgate.gateway.console.auto_recovery import RecoveryPanel, auto_recovery_route
 from bookgate.gateway.console.cluster_routes import ClusterView, Server, cluster_routes
 from bookgate.gateway.console.ledger_census import Census, census_route
 from bookgate.gateway.console.ledger_export import ledger_export_route
@@ -45,7 +45,7 @@ class Console:
         """`charts` are shown before those of the gateway."""
         own = _gateway_charts(server.gateway) if server.gateway is not None else []
         self._factory = factory
-        self._recovery = RecoveryView(factory, clock)
+        self._recovery = RecoveryPanel(factory, clock)
         self._view = ClusterView(server, factory, access, self._recovery, spaces, clock, wall_clock)
         self._census = Census(factory.ledger_manager, clock)
         self._rates = Rates([*charts, *own], clock, wall_clock)

@@ -27,7 +27,7 @@ class Severity(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class ConsoleProblem:
     severity: Severity
     subject: str
     text: str
@@ -41,9 +41,9 @@ Spaces = Mapping[str, Space | None]
 """By bookie id; None for a bookie that was asked and did not answer."""
 
 
-def store_problem(error: str) -> Problem:
+def store_problem(error: str) -> ConsoleProblem:
     """The metadata store is unreachable."""
-    return Problem(
+    return ConsoleProblem(
         Severity.ERROR,
         "metadata store",
         f"out of reach from this server: {error}",
@@ -51,21 +51,21 @@ def store_problem(error: str) -> Problem:
     )
 
 
-def recovery_problems(lacking: int, unrecoverable: int) -> list[Problem]:
+def recovery_problems(lacking: int, unrecoverable: int) -> list[ConsoleProblem]:
     """Ledgers lack copies; those of them that can't be repaired are an error."""
     lack = f"{lacking:,} ledger lacks copies" if lacking == 1 else f"{lacking:,} ledgers lack copies"
     if unrecoverable:
         advice = "bring back the bookies that had the copies: the page Auto-recovery names them"
-        return [Problem(Severity.ERROR, "auto-recovery", f"{lack}, {unrecoverable:,} can't be repaired", advice)]
+        return [ConsoleProblem(Severity.ERROR, "auto-recovery", f"{lack}, {unrecoverable:,} can't be repaired", advice)]
     if lacking:
         advice = "the page Auto-recovery shows what is copied again, and what prevents it"
-        return [Problem(Severity.WARNING, "auto-recovery", lack, advice)]
+        return [ConsoleProblem(Severity.WARNING, "auto-recovery", lack, advice)]
     return []
 
 
-def insecure_problem(open_doors: Sequence[str]) -> Problem:
+def insecure_problem(open_doors: Sequence[str]) -> ConsoleProblem:
     """This server accepts everyone, as configured."""
-    return Problem(
+    return ConsoleProblem(
         Severity.WARNING,
         "security",
         insecure_text(open_doors),
@@ -73,10 +73,10 @@ def insecure_problem(open_doors: Sequence[str]) -> Problem:
     )
 
 
-def refused_file_problems(refused: RefusedFiles) -> list[Problem]:
+def refused_file_problems(refused: RefusedFiles) -> list[ConsoleProblem]:
     """A policy, token file or key set changed and can't be used: who may what is as before."""
     return [
-        Problem(
+        ConsoleProblem(
             Severity.WARNING,
             "security",
             f"{reason}; this server goes by what it read before",
@@ -87,17 +87,17 @@ def refused_file_problems(refused: RefusedFiles) -> list[Problem]:
     ]
 
 
-def bookie_problems(bookies: Sequence[RegisteredBookie], spaces: Spaces) -> list[Problem]:
+def bookie_problems(bookies: Sequence[RegisteredBookie], spaces: Spaces) -> list[ConsoleProblem]:
     """Errors first."""
     found = [problem for bookie in bookies for problem in _of_bookie(bookie, spaces)]
     found.extend(_of_cluster(bookies, spaces))
     return sorted(found, key=lambda problem: problem.severity is not Severity.ERROR)
 
 
-def _of_bookie(bookie: RegisteredBookie, spaces: Spaces) -> Iterator[Problem]:
+def _of_bookie(bookie: RegisteredBookie, spaces: Spaces) -> Iterator[ConsoleProblem]:
     subject = bookie.bookie_id
     if not bookie.writable and not bookie.read_only:
-        yield Problem(
+        yield ConsoleProblem(
             Severity.ERROR,
             subject,
             "is not registered: it does not run, or can't reach the metadata store",
@@ -106,7 +106,7 @@ def _of_bookie(bookie: RegisteredBookie, spaces: Spaces) -> Iterator[Problem]:
         )
         return
     if bookie.bookie_id in spaces and spaces[bookie.bookie_id] is None:
-        yield Problem(
+        yield ConsoleProblem(
             Severity.ERROR,
             subject,
             "is registered, and does not answer at its entry port",
@@ -114,7 +114,7 @@ def _of_bookie(bookie: RegisteredBookie, spaces: Spaces) -> Iterator[Problem]:
         )
     used = used_fraction(spaces.get(bookie.bookie_id))
     if not bookie.writable:
-        yield Problem(
+        yield ConsoleProblem(
             Severity.WARNING,
             subject,
             "is read-only" + (f", its disks are {used:.0%} full" if used >= _NEARLY_FULL else ""),
@@ -122,7 +122,7 @@ def _of_bookie(bookie: RegisteredBookie, spaces: Spaces) -> Iterator[Problem]:
         )
     elif used >= _NEARLY_FULL:
         severity = Severity.ERROR if used >= _FULL else Severity.WARNING
-        yield Problem(severity, subject, f"its disks are {used:.0%} full", "free space, or add disks or bookies")
+        yield ConsoleProblem(severity, subject, f"its disks are {used:.0%} full", "free space, or add disks or bookies")
 
 
 def used_fraction(space: Space | None) -> float:
@@ -130,14 +130,14 @@ def used_fraction(space: Space | None) -> float:
     return 1 - space[0] / space[1] if space is not None and space[1] > 0 else 0.0
 
 
-def _of_cluster(bookies: Sequence[RegisteredBookie], spaces: Spaces) -> Iterator[Problem]:
+def _of_cluster(bookies: Sequence[RegisteredBookie], spaces: Spaces) -> Iterator[ConsoleProblem]:
     writable = [bookie for bookie in bookies if bookie.writable and spaces.get(bookie.bookie_id, (0, 0)) is not None]
     if not writable:
-        yield Problem(
+        yield ConsoleProblem(
             Severity.ERROR, "cluster", "no bookie can be written: there can be no new ledger", "start bookies"
         )
     elif len(writable) < min(_USUAL_ENSEMBLE, len(bookies)):
-        yield Problem(
+        yield ConsoleProblem(
             Severity.ERROR,
             "cluster",
             f"only {len(writable)} of {len(bookies)} bookies can be written: too few for an ensemble of three",
@@ -145,7 +145,7 @@ def _of_cluster(bookies: Sequence[RegisteredBookie], spaces: Spaces) -> Iterator
         )
     versions = sorted({version for bookie in bookies if (version := version_of(bookie.info)) is not None})
     if len(versions) > 1:
-        yield Problem(
+        yield ConsoleProblem(
             Severity.WARNING,
             "cluster",
             f"bookies run different versions: {', '.join(versions)}",

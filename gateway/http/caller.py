@@ -97,9 +97,9 @@ class Caller:
             raise self._refused(action, Resource(scope_id), Decision(False, "no binding allows it"))
         return found
 
-    def listing(self, scope_id: int) -> Listing:
+    def listing(self, scope_id: int) -> ScopeListing:
         """What the caller may list and read of a scope. Raises HttpError where that is nothing."""
-        return Listing(self, scope_id)
+        return ScopeListing(self, scope_id)
 
     def changed(self, action: Action, resource: str, status: int, seconds: float) -> None:
         """Records what was allowed and how it ended."""
@@ -160,7 +160,7 @@ class Caller:
         return HttpError(403, f"{self.principal} may not do this: it needs {action} for {resource}")
 
 
-class Listing:
+class ScopeListing:
     """What a caller may see of one scope, from the beginning of a listing to its end."""
 
     def __init__(self, caller: Caller, scope_id: int) -> None:
@@ -202,7 +202,7 @@ def _now() -> float:
 
 
 async def visible_ranges(
-    manager: LedgerManager, listing: Listing, start_after: int | None
+    manager: LedgerManager, listing: ScopeListing, start_after: int | None
 ) -> AsyncIterator[Sequence[int]]:
     """The ids of a scope's ledgers that the caller may list and read, in runs. Raises HttpError, MetaStoreException."""
     async with aclosing(manager.ledger_ranges(listing.scope_id, start_after)) as runs:  # type: ignore[type-var]
@@ -218,7 +218,7 @@ async def visible_ranges(
                     yield own
 
 
-async def _owned(manager: LedgerManager, listing: Listing, ids: Sequence[int]) -> list[int]:
+async def _owned(manager: LedgerManager, listing: ScopeListing, ids: Sequence[int]) -> list[int]:
     owner = listing.owner
     found: list[int] = []
     async with aclosing(read_pages(manager, listing.scope_id, ids)) as pages:

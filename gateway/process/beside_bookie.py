@@ -26,7 +26,7 @@ from prometheus_client import ProcessCollector
 from pydantic import BaseModel
 
 from bookgate.gateway.config import GatewayConfig
-from bookgate.gateway.console.auto_recovery import RecoveryView, auto_recovery_route
+from bookgate.gateway.console.auto_recovery import RecoveryPanel, auto_recovery_route
 from bookgate.gateway.console.ledger_census import Census, census_route
 from bookgate.gateway.console.ledger_routes import console_ledger_routes
 from bookgate.gateway.http.access import Access, Need
@@ -74,7 +74,7 @@ class _Listings:
 
     factory: LedgerManagerFactory
     census: Census
-    recovery: RecoveryView
+    recovery: RecoveryPanel
     order: Order
     control: AccessControl | None
 
@@ -118,7 +118,7 @@ async def _serve(order: Order, settings: GatewayConfig) -> None:
         stack.push_async_callback(server.stop, settings.drain_seconds)
         census = Census(factory.ledger_manager, asyncio.get_running_loop().time)
         stack.push_async_callback(census.close)
-        recovery = RecoveryView(factory, asyncio.get_running_loop().time)
+        recovery = RecoveryPanel(factory, asyncio.get_running_loop().time)
         stack.push_async_callback(recovery.close)
         admin = _Listings(factory, census, recovery, order, access).server()
         listings = keep_running("HTTP listings", admin.run_until_stopped)

@@ -67,7 +67,7 @@ class _Pass:
         self.principal = principal
         self.rights = rights
         self.counted = (DOOR, principal.kind, "allowed")
-        self.gates: set[Gate] = set()
+        self.gates: set[MethodGate] = set()
 
 
 class Guard:
@@ -83,10 +83,10 @@ class Guard:
         """Admitted callers by header, valid until tokens or policy change."""
         self._generation = -1
 
-    def gate(self, method: str) -> Gate | None:
+    def gate(self, method: str) -> MethodGate | None:
         """The gate of a method, given its full name; None if everybody may call it."""
         action = RPC_ACTIONS.get(method)
-        return None if action is OPEN and method in RPC_ACTIONS else Gate(self, method, action)
+        return None if action is OPEN and method in RPC_ACTIONS else MethodGate(self, method, action)
 
     def saw(self, headers: Iterable[tuple[str, str | bytes]]) -> None:
         """Records the headers of the call that is about to begin in this task."""
@@ -96,7 +96,7 @@ class Guard:
                 shown = value
         _SHOWN.set(shown)
 
-    def lets_in_again(self, gate: Gate, context: Context) -> bool:
+    def lets_in_again(self, gate: MethodGate, context: Context) -> bool:
         """Whether the gate has admitted this header and still would; then the call may begin."""
         generation = self._access.generation()
         if generation != self._generation:
@@ -109,7 +109,7 @@ class Guard:
         self._access.counts[known.counted] += 1
         return True
 
-    def remember(self, gate: Gate, who: Caller) -> None:
+    def remember(self, gate: MethodGate, who: Caller) -> None:
         """Remembers that the gate admitted this header, unless each call must be checked: for a rate, or an expiry."""
         if who.principal.kind is not Kind.TOKEN or who.has_limits:
             return
@@ -152,7 +152,7 @@ class Guard:
         self._access.counts[DOOR, principal.kind, "allowed"] += 1
 
 
-class Gate:
+class MethodGate:
     """The guard of one method."""
 
     def __init__(self, guard: Guard, method: str, action: Action | None) -> None:

@@ -21,9 +21,9 @@ from typing import Any
 
 import grpc
 
-from bookgate.gateway.limits import Limits
+from bookgate.gateway.limits import GatewayLimits
 from bookgate.gateway.metrics import GatewayMetrics, MethodCounts
-from bookgate.gateway.services.access import Gate, Guard
+from bookgate.gateway.services.access import Guard, MethodGate
 from bookgate.gateway.services.caller import Caller, OverLimitException
 from bookgate.gateway.services.instance import Instance
 from bookgate.gateway.services.status import SUCCESS, Context, abort_with, outcome_of
@@ -41,11 +41,11 @@ class _Call:
     def __init__(self, counts: MethodCounts, context: Context) -> None:
         self._counts = counts
         self._context = context
-        self._gate: Gate | None = None
+        self._gate: MethodGate | None = None
         self._request: Any = None
         self.code = SUCCESS
 
-    def let_in(self, gate: Gate, request: Any) -> None:
+    def let_in(self, gate: MethodGate, request: Any) -> None:
         """Records the gate that admitted the call; it is told when the call ends."""
         self._gate, self._request = gate, request
 
@@ -69,7 +69,9 @@ class _Call:
 class CallInterceptor(grpc.aio.ServerInterceptor):
     """The interceptor; see the module. One per gateway, and the last one before the handlers."""
 
-    def __init__(self, metrics: GatewayMetrics, limits: Limits, instance: Instance, guard: Guard | None = None) -> None:
+    def __init__(
+        self, metrics: GatewayMetrics, limits: GatewayLimits, instance: Instance, guard: Guard | None = None
+    ) -> None:
         """`guard` is None in a gateway without security."""
         self._metrics = metrics
         self._limits = limits
@@ -111,7 +113,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             self._unary(counts, gate, handler.unary_unary), handler.request_deserializer, serializer
         )
 
-    def _unary(self, counts: MethodCounts, gate: Gate | None, inner: Any) -> Any:
+    def _unary(self, counts: MethodCounts, gate: MethodGate | None, inner: Any) -> Any:
         async def call(request: Any, context: Context) -> Any:
             with _Call(counts, context) as outcome:
                 self._instance.tell(context)
@@ -127,7 +129,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
 
         return call
 
-    def _streaming(self, counts: MethodCounts, gate: Gate | None, inner: Any, *, unary_request: bool) -> Any:
+    def _streaming(self, counts: MethodCounts, gate: MethodGate | None, inner: Any, *, unary_request: bool) -> Any:
         async def call(request: Any, context: Context) -> None:
             with _Call(counts, context) as outcome:
                 who = None

@@ -18,7 +18,7 @@ from typing import Any
 
 import grpc
 
-from bookgate.gateway.limits import Limits
+from bookgate.gateway.limits import GatewayLimits
 from bookgate.gateway.services.batch import (
     BatchReader,
     create_each,
@@ -94,7 +94,7 @@ class MetadataService(LedgerMetadataServiceServicer):
         cache: MetadataCache,
         freshness: RevisionBarrier,
         budget: StoreBudget,
-        limits: Limits,
+        limits: GatewayLimits,
         instance: Instance,
         quotas: LedgerQuotas | None = None,
     ) -> None:

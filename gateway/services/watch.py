@@ -21,7 +21,7 @@ from contextlib import suppress
 
 import grpc
 
-from bookgate.gateway.limits import Limits
+from bookgate.gateway.limits import GatewayLimits
 from bookgate.gateway.services.caller import AccessDeniedException, Caller, caller
 from bookgate.gateway.services.encoded_responses import encode_ledger
 from bookgate.gateway.services.freshness import RevisionBarrier
@@ -142,7 +142,7 @@ class WatchService:
         self,
         factory: LedgerManagerFactory,
         bookmark_seconds: float = BOOKMARK_SECONDS,
-        limits: Limits = Limits(),  # noqa: B008 (a frozen value)
+        limits: GatewayLimits = GatewayLimits(),  # noqa: B008 (a frozen value)
         freshness: RevisionBarrier | None = None,
     ) -> None:
         self._factory = factory

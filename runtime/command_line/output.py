@@ -156,7 +156,7 @@ def shown_time(milliseconds: int | None, absent: str = "") -> str:
     return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-class Listing(Generic[T]):
+class PrintedListing(Generic[T]):
     """A listing of any length, printed page by page in the requested form.
 
     As JSON it is one array, whose end is missing if the listing fails.

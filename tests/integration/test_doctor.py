@@ -22,7 +22,7 @@ from bookgate.bookie.server import BookieServer
 from bookgate.bookie.standalone.cluster import StandaloneCluster
 from bookgate.bookie.standalone.local_zookeeper import LocalZooKeeper
 from bookgate.bookie.tools.doctor.diagnosis import judge
-from bookgate.bookie.tools.doctor.findings import Finding, Level
+from bookgate.bookie.tools.doctor.findings import Finding, FindingLevel
 from bookgate.bookie.tools.doctor.probe import look
 from bookgate.gateway.server import GatewayServer
 from bookgate.gateway.stores.drivers import create_factory, ensure_cluster
@@ -127,14 +127,14 @@ async def test_auto_recovery_as_the_store_has_it(tmp_path: Path) -> None:
     await metadata.set_enabled(True)
     await metadata.stand_for_auditor("b9", lambda state: None)
     [well] = await found()
-    assert (well.level, well.what) == (Level.OK, "enabled, b9 is the auditor, 0 ledgers are marked for repair")
+    assert (well.level, well.what) == (FindingLevel.OK, "enabled, b9 is the auditor, 0 ledgers are marked for repair")
 
     now_ms = int(time.time() * 1000)
     await metadata.mark(7, ["b1"], now_ms - 2 * 3_600_000)
     await metadata.mark(8, ["b1"], now_ms - 9 * 3_600_000)
     await metadata.write_record(RecordKind.UNRECOVERABLE_LEDGER, "8", b"{}", None)
     [gone, old] = await found()
-    assert (gone.level, old.level) == (Level.ERROR, Level.WARNING)
+    assert (gone.level, old.level) == (FindingLevel.ERROR, FindingLevel.WARNING)
     assert gone.what.startswith("1 ledgers have entries of which no copy is left")
     assert old.what.startswith("a ledger has lacked copies for 2:0")
 
@@ -145,7 +145,7 @@ async def test_auto_recovery_as_the_store_has_it(tmp_path: Path) -> None:
     assert len(await found()) == 2, "that it holds back the auditor has to say"
     await metadata.write_record(RecordKind.PROGRESS, HELD_BACK, HeldBack(("b1", "b2"), 3).encode(), None)
     [storm, *_] = await found()
-    assert (storm.level, "trigger" in storm.advice) == (Level.ERROR, True)
+    assert (storm.level, "trigger" in storm.advice) == (FindingLevel.ERROR, True)
     assert storm.what.startswith("2 of 3 bookies are missed at once")
     [missed] = await found("bookie b1")
     assert "not registered, missed for 0:01:3" in missed.what
@@ -191,7 +191,7 @@ async def test_registrations_that_lead_nowhere(tmp_path: Path) -> None:
             await registration.write_cookie(name, cookie.encode(), None)
         foreign = Cookie("no-http", "/j", "1\t/l", "another-cluster")
         await registration.write_cookie("no-http", foreign.encode(), None)
-        bad = [each for each in await findings_of(server) if each.level is not Level.OK]
+        bad = [each for each in await findings_of(server) if each.level is not FindingLevel.OK]
         await factory.close()
     silent.close()
 
@@ -221,12 +221,12 @@ async def test_tls_where_it_is_announced(tmp_path: Path) -> None:
         good = await findings_of(server, bookie_tls_ca=tmp_path / "ca.pem")
         blind = await findings_of(server)
         wrong = await findings_of(server, bookie_tls_ca=tmp_path / "other.pem")
-    assert {each.level for each in good} == {Level.OK}
-    assert [(each.level, each.what) for each in blind if each.level is not Level.OK] == [
-        (Level.WARNING, "it serves TLS; its certificate could not be checked")
+    assert {each.level for each in good} == {FindingLevel.OK}
+    assert [(each.level, each.what) for each in blind if each.level is not FindingLevel.OK] == [
+        (FindingLevel.WARNING, "it serves TLS; its certificate could not be checked")
     ]
-    [failed] = [each for each in wrong if each.level is not Level.OK]
-    assert failed.level is Level.ERROR
+    [failed] = [each for each in wrong if each.level is not FindingLevel.OK]
+    assert failed.level is FindingLevel.ERROR
     assert "certificate is not accepted" in failed.what
 
 
@@ -244,7 +244,7 @@ async def test_a_bookie_that_authenticates_and_files_that_it_can_not_use(tmp_pat
 
         async def found(shown: str) -> list[str]:
             findings = await findings_of(server, token=shown, **provider)
-            return [each.what for each in findings if each.level is not Level.OK]
+            return [each.what for each in findings if each.level is not FindingLevel.OK]
 
         assert await found(token) == []
         assert "its HTTP admin does not tell this caller its state, settings and metrics" in await found(readers)
@@ -295,7 +295,7 @@ async def test_a_gateway_whose_store_is_gone(own_zookeeper: LocalZooKeeper) -> N
     await gateway.stop(0)
     await factory.close()
     [finding, nothing] = judge(seen)
-    assert (finding.level, nothing.subject) == (Level.ERROR, "cluster")
+    assert (finding.level, nothing.subject) == (FindingLevel.ERROR, "cluster")
     assert "metadata store does not" in finding.what
 
 
@@ -317,4 +317,4 @@ async def test_what_serves_something_else_is_said_to() -> None:
     seen = await look(ClientConfig(gateways=f"grpc://127.0.0.1:{port}"), TIMEOUT)
     await other.stop(0)
     assert "does not speak as a gateway" in str(seen.gateways[0].error)
-    assert judge(seen)[0].level is Level.ERROR
+    assert judge(seen)[0].level is FindingLevel.ERROR

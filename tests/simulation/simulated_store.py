@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from bookgate.gateway.config import GatewayConfig
-from bookgate.gateway.limits import Limits
+from bookgate.gateway.limits import GatewayLimits
 from bookgate.gateway.server import GatewayServer
 from bookgate.gateway.stores.zookeeper.cluster_admin import ZooKeeperClusterAdmin
 from bookgate.gateway.stores.zookeeper.factory import ZooKeeperLedgerManagerFactory
@@ -97,7 +97,7 @@ class SimulatedGateway:
             GATEWAY_PORT,
             bookmark_seconds=5.0,
             lease_seconds=4.0,
-            limits=Limits(cache_idle_seconds=4.0),
+            limits=GatewayLimits(cache_idle_seconds=4.0),
             make_server=make_server,
             access=self._store.access,
         )

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from bookgate.bookie.replication.audits.auditor import AuditorOptions
 from bookgate.bookie.replication.auto_recovery import AutoRecovery, AutoRecoveryOptions
-from bookgate.bookie.replication.copies.budget import Limits
+from bookgate.bookie.replication.copies.budget import CopyLimits
 from bookgate.bookie.replication.repairs.worker import WorkerOptions
 from bookgate.bookie.standalone.cluster import StandaloneCluster
 from bookgate.ledger.entry_columns import EntryColumns
@@ -384,7 +384,9 @@ def test_what_was_marked_is_repaired_and_the_next_audit_finds_nothing(
 
     async def repair(factory: LedgerManagerFactory) -> None:
         auditor = AuditorOptions(lost_bookie_delay_seconds=3600)
-        running = AutoRecovery(factory, "here", AutoRecoveryOptions(auditor, WorkerOptions(), Limits()), ClientConfig())
+        running = AutoRecovery(
+            factory, "here", AutoRecoveryOptions(auditor, WorkerOptions(), CopyLimits()), ClientConfig()
+        )
         await running.start()
         try:
             await until(lambda: running.worker.statistics.ledgers_repaired == 2, 60)

@@ -42,7 +42,7 @@ from bookgate.thinclient.metadata_source import metadata_factory, metadata_uri
 from bookgate.thinclient.tools import collection
 from bookgate.thinclient.tools.admin_client import AdminHttp, admin_url
 from bookgate.thinclient.tools.collection import GC_DETAILS, SuspendedGc
-from bookgate.thinclient.tools.draining import Emptied, Look, decommission, look
+from bookgate.thinclient.tools.draining import DrainingProgress, Emptied, decommission, look
 from bookgate.thinclient.tools.renaming import BookieRenaming, rename_bookie
 
 
@@ -297,7 +297,7 @@ class Admin:
         """Takes `begin_draining` back. Returns False where it was not asked for."""
         return await control.end_draining(self._factory.replication_metadata, bookie_id)
 
-    async def draining(self, bookie_id: str) -> Look:
+    async def draining(self, bookie_id: str) -> DrainingProgress:
         """Which ledgers name a bookie, and what keeps them there: one listing of all ledgers."""
         return await look(self._factory, bookie_id)
 

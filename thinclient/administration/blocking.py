@@ -14,7 +14,7 @@ from bookgate.thinclient.blocking.facades import Facade
 from bookgate.thinclient.blocking.loop_thread import LoopThread, iterate
 from bookgate.thinclient.config import ClientConfig
 from bookgate.thinclient.tools.collection import SuspendedGc
-from bookgate.thinclient.tools.draining import Emptied, Look
+from bookgate.thinclient.tools.draining import DrainingProgress, Emptied
 from bookgate.thinclient.tools.renaming import BookieRenaming
 
 Member = TypeVar("Member", bound=Callable[..., Any])
@@ -143,7 +143,7 @@ class Admin(Facade[admin.Admin]):
         return self._run(self._asynchronous.end_draining(bookie_id))
 
     @_as(admin.Admin.draining)
-    def draining(self, bookie_id: str) -> Look:
+    def draining(self, bookie_id: str) -> DrainingProgress:
         return self._run(self._asynchronous.draining(bookie_id))
 
     @_as(admin.Admin.decommission)

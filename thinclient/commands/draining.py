@@ -15,7 +15,7 @@ from bookgate.runtime.command_line.output import AsJson, fail, print_result
 from bookgate.runtime.estimates import Estimate
 from bookgate.thinclient.commands.client_options import BookieId, Gateways, with_metadata
 from bookgate.thinclient.tools import draining as tools
-from bookgate.thinclient.tools.draining import Emptied, Look, look, wait_until_empty
+from bookgate.thinclient.tools.draining import DrainingProgress, Emptied, look, wait_until_empty
 
 
 def drain(
@@ -50,13 +50,13 @@ def drain(
         _print(bookie, as_json, draining=False, changed=changed)
         return
 
-    async def work(factory: LedgerManagerFactory) -> tuple[bool, Look, list[str]]:
+    async def work(factory: LedgerManagerFactory) -> tuple[bool, DrainingProgress, list[str]]:
         changed = await control.begin_draining(factory, bookie, int(time.time() * 1000))
         problems = await _problems(factory, bookie)
         if wait:
             _warn(problems)
             await wait_until_empty(factory, bookie, _Teller(bookie))
-            return changed, Look((), 0, (), None), problems
+            return changed, DrainingProgress((), 0, (), None), problems
         return changed, await look(factory, bookie), problems
 
     changed, found, problems = with_metadata(context, gateways, work)
@@ -135,14 +135,14 @@ class _Teller:
         self._bookie = bookie
         self._told = ""
 
-    def __call__(self, found: Look, estimate: Estimate) -> None:
+    def __call__(self, found: DrainingProgress, estimate: Estimate) -> None:
         line = f"{self._bookie}: {len(found.left)} of {estimate.total} ledgers left{_details(found, estimate)}"
         if line != self._told:
             print(line, file=sys.stderr, flush=True)
         self._told = line
 
 
-def _details(found: Look, estimate: Estimate) -> str:
+def _details(found: DrainingProgress, estimate: Estimate) -> str:
     details = ""
     if found.still_written:
         details += f", {found.still_written} of them still written"
@@ -166,7 +166,7 @@ def _print(
     *,
     draining: bool,
     changed: bool,
-    found: Look | None = None,
+    found: DrainingProgress | None = None,
     problems: list[str] | None = None,
 ) -> None:
     print_result(

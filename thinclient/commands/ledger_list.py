@@ -12,7 +12,7 @@ import typer
 from bookgate.ledger.ledger_filter import LedgerFilter
 from bookgate.ledger.metadata import LedgerState
 from bookgate.runtime.command_line.groups import new_group
-from bookgate.runtime.command_line.output import WRONG_USAGE, AsJson, Listing, fail
+from bookgate.runtime.command_line.output import WRONG_USAGE, AsJson, PrintedListing, fail
 from bookgate.thinclient.client import BookKeeper
 from bookgate.thinclient.commands.client_options import Gateways, complete_bookie, with_client
 from bookgate.thinclient.commands.ledger_naming import ScopeId, parse_scope
@@ -107,7 +107,9 @@ def list_ledgers(
     )
     if as_json and columns is not None:
         fail("--columns is for table and tsv; JSON has every field", WRONG_USAGE)
-    listing = Listing(columns_of(columns), describe, as_json=as_json, right=frozenset({"ledger", "entries", "bytes"}))
+    listing = PrintedListing(
+        columns_of(columns), describe, as_json=as_json, right=frozenset({"ledger", "entries", "bytes"})
+    )
 
     async def work(bookkeeper: BookKeeper) -> int | None:
         """The last id that was printed, where there are more."""

@@ -45,7 +45,7 @@ from bookgate.protos.bookkeeper.gateway.v1 import replication_service_pb2 as wir
 from bookgate.thinclient.gateways.channel import GatewayChannel
 from bookgate.thinclient.gateways.ledger_feed import RpcLedgerFeed
 from bookgate.thinclient.gateways.messages import code_error
-from bookgate.thinclient.gateways.replication_claims import ReplicationClaims, check
+from bookgate.thinclient.gateways.replication_claims import RpcReplicationClaims, check
 
 
 class RpcReplicationMetadata(ReplicationMetadata):
@@ -53,7 +53,7 @@ class RpcReplicationMetadata(ReplicationMetadata):
 
     def __init__(self, gateways: GatewayChannel, ledger_manager: LedgerManager) -> None:
         self._gateways = gateways
-        self._claims = ReplicationClaims(gateways, ledger_manager)
+        self._claims = RpcReplicationClaims(gateways, ledger_manager)
         self._feed = RpcLedgerFeed(gateways)
 
     async def close(self) -> None:

@@ -59,7 +59,7 @@ from bookgate.thinclient.gateways.channel import GatewayChannel
 from bookgate.thinclient.gateways.failures import check_transient, surely_not_done
 from bookgate.thinclient.gateways.gateway import Gateway
 from bookgate.thinclient.gateways.messages import code_error
-from bookgate.thinclient.gateways.replication_session import ReplicationSession
+from bookgate.thinclient.gateways.replication_session import RpcReplicationSession
 
 R = TypeVar("R")
 Send = Callable[[Gateway, float], Awaitable[R]]
@@ -74,7 +74,7 @@ _VOTE_STATES = {
 }
 
 
-class ReplicationClaims:
+class RpcReplicationClaims:
     """The locks and votes of one client at the gateways."""
 
     def __init__(self, gateways: GatewayChannel, ledger_manager: LedgerManager) -> None:
@@ -88,7 +88,7 @@ class ReplicationClaims:
         self._numbers = 0
         self._delay: DelayChanged | None = None
         self._delay_known = False
-        self._session: ReplicationSession | None = None
+        self._session: RpcReplicationSession | None = None
         self._refusal: str | None = None
         self._changed = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
@@ -117,7 +117,7 @@ class ReplicationClaims:
         self._busy.add(ledger_id)
         what = f"lock ledger {ledger_name(ledger_id)}"
         number = self._next_number()
-        session: ReplicationSession | None = None
+        session: RpcReplicationSession | None = None
         try:
             session = await self._attended(what)
             request = wire.ClaimRequest(number=number, try_lock=_lock_of(ledger_id, holder))
@@ -222,7 +222,7 @@ class ReplicationClaims:
             raise
         return vote
 
-    async def _withdraw(self, session: ReplicationSession, number: int) -> None:
+    async def _withdraw(self, session: RpcReplicationSession, number: int) -> None:
         if not session.over.done():
             request = wire.ClaimRequest(number=self._next_number(), withdraw=number)
             await self._claim(session, "withdraw the vote", request)
@@ -288,7 +288,7 @@ class ReplicationClaims:
             except ClientClosedException:
                 return
             session_id = self._gateways.rng.randbytes(16).hex()
-            session = ReplicationSession(gateway, session_id, self._take, self._stream_begins)
+            session = RpcReplicationSession(gateway, session_id, self._take, self._stream_begins)
             self._session = session
             opened: list[asyncio.Future[Any]] = [session.ready, session.over]
             await asyncio.wait(opened, return_when=asyncio.FIRST_COMPLETED)
@@ -315,7 +315,7 @@ class ReplicationClaims:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    async def _attended(self, what: str) -> ReplicationSession:
+    async def _attended(self, what: str) -> RpcReplicationSession:
         """The session, once there is one. Raises MetaStoreException, IllegalOpException."""
         self._gateways.check_open()
         self._attend()
@@ -333,7 +333,7 @@ class ReplicationClaims:
                 f"no metadata gateway has opened a session for auto-recovery within {self._gateways.timeout:g} s"
             ) from None
 
-    async def _claim(self, session: ReplicationSession, what: str, request: wire.ClaimRequest) -> wire.ClaimResponse:
+    async def _claim(self, session: RpcReplicationSession, what: str, request: wire.ClaimRequest) -> wire.ClaimResponse:
         """Makes a claim. It may be sent again, because the gateway knows what the session holds."""
         request.session_id = session.session_id
         response, _ = await self._at(session, what, lambda g, t: g.replication.Claim(request, timeout=t))
@@ -343,7 +343,7 @@ class ReplicationClaims:
         check(response.code, response.message, what)
         return response
 
-    async def _at(self, session: ReplicationSession, what: str, send: Send[R]) -> tuple[R, bool]:
+    async def _at(self, session: RpcReplicationSession, what: str, send: Send[R]) -> tuple[R, bool]:
         """The response of the session's gateway, and whether an earlier attempt may have been carried out."""
         loop = asyncio.get_running_loop()
         deadline, sent, reason = loop.time() + self._gateways.timeout, False, "no time is left"
@@ -361,7 +361,7 @@ class ReplicationClaims:
         message = f"could not {what} at gateway {session.gateway.address}: {reason}"
         raise UnknownOutcomeException(f"{message}; it may have happened") if sent else MetaStoreException(message)
 
-    def _give_back_soon(self, session: ReplicationSession, ledger_id: int) -> None:
+    def _give_back_soon(self, session: RpcReplicationSession, ledger_id: int) -> None:
         """Releases a lock that may be held; retries until the gateway responds or the session is over."""
 
         async def give_back() -> None:
@@ -373,7 +373,7 @@ class ReplicationClaims:
 
         self._start(give_back)
 
-    async def _until_over(self, session: ReplicationSession, work: Callable[[], Awaitable[object]]) -> None:
+    async def _until_over(self, session: RpcReplicationSession, work: Callable[[], Awaitable[object]]) -> None:
         while not session.over.done():
             try:
                 await work()

@@ -37,7 +37,7 @@ class _Refused(Exception):
     """The gateway has ended the session, or does not open one."""
 
 
-class ReplicationSession:
+class RpcReplicationSession:
     """See the module. Begins at once, and ends by itself or with `close`."""
 
     def __init__(self, gateway: Gateway, session_id: str, take: Take, begins: Callable[[], None]) -> None:

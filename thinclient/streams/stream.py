@@ -33,7 +33,7 @@ from bookgate.ledger.streams import (
 )
 from bookgate.ledger.unbounded import deleted_before, terms_of
 from bookgate.thinclient.client import BookKeeper
-from bookgate.thinclient.core.streams.retention import Limits, first_to_keep
+from bookgate.thinclient.core.streams.retention import RetentionBounds, first_to_keep
 from bookgate.thinclient.handles.opening_call import opens
 from bookgate.thinclient.handles.read_handle import ReadHandle
 from bookgate.thinclient.streams.cursor import Cursor, now_ms, read_cursor, store_cursor
@@ -330,7 +330,7 @@ class Stream:
         cursors = [cursor.position for cursor in await self.cursors()]
         async with await self._open() as reader:
             await self._measure_lag(reader, cursors)
-            limits = Limits(
+            limits = RetentionBounds(
                 None
                 if self.retention.max_age_seconds is None
                 else await first_since(reader, now_ms() - round(self.retention.max_age_seconds * 1000)),

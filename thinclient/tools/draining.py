@@ -33,7 +33,7 @@ _PAUSE_SHARE = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class DrainingProgress:
     """The result of one look at the ledgers."""
 
     left: tuple[LedgerId, ...]
@@ -63,7 +63,7 @@ class Emptied:
     """Ledgers that can't be moved, because entries of them have no copy left."""
 
 
-async def look(factory: LedgerManagerFactory, bookie_id: str) -> Look:
+async def look(factory: LedgerManagerFactory, bookie_id: str) -> DrainingProgress:
     """Looks at all ledgers.
 
     Raises:
@@ -75,7 +75,11 @@ async def look(factory: LedgerManagerFactory, bookie_id: str) -> Look:
 
 
 async def wait_until_empty(
-    factory: LedgerManagerFactory, bookie_id: str, tell: Callable[[Look, Estimate], None], *, give_up: bool = False
+    factory: LedgerManagerFactory,
+    bookie_id: str,
+    tell: Callable[[DrainingProgress, Estimate], None],
+    *,
+    give_up: bool = False,
 ) -> Emptied:
     """Waits until no ledger names the bookie.
 
@@ -119,7 +123,11 @@ async def wait_until_empty(
 
 
 async def decommission(
-    factory: LedgerManagerFactory, bookie_id: str, tell: Callable[[Look, Estimate], None], *, force: bool = False
+    factory: LedgerManagerFactory,
+    bookie_id: str,
+    tell: Callable[[DrainingProgress, Estimate], None],
+    *,
+    force: bool = False,
 ) -> tuple[Emptied, bool]:
     """Takes a stopped bookie out of the cluster: waits until no ledger names it, then removes its cookie.
 
@@ -153,9 +161,9 @@ def _stuck(bookie_id: str, ledgers: Sequence[LedgerId]) -> str:
     )
 
 
-async def _judged(factory: LedgerManagerFactory, bookie_id: str, records: Sequence[LedgerRecord]) -> Look:
+async def _judged(factory: LedgerManagerFactory, bookie_id: str, records: Sequence[LedgerRecord]) -> DrainingProgress:
     unrecoverable = await unrecoverable_at(factory.replication_metadata, bookie_id)
-    return Look(
+    return DrainingProgress(
         tuple(record.ledger_id for record in records),
         sum(_is_written_at(record, bookie_id) for record in records),
         tuple(record.ledger_id for record in records if record.ledger_id.number in unrecoverable),

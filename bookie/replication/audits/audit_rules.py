@@ -94,7 +94,7 @@ class HeldBack:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class RollCallResult:
     """The result of a roll call."""
 
     to_note: tuple[str, ...]
@@ -119,7 +119,7 @@ class Verdict:
 
 def call_the_roll(
     roll: Roll, delay_ms: int, now_ms: int, *, ordered: bool = False, mass_loss: MassLoss | None = None
-) -> Verdict:
+) -> RollCallResult:
     """Decides which bookies are missed and which are lost.
 
     Args:
@@ -141,7 +141,7 @@ def call_the_roll(
     due = [each for each in missed if ordered or left[each] <= 0]
     held = [each for each in due if held_back is not None and not ordered and each in held_back.missed]
     waiting = [left[each] for each in missed if each not in due and left[each] > 0]
-    return Verdict(
+    return RollCallResult(
         to_note=tuple(each for each in missed if each not in roll.missed_since),
         to_forget=tuple(sorted(each for each in roll.missed_since if each not in missed)),
         missed=tuple(missed),

@@ -28,7 +28,14 @@ from dataclasses import dataclass, field
 from bookgate.bookie.replication.attendance import Attendance
 from bookgate.bookie.replication.audits.audit import Audits, AuditStatistics, OfficeLostError
 from bookgate.bookie.replication.audits.audit_plan import AuditPlan
-from bookgate.bookie.replication.audits.audit_rules import HELD_BACK, HeldBack, MassLoss, Roll, Verdict, call_the_roll
+from bookgate.bookie.replication.audits.audit_rules import (
+    HELD_BACK,
+    HeldBack,
+    MassLoss,
+    Roll,
+    RollCallResult,
+    call_the_roll,
+)
 from bookgate.bookie.replication.audits.index_keeper import IndexKeeper, IndexOptions, IndexStatistics
 from bookgate.bookie.replication.ledger_pages import all_pages, see_all_ledgers
 from bookgate.ledger.errors import BKException
@@ -301,7 +308,7 @@ class Auditor:
             pauses.append(verdict.next_in_ms / 1000)
         return max(_LEAST_PAUSE_SECONDS, min([self._options.roll_call_seconds, *pauses]))
 
-    async def _audit_lost(self, verdict: Verdict, *, ordered: bool) -> None:
+    async def _audit_lost(self, verdict: RollCallResult, *, ordered: bool) -> None:
         wanted = (*verdict.lost, *verdict.draining)
         due = self._plan.due(wanted, self._now())
         if ordered:
@@ -311,7 +318,7 @@ class Auditor:
             await self._audits.of(due, verdict.draining)
             self._plan.audited(due, self._now(), self._now() - began, verdict.draining)
 
-    async def _audit_held(self, verdict: Verdict) -> None:
+    async def _audit_held(self, verdict: RollCallResult) -> None:
         """Audits the held bookies; each further missed bookie may leave more entries with one copy."""
         if verdict.missed != self._missed_in_storm:
             self._plan_in_storm.clear()
@@ -334,7 +341,7 @@ class Auditor:
             names.update(*(record.metadata.bookies for record in page))
         self._listed_names, self._list_names_at = names, self._now() + self._options.audit_interval_seconds
 
-    async def _call_the_roll(self, *, ordered: bool) -> Verdict:
+    async def _call_the_roll(self, *, ordered: bool) -> RollCallResult:
         metadata = self._metadata
         bookies = await self._factory.service_discovery.bookies(BookieSet.ALL)
         missed_since = await missed_bookies(metadata)
@@ -378,7 +385,7 @@ class Auditor:
         empty = set() if named is None else {each for each in known if each not in named}
         return empty | self._plan.settled
 
-    def _tell(self, verdict: Verdict) -> None:
+    def _tell(self, verdict: RollCallResult) -> None:
         before, missed = self.statistics.roll, len(verdict.missed)
         if verdict.held_back is not None and not (before is not None and before.storm):
             log_event(_log, "audit_held_back", logging.ERROR, missed=missed, reason=verdict.held_back.in_words)

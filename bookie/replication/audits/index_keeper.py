@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from heapq import merge
 from itertools import groupby, islice
 
-from bookgate.bookie.replication.audits.ledger_index import LedgerIndex
+from bookgate.bookie.replication.audits.ledger_index import BookieLedgerIndex
 from bookgate.bookie.replication.ledger_pages import READ_AT_ONCE, all_numbers, number_pages, read_page, see_all_ledgers
 from bookgate.ledger.errors import BKException, MetadataFormatException
 from bookgate.ledger.ledger_id import LedgerId
@@ -90,7 +90,7 @@ class IndexKeeper:
         self._membership = membership
         self._options = options
         self._statistics = statistics
-        self._index: LedgerIndex | None = None
+        self._index: BookieLedgerIndex | None = None
         self._feed: LedgerFeed | None = None
         self._reading = asyncio.Lock()
         """One reading at a time, so that the last result stored is the last one read."""
@@ -154,7 +154,7 @@ class IndexKeeper:
     def _on_event(self, event: LedgerFeedEvent) -> None:
         match event:
             case FeedBegan():
-                self._index = LedgerIndex()
+                self._index = BookieLedgerIndex()
                 self._begun.set()
             case FeedLost():
                 self._index = self._statistics.ledgers = None
@@ -179,7 +179,7 @@ class IndexKeeper:
                 continue
             await self._news.wait()
 
-    async def _bring_up_to_date(self, index: LedgerIndex) -> None:
+    async def _bring_up_to_date(self, index: BookieLedgerIndex) -> None:
         if not index.complete:
             await self._read_all(index)
         else:
@@ -191,7 +191,7 @@ class IndexKeeper:
         if index is self._index:
             self._statistics.ledgers = len(index)
 
-    async def _read_all(self, index: LedgerIndex) -> None:
+    async def _read_all(self, index: BookieLedgerIndex) -> None:
         """Reads all ledgers; continues where an error ended it. The feed reports ledgers created before that
         position.
         """
@@ -215,12 +215,12 @@ class IndexKeeper:
         seconds = round(loop.time() - began, 3)
         log_event(_log, "ledger_index", state="complete", ledgers=len(index), seconds=seconds)
 
-    async def _read_page(self, index: LedgerIndex, page: Sequence[int]) -> None:
+    async def _read_page(self, index: BookieLedgerIndex, page: Sequence[int]) -> None:
         await self._read_anew(index, page)
         index.read_up_to = page[-1]
         await asyncio.sleep(len(page) / self._options.read_ledgers_a_second)
 
-    async def _read_due(self, index: LedgerIndex, due: Iterable[int]) -> None:
+    async def _read_due(self, index: BookieLedgerIndex, due: Iterable[int]) -> None:
         """Reads those of these ledgers that are due; changes from now on make ledgers due again."""
         numbers = list(due)
         if numbers:
@@ -228,7 +228,7 @@ class IndexKeeper:
         for start in range(0, len(numbers), READ_AT_ONCE):
             await self._read_anew(index, numbers[start : start + READ_AT_ONCE], only_due=True)
 
-    async def _read_anew(self, index: LedgerIndex, numbers: Sequence[int], *, only_due: bool = False) -> None:
+    async def _read_anew(self, index: BookieLedgerIndex, numbers: Sequence[int], *, only_due: bool = False) -> None:
         """Reads these ledgers; they are no longer due, unless they change from now on."""
         async with self._reading:
             due = index.take_due(numbers)
@@ -263,7 +263,7 @@ class IndexKeeper:
                 log_event(_log, "ledger_index_not_compared", logging.WARNING, error=error)
                 pause = min(pause, _VERIFY_AGAIN_SECONDS)
 
-    async def _verify(self, index: LedgerIndex) -> None:
+    async def _verify(self, index: BookieLedgerIndex) -> None:
         await see_all_ledgers(self._factory, self._membership)
         listed = await all_numbers(self._factory.ledger_manager)
         numbers = (number for number, _ in groupby(merge(listed, index.known)))
@@ -271,8 +271,8 @@ class IndexKeeper:
             await self._compare(index, page)
             await asyncio.sleep(len(page) / self._options.verify_ledgers_a_second)
 
-    async def _compare(self, index: LedgerIndex, page: Sequence[int]) -> None:
-        stored = LedgerIndex()
+    async def _compare(self, index: BookieLedgerIndex, page: Sequence[int]) -> None:
+        stored = BookieLedgerIndex()
         async with self._reading:
             stored.put(page, *await self._read(page))
             if self._feed is None or not index.differing(page, stored):

@@ -24,7 +24,7 @@ from bookgate.ledger.metadata_store import LedgerRecord
 from bookgate.ledger.number_array import NumberArray
 
 
-class LedgerIndex:
+class BookieLedgerIndex:
     """See the module. Ledgers are named by their numbers."""
 
     def __init__(self) -> None:
@@ -131,7 +131,7 @@ class LedgerIndex:
         """The numbers of all ledgers found, ascending."""
         return NumberArray(sorted(self._slots))
 
-    def differing(self, asked: Iterable[int], other: LedgerIndex) -> Sequence[int]:
+    def differing(self, asked: Iterable[int], other: BookieLedgerIndex) -> Sequence[int]:
         """The ids in `asked` that are not due and for which `other`, an index of only these, differs."""
         mine = {number for number in asked if number in self._slots}
         slots = BitMap(self._slots[number] for number in mine)

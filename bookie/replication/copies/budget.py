@@ -34,8 +34,8 @@ _HALVED_AGAIN_SECONDS = 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """Limits of bytes read and stored per second; 0 for no limit."""
+class CopyLimits:
+    """CopyLimits of bytes read and stored per second; 0 for no limit."""
 
     worker: float = 0.0
     """Limit of one worker."""
@@ -108,7 +108,7 @@ class ByteBudget:
 class WorkerBudget:
     """The buckets of one worker."""
 
-    def __init__(self, limits: Limits, now: float) -> None:
+    def __init__(self, limits: CopyLimits, now: float) -> None:
         self._limits = limits
         self._cluster = 0.0
         self._share = 1.0

@@ -6,7 +6,7 @@ import asyncio
 import random
 
 from bookgate.bookie.replication.copies.bookies import Bookies
-from bookgate.bookie.replication.copies.budget import Limits, WorkerBudget
+from bookgate.bookie.replication.copies.budget import CopyLimits, WorkerBudget
 from bookgate.bookie.replication.copies.copying import Copied
 from bookgate.bookie.replication.repairs.budget_share import BudgetShare
 from bookgate.bookie.replication.repairs.repair import RepairTools
@@ -22,7 +22,9 @@ from bookgate.thinclient.placement.chooser import Placement, create_policy
 class WorkerTools:
     """Owns the connections of a worker. Call `close` before the metadata store is closed."""
 
-    def __init__(self, factory: LedgerManagerFactory, config: ClientConfig, rng: random.Random, limits: Limits) -> None:
+    def __init__(
+        self, factory: LedgerManagerFactory, config: ClientConfig, rng: random.Random, limits: CopyLimits
+    ) -> None:
         discovery = factory.service_discovery
         self._client = BookKeeper(factory.ledger_manager, discovery, config, rng)
         self._client.metrics.on_read_answer = self._read

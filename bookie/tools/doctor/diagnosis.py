@@ -10,7 +10,7 @@ import ipaddress
 from collections.abc import Iterator
 
 from bookgate.bookie.membership.cookie import Cookie, InvalidCookieException
-from bookgate.bookie.tools.doctor.findings import Finding, Level, error, warning
+from bookgate.bookie.tools.doctor.findings import Finding, FindingLevel, error, warning
 from bookgate.bookie.tools.doctor.observations import BookieView, Deployment, GatewayView
 from bookgate.bookie.tools.doctor.recovery import auto_recovery, lost_bookies
 from bookgate.ledger.bookie_info import BOOKIE_RPC, HTTP
@@ -54,7 +54,7 @@ def _gateway(view: GatewayView) -> Iterator[Finding]:
             "see that the store of its metadata_uri runs and that the gateway's host reaches it",
         )
     else:
-        yield Finding(Level.OK, subject, "serves, and its metadata store answers")
+        yield Finding(FindingLevel.OK, subject, "serves, and its metadata store answers")
 
 
 def _gateways_agree(seen: Deployment) -> Iterator[Finding]:
@@ -87,7 +87,7 @@ def _bookie(view: BookieView, instance_id: str) -> list[Finding]:
     ]
     if not findings:
         state = "writable" if view.bookie.writable else "read-only"
-        findings.append(Finding(Level.OK, subject, f"serves, {state}{_space(view)}"))
+        findings.append(Finding(FindingLevel.OK, subject, f"serves, {state}{_space(view)}"))
     return findings
 
 
@@ -234,7 +234,7 @@ def _cluster(seen: Deployment, ensemble_size: int) -> Iterator[Finding]:
         )
     else:
         yield Finding(
-            Level.OK, "cluster", f"{len(usable)} bookies take writes, enough for an ensemble of {ensemble_size}"
+            FindingLevel.OK, "cluster", f"{len(usable)} bookies take writes, enough for an ensemble of {ensemble_size}"
         )
     yield from _addresses(seen)
     yield from _clocks(seen)
@@ -291,7 +291,7 @@ def _clocks(seen: Deployment) -> Iterator[Finding]:
             "run a time service (chrony, systemd-timesyncd) on all machines",
         )
     else:
-        yield Finding(Level.OK, "clocks", f"those of {len(offsets)} bookies and this machine agree")
+        yield Finding(FindingLevel.OK, "clocks", f"those of {len(offsets)} bookies and this machine agree")
 
 
 def _versions(seen: Deployment) -> Iterator[Finding]:
@@ -305,11 +305,11 @@ def _versions(seen: Deployment) -> Iterator[Finding]:
         which = "; ".join(f"{version}: {', '.join(ids)}" for version, ids in sorted(versions.items()))
         yield warning("versions", f"they differ: {which}", "finish the upgrade, one bookie after the other")
     elif versions:
-        yield Finding(Level.OK, "versions", f"{next(iter(versions))} everywhere")
+        yield Finding(FindingLevel.OK, "versions", f"{next(iter(versions))} everywhere")
 
 
 def _file(file: str, problems: tuple[str, ...]) -> Iterator[Finding]:
     for problem in problems:
         yield error(f"file {file}", problem, "correct the file; see `bookgate config check`")
     if not problems:
-        yield Finding(Level.OK, f"file {file}", "valid settings")
+        yield Finding(FindingLevel.OK, f"file {file}", "valid settings")

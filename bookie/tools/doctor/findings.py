@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 
-class Level(Enum):
+class FindingLevel(Enum):
     """The severity. An error is a loss of service or data, now or soon."""
 
     OK = "ok"
@@ -18,7 +18,7 @@ class Level(Enum):
 class Finding:
     """A finding. `subject` is a gateway, a bookie, the cluster or a file."""
 
-    level: Level
+    level: FindingLevel
     subject: str
     what: str
     advice: str = ""
@@ -26,9 +26,9 @@ class Finding:
 
 def error(subject: str, what: str, advice: str) -> Finding:
     """A loss of service or data, now or soon."""
-    return Finding(Level.ERROR, subject, what, advice)
+    return Finding(FindingLevel.ERROR, subject, what, advice)
 
 
 def warning(subject: str, what: str, advice: str) -> Finding:
     """Something that an operator should know."""
-    return Finding(Level.WARNING, subject, what, advice)
+    return Finding(FindingLevel.WARNING, subject, what, advice)

@@ -13,7 +13,7 @@ _MOST_BYTES = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpResponse:
     """A complete response."""
 
     status: int
@@ -23,7 +23,7 @@ class Answer:
 
 async def get(
     host: str, port: int, path: str, context: ssl.SSLContext | None = None, token: str | None = None
-) -> Answer:
+) -> HttpResponse:
     """Sends a GET request; over TLS with `context`, with `token` as bearer token.
 
     Raises OSError or ValueError; the caller limits the time.
@@ -43,7 +43,7 @@ async def get(
     return _parse(bytes(content))
 
 
-def _parse(content: bytes) -> Answer:
+def _parse(content: bytes) -> HttpResponse:
     head, _, body = content.partition(b"\r\n\r\n")
     status_line, _, lines = head.partition(b"\r\n")
     words = status_line.split()
@@ -53,4 +53,4 @@ def _parse(content: bytes) -> Answer:
         headers = http.client.parse_headers(io.BytesIO(lines + b"\r\n\r\n"))
     except http.client.HTTPException as error:
         raise ValueError(f"its headers are none of HTTP: {error}") from None
-    return Answer(int(words[1]), headers, body)
+    return HttpResponse(int(words[1]), headers, body)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import timedelta
 
-from bookgate.bookie.tools.doctor.findings import Finding, Level, error, warning
+from bookgate.bookie.tools.doctor.findings import Finding, FindingLevel, error, warning
 from bookgate.bookie.tools.doctor.observations import Deployment, RecoveryView
 from bookgate.ledger.replication_survey import Survey
 
@@ -56,7 +56,7 @@ def auto_recovery(seen: Deployment) -> Iterator[Finding]:
     found = [*_office(view), *_storm(view), *([] if view.survey is None else _ledgers(view, view.survey))]
     yield from found
     if not found and view.error is None:
-        yield Finding(Level.OK, _SUBJECT, f"enabled, {view.auditor} is the auditor{_marked(view.survey)}")
+        yield Finding(FindingLevel.OK, _SUBJECT, f"enabled, {view.auditor} is the auditor{_marked(view.survey)}")
 
 
 def _office(view: RecoveryView) -> Iterator[Finding]:

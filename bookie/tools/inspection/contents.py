@@ -25,8 +25,8 @@ from bookgate.bookie.journal.format import (
     MADE_ANEW,
     TERM,
     TRUNCATE,
+    JournalRecord,
     JournalScan,
-    Record,
 )
 from bookgate.bookie.system.files import StorageCorruptException
 from bookgate.bookie.tools.inspection.places import FILES, ReadableIndex, log_id_of
@@ -109,7 +109,7 @@ def _lac_of(packet: bytes) -> int | None:
         return None
 
 
-class JournalFile:
+class JournalContents:
     """One journal file. Iterate for its records; `findings` is complete at the end."""
 
     def __init__(self, path: Path, wanted: Filter, *, with_payload: bool = False) -> None:
@@ -138,7 +138,7 @@ class JournalFile:
         facts["data_ends"] = scan.end
         facts["tail"] = _tail_of(fd, scan.end, size)
 
-    def _row(self, record: journal_format.Record) -> Row:
+    def _row(self, record: journal_format.JournalRecord) -> Row:
         row: Row = {
             "offset": record.offset,
             "kind": "entry",
@@ -158,7 +158,7 @@ class JournalFile:
             return row
 
 
-def _meta_of(record: Record) -> Row:
+def _meta_of(record: JournalRecord) -> Row:
     """What a meta record of a known kind says. Raises ValueError when it is not in its form."""
     match record.entry_id:
         case fmt if fmt in (FENCE, MADE_ANEW):

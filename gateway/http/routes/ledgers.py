@@ -22,7 +22,7 @@ from pydantic import Field
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from bookgate.gateway.http.api import JSON, WHOLE, Boolean, Call, LedgerHalf, NoBody, Query, Route, change, get
-from bookgate.gateway.http.caller import Caller, Listing, visible_ranges
+from bookgate.gateway.http.caller import Caller, ScopeListing, visible_ranges
 from bookgate.gateway.http.errors import HttpError
 from bookgate.gateway.stores.listed_ledgers import Listed, read_pages
 from bookgate.ledger.errors import (
@@ -176,7 +176,7 @@ async def remove_ledger(factory: LedgerManagerFactory, caller: Caller, name: Led
 
 
 async def _page(
-    manager: LedgerManager, call: Call[ListQuery, NoBody], listing: Listing, runs: AsyncIterator[Sequence[int]]
+    manager: LedgerManager, call: Call[ListQuery, NoBody], listing: ScopeListing, runs: AsyncIterator[Sequence[int]]
 ) -> Response:
     query = call.query
     limit = query.limit or PAGE
@@ -195,7 +195,7 @@ async def _page(
 
 
 async def _with_metadata(
-    manager: LedgerManager, call: Call[ListQuery, NoBody], listing: Listing, ids: Sequence[int]
+    manager: LedgerManager, call: Call[ListQuery, NoBody], listing: ScopeListing, ids: Sequence[int]
 ) -> AsyncGenerator[str, None]:
     """The JSON object, in parts."""
     query = call.query

@@ -60,7 +60,7 @@ def number_of_key(stored: int | bytes) -> int:
     return stored if isinstance(stored, int) else int.from_bytes(stored)
 
 
-class ReplicationClaims:
+class SqliteReplicationClaims:
     """The claims of one owner, and a view of all owners' claims."""
 
     def __init__(

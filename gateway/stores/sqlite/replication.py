@@ -17,7 +17,7 @@ from bookgate.gateway.stores.sqlite.claims import (
     VOTE,
     Claim,
     ClaimRow,
-    ReplicationClaims,
+    SqliteReplicationClaims,
     number_of_key,
 )
 from bookgate.gateway.stores.sqlite.ledger_manager import replace_metadata
@@ -90,7 +90,7 @@ class SqliteReplicationMetadata(ReplicationMetadata):
         self._interest_changed = interest_changed
         self.listeners = ReplicationListeners(self._listeners_changed)
         self._feeds = LedgerFeeds(self._feeds_changed, catch_up)
-        self._claims = ReplicationClaims(store, self._claim_lost, interest_changed, lease_seconds)
+        self._claims = SqliteReplicationClaims(store, self._claim_lost, interest_changed, lease_seconds)
         self._votes: dict[Claim, Vote] = {}
         self._due: set[ReplicationChange] = set()
         self._delay_told: int | None = None

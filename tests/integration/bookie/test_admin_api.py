@@ -21,7 +21,7 @@ from bookgate.bookie.config.bookie import load_config
 from bookgate.bookie.instances.door import door_routes
 from bookgate.bookie.server import BookieServer
 from bookgate.bookie.tools.doctor.diagnosis import judge
-from bookgate.bookie.tools.doctor.findings import Level
+from bookgate.bookie.tools.doctor.findings import FindingLevel
 from bookgate.bookie.tools.doctor.probe import look
 from bookgate.gateway.config import GatewayConfig
 from bookgate.gateway.console.cluster_routes import Server
@@ -415,7 +415,7 @@ async def test_without_a_token_changes_are_taken_on_loopback_only(tmp_path: Path
         ]
         assert "nobody is authenticated at: entry, gateway, http (insecure = true)" in told["text"]
         seen = judge(await look(ClientConfig(gateways=f"grpc://{bookie.addresses['gateway']}"), 10.0))
-        assert [each.level for each in seen if "insecure = true" in each.what] == [Level.WARNING]
+        assert [each.level for each in seen if "insecure = true" in each.what] == [FindingLevel.WARNING]
         refused = await http.put(f"{API}/bookie/gc")
         assert (refused.status_code, "http_token" in error(refused)) == (403, True)
         assert (await http.get(f"{API}/bookie/state")).status_code == 200

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bookgate.bookie.protocol import read_scheduler
-from bookgate.bookie.protocol.connection import BookieConnection
+from bookgate.bookie.protocol.connection import AcceptedConnection
 from bookgate.bookie.server import BookieServer
 from bookgate.bookie.storage.writer import EntryWriter
 from bookgate.ledger.wire import messages
@@ -43,12 +43,12 @@ def receive_all(client: EntryClient, count: int) -> list[messages.Response]:
     return [client.receive() for _ in range(count)]
 
 
-def one_connection(server: BookieServer) -> BookieConnection:
+def one_connection(server: BookieServer) -> AcceptedConnection:
     (connection,) = server.connections
     return connection
 
 
-def held(connection: BookieConnection) -> int:
+def held(connection: AcceptedConnection) -> int:
     """Bytes of answers that wait for the client."""
     return connection.answer_bytes_held
 

@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 import trustme
 
-from bookgate.bookie.protocol.connection import BookieConnection
+from bookgate.bookie.protocol.connection import AcceptedConnection
 from bookgate.bookie.server import BookieServer
 from bookgate.ledger.errors import IncorrectParameterException
 from bookgate.ledger.wire import messages, v2
@@ -398,7 +398,7 @@ async def test_a_connection_that_is_not_let_in_does_not_stay(files: Files, tmp_p
         await asyncio.to_thread(wait, entry_address(server))
 
 
-def connection_of(client: EntryClient, server: BookieServer) -> BookieConnection:
+def connection_of(client: EntryClient, server: BookieServer) -> AcceptedConnection:
     """The server's end."""
     host, port = client.socket.getsockname()
     return next(each for each in server.connections if each._peer == f"{host}:{port}")

@@ -19,7 +19,7 @@ from starlette.routing import Route
 from bookgate.gateway import server as gateway_server
 from bookgate.gateway.http import connections
 from bookgate.gateway.http.server import AdminServer
-from bookgate.gateway.limits import Limits
+from bookgate.gateway.limits import GatewayLimits
 from bookgate.gateway.server import GatewayServer
 from bookgate.gateway.stores.drivers import create_factory, ensure_cluster
 from bookgate.ledger.metadata_store import LedgerManagerFactory
@@ -133,7 +133,7 @@ async def test_grpc_takes_so_many_and_gives_them_so_long(
 ) -> None:
     options = [(name, 500 if "handshake" in name else value) for name, value in gateway_server.OPTIONS]
     monkeypatch.setattr(gateway_server, "OPTIONS", tuple(options))
-    server = GatewayServer(factory, limits=Limits(connections=2))
+    server = GatewayServer(factory, limits=GatewayLimits(connections=2))
     port = await server.start()
     try:
         async with asyncio.timeout(30):

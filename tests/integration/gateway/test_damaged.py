@@ -12,7 +12,7 @@ import grpc
 import pytest
 import pytest_asyncio
 
-from bookgate.gateway.limits import Limits
+from bookgate.gateway.limits import GatewayLimits
 from bookgate.gateway.server import GatewayServer
 from bookgate.gateway.stores.sqlite.change_feed import ledger_key
 from bookgate.gateway.stores.sqlite.factory import SqliteLedgerManagerFactory
@@ -133,7 +133,7 @@ async def test_what_waits_for_a_client_that_does_not_read_is_bounded(
     from bookgate.gateway.services import watch as watch_service
 
     monkeypatch.setattr(watch_service, "_DIRECT_LIMIT", 10)
-    service = watch_service.WatchService(setting.factory, limits=Limits(subscriptions_a_stream=10))
+    service = watch_service.WatchService(setting.factory, limits=GatewayLimits(subscriptions_a_stream=10))
     stream, asked = watch_service._Stream(), 0
     service.hub.open_stream(stream)
 

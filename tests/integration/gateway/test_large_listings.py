@@ -18,7 +18,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from bookgate.gateway.config import GatewayConfig
-from bookgate.gateway.limits import Limits
+from bookgate.gateway.limits import GatewayLimits
 from bookgate.gateway.process.http import HttpServer
 from bookgate.gateway.server import GatewayServer
 from bookgate.gateway.stores.drivers import create_factory, ensure_cluster
@@ -52,7 +52,7 @@ async def gateway(tmp_path: Path, **limits: Any) -> AsyncIterator[Served]:
     await factory.initialize()
     large = replace(some_metadata(), custom_metadata={"k": b"v" * EACH})
     await factory.ledger_manager.create_many([CreateRequest(LedgerId.unscoped(n), large) for n in range(LEDGERS)])
-    server = GatewayServer(factory, limits=Limits(**limits))
+    server = GatewayServer(factory, limits=GatewayLimits(**limits))
     port = await server.start()
     http = HttpServer(
         GatewayConfig(metadata_uri="sqlite:///x", http_tls=False), factory, CollectorRegistry(), asyncio.Event()

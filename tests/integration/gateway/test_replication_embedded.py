@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from bookgate.gateway.stores.sqlite.claims import LOCK, VOTE, Claim, ReplicationClaims
+from bookgate.gateway.stores.sqlite.claims import LOCK, VOTE, Claim, SqliteReplicationClaims
 from bookgate.gateway.stores.sqlite.factory import SqliteLedgerManagerFactory
 from bookgate.gateway.stores.sqlite.process_identity import identity_of
 from bookgate.gateway.stores.sqlite.replication import SqliteReplicationMetadata
@@ -48,8 +48,8 @@ class Clock:
 class TestLeases:
     async def test_ended_claim_is_anybodys_and_its_owner_is_told(self, store: SqliteStore) -> None:
         clock, lost = Clock(), list[Claim]()
-        first = ReplicationClaims(store, lost.append, lambda: None, 10, clock)
-        second = ReplicationClaims(store, lost.append, lambda: None, 10, clock)
+        first = SqliteReplicationClaims(store, lost.append, lambda: None, 10, clock)
+        second = SqliteReplicationClaims(store, lost.append, lambda: None, 10, clock)
         claim = await first.claim(LOCK, 7, b"")
         assert claim is not None
         clock.now += 9_999
@@ -69,7 +69,7 @@ class TestLeases:
 
     async def test_claim_that_ended_unnoticed_is_not_revived(self, store: SqliteStore) -> None:
         clock, lost = Clock(), list[Claim]()
-        claims = ReplicationClaims(store, lost.append, lambda: None, 10, clock)
+        claims = SqliteReplicationClaims(store, lost.append, lambda: None, 10, clock)
         claim = await claims.claim(VOTE, None, b"")
         clock.now += 10_000
         await claims.look()
@@ -82,12 +82,12 @@ class TestLeases:
     async def test_claims_of_a_dead_process_are_gone(self, store: SqliteStore) -> None:
         """Also where its lease ends far ahead, as after the clock was put back."""
         clock = Clock()
-        claims = ReplicationClaims(store, lambda claim: None, lambda: None, 10, clock)
+        claims = SqliteReplicationClaims(store, lambda claim: None, lambda: None, 10, clock)
         await claims.claim(LOCK, 7, b"")
         dead = subprocess.Popen(["sleep", "60"])  # noqa: ASYNC220
         identity = identity_of(dead.pid)
         await store.change(lambda change: change.execute("UPDATE replication_claims SET process = ?", (identity,)))
-        other = ReplicationClaims(store, lambda claim: None, lambda: None, 10, clock)
+        other = SqliteReplicationClaims(store, lambda claim: None, lambda: None, 10, clock)
         assert await other.claim(LOCK, 7, b"") is None
         dead.kill()
         dead.wait()
@@ -102,7 +102,7 @@ class TestLeases:
         await living.initialize()
         store = SqliteStore(path)
         await store.open()
-        silent = ReplicationClaims(store, lambda claim: None, lambda: None, 0.9)
+        silent = SqliteReplicationClaims(store, lambda claim: None, lambda: None, 0.9)
         await silent.claim(VOTE, None, b'bookieId: "silent:1"\n')
         assert silent._renewal is not None
         silent._renewal.cancel()

@@ -13,7 +13,7 @@ import pytest_asyncio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from bookgate.gateway.limits import Limits
+from bookgate.gateway.limits import GatewayLimits
 from bookgate.gateway.server import SERVICES, GatewayServer
 from bookgate.gateway.stores.drivers import create_factory
 from bookgate.ledger.bookie_info import BookieServiceInfo
@@ -62,7 +62,7 @@ class Gateway:
 async def gateway(metadata_uri: str) -> AsyncIterator[Gateway]:
     factory = create_factory(metadata_uri)
     await factory.initialize()
-    server = GatewayServer(factory, bookmark_seconds=0.2, limits=Limits(subscriptions_a_stream=3))
+    server = GatewayServer(factory, bookmark_seconds=0.2, limits=GatewayLimits(subscriptions_a_stream=3))
     port = await server.start()
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
         yield Gateway(factory, server, channel)

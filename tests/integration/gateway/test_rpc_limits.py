@@ -12,7 +12,7 @@ import grpc
 import pytest
 from prometheus_client import CollectorRegistry
 
-from bookgate.gateway.limits import Limits
+from bookgate.gateway.limits import GatewayLimits
 from bookgate.gateway.server import GatewayServer
 from bookgate.gateway.stores.drivers import create_factory
 from bookgate.ledger.ledger_id import LedgerId
@@ -53,7 +53,7 @@ class Gateway:
 async def gateway(tmp_path: Path, **limits: Any) -> AsyncIterator[Gateway]:
     factory = create_factory(made(f"sqlite://{tmp_path}/metadata.db"))
     await factory.initialize()
-    server = GatewayServer(factory, limits=Limits(**limits))
+    server = GatewayServer(factory, limits=GatewayLimits(**limits))
     yield Gateway(factory, server, await server.start())
     await server.stop(0)
     await factory.close()

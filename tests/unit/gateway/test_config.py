@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bookgate.gateway.config import GatewayConfig
-from bookgate.gateway.limits import Limits
+from bookgate.gateway.limits import GatewayLimits
 from bookgate.gateway.server import GatewayServer
 from bookgate.gateway.stores.zookeeper.settings import ZooKeeperSettings
 from bookgate.ledger.errors import IncorrectParameterException
@@ -23,7 +23,7 @@ def load(**options: Any) -> GatewayConfig:
 
 
 def test_defaults_are_those_of_the_limits() -> None:
-    assert load().limits() == Limits()
+    assert load().limits() == GatewayLimits()
     assert load().tls_files() is None
 
 

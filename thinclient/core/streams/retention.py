@@ -16,7 +16,7 @@ from bookgate.ledger.streams import Retention
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class RetentionBounds:
     """Entries that the limits of a stream name: the first that is young enough, the first that is within the size.
 
     None where the stream has no such limit.
@@ -26,7 +26,9 @@ class Limits:
     by_size: int | None = None
 
 
-def first_to_keep(retention: Retention, limits: Limits, cursors: Sequence[RecordPosition], last_snapshot: int) -> int:
+def first_to_keep(
+    retention: Retention, limits: RetentionBounds, cursors: Sequence[RecordPosition], last_snapshot: int
+) -> int:
     """The first entry that stays; -1 if nothing is to be deleted."""
     wanted = [limit for limit in (limits.by_age, limits.by_size) if limit is not None]
     slowest = min(cursors).entry_id if cursors else None

@@ -148,7 +148,7 @@ class TemplateTable:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class TaskLimits:
     """The size and number of tasks.
 
     `spread_over` is the desired number of tasks; `min_partitions` is the least number if there are as many entries.
@@ -160,9 +160,9 @@ class Limits:
     max_bytes: int = DEFAULT_MAX_BYTES_PER_PARTITION
 
 
-def limits_of(options: Options) -> Limits:
+def limits_of(options: Options) -> TaskLimits:
     """The limits that the options set; the desired number of tasks is at least one per core of the planning machine."""
-    return Limits(
+    return TaskLimits(
         spread_over=os.cpu_count() or 1,
         min_partitions=options.min_partitions or 1,
         max_entries=options.max_entries_per_partition,
@@ -249,7 +249,7 @@ def wanted_part(whole: Slice, options: Options, bounds: Bounds = EVERYTHING) -> 
     return whole if (first, last) == (0, whole.end) else whole.between(first, last)
 
 
-def plan(slices: Sequence[Slice], limits: Limits) -> list[list[Slice]]:
+def plan(slices: Sequence[Slice], limits: TaskLimits) -> list[list[Slice]]:
     """Tasks, each a list of slices to be read in order. No slices, no tasks."""
     bound = _Bound.of(slices, limits)
     tasks: list[list[Slice]] = []
@@ -273,7 +273,7 @@ class _Bound:
     entries: int
 
     @classmethod
-    def of(cls, slices: Sequence[Slice], limits: Limits) -> _Bound:
+    def of(cls, slices: Sequence[Slice], limits: TaskLimits) -> _Bound:
         total = sum(piece.weight for piece in slices)
         share = max(1, total // max(limits.spread_over, limits.min_partitions))
         return cls(

@@ -22,7 +22,7 @@ from typing import Any, Self
 from bookgate import BookKeeper, ClientConfig
 from bookgate.bookie.replication.audits.auditor import AuditorOptions
 from bookgate.bookie.replication.auto_recovery import AutoRecovery, AutoRecoveryOptions
-from bookgate.bookie.replication.copies.budget import Limits
+from bookgate.bookie.replication.copies.budget import CopyLimits
 from bookgate.bookie.replication.repairs.worker import WorkerOptions
 from bookgate.bookie.standalone.local_zookeeper import LocalZooKeeper
 from bookgate.gateway.server import GatewayServer
@@ -191,7 +191,7 @@ async def _serve_recovery(settings: dict[str, Any], pipe: Connection) -> None:
     options = AutoRecoveryOptions(
         AuditorOptions(lost_bookie_delay_seconds=0),
         WorkerOptions(open_ledger_grace_seconds=GRACE_SECONDS),
-        Limits(worker=settings["bytes_a_second"]),
+        CopyLimits(worker=settings["bytes_a_second"]),
     )
     running = AutoRecovery(factory, settings["name"], options, CLIENT)
     await running.start()

@@ -15,7 +15,7 @@ import pytest
 from bookgate import ClientConfig
 from bookgate.bookie.replication.audits.auditor import AuditorOptions
 from bookgate.bookie.replication.auto_recovery import AutoRecovery, AutoRecoveryOptions
-from bookgate.bookie.replication.copies.budget import Limits
+from bookgate.bookie.replication.copies.budget import CopyLimits
 from bookgate.bookie.replication.repairs.marks import note_unrecoverable
 from bookgate.bookie.replication.repairs.worker import WorkerOptions
 from bookgate.bookie.standalone.local_zookeeper import LocalZooKeeper
@@ -48,7 +48,7 @@ async def recovering(factory: LedgerManagerFactory) -> AsyncIterator[AutoRecover
     """Auto-recovery in this process, which calls the roll all the time."""
     auditor = AuditorOptions(lost_bookie_delay_seconds=0, roll_call_seconds=0.2)
     config = ClientConfig(add_timeout_seconds=1.5, read_timeout_seconds=1.5, connect_timeout_seconds=1.5)
-    running = AutoRecovery(factory, "here", AutoRecoveryOptions(auditor, WorkerOptions(), Limits()), config)
+    running = AutoRecovery(factory, "here", AutoRecoveryOptions(auditor, WorkerOptions(), CopyLimits()), config)
     await running.start()
     try:
         await until_auditor(factory)

@@ -17,7 +17,7 @@ from bookgate.bookie.replication.checks.placement_check import PlacementCheck, P
 from bookgate.bookie.replication.checks.replica_check import ReplicaCheckOptions
 from bookgate.bookie.replication.checks.scrub import ScrubOptions
 from bookgate.bookie.replication.copies.bookies import Bookies
-from bookgate.bookie.replication.copies.budget import Limits
+from bookgate.bookie.replication.copies.budget import CopyLimits
 from bookgate.bookie.replication.repairs.tools import WorkerTools
 from bookgate.ledger.errors import MetaStoreException
 from bookgate.ledger.ledger_id import LedgerId
@@ -67,7 +67,7 @@ def auto_recovery(factory: LedgerManagerFactory, config: ClientConfig) -> AutoRe
 
 @contextlib.asynccontextmanager
 async def checking(factory: LedgerManagerFactory, config: ClientConfig) -> AsyncIterator[PlacementCheck]:
-    tools = WorkerTools(factory, config, random.Random(1), Limits())
+    tools = WorkerTools(factory, config, random.Random(1), CopyLimits())
     options = PlacementCheckOptions(3600.0, first_pause_seconds=0.05)
     made = PlacementCheck(factory, tools.repair.bookies, tools.repair.placement, options)
     made.allow(True)

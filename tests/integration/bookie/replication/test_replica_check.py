@@ -18,7 +18,7 @@ from bookgate.bookie.replication.audits.auditor import Auditor, AuditorOptions
 from bookgate.bookie.replication.auto_recovery import AutoRecovery, AutoRecoveryOptions
 from bookgate.bookie.replication.checks.replica_check import ReplicaCheck, ReplicaCheckOptions
 from bookgate.bookie.replication.checks.scrub import ScrubOptions
-from bookgate.bookie.replication.copies.budget import Limits
+from bookgate.bookie.replication.copies.budget import CopyLimits
 from bookgate.bookie.replication.copies.fragments import due_at
 from bookgate.bookie.replication.repairs.tools import WorkerTools
 from bookgate.ledger.ledger_id import LedgerId
@@ -46,7 +46,7 @@ async def checking(
     factory: LedgerManagerFactory, interval_seconds: float = 3600.0, first_pause_seconds: float = 0.02
 ) -> AsyncIterator[ReplicaCheck]:
     """The check alone, which is not allowed to begin yet."""
-    tools = WorkerTools(factory, CLIENT, random.Random(1), Limits())
+    tools = WorkerTools(factory, CLIENT, random.Random(1), CopyLimits())
     options = ReplicaCheckOptions(interval_seconds, first_pause_seconds=first_pause_seconds)
     made_check = ReplicaCheck(factory, tools.repair.bookies, options)
     try:

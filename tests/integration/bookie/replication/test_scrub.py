@@ -20,7 +20,7 @@ from bookgate.bookie.replication.checks.replica_check import ReplicaCheckOptions
 from bookgate.bookie.replication.checks.scrub import Scrub, ScrubOptions
 from bookgate.bookie.replication.checks.scrub_progress import ScrubProgress
 from bookgate.bookie.replication.copies.bookies import Bookies
-from bookgate.bookie.replication.copies.budget import Limits
+from bookgate.bookie.replication.copies.budget import CopyLimits
 from bookgate.bookie.replication.copies.corrupt_copies import decode_corrupt
 from bookgate.bookie.replication.repairs.tools import WorkerTools
 from bookgate.ledger.errors import BKException, DigestMatchException, ReadException
@@ -49,7 +49,7 @@ async def scrubbing(
     factory: LedgerManagerFactory, bytes_a_second: float = 1e9, interval_seconds: float = 3600.0
 ) -> AsyncIterator[Scrub]:
     """The scrub alone, in office."""
-    tools = WorkerTools(factory, CLIENT, random.Random(1), Limits())
+    tools = WorkerTools(factory, CLIENT, random.Random(1), CopyLimits())
     options = ScrubOptions(bytes_a_second, interval_seconds, first_pause_seconds=0.02)
     scrub = Scrub(factory, tools.repair.client, tools.repair.bookies, options)
     scrub.allow(True)

@@ -16,7 +16,7 @@ from bookgate.bookie.replication.audits.auditor import AuditorOptions
 from bookgate.bookie.replication.auto_recovery import AutoRecovery, AutoRecoveryOptions
 from bookgate.bookie.replication.checks.replica_check import ReplicaCheckOptions
 from bookgate.bookie.replication.checks.scrub import ScrubOptions
-from bookgate.bookie.replication.copies.budget import Limits
+from bookgate.bookie.replication.copies.budget import CopyLimits
 from bookgate.bookie.replication.repairs import worker as worker_module
 from bookgate.bookie.replication.repairs.worker import WorkerOptions
 from bookgate.ledger.metadata import LedgerMetadata, LedgerState
@@ -202,7 +202,7 @@ async def recovering(factory: LedgerManagerFactory) -> AsyncIterator[AutoRecover
     options = AutoRecoveryOptions(
         auditor,
         WorkerOptions(open_ledger_grace_seconds=0.2),
-        Limits(),
+        CopyLimits(),
         check=ReplicaCheckOptions(0),
         scrub=ScrubOptions(bytes_a_second=float(1 << 30)),
     )

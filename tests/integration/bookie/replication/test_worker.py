@@ -16,7 +16,7 @@ from pyroaring import BitMap64
 
 from bookgate import BookKeeper, ClientConfig, WriteHandle
 from bookgate.bookie.replication.copies.bookies import Bookies
-from bookgate.bookie.replication.copies.budget import Limits
+from bookgate.bookie.replication.copies.budget import CopyLimits
 from bookgate.bookie.replication.copies.copying import Copied
 from bookgate.bookie.replication.copies.verdicts import Holding
 from bookgate.bookie.replication.repairs import repair_queue
@@ -87,12 +87,12 @@ class Repairs:
 
 
 @contextlib.asynccontextmanager
-async def repairing(cluster: ForkedCluster, limits: Limits | None = None, **options: Any) -> AsyncIterator[Repairs]:
+async def repairing(cluster: ForkedCluster, limits: CopyLimits | None = None, **options: Any) -> AsyncIterator[Repairs]:
     factory = create_factory(cluster.metadata_uri)
     await factory.initialize()
     config = ClientConfig(add_timeout_seconds=1.5, read_timeout_seconds=1.5, connect_timeout_seconds=1.5)
     rng = random.Random(next(_SEEDS))
-    tools = WorkerTools(factory, config, rng, limits or Limits())
+    tools = WorkerTools(factory, config, rng, limits or CopyLimits())
     worker = ReplicationWorker(factory, tools.repair, WorkerOptions(**options), rng)
     await worker.start()
     try:
@@ -280,7 +280,7 @@ async def test_a_target_whose_journal_is_slow_lowers_the_rate(tmp_path: Path) ->
     """R15: a copy is answered when it is synced, so its answers tell how long adds of clients wait there."""
     full = float(1 << 30)
     with forked_cluster(tmp_path, 3) as cluster:
-        async with await cluster.client() as client, repairing(cluster, Limits(worker=full)) as repairs:
+        async with await cluster.client() as client, repairing(cluster, CopyLimits(worker=full)) as repairs:
             ledgers = [await written(client, 20, 3, 3, 2) for _ in range(2)]
             slow = cluster.add(journal_max_group_wait_seconds=0.7)
             await asyncio.to_thread(cluster.start, slow)
@@ -296,7 +296,7 @@ async def test_a_target_whose_journal_is_slow_lowers_the_rate(tmp_path: Path) ->
 async def test_a_ledger_with_one_copy_left_does_not_wait_for_a_budget_of_next_to_nothing(
     cluster: ForkedCluster,
 ) -> None:
-    limits = Limits(worker=1000, bookie=1000, last_copies=4 << 20)
+    limits = CopyLimits(worker=1000, bookie=1000, last_copies=4 << 20)
     async with repairing(cluster, limits) as repairs, await cluster.client() as client:
         endangered, other = await written(client, 100, 3, 2, 2), await written(client, 100, 3, 3, 2)
         lost = (set(endangered.metadata.bookies) & set(other.metadata.bookies)).pop()
@@ -466,7 +466,7 @@ async def test_a_worker_that_stops_ends_what_is_under_way(
             assert not repairs.copied.entries
         hangs = False
         sent.clear()
-        async with repairing(cluster, Limits(worker=1 << 19)) as repairs:
+        async with repairing(cluster, CopyLimits(worker=1 << 19)) as repairs:
             await sent.wait()
             assert await repairs.metadata.lock_holders()
             await repairs.worker.stop()

@@ -702,8 +702,8 @@ MUTATIONS = (
         (),
         "an index outlives the feed that kept it, and what changed while nobody told it",
         _KEEPER,
-        "                self._index = LedgerIndex()\n",
-        "                self._index = self._index or LedgerIndex()\n",
+        "                self._index = BookieLedgerIndex()\n",
+        "                self._index = self._index or BookieLedgerIndex()\n",
         more=(
             Edit(
                 _KEEPER,

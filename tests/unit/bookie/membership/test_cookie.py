@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bookgate.bookie.membership.cookie import Cookie, Decision, InvalidCookieException, check
+from bookgate.bookie.membership.cookie import Cookie, InvalidCookieException, StartDecision, check
 from tests.conformance import golden
 
 J, L = Path("/data/journal"), Path("/data/ledgers")
@@ -47,25 +47,25 @@ def test_a_non_ascii_path_keeps_its_letters() -> None:
 
 
 def test_everything_matches() -> None:
-    assert check(MASTER, STORED, STAMPED, ()) is Decision.OK
+    assert check(MASTER, STORED, STAMPED, ()) is StartDecision.OK
 
 
 def test_absent_index_directories_mean_the_ledger_directories() -> None:
     same = Cookie.build("127.0.0.1:3181", [J], [L], "instance", [L]).encode()
-    assert check(MASTER, same, STAMPED, ()) is Decision.OK
+    assert check(MASTER, same, STAMPED, ()) is StartDecision.OK
 
 
 def test_a_new_bookie() -> None:
-    assert check(MASTER, None, NOTHING, {J, L}) is Decision.NEW_ENVIRONMENT
+    assert check(MASTER, None, NOTHING, {J, L}) is StartDecision.NEW_ENVIRONMENT
 
 
 def test_a_new_bookie_whose_stamping_was_interrupted() -> None:
-    assert check(MASTER, None, {J: STORED, L: None}, {L}) is Decision.NEW_ENVIRONMENT
+    assert check(MASTER, None, {J: STORED, L: None}, {L}) is StartDecision.NEW_ENVIRONMENT
 
 
 def test_a_first_start_cut_short_after_stamping_goes_on() -> None:
-    assert check(MASTER, None, STAMPED, {J, L}) is Decision.NEW_ENVIRONMENT
-    assert check(MASTER, None, {J: STORED, L: None}, {J, L}) is Decision.NEW_ENVIRONMENT
+    assert check(MASTER, None, STAMPED, {J, L}) is StartDecision.NEW_ENVIRONMENT
+    assert check(MASTER, None, {J: STORED, L: None}, {J, L}) is StartDecision.NEW_ENVIRONMENT
     with pytest.raises(InvalidCookieException, match="no cookie for it"):
         check(MASTER, None, STAMPED, {L})
 
@@ -109,7 +109,7 @@ LARGER = Cookie.build("127.0.0.1:3181", [J], [L, L2], "instance")
 
 def test_new_empty_ledger_directories_may_join_where_allowed() -> None:
     found: dict[Path, bytes | None] = {**STAMPED, L2: None}
-    assert check(LARGER, STORED, found, {L2}, allow_expansion=True) is Decision.EXPANSION
+    assert check(LARGER, STORED, found, {L2}, allow_expansion=True) is StartDecision.EXPANSION
     with pytest.raises(InvalidCookieException, match="ledger directories"):
         check(LARGER, STORED, found, {L2})
     with pytest.raises(InvalidCookieException, match=r"no cookie in /data/ledgers2"):
@@ -120,8 +120,8 @@ def test_new_empty_ledger_directories_may_join_where_allowed() -> None:
 def test_an_expansion_that_was_cut_short_is_repeated(stamped: set[Path]) -> None:
     new = LARGER.encode()
     found = {path: new if path in stamped else STAMPED.get(path) for path in (J, L, L2)}
-    assert check(LARGER, STORED, found, {L2}, allow_expansion=True) is Decision.EXPANSION
-    assert check(LARGER, new, dict.fromkeys(found, new), (), allow_expansion=True) is Decision.OK
+    assert check(LARGER, STORED, found, {L2}, allow_expansion=True) is StartDecision.EXPANSION
+    assert check(LARGER, new, dict.fromkeys(found, new), (), allow_expansion=True) is StartDecision.OK
 
 
 def test_a_directory_that_was_known_is_not_new() -> None:

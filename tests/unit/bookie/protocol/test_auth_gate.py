@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bookgate.bookie.protocol.auth_gate import AuthenticationException, Gate, Verdict
+from bookgate.bookie.protocol.auth_gate import AuthenticationException, Gate, GateVerdict
 from bookgate.ledger.wire import messages
 from bookgate.ledger.wire.messages import AuthRequest, AuthResponse, Operation, Request, Status, StatusResponse
 
@@ -52,13 +52,13 @@ V3: list[tuple[Request, int]] = [
 @pytest.mark.parametrize(("request_", "operation"), V3, ids=[str(operation) for _, operation in V3])
 def test_v3_requests_are_unauthorised_with_their_own_header(request_: Request, operation: int) -> None:
     answer = StatusResponse(5, operation, EUA, getattr(request_, "priority", 0))
-    assert new_gate().check(request_, binary=False) == Verdict(answer=answer)
+    assert new_gate().check(request_, binary=False) == GateVerdict(answer=answer)
 
 
 def test_both_steps_open_it() -> None:
     gate = new_gate()
     first = gate.check(AuthRequest(1, PLUGIN, b"one", 100), binary=False)
-    assert first == Verdict(answer=AuthResponse(1, Status.EOK, PLUGIN, b"go on", 100))
+    assert first == GateVerdict(answer=AuthResponse(1, Status.EOK, PLUGIN, b"go on", 100))
     assert not gate.is_open
     gate.check(AuthRequest(2, PLUGIN, b"two"), binary=False)
     assert gate.is_open
@@ -68,7 +68,7 @@ def test_both_steps_open_it() -> None:
 def test_another_plugin_is_refused_and_may_be_followed_by_the_right_one() -> None:
     gate = new_gate()
     verdict = gate.check(AuthRequest(1, "other", b"one"), binary=False)
-    assert verdict == Verdict(answer=StatusResponse(1, Operation.AUTH, EUA))
+    assert verdict == GateVerdict(answer=StatusResponse(1, Operation.AUTH, EUA))
     assert gate.check(AuthRequest(1, PLUGIN, b"one"), binary=False).answer is not None
 
 
@@ -81,8 +81,8 @@ def test_a_failed_step_ends_the_connection() -> None:
 def test_the_binary_protocol() -> None:
     gate = new_gate()
     add, read = messages.AddRequest(0, 1, 2, b"k", b"b"), messages.ReadRequest(0, 1, 2)
-    assert gate.check(add, binary=True) == Verdict(answer=messages.AddResponse(0, EUA, 1, 2))
-    assert gate.check(read, binary=True) == Verdict(answer=messages.ReadResponse(0, EUA, 1, 2))
+    assert gate.check(add, binary=True) == GateVerdict(answer=messages.AddResponse(0, EUA, 1, 2))
+    assert gate.check(read, binary=True) == GateVerdict(answer=messages.ReadResponse(0, EUA, 1, 2))
     assert gate.check(messages.BatchReadRequest(0, 1, 2, 3, 4), binary=True).ends
     assert gate.check(AuthRequest(0, "other", b"one"), binary=True)[1:] == (
         None,
@@ -95,7 +95,7 @@ def test_the_binary_protocol() -> None:
 
 def test_no_secret_is_taken_in_clear_where_tls_is_demanded() -> None:
     gate = new_gate(tls_required=True)
-    assert gate.check(AuthRequest(1, PLUGIN, b"two"), binary=False) == Verdict(
+    assert gate.check(AuthRequest(1, PLUGIN, b"two"), binary=False) == GateVerdict(
         answer=StatusResponse(1, Operation.AUTH, EUA)
     )
     assert gate.check(messages.StartTlsRequest(2), binary=False).passes

@@ -13,11 +13,11 @@ import httpx
 import pytest
 
 from bookgate.gateway.config import GatewayConfig
-from bookgate.gateway.console.auto_recovery import RecoveryView, auto_recovery_route
+from bookgate.gateway.console.auto_recovery import RecoveryPanel, auto_recovery_route
 from bookgate.gateway.console.cluster_routes import ClusterView, Server, cluster_routes
 from bookgate.gateway.console.ledger_census import Census
 from bookgate.gateway.console.ledger_routes import console_ledger_routes
-from bookgate.gateway.console.problems import Problem, Severity, Spaces, bookie_problems
+from bookgate.gateway.console.problems import ConsoleProblem, Severity, Spaces, bookie_problems
 from bookgate.gateway.console.rates import Chart, Rates, gauge, p99_of, rate_of
 from bookgate.gateway.console.stale_while_refresh import Recent
 from bookgate.gateway.http.access import Access
@@ -71,7 +71,7 @@ async def store(directory: Path) -> AsyncIterator[LedgerManagerFactory]:
 
 @asynccontextmanager
 async def asked(factory: LedgerManagerFactory) -> AsyncIterator[httpx.AsyncClient]:
-    recovery = RecoveryView(factory, Clock())
+    recovery = RecoveryPanel(factory, Clock())
     rows = [*console_ledger_routes(factory), auto_recovery_route(recovery)]
     app = create_app(rows, Access(None, loopback=True), {})
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as http:
@@ -413,7 +413,7 @@ ALL_WELL = [bookie("a"), bookie("b"), bookie("c")]
     ],
 )
 def test_what_is_wrong_with_bookies(bookies: Sequence[RegisteredBookie], spaces: Spaces, subjects: list[str]) -> None:
-    found: list[Problem] = bookie_problems(bookies, spaces)
+    found: list[ConsoleProblem] = bookie_problems(bookies, spaces)
     assert [f"{problem.severity.value} {problem.subject}" for problem in found] == subjects
     assert all(problem.text and problem.advice for problem in found)
     assert found == sorted(found, key=lambda problem: problem.severity is Severity.WARNING)
@@ -424,7 +424,7 @@ async def test_a_store_out_of_reach_is_said_beside_what_was_known(tmp_path: Path
     async with store(tmp_path) as factory:
         await factory.registration_manager.register_bookie(BookieServiceInfo("b1"), read_only=False)
         server = Server("gateway", "gateway", "bookgate/1", "zk://user:secret@host/ledgers", lambda: False, None)
-        recovery = RecoveryView(factory, Clock())
+        recovery = RecoveryPanel(factory, Clock())
         view = ClusterView(server, factory, Access("token", loopback=False), recovery, None, Clock())
         app = create_app(cluster_routes(view), Access(None, loopback=True), {})
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as http:
@@ -458,7 +458,7 @@ async def test_ledgers_that_lack_copies_are_a_problem_of_the_cluster(tmp_path: P
             await marks.mark(number, missing, 5000)
         server = Server("gateway", "gateway", "bookgate/1", "sqlite://", lambda: False, None)
         clock = Clock()
-        recovery = RecoveryView(factory, clock)
+        recovery = RecoveryPanel(factory, clock)
         view = ClusterView(server, factory, Access(None, loopback=True), recovery, None, clock)
         shown = await view.shown()
         assert shown["recovery"] == {"lacking": 2, "unrecoverable": 0}

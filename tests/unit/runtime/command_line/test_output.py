@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 from bookgate.runtime.command_line.groups import new_group, time_limit
 from bookgate.runtime.command_line.output import (
     AsJson,
-    Listing,
     OutputForm,
+    PrintedListing,
     choose_form,
     print_json,
     print_note,
@@ -29,7 +29,7 @@ app = new_group("For tests.")
 
 @app.command()
 def rows(as_json: AsJson = False, fail: bool = False) -> None:
-    listing = Listing[int](
+    listing = PrintedListing[int](
         {"number": str, "text": lambda each: f"a\t{each}"}, lambda each: {"n": each}, as_json=as_json
     )
     listing.write([1, 2])
@@ -105,7 +105,7 @@ def test_a_wrong_option_is_told_in_the_form_that_was_asked_for(form: list[str]) 
 def test_an_empty_listing_in_each_form(capsys: pytest.CaptureFixture[str]) -> None:
     for form, expected in ((OutputForm.TSV, "number\n"), (OutputForm.JSON, "[]\n"), (OutputForm.JSONL, "")):
         choose_form(form)
-        Listing[int]({"number": str}, str, as_json=form is not OutputForm.TSV).end()
+        PrintedListing[int]({"number": str}, str, as_json=form is not OutputForm.TSV).end()
         assert capsys.readouterr().out == expected
 
 

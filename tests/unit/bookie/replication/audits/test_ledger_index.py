@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookgate.bookie.replication.audits.ledger_index import LedgerIndex
+from bookgate.bookie.replication.audits.ledger_index import BookieLedgerIndex
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import Fragment, LedgerMetadata
 from bookgate.ledger.metadata_store import LedgerRecord
@@ -23,19 +23,19 @@ def record(number: int, *fragments: tuple[str, ...]) -> LedgerRecord:
     return LedgerRecord(LedgerId.unscoped(number), replace(new, fragments=parts), 0)
 
 
-def filled(*records: LedgerRecord) -> LedgerIndex:
-    index = LedgerIndex()
+def filled(*records: LedgerRecord) -> BookieLedgerIndex:
+    index = BookieLedgerIndex()
     index.put([each.ledger_id.low for each in records], records, {})
     return index
 
 
-def having(index: LedgerIndex, bookie_id: str) -> list[int]:
+def having(index: BookieLedgerIndex, bookie_id: str) -> list[int]:
     return list(index.naming([bookie_id]))
 
 
 @given(st.lists(st.tuples(st.sets(ids, min_size=1), st.dictionaries(ids, ensembles), st.sets(ids))))
 def test_it_says_what_was_put_last(steps: list[tuple[set[int], dict[int, list[tuple[str, ...]]], set[int]]]) -> None:
-    index, model, damaged = LedgerIndex(), dict[int, set[str]](), set[int]()
+    index, model, damaged = BookieLedgerIndex(), dict[int, set[str]](), set[int]()
     for asked, found, broken in steps:
         fresh = {number: fragments for number, fragments in found.items() if number in asked}
         unreadable = {number: "it is" for number in broken if number in asked and number not in fresh}
@@ -87,7 +87,7 @@ def test_the_slot_of_a_ledger_that_is_gone_is_used_again() -> None:
 
 
 def test_what_is_taken_is_due_no_more_until_it_is_touched() -> None:
-    index = LedgerIndex()
+    index = BookieLedgerIndex()
     index.touch([5, 3, 9])
     assert index.take_due([3, 4, 5]) == [3, 5]
     assert list(index.due) == [9]

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bookgate.bookie.replication.copies.answer_times import Asked
-from bookgate.bookie.replication.copies.budget import ByteBudget, Limits, WorkerBudget
+from bookgate.bookie.replication.copies.budget import ByteBudget, CopyLimits, WorkerBudget
 from bookgate.ledger.errors import NoSuchEntryException, TimeoutException, TooManyRequestsException
 
 MIB = 1024 * 1024
@@ -61,7 +61,7 @@ def test_it_never_stands_still() -> None:
 def test_whoever_waits_keeps_to_the_rate_of_the_worker_and_of_each_bookie(
     copies: list[tuple[str, int]],
 ) -> None:
-    budget, now, at = WorkerBudget(Limits(worker=2 * MIB, bookie=MIB), 0.0), 0.0, dict.fromkeys("abc", 0.0)
+    budget, now, at = WorkerBudget(CopyLimits(worker=2 * MIB, bookie=MIB), 0.0), 0.0, dict.fromkeys("abc", 0.0)
     for target, size in copies:
         sizes = {each: size / 2 for each in "abc" if each != target} | {target: size}
         now += budget.take(sizes, now)
@@ -80,18 +80,18 @@ def seconds_for(budget: WorkerBudget, size: int, *bookies: str) -> float:
 
 
 def test_a_worker_takes_its_share_of_the_common_limits() -> None:
-    budget = WorkerBudget(Limits(worker=50 * MIB, bookie=20 * MIB), 0.0)
+    budget = WorkerBudget(CopyLimits(worker=50 * MIB, bookie=20 * MIB), 0.0)
     assert seconds_for(budget, 100 * MIB, "a") == 5.0
-    budget = WorkerBudget(Limits(worker=50 * MIB, bookie=20 * MIB), 0.0)
+    budget = WorkerBudget(CopyLimits(worker=50 * MIB, bookie=20 * MIB), 0.0)
     budget.share(0.25, 0.0)
     assert seconds_for(budget, 100 * MIB, "a") == 20.0
     budget.share(0.25, 8 * MIB)
     assert budget.rate == 2 * MIB
-    assert seconds_for(WorkerBudget(Limits(), 0.0), 1000 * MIB, "a") == 0.0
+    assert seconds_for(WorkerBudget(CopyLimits(), 0.0), 1000 * MIB, "a") == 0.0
 
 
 def test_only_the_overloaded_bookie_and_the_worker_slow_down() -> None:
-    budget = WorkerBudget(Limits(worker=100 * MIB, bookie=10 * MIB), 0.0)
+    budget = WorkerBudget(CopyLimits(worker=100 * MIB, bookie=10 * MIB), 0.0)
     budget.overloaded("a", 0.0)
     assert budget.rate == 50 * MIB
     slow, fast = budget.take({"a": 10 * MIB}, 0.1), budget.take({"b": 10 * MIB}, 0.1)
@@ -99,7 +99,7 @@ def test_only_the_overloaded_bookie_and_the_worker_slow_down() -> None:
 
 
 def test_answers_that_are_slow_or_refused_lower_the_rate_of_who_gave_them() -> None:
-    full = Limits(worker=100 * MIB, bookie=10 * MIB)
+    full = CopyLimits(worker=100 * MIB, bookie=10 * MIB)
     for refusal in (TooManyRequestsException("full"), TimeoutException("late")):
         budget = WorkerBudget(full, 0.0)
         budget.failed("a", refusal, 0.0)
@@ -119,7 +119,7 @@ def test_answers_that_are_slow_or_refused_lower_the_rate_of_who_gave_them() -> N
     assert budget.rate == 50 * MIB
 
 
-LITTLE = Limits(worker=MIB / 100, bookie=MIB / 100, last_copies=MIB)
+LITTLE = CopyLimits(worker=MIB / 100, bookie=MIB / 100, last_copies=MIB)
 
 
 def seconds_of_last_copies(budget: WorkerBudget, size: int) -> float:
@@ -146,7 +146,7 @@ def test_the_last_copies_take_nothing_of_the_others() -> None:
 
 @given(st.lists(st.tuples(st.integers(1, MIB), st.booleans()), min_size=60, max_size=120))
 def test_the_rates_bound_all_copies_together(copies: list[tuple[int, bool]]) -> None:
-    budget, now = WorkerBudget(Limits(worker=4 * MIB, last_copies=MIB), 0.0), 0.0
+    budget, now = WorkerBudget(CopyLimits(worker=4 * MIB, last_copies=MIB), 0.0), 0.0
     others, waiting = 0, 0.0
     for size, last_copies in copies:
         wait = budget.take({"a": size}, now, last_copies=last_copies)
@@ -159,6 +159,6 @@ def test_the_rates_bound_all_copies_together(copies: list[tuple[int, bool]]) -> 
 
 
 def test_without_such_a_rate_the_last_copies_wait_like_all() -> None:
-    budget = WorkerBudget(Limits(worker=MIB), 0.0)
+    budget = WorkerBudget(CopyLimits(worker=MIB), 0.0)
     assert seconds_of_last_copies(budget, 10 * MIB) == 10.0
-    assert WorkerBudget(Limits(last_copies=1), 0.0).take({"a": MIB}, 0.0, last_copies=True) == 0.0
+    assert WorkerBudget(CopyLimits(last_copies=1), 0.0).take({"a": MIB}, 0.0, last_copies=True) == 0.0

@@ -13,7 +13,7 @@ import pytest
 from pyroaring import BitMap64
 
 from bookgate.bookie.replication.copies.bookies import Bookies, TargetRefusesException
-from bookgate.bookie.replication.copies.budget import Limits, WorkerBudget
+from bookgate.bookie.replication.copies.budget import CopyLimits, WorkerBudget
 from bookgate.bookie.replication.copies.copying import Copied, Copier, groups_of
 from bookgate.ledger.digest import digest_for
 from bookgate.ledger.entry import Entry
@@ -119,7 +119,7 @@ async def test_a_few_pieces_are_under_way_at_once_however_many_there_are() -> No
 
     Held.metadata = replace(Source.metadata, length=ENTRIES * 16 * KIB)
     copied = Copied()
-    copier = Copier(cast("Bookies", Storing()), WorkerBudget(Limits(), 0.0), copied)
+    copier = Copier(cast("Bookies", Storing()), WorkerBudget(CopyLimits(), 0.0), copied)
     copying_all = asyncio.ensure_future(
         copier.copy(Held(16 * KIB), SECRETS, BitMap64(range(ENTRIES)), ["b1"], "b2", proceed)
     )
@@ -137,7 +137,7 @@ class Charged(WorkerBudget):
     """Without a bound; tells what was taken from it."""
 
     def __init__(self) -> None:
-        super().__init__(Limits(), 0.0)
+        super().__init__(CopyLimits(), 0.0)
         self.taken = defaultdict[str, float](float)
 
     def take(self, sizes: Mapping[str, float], now: float, *, last_copies: bool = False) -> float:

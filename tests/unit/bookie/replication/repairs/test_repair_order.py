@@ -10,7 +10,7 @@ import pytest
 from pyroaring import BitMap64
 
 from bookgate.bookie.replication.copies.bookies import Bookies
-from bookgate.bookie.replication.copies.budget import Limits, WorkerBudget
+from bookgate.bookie.replication.copies.budget import CopyLimits, WorkerBudget
 from bookgate.bookie.replication.copies.copying import Copied
 from bookgate.bookie.replication.copies.fragments import complete_fragments
 from bookgate.bookie.replication.copies.verdicts import Copies, Holding, PlaceRepair, by_danger
@@ -75,7 +75,7 @@ class Cluster:
         return
 
     async def repair(self, lost: str, targets: Targets | None = None) -> None:
-        budget = WorkerBudget(Limits(), 0.0)
+        budget = WorkerBudget(CopyLimits(), 0.0)
         tools = RepairTools(
             client=cast("BookKeeper", self),
             bookies=cast("Bookies", self),

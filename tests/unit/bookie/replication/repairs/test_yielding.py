@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from bookgate.bookie.replication.copies.budget import Limits
+from bookgate.bookie.replication.copies.budget import CopyLimits
 from bookgate.bookie.replication.repairs.tools import WorkerTools
 from bookgate.ledger.errors import TooManyRequestsException
 from bookgate.ledger.metadata_store import LedgerManagerFactory
@@ -27,7 +27,7 @@ async def test_a_source_that_has_too_much_to_do_lowers_the_rate() -> None:
         # The store of marks and locks is asked for nothing here.
         parts: Any = {"service_discovery": cluster.discovery, "ledger_manager": cluster.metadata}
         factory = cast("LedgerManagerFactory", SimpleNamespace(replication_metadata=None, **parts))
-        tools = WorkerTools(factory, ClientConfig(), random.Random(1), Limits(worker=FULL, bookie=FULL))
+        tools = WorkerTools(factory, ClientConfig(), random.Random(1), CopyLimits(worker=FULL, bookie=FULL))
         try:
             record = cluster.metadata.records[ledger.ledger_id]
             async with tools.repair.client.open_record(record, b"planted-p") as reader:

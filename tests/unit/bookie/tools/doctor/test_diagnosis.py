@@ -9,7 +9,7 @@ import pytest
 from bookgate.bookie.membership.cookie import Cookie
 from bookgate.bookie.replication.audits.audit_rules import HeldBack
 from bookgate.bookie.tools.doctor.diagnosis import FEWEST_FILES, judge
-from bookgate.bookie.tools.doctor.findings import Finding, Level
+from bookgate.bookie.tools.doctor.findings import Finding, FindingLevel
 from bookgate.bookie.tools.doctor.observations import BookieView, Deployment, GatewayView, HttpView, RecoveryView
 from bookgate.ledger.bookie_info import BOOKIE_RPC, HTTP, BookieServiceInfo, Endpoint
 from bookgate.ledger.metadata_store import RegisteredBookie
@@ -36,7 +36,7 @@ def deployment(*bookies: BookieView) -> Deployment:
 
 
 def bad(findings: list[Finding]) -> list[Finding]:
-    return [finding for finding in findings if finding.level is not Level.OK]
+    return [finding for finding in findings if finding.level is not FindingLevel.OK]
 
 
 def test_addresses_that_two_have_or_nobody_else_reaches() -> None:
@@ -46,7 +46,7 @@ def test_addresses_that_two_have_or_nobody_else_reaches() -> None:
         return replace(view, bookie=replace(view.bookie, info=replace(view.bookie.info, endpoints=endpoints)))
 
     [same] = bad(judge(deployment(at("b1", "x"), at("b2", "x"))))
-    assert (same.level, same.subject) == (Level.ERROR, "addresses")
+    assert (same.level, same.subject) == (FindingLevel.ERROR, "addresses")
     assert "b1 and b2 have registered the same entry port, x:3181" in same.what
     for host in ("127.0.0.1", "::1", "localhost"):
         [local] = bad(judge(deployment(at("b1", host))))
@@ -67,24 +67,24 @@ def test_nothing_is_found_where_all_is_well() -> None:
 @pytest.mark.parametrize(
     ("view", "level", "words"),
     [
-        (replace(bookie(), entry_error="refused"), Level.ERROR, "does not serve: refused"),
-        (bookie(writable=False), Level.WARNING, "read-only, 60.0 GiB free"),
-        (replace(bookie(), free_bytes=9 * GIB), Level.WARNING, "91% full"),
-        (replace(bookie(), free_bytes=4 * GIB), Level.ERROR, "96% full"),
-        (replace(bookie(), tls="TLS failed: x"), Level.ERROR, "announces TLS, which fails: TLS failed: x"),
-        (replace(bookie(), tls="unverified"), Level.WARNING, "could not be checked"),
-        (replace(bookie(), cookie=None), Level.ERROR, "no cookie"),
-        (replace(bookie(), cookie=None, cookie_error="denied"), Level.WARNING, "could not be read: denied"),
-        (replace(bookie(), cookie=b"?"), Level.ERROR, "damaged"),
-        (replace(bookie(), cookie=Cookie("b2", "/j", "1\t/l", "abc").encode()), Level.ERROR, "of bookie b2"),
-        (replace(bookie(), cookie=Cookie("b1", "/j", "1\t/l", "xyz").encode()), Level.ERROR, "of cluster xyz"),
-        (replace(bookie(), http=None, http_error="refused"), Level.WARNING, "HTTP admin is out of reach"),
-        (replace(bookie(), http=replace(WELL, running=False)), Level.ERROR, "not running"),
-        (replace(bookie(), http=replace(WELL, max_files=1024)), Level.WARNING, "1024 files only"),
-        (replace(bookie(), http=replace(WELL, open_files=FEWEST_FILES - 9)), Level.ERROR, "are in use"),
+        (replace(bookie(), entry_error="refused"), FindingLevel.ERROR, "does not serve: refused"),
+        (bookie(writable=False), FindingLevel.WARNING, "read-only, 60.0 GiB free"),
+        (replace(bookie(), free_bytes=9 * GIB), FindingLevel.WARNING, "91% full"),
+        (replace(bookie(), free_bytes=4 * GIB), FindingLevel.ERROR, "96% full"),
+        (replace(bookie(), tls="TLS failed: x"), FindingLevel.ERROR, "announces TLS, which fails: TLS failed: x"),
+        (replace(bookie(), tls="unverified"), FindingLevel.WARNING, "could not be checked"),
+        (replace(bookie(), cookie=None), FindingLevel.ERROR, "no cookie"),
+        (replace(bookie(), cookie=None, cookie_error="denied"), FindingLevel.WARNING, "could not be read: denied"),
+        (replace(bookie(), cookie=b"?"), FindingLevel.ERROR, "damaged"),
+        (replace(bookie(), cookie=Cookie("b2", "/j", "1\t/l", "abc").encode()), FindingLevel.ERROR, "of bookie b2"),
+        (replace(bookie(), cookie=Cookie("b1", "/j", "1\t/l", "xyz").encode()), FindingLevel.ERROR, "of cluster xyz"),
+        (replace(bookie(), http=None, http_error="refused"), FindingLevel.WARNING, "HTTP admin is out of reach"),
+        (replace(bookie(), http=replace(WELL, running=False)), FindingLevel.ERROR, "not running"),
+        (replace(bookie(), http=replace(WELL, max_files=1024)), FindingLevel.WARNING, "1024 files only"),
+        (replace(bookie(), http=replace(WELL, open_files=FEWEST_FILES - 9)), FindingLevel.ERROR, "are in use"),
     ],
 )
-def test_a_fault_of_a_bookie(view: BookieView, level: Level, words: str) -> None:
+def test_a_fault_of_a_bookie(view: BookieView, level: FindingLevel, words: str) -> None:
     [finding] = bad(judge(deployment(view)))
     assert (finding.level, finding.subject) == (level, "bookie b1")
     assert words in finding.what
@@ -124,7 +124,7 @@ def test_too_few_bookies_for_an_ensemble() -> None:
 def test_a_bookie_that_is_not_registered() -> None:
     missed = replace(RECOVERY, survey=replace(SURVEY, missed_since={"gone": NOW_MS - 3_725_000}))
     [finding] = bad(judge(replace(deployment(), absent=("gone",), recovery=missed)))
-    assert (finding.level, finding.subject) == (Level.ERROR, "bookie gone")
+    assert (finding.level, finding.subject) == (FindingLevel.ERROR, "bookie gone")
     assert "not registered, missed for 1:02:05:" in finding.what
     assert "leave its ledgers to auto-recovery" in finding.advice
     for view in (None, replace(RECOVERY, enabled=False), replace(RECOVERY, auditor=None)):
@@ -135,22 +135,26 @@ def test_a_bookie_that_is_not_registered() -> None:
 @pytest.mark.parametrize(
     ("view", "level", "words"),
     [
-        (replace(RECOVERY, enabled=False), Level.WARNING, "disabled for the whole cluster"),
-        (replace(RECOVERY, auditor=None), Level.WARNING, "there is no auditor"),
-        (replace(RECOVERY, survey=replace(SURVEY, unrecoverable=2)), Level.ERROR, "2 ledgers have entries of which no"),
+        (replace(RECOVERY, enabled=False), FindingLevel.WARNING, "disabled for the whole cluster"),
+        (replace(RECOVERY, auditor=None), FindingLevel.WARNING, "there is no auditor"),
+        (
+            replace(RECOVERY, survey=replace(SURVEY, unrecoverable=2)),
+            FindingLevel.ERROR,
+            "2 ledgers have entries of which no",
+        ),
         (
             replace(RECOVERY, survey=replace(SURVEY, marked=5, oldest_mark_ms=NOW_MS - 3_601_000)),
-            Level.WARNING,
+            FindingLevel.WARNING,
             "lacked copies for 1:00:01, 5 ledgers are marked",
         ),
         (
             RecoveryView(NOW_MS, "no answer", True, "o1"),
-            Level.WARNING,
+            FindingLevel.WARNING,
             "could not be seen: no answer",
         ),
     ],
 )
-def test_a_fault_of_auto_recovery(view: RecoveryView, level: Level, words: str) -> None:
+def test_a_fault_of_auto_recovery(view: RecoveryView, level: FindingLevel, words: str) -> None:
     [finding] = bad(judge(replace(deployment(), recovery=view)))
     assert (finding.level, finding.subject) == (level, "auto-recovery")
     assert words in finding.what
@@ -170,23 +174,23 @@ def test_the_auditor_holds_back() -> None:
     assert [each for each in bad(judge(seen)) if each.subject == "auto-recovery"] == [], "their ledgers may be healed"
     held_back = replace(RECOVERY, held_back=HeldBack(absent[:4], 7))
     [finding] = [each for each in bad(judge(replace(seen, recovery=held_back))) if each.subject == "auto-recovery"]
-    assert finding.level is Level.ERROR
+    assert finding.level is FindingLevel.ERROR
     assert finding.what.startswith("4 of 7 bookies are missed at once: it marks no ledger")
     nobody = replace(held_back, auditor=None)
-    assert bad(judge(replace(seen, recovery=nobody)))[-1].level is Level.WARNING
+    assert bad(judge(replace(seen, recovery=nobody)))[-1].level is FindingLevel.WARNING
 
 
 @pytest.mark.parametrize(
     ("view", "level", "words"),
     [
-        (GatewayView("g2:1", True, error="refused"), Level.ERROR, "refused"),
-        (GatewayView("g2:1", False, error="refused"), Level.WARNING, "out of reach from here"),
-        (GatewayView("g2:1", True, store_error="lost"), Level.ERROR, "metadata store does not: lost"),
-        (replace(GATEWAY, address="g2:1", instance_id="xyz"), Level.ERROR, "different clusters"),
-        (replace(GATEWAY, address="g2:1", features=()), Level.WARNING, "features differ"),
+        (GatewayView("g2:1", True, error="refused"), FindingLevel.ERROR, "refused"),
+        (GatewayView("g2:1", False, error="refused"), FindingLevel.WARNING, "out of reach from here"),
+        (GatewayView("g2:1", True, store_error="lost"), FindingLevel.ERROR, "metadata store does not: lost"),
+        (replace(GATEWAY, address="g2:1", instance_id="xyz"), FindingLevel.ERROR, "different clusters"),
+        (replace(GATEWAY, address="g2:1", features=()), FindingLevel.WARNING, "features differ"),
     ],
 )
-def test_a_fault_of_a_gateway(view: GatewayView, level: Level, words: str) -> None:
+def test_a_fault_of_a_gateway(view: GatewayView, level: FindingLevel, words: str) -> None:
     [finding] = bad(judge(replace(deployment(), gateways=(GATEWAY, view))))
     assert finding.level is level
     assert words in finding.what
@@ -196,8 +200,8 @@ def test_a_fault_of_a_gateway(view: GatewayView, level: Level, words: str) -> No
 def test_without_any_gateway_nothing_is_taken_for_healthy() -> None:
     findings = judge(Deployment((GatewayView("g:1", True, error="refused"),)))
     assert [(each.level, each.subject) for each in findings] == [
-        (Level.ERROR, "gateway g:1"),
-        (Level.ERROR, "cluster"),
+        (FindingLevel.ERROR, "gateway g:1"),
+        (FindingLevel.ERROR, "cluster"),
     ]
 
 
@@ -205,7 +209,7 @@ def test_files() -> None:
     seen = replace(deployment(), file_problems={"a.toml": ("port: wrong", "host: wrong"), "b.toml": ()})
     findings = [each for each in judge(seen) if each.subject.startswith("file ")]
     assert [(each.subject, each.level) for each in findings] == [
-        ("file a.toml", Level.ERROR),
-        ("file a.toml", Level.ERROR),
-        ("file b.toml", Level.OK),
+        ("file a.toml", FindingLevel.ERROR),
+        ("file a.toml", FindingLevel.ERROR),
+        ("file b.toml", FindingLevel.OK),
     ]

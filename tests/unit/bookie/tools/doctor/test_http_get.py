@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from bookgate.bookie.tools.doctor.http_get import Answer, get
+from bookgate.bookie.tools.doctor.http_get import HttpResponse, get
 
 
-async def answered(content: bytes) -> Answer:
+async def answered(content: bytes) -> HttpResponse:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(content)

@@ -13,7 +13,7 @@ from bookgate.ledger.streams import CommittedCursor, Retention
 from bookgate.thinclient.core.streams.appends import SNAPSHOT_INTERVAL, Offer, StreamAppends
 from bookgate.thinclient.core.streams.cursors import after, committed
 from bookgate.thinclient.core.streams.producers import MAX_PRODUCERS, ProducerTable
-from bookgate.thinclient.core.streams.retention import Limits, first_to_keep
+from bookgate.thinclient.core.streams.retention import RetentionBounds, first_to_keep
 from bookgate.thinclient.core.streams.search import FirstAtOrAfter
 
 MAX_ENTRY = 100_000
@@ -173,18 +173,20 @@ def test_a_cursor_moves_up_only() -> None:
 @pytest.mark.parametrize(
     ("retention", "limits", "cursors", "snapshot", "first"),
     [
-        (Retention(), Limits(), [], 100, -1),
-        (Retention(max_bytes=1), Limits(by_size=50), [], 100, 50),
-        (Retention(max_bytes=1, max_age_seconds=1), Limits(30, 50), [], 100, 50),
-        (Retention(max_bytes=1), Limits(by_size=50), [40, 60], 100, 40),
-        (Retention(max_bytes=1, keep_for_cursors=False), Limits(by_size=50), [40, 60], 100, 50),
-        (Retention(delete_consumed=True), Limits(), [], 100, -1),
-        (Retention(delete_consumed=True), Limits(), [40, 60], 100, 40),
-        (Retention(max_bytes=1), Limits(by_size=50), [], 20, 20),
-        (Retention(max_bytes=1), Limits(by_size=50), [], -1, -1),
+        (Retention(), RetentionBounds(), [], 100, -1),
+        (Retention(max_bytes=1), RetentionBounds(by_size=50), [], 100, 50),
+        (Retention(max_bytes=1, max_age_seconds=1), RetentionBounds(30, 50), [], 100, 50),
+        (Retention(max_bytes=1), RetentionBounds(by_size=50), [40, 60], 100, 40),
+        (Retention(max_bytes=1, keep_for_cursors=False), RetentionBounds(by_size=50), [40, 60], 100, 50),
+        (Retention(delete_consumed=True), RetentionBounds(), [], 100, -1),
+        (Retention(delete_consumed=True), RetentionBounds(), [40, 60], 100, 40),
+        (Retention(max_bytes=1), RetentionBounds(by_size=50), [], 20, 20),
+        (Retention(max_bytes=1), RetentionBounds(by_size=50), [], -1, -1),
     ],
 )
-def test_what_stays(retention: Retention, limits: Limits, cursors: list[int], snapshot: int, first: int) -> None:
+def test_what_stays(
+    retention: Retention, limits: RetentionBounds, cursors: list[int], snapshot: int, first: int
+) -> None:
     """T4: what a cursor has not committed. T5: the last snapshot, and all after it."""
     positions = [RecordPosition(each, 3) for each in cursors]
     assert first_to_keep(retention, limits, positions, snapshot) == first

@@ -17,8 +17,8 @@ from bookgate.thinclient.spark.options.read_options import Options
 from bookgate.thinclient.spark.options.values import LedgerRange
 from bookgate.thinclient.spark.reading.planning import (
     MOST_LEDGERS,
-    Limits,
     Slice,
+    TaskLimits,
     TemplateTable,
     check_digest_type,
     is_wanted,
@@ -69,7 +69,7 @@ def ledgers(draw: st.DrawFn) -> list[Slice]:
 
 
 limits = st.builds(
-    Limits,
+    TaskLimits,
     spread_over=st.integers(1, 20),
     min_partitions=st.integers(1, 20),
     max_entries=st.none() | st.integers(1, 200),
@@ -78,7 +78,7 @@ limits = st.builds(
 
 
 @given(ledgers(), limits)
-def test_every_entry_is_in_exactly_one_task(slices: list[Slice], limits: Limits) -> None:
+def test_every_entry_is_in_exactly_one_task(slices: list[Slice], limits: TaskLimits) -> None:
     planned = sorted(
         (s.ledger_id.low, e)
         for task in plan(slices, limits)
@@ -90,7 +90,7 @@ def test_every_entry_is_in_exactly_one_task(slices: list[Slice], limits: Limits)
 
 
 @given(ledgers(), limits)
-def test_bounds_hold(slices: list[Slice], limits: Limits) -> None:
+def test_bounds_hold(slices: list[Slice], limits: TaskLimits) -> None:
     tasks = plan(slices, limits)
     total = sum(s.entries for s in slices)
     assert len(tasks) >= min(limits.min_partitions, total)
@@ -103,9 +103,9 @@ def test_bounds_hold(slices: list[Slice], limits: Limits) -> None:
 
 
 @given(ledgers(), limits)
-def test_what_is_not_whole_stays_within_one_ensemble_and_alone(slices: list[Slice], limits: Limits) -> None:
+def test_what_is_not_whole_stays_within_one_ensemble_and_alone(slices: list[Slice], limits: TaskLimits) -> None:
     given_slices = {(s.ledger_id, s.first_entry_id, s.last_entry_id) for s in slices}
-    halved_by_min_partitions = Limits(limits.spread_over, 1, limits.max_entries, limits.max_bytes)
+    halved_by_min_partitions = TaskLimits(limits.spread_over, 1, limits.max_entries, limits.max_bytes)
     for task in plan(slices, halved_by_min_partitions):
         parts = [s for s in task if (s.ledger_id, s.first_entry_id, s.last_entry_id) not in given_slices]
         if parts:
@@ -115,35 +115,35 @@ def test_what_is_not_whole_stays_within_one_ensemble_and_alone(slices: list[Slic
 
 
 def test_no_slices_no_tasks() -> None:
-    assert plan([], Limits(min_partitions=4)) == []
+    assert plan([], TaskLimits(min_partitions=4)) == []
 
 
 def test_small_ledgers_are_packed_in_order() -> None:
-    tasks = plan([whole(n, 10, 1000) for n in range(6)], Limits(spread_over=2))
+    tasks = plan([whole(n, 10, 1000) for n in range(6)], TaskLimits(spread_over=2))
     assert spans(tasks) == [[(0, 0, 9), (1, 0, 9), (2, 0, 9)], [(3, 0, 9), (4, 0, 9), (5, 0, 9)]]
 
 
 def test_a_large_ledger_is_cut_by_fragment_then_by_size() -> None:
-    tasks = plan([whole(1, 100, 100 * MEGABYTE, borders=(20,))], Limits(max_bytes=50 * MEGABYTE))
+    tasks = plan([whole(1, 100, 100 * MEGABYTE, borders=(20,))], TaskLimits(max_bytes=50 * MEGABYTE))
     assert spans(tasks) == [[(1, 0, 19)], [(1, 20, 59)], [(1, 60, 99)]]
 
 
 def test_a_small_ledger_keeps_its_fragments_together() -> None:
-    assert spans(plan([whole(1, 100, 1000, borders=(20, 40))], Limits())) == [[(1, 0, 99)]]
+    assert spans(plan([whole(1, 100, 1000, borders=(20, 40))], TaskLimits())) == [[(1, 0, 99)]]
 
 
 def test_the_entry_bound_is_exact_when_packing_too() -> None:
-    tasks = plan([whole(1, 3), whole(2, 3), whole(3, 7)], Limits(max_entries=5))
+    tasks = plan([whole(1, 3), whole(2, 3), whole(3, 7)], TaskLimits(max_entries=5))
     assert sorted(spans(tasks)) == [[(1, 0, 2)], [(2, 0, 2)], [(3, 0, 2)], [(3, 3, 6)]]
 
 
 def test_min_partitions_cuts_even_tiny_scans() -> None:
-    assert sorted(spans(plan([whole(1, 4, 40)], Limits(min_partitions=4)))) == [[(1, n, n)] for n in range(4)]
-    assert len(plan([whole(1, 2), whole(2, 1)], Limits(min_partitions=10))) == 3
+    assert sorted(spans(plan([whole(1, 4, 40)], TaskLimits(min_partitions=4)))) == [[(1, n, n)] for n in range(4)]
+    assert len(plan([whole(1, 2), whole(2, 1)], TaskLimits(min_partitions=10))) == 3
 
 
 def test_a_large_ledger_beside_small_ones_gets_most_tasks() -> None:
-    tasks = plan([whole(1, 1000, 90 * MEGABYTE), whole(2, 10, 100), whole(3, 10, 100)], Limits(spread_over=4))
+    tasks = plan([whole(1, 1000, 90 * MEGABYTE), whole(2, 10, 100), whole(3, 10, 100)], TaskLimits(spread_over=4))
     large = [task for task in tasks if task[0].ledger_id.low == 1]
     assert len(large) in (4, 5)
     assert max(task[0].size for task in large) <= 25 * MEGABYTE
@@ -169,7 +169,7 @@ def test_ledgers_of_one_kind_share_their_metadata_and_travel_in_a_few_bytes() ->
 
 
 def test_a_task_does_not_take_tiny_ledgers_without_end() -> None:
-    tasks = plan([whole(n, 1, 1) for n in range(2 * MOST_LEDGERS + 1)], Limits())
+    tasks = plan([whole(n, 1, 1) for n in range(2 * MOST_LEDGERS + 1)], TaskLimits())
     assert [len(task) for task in tasks] == [MOST_LEDGERS, MOST_LEDGERS, 1]
 
 
