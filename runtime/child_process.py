@@ -159,7 +159,7 @@ def read_order() -> bytes:
     return bytes(line)
 
 
-def tell(what: dict[str, Any]) -> None:
+def report_to_parent(what: dict[str, Any]) -> None:
     """Reports to the parent."""
     print(json.dumps(what), flush=True)
 

@@ -30,7 +30,7 @@ _LOG = logging.getLogger(__name__)
 class _Feed(LedgerFeed):
     feeds: LedgerFeeds
     listener: LedgerFeedListener
-    told_began: bool = False
+    notified_began: bool = False
 
     async def catch_up(self) -> None:
         await self.feeds.catch_up()
@@ -65,7 +65,7 @@ class LedgerFeeds:
         """Creates a feed; `close` removes it."""
         feed = _Feed(self, listener)
         self._feeds[feed] = None
-        asyncio.get_running_loop().call_soon(self._tell_began)
+        asyncio.get_running_loop().call_soon(self._notify_began)
         if len(self._feeds) == 1:
             self._interest_changed()
         return feed
@@ -85,24 +85,24 @@ class LedgerFeeds:
     def began(self) -> None:
         """Every change from now on will be reported."""
         self._running = bool(self._feeds)
-        self._tell_began()
+        self._notify_began()
 
     def lost(self) -> None:
         """Changes may be missed. No effect if the feed does not run."""
         self._running = False
         for feed in list(self._feeds):
-            if feed.told_began:
-                feed.told_began = False
+            if feed.notified_began:
+                feed.notified_began = False
                 feed.tell(FeedLost())
 
     def touched(self, ledger_ids: Collection[int]) -> None:
         """These ledgers may have changed."""
         for feed in list(self._feeds):
-            if feed.told_began:
+            if feed.notified_began:
                 feed.tell(LedgersTouched(ledger_ids))
 
-    def _tell_began(self) -> None:
+    def _notify_began(self) -> None:
         for feed in list(self._feeds):
-            if self._running and not feed.told_began:
-                feed.told_began = True
+            if self._running and not feed.notified_began:
+                feed.notified_began = True
                 feed.tell(FeedBegan())

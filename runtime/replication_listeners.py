@@ -25,12 +25,12 @@ _LOG = logging.getLogger(__name__)
 class ReplicationListeners:
     """Listeners to one store. Belongs to one event loop."""
 
-    def __init__(self, interest_changed: Callable[[], None], *, always_told: bool = False) -> None:
-        """`interest_changed` is called when the first listener is added and the last one removed. `always_told`: `tell`
-        is also called while there are no listeners, so the known values stay current and are not reported again.
+    def __init__(self, interest_changed: Callable[[], None], *, always_notified: bool = False) -> None:
+        """`interest_changed` is called when the first listener is added and the last one removed. `always_notified`:
+        `tell` is also called while there are no listeners, so the known values stay current and are not reported again.
         """
         self._interest_changed = interest_changed
-        self._always_told = always_told
+        self._always_notified = always_notified
         self._listeners: dict[object, ReplicationListener] = {}
         self._switch: SwitchChanged | None = None
         self._delay: DelayChanged | None = None
@@ -41,11 +41,11 @@ class ReplicationListeners:
     def add(self, listener: ReplicationListener) -> Callable[[], None]:
         """Returns a function that removes the listener."""
         key = object()
-        if not self._listeners and not self._always_told:
+        if not self._listeners and not self._always_notified:
             # Values from a time without listeners may be outdated.
             self._switch = self._delay = None
         self._listeners[key] = listener
-        asyncio.get_running_loop().call_soon(self._tell_known, key)
+        asyncio.get_running_loop().call_soon(self._notify_known, key)
         if len(self._listeners) == 1:
             self._interest_changed()
 
@@ -68,15 +68,15 @@ class ReplicationListeners:
         elif isinstance(event, DelayChanged):
             self._delay = event
         for key in list(self._listeners):
-            self._tell_one(key, event)
+            self._notify_one(key, event)
 
-    def _tell_known(self, key: object) -> None:
+    def _notify_known(self, key: object) -> None:
         known = (MarksChanged(), self._switch, self._delay)
         for event in known:
             if event is not None:
-                self._tell_one(key, event)
+                self._notify_one(key, event)
 
-    def _tell_one(self, key: object, event: ReplicationEvent) -> None:
+    def _notify_one(self, key: object, event: ReplicationEvent) -> None:
         listener = self._listeners.get(key)
         if listener is None:
             return

@@ -165,10 +165,10 @@ def unknown_key(name: str, settings: type[BaseModel]) -> str:
 def unknown_variables(environment: Iterable[str], prefix: str, settings: type[BaseModel]) -> list[tuple[str, str]]:
     """Environment variables, sorted, that begin with `prefix` but match no key, each with a message."""
     known = {*settings.model_fields, *renamed_keys(settings)}
-    strangers = [
+    unknown = [
         name for name in environment if name.upper().startswith(prefix) and name[len(prefix) :].lower() not in known
     ]
-    return [(name, _unknown_variable(name, prefix, settings)) for name in sorted(strangers)]
+    return [(name, _unknown_variable(name, prefix, settings)) for name in sorted(unknown)]
 
 
 def misspelt_variables(

@@ -143,9 +143,9 @@ class Gathered:
     def warn(self) -> None:
         """Logs one line for each effective former name and each misspelt variable."""
         for each in self.renamed():
-            tell_renamed(each)
+            warn_of_former_name(each)
         for problem in self.misspelt:
-            _tell_misspelt(problem)
+            _warn_of_misspelling(problem)
 
     def without(self, keys: Mapping[str, object]) -> Gathered:
         """The values without those that these keys replace. Raises ContradictionError for a setting given under both
@@ -158,13 +158,13 @@ class Gathered:
 
 
 @cache
-def tell_renamed(name: FormerName) -> None:
+def warn_of_former_name(name: FormerName) -> None:
     """Warns of a former name, once per process."""
     log_event(_LOG, "setting_renamed", logging.WARNING, former=name.name, now=name.key, source=name.source)
 
 
 @cache
-def _tell_misspelt(problem: Problem) -> None:
+def _warn_of_misspelling(problem: Problem) -> None:
     """Warns of a variable that no setting has, once per process."""
     log_event(_LOG, "variable_unknown", logging.WARNING, name=problem.key, error=problem.message)
 

@@ -68,7 +68,7 @@ def run(
     """
     report = Report(as_json)
     selection, scope_id = _selection(input_dir), _scope(ledger_scope_id)
-    _end_in_good_order_when_told_to()
+    _end_in_good_order_on_signals()
     try:
         require_spark()
         with _data_directory(data_dir, keep_data, report) as directory:
@@ -132,7 +132,7 @@ def _data_directory(given: Path | None, keep: bool, report: Report) -> Iterator[
             shutil.rmtree(directory, ignore_errors=True)
 
 
-def _end_in_good_order_when_told_to() -> None:
+def _end_in_good_order_on_signals() -> None:
     """SIGTERM unwinds like Ctrl-C, so that bookies, ZooKeeper and Spark are stopped."""
 
     def interrupt(_number: int, _frame: FrameType | None) -> NoReturn:

@@ -18,7 +18,7 @@ from bookgate.bookie.server import BookieServer
 from bookgate.gateway.process.serve import stop_event
 from bookgate.ledger.errors import BKException
 from bookgate.runtime.background import keep_running
-from bookgate.runtime.child_process import read_order, stop_with_parent, tell
+from bookgate.runtime.child_process import read_order, report_to_parent, stop_with_parent
 from bookgate.runtime.command_line.output import error_text
 from bookgate.runtime.event_loop import run_server
 from bookgate.runtime.garbage import leave_out_what_is_there
@@ -34,7 +34,7 @@ async def _serve(server: BookieServer) -> None:
     telling: asyncio.Task[None] | None = None
     try:
         await server.start()
-        tell({**server.addresses, "status": server.status})
+        report_to_parent({**server.addresses, "status": server.status})
         telling = keep_running("reports of an instance", lambda: _tell_changes(server))
         leave_out_what_is_there()
         await server.run_until_stopped()
@@ -55,7 +55,7 @@ async def _tell_changes(server: BookieServer) -> None:
     while True:
         status = server.status
         if status != told:
-            tell({"status": status})
+            report_to_parent({"status": status})
             told = status
         await asyncio.sleep(_LOOK_SECONDS)
 
@@ -71,7 +71,7 @@ def main() -> int:
     except (BKException, OSError) as error:
         # The supervisor may be gone.
         with contextlib.suppress(OSError):
-            tell({"error": error_text(error)})
+            report_to_parent({"error": error_text(error)})
         return 1
     return 0
 

@@ -51,7 +51,7 @@ from bookgate.bookie.storage.replay_start import starts_of_replay
 from bookgate.bookie.storage.write_cache import WriteCache
 from bookgate.bookie.storage.writer import EntryWriter
 from bookgate.bookie.storage_events import StorageEvents
-from bookgate.bookie.system.data_loss import OnLoss, refuse_loss, tell_loss
+from bookgate.bookie.system.data_loss import OnLoss, print_loss, refuse_loss
 from bookgate.bookie.system.files import (
     REAL_FILE_SYSTEM,
     FileSystem,
@@ -161,7 +161,7 @@ class LedgerStorage:
 
     def _open(self, accept_loss: Collection[int] | None) -> None:
         config = self._config
-        on_loss = refuse_loss if accept_loss is None else tell_loss
+        on_loss = refuse_loss if accept_loss is None else print_loss
         self.limbo_marks.load(on_loss)
         self._closed_before.load(on_loss)
         if accept_loss is not None:

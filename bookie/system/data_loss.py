@@ -39,6 +39,6 @@ def refuse_loss(error: LostDataException) -> None:
     raise error
 
 
-def tell_loss(error: LostDataException) -> None:
+def print_loss(error: LostDataException) -> None:
     """Whoever started it has accepted the loss."""
     log_event(_log, "data_lost", logging.ERROR, error=error)

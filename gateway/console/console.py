@@ -9,7 +9,7 @@ from pydantic import Field
 
 from bookgate.gateway.console.auto_recovery import RecoveryPanel, auto_recovery_route
 from bookgate.gateway.console.cluster_routes import ClusterView, Server, cluster_routes
-from bookgate.gateway.console.ledger_census import Census, census_route
+from bookgate.gateway.console.ledger_census import LedgerStateCounts, census_route
 from bookgate.gateway.console.ledger_export import ledger_export_route
 from bookgate.gateway.console.ledger_routes import console_ledger_routes
 from bookgate.gateway.console.paths import CONSOLE
@@ -47,7 +47,7 @@ class Console:
         self._factory = factory
         self._recovery = RecoveryPanel(factory, clock)
         self._view = ClusterView(server, factory, access, self._recovery, spaces, clock, wall_clock)
-        self._census = Census(factory.ledger_manager, clock)
+        self._ledger_counts = LedgerStateCounts(factory.ledger_manager, clock)
         self._rates = Rates([*charts, *own], clock, wall_clock)
 
     def start(self) -> None:
@@ -55,7 +55,7 @@ class Console:
 
     async def close(self) -> None:
         await self._rates.close()
-        await self._census.close()
+        await self._ledger_counts.close()
         await self._recovery.close()
         await self._view.close()
 
@@ -68,7 +68,7 @@ class Console:
             *console_ledger_routes(self._factory),
             *console_stream_routes(self._factory),
             ledger_export_route(self._factory.ledger_manager),
-            census_route(self._census),
+            census_route(self._ledger_counts),
             auto_recovery_route(self._recovery),
             get(
                 f"{CONSOLE}/rates",

@@ -38,7 +38,7 @@ DAMAGED = "DAMAGED"
 """Stands for a state where the metadata can't be read."""
 
 
-class Census:
+class LedgerStateCounts:
     """See the module. Of BookKeeper's own ledgers (scope 0)."""
 
     def __init__(
@@ -111,9 +111,9 @@ class Census:
         await self._sleep((self._clock() - begun) * _REST)
 
 
-def census_route(census: Census) -> Route:
+def census_route(ledger_counts: LedgerStateCounts) -> Route:
     async def counts(_call: Call[NoQuery, NoBody]) -> Any:
-        return census.ask()
+        return ledger_counts.ask()
 
     return get(
         f"{CONSOLE}/ledger_counts",

@@ -27,7 +27,7 @@ from pydantic import BaseModel
 
 from bookgate.gateway.config import GatewayConfig
 from bookgate.gateway.console.auto_recovery import RecoveryPanel, auto_recovery_route
-from bookgate.gateway.console.ledger_census import Census, census_route
+from bookgate.gateway.console.ledger_census import LedgerStateCounts, census_route
 from bookgate.gateway.console.ledger_routes import console_ledger_routes
 from bookgate.gateway.http.access import Access, Need
 from bookgate.gateway.http.api import create_app
@@ -42,7 +42,7 @@ from bookgate.gateway.stores.drivers import create_factory
 from bookgate.ledger.errors import BKException
 from bookgate.ledger.metadata_store import LedgerManagerFactory
 from bookgate.runtime.background import keep_running
-from bookgate.runtime.child_process import die_with_parent, read_order, stop_with_parent, tell
+from bookgate.runtime.child_process import die_with_parent, read_order, report_to_parent, stop_with_parent
 from bookgate.runtime.command_line.output import error_text
 from bookgate.runtime.event_loop import run_server
 from bookgate.runtime.garbage import leave_out_what_is_there
@@ -73,7 +73,7 @@ class _Listings:
     """What is passed on of the bookie's HTTP."""
 
     factory: LedgerManagerFactory
-    census: Census
+    ledger_counts: LedgerStateCounts
     recovery: RecoveryPanel
     order: Order
     control: AccessControl | None
@@ -83,7 +83,7 @@ class _Listings:
             *ledger_routes(self.factory),
             *auto_recovery_routes(self.factory),
             *console_ledger_routes(self.factory),
-            census_route(self.census),
+            census_route(self.ledger_counts),
             auto_recovery_route(self.recovery),
         ]
         served = [replace(row, need=Need.CONTENT) for row in rows if row.path in LISTINGS]
@@ -116,11 +116,11 @@ async def _serve(order: Order, settings: GatewayConfig) -> None:
         )
         await server.start()
         stack.push_async_callback(server.stop, settings.drain_seconds)
-        census = Census(factory.ledger_manager, asyncio.get_running_loop().time)
-        stack.push_async_callback(census.close)
+        ledger_counts = LedgerStateCounts(factory.ledger_manager, asyncio.get_running_loop().time)
+        stack.push_async_callback(ledger_counts.close)
         recovery = RecoveryPanel(factory, asyncio.get_running_loop().time)
         stack.push_async_callback(recovery.close)
-        admin = _Listings(factory, census, recovery, order, access).server()
+        admin = _Listings(factory, ledger_counts, recovery, order, access).server()
         listings = keep_running("HTTP listings", admin.run_until_stopped)
         handed_over = HandedOver(order.connections, admin)
         handed_over.start()
@@ -138,7 +138,7 @@ async def _serve(order: Order, settings: GatewayConfig) -> None:
 async def _report_until(stop: asyncio.Event, server: GatewayServer) -> None:
     process = ProcessCollector(namespace="bookgate_gateway", registry=None)
     while not stop.is_set():
-        tell({"grpc": server.address, "report": report(server.metrics, process)})
+        report_to_parent({"grpc": server.address, "report": report(server.metrics, process)})
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(REPORT_SECONDS):
                 await stop.wait()
@@ -162,7 +162,7 @@ def main() -> int:
     try:
         run_server(_serve(order, settings))
     except (BKException, OSError) as error:
-        tell({"error": error_text(error)})
+        report_to_parent({"error": error_text(error)})
         return 1
     return 0
 

@@ -13,7 +13,7 @@ import sys
 from bookgate.gateway.config import GatewayConfig
 from bookgate.gateway.process.serve import Addresses, serve, stop_event
 from bookgate.ledger.errors import BKException
-from bookgate.runtime.child_process import read_order, stop_with_parent, tell
+from bookgate.runtime.child_process import read_order, report_to_parent, stop_with_parent
 from bookgate.runtime.command_line.output import error_text
 from bookgate.runtime.event_loop import run_server
 from bookgate.runtime.logs import set_up_logging
@@ -24,7 +24,7 @@ async def _serve(settings: GatewayConfig) -> None:
     stop_with_parent(stop)
 
     def serving(addresses: Addresses) -> None:
-        tell(addresses._asdict())
+        report_to_parent(addresses._asdict())
 
     await serve(settings, stop, serving, share_port=True)
 
@@ -36,7 +36,7 @@ def main() -> int:
     try:
         run_server(_serve(settings))
     except (BKException, OSError) as error:
-        tell({"error": error_text(error)})
+        report_to_parent({"error": error_text(error)})
         return 1
     return 0
 

@@ -55,7 +55,7 @@ def _model_of(point: EntryPoint) -> type[StoreSettings]:
         raise IncorrectParameterException(f"{where} can't be loaded: {error}; repair or remove its package") from error
     if not (isinstance(model, type) and issubclass(model, StoreSettings)):
         raise IncorrectParameterException(f"{where} are no StoreSettings (bookgate.gateway.stores.settings)")
-    strangers = [key for key in model.model_fields if not key.startswith(f"{point.name}_")]
-    if strangers:
-        raise IncorrectParameterException(f"{where}: {', '.join(strangers)} must begin with {point.name}_")
+    unprefixed = [key for key in model.model_fields if not key.startswith(f"{point.name}_")]
+    if unprefixed:
+        raise IncorrectParameterException(f"{where}: {', '.join(unprefixed)} must begin with {point.name}_")
     return model

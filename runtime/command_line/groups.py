@@ -32,8 +32,8 @@ from bookgate.runtime.command_line.output import (
     end_quietly,
     exit_code_of,
     fail,
-    tell_error,
-    tell_failure,
+    print_error,
+    print_failure,
 )
 from bookgate.runtime.command_line.secret_options import take_password, warn_of_arguments
 from bookgate.runtime.wording import plain
@@ -258,17 +258,17 @@ def end_with(run: Callable[[], Any], *, as_json: bool) -> NoReturn:
     except FORESEEN as error:
         if isinstance(error, BrokenPipeError):
             end_quietly()
-        tell_failure(error, as_json=as_json)
+        print_failure(error, as_json=as_json)
         sys.exit(exit_code_of(error))
     except ModuleNotFoundError as error:
         missing = (error.name or str(error)).partition(".")[0]
         install = f"pip install 'bookgate[{_EXTRAS.get(missing, 'bookie')}]'"
-        tell_error(f"this needs {missing}, which is not installed; run: {install}", as_json=as_json)
+        print_error(f"this needs {missing}, which is not installed; run: {install}", as_json=as_json)
         sys.exit(FAILED)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     except typer.Abort:
-        tell_error("not answered; nothing was changed", as_json=as_json)
+        print_error("not answered; nothing was changed", as_json=as_json)
         sys.exit(FAILED)
     except Exception as error:
         if not hasattr(error, "format_message"):
@@ -285,7 +285,7 @@ def _end_for_wrong_usage(error: Any, as_json: bool) -> NoReturn:
     else:
         error.message = plain(error.message)
         hint = f"; see `{context.command_path} --help`" if context is not None else ""
-        tell_error(error.format_message().rstrip(".") + hint, "WrongUsage", as_json=as_json)
+        print_error(error.format_message().rstrip(".") + hint, "WrongUsage", as_json=as_json)
     sys.exit(error.exit_code if isinstance(error.exit_code, int) else WRONG_USAGE)
 
 

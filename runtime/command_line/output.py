@@ -91,7 +91,7 @@ def fail(message: str, exit_code: int = FAILED) -> NoReturn:
     raise CommandFailed(message, exit_code)
 
 
-def tell_error(message: str, kind: str = "CommandFailed", code: int | None = None, *, as_json: bool) -> None:
+def print_error(message: str, kind: str = "CommandFailed", code: int | None = None, *, as_json: bool) -> None:
     """Prints a failure in the common form; see the module. `code` is BookKeeper's error code, if the error has one."""
     line = " ".join(message.split())
     if as_json:
@@ -107,10 +107,10 @@ def error_text(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
-def tell_failure(error: Exception, *, as_json: bool) -> None:
-    """Prints an exception like `tell_error`."""
+def print_failure(error: Exception, *, as_json: bool) -> None:
+    """Prints an exception like `print_error`."""
     code = error.code if isinstance(error, BKException) else None
-    tell_error(error_text(error), type(error).__name__, code, as_json=as_json)
+    print_error(error_text(error), type(error).__name__, code, as_json=as_json)
 
 
 @contextmanager

@@ -30,7 +30,7 @@ class ConfirmedWriter(Protocol):
     def last_add_pushed(self) -> int:
         """The entry sent last."""
 
-    def told_lac(self, last_add_confirmed: int) -> Sequence[str]:
+    def lac_receivers(self, last_add_confirmed: int) -> Sequence[str]:
         """The bookies to which this LAC is sent."""
 
 

@@ -238,7 +238,7 @@ class LedgerWriter:
     def ensemble(self) -> tuple[str, ...]:
         return tuple(member.bookie_id for member in self._members)
 
-    def told_lac(self, last_add_confirmed: int) -> Sequence[str]:
+    def lac_receivers(self, last_add_confirmed: int) -> Sequence[str]:
         """The bookies of the write set of that entry."""
         indexes = write_set(last_add_confirmed, self._ensemble_size, self._write_quorum_size)
         return [self._members[index].bookie_id for index in indexes]

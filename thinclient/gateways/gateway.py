@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
-_TELLS_NO_INSTANCE = "none"
+_NAMES_NO_INSTANCE = "none"
 
 
 class Gateway:
@@ -179,9 +179,9 @@ class Gateway:
         try:
             answer = await call
         except AioRpcError as error:
-            self.instance = instance_told(error.trailing_metadata()) or self.instance
+            self.instance = instance_in(error.trailing_metadata()) or self.instance
             raise
-        self.instance = instance_told(await call.trailing_metadata()) or _TELLS_NO_INSTANCE
+        self.instance = instance_in(await call.trailing_metadata()) or _NAMES_NO_INSTANCE
         return answer
 
     async def close(self) -> None:
@@ -190,6 +190,6 @@ class Gateway:
             await self._channel.close()
 
 
-def instance_told(trailing: Iterable[tuple[str, str | bytes]] | None) -> str | None:
+def instance_in(trailing: Iterable[tuple[str, str | bytes]] | None) -> str | None:
     """The id of the gateway process in its trailing metadata, or None."""
     return next((str(value) for key, value in trailing or () if key == INSTANCE), None)

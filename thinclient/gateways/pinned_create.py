@@ -30,7 +30,7 @@ from bookgate.ledger.errors import BKException, UnknownOutcomeException
 from bookgate.ledger.wire.gateway_headers import INSTANCE
 from bookgate.thinclient.gateways.channel import GatewayChannel
 from bookgate.thinclient.gateways.failures import LostAnswerException
-from bookgate.thinclient.gateways.gateway import Gateway, instance_told
+from bookgate.thinclient.gateways.gateway import Gateway, instance_in
 
 T = TypeVar("T")
 
@@ -56,7 +56,7 @@ async def create_pinned(gateways: GatewayChannel, what: str, send: Send[T]) -> t
         try:
             return await send(gateway, timeout, _naming(named))
         except AioRpcError as error:
-            had_it[gateway] = instance_told(error.trailing_metadata()) or named
+            had_it[gateway] = instance_in(error.trailing_metadata()) or named
             raise
 
     async def first(gateway: Gateway, timeout: float) -> T:

@@ -80,7 +80,7 @@ class RpcReplicationClaims:
     def __init__(self, gateways: GatewayChannel, ledger_manager: LedgerManager) -> None:
         self._gateways = gateways
         self._ledgers = ledger_manager
-        self.listeners = ReplicationListeners(self._attend, always_told=True)
+        self.listeners = ReplicationListeners(self._attend, always_notified=True)
         self._locks: dict[int, LedgerLock] = {}
         self._votes: dict[int, Vote] = {}
         self._busy: set[int] = set()

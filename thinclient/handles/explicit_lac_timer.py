@@ -49,15 +49,15 @@ class ExplicitLacTimer:
         self.idle = False
         self._timer = self._loop.call_later(self._context.config.explicit_lac_interval_seconds, self._tick)
 
-    async def tell_now(self) -> None:
+    async def send_now(self) -> None:
         """Sends the present LAC if the bookies may not know it, and waits until an ack quorum has it, or all have
         responded or failed.
         """
         if self.idle:
             return
-        told: asyncio.Future[None] = self._loop.create_future()
-        self._send(self._writer().last_add_confirmed, told)
-        await told
+        stored: asyncio.Future[None] = self._loop.create_future()
+        self._send(self._writer().last_add_confirmed, stored)
+        await stored
 
     def stop(self) -> None:
         self.idle = False
@@ -80,9 +80,9 @@ class ExplicitLacTimer:
         request = messages.WriteLacRequest(pool.next_txn_id(), self._number, lac, self._secrets.master_key, body)
         frame = encode_request(request)
         deadline = self._loop.time() + self._context.config.add_timeout_seconds
-        told = self._writer().told_lac(lac)
-        written = _Written(self._context, self._ack_quorum_size, len(told), done)
-        for bookie_id in told:
+        receivers = self._writer().lac_receivers(lac)
+        written = _Written(self._context, self._ack_quorum_size, len(receivers), done)
+        for bookie_id in receivers:
             connection = pool.connection(bookie_id, self._number)
             connection.send(Operation.WRITE_LAC, request.txn_id, frame, deadline, _on_answer, written)
 

@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING, Literal
 
 from bookgate.bookie.standalone.cluster import StandaloneCluster
 from bookgate.bookie.standalone.main_job.report import LedgerResult, Outcome, Report, Stage, Update, write_table
-from bookgate.bookie.standalone.main_job.spark import local_spark, run_census
+from bookgate.bookie.standalone.main_job.spark import local_spark, run_statistics
 from bookgate.bookie.standalone.main_job.text import (
-    Census,
     Selection,
     TextSource,
+    TextStatistics,
     differences,
     lines_of,
-    plain_census,
+    plain_statistics,
     shown,
 )
 from bookgate.ledger.digest import digest_for
@@ -89,7 +89,7 @@ class MainJob:
             ledgers = self._ingest(cluster, outcome)
             if self.after_ingest is not None:
                 self.after_ingest(cluster, ledgers)
-            counted = self._census(cluster, outcome)
+            counted = self._text_statistics(cluster, outcome)
         self._compare(outcome, ledgers, counted)
         if self.output is not None:
             write_table(self.output, outcome.ledgers)
@@ -178,27 +178,27 @@ class MainJob:
         stage.bytes += size
         update(stage.bytes + stage.entries, self.selection.size)
 
-    # Census and comparison
+    # Statistics and comparison
 
-    def _census(self, cluster: Cluster, outcome: Outcome) -> dict[LedgerId, Census]:
+    def _text_statistics(self, cluster: Cluster, outcome: Outcome) -> dict[LedgerId, TextStatistics]:
         options = {"gateways": cluster.gateway_uri, "customMetadata.run": self.run_id, "scopeId": str(self.scope_id)}
         with ExitStack() as stack:
             with self.report.stage(self._begin(outcome, "Spark start"), ""):
                 spark = stack.enter_context(self.spark_sessions(self.data_dir / "spark"))
             stage = self._begin(outcome, "Spark census")
             with self.report.stage(stage, "tasks") as update:
-                counted = run_census(spark, options, update)
-        stage.entries = sum(census.entries for census in counted.values())
-        stage.bytes = sum(census.bytes for census in counted.values())
+                counted = run_statistics(spark, options, update)
+        stage.entries = sum(statistics.entries for statistics in counted.values())
+        stage.bytes = sum(statistics.bytes for statistics in counted.values())
         return counted
 
     def _compare(
-        self, outcome: Outcome, ledgers: Mapping[LedgerId, TextSource], counted: Mapping[LedgerId, Census]
+        self, outcome: Outcome, ledgers: Mapping[LedgerId, TextSource], counted: Mapping[LedgerId, TextStatistics]
     ) -> None:
         stage = self._begin(outcome, "plain read of the files")
         with self.report.stage(stage, "ledgers", len(ledgers)) as update:
             for ledger_id, source in sorted(ledgers.items()):
-                expected, actual = plain_census(source), counted.get(ledger_id)
+                expected, actual = plain_statistics(source), counted.get(ledger_id)
                 outcome.ledgers.append(
                     LedgerResult(ledger_id, shown(source.name), actual, differences(expected, actual))
                 )
@@ -206,8 +206,10 @@ class MainJob:
                 stage.bytes += expected.bytes
                 update(len(outcome.ledgers), len(ledgers))
         for ledger_id in sorted(set(counted) - set(ledgers)):
-            census = counted[ledger_id]
-            outcome.ledgers.append(LedgerResult(ledger_id, "?", census, "in the result of Spark, but never written"))
+            statistics = counted[ledger_id]
+            outcome.ledgers.append(
+                LedgerResult(ledger_id, "?", statistics, "in the result of Spark, but never written")
+            )
 
 
 def max_line_bytes(*, scoped: bool = False) -> int:

@@ -20,7 +20,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from bookgate.bookie.standalone.main_job.text import Census
+from bookgate.bookie.standalone.main_job.text import TextStatistics
 from bookgate.ledger.ledger_id import LedgerId
 
 _MEGABYTE = 1_000_000
@@ -35,7 +35,7 @@ class LedgerResult:
 
     ledger_id: LedgerId
     name: str
-    counted: Census | None
+    counted: TextStatistics | None
     difference: str = ""
 
 
@@ -87,14 +87,14 @@ class Outcome:
         return not self.differing
 
     @property
-    def totals(self) -> Census:
+    def totals(self) -> TextStatistics:
         """Sums over the ledgers; the longest line of all."""
         counted = [ledger.counted for ledger in self.ledgers if ledger.counted]
-        return Census(
-            sum(census.entries for census in counted),
-            sum(census.bytes for census in counted),
-            sum(census.distinct_words for census in counted),
-            max((census.longest_line for census in counted), default=0),
+        return TextStatistics(
+            sum(statistics.entries for statistics in counted),
+            sum(statistics.bytes for statistics in counted),
+            sum(statistics.distinct_words for statistics in counted),
+            max((statistics.longest_line for statistics in counted), default=0),
         )
 
     def as_json(self) -> dict[str, object]:
@@ -114,8 +114,8 @@ class Outcome:
 
 
 def _row(ledger: LedgerResult) -> dict[str, object]:
-    census = asdict(ledger.counted) if ledger.counted else {}
-    return {"ledger_id": str(ledger.ledger_id), "name": ledger.name, **census}
+    statistics = asdict(ledger.counted) if ledger.counted else {}
+    return {"ledger_id": str(ledger.ledger_id), "name": ledger.name, **statistics}
 
 
 class Report:
@@ -172,7 +172,7 @@ class Report:
 
 
 def _table(outcome: Outcome, top: int) -> Table:
-    ordered = sorted(outcome.ledgers, key=lambda ledger: -(ledger.counted or Census()).entries)
+    ordered = sorted(outcome.ledgers, key=lambda ledger: -(ledger.counted or TextStatistics()).entries)
     shown = ordered[:top]
     table = Table(title=f"{len(shown)} of {len(ordered)} ledgers, by entries" if len(shown) < len(ordered) else None)
     for heading in ("ledger", "name"):
@@ -188,10 +188,13 @@ def _table(outcome: Outcome, top: int) -> Table:
     return table
 
 
-def _figures(census: Census | None) -> list[str]:
-    if census is None:
+def _figures(statistics: TextStatistics | None) -> list[str]:
+    if statistics is None:
         return ["–"] * 4
-    return [f"{figure:,}" for figure in (census.entries, census.bytes, census.distinct_words, census.longest_line)]
+    return [
+        f"{figure:,}"
+        for figure in (statistics.entries, statistics.bytes, statistics.distinct_words, statistics.longest_line)
+    ]
 
 
 def _summary(outcome: Outcome) -> Iterator[str]:

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from bookgate.bookie.standalone.main_job.report import Update
-from bookgate.bookie.standalone.main_job.text import Census
+from bookgate.bookie.standalone.main_job.text import TextStatistics
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.thinclient.spark.session import spark_session, watched
 
@@ -46,16 +46,16 @@ def _settings(data_dir: Path) -> Mapping[str, str]:
     }
 
 
-def run_census(spark: SparkSession, options: Mapping[str, str], update: Update) -> dict[LedgerId, Census]:
+def run_statistics(spark: SparkSession, options: Mapping[str, str], update: Update) -> dict[LedgerId, TextStatistics]:
     """The census of the ledgers that the options select, with the progress of Spark's tasks."""
     from bookgate.thinclient.spark.jobs.text_census import text_census
 
     tasks = _TASKS_A_CORE * spark.sparkContext.defaultParallelism
-    census = text_census(spark, options, min_partitions=tasks)
+    statistics = text_census(spark, options, min_partitions=tasks)
     with watched(spark, update):
-        rows = census.collect()
+        rows = statistics.collect()
     return {
-        LedgerId(row["scope_id"], row["ledger_id"]): Census(
+        LedgerId(row["scope_id"], row["ledger_id"]): TextStatistics(
             row["entries"], row["bytes"], row["distinct_words"], row["longest_line"]
         )
         for row in rows

@@ -178,7 +178,7 @@ def lines_of(source: TextSource, max_line: int) -> Iterator[bytes]:
 
 
 @dataclass(frozen=True, slots=True)
-class Census:
+class TextStatistics:
     """The figures of one ledger. Bytes are those of the lines without newlines."""
 
     entries: int = 0
@@ -187,7 +187,7 @@ class Census:
     longest_line: int = 0
 
 
-def plain_census(source: TextSource) -> Census:
+def plain_statistics(source: TextSource) -> TextStatistics:
     """Counts files by reading them, without ledgers or Spark."""
     entries = size = longest = 0
     words: set[bytes] = set()
@@ -200,10 +200,10 @@ def plain_census(source: TextSource) -> Census:
                 size += len(text) - terminated
                 words.update(text.split())
                 longest = max(longest, max(len(line.removesuffix(b"\n")) for line in block))
-    return Census(entries, size, len(words), longest)
+    return TextStatistics(entries, size, len(words), longest)
 
 
-def differences(plain: Census, counted: Census | None) -> str:
+def differences(plain: TextStatistics, counted: TextStatistics | None) -> str:
     """What differs, in words; empty when nothing does. `counted` None: the ledger is not in the result at all."""
     if counted is None:
         return "missing from the result of the Spark job"

@@ -93,7 +93,7 @@ class SqliteReplicationMetadata(ReplicationMetadata):
         self._claims = SqliteReplicationClaims(store, self._claim_lost, interest_changed, lease_seconds)
         self._votes: dict[Claim, Vote] = {}
         self._due: set[ReplicationChange] = set()
-        self._delay_told: int | None = None
+        self._delay_notified: int | None = None
         """The version of the delay that was reported last."""
         self._wake = asyncio.Event()
         self._reader: asyncio.Task[None] | None = None
@@ -320,7 +320,7 @@ class SqliteReplicationMetadata(ReplicationMetadata):
             self._feeds.began()
 
     def _listeners_changed(self) -> None:
-        self._delay_told = None
+        self._delay_notified = None
         self._interest_changed()
         self.changed([ReplicationChange.SWITCH, ReplicationChange.DELAY])
 
@@ -369,8 +369,8 @@ class SqliteReplicationMetadata(ReplicationMetadata):
         """
         found = await self._value(_CLUSTER, _DELAY)
         written = _UNWRITTEN if found is None else found.version
-        if written != self._delay_told:
-            self._delay_told = written
+        if written != self._delay_notified:
+            self._delay_notified = written
             self.listeners.tell(DelayChanged(None if found is None else decode_delay(found.value)))
 
     async def _follow_election(self) -> float | None:

@@ -139,7 +139,7 @@ class AuditorElection:
         if before:
             vote.become(VoteState.WAITING)
         elif vote.state is not VoteState.ELECTED:
-            await self._tell_people(vote.voter)
+            await self._publish_auditor(vote.voter)
             vote.become(VoteState.ELECTED)
         # Watches are gone with a connection: look again when one was lost.
         epoch = self._session.connection_epoch
@@ -148,7 +148,7 @@ class AuditorElection:
                 async with asyncio.timeout(_RETRY_SECONDS):
                     await changed.wait()
 
-    async def _tell_people(self, voter: str) -> None:
+    async def _publish_auditor(self, voter: str) -> None:
         try:
             await self._session.set(self._paths.election, encode_vote(voter), -1)
         except UnknownOutcomeException:

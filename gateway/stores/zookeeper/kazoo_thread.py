@@ -344,7 +344,7 @@ class KazooThread:
         self.give_up()
         self.on_ended(self._ended_in if error is None else f"{type(error).__name__} {error}".strip())
 
-    def _state_told(self, state: str, generation: int, session: SessionSeen | None) -> None:
+    def _on_state(self, state: str, generation: int, session: SessionSeen | None) -> None:
         if state == KazooState.LOST:
             self.last_zxid = 0
         if session is not None:
@@ -416,7 +416,7 @@ class KazooThread:
         else:
             self._ended_in = client.client_state
             self._generation += 1
-        self.tell(self._state_told, state, self._generation, session)
+        self.tell(self._on_state, state, self._generation, session)
 
     # --- on any other thread ------------------------------------------------------------------------------------
 

@@ -54,7 +54,7 @@ async def test_a_bookie() -> None:
 
 
 async def test_a_bookie_among_several(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("tell", "stop_with_parent"):
+    for name in ("report_to_parent", "stop_with_parent"):
         monkeypatch.setattr(instance, name, lambda *_: None)
     server = Server()
     await instance._serve(cast(Any, server))

@@ -190,7 +190,7 @@ class UnboundedWriter:
         """Members that failed and were not replaced, with their errors."""
         return {self._places[index].bookie_id: error for index, error in self._failed.items()}
 
-    def told_lac(self, last_add_confirmed: int) -> Sequence[str]:
+    def lac_receivers(self, last_add_confirmed: int) -> Sequence[str]:
         """All members without dirty entries: on others a LAC would make dirty entries readable (U4)."""
         return [place.bookie_id for place in self._places if place.clean]
 

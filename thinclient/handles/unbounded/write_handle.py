@@ -464,7 +464,7 @@ class UnboundedWriteHandle(Appending[Add]):
     async def _release(self) -> None:
         await self._window.wait_until_idle()
         if self._explicit_lac is not None and self._writer.error is None:
-            await self._explicit_lac.tell_now()
+            await self._explicit_lac.send_now()
         if self._writer.error is None:
             error = LedgerClosedException(f"the writer of unbounded ledger {self.ledger_id} was released")
             self._perform(self._writer.disengage(error))

@@ -611,7 +611,7 @@ MUTATIONS = (
         (),
         "one writing of the delay is told whenever it is read: an auditor takes it for the order to audit at once",
         "gateway/stores/sqlite/replication.py",
-        "        if written != self._delay_told:\n",
+        "        if written != self._delay_notified:\n",
         "        if written is not None:\n",
         tests=("tests/integration/gateway/test_replication_embedded.py",),
     ),

@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bookgate.bookie.standalone.main_job.text import (
-    Census,
     InputError,
     Rules,
     TextSource,
+    TextStatistics,
     differences,
     lines_of,
-    plain_census,
+    plain_statistics,
     select_text,
     standard_library,
 )
@@ -125,18 +125,19 @@ def test_a_line_over_the_limit_names_file_and_line(tmp_path: Path) -> None:
 
 def test_plain_census_by_hand(tmp_path: Path) -> None:
     text = source(tmp_path, b"to be or\tnot to be\r\n\n  \xffbe \x0b\x0cbe\x1c\x85\n", b"", b"no newline")
-    assert plain_census(text) == Census(entries=4, bytes=19 + 0 + 12 + 10, distinct_words=8, longest_line=19)
+    expected = TextStatistics(entries=4, bytes=19 + 0 + 12 + 10, distinct_words=8, longest_line=19)
+    assert plain_statistics(text) == expected
 
 
 def test_plain_census_of_nothing(tmp_path: Path) -> None:
-    assert plain_census(source(tmp_path, b"")) == Census()
+    assert plain_statistics(source(tmp_path, b"")) == TextStatistics()
 
 
 @given(st.lists(st.binary(max_size=60) | st.text("ab \t\r\n", max_size=60).map(str.encode), max_size=4))
 def test_plain_census_agrees_with_the_lines(tmp_path_factory: pytest.TempPathFactory, contents: list[bytes]) -> None:
     text = source(tmp_path_factory.mktemp("lines"), *contents)
     lines = list(lines_of(text, 1000))
-    assert plain_census(text) == Census(
+    assert plain_statistics(text) == TextStatistics(
         len(lines),
         sum(map(len, lines)),
         len({word for line in lines for word in line.split()}),
@@ -145,9 +146,9 @@ def test_plain_census_agrees_with_the_lines(tmp_path_factory: pytest.TempPathFac
 
 
 def test_differences_are_named() -> None:
-    census = Census(1, 2, 3, 4)
-    assert differences(census, census) == ""
-    assert differences(census, Census(1, 2, 3000, 5)) == (
+    statistics = TextStatistics(1, 2, 3, 4)
+    assert differences(statistics, statistics) == ""
+    assert differences(statistics, TextStatistics(1, 2, 3000, 5)) == (
         "distinct words 3,000 in Spark, 3 in the files; longest line 5 in Spark, 4 in the files"
     )
-    assert "missing" in differences(census, None)
+    assert "missing" in differences(statistics, None)

@@ -15,7 +15,7 @@ import pytest
 from bookgate.gateway.config import GatewayConfig
 from bookgate.gateway.console.auto_recovery import RecoveryPanel, auto_recovery_route
 from bookgate.gateway.console.cluster_routes import ClusterView, Server, cluster_routes
-from bookgate.gateway.console.ledger_census import Census
+from bookgate.gateway.console.ledger_census import LedgerStateCounts
 from bookgate.gateway.console.ledger_routes import console_ledger_routes
 from bookgate.gateway.console.problems import ConsoleProblem, Severity, Spaces, bookie_problems
 from bookgate.gateway.console.rates import Chart, Rates, gauge, p99_of, rate_of
@@ -183,24 +183,24 @@ async def test_ledgers_are_counted_once_in_a_while_and_only_while_somebody_asks(
         manager = factory.ledger_manager
         requests = [CreateRequest(None, metadata().close(0, 1) if n % 3 else metadata()) for n in range(300)]
         await manager.create_many(requests)
-        census = Census(manager, clock, clock.sleep)
-        assert census.ask() == {
+        counts = LedgerStateCounts(manager, clock, clock.sleep)
+        assert counts.ask() == {
             "complete": False,
             "total": 0,
             "states": {"OPEN": 0, "IN_RECOVERY": 0, "CLOSED": 0, "DAMAGED": 0},
             "ageSeconds": None,
             "error": None,
         }
-        counted = await until(lambda: census.ask() if census.ask()["complete"] else None)
+        counted = await until(lambda: counts.ask() if counts.ask()["complete"] else None)
         assert counted is not None
         assert (counted["total"], counted["states"]["OPEN"], counted["states"]["CLOSED"]) == (300, 100, 200)
         await manager.create(None, metadata())
         clock.now += 59
-        assert census.ask()["total"] == 300
+        assert counts.ask()["total"] == 300
         clock.now += 2
-        census.ask()
-        await until(lambda: census.ask()["total"] == 301)
-        await census.close()
+        counts.ask()
+        await until(lambda: counts.ask()["total"] == 301)
+        await counts.close()
 
         class Impatient(Clock):
             """Somebody looks once and goes."""
@@ -209,14 +209,14 @@ async def test_ledgers_are_counted_once_in_a_while_and_only_while_somebody_asks(
                 await super().sleep(seconds + 31)
 
         clock = Impatient()
-        census = Census(manager, clock, clock.sleep)
-        census.ask()
-        task = census._task
+        counts = LedgerStateCounts(manager, clock, clock.sleep)
+        counts.ask()
+        task = counts._task
         assert task is not None
         await asyncio.wait_for(task, 20)
-        left = census.ask()
+        left = counts.ask()
         assert (left["complete"], left["total"]) == (False, 100)
-        await census.close()
+        await counts.close()
 
 
 def test_rates_tell_of_what_happened_since_the_last_look() -> None:

@@ -25,7 +25,7 @@ from bookgate.bookie.tools.configuration.schema import BOOKIE, CLIENT, GATEWAY, 
 from bookgate.gateway.config import GatewayConfig
 from bookgate.ledger.errors import IncorrectParameterException
 from bookgate.runtime.settings import ContradictionError, Renamed, renamed_keys
-from bookgate.runtime.settings_loader import tell_renamed
+from bookgate.runtime.settings_loader import warn_of_former_name
 from bookgate.thinclient.config import ClientConfig
 from bookgate.thinclient.config import load_config as load_client_config
 from bookgate.thinclient.spark.options.read_options import parse_options
@@ -43,7 +43,7 @@ EVERY_FORMER_NAME = pytest.mark.parametrize(
 
 @pytest.fixture(autouse=True)
 def _nothing_was_told() -> None:
-    tell_renamed.cache_clear()
+    warn_of_former_name.cache_clear()
 
 
 def valid(part: Part, former: str) -> tuple[Any, Any]:

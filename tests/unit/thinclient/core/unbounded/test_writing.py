@@ -139,11 +139,11 @@ def test_a_bookie_that_joins_truncates_with_its_first_add_which_goes_alone() -> 
     machine.on_failure(machine.places[2], DOWN)
     machine.on_replacements({2: "d"})
     assert sends(machine.on_stored()) == [(0, "d", True)]
-    assert machine.told_lac(-1) == ["a", "b"], "by a LAC the one that joins would show what is dirty"
+    assert machine.lac_receivers(-1) == ["a", "b"], "by a LAC the one that joins would show what is dirty"
     third, effects = machine.begin_add(10)
     assert sends(effects) == [(2, "a", False), (2, "b", False)]
     assert sends(ack(machine, first, 2)) == [(1, "d", False), (2, "d", False)]
-    assert machine.told_lac(-1) == ["a", "b", "d"]
+    assert machine.lac_receivers(-1) == ["a", "b", "d"]
     for entry in (first, second, third):
         ack(machine, entry, 0, 1, 2)
     assert machine.lafr == 2
