@@ -109,7 +109,8 @@ class AcceptedConnection(asyncio.BufferedProtocol):
         self._asked_before = 0
         self.heard_at = 0.0
         self.stalled_since: float | None = None
-        self._peer = "?"
+        self.peer = "?"
+        """The address of the client, as it is logged."""
         self._reasons_to_wait: set[str] = set()
         self._waits_since = 0.0
         """When the connection began to wait for capacity; 0 if it does not wait."""
@@ -124,8 +125,8 @@ class AcceptedConnection(asyncio.BufferedProtocol):
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=_WRITE_HIGH_WATER)
         peer = transport.get_extra_info("peername")
-        self._peer = address_of(*peer[:2]) if isinstance(peer, tuple) else str(peer)
-        self._gate = self._security.new_gate(self._peer)
+        self.peer = address_of(*peer[:2]) if isinstance(peer, tuple) else str(peer)
+        self._gate = self._security.new_gate(self.peer)
         if self._gate is not None and not self._gate.is_open:
             self._serve = self._serve_at_gate
             self._decoder.max_frame_size = min(self._max_frame_size, _MAX_FRAME_AT_GATE)
@@ -252,6 +253,11 @@ class AcceptedConnection(asyncio.BufferedProtocol):
         self._decoder.max_frame_size = self._max_frame_size
         self._end_handshake()
 
+    @property
+    def awaits_handshake(self) -> bool:
+        """Whether the client still has to be secured or authenticated, for which it has a limited time."""
+        return self._handshake is not None
+
     def _expect_handshake(self) -> None:
         if self._handshake is None:
             loop = asyncio.get_running_loop()
@@ -271,7 +277,7 @@ class AcceptedConnection(asyncio.BufferedProtocol):
         self._statistics.auth_failures += isinstance(error, AuthenticationException)
         if self._tls is not None and not self._tls.established:
             self._statistics.tls_failures += 1
-        log_event(_log, "connection_closed", logging.WARNING, peer=self._peer, error=error)
+        log_event(_log, "connection_closed", logging.WARNING, peer=self.peer, error=error)
         self.close()
 
     def _pump(self) -> None:

@@ -166,7 +166,7 @@ class GuardedConnection(AcceptedConnection):
     def _own_guard(self) -> EntryGuard:
         """The guard of the current principal, which only AUTH changes once a request was served."""
         if self._guard is None:
-            self._guard = self._access.guard(self._principal, self._peer)
+            self._guard = self._access.guard(self._principal, self.peer)
             self._may_add, self._may_read = self._guard.may_add, self._guard.may_read
         return self._guard
 

@@ -401,7 +401,7 @@ async def test_a_connection_that_is_not_let_in_does_not_stay(files: Files, tmp_p
 def connection_of(client: EntryClient, server: BookieServer) -> AcceptedConnection:
     """The server's end."""
     host, port = client.socket.getsockname()
-    return next(each for each in server.connections if each._peer == f"{host}:{port}")
+    return next(each for each in server.connections if each.peer == f"{host}:{port}")
 
 
 async def test_nothing_waits_for_a_connection_that_is_let_in(files: Files, tmp_path: Path) -> None:
@@ -416,23 +416,23 @@ async def test_nothing_waits_for_a_connection_that_is_let_in(files: Files, tmp_p
         with await asyncio.to_thread(EntryClient, entry_address(server)) as client:
             assert await asyncio.to_thread(secure_one, client)
             connection = connection_of(client, server)
-            assert connection._handshake is not None
+            assert connection.awaits_handshake
             right = AuthRequest(9, TOKEN, b"open sesame", 100)
             assert await asyncio.to_thread(client.status, right) == Status.EOK
-            assert connection._handshake is None
+            assert not connection.awaits_handshake
 
 
 async def test_without_a_gate_only_the_handshake_of_tls_has_its_time(files: Files, tmp_path: Path) -> None:
     async with running_bookie(tmp_path, handshake_timeout_seconds=600, **files.tls) as server:
         with await asyncio.to_thread(EntryClient, entry_address(server)) as client:
             await asyncio.to_thread(exchange, client, 1)
-            assert connection_of(client, server)._handshake is None
+            assert not connection_of(client, server).awaits_handshake
         with await asyncio.to_thread(EntryClient, entry_address(server)) as client:
             await asyncio.to_thread(client.ask, AuthRequest(1, "AuthDisabledPlugin", b""))
             connection = connection_of(client, server)
-            assert connection._handshake is None
+            assert not connection.awaits_handshake
             assert await asyncio.to_thread(client.status, StartTlsRequest(1)) == Status.EOK
-            assert connection._handshake is not None
+            assert connection.awaits_handshake
             await asyncio.to_thread(secure, client)
             await asyncio.to_thread(exchange, client, 2)
-            assert connection._handshake is None
+            assert not connection.awaits_handshake

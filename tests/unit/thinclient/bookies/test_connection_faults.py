@@ -88,7 +88,7 @@ async def test_frames_that_a_stuck_bookie_does_not_take_in_go_with_their_deadlin
     accepted, never = asyncio.Event(), asyncio.Event()
 
     async def take_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        reader._transport.pause_reading()  # type: ignore[attr-defined]
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
         accepted.set()
         await never.wait()
         writer.close()

@@ -180,7 +180,7 @@ async def test_requests_to_a_bookie_that_takes_nothing_in_are_refused_when_that_
     accepted, let_go = asyncio.Event(), asyncio.Event()
 
     async def take_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        reader._transport.pause_reading()  # type: ignore[attr-defined]
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
         accepted.set()
         await let_go.wait()
         writer.close()
