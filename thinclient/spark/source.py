@@ -106,7 +106,9 @@ class BookKeeperDataSource(DataSource):
 
         refuse_overwrite(overwrite)
         if not self._of_stream:
-            return BatchSink(parse_write_options(self.options), payload_column(schema))
+            sink = BatchSink(parse_write_options(self.options), payload_column(schema))
+            sink.check_rights()
+            return sink
         options = parse_record_write_options(self.options)
         check_streams(options)
         return BatchRecords(options, payload_column(schema))
@@ -120,7 +122,9 @@ class BookKeeperDataSource(DataSource):
         refuse_overwrite(overwrite)
         refuse(("writeId",), self.options, "is for batch writes; a stream has the id of its query")
         if not self._of_stream:
-            return StreamSink(parse_write_options(self.options), payload_column(schema))
+            sink = StreamSink(parse_write_options(self.options), payload_column(schema))
+            sink.check_rights()
+            return sink
         options = parse_record_write_options(self.options)
         check_streams(options)
         return StreamRecords(options, payload_column(schema))

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from pyspark.sql.types import StringType, StructField, StructType
 from typer.testing import CliRunner, Result
 
 from bookgate.bookie.commands.cluster_info import _summary
@@ -31,6 +32,7 @@ from bookgate.thinclient.gateways.factory import RpcLedgerManagerFactory
 from bookgate.thinclient.gateways.tokens import TokenSource
 from bookgate.thinclient.spark.commit_protocol import Write, attempt_metadata, sink_state, with_mark
 from bookgate.thinclient.spark.options.write_options import parse_write_options
+from bookgate.thinclient.spark.source import BookKeeperDataSource
 from bookgate.thinclient.spark.writing.commit import Written
 from bookgate.thinclient.spark.writing.sink import BatchSink, StreamSink, TaskMessage
 from tests.integration.gateway.guarded import POLICY, Guarded
@@ -229,9 +231,13 @@ async def test_a_stream_whose_record_is_not_shown_is_not_called_an_orphan(gatewa
     assert await listed(gateway.factory, scope) == [number for number in before if number != 2]
 
 
+def given(gateway: Guarded, name: str, **more: str) -> dict[str, str]:
+    """Options of a sink with this principal's token."""
+    return {"gateways": f"grpc://127.0.0.1:{gateway.port}", "client.token": gateway.token(name), **more}
+
+
 def sink_options(gateway: Guarded, name: str, **more: str) -> Any:
-    given = {"gateways": f"grpc://127.0.0.1:{gateway.port}", "client.token": gateway.token(name), **more}
-    return parse_write_options(given)
+    return parse_write_options(given(gateway, name, **more))
 
 
 async def state_of(gateway: Guarded, ledger_id: LedgerId) -> bool:
@@ -281,6 +287,37 @@ async def test_a_batch_write_that_no_other_driver_can_name_needs_no_complete_lis
             with pytest.raises(UnauthorizedAccessException, match="complete listing"):
                 await asyncio.to_thread(sink.commit, [message])
         assert await state_of(gateway, LedgerId.unscoped(number)) is (sink is drawn)
+
+
+LINES = StructType([StructField("payload", StringType())])
+
+
+async def planned(gateway: Guarded, name: str, **more: str) -> Any:
+    """What Spark gets when it plans a batch write."""
+    return await asyncio.to_thread(BookKeeperDataSource(given(gateway, name, **more)).writer, LINES, False)
+
+
+async def started(gateway: Guarded, name: str, **more: str) -> Any:
+    """What Spark gets when it plans a batch of a stream."""
+    return await asyncio.to_thread(BookKeeperDataSource(given(gateway, name, **more)).streamWriter, LINES, False)
+
+
+async def test_a_write_that_could_not_be_committed_is_refused_before_any_task(gateway: Guarded) -> None:
+    for plan, more in ((planned, {"writeId": "monday"}), (started, {})):
+        with pytest.raises(UnauthorizedAccessException, match=r"ledger\.list to scope:0: .* narrows it; .*\.read"):
+            await plan(gateway, "team-a", **more)
+        assert gateway.audit()[-1]["outcome"] == "denied"
+    for plan in (planned, started):
+        with pytest.raises(UnauthorizedAccessException, match=r"token:elsewhere may not do ledger\.list to scope:0"):
+            await plan(gateway, "elsewhere")
+    assert await listed(gateway.factory) == [1]
+
+
+async def test_a_write_that_can_be_committed_is_planned(gateway: Guarded) -> None:
+    for name, more in (("admin", {}), ("elsewhere", {"scopeId": "7"})):
+        assert isinstance(await planned(gateway, name, writeId="monday", **more), BatchSink)
+        assert isinstance(await started(gateway, name, **more), StreamSink)
+    assert isinstance(await planned(gateway, "team-a"), BatchSink), "no other driver has the id of this write"
 
 
 def sunk(query: str, owner: str) -> LedgerMetadata:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
@@ -203,13 +203,8 @@ class Committer:
         return _Look(records, listed, listed.both(known).with_more(others))
 
     def _listed(self) -> LedgerIds:
-        try:
+        with _what_is_missing(self._scope_id):
             return LedgerIds(each for ids in self._ledgers.ledger_ranges(self._scope_id) for each in ids)
-        except UnauthorizedAccessException as error:
-            raise UnauthorizedAccessException(
-                f"{error}; without all ledgers of scope {self._scope_id} the sink can't tell what is committed: let "
-                " the policy show them all to it, or give it a scope of its own (option scopeId)"
-            ) from error
 
     def _read(self, numbers: Iterable[int]) -> Iterator[LedgerRecord]:
         """The records of the ledgers that exist."""
@@ -271,6 +266,29 @@ class Committer:
                 if state is not None and is_done(state):
                     return record
         raise WriteException(f"the metadata of ledger {record.ledger_id} keep changing; it can't be marked")
+
+
+def require_listing(client: BookKeeper, scope_id: int) -> None:
+    """Asks whether the listings of commits would be allowed, with one that has room for no ledger.
+
+    Raises:
+        UnauthorizedAccessException: Commits would fail for want of a right.
+    """
+    with _what_is_missing(scope_id):
+        for _ in client.ledger_manager.ledger_ranges(scope_id, start_after=0, end_before=1):
+            pass
+
+
+@contextmanager
+def _what_is_missing(scope_id: int) -> Iterator[None]:
+    """Says of a denied listing what the sink needs it for."""
+    try:
+        yield
+    except UnauthorizedAccessException as error:
+        raise UnauthorizedAccessException(
+            f"{error}; without all ledgers of scope {scope_id} the sink can't tell what is committed: let the policy "
+            "show them all to it (ledger.list, ledger.read), or give it a scope of its own (option scopeId)"
+        ) from error
 
 
 def _each(call: Callable[[T], R], arguments: Sequence[T]) -> list[R]:

@@ -34,7 +34,7 @@ from bookgate.thinclient.spark.commit_protocol import Write, attempt_metadata
 from bookgate.thinclient.spark.options.write_options import WriteOptions
 from bookgate.thinclient.spark.plain_errors import plain_errors
 from bookgate.thinclient.spark.worker_client import clients
-from bookgate.thinclient.spark.writing.commit import Committer, Lookups, Written
+from bookgate.thinclient.spark.writing.commit import Committer, Lookups, Written, require_listing
 from bookgate.thinclient.spark.writing.query_of_task import query_of_task
 from bookgate.thinclient.spark.writing.rows import chunks
 
@@ -84,6 +84,11 @@ class _Sink:
         with self._committer(write, start) as committer:
             committer.abort(write)
 
+    def _check_rights(self, *, plans: bool, lists_all: bool) -> None:
+        options = self._options
+        with clients.use(options.gateways, options.client_settings, plans=plans, lists_all=lists_all) as client:
+            require_listing(client, options.scope_id)
+
     @contextmanager
     def _committer(self, write: Write, start: str) -> Iterator[Committer]:
         """A commit is judged by all ledgers of the query, those of drivers with other credentials too. Only a batch
@@ -101,6 +106,13 @@ class BatchSink(_Sink, DataSourceArrowWriter):
         super().__init__(options, column)
         self._start = str(uuid.uuid4())
         self._write = Write(options.write_id or self._start)
+
+    def check_rights(self) -> None:
+        """Finds out before any task whether the policy would let the commit see what it needs.
+
+        Raises UnauthorizedAccessException.
+        """
+        self._check_rights(plans=True, lists_all=self._write.query != self._start)
 
     @plain_errors
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskMessage:
@@ -120,6 +132,13 @@ class BatchSink(_Sink, DataSourceArrowWriter):
 
 class StreamSink(_Sink, DataSourceStreamArrowWriter):
     """`df.writeStream.format("bookkeeper")`."""
+
+    def check_rights(self) -> None:
+        """As that of a batch write. Spark asks with each batch, so gateways that are away for a moment are waited for.
+
+        Raises UnauthorizedAccessException.
+        """
+        self._check_rights(plans=False, lists_all=True)
 
     @plain_errors
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskMessage:

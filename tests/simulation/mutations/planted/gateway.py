@@ -142,6 +142,16 @@ MUTATIONS = (
         tests=(_COMPLETE_LISTINGS,),
     ),
     Mutation(
+        "sink-asks-for-its-rights-at-the-commit",
+        "spark",
+        (),
+        "a sink whose commits the policy would refuse runs all its tasks first",
+        "thinclient/spark/writing/sink.py",
+        "            require_listing(client, options.scope_id)\n",
+        "            pass\n",
+        tests=(_COMPLETE_LISTINGS,),
+    ),
+    Mutation(
         "recoveries-by-hand-of-a-narrowed-listing",
         "auto-recovery",
         (),

@@ -23,7 +23,6 @@ from bookgate.thinclient.spark.writing.commit import Written
 from bookgate.thinclient.spark.writing.rows import chunks, payload_column
 from bookgate.thinclient.spark.writing.sink import (
     BatchSink,
-    StreamSink,
     TaskLedger,
     TaskMessage,
 )
@@ -180,8 +179,6 @@ def test_each_side_refuses_the_options_of_the_other() -> None:
         source().writer(line, True)
     with pytest.raises(OptionError, match="never replaces"):
         source().streamWriter(line, True)
-    assert isinstance(source().writer(line, False), BatchSink)
-    assert isinstance(source(checkpointLocation="x").streamWriter(line, False), StreamSink)
 
 
 # Tasks
