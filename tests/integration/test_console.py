@@ -747,6 +747,7 @@ def test_pages_are_guarded_and_told_apart_by_their_content(origin: str) -> None:
     assert "unsafe" not in policy
     assert "frame-ancestors 'none'" in policy
     assert headers["X-Content-Type-Options"] == "nosniff"
+    assert headers["Referrer-Policy"] == "no-referrer"
     assert "//" not in page.replace("<!doctype html>", "")
     again = urllib.request.Request(f"{origin}/", headers={"If-None-Match": headers["ETag"]})
     with pytest.raises(urllib.error.HTTPError, match="304"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any, cast
 
 import pytest
 from pyspark.errors import PySparkException
@@ -11,7 +12,9 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from bookgate.bookie.standalone.cluster import StandaloneCluster
 from bookgate.ledger.ledger_id import LedgerId
+from bookgate.runtime.settings import secret_keys
 from bookgate.thinclient.blocking.client import BookKeeper
+from bookgate.thinclient.config import ClientConfig
 from bookgate.thinclient.spark import register
 from tests.spark.conftest import PASSWORD, Tables
 
@@ -240,3 +243,14 @@ def test_the_source_can_be_registered_by_hand(spark: SparkSession, cluster: Stan
     register(session)
     frame = session.read.format("bookkeeper").options(gateways=cluster.gateway_uri, ledgerIds=str(text))
     assert frame.option("password", PASSWORD.decode()).load().count() == 2500
+
+
+def test_options_with_secrets_have_names_that_spark_hides(spark: SparkSession) -> None:
+    """In its UI, its event log and its plans."""
+    jvm, session = cast(Any, spark)._jvm, cast(Any, spark)._jsparkSession
+    of_client = [f"client.{name}" for name in sorted(secret_keys(ClientConfig))]
+    assert "client.token" in of_client
+    names = ("password", "passwords", *of_client, "gateways")
+    options = jvm.PythonUtils.toScalaMap(dict.fromkeys(names, "planted-value"))
+    redacted = session.sessionState().conf().redactOptions(options)
+    assert [name for name in names if redacted.apply(name) == "planted-value"] == ["gateways"]

@@ -57,6 +57,23 @@ async def touch(gateway: Guarded, ledger: int) -> None:
     await manager.write(ledger_id, record.metadata, record.version)
 
 
+async def test_a_principal_has_so_many_streams_whatever_others_have(tmp_path: Path) -> None:
+    few = '[[limits]]\nprincipals = ["token:reader"]\nstreams = 1\n'
+    async with guarded_gateway(tmp_path, POLICY + few) as gateway, gateway.channel() as channel:
+        ledger = (await created(gateway, channel, "team-a")).ledger_id
+        first, other = (Watching(channel, gateway.bearer(name)) for name in ("reader", "admin"))
+        for stream in (first, other):
+            assert (await stream.subscribe(ledger)).version == 0
+        with pytest.raises(grpc.aio.AioRpcError, match="token:reader has 1 streams here, its limit") as refused:
+            await Watching(channel, gateway.bearer("reader")).rpc.read()
+        assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert int(dict(refused.value.trailing_metadata() or ())["retry-after-ms"]) > 0
+        assert (await Watching(channel, gateway.bearer("admin")).subscribe(ledger)).version == 0
+        # What it has goes on.
+        await touch(gateway, ledger)
+        assert (await first.told()).version == 1
+
+
 READS_ALL = '[[bindings]]\nprincipals = ["token:team-a"]\nrole = "reader"\n'
 
 

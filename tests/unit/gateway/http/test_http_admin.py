@@ -151,6 +151,7 @@ async def test_every_answer_says_what_browsers_may_do_with_it() -> None:
             headers = (await http.get(path)).headers
             assert headers["X-Content-Type-Options"] == "nosniff"
             assert headers["Cross-Origin-Resource-Policy"] == "same-origin"
+            assert headers["Referrer-Policy"] == "no-referrer"
             assert headers["Cache-Control"] == "no-store"
 
 

@@ -477,7 +477,9 @@ async def test_pages_of_other_origins_are_written_down(server: Server, told: Cal
     transport = httpx.ASGITransport(server.app, client=("192.0.2.7", 1234))
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
         elsewhere = {"Origin": "http://evil.example"}
-        session = (await http.post(SESSION, json={"token": "operator"})).json()
+        login = await http.post(SESSION, json={"token": "operator"})
+        session, flags = login.json(), {each.strip().lower() for each in login.headers["set-cookie"].split(";")}
+        assert {"httponly", "samesite=strict", "path=/"} <= flags
         assert (await http.get(LISTING)).status_code == 200
         assert (await http.get(LISTING, headers=elsewhere)).status_code == 403
         assert (await http.post(SESSION, json={"token": "operator"}, headers=elsewhere)).status_code == 403
