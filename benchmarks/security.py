@@ -2,7 +2,8 @@
 
 CPU a call is the gateway process's, from /proc, in pairs: a gateway with a policy and static tokens beside one without
 any security, the same calls to both in turn. The calm principal's calls come one after the other, a hundred a second;
-its p99 beside a flood is compared with its p99 alone, at the same gateway.
+its p99 beside a flood is compared with its p99 alone, at the same gateway, and with its p99 while the same flood is at
+another gateway of the machine: that takes CPU as well, but waits in no queue of this gateway.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import Any
 
 import grpc
 
-from benchmarks.harness import PAIRS, QUICK, Row, compare, figures, report
+from benchmarks.harness import PAIRS, QUICK, Row, compare, figures, measured, report
 from benchmarks.process_cpu import cpu_microseconds
 from benchmarks.security_entry import entry_rows
 from bookgate.ledger.metadata import LedgerMetadata
@@ -191,29 +192,44 @@ def _flooded(gateway: _Gateway, mode: str, name: str) -> Iterator[None]:
         process.wait()
 
 
-def _floods(gateway: _Gateway) -> Iterator[Row]:
+async def _make_ledger(gateway: _Gateway) -> None:
+    async with grpc.aio.insecure_channel(gateway.address) as channel:
+        await _create(LedgerMetadataServiceStub(channel), gateway.bearer("calm"))
+
+
+def _floods(gateway: _Gateway, other: _Gateway) -> Iterator[Row]:
+    for each in (gateway, other):
+        # What the calm principal and the flood read has to be there.
+        asyncio.run(_make_ledger(each))
     for what, mode, name in (
         ("polite flood", "polite", "flood"),
         ("rude flood", "rude", "flood"),
         ("flood without a limit", "polite", "greedy"),
     ):
-        alone, beside = [], []
+        alone, elsewhere, beside = [], [], []
         for _ in range(PAIRS):
             alone.append(asyncio.run(_calm_p99(gateway)))
+            with _flooded(other, mode, name):
+                elsewhere.append(asyncio.run(_calm_p99(gateway)))
             with _flooded(gateway, mode, name):
                 beside.append(asyncio.run(_calm_p99(gateway)))
-        yield figures(f"p99 of a calm principal beside a {what}", "ms", beside, alone, "alone", up=False)
+        at_another = f"{what} at another gateway"
+        yield measured(figures(f"p99 of a calm principal, {at_another}", "ms", elsewhere, alone, "alone", up=False))
+        yield measured(figures(f"p99 of a calm principal beside a {what}", "ms", beside, alone, "alone", up=False))
+        yield measured(figures(f"the same beside a {what}", "ms", beside, elsewhere, at_another, up=False))
 
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
-        secured, plain = (
-            _Gateway(Path(scratch, "secured"), secured=True),
-            _Gateway(Path(scratch, "plain"), secured=False),
-        )
-        stack.callback(secured.stop)
-        stack.callback(plain.stop)
-        rows = [*_unary_calls(secured, plain), *entry_rows(Path(scratch)), _decisions(), *_floods(secured)]
+
+        def gateway(name: str, *, secured: bool = True) -> _Gateway:
+            started = _Gateway(Path(scratch, name), secured=secured)
+            stack.callback(started.stop)
+            return started
+
+        secured, plain = gateway("secured"), gateway("plain", secured=False)
+        rows = [*_unary_calls(secured, plain), *entry_rows(Path(scratch)), _decisions()]
+        rows += _floods(secured, gateway("another"))
     report("security", rows)
 
 

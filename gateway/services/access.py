@@ -7,7 +7,8 @@ principal's rate of calls, rejects actions that the policy denies, and makes cal
   the audit trail here;
 * RPCs of ledgers, and streams, are decided by the services, ledger by ledger (`caller`); here the caller must be
   allowed the action for at least one object;
-* an RPC that the table of actions lacks is always rejected.
+* an RPC that the table of actions lacks is always rejected;
+* a unary call over its rate is rejected; where its rejection is held back, it is admitted if its turn comes meanwhile.
 
 Not its job: calling the guard (`interceptor`); later requests of streams, and everything that needs the ledger's owner.
 """
@@ -40,7 +41,7 @@ from bookgate.runtime.security.actions import OPEN, RPC_ACTIONS, Action
 from bookgate.runtime.security.authenticators import NotAuthenticatedException, bearer_of, is_loopback
 from bookgate.runtime.security.decision import CLUSTER, Resource, Rights
 from bookgate.runtime.security.principal import ANONYMOUS, CertificateNames, Kind, Principal
-from bookgate.runtime.security.rate_limits import RefusalPace
+from bookgate.runtime.security.rate_limits import MOST_HELD_SECONDS, RefusalPace
 
 _ADMINISTERED = (RecordKind.DRAINING_BOOKIE.value, RecordKind.SETTING.value)
 """Kinds of records that operators write; auditors and workers write the others."""
@@ -105,7 +106,7 @@ class Guard:
         known = self._passes.get(_SHOWN.get())
         if known is None or gate not in known.gates:
             return False
-        set_caller(Caller(self._access, known.principal, context.peer(), known.rights))
+        set_caller(Caller(self._access, known.principal, context.peer, known.rights))
         self._access.counts[known.counted] += 1
         return True
 
@@ -137,9 +138,31 @@ class Guard:
 
     async def before_refusal(self, principal: Principal) -> None:
         """Delays a rejection to the principal's turn. Raises OverLimitException if too many of its calls wait."""
-        if (held := self._pace.hold(principal, asyncio.get_running_loop().time())) > 0:
+        if (held := self._hold(principal)) > 0:
             await asyncio.sleep(held)
         await self.turn_to_begin(principal)
+
+    async def turn_by_rate(self, who: Caller) -> bool:
+        """Delays a call over its rate as long as its rejection would be.
+
+        Returns whether its turn has come meanwhile, and was taken; otherwise it is to be rejected now.
+        """
+        if (held := self._hold(who.principal)) <= 0:
+            return False
+        wait = who.take_in_advance("calls_per_second")
+        if wait > MOST_HELD_SECONDS:
+            who.give_back("calls_per_second")
+            await asyncio.sleep(held)
+            return False
+        try:
+            await asyncio.sleep(wait)
+        except asyncio.CancelledError:
+            who.give_back("calls_per_second")
+            raise
+        return True
+
+    def _hold(self, principal: Principal) -> float:
+        return self._pace.hold(principal, asyncio.get_running_loop().time())
 
     async def turn_to_begin(self, principal: Principal) -> None:
         """Waits for the turn of a call that stops counting once it has begun. Raises OverLimitException."""
@@ -174,7 +197,9 @@ class MethodGate:
         if not guard.lets_in_again(self, context):
             try:
                 who = self._admit(request, context, is_stream=False)
-            except (NotAuthenticatedException, AccessDeniedException, OverLimitException) as error:
+            except OverLimitException as error:
+                return self._over_rate(request, context, error)
+            except (NotAuthenticatedException, AccessDeniedException) as error:
                 return self._refuse(context, error)
             if self._of_ledgers:
                 # The decision did not depend on the request.
@@ -212,10 +237,13 @@ class MethodGate:
         set_caller(who)
         who.take("calls_per_second")
         self._authorise(who, request)
-        self._guard.let_in(who.principal)
         return who
 
     def _authorise(self, who: Caller, request: Any) -> None:
+        self._require(who, request)
+        self._guard.let_in(who.principal)
+
+    def _require(self, who: Caller, request: Any) -> None:
         action = self._action
         if action is None:
             raise AccessDeniedException(f"{self._method} is not in the table of actions")
@@ -233,11 +261,33 @@ class MethodGate:
         except OverLimitException as error:
             await self._refuse(context, error)
 
+    async def _over_rate(self, request: Any, context: Context, error: OverLimitException) -> None:
+        """Ends a unary call over its rate; or admits it, if its turn comes while its rejection is held back."""
+        who = caller()
+        assert who is not None, "identified"
+        refused: Exception = error
+        if await self._guard.turn_by_rate(who):
+            try:
+                self._authorise(who, request)
+            except AccessDeniedException as denied:
+                refused = denied
+            else:
+                if not self._guard.turns.enter_at_once():
+                    await self._wait(context)
+                return
+        with suppress(OverLimitException):
+            await self._guard.turn_to_begin(who.principal)
+        await self._abort(context, refused)
+
     async def _refuse(self, context: Context, error: Exception) -> NoReturn:
         who = None if isinstance(error, NotAuthenticatedException) else caller()
-        shown = who is not None and who.principal != ANONYMOUS
         with suppress(OverLimitException):
             await self._guard.before_refusal(who.principal if who is not None else ANONYMOUS)
+        await self._abort(context, error)
+
+    async def _abort(self, context: Context, error: Exception) -> NoReturn:
+        who = None if isinstance(error, NotAuthenticatedException) else caller()
+        shown = who is not None and who.principal != ANONYMOUS
         if isinstance(error, NotAuthenticatedException) or (isinstance(error, AccessDeniedException) and not shown):
             # A caller without credentials is asked for some: a client then looks for its token.
             await abort_not_applied(context, grpc.StatusCode.UNAUTHENTICATED, NotAuthenticatedException.PUBLIC)

@@ -13,7 +13,7 @@ Not its job: evaluating a policy (`runtime.security`); rejecting calls that name
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from typing import NoReturn
 
@@ -50,18 +50,30 @@ class QuotaReachedException(OverLimitException):
 class Caller:
     """See the module. One per RPC."""
 
-    __slots__ = ("_access", "_rights", "peer", "principal", "subject")
+    __slots__ = ("_access", "_peer", "_rights", "principal", "subject")
 
-    def __init__(self, access: AccessControl, principal: Principal, peer: str, rights: Rights | None = None) -> None:
-        """`rights` are those of a unary call, which keeps the policy at its beginning; a stream uses the current
-        one.
+    def __init__(
+        self,
+        access: AccessControl,
+        principal: Principal,
+        peer: str | Callable[[], str],
+        rights: Rights | None = None,
+    ) -> None:
+        """`peer`: its address, or what tells it, which only denials and audit lines need.
+
+        `rights` are those of a unary call, which keeps the policy at its beginning; a stream uses the current one.
         """
         self._access = access
+        self._peer = peer
         self._rights = rights
         self.principal = principal
-        self.peer = peer
         self.subject = ""
         """The subject of the call for the audit trail, if only the service knows it."""
+
+    @property
+    def peer(self) -> str:
+        """The address that the call comes from."""
+        return self._peer if isinstance(self._peer, str) else self._peer()
 
     @property
     def policy(self) -> Policy:
@@ -177,6 +189,14 @@ class Caller:
         wait = self._access.take(self.principal, rate, _now(), amount, door=DOOR, peer=self.peer)
         if wait > 0:
             raise OverLimitException(f"{self.principal} is over its limit of {rate}; try again in {wait:.3g} s", wait)
+
+    def take_in_advance(self, rate: str) -> float:
+        """Takes from a rate that has nothing left; returns the seconds until it has."""
+        return self._access.rates.charge(self._access.policy, self.principal, rate, _now(), 1.0)
+
+    def give_back(self, rate: str) -> None:
+        """Gives back what was taken in advance."""
+        self._access.rates.charge(self._access.policy, self.principal, rate, _now(), -1.0)
 
     async def pay(self, rate: str, amount: float) -> None:
         """Counts what a stream has sent, and waits until the rate covers it."""

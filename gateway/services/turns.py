@@ -20,6 +20,10 @@ _UNDER_WAY = 64
 _BEGUN_A_PASS = 4
 """Calls begun in one iteration while none waits: few enough that arriving calls wait about a millisecond."""
 
+_LOOKED_AT = 3
+"""Calls begun, in however many iterations, before the end of an iteration is waited for: a callback for each call would
+cost as much as all else here, and an iteration of its own."""
+
 _WAITING = 10_000
 _RETRY_SECONDS = 1.0
 
@@ -34,7 +38,7 @@ class Turns:
         self._queue: FairQueue[asyncio.Future[None]] = FairQueue()
         self._waiting: Counter[Principal] = Counter()
         self._begun = 0
-        """Calls begun in this iteration of the loop."""
+        """Calls begun since the last end of an iteration that was looked at: at least those of this iteration."""
         self._pass_ends = False
         """Whether a callback for the end of this iteration is scheduled."""
 
@@ -79,7 +83,8 @@ class Turns:
     def _begin(self) -> None:
         self._free -= 1
         self._begun += 1
-        self._look_in_next_pass()
+        if self._begun >= _LOOKED_AT:
+            self._look_in_next_pass()
 
     def _look_in_next_pass(self) -> None:
         if not self._pass_ends:
@@ -92,4 +97,6 @@ class Turns:
             if not turn.done():
                 turn.set_result(None)
                 self._begin()
-                return
+                break
+        if self._free > 0 and self._queue:
+            self._look_in_next_pass()

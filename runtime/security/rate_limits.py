@@ -6,7 +6,9 @@ Who is refused is told when to come again, each a moment of its own, one after t
 that heed it don't come back all at once to be refused once more.
 `PrincipalLimits`: the buckets of each principal, made at its first request and forgotten when they are full again.
 `RefusalPace`: refusals have a rate too. A refusal costs about what an answer costs, so who calls on regardless is
-refused late, and can't spend with refused calls what its limit leaves to others.
+refused late, and can't spend with refused calls what its limit leaves to others. A door may answer a call whose moment
+comes while its refusal is held back: callers that wait for their moments take what the bucket gives one by one, where
+callers that were all refused would find it filled, and spend that in a burst.
 `FairQueue`: whose turn it is among those that wait. Each principal has a queue of its own, and the queues take turns,
 so one that floods waits for itself.
 
@@ -31,7 +33,7 @@ _MOST_PROMISED_SECONDS = 5.0
 """So far apart are the moments at most that those who are refused now are told."""
 
 _REFUSALS_PER_SECOND = 100.0
-_MOST_HELD_SECONDS = 1.0
+MOST_HELD_SECONDS = 1.0
 """For so long a refusal is held back at most, about, well below what callers give a call."""
 
 _GOLDEN = 0.618034
@@ -150,12 +152,12 @@ class RefusalPace:
     def hold(self, principal: Principal, now: float) -> float:
         """Seconds for which this refusal is held back. Whoever has shown nothing valid is one principal."""
         bucket = self._buckets.get(str(principal), _REFUSALS_PER_SECOND, now)
-        if bucket.wait(now) < _MOST_HELD_SECONDS:
+        if bucket.wait(now) < MOST_HELD_SECONDS:
             bucket.charge(now, 1.0)
             return bucket.wait(now)
         # Refused at one moment they would all come back at one moment, for ever.
         self._spread = (self._spread + _GOLDEN) % 1.0
-        return _MOST_HELD_SECONDS * (1 + self._spread) / 2
+        return MOST_HELD_SECONDS * (1 + self._spread) / 2
 
 
 class FairQueue(Generic[T]):
