@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import grpc
 
-from bookgate.gateway.services.access import Gate, Guard
+from bookgate.gateway.services.access import MethodGate, Guard
 from bookgate.gateway.services.turns import Turns
 from bookgate.protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2 import LedgerMetadataRequest
 from bookgate.runtime.security.access_control import AccessControl
@@ -50,7 +50,7 @@ class Flood:
     def __init__(self, callers: int) -> None:
         guard = Guard(AccessControl(Authenticators(certificates=True), parse_policy(POLICY)), Turns())
         guard.saw(())
-        self._gate = Gate(guard, "/service/Read", Action.LEDGER_READ)
+        self._gate = MethodGate(guard, "/service/Read", Action.LEDGER_READ)
         self._callers = callers
         self.ended: dict[str, list[float]] = {"OK": [], "RESOURCE_EXHAUSTED": []}
 
