@@ -209,6 +209,8 @@ class EntryReads:
             return self._cached_tail(request, ledger)
         if not isinstance(request, ReadRequest) or request.entry_id == LAST_ENTRY or request.term is not None:
             return None
+        if request.following:
+            return None
         found = self._in_memory(ledger, request.entry_id)
         return None if found is None else _read_response(request, *found, ledger.term)
 
@@ -302,8 +304,9 @@ class EntryReads:
             if request.term is not None:
                 return self._recover(request, ledger)
             packet = self._packet(ledger, request.entry_id, request.known_lac)
+            following = self._behind_fence(request, ledger, packet)
             # The term as it is after the entry was read: an old one proves that the entry was of it.
-            return _read_response(request, packet, self._known_lac(ledger), ledger.term)
+            return _read_response(request, packet, self._known_lac(ledger), ledger.term, following)
         except NoSuchEntryException:
             return _refusal(request, Status.ENOENTRY)
         except EntryNotConfirmedException:
@@ -323,8 +326,7 @@ class EntryReads:
         entry_id, reader = request.entry_id, self._storage.reader
         try:
             packet = reader.read_entry(ledger, reader.last_entry_id(ledger) if entry_id == LAST_ENTRY else entry_id)
-            if request.following and entry_id != LAST_ENTRY:
-                following = self._following(request, ledger, MOST_FOLLOWING_BYTES - len(packet))
+            following = self._following(request, ledger, packet)
         except NoSuchEntryException:
             status = Status.ENOENTRY
         if ledger.term != request.term:
@@ -333,8 +335,20 @@ class EntryReads:
         ids = request.ledger_id, entry_id
         return ReadResponse(request.txn_id, status, *ids, packet, known_lac, None, request.term, ledger.lafr, following)
 
-    def _following(self, request: ReadRequest, ledger: BookieLedgerState, limit: int) -> bytes:
-        """The records of the entries behind the wanted one; none if the next one can't be read, or is too large."""
+    def _behind_fence(self, request: ReadRequest, ledger: BookieLedgerState, packet: bytes) -> bytes:
+        """The records behind the wanted entry, for the recovery of an ordinary ledger; other readers read batches."""
+        if not request.following or not request.fence:
+            return b""
+        following = self._following(request, ledger, packet)
+        return following if ledger.term is None else b""
+
+    def _following(self, request: ReadRequest, ledger: BookieLedgerState, packet: bytes) -> bytes:
+        """The records of the entries behind the wanted one, whose packet this is; none if the next one can't be read,
+        or is too large.
+        """
+        if not request.following or request.entry_id == LAST_ENTRY:
+            return b""
+        limit = MOST_FOLLOWING_BYTES - len(packet)
         batch = BatchSize(request.following, limit, self._max_batch_read_size)
         try:
             runs = self._storage.reader.read_batch(ledger, request.entry_id + 1, batch)
@@ -434,11 +448,13 @@ def _refusal(request: QueuedRead, status: Status) -> Response:
 def _body_size(answer: Response) -> int:
     if isinstance(answer, BatchReadRecords):
         return sum(map(len, answer.records))
-    return len(answer.body) if isinstance(answer, ReadResponse) and answer.body else 0
+    return len(answer.body) + len(answer.following) if isinstance(answer, ReadResponse) and answer.body else 0
 
 
-def _read_response(request: ReadRequest, packet: bytes, known_lac: int | None, term: int | None) -> ReadResponse:
+def _read_response(
+    request: ReadRequest, packet: bytes, known_lac: int | None, term: int | None, following: bytes = b""
+) -> ReadResponse:
     """The response with the entry; that to a fencing read has no LAC (docs/protocol/wire.md#read_entry)."""
     max_lac = None if request.fence else known_lac
     ids = request.ledger_id, request.entry_id
-    return ReadResponse(request.txn_id, Status.EOK, *ids, packet, max_lac, term=term)
+    return ReadResponse(request.txn_id, Status.EOK, *ids, packet, max_lac, term=term, following=following)

@@ -16,6 +16,7 @@ _TABLE = len(VARINTS)
 _RECOVERY_FLAG = b"\xa0\x06\x01"
 _FENCE_FLAG = b"\xa0\x06\x01"
 _LAFR_TAG = b"\xd0\x3e"
+_FOLLOWING_TAG = b"\xe8\x3e"
 _NO_LAFR = b"\xff" * 9 + b"\x01"
 """-1, before the first entry is fully replicated."""
 
@@ -126,13 +127,13 @@ class ReadRequestEncoder:
         self._ledger = (b"" if fence_with is None else _FENCE_FLAG) + b"\x08" + _lower(ledger_id) + b"\x10"
         self._key = b"" if fence_with is None else b"\x1a" + _size(len(fence_with)) + fence_with
         self._key += scope_field(ledger_id) + term_fields(None, known_lac=known_lac)
-        self._in_message = len(self._ledger) + len(self._key)
         self._before_message = len(self._headers[0]) + len(self._tag)
 
-    def encode(self, txn_id: int, entry_id: int) -> bytes:
-        """Encodes the frame of one read."""
+    def encode(self, txn_id: int, entry_id: int, following: int = 0) -> bytes:
+        """Encodes the frame of one read, also of at most so many entries `following` it."""
         txn, entry = _size(txn_id), _size(entry_id)
-        size = self._in_message + len(entry)
+        behind = self._key + _FOLLOWING_TAG + _size(following) if following else self._key
+        size = len(self._ledger) + len(entry) + len(behind)
         message_size = _size(size)
         packet_size = self._before_message + len(txn) + len(message_size) + size
         return b"%b%b%b%b%b%b%b%b" % (
@@ -143,5 +144,5 @@ class ReadRequestEncoder:
             message_size,
             self._ledger,
             entry,
-            self._key,
+            behind,
         )

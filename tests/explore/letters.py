@@ -42,12 +42,14 @@ class Add(NamedTuple):
 
 
 class FencingRead(NamedTuple):
-    """Fence the ledger, then read; -1 stands for the last entry."""
+    """Fence the ledger, then read, besides at most so many entries `following`; -1 stands for the last entry."""
 
     entry_id: int
+    following: int = 0
 
     def __str__(self) -> str:
-        return f"fencing read {'of the last entry' if self.entry_id < 0 else self.entry_id}"
+        behind = f" and {self.following} behind it" if self.following else ""
+        return f"fencing read {'of the last entry' if self.entry_id < 0 else self.entry_id}{behind}"
 
 
 class PlainRead(NamedTuple):
@@ -57,6 +59,15 @@ class PlainRead(NamedTuple):
 
     def __str__(self) -> str:
         return f"read {'of the last entry' if self.entry_id < 0 else self.entry_id}"
+
+
+class FoundRun(NamedTuple):
+    """The answer to a read of several entries; they follow one another."""
+
+    entries: tuple[Entry, ...]
+
+    def __str__(self) -> str:
+        return f"entries {self.entries[0].entry_id} to {self.entries[-1].entry_id}"
 
 
 class Stored(NamedTuple):

@@ -14,7 +14,7 @@ from bookgate.ledger.ledger_id import NO_ENTRY
 from bookgate.ledger.metadata import LedgerMetadata
 from bookgate.thinclient.core.entry_read import EntryRead, write_set_bookies
 from bookgate.thinclient.core.last_confirmed import LastConfirmedRead
-from bookgate.thinclient.core.recovery import Missing, Unreadable
+from bookgate.thinclient.core.recovery_reads import Missing, Unreadable
 from bookgate.thinclient.core.tailing import Look as LacLook
 from bookgate.thinclient.core.tailing import ReadRange, TailSteps
 from tests.explore.adding import payload_of

@@ -13,15 +13,13 @@ from bookgate.thinclient.core.recovery import (
     FenceRead,
     Finished,
     LedgerRecovery,
-    Missing,
     RecoveryAdd,
-    RecoveryRead,
     RecoveryState,
     Replace,
-    Unreadable,
 )
+from bookgate.thinclient.core.recovery_reads import Missing, RecoveryRead, Unreadable
 from tests.explore.adding import AddsUnderWay, replacements
-from tests.explore.letters import FencingRead, Handle, Move, Stored
+from tests.explore.letters import FencingRead, FoundRun, Handle, Move, Stored
 from tests.explore.metadata_change import MetadataChange
 from tests.explore.servers import LEDGER
 
@@ -114,6 +112,9 @@ class Recoverer:
                 return machine.on_add_ack(add, member)
             assert isinstance(error, BKException)
             return machine.on_add_failure(add, member, error)
+        if isinstance(answer, FoundRun):
+            found, *following = answer.entries
+            return machine.on_read_answer(handle[1], found, following)
         read = Unreadable(answer) if isinstance(answer, BKException) else answer
         assert isinstance(read, Entry | Missing | Unreadable)
         if handle[0] == "fence":
@@ -130,8 +131,9 @@ class Recoverer:
             match effect:
                 case FenceRead(index, bookie_id):
                     sends.append((self._bookies[bookie_id], ("fence", index), FencingRead(-1)))
-                case RecoveryRead(entry_id, bookie_id):
-                    sends.append((self._bookies[bookie_id], ("read", entry_id, bookie_id), FencingRead(entry_id)))
+                case RecoveryRead(entry_id, bookie_id, following):
+                    read = FencingRead(entry_id, following)
+                    sends.append((self._bookies[bookie_id], ("read", entry_id, bookie_id), read))
                 case RecoveryAdd(add, payload, members):
                     sends += self._adds.send(add, payload, members)
                 case Replace():

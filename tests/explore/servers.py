@@ -7,6 +7,7 @@ that P7 is judged at the add that breaks it; P8 with it, since whoever is told t
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 from bookgate.bookie.storage.ledger_state import BookieLedgerState
@@ -15,8 +16,20 @@ from bookgate.ledger.errors import BookieHandleNotAvailableException, LedgerFenc
 from bookgate.ledger.ledger_id import NO_ENTRY, LedgerId
 from bookgate.ledger.metadata import LedgerMetadata, LedgerState
 from bookgate.ledger.wire.messages import Status
-from bookgate.thinclient.core.recovery import Missing, Unreadable
-from tests.explore.letters import Add, FencingRead, Handle, Look, Move, PlainRead, Record, Stored, Violation, Write
+from bookgate.thinclient.core.recovery_reads import Missing, Unreadable
+from tests.explore.letters import (
+    Add,
+    FencingRead,
+    FoundRun,
+    Handle,
+    Look,
+    Move,
+    PlainRead,
+    Record,
+    Stored,
+    Violation,
+    Write,
+)
 
 LEDGER = LedgerId.unscoped(5)
 _KEY = b"key"
@@ -88,7 +101,12 @@ class Bookie:
         if isinstance(request, Add):
             return Stored(None)
         self.promised_fence = True
-        return self._read(request.entry_id)
+        run = itertools.takewhile(bool, map(self.entries.get, self._wanted(request)))
+        entries = tuple(entry for entry in run if entry is not None)
+        return FoundRun(entries) if len(entries) > 1 else self._read(request.entry_id)
+
+    def _wanted(self, request: FencingRead) -> range:
+        return range(request.entry_id, request.entry_id + 1 + request.following)
 
     def _read(self, entry_id: int) -> Entry | Missing:
         wanted = max(self.entries, default=NO_ENTRY) if entry_id < 0 else entry_id

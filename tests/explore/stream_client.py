@@ -12,7 +12,8 @@ from typing import Any
 from bookgate.ledger.entry import Entry
 from bookgate.ledger.errors import BKException
 from bookgate.ledger.metadata import LedgerMetadata
-from bookgate.thinclient.core.recovery import Failed, FenceRead, Missing, RecoveryRead, Replace, Unreadable
+from bookgate.thinclient.core.recovery import Failed, FenceRead, Replace
+from bookgate.thinclient.core.recovery_reads import Missing, RecoveryRead, Unreadable
 from bookgate.thinclient.core.unbounded.adds import (
     Add,
     Confirmed,

@@ -15,7 +15,7 @@ from bookgate.ledger.entry import Entry
 from bookgate.ledger.errors import BKException, InvalidTermException, ReadException
 from bookgate.ledger.ledger_id import NO_ENTRY
 from bookgate.ledger.wire.messages import Status
-from bookgate.thinclient.core.recovery import Missing
+from bookgate.thinclient.core.recovery_reads import Missing
 from bookgate.thinclient.core.unbounded.adds import Horizon
 from tests.explore.letters import Handle, Move, Violation
 from tests.explore.servers import LEDGER

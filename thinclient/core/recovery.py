@@ -6,11 +6,11 @@ The ledger is IN_RECOVERY in the metadata before this begins (the caller has set
 * *fencing*: a fencing read of the last entry is outstanding at every bookie of the last ensemble. It ends when a
   response is valid and the ensemble is covered: in every write set fewer than ack quorum bookies are unknown, so no
   entry can have been acknowledged by unknown bookies only. A response with a bad digest leaves its bookie unknown.
-* *reading forward* from L + 1, where L = max(highest LAC seen, first entry of the last ensemble − 1). Each entry is
-  read with fencing from one replica after the other. The result is positive with one good copy, negative with write
-  quorum − ack quorum + 1 explicit "missing" responses; otherwise recovery fails. Good copies are added again to the
-  whole write set, in entry order; the first negative result is the end. Reads run ahead, and adds are pipelined, within
-  a window of entries and bytes; entries read beyond the end are dropped.
+* *reading forward* from L + 1, where L = max(highest LAC seen, first entry of the last ensemble − 1). Entries are read
+  with fencing, from one replica after the other or in runs (`recovery_reads`). The result is positive with one good
+  copy, negative with write quorum − ack quorum + 1 explicit "missing" responses; otherwise recovery fails. Good copies
+  are added again to the whole write set, in entry order; the first negative result is the end. Reads run ahead, and
+  adds are pipelined, within a window of entries and bytes; entries read beyond the end are dropped.
 * *storing* the last of them: the end is known, and adds are outstanding. An add is complete with an ack quorum; with a
   guaranteed write quorum, whose LAC covers only entries that are on their whole write sets, with all of its write set
   (G2).
@@ -40,7 +40,6 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple, cast
 
 from bookgate.ledger.entry import Entry
@@ -57,7 +56,8 @@ from bookgate.ledger.metadata import Fragment, LedgerMetadata
 from bookgate.ledger.quorum import CoverageSet
 from bookgate.ledger.transitions import Transitions
 from bookgate.thinclient.core.ensemble_change import Failures, RecoveredFragments, Replacements, replaced, still_failed
-from bookgate.thinclient.core.entry_read import ENDS_AT_ONCE, EntryRead, write_set_bookies
+from bookgate.thinclient.core.entry_read import ENDS_AT_ONCE
+from bookgate.thinclient.core.recovery_reads import Answer, Missing, RecoveryRead, RecoveryReads, Unreadable
 from bookgate.thinclient.core.writing import LedgerWriter, Member, PendingAdd, WriterRules
 
 
@@ -115,14 +115,6 @@ class FenceRead(NamedTuple):
     bookie_id: str
 
 
-class RecoveryRead(NamedTuple):
-    """Send a fencing, high-priority read of `entry_id` to `bookie_id`, in a take-over also of those `following` it."""
-
-    entry_id: int
-    bookie_id: str
-    following: int = 0
-
-
 class RecoveryAdd(NamedTuple):
     """Send a recovery add of `payload` to these members; report the result with the member."""
 
@@ -155,21 +147,6 @@ class Failed(NamedTuple):
 Effect = FenceRead | RecoveryRead | RecoveryAdd | Replace | Finished | Failed
 
 
-class Missing(enum.Enum):
-    """The bookie reported that it has no such entry or ledger."""
-
-    MISSING = enum.auto()
-
-
-@dataclass(frozen=True, slots=True)
-class Unreadable:
-    """The bookie did not respond, responded with another error, or its packet is damaged."""
-
-    error: BKException
-
-
-Answer = Entry | Missing | Unreadable
-
 DEFAULT_READ_BATCH = 100
 """Entries read ahead of the next one to be added again."""
 
@@ -181,36 +158,6 @@ _WINDOW_BYTES = 8 * 1024 * 1024
 """Maximum payload bytes being read or added again; reads in flight are estimated by the largest entry so far."""
 
 
-class ReplicaRead:
-    """The recovery read of one entry: the replicas in turn, and the number of explicit "missing" responses."""
-
-    __slots__ = ("_misses_needed", "answer", "misses", "read")
-
-    def __init__(self, entry_id: int, metadata: LedgerMetadata) -> None:
-        self.read = EntryRead(entry_id, write_set_bookies(metadata, entry_id))
-        self._misses_needed = metadata.write_quorum_size - metadata.ack_quorum_size + 1
-        self.misses = 0
-        self.answer: Answer | None = None
-
-    def on_answer(self, answer: Answer) -> str | None:
-        """Takes one replica's response; returns the replica to try next, or None when `answer` is final."""
-        if isinstance(answer, Entry):
-            self.answer = answer
-            return None
-        if isinstance(answer, Missing):
-            self.misses += 1
-            self.read.on_error(NoSuchEntryException(f"entry {self.read.entry_id} is missing on a bookie"))
-            if self.misses >= self._misses_needed:
-                self.answer = Missing.MISSING
-                return None
-        else:
-            self.read.on_error(answer.error)
-        replica = self.read.next_replica()
-        if replica is None:
-            self.answer = Unreadable(self.read.error or LedgerRecoveryException("no replica answered"))
-        return replica
-
-
 class LedgerRecovery:
     """One recovery of one ledger."""
 
@@ -220,7 +167,18 @@ class LedgerRecovery:
         metadata: LedgerMetadata,
         rules: WriterRules | None = None,
         read_batch: int = DEFAULT_READ_BATCH,
+        *,
+        runs: bool = True,
     ) -> None:
+        """Begins with `begin`.
+
+        Args:
+            ledger_id: The id of the ledger.
+            metadata: IN_RECOVERY.
+            rules: How failures of recovery adds are handled.
+            read_batch: The most entries that are read ahead.
+            runs: Whether a read may ask for several entries (`RecoveryReads`).
+        """
         self._ledger_id = ledger_id
         self._metadata = metadata
         self._rules = rules or WriterRules()
@@ -237,14 +195,13 @@ class LedgerRecovery:
         self._last_entry_lengths: dict[int, int] = {0: 0}
         self._writer: LedgerWriter | None = None
         self._start = NO_ENTRY
-        self._reads: dict[int, ReplicaRead] = {}
+        self._reads = RecoveryReads(metadata, read_batch, runs=runs)
         self._next_to_read = 0
         self._next_to_add = 0
         self._bytes_of_adds = 0
         self._largest = 0
         """Payload bytes of the largest entry so far."""
         self._closing_length: int | None = None
-        self._sizing: ReplicaRead | None = None
         self.state = RECOVERY.initial
 
     @property
@@ -313,16 +270,13 @@ class LedgerRecovery:
         self._next_to_read = self._next_to_add = self._start + 1
         return self._read_ahead()
 
-    def _read_ahead(self) -> list[Effect]:
+    def _read_ahead(self) -> Sequence[Effect]:
         if self.state is not RecoveryState.READING:
-            return []
-        effects: list[Effect] = []
-        for entry_id in range(self._next_to_read, self._next_to_read + self._room()):
-            read = self._reads[entry_id] = ReplicaRead(entry_id, self._metadata)
-            effects.append(RecoveryRead(entry_id, read.read.next_replica() or ""))
-        self._next_to_read += len(effects)
-        assert self._next_to_read >= self._next_to_add, "what is added again was read before"
-        return effects
+            return ()
+        first, end = self._next_to_read, self._next_to_read + self._room()
+        assert end >= self._next_to_add, "what is added again was read before"
+        self._next_to_read = end
+        return self._reads.begin(first, end, self._largest)
 
     def _room(self) -> int:
         """How many entries may be read ahead now: none until half the batch is used up, so that requests are sent in
@@ -338,38 +292,34 @@ class LedgerRecovery:
             batch = min(self._read_batch, _FIRST_BATCH)
         return max(batch - ahead, 0 if ahead or adds else 1)
 
-    def on_read_answer(self, entry_id: int, answer: Answer) -> Sequence[Effect]:
-        """A replica's response to a recovery read."""
+    def on_read_answer(self, entry_id: int, answer: Answer, following: Sequence[Entry] = ()) -> Sequence[Effect]:
+        """A replica's response to a recovery read.
+
+        Args:
+            entry_id: The entry that was asked for.
+            answer: What the replica has of it.
+            following: The entries behind it that the response has besides, in order and without a gap.
+        """
         if self.over:
             return ()
         if isinstance(answer, Unreadable) and isinstance(answer.error, ENDS_AT_ONCE):
             return self._fail(answer.error)
-        read = self._sizing if self._sizing is not None else self._reads.get(entry_id)
-        if read is None or read.answer is not None or read.read.entry_id != entry_id:
+        reads = self._reads.on_answer(entry_id, answer, following)
+        if reads is None:
             return ()
-        replica = read.on_answer(answer)
-        if replica is not None:
-            return [RecoveryRead(entry_id, replica)]
-        if read is self._sizing:
-            return self._sized(read)
-        return self._advance()
+        return [*(self._size() if self.state is RecoveryState.SIZING else self._advance()), *reads]
 
     def _advance(self) -> Sequence[Effect]:
-        """Processes completed reads in entry order."""
+        """Processes answered reads in entry order."""
         effects: list[Effect] = []
-        while (
-            self.state is RecoveryState.READING
-            and (read := self._reads.get(self._next_to_add))
-            and read.answer is not None
-        ):
-            del self._reads[self._next_to_add]
-            if isinstance(read.answer, Unreadable):
-                return self._fail_at(self._next_to_add, read.answer.error)
-            if isinstance(read.answer, Missing):
+        while self.state is RecoveryState.READING and (answer := self._reads.take(self._next_to_add)) is not None:
+            if isinstance(answer, Unreadable):
+                return self._fail_at(self._next_to_add, answer.error)
+            if isinstance(answer, Missing):
                 self._on(RecoveryEvent.END_FOUND)
                 self._reads.clear()
                 break
-            effects.append(self._add_again(read.answer))
+            effects.append(self._add_again(answer))
             if isinstance(effects[-1], Failed):
                 return effects
         return [*effects, *self._replace_if_wanted(), *self._read_ahead(), *self._finish_if_done()]
@@ -458,14 +408,17 @@ class LedgerRecovery:
         if self._closing_length is not None:
             return self._finish(writer.last_add_confirmed, self._closing_length)
         self._on(RecoveryEvent.LENGTH_UNKNOWN)
-        self._sizing = ReplicaRead(self._start, self._metadata)
-        return [RecoveryRead(self._start, self._sizing.read.next_replica() or "")]
+        return self._reads.begin(self._start, self._start + 1, self._largest)
 
-    def _sized(self, read: ReplicaRead) -> Sequence[Effect]:
-        if isinstance(read.answer, Entry):
-            return self._finish(self._start, read.answer.ledger_length)
-        error = read.answer.error if isinstance(read.answer, Unreadable) else read.read.error
-        return self._fail_at(self._start, error or NoSuchEntryException())
+    def _size(self) -> Sequence[Effect]:
+        """Finishes with the length that entry L tells, once it is read."""
+        answer = self._reads.take(self._start)
+        if answer is None:
+            return ()
+        if isinstance(answer, Entry):
+            return self._finish(self._start, answer.ledger_length)
+        error = answer.error if isinstance(answer, Unreadable) else NoSuchEntryException("its bookies deny it")
+        return self._fail_at(self._start, error)
 
     def _finish(self, last_entry_id: int, length: int) -> Sequence[Effect]:
         assert last_entry_id >= self._start, "recovery never closes before a LAC that a writer reported (P2)"

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from bookgate.ledger.entry import Entry, decode_entry, decode_lac, encode_entry
+from bookgate.ledger.entry import decode_entry, decode_lac, encode_entry
 from bookgate.ledger.errors import BKException, DigestMatchException, WriteException
 from bookgate.ledger.metadata_store import LedgerRecord
 from bookgate.ledger.wire import messages
@@ -22,33 +22,21 @@ from bookgate.ledger.wire.messages import (
     READ_ENTRY,
     Operation,
     Response,
-    Status,
 )
 from bookgate.ledger.wire.v3 import encode_request
 from bookgate.runtime.logs import log_event
+from bookgate.thinclient.bookies.connection import Send, Sink
 from bookgate.thinclient.core.ensemble_change import Failures, Replacements
 from bookgate.thinclient.core.last_confirmed import LastConfirmedRead
-from bookgate.thinclient.core.recovery import (
-    Answer,
-    Effect,
-    Failed,
-    FenceRead,
-    Finished,
-    LedgerRecovery,
-    Missing,
-    RecoveryAdd,
-    RecoveryRead,
-    Replace,
-    Unreadable,
-)
+from bookgate.thinclient.core.recovery import Effect, Failed, FenceRead, Finished, LedgerRecovery, RecoveryAdd, Replace
+from bookgate.thinclient.core.recovery_reads import Answer, Missing, RecoveryRead, Unreadable
 from bookgate.thinclient.core.writing import Member, PendingAdd
 from bookgate.thinclient.handles.context import ClientContext, LedgerSecrets, status_error
 from bookgate.thinclient.handles.ensemble_changer import RecentFailures, find_replacements, writer_rules
 from bookgate.thinclient.handles.metadata_cas import begin_recovery, end_recovery, update
+from bookgate.thinclient.handles.recovery_answers import MISSING_STATUSES, entries_behind, entry_of, takes_runs
 
 _log = logging.getLogger(__name__)
-
-_MISSING_STATUSES = (Status.ENOENTRY, Status.ENOLEDGER)
 
 
 async def recover(context: ClientContext, record: LedgerRecord, secrets: LedgerSecrets) -> LedgerRecord:
@@ -75,11 +63,16 @@ class _Run:
         self._ledger_id = record.ledger_id
         self._secrets = secrets
         self._machine = LedgerRecovery(
-            record.ledger_id, record.metadata, writer_rules(self._config), self._config.recovery_read_batch_entries
+            record.ledger_id,
+            record.metadata,
+            writer_rules(self._config),
+            self._config.recovery_read_batch_entries,
+            runs=takes_runs(self._config),
         )
         number, key = record.ledger_id.number, secrets.master_key
         self._reads = ReadRequestEncoder(number, key, HIGH_PRIORITY)
         self._adds = AddRequestEncoder(number, key, recovery=True, priority=HIGH_PRIORITY)
+        self._routes: dict[Member, tuple[Send, Sink]] = {}
         self._loop = asyncio.get_running_loop()
         self._result: asyncio.Future[Finished] = self._loop.create_future()
         self._failures = RecentFailures(self._config.failed_bookie_interval_seconds, self._loop.time)
@@ -94,15 +87,13 @@ class _Run:
                 self._replacing.cancel()
 
     def _perform(self, effects: Sequence[Effect]) -> None:
-        if not effects:
-            return
         queue = deque(effects)
         while queue and not self._result.done():
             match queue.popleft():
                 case FenceRead(index, bookie_id):
                     self._read(LAST_ENTRY, bookie_id, partial(self._on_fence_answer, index))
-                case RecoveryRead(entry_id, bookie_id):
-                    self._read(entry_id, bookie_id, partial(self._on_read_answer, entry_id))
+                case RecoveryRead(entry_id, bookie_id, following):
+                    self._read(entry_id, bookie_id, partial(self._on_read_answer, entry_id), following)
                 case RecoveryAdd(add, payload, members):
                     self._add(add, payload, members)
                 case Replace(ensemble, failed):
@@ -124,13 +115,13 @@ class _Run:
             log_event(_log, "ensemble_not_changed", logging.WARNING, ledger=self._ledger_id, error=error)
         self._perform(self._machine.on_replacements(found))
 
-    def _read(self, entry_id: int, bookie_id: str, sink: Any) -> None:
+    def _read(self, entry_id: int, bookie_id: str, sink: Any, following: int = 0) -> None:
         txn_id = self._pool.next_txn_id()
         if entry_id == LAST_ENTRY:
             ledger_id, key = self._ledger_id.number, self._secrets.master_key
             frame = encode_request(messages.ReadRequest(txn_id, ledger_id, LAST_ENTRY, True, key))
         else:
-            frame = self._reads.encode(txn_id, entry_id)
+            frame = self._reads.encode(txn_id, entry_id, following)
         deadline = self._loop.time() + self._config.read_timeout_seconds
         connection = self._pool.connection(bookie_id, self._ledger_id.number)
         connection.send(READ_ENTRY, txn_id, frame, deadline, sink, bookie_id)
@@ -144,8 +135,14 @@ class _Run:
         frame = self._adds.encode(txn_id, add.entry_id, packet)
         deadline = self._loop.time() + self._config.add_timeout_seconds
         for member in members:
-            connection = self._pool.connection(member.bookie_id, self._ledger_id.number)
-            connection.send(ADD_ENTRY, txn_id, frame, deadline, partial(self._on_add_answer, member), add)
+            send, sink = self._routes.get(member) or self._route(member)
+            send(ADD_ENTRY, txn_id, frame, deadline, sink, add)
+
+    def _route(self, member: Member) -> tuple[Send, Sink]:
+        """Where a member's adds go, and what hears of the responses."""
+        connection = self._pool.connection(member.bookie_id, self._ledger_id.number)
+        route = self._routes[member] = (connection.send, partial(self._on_add_answer, member))
+        return route
 
     def _on_fence_answer(
         self, index: int, bookie_id: str, response: Response | None, error: BKException | None
@@ -157,13 +154,16 @@ class _Run:
         self, entry_id: int, bookie_id: str, response: Response | None, error: BKException | None
     ) -> None:
         answer = self._answer(entry_id, bookie_id, response, error)
-        self._perform(self._machine.on_read_answer(entry_id, answer))
+        following = entries_behind(self._secrets, self._ledger_id.number, entry_id, response)
+        self._perform(self._machine.on_read_answer(entry_id, answer, following))
 
     def _on_add_answer(
         self, member: Member, add: PendingAdd, response: Response | None, error: BKException | None
     ) -> None:
         if response is not None and response.status == EOK:
-            self._perform(self._machine.on_add_ack(add, member))
+            effects = self._machine.on_add_ack(add, member)
+            if effects:
+                self._perform(effects)
             return
         if response is not None:
             what = f"recovery add of entry {add.entry_id}"
@@ -175,20 +175,12 @@ class _Run:
     def _answer(self, entry_id: int, bookie_id: str, response: Response | None, error: BKException | None) -> Answer:
         if response is None:
             return Unreadable(error or BKException(f"bookie {bookie_id} gave no answer"))
-        if response.status in _MISSING_STATUSES:
+        if response.status in MISSING_STATUSES:
             return Missing.MISSING
         if response.status != EOK:
             what = "the fencing read" if entry_id == LAST_ENTRY else f"the recovery read of entry {entry_id}"
             return Unreadable(status_error(response.status, bookie_id, self._ledger_id, what))
-        return self._open(entry_id, bookie_id, response)
-
-    def _open(self, entry_id: int, bookie_id: str, response: Response) -> Entry | Unreadable:
-        body = getattr(response, "body", None) or b""
-        expected = None if entry_id == LAST_ENTRY else entry_id
-        try:
-            return decode_entry(self._secrets.digest, body, self._ledger_id.number, expected)
-        except DigestMatchException as error:
-            return Unreadable(DigestMatchException(f"bookie {bookie_id}: {error}"))
+        return entry_of(self._secrets, self._ledger_id.number, entry_id, bookie_id, response)
 
 
 async def read_last_confirmed(
@@ -226,7 +218,7 @@ def _take_lac_answer(
     bookie_id, ledger_id = read.bookies[index], record.ledger_id
     if response is None:
         read.on_error(index, error or BKException(f"bookie {bookie_id} gave no answer"))
-    elif response.status in _MISSING_STATUSES:
+    elif response.status in MISSING_STATUSES:
         read.on_answer(index, -1, False)
     elif response.status != EOK or not isinstance(response, messages.ReadLacResponse):
         read.on_error(index, status_error(response.status, bookie_id, ledger_id, "the LAC read"))

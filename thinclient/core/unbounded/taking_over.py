@@ -7,10 +7,9 @@ with the table `TAKE_OVER`):
   covered: in every write set fewer than ack quorum bookies are unknown. S = max(highest LAFR, first entry of the
   fragment − 1) is where reading begins; the highest LAC and S remain the LAC and LAFR of this take-over.
 * *reading forward* from S + 1, from the last fragment as it was at the start, each entry from one replica after the
-  other, with the term. Where every bookie holds every entry, one read asks for a run of entries; those that the
-  response lacks are read singly. One good copy is enough; write quorum − ack quorum + 1 explicit "missing" responses
-  mark the end; otherwise the take-over fails. Copies are added again in entry order, to their whole write sets. An end
-  at or below the LAC is a loss of confirmed entries: the take-over fails.
+  other or in runs (`recovery_reads`), with the term. One good copy is enough; write quorum − ack quorum + 1 explicit
+  "missing" responses mark the end; otherwise the take-over fails. Copies are added again in entry order, to their whole
+  write sets. An end at or below the LAC is a loss of confirmed entries: the take-over fails.
 * *sizing*, only if nothing was added again and the fragment has entries: entry S is read, because its packet contains
   the ledger's length. For the fragment's first entry the metadata have the length before it.
 * *storing*: the truncate entry follows at the first missing id; it and all adds must reach all their bookies. Bookies
@@ -50,17 +49,8 @@ from bookgate.ledger.transitions import Transitions
 from bookgate.ledger.unbounded import terms_of
 from bookgate.thinclient.core.ensemble_change import Replacements
 from bookgate.thinclient.core.entry_read import ENDS_AT_ONCE
-from bookgate.thinclient.core.recovery import (
-    DEFAULT_READ_BATCH,
-    Answer,
-    Failed,
-    FenceRead,
-    Missing,
-    RecoveryRead,
-    Replace,
-    ReplicaRead,
-    Unreadable,
-)
+from bookgate.thinclient.core.recovery import DEFAULT_READ_BATCH, Failed, FenceRead, Replace
+from bookgate.thinclient.core.recovery_reads import Answer, Missing, RecoveryRead, RecoveryReads, Unreadable
 from bookgate.thinclient.core.unbounded.adds import (
     Add,
     FailedAdds,
@@ -163,14 +153,12 @@ class TakeOver:
             ledger_id: The id of the ledger.
             metadata: IN_RECOVERY with this client's term.
             read_batch: The most entries that are read ahead.
-            runs: Whether a read may ask for several entries: their response has up to `MOST_FOLLOWING_BYTES`.
+            runs: Whether a read may ask for several entries (`RecoveryReads`).
         """
         self._ledger_id = ledger_id
         self._metadata = metadata
         self._read_batch = read_batch
         self._ensemble = metadata.last_fragment.ensemble
-        striped = metadata.ensemble_size > metadata.write_quorum_size
-        self._longest_run = 1 if striped or not runs else max(read_batch // 2, 1)
         self._coverage = CoverageSet(metadata.ensemble_size, metadata.write_quorum_size, metadata.ack_quorum_size)
         self._unheard = set(range(metadata.ensemble_size))
         self._fence_errors: dict[str, BKException] = {}
@@ -178,12 +166,7 @@ class TakeOver:
         self._start = NO_ENTRY
         self._writer: UnboundedWriter | None = None
         self._fragments: dict[int, NewFragment] = {}
-        self._reads: dict[int, ReplicaRead] = {}
-        self._asked: dict[int, str] = {}
-        """By entry, the replica that was asked last; none for an entry that was asked for with one before it."""
-        self._followers: dict[int, int] = {}
-        """By entry, the number of those behind it that were asked for with it, until the response."""
-        self._sizing: ReplicaRead | None = None
+        self._reads = RecoveryReads(metadata, read_batch, runs=runs)
         self._next_to_read = self._next_to_add = 0
         self._length: int | None = None
         self._largest = 0
@@ -262,19 +245,8 @@ class TakeOver:
         if self.state is not TakeOverState.READING:
             return ()
         first, end = self._next_to_read, self._next_to_read + self._room()
-        self._reads |= {entry_id: ReplicaRead(entry_id, self._metadata) for entry_id in range(first, end)}
         self._next_to_read = end
-        runs = range(first, end, self._longest_run)
-        return [self._ask_next(entry_id, min(self._longest_run, end - entry_id) - 1) for entry_id in runs]
-
-    def _ask_next(self, entry_id: int, followers: int = 0) -> RecoveryRead:
-        if followers:
-            self._followers[entry_id] = followers
-        return self._ask(entry_id, self._reads[entry_id].read.next_replica() or "", followers)
-
-    def _ask(self, entry_id: int, bookie_id: str, followers: int = 0) -> RecoveryRead:
-        self._asked[entry_id] = bookie_id
-        return RecoveryRead(entry_id, bookie_id, followers)
+        return self._reads.begin(first, end, self._largest)
 
     def _room(self) -> int:
         """How many entries may be read ahead now: none until half the batch is used up."""
@@ -304,43 +276,23 @@ class TakeOver:
             return ()
         if isinstance(answer, Unreadable) and (fatal := self._fatal(answer.error)):
             return self._fail(fatal)
-        read = self._sizing if self._sizing is not None else self._reads.get(entry_id)
-        if read is None or read.answer is not None or read.read.entry_id != entry_id:
+        if self._reads.asked(entry_id) != bookie_id:
             return ()
-        if self._asked.get(entry_id) != bookie_id:
+        reads = self._reads.on_answer(entry_id, answer, following)
+        if reads is None:
             return ()
-        replica = read.on_answer(answer)
-        if replica is not None:
-            return [self._ask(entry_id, replica, self._followers.get(entry_id, 0))]
-        # Without the entry the take-over ends at it, or fails: what is behind it does not matter.
-        singly = self._take_followers(entry_id, following) if isinstance(answer, Entry) else ()
-        return [*singly, *(self._sized(read) if read is self._sizing else self._advance())]
-
-    def _take_followers(self, entry_id: int, following: Sequence[Entry]) -> Sequence[Effect]:
-        """Takes the entries that came with another one, and reads those singly that were asked for and did not come."""
-        followers = range(entry_id + 1, entry_id + 1 + self._followers.pop(entry_id, 0))
-        for follower, entry in zip(followers, following, strict=False):
-            assert entry.entry_id == follower, "the entries behind one come in order"
-            self._reads[follower].on_answer(entry)
-        return [self._ask_next(follower) for follower in followers[len(following) :]]
+        return [*(self._size() if self.state is TakeOverState.SIZING else self._advance()), *reads]
 
     def _advance(self) -> Sequence[Effect]:
-        """Processes completed reads in entry order."""
+        """Processes answered reads in entry order."""
         effects: list[Effect] = []
-        while (
-            self.state is TakeOverState.READING
-            and (read := self._reads.get(self._next_to_add))
-            and read.answer is not None
-        ):
-            entry_id = self._next_to_add
-            del self._reads[entry_id]
-            self._asked.pop(entry_id, None)
-            if isinstance(read.answer, Entry):
-                effects += self._add_again(read.answer)
-            elif isinstance(read.answer, Missing):
-                effects += self._end_found(entry_id)
+        while self.state is TakeOverState.READING and (answer := self._reads.take(self._next_to_add)) is not None:
+            if isinstance(answer, Entry):
+                effects += self._add_again(answer)
+            elif isinstance(answer, Missing):
+                effects += self._end_found(self._next_to_add)
             else:
-                effects += self._fail(self._unreadable(entry_id, read.answer.error))
+                effects += self._fail(self._unreadable(self._next_to_add, answer.error))
         return [*effects, *self._read_ahead()]
 
     def _add_again(self, entry: Entry) -> Sequence[Effect]:
@@ -381,15 +333,18 @@ class TakeOver:
             self._on(TakeOverEvent.END_FOUND)
             return self._truncate(self._length)
         self._on(TakeOverEvent.LENGTH_UNKNOWN)
-        self._sizing = ReplicaRead(self._start, self._metadata)
-        return [self._ask(self._start, self._sizing.read.next_replica() or "")]
+        return self._reads.begin(self._start, self._start + 1, self._largest)
 
-    def _sized(self, read: ReplicaRead) -> Sequence[Effect]:
-        if not isinstance(read.answer, Entry):
-            error = read.answer.error if isinstance(read.answer, Unreadable) else read.read.error
-            return self._fail(self._unreadable(self._start, error or LedgerRecoveryException("it is missing")))
+    def _size(self) -> Sequence[Effect]:
+        """Truncates with the length that entry S tells, once it is read."""
+        answer = self._reads.take(self._start)
+        if answer is None:
+            return ()
+        if not isinstance(answer, Entry):
+            error = answer.error if isinstance(answer, Unreadable) else LedgerRecoveryException("its bookies deny it")
+            return self._fail(self._unreadable(self._start, error))
         self._on(TakeOverEvent.END_FOUND)
-        return self._truncate(read.answer.ledger_length)
+        return self._truncate(answer.ledger_length)
 
     def _truncate(self, length: int) -> Sequence[Effect]:
         assert self._writer is not None

@@ -14,36 +14,21 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
-from bookgate.ledger.entry import Entry, decode_entry, encode_entry
-from bookgate.ledger.errors import BKException, DigestMatchException, IllegalOpException, NotEnoughBookiesException
+from bookgate.ledger.entry import Entry, encode_entry
+from bookgate.ledger.errors import BKException, IllegalOpException, NotEnoughBookiesException
 from bookgate.ledger.ledger_id import NO_ENTRY
 from bookgate.ledger.metadata_store import LedgerRecord
 from bookgate.ledger.unbounded import terms_of
-from bookgate.ledger.wire.messages import (
-    EOK,
-    LAST_ENTRY,
-    MOST_FOLLOWING_BYTES,
-    ReadResponse,
-    Response,
-    Status,
-)
-from bookgate.ledger.wire.records import read_records
-from bookgate.ledger.wire.v3 import ProtocolError
+from bookgate.ledger.wire.messages import EOK, LAST_ENTRY, ReadResponse, Response
 from bookgate.runtime.logs import log_event
-from bookgate.thinclient.core.recovery import (
-    Answer,
-    Failed,
-    FenceRead,
-    Missing,
-    RecoveryRead,
-    Replace,
-    Unreadable,
-)
+from bookgate.thinclient.core.recovery import Failed, FenceRead, Replace
+from bookgate.thinclient.core.recovery_reads import Answer, Missing, RecoveryRead, Unreadable
 from bookgate.thinclient.core.unbounded.adds import Add, Horizon, Place, RetryLater
 from bookgate.thinclient.core.unbounded.changes import Holder, taken, taking
 from bookgate.thinclient.core.unbounded.taking_over import Effect, TakenOver, TakeOver, TakeOverAdd
 from bookgate.thinclient.handles.context import ClientContext, LedgerSecrets, status_error
 from bookgate.thinclient.handles.metadata_cas import update
+from bookgate.thinclient.handles.recovery_answers import MISSING_STATUSES, entries_behind, entry_of, takes_runs
 from bookgate.thinclient.handles.unbounded.bookie_finder import BookieFinder
 from bookgate.thinclient.handles.unbounded.term_requests import (
     TermAddSender,
@@ -55,7 +40,6 @@ from bookgate.thinclient.handles.unbounded.term_requests import (
 
 _log = logging.getLogger(__name__)
 
-_MISSING_STATUSES = (Status.ENOENTRY, Status.ENOLEDGER)
 _OTHER_TERM = -1
 """Represents the term of a response without one."""
 
@@ -101,8 +85,8 @@ class _Run:
         self._ledger_id = record.ledger_id
         self._secrets = secrets
         config = context.config
-        takes_runs = config.max_frame_size_bytes >= 2 * MOST_FOLLOWING_BYTES
-        self._core = TakeOver(record.ledger_id, record.metadata, config.recovery_read_batch_entries, runs=takes_runs)
+        batch = config.recovery_read_batch_entries
+        self._core = TakeOver(record.ledger_id, record.metadata, batch, runs=takes_runs(config))
         self._adds = TermAddSender(
             context, record.ledger_id, secrets, self._core.term, self._on_add_answer, recovery=True
         )
@@ -199,11 +183,12 @@ class _Run:
         following: Sequence[Entry] = ()
         if refused is not None:
             answer = refused
-        elif response is not None and response.status in _MISSING_STATUSES:
+        elif response is not None and response.status in MISSING_STATUSES:
             answer = Missing.MISSING
         else:
-            found = cast(ReadResponse, response)
-            answer, following = self._open(entry_id, bookie_id, found), self._open_following(found)
+            found, number = cast(ReadResponse, response), self._ledger_id.number
+            answer = entry_of(self._secrets, number, entry_id, bookie_id, found)
+            following = entries_behind(self._secrets, number, entry_id, found)
         self._perform(self._core.on_read_answer(entry_id, bookie_id, answer, _term_of(response), following))
 
     def _on_add_answer(self, place: Place, add: Add, response: Response | None, error: BKException | None) -> None:
@@ -222,30 +207,13 @@ class _Run:
         """The reason why a response is unusable; None if it is usable."""
         if response is None:
             return Unreadable(error or BKException(f"bookie {bookie_id} gave no answer"))
-        if response.status not in (EOK, *_MISSING_STATUSES):
+        if response.status not in (EOK, *MISSING_STATUSES):
             return Unreadable(status_error(response.status, bookie_id, self._ledger_id, what))
         if answered_term(response) is None:
             return Unreadable(
                 IllegalOpException(f"bookie {bookie_id} does not honour the terms of ledger {self._ledger_id}")
             )
         return None
-
-    def _open(self, entry_id: int, bookie_id: str, response: ReadResponse) -> Entry | Unreadable:
-        try:
-            return decode_entry(self._secrets.digest, response.body or b"", self._ledger_id.number, entry_id)
-        except DigestMatchException as error:
-            return Unreadable(DigestMatchException(f"bookie {bookie_id}: {error}"))
-
-    def _open_following(self, response: ReadResponse) -> Sequence[Entry]:
-        """The entries behind the one that was read, up to a bad one, which is read again by itself."""
-        entries: list[Entry] = []
-        try:
-            for packet in read_records(response.following):
-                entry_id = response.entry_id + 1 + len(entries)
-                entries.append(decode_entry(self._secrets.digest, bytes(packet), self._ledger_id.number, entry_id))
-        except (DigestMatchException, ProtocolError):
-            return entries
-        return entries
 
 
 def _term_of(response: Response | None) -> int:

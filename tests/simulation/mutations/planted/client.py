@@ -113,9 +113,9 @@ MUTATIONS = (
         "client",
         ("P1", "P2"),
         "a recovery read counts a damaged copy as 'no such entry'",
-        "thinclient/handles/recovery.py",
-        '            return Unreadable(DigestMatchException(f"bookie {bookie_id}: {error}"))\n',
-        "            return Missing.MISSING\n",
+        "thinclient/handles/recovery_answers.py",
+        '        return Unreadable(DigestMatchException(f"bookie {bookie_id}: {error}"))\n',
+        "        return Missing.MISSING  # type: ignore\n",
     ),
     Mutation(
         "silence-counts-as-missing",
@@ -131,9 +131,22 @@ MUTATIONS = (
         "client",
         ("P2",),
         "recovery ends at the first bookie that lacks an entry",
-        "thinclient/core/recovery.py",
+        "thinclient/core/recovery_reads.py",
         "        self._misses_needed = metadata.write_quorum_size - metadata.ack_quorum_size + 1\n",
         "        self._misses_needed = 1\n",
+    ),
+    Mutation(
+        "short-run-taken-for-the-end",
+        "client",
+        (),
+        "an entry that a response has not besides the one asked for counts as missing",
+        "thinclient/core/recovery_reads.py",
+        "        return self._ask(lacking, end) if lacking < end else ()\n",
+        "        for each in range(lacking, end):\n"
+        "            self._reads[each], self._asked[each] = ReplicaRead(each, self._metadata), ''\n"
+        "            self._reads[each].answer = Missing.MISSING\n"
+        "        return ()\n",
+        tests=(_RECOVERY,),
     ),
     Mutation(
         "recovery-tells-its-own-lac",

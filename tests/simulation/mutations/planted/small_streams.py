@@ -53,7 +53,7 @@ MUTATIONS = (
     _planted(
         "take-over-after-one-missing",
         "a take-over takes the word of one bookie that an entry is missing",
-        "thinclient/core/recovery.py",
+        "thinclient/core/recovery_reads.py",
         "            if self.misses >= self._misses_needed:\n",
         "            if self.misses:\n",
     ),

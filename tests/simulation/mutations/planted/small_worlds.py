@@ -9,6 +9,7 @@ from tests.simulation.mutations.mutation import in_small_worlds
 _WORLDS = ("tests/explore/test_small_worlds.py",)
 _WRITING = "thinclient/core/writing.py"
 _RECOVERY = "thinclient/core/recovery.py"
+_READS = "thinclient/core/recovery_reads.py"
 _CHANGE = "thinclient/core/ensemble_change.py"
 
 
@@ -60,14 +61,14 @@ MUTATIONS = (
     _planted(
         "one-missing-is-enough",
         "recovery takes the word of one bookie that an entry is missing",
-        _RECOVERY,
+        _READS,
         "            if self.misses >= self._misses_needed:\n",
         "            if self.misses:\n",
     ),
     _planted(
         "unreadable-counts-as-missing",
         "recovery takes an error for the word that an entry is missing",
-        _RECOVERY,
+        _READS,
         "            self.read.on_error(answer.error)\n",
         "            self.misses += 1\n            self.read.on_error(answer.error)\n"
         "            if self.misses >= self._misses_needed:\n"

@@ -144,18 +144,6 @@ MUTATIONS = (
         tests=(_WRITING,),
     ),
     Mutation(
-        "short-run-taken-for-the-end",
-        "client",
-        (),
-        "an entry that a response has not besides the one asked for counts as missing",
-        _TAKE_OVER_CORE,
-        "        return [self._ask_next(follower) for follower in followers[len(following) :]]\n",
-        "        for follower in followers[len(following) :]:\n"
-        "            self._reads[follower].answer = Missing.MISSING\n"
-        "        return []\n",
-        tests=(_TAKING_OVER,),
-    ),
-    Mutation(
         "loss-taken-for-the-end",
         "client",
         (),
@@ -171,8 +159,8 @@ MUTATIONS = (
         (),
         "a bookie that answers twice that it lacks an entry makes up the coverage of its end by itself",
         _TAKE_OVER_CORE,
-        "        if self._asked.get(entry_id) != bookie_id:\n",
-        "        if entry_id not in self._asked:\n",
+        "        if self._reads.asked(entry_id) != bookie_id:\n",
+        "        if self._reads.asked(entry_id) is None:\n",
         tests=(_TAKING_OVER, _RANDOM),
     ),
     Mutation(

@@ -231,11 +231,11 @@ _TAKE_OVERS = (
         "take-over-reads-where-it-adds",
         "a take-over reads from the bookies that it has put in the place of others",
         _TAKE_OVER,
-        "        self._reads |= {entry_id: ReplicaRead(entry_id, self._metadata) for entry_id in range(first, end)}\n",
+        "        return self._reads.begin(first, end, self._largest)\n",
         "        from dataclasses import replace\n\n"
         "        last = replace(self._metadata.last_fragment, ensemble=self._writer.ensemble)\n"
-        "        now = replace(self._metadata, fragments=(*self._metadata.fragments[:-1], last))\n"
-        "        self._reads |= {entry_id: ReplicaRead(entry_id, now) for entry_id in range(first, end)}\n",
+        "        self._reads._metadata = replace(self._metadata, fragments=(*self._metadata.fragments[:-1], last))\n"
+        "        return self._reads.begin(first, end, self._largest)\n",
         f"{_TAKING_OVER}::test_entries_are_read_from_the_fragment_as_it_was",
     ),
     _planted(

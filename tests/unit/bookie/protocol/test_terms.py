@@ -130,6 +130,38 @@ async def test_a_read_of_a_run_has_what_is_here_without_a_gap(bench: Asking) -> 
 
 
 @pytest.mark.asyncio
+async def test_the_recovery_of_an_ordinary_ledger_reads_runs_and_other_readers_do_not(bench: Asking) -> None:
+    for entry_id in (0, 1, 2, 4):
+        assert await bench.add(entry_id, None) == Status.EOK
+    reading = ReadRequest(1, LEDGER, 0, following=9)
+    fencing = reading._replace(fence=True, master_key=KEY)
+
+    async def run(request: ReadRequest) -> list[bytes]:
+        response = await bench.ask(request)
+        assert isinstance(response, ReadResponse)
+        assert response.status == Status.EOK
+        return [bytes(each) for each in read_records(response.following)]
+
+    behind = [packet(LEDGER, entry_id, lac=-1) for entry_id in (1, 2)]
+    assert await run(reading) == []
+    assert await run(fencing) == behind
+    assert await run(fencing) == behind, "also when the fence is known to be durable"
+    assert await run(fencing._replace(following=1)) == behind[:1]
+    assert await run(fencing._replace(entry_id=LAST_ENTRY)) == []
+    assert await bench.add(3, None) == Status.EFENCED
+
+
+@pytest.mark.asyncio
+async def test_a_recovery_without_a_term_is_shown_no_run_of_an_unbounded_ledger(bench: Asking) -> None:
+    """Its entries may be dirty, all but the first, which the request names and the bookie judges."""
+    for entry_id in range(3):
+        assert await bench.add(entry_id, 1, lac=entry_id - 1) == Status.EOK
+    response = await bench.ask(ReadRequest(1, LEDGER, 0, True, KEY, following=9))
+    assert isinstance(response, ReadResponse)
+    assert (response.status, response.following) == (Status.EOK, b"")
+
+
+@pytest.mark.asyncio
 async def test_a_run_ends_at_a_mebibyte(bench: Asking) -> None:
     size = 400_000
     for entry_id in range(4):

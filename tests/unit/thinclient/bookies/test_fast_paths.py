@@ -38,12 +38,14 @@ def test_flags_and_priority_of_an_add_are_encoded_as_always(
         assert encoder.encode(txn_id, entry_id, body) == expected
 
 
-@given(ids, ids, ids, st.binary(max_size=200) | st.none(), st.sampled_from([0, 100, 1000]))
+@given(ids, ids, ids, st.binary(max_size=200) | st.none(), st.sampled_from([0, 100, 1000]), st.integers(0, 2**31 - 1))
 def test_a_read_is_encoded_as_always(
-    ledger_id: int, txn_id: int, entry_id: int, key: bytes | None, priority: int
+    ledger_id: int, txn_id: int, entry_id: int, key: bytes | None, priority: int, following: int
 ) -> None:
-    expected = encode_request(ReadRequest(txn_id, ledger_id, entry_id, key is not None, key, priority=priority))
-    assert ReadRequestEncoder(ledger_id, key, priority).encode(txn_id, entry_id) == expected
+    request = ReadRequest(txn_id, ledger_id, entry_id, key is not None, key, priority=priority)
+    encoder = ReadRequestEncoder(ledger_id, key, priority)
+    assert encoder.encode(txn_id, entry_id) == encode_request(request)
+    assert encoder.encode(txn_id, entry_id, following) == encode_request(request._replace(following=following))
 
 
 @given(ids, ids, ids)

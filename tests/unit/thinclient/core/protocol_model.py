@@ -25,19 +25,8 @@ from bookgate.ledger.metadata import GUARANTEED_KEY, LedgerMetadata, LedgerState
 from bookgate.ledger.quorum import write_set
 from bookgate.thinclient.core.ensemble_change import change_ensemble, refusal, still_failed
 from bookgate.thinclient.core.guaranteed_writing import GuaranteedLedgerWriter
-from bookgate.thinclient.core.recovery import (
-    Answer,
-    Effect,
-    Failed,
-    FenceRead,
-    Finished,
-    LedgerRecovery,
-    Missing,
-    RecoveryAdd,
-    RecoveryRead,
-    Replace,
-    Unreadable,
-)
+from bookgate.thinclient.core.recovery import Effect, Failed, FenceRead, Finished, LedgerRecovery, RecoveryAdd, Replace
+from bookgate.thinclient.core.recovery_reads import Answer, Missing, RecoveryRead, Unreadable
 from bookgate.thinclient.core.writing import LedgerWriter, Member, PendingAdd, WriterRules
 from bookgate.thinclient.handles.metadata_cas import Transform, begin_recovery, close_by_writer, end_recovery
 

@@ -3,6 +3,7 @@
 import random
 from collections import deque
 from collections.abc import Iterable, Mapping
+from itertools import takewhile
 
 import pytest
 from hypothesis import given, settings
@@ -22,18 +23,15 @@ from bookgate.ledger.metadata import LedgerMetadata
 from bookgate.ledger.quorum import write_set
 from bookgate.thinclient.core.recovery import (
     DEFAULT_READ_BATCH,
-    Answer,
     Effect,
     Failed,
     FenceRead,
     Finished,
     LedgerRecovery,
-    Missing,
     RecoveryAdd,
-    RecoveryRead,
     Replace,
-    Unreadable,
 )
+from bookgate.thinclient.core.recovery_reads import Answer, Missing, RecoveryRead, Unreadable
 from bookgate.thinclient.core.writing import Member
 
 LEDGER = LedgerId.unscoped(9)
@@ -49,6 +47,7 @@ class Bookie:
         self.fenced = False
         self.down = False
         self.bad_digest = False
+        self.serves_runs = True
 
     def add(self, entry_id: int, lac: int, *, recovery: bool = False) -> bool:
         if self.down or (self.fenced and not recovery):
@@ -64,6 +63,11 @@ class Bookie:
         if wanted not in self.entries:
             return Missing.MISSING
         return Unreadable(DigestMatchException("bad")) if self.bad_digest else self.entries[wanted]
+
+    def read_behind(self, entry_id: int, count: int) -> list[Entry]:
+        """What a response has besides the entry, if it has that."""
+        behind = range(entry_id + 1, entry_id + 1 + count) if self.serves_runs else ()
+        return [self.entries[each] for each in takewhile(self.entries.__contains__, behind)]
 
 
 class Model:
@@ -125,8 +129,12 @@ class Recovery:
         match action:
             case FenceRead(index, name):
                 self.take(self.machine.on_fence_answer(index, self.model.bookies[name].read(-1)))
-            case RecoveryRead(entry_id, name):
-                self.take(self.machine.on_read_answer(entry_id, self.model.bookies[name].read(entry_id)))
+            case RecoveryRead(entry_id, name, following):
+                answer, behind = self.model.bookies[name].read(entry_id), []
+                if following and isinstance(answer, Entry):
+                    behind = self.model.bookies[name].read_behind(entry_id, following)
+                    behind = behind if rng is None else behind[: rng.randint(0, len(behind))]
+                self.take(self.machine.on_read_answer(entry_id, answer, behind))
             case Replace(ensemble, failed):
                 self.take(self.machine.on_replacements(self.model.replacements(ensemble, failed)))
             case (RecoveryAdd(add), member):
@@ -240,11 +248,10 @@ def test_one_missing_and_the_others_unreachable_is_no_end() -> None:
     machine = LedgerRecovery(LEDGER, Model().metadata)
     machine.begin()
     machine.on_fence_answer(0, Missing.MISSING)
-    effects = [e for e in machine.on_fence_answer(1, Missing.MISSING) if isinstance(e, RecoveryRead)]
-    assert effects[0] == RecoveryRead(0, "b0")
+    assert machine.on_fence_answer(1, Missing.MISSING) == [RecoveryRead(0, "b0", 15)]
     down = Unreadable(BookieHandleNotAvailableException("down"))
-    assert machine.on_read_answer(0, Missing.MISSING) == [RecoveryRead(0, "b1")]
-    assert machine.on_read_answer(0, down) == [RecoveryRead(0, "b2")]
+    assert machine.on_read_answer(0, Missing.MISSING) == [RecoveryRead(0, "b1", 15)]
+    assert machine.on_read_answer(0, down) == [RecoveryRead(0, "b2", 15)]
     (failed,) = machine.on_read_answer(0, down)
     assert isinstance(failed, Failed)
     assert machine.over
@@ -267,7 +274,7 @@ def test_a_packet_shorter_than_its_length_field_is_refused() -> None:
     machine = LedgerRecovery(LEDGER, Model().metadata)
     machine.on_fence_answer(0, Missing.MISSING)
     machine.on_fence_answer(1, Missing.MISSING)
-    (failed,) = machine.on_read_answer(0, Entry(9, 0, -1, 3, b"four"))
+    failed, _ = machine.on_read_answer(0, Entry(9, 0, -1, 3, b"four"))
     assert isinstance(failed, Failed)
     assert isinstance(failed.error, UnexpectedConditionException)
 
@@ -403,9 +410,11 @@ def test_a_long_tail_is_read_ahead_within_a_window_of_entries_and_bytes(payload:
     data = bytes(payload)
     while not isinstance(effect := todo.popleft() if todo else adds.popleft(), Finished):
         match effect:
-            case RecoveryRead(entry_id):
-                entry = Entry(9, entry_id, -1, payload * (entry_id + 1), data)
-                todo.extend(machine.on_read_answer(entry_id, entry if entry_id < end else Missing.MISSING))
+            case RecoveryRead(entry_id, _, following):
+                ids = range(entry_id, min(entry_id + 1 + following, end))
+                found = [Entry(9, each, -1, payload * (each + 1), data) for each in ids]
+                answer = found[0] if found else Missing.MISSING
+                todo.extend(machine.on_read_answer(entry_id, answer, found[1:]))
             case RecoveryAdd(add, _, members) if not todo:
                 todo.extend(machine.on_add_ack(add, members[0]))
             case RecoveryAdd():

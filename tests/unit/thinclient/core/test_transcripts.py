@@ -23,19 +23,8 @@ from bookgate.ledger import errors
 from bookgate.ledger.entry import Entry
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import LedgerMetadata
-from bookgate.thinclient.core.recovery import (
-    Answer,
-    Effect,
-    Failed,
-    FenceRead,
-    Finished,
-    LedgerRecovery,
-    Missing,
-    RecoveryAdd,
-    RecoveryRead,
-    Replace,
-    Unreadable,
-)
+from bookgate.thinclient.core.recovery import Effect, Failed, FenceRead, Finished, LedgerRecovery, RecoveryAdd, Replace
+from bookgate.thinclient.core.recovery_reads import Answer, Missing, RecoveryRead, Unreadable
 from bookgate.thinclient.core.writing import LedgerWriter, Member, PendingAdd
 
 TRANSCRIPTS = sorted((Path(__file__).parent / "transcripts").glob("*.txt"))

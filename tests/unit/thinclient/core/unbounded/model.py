@@ -17,7 +17,8 @@ from bookgate.ledger.metadata import LedgerMetadata
 from bookgate.ledger.quorum import write_set
 from bookgate.ledger.terms import FragmentCaps
 from bookgate.ledger.unbounded import create_unbounded, terms_of
-from bookgate.thinclient.core.recovery import Answer, Failed, FenceRead, Missing, RecoveryRead, Replace, Unreadable
+from bookgate.thinclient.core.recovery import Failed, FenceRead, Replace
+from bookgate.thinclient.core.recovery_reads import Answer, Missing, RecoveryRead, Unreadable
 from bookgate.thinclient.core.unbounded.adds import (
     Add,
     ChooseEnsemble,

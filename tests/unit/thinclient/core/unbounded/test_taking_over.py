@@ -15,7 +15,8 @@ from bookgate.ledger.errors import (
 )
 from bookgate.ledger.metadata import LedgerState
 from bookgate.ledger.unbounded import begin_term, close_unbounded, create_unbounded, open_term, terms_of
-from bookgate.thinclient.core.recovery import Missing, RecoveryRead, Replace, Unreadable
+from bookgate.thinclient.core.recovery import Replace
+from bookgate.thinclient.core.recovery_reads import Missing, RecoveryRead, Unreadable
 from bookgate.thinclient.core.unbounded.adds import Horizon
 from bookgate.thinclient.core.unbounded.changes import Holder, closing, taken, taking, trimming
 from bookgate.thinclient.core.unbounded.taking_over import TakeOver, TakeOverAdd, TakeOverState
@@ -263,19 +264,20 @@ def begin_reading(core: TakeOver) -> Sequence[object]:
     return core.on_fence_answer(1, Horizon(-1, -1), 1)
 
 
-def test_a_run_of_entries_is_asked_for_with_one_read_and_what_does_not_come_singly() -> None:
+def test_a_run_of_entries_is_asked_for_with_one_read_and_the_rest_with_another() -> None:
     core = TakeOver(LEDGER, begin_term(Model(spares=0).metadata, 77))
     assert reads(begin_reading(core)) == [(0, "b0", 15)]
     effects = core.on_read_answer(0, "b0", entry(0), 1, [entry(1), entry(2)])
     assert [each.add.entry_id for each in effects if isinstance(each, TakeOverAdd)] == [0, 1, 2]
-    assert reads(effects)[:4] == [(3, "b0", 0), (4, "b1", 0), (5, "b2", 0), (6, "b0", 0)]
-    assert core.on_read_answer(4, "b0", entry(4), 1) == (), "b0 was not asked for entry 4 by itself"
+    assert reads(effects)[-1] == (3, "b0", 12)
+    assert core.on_read_answer(4, "b1", entry(4), 1) == (), "nobody was asked for entry 4 by itself"
 
 
 def test_what_a_run_lacks_is_not_the_end() -> None:
     core = TakeOver(LEDGER, begin_term(Model(spares=0).metadata, 77))
     begin_reading(core)
     core.on_read_answer(0, "b0", entry(0), 1)
+    assert core.state is TakeOverState.READING, "that b0 has not sent it says nothing"
     core.on_read_answer(1, "b1", Missing.MISSING, 1)
     before = core.state
     core.on_read_answer(1, "b2", Missing.MISSING, 1)
