@@ -205,7 +205,7 @@ class ClientConfig(Settings):
     )
     max_ensemble_changes: int = Field(default=2**31 - 1, ge=0, description="maxAllowedEnsembleChanges of a ledger")
     recovery_read_batch_entries: int = Field(
-        default=100, ge=1, description="recoveryReadBatchSize: entries that recovery reads ahead"
+        default=400, ge=1, description="recoveryReadBatchSize: entries that recovery reads ahead"
     )
     ensemble_change_timeout_seconds: float = Field(
         default=30.0, gt=0, description="how long appends wait for an ensemble change while metadata is out of reach"

@@ -147,7 +147,7 @@ class Failed(NamedTuple):
 Effect = FenceRead | RecoveryRead | RecoveryAdd | Replace | Finished | Failed
 
 
-DEFAULT_READ_BATCH = 100
+DEFAULT_READ_BATCH = 400
 """Entries read ahead of the next one to be added again."""
 
 _FIRST_BATCH = 16

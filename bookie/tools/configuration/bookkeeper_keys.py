@@ -344,7 +344,7 @@ CLIENT_KEYS: Mapping[str, To | Without] = {
     "maxNumEnsembleChanges": To("max_ensemble_changes", integer),
     "maxAllowedEnsembleChanges": To("max_ensemble_changes", integer),
     "opportunisticStriping": To("opportunistic_striping", boolean),
-    "recoveryReadBatchSize": To("recovery_read_batch_entries", integer, "the default here, 100, is much faster"),
+    "recoveryReadBatchSize": To("recovery_read_batch_entries", integer, "the default here, 400, is much faster"),
     "enableParallelRecoveryRead": Without("recovery always reads ahead, recovery_read_batch_entries entries"),
     "bookieHealthCheckEnabled": To("bookie_health_check", boolean),
     "bookieHealthCheckIntervalSeconds": To("bookie_error_interval_seconds", number),

@@ -137,7 +137,7 @@ _AT_FIRST = 16
 """Entries read ahead until the first one arrives: most take-overs find few."""
 _WINDOW_BYTES = 8 * 1024 * 1024
 """Maximum payload bytes being read or added again; reads are estimated by the largest entry so far."""
-_BATCHES_OF_ADDS = 20
+_BATCHES_OF_ADDS = 5
 """Batches being added again while another is read."""
 
 

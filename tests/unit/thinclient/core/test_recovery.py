@@ -399,10 +399,10 @@ def test_a_later_recovery_adds_again_all_that_one_before_it_did(seed: int) -> No
         assert sum(entry_id in model.bookies[name].entries for name in model.names) >= 2
 
 
-@pytest.mark.parametrize(("payload", "most"), [(100, 400), (1 << 20, 16)])
+@pytest.mark.parametrize(("payload", "most"), [(100, 4 * DEFAULT_READ_BATCH), (1 << 20, 16)])
 def test_a_long_tail_is_read_ahead_within_a_window_of_entries_and_bytes(payload: int, most: int) -> None:
     """Bookies that read faster than they write: the window is full of adds before the first is acknowledged."""
-    end, seen = 1000, 0
+    end, seen = 4000, 0
     machine = LedgerRecovery(LEDGER, LedgerMetadata.new(["b0"], 1, 1).begin_recovery())
     machine.begin()
     todo = deque(machine.on_fence_answer(0, Missing.MISSING))
