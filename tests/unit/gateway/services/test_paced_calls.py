@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import grpc
 
-from bookgate.gateway.services.access import MethodGate, Guard
+from bookgate.gateway.services.access import Guard, MethodGate
 from bookgate.gateway.services.turns import Turns
 from bookgate.protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2 import LedgerMetadataRequest
 from bookgate.runtime.security.access_control import AccessControl
