@@ -33,7 +33,7 @@ ROOT = Path(__file__).parents[1]
 COMMAND = [sys.executable, "-m", "bookgate"]
 _PR_SET_CHILD_SUBREAPER = 36
 _LIMITS = (resource.RLIMIT_NOFILE, resource.RLIMIT_AS, resource.RLIMIT_FSIZE, resource.RLIMIT_CORE)
-_FREE_TO_DIFFER = ("BOOKGATE_", "PYTEST_", "HOME", "PATH", "TMPDIR", "XDG_")
+_FREE_TO_DIFFER = ("BOOKGATE_", "PYTEST_", "SPARK_", "PYSPARK_", "HOME", "PATH", "TMPDIR", "XDG_")
 """What of the environment nothing reads before a command begins."""
 
 
@@ -50,8 +50,7 @@ class _CommandServer:
         """Whether what the server imported is what a process with this environment would import."""
         with self._lock:
             self._require()
-        path = environment.get("PYTHONPATH", "")
-        if path not in ("", str(ROOT)):
+        if set(environment.get("PYTHONPATH", "").split(os.pathsep)) - {"", str(ROOT)}:
             return False
         differing = {name for name, _ in environment.items() ^ self._environment.items()} - {"PYTHONPATH"}
         return all(name.startswith(_FREE_TO_DIFFER) for name in differing)
