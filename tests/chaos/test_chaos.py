@@ -9,6 +9,7 @@ import pytest
 from tests.chaos.run import run_rounds
 
 
+@pytest.mark.long
 @pytest.mark.asyncio
 async def test_a_round_of_chaos_breaks_no_invariant(tmp_path: Path) -> None:
     outcome = await run_rounds(tmp_path, seed=3, seconds=0, round_seconds=5.0, report=lambda outcome: None)

@@ -93,12 +93,10 @@ def test_the_page_is_up_to_date(monkeypatch: pytest.MonkeyPatch) -> None:
     assert page == PAGE, "run: make reference"
 
 
-@pytest.mark.parametrize("of_its_own", [False, True])
-def test_a_bookie_of_a_cluster_shows_what_is_documented(
-    standalone_cluster: StandaloneCluster, cluster_of_processes: StandaloneCluster, *, of_its_own: bool
-) -> None:
+@pytest.mark.parametrize("of_its_own", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_a_bookie_of_a_cluster_shows_what_is_documented(request: pytest.FixtureRequest, *, of_its_own: bool) -> None:
     """With a gateway in the bookie's process, and in one of its own beside auto-recovery, at the auditor."""
-    cluster = cluster_of_processes if of_its_own else standalone_cluster
+    cluster: StandaloneCluster = request.getfixturevalue("cluster_of_processes" if of_its_own else "standalone_cluster")
     bookie = auditor_of(cluster) if of_its_own else 0
     url = f"http://{cluster.http[bookie]}/metrics"
     # A client chooses among the gateways; this one is asked here, so that it has series of every label.

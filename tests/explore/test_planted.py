@@ -27,8 +27,16 @@ def _first_found(worlds: Sequence[SmallWorld | StreamWorld]) -> tuple[Found, boo
     return Found(), False
 
 
+_LONG = ("tail-reads-behind-the-lac", "first-entry-of-a-fragment-taken-for-confirmed", "one-missing-is-enough")
+"""Those of which the shortest trace is behind the most states."""
+
+
 @pytest.mark.parametrize(
-    "mutation", [*small_worlds.MUTATIONS, *small_streams.MUTATIONS], ids=lambda mutation: mutation.name
+    "mutation",
+    [
+        pytest.param(mutation, id=mutation.name, marks=pytest.mark.long if mutation.name in _LONG else ())
+        for mutation in (*small_worlds.MUTATIONS, *small_streams.MUTATIONS)
+    ],
 )
 def test_a_planted_bug_is_found_by_a_trace_that_replays(mutation: Mutation) -> None:
     with planted(mutation):

@@ -525,6 +525,7 @@ def repairing(browser: Browser, tmp_path: Path) -> Iterator[tuple[Page, Standalo
             yield page, cluster
 
 
+@pytest.mark.long
 def test_auto_recovery_is_switched_and_shows_what_a_lost_bookie_endangers(
     repairing: tuple[Page, StandaloneCluster],
 ) -> None:

@@ -282,6 +282,7 @@ def test_another_client_recovers_the_ledger_while_an_older_fragment_is_repaired(
 # --- very many marks ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_one_endangered_ledger_among_a_hundred_thousand_marks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each is read once, many together, and the one is next."""
     world = World("very many marks")

@@ -40,6 +40,7 @@ spark.stop()
 """
 
 
+@pytest.mark.long
 def test_sql_over_entries_ledgers_and_bookies(cluster: StandaloneCluster, client: BookKeeper) -> None:
     with client.create_ledger(password=b"planted-own", custom_metadata={"app": b"of-sql"}) as written:
         written.append_all([b"one", b"two", b"three"])

@@ -133,6 +133,7 @@ def rows_of(spark: SparkSession, output: Path, ledger: int) -> list[bytes]:
     return [bytes(row.payload) for row in rows]
 
 
+@pytest.mark.long
 def test_an_export_is_restarted_where_it_was_left(
     spark: SparkSession,
     cluster: StandaloneCluster,

@@ -101,6 +101,7 @@ def test_large_rows_are_handed_over_in_parts(sinks: Sinks) -> None:
     assert Counter(len(payload) for payload in sinks.read()) == {500_000: 10, 1_000_000: 50}
 
 
+@pytest.mark.long
 def test_what_the_sink_refuses(sinks: Sinks) -> None:
     one = numbers(sinks.spark, 3, 1)
     both = one.withColumn("other", F.lit(1))

@@ -200,6 +200,7 @@ def test_a_deleted_ledger_stops_the_stream_or_is_left_out(streams: Streams, clie
     assert streams.entries == pairs((one, range(4)), (two, range(2)))
 
 
+@pytest.mark.long
 def test_what_streams_refuse(streams: Streams, client: BookKeeper) -> None:
     number = closed(client, "refused", 1)
     cases: list[tuple[dict[str, object], str]] = [

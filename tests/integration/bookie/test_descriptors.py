@@ -124,7 +124,7 @@ PORTS = {
 }
 
 
-@pytest.mark.parametrize("port", PORTS)
+@pytest.mark.parametrize("port", ["bookie", "http", pytest.param("gateway", marks=pytest.mark.long)])
 def test_no_port_takes_the_descriptors_of_storage(tmp_path: Path, port: str) -> None:
     greet, serves = PORTS[port]
     bookie = LimitedBookie(tmp_path)

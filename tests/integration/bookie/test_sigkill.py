@@ -38,6 +38,7 @@ def test_nothing_acknowledged_is_lost_over_many_kills(tmp_path: Path) -> None:
     kill_again_and_again(ForkedBookie(tmp_path, **SMALL), RUNS)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(120 + 15 * RUNS)
 def test_nothing_acknowledged_is_lost_with_rocksdb_and_several_directories(tmp_path: Path) -> None:
     kill_again_and_again(ForkedBookie(tmp_path, **SMALL, **several_directories(tmp_path)), max(5, RUNS // 5))

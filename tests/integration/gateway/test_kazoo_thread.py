@@ -70,7 +70,7 @@ async def many(count: int, call: Callable[[int], Any]) -> list[asyncio.Future[An
 
 @pytest.mark.timeout(600, method="thread")  # a loop that is blocked hears of no signal
 class TestTheLoop:
-    @pytest.mark.parametrize("ends", ["goes on", "reset", "away"])
+    @pytest.mark.parametrize("ends", ["goes on", "reset", pytest.param("away", marks=pytest.mark.long)])
     async def test_an_answer_that_breaks_off_holds_nothing_up(self, own_zookeeper: LocalZooKeeper, ends: str) -> None:
         """kazoo reads the rest of an answer for seconds, and nothing else; then it may be without a server for long."""
         async with behind_a_proxy(own_zookeeper) as (proxy, session):
@@ -150,7 +150,7 @@ class TestTheTables:
             assert watchers.strangers == children.strangers == 0
             assert not watchers
 
-    @pytest.mark.parametrize("round_", range(3))
+    @pytest.mark.parametrize("round_", [0, *(pytest.param(each, marks=pytest.mark.long) for each in (1, 2))])
     async def test_watches_are_released_while_the_connection_is_lost(
         self, own_zookeeper: LocalZooKeeper, round_: int
     ) -> None:

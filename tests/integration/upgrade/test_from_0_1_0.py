@@ -84,7 +84,7 @@ def payload(entry_id: int) -> bytes:
     return b"%d:" % entry_id + bytes([entry_id % 251]) * (entry_id % 400)
 
 
-@pytest.fixture(scope="module", params=[_over_sqlite, _over_zookeeper])
+@pytest.fixture(scope="module", params=[_over_sqlite, pytest.param(_over_zookeeper, marks=pytest.mark.long)])
 def old_cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OldCluster]:
     with request.param(tmp_path_factory.mktemp("from-0.1.0")) as cluster:
         yield cluster

@@ -35,7 +35,7 @@ SETTINGS = {
 }
 
 
-@pytest.fixture(params=["sqlite", "zookeeper"])
+@pytest.fixture(params=[pytest.param("sqlite", marks=pytest.mark.long), "zookeeper"])
 def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[ForkedCluster]:
     uri = None
     if request.param == "zookeeper":

@@ -33,7 +33,7 @@ from tests.stores import made
 pytestmark = pytest.mark.asyncio
 
 
-@pytest.fixture(params=["sqlite", "zookeeper"])
+@pytest.fixture(params=[pytest.param("sqlite", marks=pytest.mark.long), "zookeeper"])
 def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[ForkedCluster]:
     uri = None
     if request.param == "zookeeper":

@@ -23,6 +23,7 @@ LOSSES = 3 * BOOKIES if AT_LENGTH else 3
 KILLS, MARKED = (20, 600) if AT_LENGTH else (4, 60)
 
 
+@pytest.mark.long
 @pytest.mark.each_store
 async def test_bookies_are_lost_one_after_the_other_under_load(store: Store, tmp_path: Path) -> None:
     """Each that is lost is replaced by a new one, until none of the first is left."""

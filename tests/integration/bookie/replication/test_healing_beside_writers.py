@@ -70,6 +70,7 @@ async def until_there(factory: LedgerManagerFactory, bookie_id: str) -> None:
     await until(is_there, lambda: f"{bookie_id} is not registered")
 
 
+@pytest.mark.long
 @EACH_STORE
 async def test_many_ledgers(store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Auto-recovery is in this process, so that nobody has to ask the store how far it is."""

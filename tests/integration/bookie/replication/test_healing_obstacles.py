@@ -114,6 +114,7 @@ SMALL = {
 }
 
 
+@pytest.mark.long
 async def test_a_wiped_member_is_refilled_where_nobody_else_could_take_its_place(store: Store, tmp_path: Path) -> None:
     """As many bookies as an ensemble has: the one that was lost comes back without its data.
 

@@ -188,6 +188,7 @@ async def test_single_ledgers_get_what_they_lack_where_they_lack_it(cluster: For
         assert "there is no bookie bookie-9" in await refusal(cluster, "recover", "bookie-0", "bookie-9")
 
 
+@pytest.mark.long
 async def test_a_bookie_takes_the_place_of_another_one(cluster: ForkedCluster) -> None:
     async with using(cluster) as (factory, client):
         acknowledged = await healing.filled(client, 10)

@@ -182,6 +182,7 @@ async def test_without_an_answer_of_a_registered_bookie_the_check_is_not_complet
         assert await last_check(factory) > 0
 
 
+@pytest.mark.long
 async def test_a_check_that_takes_long_keeps_no_audit_waiting(cluster: ForkedCluster) -> None:
     """AR5: it waits for a bookie that gives no answer, pass after pass, when another bookie is lost."""
     async with metadata_of(cluster) as factory, await cluster.client() as client:

@@ -122,9 +122,9 @@ async def corrupt_of(factory: LedgerManagerFactory) -> dict[str, dict[str, list[
 @pytest.mark.parametrize(
     ("sizes", "ids", "error"),
     [
-        ((3, 3, 2), False, DigestMatchException),
+        pytest.param((3, 3, 2), False, DigestMatchException, marks=pytest.mark.long),
         ((4, 2, 2), False, DigestMatchException),
-        ((3, 3, 2), True, ReadException),
+        pytest.param((3, 3, 2), True, ReadException, marks=pytest.mark.long),
     ],
     ids=["payload", "striped", "ids"],
 )

@@ -113,7 +113,12 @@ def test_a_crash_at_any_operation_of_a_compaction_loses_nothing(tmp_path: Path) 
 
 @pytest.mark.parametrize(
     ("start", "step", "code", "lasting"),
-    [(0, 2, errno.EIO, False), (1, 2, errno.EIO, False), (0, 3, errno.ENOSPC, False), (2, 4, errno.ENOSPC, True)],
+    [
+        (0, 2, errno.EIO, False),
+        pytest.param(1, 2, errno.EIO, False, marks=pytest.mark.long),
+        (0, 3, errno.ENOSPC, False),
+        pytest.param(2, 4, errno.ENOSPC, True, marks=pytest.mark.long),
+    ],
 )
 def test_a_disk_error_at_any_operation_of_a_compaction_loses_nothing(
     tmp_path: Path, start: int, step: int, code: int, lasting: bool
@@ -140,7 +145,14 @@ def test_a_disk_error_at_any_operation_of_a_compaction_loses_nothing(
 
 
 @pytest.mark.parametrize("ending", ["a sync fails", "killed"])
-@pytest.mark.parametrize(("between", "syncfs"), [("nothing", True), ("a clean stop", True), ("nothing", False)])
+@pytest.mark.parametrize(
+    ("between", "syncfs"),
+    [
+        ("nothing", True),
+        pytest.param("a clean stop", True, marks=pytest.mark.long),
+        pytest.param("nothing", False, marks=pytest.mark.long),
+    ],
+)
 def test_memory_that_shows_moves_no_disk_holds_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str, between: str, syncfs: bool
 ) -> None:

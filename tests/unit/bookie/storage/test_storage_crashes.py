@@ -189,6 +189,7 @@ def test_a_crash_at_any_operation_loses_nothing_acknowledged(tmp_path: Path) -> 
     assert len(crashes.found) > 300
 
 
+@pytest.mark.long
 def test_a_crash_with_several_directories_loses_nothing_acknowledged(tmp_path: Path) -> None:
     """A mark for each journal: none is ahead of what the stores hold (S1)."""
     config = several_directories(tmp_path)

@@ -186,6 +186,7 @@ def journals(disk: MemoryDisk, root: Path) -> list[Path]:
     return disk.files(root / "journal" / "current")
 
 
+@pytest.mark.long
 def test_a_start_on_a_full_disk_serves_everything_and_goes_on_when_there_is_room(tmp_path: Path) -> None:
     """Full from every operation of the start that grows a file: nothing is lost, at a kill neither."""
     run = FullStart(tmp_path, -1)
