@@ -200,6 +200,10 @@ class RangeReader:
         """The entry to be delivered next."""
         return self._next_to_deliver
 
+    @property
+    def _is_empty(self) -> bool:
+        return not (self._runs or self._arrived or self._open_entries or self._open_bytes)
+
     def asked_at(self, first: int, default: float) -> float:
         """When the last replica was asked for the run that begins at `first`; `default` if nothing is outstanding
         there.
@@ -446,6 +450,7 @@ class RangeReader:
         self._open_bytes -= size
         assert self._open_entries >= 0, "no more entries are taken than were requested"
         assert self._next_to_deliver <= self._last + 1, "nothing beyond the range is delivered (P10)"
+        assert not self.finished or self._is_empty, "with the last entry, nothing is left or reckoned as left"
         self.taken_bytes += size
         return entries
 
