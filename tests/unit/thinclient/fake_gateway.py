@@ -105,7 +105,7 @@ class FakeGateway(wire_grpc.LedgerMetadataServiceServicer, discovery_grpc.Servic
             await self._server.stop(None)
             self._server = None
 
-    async def _note(self, name: str, request: object, context: Context) -> None:
+    async def note(self, name: str, request: object, context: Context) -> None:
         self.calls.append(name)
         self.called.set()
         self.requests.append(request)
@@ -141,7 +141,7 @@ class FakeGateway(wire_grpc.LedgerMetadataServiceServicer, discovery_grpc.Servic
         return answer
 
     async def _check_named(self, name: str, request: object, context: Context) -> None:
-        await self._note(name, request, context)
+        await self.note(name, request, context)
         self.named.append(dict(context.invocation_metadata() or ()).get("bookgate-instance"))
         if self.instance is not None and self.named[-1] not in (None, self.instance):
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "another instance", _NOT_DONE)
@@ -158,20 +158,20 @@ class FakeGateway(wire_grpc.LedgerMetadataServiceServicer, discovery_grpc.Servic
             await context.abort(grpc.StatusCode.UNAVAILABLE, "answer lost")
 
     async def Read(self, request: wire.LedgerMetadataRequest, context: Context) -> wire.LedgerMetadataResponse:
-        await self._note("Read", request, context)
+        await self.note("Read", request, context)
         return await self._answer(self.store.read(ledger_id_of(request)), None)
 
     async def Write(self, request: wire.LedgerMetadataRequest, context: Context) -> wire.LedgerMetadataResponse:
-        await self._note("Write", request, context)
+        await self.note("Write", request, context)
         metadata = from_format(request.metadata)
         return await self._answer(self.store.write(ledger_id_of(request), metadata, request.expected_version), context)
 
     async def Remove(self, request: wire.LedgerMetadataRequest, context: Context) -> wire.LedgerMetadataResponse:
-        await self._note("Remove", request, context)
+        await self.note("Remove", request, context)
         return await self._answer(self.store.remove(ledger_id_of(request)), context)
 
     async def ListScopes(self, request: wire.ListScopesRequest, context: Context) -> wire.ListScopesResponse:
-        await self._note("ListScopes", request, context)
+        await self.note("ListScopes", request, context)
         found = sorted({each.scope_id for each in self.store.records if each.scope_id > request.start_after})
         return wire.ListScopesResponse(scope_ids=found, end=True)
 
@@ -190,7 +190,7 @@ class FakeGateway(wire_grpc.LedgerMetadataServiceServicer, discovery_grpc.Servic
     async def Iterate(
         self, request: wire.GetLedgerRangesRequest, context: Context
     ) -> AsyncIterator[wire.GetLedgerRangesResponse]:
-        await self._note("Iterate", request, context)
+        await self.note("Iterate", request, context)
         ids = sorted(i.low for i in self.store.records)
         if request.HasField("start_after"):
             ids = [i for i in ids if i > request.start_after]
@@ -213,7 +213,7 @@ class FakeGateway(wire_grpc.LedgerMetadataServiceServicer, discovery_grpc.Servic
     async def BatchRead(
         self, request: wire.BatchReadRequest, context: Context
     ) -> AsyncIterator[wire.LedgerMetadataResponse]:
-        await self._note("BatchRead", request, context)
+        await self.note("BatchRead", request, context)
         for number, ledger_id in enumerate(request.ledger_ids):
             if self.break_after_pages is not None and number >= self.break_after_pages:
                 await context.abort(grpc.StatusCode.UNAVAILABLE, "broke off")
@@ -247,7 +247,7 @@ class FakeGateway(wire_grpc.LedgerMetadataServiceServicer, discovery_grpc.Servic
     async def ListBookies(
         self, request: discovery.ListBookiesRequest, context: Context
     ) -> discovery.ListBookiesResponse:
-        await self._note("ListBookies", request, context)
+        await self.note("ListBookies", request, context)
         bookie = discovery.Bookie()
         bookie.CopyFrom(BOOKIE)
         bookie.endpoints.extend(self.endpoints)
@@ -256,7 +256,7 @@ class FakeGateway(wire_grpc.LedgerMetadataServiceServicer, discovery_grpc.Servic
     async def GetBookieServiceInfo(
         self, request: discovery.GetBookieServiceInfoRequest, context: Context
     ) -> discovery.GetBookieServiceInfoResponse:
-        await self._note("GetBookieServiceInfo", request, context)
+        await self.note("GetBookieServiceInfo", request, context)
         if request.bookie_id != BOOKIE.bookie_id:
             return discovery.GetBookieServiceInfoResponse(code=StatusCode.UNEXPECTED, message="not registered")
         return discovery.GetBookieServiceInfoResponse(bookie=BOOKIE)
@@ -264,13 +264,13 @@ class FakeGateway(wire_grpc.LedgerMetadataServiceServicer, discovery_grpc.Servic
     async def WatchBookies(
         self, request: discovery.WatchBookiesRequest, context: Context
     ) -> AsyncIterator[discovery.WatchBookiesResponse]:
-        await self._note("WatchBookies", request, context)
+        await self.note("WatchBookies", request, context)
         yield discovery.WatchBookiesResponse(bookies=[BOOKIE], revision=len(self.calls))
 
     async def GetClusterInfo(
         self, request: discovery.GetClusterInfoRequest, context: Context
     ) -> discovery.GetClusterInfoResponse:
-        await self._note("GetClusterInfo", request, context)
+        await self.note("GetClusterInfo", request, context)
         return discovery.GetClusterInfoResponse(
             instance_id="instance",
             ledger_manager="hierarchical",

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeGuard
 
@@ -91,6 +91,7 @@ class FakeBookie:
         self.port = 0
         self._server: asyncio.Server | None = None
         self._requested = asyncio.Event()
+        self._left = asyncio.Event()
         self.writers: set[asyncio.StreamWriter] = set()
 
     @property
@@ -116,6 +117,12 @@ class FakeBookie:
             self._requested.clear()
             await self._requested.wait()
 
+    async def until_left(self) -> None:
+        """Returns once its end of every connection is closed."""
+        while self.writers:
+            self._left.clear()
+            await self._left.wait()
+
     def let_go(self) -> None:
         self.holding = False
         held, self.held = self.held, []
@@ -135,8 +142,11 @@ class FakeBookie:
         except (ConnectionError, asyncio.CancelledError):
             pass
         finally:
-            self.writers.discard(writer)
             writer.close()
+            with suppress(OSError):
+                await writer.wait_closed()
+            self.writers.discard(writer)
+            self._left.set()
 
     def _take_v2(self, packet: memoryview, writer: asyncio.StreamWriter) -> None:
         request = v2.decode_request(packet).request

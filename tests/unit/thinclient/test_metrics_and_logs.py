@@ -15,6 +15,7 @@ from bookgate.ledger import errors
 from bookgate.ledger.errors import BKException, NoSuchEntryException, NotEnoughBookiesException
 from bookgate.ledger.wire.messages import AddRequest, Status, WriteLacRequest
 from tests.unit.thinclient.fakes import FakeCluster, fake_cluster
+from tests.unit.virtual_time import VirtualTime, until
 
 PAGE = Path(__file__).parents[3] / "docs" / "client.md"
 
@@ -30,12 +31,6 @@ def test_the_page_names_every_event() -> None:
 def counted(client: BookKeeper, name: str) -> tuple[int, int]:
     stats = client.metrics.operations[name]
     return stats.successes, stats.failures
-
-
-async def until(client: BookKeeper, name: str, counts: tuple[int, int]) -> None:
-    async with asyncio.timeout(10):
-        while counted(client, name) != counts:  # noqa: ASYNC110 - counting has no event of its own
-            await asyncio.sleep(0)
 
 
 async def ledger_of(client: BookKeeper, count: int, **settings: Any) -> WriteHandle:
@@ -118,19 +113,18 @@ async def test_closing_and_recovering_are_logged(caplog: pytest.LogCaptureFixtur
     assert f"event=ledger_recovered ledger={left.ledger_id} last_entry=2 length=3" in messages
 
 
-@pytest.mark.asyncio
-async def test_explicit_lacs_and_forces_are_counted_by_their_outcome() -> None:
+async def test_explicit_lacs_and_forces_are_counted_by_their_outcome(virtual_time: VirtualTime) -> None:
     async with fake_cluster() as cluster:
         client = cluster.client(explicit_lac_interval_seconds=0.005)
         ledger = await client.create_ledger(password=b"planted-p")
         await ledger.append(b"x")
         await ledger.force()
         assert counted(client, "FORCE") == (1, 0)
-        await until(client, "WRITE_LAC", (1, 0))
+        await until(lambda: counted(client, "WRITE_LAC") == (1, 0))
         for bookie in cluster.bookies:
             bookie.override = lambda request: Status.EIO if isinstance(request, WriteLacRequest) else None
         await ledger.append(b"x")
-        await until(client, "WRITE_LAC", (1, 1))
+        await until(lambda: counted(client, "WRITE_LAC") == (1, 1))
 
 
 @pytest.mark.asyncio

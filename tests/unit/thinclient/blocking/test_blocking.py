@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
@@ -25,15 +26,24 @@ async def never() -> None:
     await asyncio.Event().wait()
 
 
+def loop_of_the_clients() -> LoopThread:
+    """That of those which are open now; it is theirs to keep."""
+    thread = LoopThread.acquire()
+    thread.release()
+    return thread
+
+
 def test_what_is_under_way_ends_with_the_last_client() -> None:
-    with BookKeeper.connect_lazily(NOWHERE) as other:
+    threads = set(threading.enumerate())
+    with BookKeeper.connect_lazily(NOWHERE):
         client = BookKeeper.connect_lazily(NOWHERE)
-        under_way = client._thread.start(never())
+        under_way = loop_of_the_clients().start(never())
+        assert not set(threading.enumerate()) <= threads
         client.close()
         assert not under_way.done()
     with pytest.raises(ClientClosedException, match="under way"):
         result_of(under_way)
-    assert not other._thread._thread.is_alive()
+    assert set(threading.enumerate()) <= threads
 
 
 def test_a_closed_client_says_so_whatever_is_asked_of_it() -> None:
@@ -52,7 +62,7 @@ def test_an_iterator_outlives_its_client_only_up_to_the_page_at_hand() -> None:
             yield number
 
     client = BookKeeper.connect_lazily(NOWHERE)
-    pages: Iterator[int] = iterate(client._thread, numbers())
+    pages: Iterator[int] = iterate(loop_of_the_clients(), numbers())
     assert next(pages) == 0
     client.close()
     with pytest.raises(ClientClosedException):

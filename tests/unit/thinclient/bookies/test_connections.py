@@ -22,11 +22,18 @@ from bookgate.ledger.errors import (
 from bookgate.ledger.metadata import DigestType
 from bookgate.ledger.wire.messages import AddRequest, Operation, ReadLacRequest, ReadLacResponse, Status
 from bookgate.ledger.wire.v3 import encode_request, encode_response
-from bookgate.thinclient.bookies.connection import GIVEN_UP_AFTER, Address, BookieConnection, ConnectionSettings
+from bookgate.thinclient.bookies.connection import (
+    GIVEN_UP_AFTER,
+    Address,
+    BookieConnection,
+    ConnectionSettings,
+    tcp_connector,
+)
 from bookgate.thinclient.bookies.reconnect_backoff import FIRST_PAUSE, LONGEST_PAUSE, ReconnectPauses
 from bookgate.thinclient.bookies.wire import Wire
 from tests.unit.thinclient.fakes import FakeBookie, FakeCluster, RawLedgerRecord, fake_cluster
 from tests.unit.thinclient.inside import pool_of
+from tests.unit.virtual_time import VirtualTime
 
 
 def resolver(port: int) -> Callable[[str], Awaitable[Address]]:
@@ -79,15 +86,15 @@ def test_pauses_grow_to_their_bound_and_end_with_success() -> None:
     assert pauses.remaining(100) == 0
 
 
-@pytest.mark.asyncio
-async def test_a_dead_bookie_is_tried_twice_and_then_left_alone_for_a_while() -> None:
+async def test_a_dead_bookie_is_tried_twice_and_then_left_alone_for_a_while(virtual_time: VirtualTime) -> None:
     attempts: list[int] = []
 
     async def refuse(_factory: object, _host: str, _port: int) -> None:
         attempts.append(1)
         raise ConnectionRefusedError("refused")
 
-    connection = BookieConnection("dead", resolver(1), ConnectionSettings(5, 1 << 20, 1 << 16), refuse)
+    settings = ConnectionSettings(5, 1 << 20, 1 << 16)
+    connection = BookieConnection("dead", resolver(1), settings, refuse, random.Random(1))
     asked = Asked(connection)
     for _ in range(2):
         assert "could not be reached: refused" in str(await asked.ask())
@@ -96,7 +103,10 @@ async def test_a_dead_bookie_is_tried_twice_and_then_left_alone_for_a_while() ->
     assert str(outcome).startswith("bookie dead (127.0.0.1:1) is not asked: it is tried again in 0.")
     assert "refused" in str(outcome)
     assert len(attempts) == 2
-    connection._pauses._next_try = 0.0
+    await asyncio.sleep(FIRST_PAUSE / 2 - 0.001)
+    await asked.ask()
+    assert len(attempts) == 2
+    await asyncio.sleep(FIRST_PAUSE / 2 + 0.001)
     await asked.ask()
     assert len(attempts) == 3
     connection.close()
@@ -173,9 +183,9 @@ async def test_a_port_that_takes_connections_and_drops_them_counts_as_failing() 
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("limit", [0.0, 0.05, None])
+@pytest.mark.parametrize("limit", [0.0, 60.0, None])
 async def test_requests_to_a_bookie_that_takes_nothing_in_are_refused_when_that_is_asked_for(
-    limit: float | None,
+    limit: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     accepted, let_go = asyncio.Event(), asyncio.Event()
 
@@ -190,20 +200,24 @@ async def test_requests_to_a_bookie_that_takes_nothing_in_are_refused_when_that_
         settings = ConnectionSettings(5, 1 << 20, 1 << 16, limit)
         connection = BookieConnection("stuck", resolver(port), settings)
         asked = Asked(connection)
-        asked.send()
+        asked.send(600)
         await accepted.wait()
         loop = asyncio.get_running_loop()
         big = bytes(1 << 20)
         for txn_id in range(1000, 1050):
-            connection.send(Operation.ADD_ENTRY, txn_id, big, loop.time() + 60, lambda *_: None, None)
+            connection.send(Operation.ADD_ENTRY, txn_id, big, loop.time() + 600, lambda *_: None, None)
             await asyncio.sleep(0)
-        assert connection._full_since is not None
-        waiting = asked.send(60)
+        assert connection.connected
+        assert connection.waiting_count > 0 or limit == 0, "the buffer is full"
+        waiting = asked.send(600)
         if limit:
+            connection.expire(loop.time())
+            await asyncio.sleep(0)
             assert not waiting.done()
-            connection.expire(loop.time() + 0)
-            connection._full_since -= limit
+            now = loop.time
+            monkeypatch.setattr(loop, "time", lambda: now() + limit)
         connection.expire(loop.time())
+        await asyncio.sleep(0)
         await asyncio.sleep(0)
         if limit is None:
             assert not waiting.done()
@@ -247,18 +261,23 @@ async def test_the_room_for_a_large_answer_is_given_back() -> None:
     async with fake_cluster(1) as cluster:
         (bookie,) = cluster.bookies
         settings = ConnectionSettings(5, 1 << 21, 1 << 16)
-        connection = BookieConnection("b", resolver(bookie.port), settings)
+        wires: list[asyncio.BufferedProtocol] = []
+
+        async def connect(factory: Callable[[], asyncio.BufferedProtocol], host: str, port: int) -> object:
+            wires.append(factory())
+            return await tcp_connector(lambda: wires[0], host, port)
+
+        connection = BookieConnection("b", resolver(bookie.port), settings, connect)
         body = encode_entry(digest_for(DigestType.CRC32C, b""), 1, 0, -1, 1 << 20, bytes(1 << 20))
         bookie.ledgers[1] = RawLedgerRecord(b"", {0: body})
         answer = await Asked(connection).ask()
         assert isinstance(answer, ReadLacResponse)
         assert answer.last_entry_body == body
-        wire = connection._wire
-        assert wire is not None
-        assert wire._decoder.size > 1 << 20
+        (wire,) = wires
+        assert memoryview(wire.get_buffer(-1)).nbytes > 1 << 20
         for _ in range(2):
             connection.expire(asyncio.get_running_loop().time())
-        assert wire._decoder.size < 1 << 14
+        assert memoryview(wire.get_buffer(-1)).nbytes < 1 << 14
         connection.close()
 
 
@@ -358,8 +377,8 @@ async def test_nothing_is_left_after_close() -> None:
             await client.close()
         cluster.clients.clear()
         async with asyncio.timeout(10):
-            while any(bookie.writers for bookie in cluster.bookies):  # noqa: ASYNC110  # the bookies' own ends
-                await asyncio.sleep(0.01)
+            for bookie in cluster.bookies:
+                await bookie.until_left()
         assert asyncio.all_tasks() == tasks
         assert set(os.listdir("/proc/self/fd")) <= files  # what earlier tests left may go meanwhile
         del clients, client

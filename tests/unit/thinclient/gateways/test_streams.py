@@ -95,14 +95,14 @@ async def test_ledgers_of_many_scopes_are_read_side_by_side_each_scope_once(monk
             await gateway.store.create(each, METADATA)
         gone = LedgerId(99, 7)
         together = asyncio.Barrier(8)
-        note = gateway._note
+        note = gateway.note
 
         async def all_wait_for_others(name: str, request: Any, context: Any) -> None:
             await note(name, request, context)
             if len(gateway.calls) <= together.parties:
                 await together.wait()
 
-        monkeypatch.setattr(gateway, "_note", all_wait_for_others)
+        monkeypatch.setattr(gateway, "note", all_wait_for_others)
         found = await manager.read_many([*ids, gone])
         assert [each.ledger_id for each in found if isinstance(each, LedgerRecord)] == ids
         assert isinstance(found[-1], NoSuchLedgerExistsOnMetadataServerException)

@@ -34,6 +34,7 @@ from bookgate.ledger.wire.messages import (
 from bookgate.thinclient.handles.read_handle import ReadHandle
 from bookgate.thinclient.handles.write_handle import WriteHandle
 from tests.unit.thinclient.fakes import FakeCluster, fake_cluster
+from tests.unit.thinclient.inside import pool_of
 from tests.unit.virtual_time import until
 
 pytestmark = pytest.mark.usefixtures("virtual_time")
@@ -421,7 +422,10 @@ async def test_old_bookies_are_read_from_one_by_one_and_asked_for_batches_once()
         for bookie in cluster.bookies:
             bookie.batches = False
         reader = await client.open_ledger(ledger.ledger_id)
+        lost = []
         for _ in range(2):
             assert await ids(reader.read(0, 299)) == list(range(300))
-        assert len(reader._view.without_batches) == 3
+            lost.append([pool_of(client).losses(bookie.bookie_id) for bookie in cluster.bookies])
+        assert all(lost[0]), "each was asked for batches"
+        assert lost[1] == lost[0], "and not again"
         assert not any(isinstance(request, BatchReadRequest) for b in cluster.bookies for request in b.requests)
