@@ -13,8 +13,9 @@ from bookgate.bookie import gateway_process
 from bookgate.bookie.gateway_process import GatewayProcess
 from bookgate.gateway.config import GatewayConfig
 from bookgate.runtime.child_process import ChildFailedException, Pauses
+from tests.unit.virtual_time import until
 
-pytestmark = pytest.mark.asyncio
+pytestmark = pytest.mark.usefixtures("virtual_time")
 
 
 class FakeChild:
@@ -60,14 +61,6 @@ def process(monkeypatch: pytest.MonkeyPatch, child: FakeChild) -> GatewayProcess
     monkeypatch.setattr(Pauses, "FIRST_SECONDS", 0.001)
     settings = GatewayConfig.model_validate({"metadata_uri": "sqlite:///nowhere", "port": 0})
     return GatewayProcess(settings, "bookie-1")
-
-
-async def until(condition: Any) -> None:
-    async with asyncio.timeout(20):
-        while True:
-            if condition():
-                return
-            await asyncio.sleep(0.001)
 
 
 async def test_one_that_says_nothing_for_long_is_killed_and_started_again(monkeypatch: pytest.MonkeyPatch) -> None:

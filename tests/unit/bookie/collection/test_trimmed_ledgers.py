@@ -232,9 +232,10 @@ async def test_nothing_goes_where_the_metadata_are_not_certain(make_world: MakeW
     assert await world.passes(3) == EVERYTHING
     await world.store.ledger_manager.remove(ID)
     await world.store.ledger_manager.create(ID, record.metadata)
-    strange = replace(world.collector._trimmed._membership, instance_id="another cluster")
-    world.collector._trimmed._membership = strange
-    assert await world.passes(3) == EVERYTHING
+    elsewhere = Membership(HERE, "another cluster")
+    stranger = GarbageCollector(FAST, world.bookie.storage, world.store, elsewhere, clock=lambda: world.clock[0])
+    assert await world._replace(collector=stranger).passes(3) == EVERYTHING
+    assert await world.passes(3) == EVERYTHING[80:], "its own may still"
 
 
 @pytest.mark.asyncio

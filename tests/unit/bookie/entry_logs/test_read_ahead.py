@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from bookgate.bookie.entry_logs import format as fmt
 from bookgate.bookie.entry_logs.entry_logs import EntryLogs
-from bookgate.bookie.entry_logs.read_ahead import MAX_WINDOW, MIN_WINDOW, ReadAhead
+from bookgate.bookie.entry_logs.read_ahead import MAX_WINDOW, MIN_WINDOW, PACKET_OVERHEAD, ReadAhead
 from bookgate.bookie.storage.batch_size import BatchSize
 from bookgate.bookie.system.files import REAL_FILE_SYSTEM, FileSystem, StorageCorruptException
 from bookgate.ledger.errors import NoSuchEntryException
@@ -143,14 +143,15 @@ def test_only_consecutive_entries_of_the_ledger_are_kept_and_the_window_follows_
 
 
 def test_memory_is_bounded_and_the_oldest_goes_first() -> None:
-    ahead = ReadAhead(100_000)
+    ahead, locations = ReadAhead(100_000), []
     for start in range(0, 2000, 10):
         data = fmt.encode_records([packet(1, start + index, 200) for index in range(10)])
         ahead.keep(10_000 * start + 4, 1, start, data, MIN_WINDOW)
-    kept = [location for location in ahead._packets if ahead.get(location)]
+        locations += [10_000 * start + 4 + index * (len(data) // 10) for index in range(10)]
+    kept = [location for location in locations if ahead.get(location)]
     assert 200 < len(kept) <= 100_000 // 350
     assert min(kept) > 10_000 * 1000
-    assert len(ahead._order) == len(kept)
+    assert ahead.usage == (len(kept), len(kept) * (len(packet(1, 0, 200)) + PACKET_OVERHEAD))
 
 
 def test_reading_ahead_can_be_turned_off(tmp_path: Path, files: CountingReads) -> None:

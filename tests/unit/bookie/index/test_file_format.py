@@ -207,22 +207,24 @@ def test_a_page_loaded_before_an_update_is_not_kept_after_it(tmp_path: Path) -> 
     """A reader that loads a page while a checkpoint writes must not leave the older page in the cache."""
     ledger_id = LedgerId.unscoped(1)
 
-    class UpdatingWhileRead(LedgerCache):
-        update_on_load = False
+    class UpdatingWhileRead(FileSystem):
+        update_on_read = False
 
-        def _load_page(self, ledger_id: LedgerId, number: int) -> bytes | None:
-            page = super()._load_page(ledger_id, number)
-            if self.update_on_load:
-                self.update_on_load = False
-                self.update(ledger_id, None, file_format.slot_runs([1], [77]))
-                self.sync()
+        def pread(self, fd: int, size: int, offset: int) -> bytes:
+            page = super().pread(fd, size, offset)
+            if self.update_on_read:
+                self.update_on_read = False
+                index.update(ledger_id, None, file_format.slot_runs([1], [77]))
+                index.sync()
             return page
 
-    index = UpdatingWhileRead(REAL_FILE_SYSTEM, [tmp_path], 1 << 20)
+    files = UpdatingWhileRead()
+    index = LedgerCache(files, [tmp_path], 1 << 20)
     index.update(ledger_id, HEADER, file_format.slot_runs([0], [5]))
     index.sync()
-    index.update_on_load = True
+    files.update_on_read = True
     assert index.location(ledger_id, 0) == 5
+    assert not files.update_on_read
     assert index.location(ledger_id, 1) == 77
 
 
@@ -234,7 +236,7 @@ def test_pages_in_memory_are_bounded(tmp_path: Path) -> None:
     index.sync()
     for number in range(4):
         assert [index.location(LedgerId.unscoped(number), entry) for entry in ids] == [entry + 1 for entry in ids]
-    assert len(index._pages) == 3
+    assert index.cached_pages == 3
 
 
 def test_the_last_entry_is_found_before_a_hole_however_large(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
@@ -35,6 +36,7 @@ class RecordingClient:
         self.reads: deque[QueuedRead] = deque()
         self.statuses: list[int] = []
         self.responses: list[Response] = []
+        self._answered = asyncio.Event()
 
     def encode(self, response: Response) -> bytes:
         return encode_response(response)
@@ -45,6 +47,13 @@ class RecordingClient:
     def send(self, frame: bytes) -> None:
         self.responses.append(decode_response(memoryview(frame)[4:]))
         self.statuses.append(self.responses[-1].status)
+        self._answered.set()
+
+    async def until_answered(self, count: int) -> None:
+        """Returns once so many responses were sent."""
+        while len(self.responses) < count:
+            self._answered.clear()
+            await self._answered.wait()
 
     def flush(self) -> None:
         return
@@ -62,7 +71,7 @@ class Bench:
     def __init__(self, opened_storage: OpenStorage, reader: ThreadPoolExecutor) -> None:
         self.acks = opened_storage.acks
         self.statistics = BookieStatistics()
-        storage = opened_storage.storage
+        storage = self.storage = opened_storage.storage
         reads = EntryReads(storage, reader, self.statistics)
         long_polls = LongPolls(storage, reads, reader)
         self.processor = RequestProcessor(storage, reads, long_polls, self.statistics, BookieMode())

@@ -186,7 +186,7 @@ async def test_a_read_at_a_term_answers_once_the_term_is_durable(bench: Asking) 
     bench.processor.reads.pump(bench.client)
     assert not bench.client.responses
     assert not bench.client.reads
-    ledger = bench.processor._ledgers.recent(LEDGER)
+    ledger = bench.storage.ledgers.recent(LEDGER)
     assert ledger is not None
     assert (ledger.term, ledger.durable_term) == (4, None)
     bench.processor.stored(bench.take_stored(1))
@@ -213,8 +213,7 @@ async def test_a_read_that_waited_while_another_took_over_finds_nothing_out(benc
     bench.processor.process(bench.client, ReadRequest(2, LEDGER, 0, master_key=KEY, term=3))
     fenced += bench.take_stored(1)
     bench.processor.stored(fenced)
-    while len(bench.client.responses) < 3:  # noqa: ASYNC110 - the reader thread tells nobody
-        await asyncio.sleep(0)
+    await bench.client.until_answered(3)
     answers = {answer.txn_id: answer for answer in bench.client.responses[1:]}
     assert answers[1].status == Status.EINVALIDTERM
     assert answers[2].status == Status.EOK

@@ -15,6 +15,7 @@ from bookgate.bookie.index import file_format
 from bookgate.bookie.journal import format as fmt
 from bookgate.bookie.journal.format import LogMark
 from bookgate.bookie.journal.last_mark import read_mark, write_mark
+from bookgate.bookie.storage.checkpoint import Checkpointer
 from bookgate.bookie.storage.limbo import LIMBO_FILE
 from bookgate.bookie.storage.storage import LedgerStorage
 from bookgate.bookie.system.data_loss import LostDataException
@@ -24,7 +25,15 @@ from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.wire.messages import Status
 from tests.faults.memory_disk import MemoryDisk, everything_survives, nothing_survives
 from tests.faults.storage_run import StorageRun
-from tests.unit.bookie.storage.storage_support import KEY, Acknowledgements, OpenStorage, opened, packet, small_config
+from tests.unit.bookie.storage.storage_support import (
+    KEY,
+    Acknowledgements,
+    FailingFileSystem,
+    OpenStorage,
+    opened,
+    packet,
+    small_config,
+)
 
 LATE = 2
 """The ledger whose entries came after the last mark."""
@@ -309,23 +318,21 @@ def test_a_mark_never_passes_what_a_killed_process_had_not_synced(tmp_path: Path
     last.storage.close()
 
 
-def test_who_waited_for_a_checkpoint_that_failed_changes_nothing(tmp_path: Path) -> None:
+def test_who_waited_for_a_checkpoint_that_failed_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The first look at whether storage has failed comes before the wait, so there has to be a second."""
-    bookie = OpenStorage(tmp_path)
+    files = FailingFileSystem(".txn")
+    bookie = OpenStorage(tmp_path, files)
     bookie.add(1, 0)
-    checkpointer = bookie.storage._checkpointer
-    assert checkpointer is not None
     waits, outcomes = threading.Event(), []
-
-    real = checkpointer.exclusive
+    real = Checkpointer.exclusive
 
     @contextmanager
-    def slow() -> Iterator[None]:
+    def told(self: Checkpointer) -> Iterator[None]:
         waits.set()
-        with real():
+        with real(self):
             yield
-
-    checkpointer.exclusive = slow  # type: ignore[method-assign]
 
     def collect() -> None:
         try:
@@ -335,10 +342,13 @@ def test_who_waited_for_a_checkpoint_that_failed_changes_nothing(tmp_path: Path)
             outcomes.append("refused")
 
     thread = threading.Thread(target=collect)
-    with real():
+    with bookie.storage.exclusive():
+        monkeypatch.setattr(Checkpointer, "exclusive", told)
         thread.start()
         assert waits.wait(30)
-        bookie.storage._events.failed(OSError(errno.EIO, "the checkpoint under way failed"))
+        files.fail_write = OSError(errno.EIO, "the journal failed meanwhile")
+        bookie.writer.add_entry(bookie.ledger(1), 1, packet(1, 1), "never stored")
+        bookie.acks.wait_for_failure()
     thread.join()
     assert outcomes == ["refused"]
     bookie.storage.close()

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from bookgate.runtime.security.policy import parse_policy
 from bookgate.runtime.security.principal import Kind, Principal
 from bookgate.runtime.security.rate_limits import FairQueue, PrincipalLimits, RefusalPace, TokenBucket
+from tests.unit.memory import memory_kept
 
 A, B = Principal(Kind.TOKEN, "a"), Principal(Kind.TOKEN, "b")
 POLICY = parse_policy("""
@@ -86,9 +87,10 @@ def test_what_is_known_afterwards_is_paid_afterwards() -> None:
 
 def test_full_buckets_are_forgotten() -> None:
     limits = PrincipalLimits()
-    for number in range(10_000):
-        limits.take(POLICY, Principal(Kind.JWT, str(number)), "calls_per_second", float(number))
-    assert len(limits._buckets) < 1000
+    with memory_kept() as kept:
+        for number in range(10_000):
+            limits.take(POLICY, Principal(Kind.JWT, str(number)), "calls_per_second", float(number))
+        assert kept() < 1000 * 600, "no more than that of a thousand"
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers()), max_size=60))
