@@ -30,11 +30,11 @@ class ServerCertificates:
         return grpc.dynamic_ssl_server_credentials(
             self._loaded.value,
             # None, for no change, is what gRPC documents and its types lack.
-            cast(Callable[[], grpc.ServerCertificateConfiguration], self._changed),
+            cast(Callable[[], grpc.ServerCertificateConfiguration], self.changed),
             require_client_authentication=self._files.client_ca is not None,
         )
 
-    def _changed(self) -> grpc.ServerCertificateConfiguration | None:
+    def changed(self) -> grpc.ServerCertificateConfiguration | None:
         """The new configuration, or None if nothing has changed."""
         with self._lock:
             return self._loaded.value if self._loaded.refresh() else None

@@ -210,9 +210,9 @@ async def test_ledgers_are_counted_once_in_a_while_and_only_while_somebody_asks(
 
         clock = Impatient()
         counts = LedgerStateCounts(manager, clock, clock.sleep)
+        before = asyncio.all_tasks()
         counts.ask()
-        task = counts._task
-        assert task is not None
+        (task,) = asyncio.all_tasks() - before
         await asyncio.wait_for(task, 20)
         left = counts.ask()
         assert (left["complete"], left["total"]) == (False, 100)

@@ -308,7 +308,8 @@ async def test_a_listing_breaks_off_when_its_caller_may_see_less(
 
     async def revoke() -> None:
         await asyncio.sleep(1)
-        server.control._policy = parse_policy(POLICY.replace(f', "token:{caller}"', "", 1) + becomes)
+        policy = parse_policy(POLICY.replace(f', "token:{caller}"', "", 1) + becomes)
+        monkeypatch.setattr(AccessControl, "policy", policy)
 
     revocation = asyncio.create_task(revoke())
     with pytest.raises(HttpError) as broken:
@@ -327,9 +328,8 @@ async def test_metadata_are_told_by_the_policy_by_which_their_ids_were_listed(
     async def then_narrowed(*wanted: Any) -> AsyncIterator[Sequence[int]]:
         async for ids in ranges(*wanted):
             yield ids
-        server.control._policy = parse_policy(
-            POLICY.replace(', "token:few-ids"', "", 1) + OWNED.replace("bytes", "ids")
-        )
+        policy = parse_policy(POLICY.replace(', "token:few-ids"', "", 1) + OWNED.replace("bytes", "ids"))
+        monkeypatch.setattr(AccessControl, "policy", policy)
 
     monkeypatch.setattr(server.store.ledger_manager, "ledger_ranges", then_narrowed)
     refused = await server.ask(f"{LISTING}?print_metadata=true", "few-ids")

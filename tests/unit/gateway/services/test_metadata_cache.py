@@ -41,7 +41,8 @@ class Store:
         self.connected = True
         self.connection_epoch = 0
         self.zxid = 10
-        self.listeners = LedgerListeners(self._read, retry_delay_seconds=0.001)
+        self.released = asyncio.Event()
+        self.listeners = LedgerListeners(self._read, lambda _: self.released.set(), retry_delay_seconds=0.001)
 
     @property
     def ledger_manager(self) -> Store:
@@ -250,11 +251,9 @@ async def test_cache_of_no_bytes_keeps_nothing_but_merges_reads(store: Store) ->
 
 async def test_idle_entries_go_and_their_listeners_too(store: Store) -> None:
     cache = make(store, idle_seconds=0.01)
-    released = asyncio.Event()
-    store.listeners._released = lambda _: released.set()
     await version(cache)
     running = asyncio.ensure_future(cache.run())
-    await asyncio.wait_for(released.wait(), 30)
+    await asyncio.wait_for(store.released.wait(), 30)
     assert (len(cache), len(store.listeners), cache.bytes) == (0, 0, 0)
     running.cancel()
 

@@ -260,9 +260,8 @@ async def test_a_stream_that_is_cancelled_in_the_moment_of_news_ends(service: Wa
     for _ in range(5):
         await asyncio.sleep(0)
     assert service.stream_count == 1
-    (waiting,) = service._streams
     # The wait's own task has its result before whoever waits for it goes on.
-    waiting.wake.set()
+    service.store_lost()
     await asyncio.sleep(0)
     stream.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -80,8 +80,9 @@ class Registered:
         self.session.before_exists = end
 
     async def settled(self) -> None:
-        while (task := self.manager._again) is not None:
-            await asyncio.wait([task])
+        """Returns once nothing more is done in the background."""
+        while others := asyncio.all_tasks() - {asyncio.current_task()}:
+            await asyncio.wait(others)
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from bookgate.runtime.tls.server_context import ServerContexts
 
 KINDS: dict[str, Callable[[ServerTlsFiles], Callable[[], object]]] = {
     "ssl": lambda files: ServerContexts(files).context,
-    "grpc": lambda files: ServerCertificates(files)._changed,
+    "grpc": lambda files: ServerCertificates(files).changed,
 }
 
 
