@@ -182,8 +182,8 @@ class GatewayServer:
         ]
         if self._access is not None:
             self._tasks.append(keep_running("policy of watches", self.watches.follow_policy))
-        if self._quotas is not None:
-            self._tasks.append(keep_running("counts of ledgers for quotas", self._quotas.run))
+        if self.quotas is not None:
+            self._tasks.append(keep_running("counts of ledgers for quotas", self.quotas.run))
         log_event(_LOG, "gateway", state="serving", address=self.address, tls=self._tls is not None)
         return self._port
 
@@ -219,9 +219,9 @@ class GatewayServer:
             self._factory, self._budget, self._cache.changed_here, self._lease_seconds, limits.metadata_bytes
         )
         self._health = health_aio.HealthServicer()
-        self._quotas = None if self._access is None else LedgerQuotas(self._factory, self._budget, self._access)
+        self.quotas = None if self._access is None else LedgerQuotas(self._factory, self._budget, self._access)
         metadata = MetadataService(
-            self._factory, self.watches, self._cache, freshness, self._budget, limits, self._instance, self._quotas
+            self._factory, self.watches, self._cache, freshness, self._budget, limits, self._instance, self.quotas
         )
         add_LedgerMetadataServiceServicer_to_server(metadata, server)
         add_ServiceDiscoveryServicer_to_server(self._discovery, server)

@@ -126,6 +126,11 @@ class ReplicationService(ReplicationServiceServicer):
         return len(self._sessions)
 
     @property
+    def feed_count(self) -> int:
+        """Number of owners that follow the changes of ledgers here."""
+        return len(self._feeds)
+
+    @property
     def _store(self) -> ReplicationMetadata:
         return self._factory.replication_metadata
 

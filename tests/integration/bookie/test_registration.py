@@ -15,16 +15,26 @@ from kazoo.client import KazooClient
 
 from bookgate.bookie.mode import state_manager
 from bookgate.bookie.standalone.local_zookeeper import LocalZooKeeper
-from bookgate.ledger.bookie_info import LEASE_PROPERTY
+from bookgate.gateway.stores.sqlite.registration import SqliteRegistrationManager
+from bookgate.gateway.stores.zookeeper.registration import ZooKeeperRegistrationManager
+from bookgate.ledger.bookie_info import LEASE_PROPERTY, BookieServiceInfo
+from bookgate.ledger.metadata_store import RegistrationManager
 from bookgate.protos.bookkeeper.gateway.v1 import registration_service_pb2 as wire
 from bookgate.protos.bookkeeper.gateway.v1 import service_discovery_pb2 as discovery
 from bookgate.protos.bookkeeper.gateway.v1.registration_service_pb2_grpc import RegistrationServiceStub
 from bookgate.protos.bookkeeper.gateway.v1.service_discovery_pb2_grpc import ServiceDiscoveryStub
+from bookgate.thinclient.gateways.registration import RpcRegistrationManager
 from tests.integration.bookie.test_read_only import Running, on_store, until
 
 pytestmark = pytest.mark.asyncio
 
-KINDS = ["sqlite", "zookeeper", "grpc"]
+MANAGERS: dict[str, type[RegistrationManager]] = {
+    "sqlite": SqliteRegistrationManager,
+    "zookeeper": ZooKeeperRegistrationManager,
+    "grpc": RpcRegistrationManager,
+}
+"""By which a bookie registers on each kind of metadata."""
+KINDS = list(MANAGERS)
 
 
 async def claim(gateway: str, bookie_id: str, lease: wire.Lease) -> wire.RegisterResponse:
@@ -107,14 +117,14 @@ async def test_a_bookie_whose_registration_is_gone_says_so_and_registers_again(
     monkeypatch.setattr(state_manager, "_LOOK_SECONDS", 0.1)
     monkeypatch.setattr(state_manager, "_LOOK_AGAIN_SECONDS", 0.1)
     async with on_store(kind, tmp_path, zookeeper) as bookie:
-        state = bookie.server._state
-        register, may_register = state._registration.register_bookie, asyncio.Event()
+        manager, may_register = MANAGERS[kind], asyncio.Event()
+        register = manager.register_bookie
 
-        async def register_later(*args: object, **kwargs: object) -> None:
+        async def register_later(self: RegistrationManager, info: BookieServiceInfo, *, read_only: bool) -> None:
             await may_register.wait()
-            await register(*args, **kwargs)  # type: ignore[arg-type]
+            await register(self, info, read_only=read_only)
 
-        monkeypatch.setattr(state._registration, "register_bookie", register_later)
+        monkeypatch.setattr(manager, "register_bookie", register_later)
         await asyncio.to_thread(take_out(bookie, tmp_path, kind, zookeeper))
 
         async def is_noticed() -> bool:

@@ -16,7 +16,7 @@ from google.protobuf.message_factory import GetMessageClass
 from bookgate.gateway.config import GatewayConfig
 from bookgate.gateway.server import GatewayServer
 from bookgate.gateway.services.registration import DEFAULT_LEASE_SECONDS
-from bookgate.gateway.stores.drivers import create_factory
+from bookgate.gateway.stores.sqlite.factory import SqliteLedgerManagerFactory
 from bookgate.ledger.metadata_store import LedgerManagerFactory
 from bookgate.protos.bookkeeper.common.v1.status_pb2 import StatusCode
 from bookgate.protos.bookkeeper.gateway.v1 import (
@@ -131,11 +131,12 @@ async def guarded_gateways(
     directory: Path, policy: str = POLICY, count: int = 2, *, lease_seconds: float = DEFAULT_LEASE_SECONDS
 ) -> AsyncIterator[list[Guarded]]:
     """Several on one store, with the same tokens and policies."""
-    uri = made(f"sqlite://{directory}/metadata.db")
+    path = f"{directory}/metadata.db"
+    made(f"sqlite://{path}")
     gateways: list[Guarded] = []
     async with AsyncExitStack() as stack:
         for number in range(count):
-            factory = create_factory(uri)
+            factory = SqliteLedgerManagerFactory(path, lease_seconds=lease_seconds)
             stack.push_async_callback(factory.close)
             await factory.initialize()
             home = directory / f"gateway-{number}"

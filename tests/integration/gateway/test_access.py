@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -25,6 +26,7 @@ from bookgate.protos.bookkeeper.gateway.v1 import ledger_metadata_service_pb2 as
 from bookgate.protos.bookkeeper.gateway.v1 import registration_service_pb2 as rs
 from bookgate.protos.bookkeeper.gateway.v1 import replication_service_pb2 as rp
 from bookgate.protos.bookkeeper.gateway.v1 import service_discovery_pb2 as sd
+from bookgate.runtime.security import access_control
 from bookgate.runtime.security.actions import RPC_ACTIONS
 from tests.access_policy import look_at_files
 from tests.integration.gateway.guarded import (
@@ -356,7 +358,9 @@ async def test_the_trail_has_it_all_and_no_secret(gateway: Guarded, channel: grp
     assert not any(token in text for token, _ in gateway.tokens.values())
 
 
-async def test_what_was_let_in_is_asked_again_when_tokens_or_policy_change(tmp_path: Path) -> None:
+async def test_what_was_let_in_is_asked_again_when_tokens_or_policy_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with guarded_gateway(tmp_path) as gateway, gateway.channel() as channel:
 
         async def reading(who: str) -> str:
@@ -370,8 +374,9 @@ async def test_what_was_let_in_is_asked_again_when_tokens_or_policy_change(tmp_p
         assert await reading("reader") == "LEDGER_NOT_FOUND"
         gateway.policy_file.write_text('[[bindings]]\nprincipals = ["token:admin"]\nrole = "admin"\n')
         # A second later, which nobody looks at but these calls.
-        access: Any = gateway.access
-        access._policy.next_look = access._next_look = 0.0
+        for file in gateway.access.files:
+            file.next_look = 0.0
+        monkeypatch.setattr(access_control, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + 2))
         assert await reading("reader") == "PERMISSION_DENIED"
         assert await reading("admin") == "LEDGER_NOT_FOUND"
         assert gateway.access.counts["grpc", "token", "allowed"] == 10

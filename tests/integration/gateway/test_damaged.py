@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -134,8 +134,7 @@ async def test_what_waits_for_a_client_that_does_not_read_is_bounded(
 
     monkeypatch.setattr(watch_service, "_DIRECT_LIMIT", 10)
     service = watch_service.WatchService(setting.factory, limits=GatewayLimits(subscriptions_a_stream=10))
-    stream, asked = watch_service._Stream(), 0
-    service.hub.open_stream(stream)
+    asked = 0
 
     async def requests() -> AsyncIterator[LedgerMetadataRequest]:
         nonlocal asked
@@ -143,21 +142,19 @@ async def test_what_waits_for_a_client_that_does_not_read_is_bounded(
             yield LedgerMetadataRequest(ledger_id=asked)
             await setting.factory.catch_up(None)
 
-    reader = asyncio.create_task(service._read_requests(stream, requests()))
-    while service.hub.removals(stream) < 10:
-        await setting.factory.catch_up(None)
-    for _ in range(20):
-        await setting.factory.catch_up(None)
-    assert service.hub.removals(stream) <= 20
-    assert asked < 100
-    # Whoever reads goes on.
-    waiting = asked
-    answers = service._responses(stream)
-    for _ in range(50):
+    context: Any = None
+    async with aclosing(service.serve(requests(), context)) as answers:  # type: ignore[type-var]
         await anext(answers)
-    assert asked > waiting
-    reader.cancel()
-    await asyncio.gather(reader, return_exceptions=True)
+        while asked < 10:
+            await setting.factory.catch_up(None)
+        for _ in range(100):
+            await setting.factory.catch_up(None)
+        assert asked <= 30
+        # Whoever reads goes on.
+        waiting = asked
+        for _ in range(50):
+            await anext(answers)
+        assert asked > waiting
 
 
 async def test_bookie_ids_that_none_can_have_are_written_by_nobody_and_kept_where_they_are(setting: Setting) -> None:

@@ -16,7 +16,7 @@ from bookgate.gateway.stores.sqlite import ledger_manager, process_identity
 from bookgate.gateway.stores.sqlite.discovery import SqliteServiceDiscovery
 from bookgate.gateway.stores.sqlite.factory import SqliteLedgerManagerFactory
 from bookgate.gateway.stores.sqlite.process_identity import identity_of, surely_dead
-from bookgate.gateway.stores.sqlite.registration import SqliteRegistrationManager
+from bookgate.gateway.stores.sqlite.registration import SqliteRegistrationManager, wall_clock_ms
 from bookgate.gateway.stores.sqlite.store import SqliteStore, Transaction, revision_of
 from bookgate.ledger.bookie_info import BookieServiceInfo
 from bookgate.ledger.errors import LedgerExistException, MetaStoreException
@@ -329,6 +329,19 @@ class Clock:
         return self.now
 
 
+class WatchedClock(Clock):
+    """Tells when it was read, on whatever thread."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+
+    def __call__(self) -> int:
+        self._loop.call_soon_threadsafe(self.read.set)
+        return super().__call__()
+
+
 class TestLeases:
     async def test_living_owner_keeps_its_id(self, path: str) -> None:
         first, second = await opened(path, lease_seconds=0.3), await opened(path, lease_seconds=0.3)
@@ -361,13 +374,12 @@ class TestLeases:
         await watcher.service_discovery.watch_bookies(BookieSet.WRITABLE, told)
         store = SqliteStore(path)
         await store.open()
-        # Its owner never renews: it is stopped right after it registered.
-        owner = SqliteRegistrationManager(store, lease_seconds=0.5)
+        # Its owner does not come to renew: its lease is of a minute, and its clock almost that much behind.
+        owner = SqliteRegistrationManager(store, lease_seconds=60, now_ms=lambda: wall_clock_ms() - 59_500)
         await owner.register_bookie(BOOKIE, read_only=False)
         await told.until(len)
-        assert owner._renewal is not None
-        owner._renewal.cancel()
         await told.until(lambda bookies: bookies == ())
+        await owner.close()
         await store.close()
         await watcher.close()
 
@@ -396,15 +408,21 @@ class TestLeases:
         await store.close()
 
     async def test_renewed_lease_does_not_disturb_watchers(self, path: str) -> None:
-        clock, store = Clock(), SqliteStore(path)
+        clock, store = WatchedClock(), SqliteStore(path)
         await store.open()
-        manager = SqliteRegistrationManager(store, lease_seconds=10, now_ms=clock)
+        manager = SqliteRegistrationManager(store, lease_seconds=0.3, now_ms=clock)
         await manager.register_bookie(BOOKIE, read_only=False)
         before = await store.read(revision_of)
-        clock.now += 5_000
-        await store.change(manager._renew_all)
+        clock.now += 150
+
+        async def end() -> int:
+            row = await store.read(lambda c: c.execute("SELECT expires_at_ms FROM registrations").fetchone())
+            return int(row[0])
+
+        async with asyncio.timeout(30):
+            while await end() != clock.now + 300:
+                clock.read.clear()
+                await clock.read.wait()
         assert await store.read(revision_of) == before
-        ends = await store.read(lambda c: c.execute("SELECT expires_at_ms FROM registrations").fetchone())
-        assert ends == (clock.now + 10_000,)
         await manager.close()
         await store.close()

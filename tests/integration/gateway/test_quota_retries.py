@@ -30,13 +30,13 @@ async def test_it_is_answered_with_what_it_has_made(tmp_path: Path) -> None:
         there.channel() as second,
     ):
         for gateway in (here, there):
-            assert gateway.server._quotas is not None
-            await gateway.server._quotas.count()
+            assert gateway.server.quotas is not None
+            await gateway.server.quotas.count()
         request = create(5, b"token-of-the-request")
         made = await call(first, METHODS["Create"], request, here.bearer("team-a"))
         assert await outcome(second, METHODS["Create"], create(6, b"another"), there.bearer("admin")) == "SUCCESS"
-        assert there.server._quotas is not None
-        await there.server._quotas.count()
+        assert there.server.quotas is not None
+        await there.server.quotas.count()
 
         again = await call(second, METHODS["Create"], request, there.bearer("team-a"))
         assert (again.ledger_id, again.version, again.metadata) == (5, 0, made.metadata)

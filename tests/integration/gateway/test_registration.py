@@ -43,6 +43,8 @@ INFO = BookieServiceInfo("b-1", (Endpoint("bookie", "h", 1, BOOKIE_RPC),), {"k":
 class Gateway:
     factory: LedgerManagerFactory
     server: GatewayServer
+    carrier: grpc.aio.Server
+    """What carries its calls."""
 
     @property
     def address(self) -> str:
@@ -95,10 +97,16 @@ async def setting(store_uri: str) -> AsyncIterator[Setting]:
         gateways = []
         for _ in range(2):
             factory = await opened()
-            server = GatewayServer(factory, lease_seconds=LEASE_SECONDS)
+            carriers: list[grpc.aio.Server] = []
+
+            def carrier(*, made: list[grpc.aio.Server] = carriers, **options: Any) -> grpc.aio.Server:
+                made.append(grpc.aio.server(**options))
+                return made[0]
+
+            server = GatewayServer(factory, lease_seconds=LEASE_SECONDS, make_server=carrier)
             stack.push_async_callback(server.stop, 0)
             await server.start()
-            gateways.append(Gateway(factory, server))
+            gateways.append(Gateway(factory, server, *carriers))
         made = Setting(gateways, await opened(), [])
         await made.observer.service_discovery.watch_bookies(BookieSet.ALL, made.take)  # type: ignore[arg-type]
         await made.until(lambda state: state == (False, False))
@@ -119,14 +127,17 @@ def holder(setting: Setting) -> Gateway:
     return max(setting.gateways, key=lambda gateway: gateway.server.registrations.leases)
 
 
-async def registered_at(gateway: Gateway) -> None:
-    """Returns once the gateway has put the bookie into the store."""
-    for _ in range(3000):
-        held = gateway.server.registrations._held.get("b-1")
-        if held is not None and held.registered:
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("not registered within 30 s")
+def done_at(gateway: Gateway, name: str, monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """Set once the gateway has carried out this change of a registration in the store."""
+    manager, done = gateway.factory.registration_manager, asyncio.Event()
+    change = getattr(manager, name)
+
+    async def and_tell(*args: object, **named: object) -> None:
+        await change(*args, **named)
+        done.set()
+
+    monkeypatch.setattr(manager, name, and_tell)
+    return done
 
 
 async def test_a_bookie_moves_off_a_gateway_that_stops_and_never_leaves_discovery(setting: Setting) -> None:
@@ -146,30 +157,35 @@ async def test_a_bookie_moves_off_a_gateway_that_stops_and_never_leaves_discover
         await setting.until(lambda state: state == (False, False))
 
 
-async def test_a_bookie_whose_stream_breaks_is_kept_for_its_lease_and_taken_over(setting: Setting) -> None:
+async def test_a_bookie_whose_stream_breaks_is_kept_for_its_lease_and_taken_over(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with bookie(setting.uri()) as client:
         await client.registration_manager.register_bookie(INFO, read_only=False)
         await setting.until(lambda state: state == (True, False))
         del setting.seen[:]
         first = holder(setting)
-        # As if its machine were gone: streams are cut, and its store session goes on for a while.
-        await first.server._server.stop(None)  # type: ignore[union-attr]
         other = next(gateway for gateway in setting.gateways if gateway is not first)
-        await registered_at(other)
-        # What the first gateway drops when the lease is over is no longer the bookie's registration.
-        await first.server.registrations._held["b-1"].gone.wait()
+        registered = done_at(other, "register_bookie", monkeypatch)
+        dropped = done_at(first, "unregister_bookie", monkeypatch)
+        # As if its machine were gone: streams are cut, and its store session goes on for a while.
+        await first.carrier.stop(None)
+        async with asyncio.timeout(30):
+            await registered.wait()
+            # What the first gateway drops when the lease is over is no longer the bookie's registration.
+            await dropped.wait()
         found = await setting.observer.service_discovery.bookie_service_info("b-1")
         assert (found.writable, found.info.properties["k"]) == (True, "v")
         assert (False, False) not in setting.seen
 
 
 async def test_a_bookie_that_dies_leaves_discovery_with_its_lease(setting: Setting) -> None:
-    async with bookie(setting.uri()) as client:
-        await client.registration_manager.register_bookie(INFO, read_only=False)
+    async with grpc.aio.insecure_channel(setting.gateways[0].address) as channel:
+        stream: Any = RegistrationServiceStub(channel).Register()
+        lease = wire.Lease(lease_id="a-life", epoch=1)
+        await stream.write(wire.RegisterRequest(sequence=1, bookie=Bookie(bookie_id="b-1"), lease=lease))
         await setting.until(lambda state: state == (True, False))
-        keeper = client.registration_manager._keepers.pop("b-1")  # type: ignore[attr-defined]
-        await keeper.stop()
-        keeper._stream.close()
+        stream.cancel()
         await setting.until(lambda state: state == (False, False))
 
 

@@ -13,6 +13,7 @@ import pytest_asyncio
 from bookgate.gateway.stores.sqlite.claims import LOCK, VOTE, Claim, SqliteReplicationClaims
 from bookgate.gateway.stores.sqlite.factory import SqliteLedgerManagerFactory
 from bookgate.gateway.stores.sqlite.process_identity import identity_of
+from bookgate.gateway.stores.sqlite.registration import wall_clock_ms
 from bookgate.gateway.stores.sqlite.replication import SqliteReplicationMetadata
 from bookgate.gateway.stores.sqlite.store import ReplicationChange, SqliteStore
 from bookgate.ledger.replication_store import DelayChanged, MarksChanged, VoteState
@@ -102,10 +103,10 @@ class TestLeases:
         await living.initialize()
         store = SqliteStore(path)
         await store.open()
-        silent = SqliteReplicationClaims(store, lambda claim: None, lambda: None, 0.9)
+        # Its leases are of a minute, and its clock is almost that much behind.
+        late = lambda: wall_clock_ms() - 59_100  # noqa: E731
+        silent = SqliteReplicationClaims(store, lambda claim: None, lambda: None, 60, late)
         await silent.claim(VOTE, None, b'bookieId: "silent:1"\n')
-        assert silent._renewal is not None
-        silent._renewal.cancel()
         lock = await living.replication_metadata.try_lock(7, "h")
         told = Told()
         await living.replication_metadata.stand_for_auditor("b:1", told)
@@ -113,6 +114,7 @@ class TestLeases:
         await told.until(VoteState.ELECTED)
         assert lock is not None
         assert await living.replication_metadata.is_held(lock)
+        await silent.close()
         await living.close()
         await store.close()
 

@@ -30,6 +30,7 @@ from bookgate.protos.bookkeeper.common.v1.status_pb2 import StatusCode
 from bookgate.protos.bookkeeper.gateway.v1 import replication_service_pb2 as pb
 from bookgate.protos.bookkeeper.gateway.v1.replication_service_pb2_grpc import ReplicationServiceStub
 from bookgate.thinclient.spark.jobs.marking import require_auto_recovery
+from tests.integration.cutting_proxy import CuttingProxy
 from tests.integration.gateway.conftest import STORES, some_metadata, unscoped, unused_store
 from tests.integration.gateway.test_replication_contract import (
     Ender,
@@ -276,19 +277,20 @@ class TestSessions:
             assert (await stub.Claim(late)).HasField("token")
             call.cancel()
 
-    async def test_stream_that_broke_is_taken_up_and_nothing_is_lost(
-        self, one: OneGateway, client: LedgerManagerFactory
-    ) -> None:
-        store, told = client.replication_metadata, Told()
-        store.watch(told)
-        lock = await store.try_lock(7, "h")
-        assert lock is not None
-        for responses in list(one.server.replication._streams):
-            responses.put(None)
-        await store.set_enabled(False)
-        await told.until(SwitchChanged(False))
-        assert await store.is_held(lock)
-        assert LockLost(lock) not in told.events
+    async def test_stream_that_broke_is_taken_up_and_nothing_is_lost(self, one: OneGateway) -> None:
+        async with CuttingProxy("127.0.0.1", one.port, lambda: None) as proxy:
+            client = create_factory(f"grpc://127.0.0.1:{proxy.port}")
+            await client.initialize()
+            store, told = client.replication_metadata, Told()
+            store.watch(told)
+            lock = await store.try_lock(7, "h")
+            assert lock is not None
+            proxy.cut_all()
+            await one.store.replication_metadata.set_enabled(False)
+            await told.until(SwitchChanged(False))
+            assert await store.is_held(lock)
+            assert LockLost(lock) not in told.events
+            await client.close()
 
     async def test_store_without_auto_recovery_says_so(self, request: pytest.FixtureRequest, tmp_path: Path) -> None:
         request.getfixturevalue("third_store")
@@ -346,7 +348,7 @@ class TestFeedOfAGateway:
             feed = client.replication_metadata.watch_ledgers(told)
             assert feed is not None
             await told.until(FeedBegan())
-            serving = next(server for server, _ in gateways if server.replication._feeds)
+            serving = next(server for server, _ in gateways if server.replication.feed_count)
             await serving.stop(0)
             seen = await told.until(FeedLost())
             seen = await told.until(FeedBegan(), seen)
@@ -356,7 +358,7 @@ class TestFeedOfAGateway:
             (other,) = (server for server, _ in gateways if server is not serving)
             feed.close()
             async with asyncio.timeout(10):
-                while other.replication._feeds:  # noqa: ASYNC110 - the gateway has no event for it
+                while other.replication.feed_count:  # noqa: ASYNC110 - the gateway has no event for it
                     await asyncio.sleep(0.01)
             await other.stop(0)
 

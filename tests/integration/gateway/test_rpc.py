@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -301,18 +302,22 @@ class TestWatch:
 
     async def test_many_streams_share_one_listener_and_leave_none_behind(self, gateway: Gateway) -> None:
         ledger_id = (await gateway.create()).ledger_id
+        service = gateway.server.watches
+        hub, serve, ended = service.hub, service.serve, asyncio.Semaphore(0)
+
+        async def serve_and_tell(requests: Any, context: Any) -> AsyncIterator[Any]:
+            try:
+                async with aclosing(serve(requests, context)) as answers:  # type: ignore[type-var]
+                    async for answer in answers:
+                        yield answer
+            finally:
+                ended.release()
+
+        service.serve = serve_and_tell  # type: ignore[method-assign]
         watches = [gateway.ledgers.Watch() for _ in range(10)]
         for watch in watches:
             await watch.write(pb.LedgerMetadataRequest(ledger_id=ledger_id))
             await next_answer(watch)
-        service = gateway.server.watches
-        hub, forget, forgotten = service.hub, service._forget, asyncio.Semaphore(0)
-
-        async def forget_and_tell(stream: Any) -> None:
-            await forget(stream)
-            forgotten.release()
-
-        service._forget = forget_and_tell  # type: ignore[method-assign]
         assert (hub.ledger_count, hub.subscription_count) == (1, 10)
         await gateway.write(ledger_id, 0)
         assert [(await next_answer(watch)).version for watch in watches] == [1] * 10
@@ -320,7 +325,7 @@ class TestWatch:
             watch.cancel()
         async with asyncio.timeout(30):
             for _ in watches:
-                await forgotten.acquire()
+                await ended.acquire()
         assert service.stream_count == 0
         assert (hub.ledger_count, hub.subscription_count) == (0, 0)
 

@@ -16,6 +16,8 @@ import pytest
 import pytest_asyncio
 from google.protobuf.message import Message
 
+from bookgate.gateway.stores.sqlite.factory import SqliteLedgerManagerFactory
+from bookgate.ledger.bookie_info import BookieServiceInfo
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata_codec import to_format
 from bookgate.protos.bookkeeper.common.v1.status_pb2 import StatusCode
@@ -49,10 +51,15 @@ class Side:
 
     async def stored_principal(self, bookie_id: str) -> str | None:
         """Whose registration the store has, as gateways see it and nobody else."""
-        manager: Any = self.gateway.factory.registration_manager
-        held = manager._held.get(bookie_id)
-        stands = held is not None and await manager.is_registered(held[0], read_only=held[1])
-        return held[0].principal if stands else None
+        store = self.gateway.factory
+        assert isinstance(store, SqliteLedgerManagerFactory)
+        query = "SELECT content, read_only FROM registrations WHERE bookie_id = ?"
+        row = await store.store.read(lambda connection: connection.execute(query, (bookie_id,)).fetchone())
+        if row is None:
+            return None
+        info = BookieServiceInfo.decode(bookie_id, row[0])
+        stands = await store.registration_manager.is_registered(info, read_only=bool(row[1]))
+        return info.principal if stands else None
 
     def register(self, who: str) -> Stream:
         rpc: Any = self._channel.stream_stream(
@@ -103,8 +110,6 @@ async def sides(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[list[
     async with AsyncExitStack() as stack:
         opened = guarded_gateways(tmp_path_factory.mktemp("two"), lease_seconds=LEASE_SECONDS)
         gateways = await stack.enter_async_context(opened)
-        for gateway in gateways:
-            gateway.factory.registration_manager._lease_seconds = LEASE_SECONDS  # type: ignore[attr-defined]
         yield [Side(gateway, await stack.enter_async_context(gateway.channel())) for gateway in gateways]
 
 

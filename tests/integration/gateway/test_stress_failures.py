@@ -122,15 +122,15 @@ class Author:
 
     def __init__(self, manager: LedgerManager, record: LedgerRecord) -> None:
         self._manager = manager
-        self._record = record
+        self.record = record
         self.written = 0
         self.unknown = 0
 
     async def write_once(self) -> None:
         """Writes the next number. Raises MetadataVersionException if it was told that another was faster."""
-        number = self._record.version + 1
+        number = self.record.version + 1
         try:
-            self._record = await self._manager.write(self._record.ledger_id, numbered(number), self._record.version)
+            self.record = await self._manager.write(self.record.ledger_id, numbered(number), self.record.version)
             self.written += 1
         except UnknownOutcomeException:
             self.unknown += 1
@@ -138,12 +138,12 @@ class Author:
 
     async def _look(self) -> None:
         with contextlib.suppress(MetaStoreException):
-            found = await self._manager.read(self._record.ledger_id)
-            assert found.version in (self._record.version, self._record.version + 1)
-            self._record = found
+            found = await self._manager.read(self.record.ledger_id)
+            assert found.version in (self.record.version, self.record.version + 1)
+            self.record = found
 
     def check(self, final: LedgerRecord) -> None:
-        assert final.version >= self._record.version
+        assert final.version >= self.record.version
         assert self.written <= final.version <= self.written + self.unknown
         assert not final.version or number_of(final.metadata) == final.version
 
@@ -177,7 +177,7 @@ class TestWrite:
                 stop.set()
                 await asyncio.gather(*running)
                 for author in authors:
-                    author.check(await clients[0].ledger_manager.read(author._record.ledger_id))
+                    author.check(await clients[0].ledger_manager.read(author.record.ledger_id))
 
     @pytest.mark.long
     async def test_rivals(self, zookeeper_uri: str) -> None:
@@ -280,7 +280,7 @@ class Load:
     async def finish(self) -> None:
         self._stop.set()
         await asyncio.gather(*self._running)
-        finals = [await self._managers[-1].read(author._record.ledger_id) for author in self._authors]
+        finals = [await self._managers[-1].read(author.record.ledger_id) for author in self._authors]
         for author, final in zip(self._authors, finals, strict=True):
             author.check(final)
         newest = {final.ledger_id.low: final.version for final in finals}

@@ -19,6 +19,7 @@ from bookgate.bookie.standalone.local_zookeeper import LocalZooKeeper
 from bookgate.gateway.server import GatewayServer
 from bookgate.gateway.stores.drivers import create_factory
 from bookgate.gateway.stores.sqlite.factory import SqliteLedgerManagerFactory
+from bookgate.gateway.stores.sqlite.replication import SqliteReplicationMetadata
 from bookgate.gateway.stores.sqlite.store import Transaction
 from bookgate.gateway.stores.zookeeper.factory import ZooKeeperLedgerManagerFactory
 from bookgate.ledger.bookie_info import BookieServiceInfo
@@ -448,8 +449,9 @@ async def test_after_a_gap_all_ledgers_are_read_again(
         server: LocalZooKeeper = request.getfixturevalue("zookeeper")
         await expire(server, behind)
     else:
-        assert isinstance(behind, SqliteLedgerManagerFactory)
-        behind._replication.ledgers_changed(None)
+        replication = behind.replication_metadata
+        assert isinstance(replication, SqliteReplicationMetadata)
+        replication.ledgers_changed(None)
     await clients.ledger_manager.remove(records[0].ledger_id)
     await until(lambda: statistics.readings == 2)
     assert await named(keeper) == [1, 2, 3]
