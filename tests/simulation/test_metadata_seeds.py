@@ -314,9 +314,11 @@ class BookieScene:
         """Number of requests that the gateway sends to the store meanwhile."""
         (gateway,) = self.scene.store.gateways
         assert gateway.factory is not None
-        with patch.object(gateway.factory.session, "_read", wraps=gateway.factory.session._read) as read:
+        kazoo = gateway.factory.session.kazoo
+        assert kazoo is not None
+        with patch.object(kazoo, "call", wraps=kazoo.call) as call:
             await self.listed()
-        return read.call_count
+        return call.call_count
 
 
 def test_watched_bookies_are_listed_with_one_read_of_the_store() -> None:
