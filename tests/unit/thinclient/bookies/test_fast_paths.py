@@ -54,7 +54,7 @@ def test_stored_is_recognised(txn_id: int, ledger_id: int, entry_id: int) -> Non
     assert stored_add(packet) == stored_add(memoryview(packet)) == (txn_id, None)
 
 
-@given(ids, st.integers(0, 2**128 - 1), ids, st.none() | ids)
+@given(ids, st.integers(0, 2**63 - 1) | st.integers(2**64, 2**128 - 1), ids, st.none() | ids)
 def test_stored_is_recognised_in_every_scope_and_at_every_term(
     txn_id: int, ledger_id: int, entry_id: int, term: int | None
 ) -> None:
