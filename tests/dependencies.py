@@ -86,7 +86,9 @@ def _passes(directory: Path, python: str, pins: Sequence[str]) -> bool:
     pip = [own, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     subprocess.run([*pip, "--editable", f"{ROOT}[{','.join(EXTRAS)}]", *pins, *TOOLS], check=True)
     tests = [own, "-m", "pytest", "-q", "-p", "no:cacheprovider", *LEFT_OUT, *TESTS]
-    return subprocess.run(tests, cwd=ROOT, check=False).returncode == 0
+    # A gateway that is forked where an old grpcio has been imported lets calls wait for ever.
+    started = {**os.environ, "BOOKGATE_TESTS_FORK": "0"}
+    return subprocess.run(tests, cwd=ROOT, env=started, check=False).returncode == 0
 
 
 if __name__ == "__main__":
