@@ -44,12 +44,10 @@ class _CommandServer:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._asker: socket.socket | None = None
-        self._environment: dict[str, str] = {}
+        self._environment = dict(os.environ)
 
     def can_start(self, environment: dict[str, str]) -> bool:
         """Whether what the server imported is what a process with this environment would import."""
-        with self._lock:
-            self._require()
         if set(environment.get("PYTHONPATH", "").split(os.pathsep)) - {"", str(ROOT)}:
             return False
         differing = {name for name, _ in environment.items() ^ self._environment.items()} - {"PYTHONPATH"}
@@ -65,7 +63,9 @@ class _CommandServer:
                 os.lseek(told, 0, os.SEEK_SET)
                 _adopt(orphans=True)
                 socket.send_fds(asker, [b"!"], [told, *files])
-                return int(asker.recv(20))
+                pid = asker.recv(20)
+                assert pid, "the command server has ended; its error is on standard error"
+                return int(pid)
             finally:
                 # Nobody but a forked command: what a test leaves behind is not this process's.
                 _adopt(orphans=False)
@@ -75,11 +75,15 @@ class _CommandServer:
         if self._asker is not None:
             return self._asker
         self._asker, theirs = socket.socketpair()
-        self._environment = dict(os.environ)
         command = [sys.executable, "-m", "tests.command_server", str(theirs.fileno())]
         with theirs:
             self._process = subprocess.Popen(
-                command, cwd=ROOT, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+                command,
+                cwd=ROOT,
+                env=self._environment,
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
             )
         return self._asker
 

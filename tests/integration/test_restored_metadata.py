@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,10 +15,10 @@ from bookgate.bookie.standalone.cluster import BookieProcess, StandaloneCluster
 from bookgate.ledger.errors import NoSuchLedgerExistsOnMetadataServerException
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.thinclient.blocking.client import BookKeeper
+from tests.forked_commands import COMMAND
 
 OLD, NEW = [b"old %d" % number for number in range(5)], [b"new %d" % number for number in range(50)]
 SCOPED = LedgerId(-42, -7)
-COMMAND = (sys.executable, "-m", "bookgate")
 
 
 @pytest.fixture

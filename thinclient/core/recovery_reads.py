@@ -3,8 +3,8 @@
 A read is *asked for* with one request of its own, or behind another entry's (`following`); it is *answered* by one good
 copy, by write quorum − ack quorum + 1 explicit "missing" responses, or, once no replica is left, by an error. Where
 every bookie holds every entry, consecutive entries are asked for in runs: the request names the first, and how many
-behind it the response may have besides. Each entry that the response lacks is then read by itself, from all its
-replicas in turn: a run ends at the limit of bytes, at a bad copy, at a gap in what this bookie holds, or at once where
+behind it the response may have besides. The first entry that the response lacks is then asked for by name, and the
+rest behind it: a run ends at the limit of bytes, at a bad copy, at a gap in what this bookie holds, or at once where
 the bookie knows nothing of runs, so what a run lacks says nothing of the entry. A bookie that returned the entry and
 none of those behind it is asked for single entries from then on.
 

@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,23 +15,23 @@ import httpx
 import pytest
 
 from bookgate.thinclient.client import BookKeeper
+from tests.forked_commands import COMMAND
 from tests.integration.gateway.conftest import THIRD_STORE
 
 PASSWORD = {"BOOKGATE_GATEWAY_TINY_PASSWORD": "hushhush"}
-BOOKGATE = [sys.executable, "-m", "bookgate"]
 PRODUCT = Path(__file__).parents[3]
 
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*BOOKGATE, *arguments], capture_output=True, text=True, timeout=60, env={**os.environ, **environment}
+        [*COMMAND, *arguments], capture_output=True, text=True, timeout=60, env={**os.environ, **environment}
     )
 
 
 @contextmanager
 def serving(*arguments: str, **environment: str) -> Iterator[dict[str, Any]]:
     """A process that announces itself in JSON; it must stop cleanly when told to."""
-    command = [*BOOKGATE, *arguments, "--host", "127.0.0.1", "--port", "0", "--http-port", "0", "--json"]
+    command = [*COMMAND, *arguments, "--host", "127.0.0.1", "--port", "0", "--http-port", "0", "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, **environment}) as process:
         assert process.stdout is not None
         try:

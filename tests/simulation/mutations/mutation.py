@@ -56,5 +56,15 @@ class Mutation:
 
 def in_small_worlds(tests: tuple[str, ...], name: str, breaks: str, file: str, before: str, after: str) -> Mutation:
     """One that the exploration of small worlds finds (`tests/explore`), by these of its tests."""
-    area = "bookie" if file.startswith("bookie") else "client"
-    return Mutation(name, area, (), breaks, file, before, after, tests=tests)
+    return Mutation(name, _area(file), (), breaks, file, before, after, tests=tests)
+
+
+def in_worlds_of(
+    world: str, name: str, expected: tuple[str, ...], breaks: str, file: str, before: str, after: str
+) -> Mutation:
+    """One that seeds of one kind of world find."""
+    return Mutation(name, _area(file), expected, breaks, file, before, after, world)
+
+
+def _area(file: str) -> str:
+    return "bookie" if file.startswith("bookie") else "client"

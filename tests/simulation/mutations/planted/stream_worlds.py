@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from tests.simulation.mutations.mutation import STREAMS, Mutation
+from functools import partial
 
+from tests.simulation.mutations.mutation import STREAMS, in_worlds_of
 
-def _planted(name: str, expected: tuple[str, ...], breaks: str, file: str, before: str, after: str) -> Mutation:
-    area = "bookie" if file.startswith("bookie") else "client"
-    return Mutation(name, area, expected, breaks, file, before, after, STREAMS)
-
+_planted = partial(in_worlds_of, STREAMS)
 
 MUTATIONS = (
     _planted(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tests.simulation.mutations.mutation import UNBOUNDED, Mutation
+from functools import partial
+
+from tests.simulation.mutations.mutation import UNBOUNDED, Mutation, in_worlds_of
 
 _VIEW = "thinclient/handles/ledger_view.py"
 _WRITER = "thinclient/core/unbounded/writing.py"
@@ -11,10 +13,7 @@ _HANDLE = "thinclient/handles/unbounded/write_handle.py"
 _LEDGER = "bookie/storage/ledger_state.py"
 
 
-def _planted(name: str, expected: tuple[str, ...], breaks: str, file: str, before: str, after: str) -> Mutation:
-    area = "bookie" if file.startswith("bookie") else "client"
-    return Mutation(name, area, expected, breaks, file, before, after, UNBOUNDED)
-
+_planted = partial(in_worlds_of, UNBOUNDED)
 
 MUTATIONS = (
     Mutation(
