@@ -3,7 +3,8 @@
 A store reports only that bookies may have changed; this table then reads the complete set and calls the listeners for
 which it is new. Reads never overlap, a change during a read causes one more read, and a failed read is repeated as long
 as there are listeners. Every call delivers a complete set, so a listener that missed one is correct again with the
-next.
+next. A listener is told nothing that was read before it was added: that may be older than what its client has seen
+(M4).
 """
 
 from __future__ import annotations
@@ -98,6 +99,7 @@ class BookieListeners:
         try:
             while self._changed and self._registrations:
                 self._changed = False
+                known = list(self._registrations)
                 try:
                     bookies = await self._read()
                 except BKException as error:
@@ -106,15 +108,15 @@ class BookieListeners:
                     # A single bookie's invalid registration must not end the notifications about all bookies.
                     log_bug(_LOG, "bookies_not_read", error)
                 else:
-                    self._tell(bookies)
+                    self._tell(bookies, known)
                     continue
                 self._changed = True
                 await asyncio.sleep(self._retry_delay)
         finally:
             self._task = None
 
-    def _tell(self, bookies: Sequence[RegisteredBookie]) -> None:
-        for registration in list(self._registrations):
+    def _tell(self, bookies: Sequence[RegisteredBookie], known: Iterable[_Registration]) -> None:
+        for registration in known:
             chosen = select(bookies, registration.bookie_set)
             if chosen == registration.told or registration not in self._registrations:
                 continue

@@ -29,3 +29,24 @@ async def test_a_read_that_fails_is_tried_again(error: Exception) -> None:
     listeners.add(BookieSet.ALL, lambda bookies: told.set())
     await asyncio.wait_for(told.wait(), 30)
     await listeners.close()
+
+
+@pytest.mark.asyncio
+async def test_a_listener_is_told_nothing_that_was_read_before_it_was_added() -> None:
+    reads = asyncio.Queue[asyncio.Future[Sequence[RegisteredBookie]]]()
+
+    async def read() -> Sequence[RegisteredBookie]:
+        answer: asyncio.Future[Sequence[RegisteredBookie]] = asyncio.get_running_loop().create_future()
+        reads.put_nowait(answer)
+        return await answer
+
+    early, late = list[int](), asyncio.Queue[int]()
+    listeners = BookieListeners(read)
+    listeners.add(BookieSet.ALL, lambda bookies: early.append(len(bookies)))
+    first = await reads.get()
+    listeners.add(BookieSet.ALL, lambda bookies: late.put_nowait(len(bookies)))
+    first.set_result([])
+    (await reads.get()).set_result([BOOKIE])
+    assert await asyncio.wait_for(late.get(), 30) == 1
+    assert early == [0, 1]
+    await listeners.close()
