@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 
 import pytest
 
@@ -111,6 +112,21 @@ async def test_thousands_of_ledgers_are_created_at_once(standalone_cluster: Stan
         handles = await asyncio.gather(*(bookkeeper.create_ledger() for _ in range(3000)))
         assert len({handle.ledger_id for handle in handles}) == 3000
         await asyncio.gather(*(bookkeeper.delete_ledger(handle.ledger_id) for handle in handles))
+
+
+@pytest.mark.asyncio
+async def test_a_pause_of_the_application_costs_no_answer(
+    standalone_cluster: StandaloneCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The interpreter is held, as a long garbage collection holds it: no thread of Python runs meanwhile."""
+    caplog.set_level(logging.INFO, logger="bookgate.thinclient.gateways")
+    async with await BookKeeper.connect(standalone_cluster.gateway_uri) as bookkeeper, asyncio.timeout(120):
+        for _ in range(3):
+            calls = [asyncio.create_task(bookkeeper.service_discovery.cluster_info()) for _ in range(300)]
+            await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
+            sum(range(60_000_000))
+            await asyncio.gather(*calls)
+    assert [record for record in caplog.records if "UNAVAILABLE" in record.getMessage()] == []
 
 
 @pytest.mark.asyncio

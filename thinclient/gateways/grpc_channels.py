@@ -14,6 +14,19 @@ OpenChannel = Callable[[str, grpc.ChannelCredentials | None], Channel]
 """Opens a channel to `host:port`; without credentials in plain text."""
 
 _MAX_MESSAGE = 64 * 1024 * 1024
+
+
+def ping_milliseconds(version: str) -> tuple[int, int]:
+    """After how long without data a gateway is pinged, and how long its answer may take.
+
+    gRPC before 1.80 reads no socket while the interpreter is busy elsewhere: a pause of the application itself, such
+    as a long garbage collection, would look as if the gateway had stopped, and calls would lose their answers.
+    """
+    reads_by_itself = tuple(map(int, version.split(".")[:2])) >= (1, 80)
+    return (300, 400) if reads_by_itself else (1000, 10_000)
+
+
+_PING_AFTER, _PING_TIMEOUT = ping_milliseconds(grpc.__version__)
 _OPTIONS = [
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
@@ -22,12 +35,12 @@ _OPTIONS = [
     ("grpc.enable_retries", 0),
     # A stopped gateway is detected within the sum of the two, while a call or stream is open to it. Pings are sent only
     # then, and only when nothing was received.
-    ("grpc.keepalive_time_ms", 300),
-    ("grpc.keepalive_timeout_ms", 400),
+    ("grpc.keepalive_time_ms", _PING_AFTER),
+    ("grpc.keepalive_timeout_ms", _PING_TIMEOUT),
     ("grpc.http2.max_pings_without_data", 0),
     # A bandwidth probe in flight would take the place of such a ping, with a timeout of a minute.
     ("grpc.http2.bdp_probe", 0),
-    ("grpc.http2.ping_timeout_ms", 400),
+    ("grpc.http2.ping_timeout_ms", _PING_TIMEOUT),
 ]
 
 _grpc_process: int | None = None
