@@ -29,6 +29,7 @@ from bookgate.ledger.varint import encode_varint
 from bookgate.protos.bookkeeper.proto.data_formats_pb2 import LedgerMetadataFormat
 
 _PREFIX = b"BookieMetadataFormatVersion\t"
+_HEADER_V3 = _PREFIX + b"3\n"
 _LONGEST_VERSION = 9
 _IN_RECOVERY_MARK = -102
 _CLOSED = "CLOSED"
@@ -99,8 +100,24 @@ def stored_format(data: bytes) -> LedgerMetadataFormat:
     if version != 3:
         return to_format(decode(data))
     message = _parse_delimited(body)
-    _check_fields(message)
+    check_fields(message)
     return message
+
+
+def stored_field(data: bytes) -> bytes | None:
+    """Stored metadata of version 3 as a message field holds them: their length, and `LedgerMetadataFormat` in bytes.
+
+    None for another version, and for bytes that are cut short or followed by others. The bytes of the message are not
+    read: whoever puts them into a message parses that, and checks its fields (`check_fields`).
+    """
+    if not data.startswith(_HEADER_V3):
+        return None
+    field = data[len(_HEADER_V3) :]
+    try:
+        size, start = _read_varint(field)
+    except MetadataFormatException:
+        return None
+    return field if start + size == len(field) else None
 
 
 def to_format(metadata: LedgerMetadata) -> LedgerMetadataFormat:
@@ -132,7 +149,7 @@ def _bounded_fields(metadata: LedgerMetadata) -> LedgerMetadataFormat:
 
 def from_format(message: LedgerMetadataFormat, format_version: int = 3) -> LedgerMetadata:
     """Converts the protobuf message. Raises MetadataFormatException, which names the fault."""
-    _check_fields(message)
+    check_fields(message)
     closed = message.state == _FORMAT_CLOSED
     has_password = message.HasField("password")
     segments = message.segment
@@ -179,7 +196,7 @@ def _unbounded(message: LedgerMetadataFormat, custom_metadata: dict[str, bytes],
     )
 
 
-def _check_fields(message: LedgerMetadataFormat) -> None:
+def check_fields(message: LedgerMetadataFormat) -> None:
     """Checks the mandatory fields of a message. Raises MetadataFormatException."""
     if not message.IsInitialized():
         raise MetadataFormatException(

@@ -17,6 +17,7 @@ from contextlib import aclosing, contextmanager, nullcontext
 from dataclasses import dataclass
 
 from bookgate.gateway.services.caller import Caller, caller
+from bookgate.gateway.services.encoded_responses import listed_as_stored, listed_item
 from bookgate.gateway.services.ledger_access import ScopeView, owner_of, withhold
 from bookgate.gateway.services.messages import failure, ledger_id_from
 from bookgate.gateway.services.store_budget import StoreBudget
@@ -34,7 +35,6 @@ from bookgate.ledger.id_set import encode_ids
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata_codec import stored_format
 from bookgate.ledger.metadata_store import LedgerManagerFactory, RawLedgerRecord
-from bookgate.ledger.varint import encode_varint
 from bookgate.protos.bookkeeper.common.v1.status_pb2 import StatusCode
 from bookgate.protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2 import (
     GetLedgerRangesRequest,
@@ -63,10 +63,10 @@ _SEEN_BY = (Action.LEDGER_LIST, Action.LEDGER_READ)
 
 _SUCCESS = StatusCode.SUCCESS
 
-_LEDGERS_A_SLICE = 16
+_LEDGERS_A_SLICE = 50
 _BYTES_A_SLICE = 64 * 1024
 
-_LEDGERS = GetLedgerRangesResponse.LEDGERS_FIELD_NUMBER << 3 | 2
+_Gone = NoSuchLedgerExistsOnMetadataServerException
 
 
 @dataclass(slots=True)
@@ -262,23 +262,45 @@ class Listing:
         revision = await self._factory.revision()
         ids: list[int] = []
         ledgers: list[bytes] = []
-        start = 0
-        while start < len(page):
+        for part in _slices([each for each in page if not isinstance(each.outcome, _Gone)]):
             async with giving_way():
-                size, end = 0, min(start + _LEDGERS_A_SLICE, len(page))
-                while start < end and size < _BYTES_A_SLICE:
-                    number, outcome = page[start]
-                    start += 1
-                    if isinstance(outcome, NoSuchLedgerExistsOnMetadataServerException):
-                        continue
-                    answer = _answer(LedgerId(scope_id, number), outcome, revision)
-                    if view is not None and not view.take(answer):
-                        continue
-                    ledger = answer.SerializeToString()
-                    size += len(ledger)
-                    ids.append(number)
-                    ledgers += (bytes((_LEDGERS,)), encode_varint(len(ledger)), ledger)
+                encoded = _as_stored(part, revision) if view is None else None
+                if encoded is None:
+                    part, encoded = _one_by_one(scope_id, part, revision, view)
+                ids += [each.number for each in part]
+                ledgers += encoded
         return _Response(_fields(scope_id, ids), ledgers) if ids else None
+
+
+def _slices(page: Sequence[Listed]) -> Iterator[Sequence[Listed]]:
+    """Consecutive parts, each of which is encoded within a millisecond."""
+    start = size = 0
+    for index, (_, outcome) in enumerate(page):
+        size += len(outcome.data) if isinstance(outcome, RawLedgerRecord) else 0
+        if index + 1 - start == _LEDGERS_A_SLICE or size >= _BYTES_A_SLICE:
+            yield page[start : index + 1]
+            start, size = index + 1, 0
+    if start < len(page):
+        yield page[start:]
+
+
+def _as_stored(part: Sequence[Listed], revision: int) -> list[bytes] | None:
+    records = [outcome for _, outcome in part if isinstance(outcome, RawLedgerRecord)]
+    return listed_as_stored(records, revision) if len(records) == len(part) else None
+
+
+def _one_by_one(
+    scope_id: int, part: Sequence[Listed], revision: int, view: _Seen | None
+) -> tuple[list[Listed], list[bytes]]:
+    """Those of a slice that the caller may see, and their encoded responses."""
+    seen: list[Listed] = []
+    ledgers: list[bytes] = []
+    for each in part:
+        answer = stored_answer(LedgerId(scope_id, each.number), each.outcome, revision)
+        if view is None or view.take(answer):
+            seen.append(each)
+            ledgers.append(listed_item(answer.SerializeToString()))
+    return seen, ledgers
 
 
 async def _one_ahead(pages: AsyncGenerator[list[Listed], None]) -> AsyncGenerator[list[Listed], None]:
@@ -299,7 +321,7 @@ async def _next(pages: AsyncGenerator[list[Listed], None]) -> list[Listed] | Non
     return await anext(pages, None)
 
 
-def _answer(ledger_id: LedgerId, outcome: RawLedgerRecord | BKException, revision: int) -> LedgerMetadataResponse:
+def stored_answer(ledger_id: LedgerId, outcome: RawLedgerRecord | BKException, revision: int) -> LedgerMetadataResponse:
     """Like `messages.success`, with the metadata as stored, or with the status code of what is wrong with it."""
     if isinstance(outcome, BKException):
         return failure(outcome, ledger_id, revision)

@@ -43,12 +43,13 @@ from bookgate.ledger.metadata_store import (
     LedgerMetadataListener,
     LedgerRecord,
 )
+from bookgate.ledger.metadata_templates import MetadataTemplates
 from bookgate.protos.bookkeeper.common.v1.status_pb2 import StatusCode
 from bookgate.protos.bookkeeper.gateway.v1 import ledger_metadata_service_pb2 as wire
 from bookgate.thinclient.gateways.channel import GatewayChannel
 from bookgate.thinclient.gateways.failures import NO_GATEWAY
 from bookgate.thinclient.gateways.gateway import Gateway
-from bookgate.thinclient.gateways.messages import code_error, record_of, scoped
+from bookgate.thinclient.gateways.messages import MetadataOf, code_error, record_of, scoped
 from bookgate.thinclient.gateways.pinned_create import create_pinned
 from bookgate.thinclient.gateways.streams import MAX_BATCH, pages_of, read_ledgers
 from bookgate.thinclient.gateways.watch import MetadataWatch
@@ -254,6 +255,7 @@ class RpcLedgerManager(LedgerManager):
         self, scope_id: int = 0, start_after: int | None = None, end_before: int | None = None, page_size: int = 0
     ) -> AsyncIterator[list[LedgerRecord]]:
         """See the interface; 0 is the page size of the gateway, which lists ids and metadata together."""
+        metadata_of = MetadataTemplates().metadata_of
         async for response in pages_of(
             self._gateways,
             scope_id,
@@ -263,7 +265,7 @@ class RpcLedgerManager(LedgerManager):
             complete=self._complete,
             limit=page_size,
         ):
-            yield [self._record(ledger, "read a listed ledger") for ledger in response.ledgers]
+            yield [self._record(ledger, "read a listed ledger", metadata_of) for ledger in response.ledgers]
 
     async def scopes(self, start_after: int = 0) -> AsyncIterator[Sequence[int]]:
         request = wire.ListScopesRequest(
@@ -324,11 +326,13 @@ class RpcLedgerManager(LedgerManager):
         self._note(response)
         return response, again
 
-    def _record(self, response: wire.LedgerMetadataResponse, what: str) -> LedgerRecord:
+    def _record(
+        self, response: wire.LedgerMetadataResponse, what: str, metadata_of: MetadataOf = from_format
+    ) -> LedgerRecord:
         self._note(response)
         if response.code != _SUCCESS:
             raise code_error(response.code, response.message, what)
-        return record_of(response)
+        return record_of(response, metadata_of)
 
     def _note(self, response: wire.LedgerMetadataResponse) -> None:
         self._gateways.revision = max(self._gateways.revision, response.revision)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from bookgate.ledger import metadata_codec
@@ -18,10 +19,15 @@ from bookgate.ledger.errors import (
     UnauthorizedAccessException,
 )
 from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.metadata import LedgerMetadata
 from bookgate.ledger.metadata_store import LedgerRecord
 from bookgate.ledger.password_check import PasswordCheck
 from bookgate.protos.bookkeeper.common.v1.status_pb2 import StatusCode
 from bookgate.protos.bookkeeper.gateway.v1 import ledger_metadata_service_pb2 as wire
+from bookgate.protos.bookkeeper.proto.data_formats_pb2 import LedgerMetadataFormat
+
+MetadataOf = Callable[[LedgerMetadataFormat], LedgerMetadata]
+"""What builds the metadata of a message; raises MetadataFormatException."""
 
 _EXCEPTIONS: dict[int, type[BKException]] = {
     StatusCode.BAD_REQUEST: IncorrectParameterException,
@@ -44,11 +50,14 @@ def scoped(request: wire.LedgerMetadataRequest, ledger_id: LedgerId) -> wire.Led
     return request
 
 
-def record_of(response: wire.LedgerMetadataResponse) -> LedgerRecord:
+def record_of(
+    response: wire.LedgerMetadataResponse,
+    metadata_of: MetadataOf = metadata_codec.from_format,
+) -> LedgerRecord:
     """The ledger in a response. Raises MetadataFormatException."""
     ledger_id = LedgerId(response.ledger_scope_id, response.ledger_id)
     try:
-        metadata = metadata_codec.from_format(response.metadata)
+        metadata = metadata_of(response.metadata)
         if response.HasField("password_check"):
             check = PasswordCheck(response.password_check.salt, response.password_check.digest)
             metadata = replace(metadata, password_check=check)
