@@ -63,7 +63,7 @@ _SEEN_BY = (Action.LEDGER_LIST, Action.LEDGER_READ)
 
 _SUCCESS = StatusCode.SUCCESS
 
-_LEDGERS_A_SLICE = 50
+_LEDGERS_A_SLICE = 32
 _BYTES_A_SLICE = 64 * 1024
 
 _Gone = NoSuchLedgerExistsOnMetadataServerException
