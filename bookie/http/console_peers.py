@@ -13,17 +13,18 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Any
 
 from pydantic import Field
 from starlette.requests import Request
 
 from bookgate.bookie.http.console_log import LOG, LOG_ANSWER, LogQuery
 from bookgate.bookie.http.state_routes import ReadOnlyBody
+from bookgate.gateway.console.console import SinceQuery
 from bookgate.gateway.console.paths import CONSOLE
 from bookgate.gateway.console.stale_while_refresh import Recent
 from bookgate.gateway.http.access import Need
-from bookgate.gateway.http.api import MAX_INT64, WHOLE, Call, NoBody, Query, Route, change, get
+from bookgate.gateway.http.api import Call, NoBody, Query, Route, change, get
 from bookgate.gateway.http.errors import HttpError
 from bookgate.gateway.http.routes.ledgers import STORE_AWAY
 from bookgate.ledger.bookie_info import HTTP, version_of
@@ -45,12 +46,6 @@ _DETAILS = {
 }
 """What the page of a bookie shows, and where that bookie tells it."""
 _NOT_HANDED_ON = "that bookie refuses or does not answer"
-
-
-class SinceQuery(Query):
-    since: Annotated[int, Field(ge=0, le=MAX_INT64), WHOLE] = Field(
-        0, description="points after this time only, milliseconds since 1970"
-    )
 
 
 class BookieQuery(Query):
