@@ -1,10 +1,9 @@
 """Notifies listeners of one process about changes that other processes made in the shared file.
 
-As long as there are listeners, a poller checks every 50 ms whether another connection has committed (`PRAGMA
-data_version`, which reads no table); if so it reads the rows of `changes` above the last revision seen. A change made
-by this process wakes it at once. If rows that it needs are already pruned, it reports that anything may have changed.
-Without listeners nothing runs; the next listener continues from the last revision seen, so that nothing is missed in
-between.
+As long as there are listeners, the event loop looks every 50 ms whether another connection has committed; if so the
+rows of `changes` above the last revision seen are read on the store's thread. A change made by this process wakes the
+reader at once. If rows that it needs are already pruned, it reports that anything may have changed. Without listeners
+nothing runs; the next listener continues from the last revision seen, so that nothing is missed in between.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ def lows_of(keys: Sequence[bytes]) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """Changes since the last poll. `anything`: too many to list."""
+    """Changes since the last read. `anything`: too many to list."""
 
     ledgers: frozenset[LedgerId] = frozenset()
     bookies: bool = False
@@ -59,16 +58,18 @@ class Changes:
 
 
 class ChangeFeed:
-    """Polls one store for changes as long as there are listeners. Belongs to one event loop."""
+    """Looks for changes of one store as long as there are listeners. Belongs to one event loop."""
 
     def __init__(self, store: SqliteStore, tell: Callable[[Changes], None], poll_seconds: float = 0.05) -> None:
         self._store = store
         self._tell = tell
         self._poll_seconds = poll_seconds
         self._revision = 0
-        self._data_version: int | None = None
+        self._seen: int | None = None
+        """The store's data version from before the last read; None if the next look is to cause a read."""
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
 
     async def begin(self) -> None:
         """Sets the revision from which changes count."""
@@ -76,40 +77,48 @@ class ChangeFeed:
         self._store.on_commit = self._wake.set
 
     def want(self, wanted: bool) -> None:
-        """Starts or stops the poller."""
+        """Starts or stops looking."""
         if wanted and self._task is None:
-            self._task = keep_running("changes of the metadata", self._poll_forever)
+            self._task = keep_running("changes of the metadata", self._read_when_woken)
+            self._look()
         elif not wanted and self._task is not None:
-            self._task.cancel()
-            self._task = None
+            self._stop().cancel()
 
     async def catch_up(self) -> None:
         """Reports everything that is committed by now."""
-        self._data_version = None
-        await self._poll_once()
+        await self._read_once()
 
     async def close(self) -> None:
-        task, self._task = self._task, None
-        if task is not None:
+        if self._task is not None:
+            task = self._stop()
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
-    async def _poll_forever(self) -> None:
-        while True:
-            try:
-                await self._poll_once()
-            except BKException as error:
-                log_event(_LOG, "changes_not_read", logging.WARNING, error=error, note="it is tried again")
-            try:
-                async with asyncio.timeout(self._poll_seconds):
-                    await self._wake.wait()
-            except TimeoutError:
-                continue
-            # Own commits do not show in data_version.
-            self._wake.clear()
-            self._data_version = None
+    def _stop(self) -> asyncio.Task[None]:
+        assert self._task is not None
+        task, self._task = self._task, None
+        if self._timer is not None:
+            self._timer.cancel()
+        return task
 
-    async def _poll_once(self) -> None:
+    def _look(self) -> None:
+        version = self._store.data_version()
+        if version is None or version != self._seen:
+            self._wake.set()
+        self._timer = asyncio.get_running_loop().call_later(self._poll_seconds, self._look)
+
+    async def _read_when_woken(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            self._seen = self._store.data_version()
+            try:
+                await self._read_once()
+            except BKException as error:
+                self._seen = None
+                log_event(_LOG, "changes_not_read", logging.WARNING, error=error, note="it is tried again")
+
+    async def _read_once(self) -> None:
         # What was read counts as seen, so it must be reported even if the caller is cancelled meanwhile.
         await asyncio.shield(self._read_and_tell())
 
@@ -120,13 +129,9 @@ class ChangeFeed:
 
     def _read(self, connection: sqlite3.Connection) -> Changes | None:
         """Runs on the store's thread; the only place that advances the revision."""
-        data_version: int = connection.execute("PRAGMA data_version").fetchone()[0]
-        if data_version == self._data_version:
-            return None
         rows = connection.execute(
             "SELECT revision, kind, key FROM changes WHERE revision > ? ORDER BY revision", (self._revision,)
         ).fetchall()
-        self._data_version = data_version
         if not rows:
             return None
         pruned = rows[0][0] > self._revision + 1

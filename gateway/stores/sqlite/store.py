@@ -14,8 +14,8 @@ Tables:
 
 Every change happens in one IMMEDIATE transaction that also raises the global revision by one and is on disk
 (synchronous=FULL) when the call returns. Because of WAL, readers continue meanwhile. Versions are ZooKeeper's: 0 at
-creation, one more after each change. One worker thread per process accesses the file; asyncio code passes functions to
-it.
+creation, one more after each change. One worker thread per process accesses the tables; asyncio code passes functions
+to it.
 """
 
 from __future__ import annotations
@@ -94,6 +94,8 @@ class SqliteStore:
         self.on_commit: Callable[[], None] = lambda: None
         """Called on the event loop after each change made here, even if its caller did not wait for it."""
         self._connection: sqlite3.Connection | None = None
+        self._glance: sqlite3.Connection | None = None
+        """Opened and closed on the worker thread, used by the event loop in between."""
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="metadata-sqlite")
         self._healthy = False
         self._closed = False
@@ -132,6 +134,20 @@ class SqliteStore:
     async def read(self, operation: Callable[[sqlite3.Connection], T]) -> T:
         """Runs `operation` as a reader. Raises MetaStoreException when the file can't be read."""
         return await self._in_worker(lambda: operation(self._opened()))
+
+    def data_version(self) -> int | None:
+        """A number that changes with every commit, of this process or another; None if it can't be had at once.
+
+        It reads no table and waits for no lock (`PRAGMA data_version`: 4 µs), so it is asked on the event loop: a trip
+        to the worker thread costs as much as twenty of them.
+        """
+        if self._glance is None or self._closed:
+            return None
+        try:
+            version: int = self._glance.execute("PRAGMA data_version").fetchone()[0]
+        except sqlite3.Error:
+            return None
+        return version
 
     async def change(self, operation: Callable[[Transaction], T]) -> T:
         """Runs `operation` in one transaction that is on disk on return; an exception rolls it back."""
@@ -204,15 +220,17 @@ class SqliteStore:
             connection.execute("PRAGMA synchronous=FULL")
             _in_one_transaction(connection, lambda: establish(connection, self.path))
             connection.execute("PRAGMA journal_mode=WAL").fetchone()
+            glance = sqlite3.connect(self.path, timeout=0, isolation_level=None, check_same_thread=False)
         except BaseException:
             connection.close()
             raise
-        self._connection = connection
+        self._connection, self._glance = connection, glance
 
     def _close(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
+        for connection in (self._glance, self._connection):
+            if connection is not None:
+                connection.close()
+        self._glance = self._connection = None
 
     def _transact(self, operation: Callable[[Transaction], T]) -> T:
         connection = self._opened()
