@@ -25,7 +25,7 @@ from bookgate.gateway.stores.zookeeper.layout import (
     cluster_nodes,
     manager_of_layout,
 )
-from bookgate.gateway.stores.zookeeper.ledger_listing import list_ids
+from bookgate.gateway.stores.zookeeper.ledger_listing import LeafListings, list_ids
 from bookgate.gateway.stores.zookeeper.ledger_paths import IdRange, paths_of
 from bookgate.gateway.stores.zookeeper.nodes import children_or_none, ensure_node, parent_of, remove_tree
 from bookgate.gateway.stores.zookeeper.session import ZooKeeperSession
@@ -84,7 +84,7 @@ class ZooKeeperClusterAdmin(ClusterAdmin):
         manager = await self._manager(self._uri.manager)
         paths = paths_of(manager, self._paths.root)
         ledgers = 0
-        async for run in list_ids(self._session, paths, IdRange()):
+        async for run in list_ids(self._session, paths, IdRange(), LeafListings(self._session)):
             ledgers += len(run)
         writable, read_only = await self._registered()
         known = await children_or_none(self._session, self._paths.cookies)

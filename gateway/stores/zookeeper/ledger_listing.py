@@ -1,18 +1,30 @@
 """Lists the ledgers of scope 0, and estimates how much metadata of listed ledgers to request at once.
 
+The last listing of each leaf node is kept. Before it is used again, the node's stat is read, which changes with every
+creation and removal of a child: where most leaf nodes stay as they are, a listing after the first reads one stat for
+thousands of ledgers.
+
 Not its job: the order of the nodes (`ledger_paths`), reading metadata (`ledger_manager`).
 """
 
 from __future__ import annotations
 
+from array import array
+from collections import OrderedDict
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
+from typing import NamedTuple
 
 from kazoo.exceptions import NoNodeError
+from kazoo.protocol.states import ZnodeStat
 
 from bookgate.gateway.stores.zookeeper.ledger_paths import IdRange, LedgerPaths
 from bookgate.gateway.stores.zookeeper.session import ZooKeeperSession
 from bookgate.ledger.errors import MetaStoreException
+
+_MOST_BYTES = 32 * 1024 * 1024
+_BYTES_A_LEAF = 512
+"""What a kept listing takes beside its numbers: path, stat and objects."""
 
 
 class ExpectedSize:
@@ -35,8 +47,64 @@ class ExpectedSize:
             self._most = min(self._MOST, 2 * self._most) if max(sizes) <= 2 * self._bytes + 1024 else self._FEWEST
 
 
+class _LeafListing(NamedTuple):
+    """The numbers below a leaf node, and the part of its stat that its children change."""
+
+    numbers: Sequence[int]
+    children_version: tuple[int, int, int, int]
+
+
+def _children_version(stat: ZnodeStat) -> tuple[int, int, int, int]:
+    """Each alone changes with the children; all four, since servers have been known to forget one in a crash."""
+    return stat.czxid, stat.pzxid, stat.cversion, stat.numChildren
+
+
+class LeafListings:
+    """The last listings of leaf nodes, those used last, in bounded memory."""
+
+    def __init__(self, session: ZooKeeperSession, most_bytes: int = _MOST_BYTES) -> None:
+        self._session = session
+        self._most_bytes = most_bytes
+        self._kept: OrderedDict[str, _LeafListing] = OrderedDict()
+        self._bytes = 0
+
+    async def numbers(self, path: str, width: int) -> Sequence[int]:
+        """The numbers below a leaf node as they are at this session's server. Raises NoNodeError."""
+        kept = self._kept.get(path)
+        if kept is not None:
+            stat = await self._session.exists(path)
+            if stat is not None and _children_version(stat) == kept.children_version:
+                # Another listing may have forgotten it meanwhile.
+                self._keep(path, kept)
+                return kept.numbers
+        self._forget(path)
+        numbers, stat = await self._session.numbered_children(path, "L", width)
+        self._keep(path, _LeafListing(_compact(numbers), _children_version(stat)))
+        return numbers
+
+    def _keep(self, path: str, listing: _LeafListing) -> None:
+        self._forget(path)
+        self._kept[path] = listing
+        self._bytes += _size(listing)
+        while self._bytes > self._most_bytes:
+            self._bytes -= _size(self._kept.popitem(last=False)[1])
+
+    def _forget(self, path: str) -> None:
+        listing = self._kept.pop(path, None)
+        if listing is not None:
+            self._bytes -= _size(listing)
+
+
+def _compact(numbers: Sequence[int]) -> Sequence[int]:
+    return numbers if isinstance(numbers, range) else array("H", numbers)
+
+
+def _size(listing: _LeafListing) -> int:
+    return _BYTES_A_LEAF + (0 if isinstance(listing.numbers, range) else 2 * len(listing.numbers))
+
+
 async def list_ids(
-    session: ZooKeeperSession, paths: LedgerPaths, wanted: IdRange
+    session: ZooKeeperSession, paths: LedgerPaths, wanted: IdRange, leaves: LeafListings
 ) -> AsyncGenerator[Sequence[int], None]:
     """All wanted ids, ascending, in runs. Raises MetaStoreException rather than ending early."""
 
@@ -51,7 +119,7 @@ async def list_ids(
 
     async def numbers(path: str, width: int) -> Sequence[int]:
         try:
-            return await session.numbered_children(path, "L", width)
+            return await leaves.numbers(path, width)
         except NoNodeError:
             return ()
 

@@ -26,7 +26,7 @@ from bookgate.gateway.stores.zookeeper.create_queue import CreateQueue
 from bookgate.gateway.stores.zookeeper.id_blocks import IdBlocks
 from bookgate.gateway.stores.zookeeper.id_generator import IdGenerator
 from bookgate.gateway.stores.zookeeper.kazoo_thread import NodeWatch
-from bookgate.gateway.stores.zookeeper.ledger_listing import ExpectedSize, list_ids
+from bookgate.gateway.stores.zookeeper.ledger_listing import ExpectedSize, LeafListings, list_ids
 from bookgate.gateway.stores.zookeeper.ledger_paths import IdRange, LedgerPaths, ScopedPaths
 from bookgate.gateway.stores.zookeeper.nodes import create_with_parents, remove_empty_parents
 from bookgate.gateway.stores.zookeeper.requests import NodeContent
@@ -89,6 +89,7 @@ class ZooKeeperLedgerManager(LedgerManager):
         self._creations = CreateQueue(session)
         self._slots = asyncio.Semaphore(_PARALLEL)
         self._listed = ExpectedSize()
+        self._leaves = LeafListings(session)
         self.listeners = LedgerListeners(self._read_and_watch, self._release)
 
     async def close(self) -> None:
@@ -245,7 +246,7 @@ class ZooKeeperLedgerManager(LedgerManager):
             -1 if start_after is None else start_after,
             IdRange().before if end_before is None else end_before,
         )
-        async with aclosing(list_ids(self._session, self._paths, wanted)) as runs:
+        async with aclosing(list_ids(self._session, self._paths, wanted, self._leaves)) as runs:
             async for run in runs:
                 yield run
 

@@ -191,13 +191,13 @@ class ReadNodes:
 
 
 class ListNumbered:
-    """The numbers of the children whose names are `mark` and exactly `width` digits, ascending.
+    """The numbers of the children whose names are `mark` and exactly `width` digits, ascending; and the node's stat.
 
     For directories of thousands of children: if all names have that shape, as below a leaf node, there is no work per
     name; if every possible name exists, the result is a range.
     """
 
-    type: ClassVar[int] = 8
+    type: ClassVar[int] = 12
 
     def __init__(self, path: str, mark: str, width: int) -> None:
         self._path = path
@@ -207,11 +207,15 @@ class ListNumbered:
     def serialize(self) -> bytes:
         return _buffer(self._path.encode()) + b"\0"
 
-    def deserialize(self, data: bytes, offset: int) -> Sequence[int]:
+    def deserialize(self, data: bytes, offset: int) -> tuple[Sequence[int], ZnodeStat]:
+        end = len(data) - _STAT.size
+        return self._numbers(data, offset, end), ZnodeStat._make(_STAT.unpack_from(data, end))
+
+    def _numbers(self, data: bytes, offset: int, end: int) -> Sequence[int]:
         count = _INT.unpack_from(data, offset)[0]
         if count <= 0:
             return []
-        body = bytes(data[offset + _INT.size :])
+        body = bytes(data[offset + _INT.size : end])
         separator = _INT.pack(len(self._mark) + self._width) + self._mark.encode()
         digits = body.split(separator)
         joined = b"".join(digits)

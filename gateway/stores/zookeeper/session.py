@@ -282,10 +282,13 @@ class ZooKeeperSession:
         results: list[NodeContent | Exception] = await self._read(lambda _: ReadNodes(paths))
         return results
 
-    async def numbered_children(self, path: str, mark: str, width: int) -> Sequence[int]:
-        """The numbers of the children named `mark` and `width` digits, ascending. Raises NoNodeError."""
-        numbers: Sequence[int] = await self._read(lambda _: ListNumbered(path, mark, width))
-        return numbers
+    async def numbered_children(self, path: str, mark: str, width: int) -> tuple[Sequence[int], ZnodeStat]:
+        """The numbers of the children named `mark` and `width` digits, ascending, and the node's stat.
+
+        Raises NoNodeError.
+        """
+        found: tuple[Sequence[int], ZnodeStat] = await self._read(lambda _: ListNumbered(path, mark, width))
+        return found
 
     async def watch_tree(self, path: str, listener: TreeListener) -> None:
         """Reports every creation, change and deletion of a node at `path` or below to the session's one listener.

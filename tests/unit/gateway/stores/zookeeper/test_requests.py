@@ -21,15 +21,20 @@ from bookgate.gateway.stores.zookeeper.requests import (
     ReserveNumbers,
 )
 
+STAT = tuple(range(101, 112))
+
 
 def listing(names: list[str]) -> bytes:
-    """The answer to a request for children, behind a header."""
+    """The answer to a request for children and the stat of their parent, behind a header."""
     encoded = [name.encode() for name in names]
-    return b"header" + struct.pack(">i", len(names)) + b"".join(struct.pack(">i", len(n)) + n for n in encoded)
+    children = b"".join(struct.pack(">i", len(n)) + n for n in encoded)
+    return b"header" + struct.pack(">i", len(names)) + children + struct.pack(">qqqqiiiqiiq", *STAT)
 
 
 def numbers(names: list[str], width: int = 2) -> list[int]:
-    return list(ListNumbered("/x", "L", width).deserialize(listing(names), 6))
+    found, stat = ListNumbered("/x", "L", width).deserialize(listing(names), 6)
+    assert stat == STAT
+    return list(found)
 
 
 @pytest.mark.parametrize(
