@@ -101,7 +101,8 @@ class LedgerId:
     def __post_init__(self) -> None:
         scope_id, low = self.scope_id, self.low
         if not (_MIN_INT64 <= scope_id <= _MAX_INT64 and _MIN_INT64 <= low <= _MAX_INT64):
-            raise ValueError(f"a half of ledger id ({scope_id}, {low}) does not fit 64 bits")
+            half = low if _MIN_INT64 <= scope_id <= _MAX_INT64 else scope_id
+            raise ValueError(f"ledger id half {half} does not fit 64 bits")
         if scope_id == 0 and low < 0:
             raise ValueError(f"ledger id {self.low} is negative; an id without a scope is 0 or more")
 
