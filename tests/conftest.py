@@ -1,14 +1,20 @@
 """Fixtures and settings for the whole suite."""
 
+from __future__ import annotations
+
 import os
 import sys
 from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
 
 from tests.forked_commands import forked_commands
 from tests.told_secrets import LISTENER
+
+if TYPE_CHECKING:
+    from tests.distribution import TogetherScheduling
 
 pytest_plugins = ["tests.integration.cluster"]
 
@@ -38,6 +44,16 @@ which of their background tasks are begun anew, would be the worlds' too.
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     ranks = {item: next((n for n, at in enumerate(_AT_ONCE) if item.nodeid.startswith(at)), 9) for item in items}
     items.sort(key=ranks.__getitem__)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> TogetherScheduling | None:
+    """Tests of one Spark session go to one process, where files are handed out to several."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from tests.distribution import TogetherScheduling
+
+    return TogetherScheduling(config, log)
 
 
 @pytest.hookimpl(wrapper=True)
