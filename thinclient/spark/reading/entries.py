@@ -132,7 +132,7 @@ def readable_slices(client: BookKeeper, options: Options, bounds: Bounds = EVERY
 
     Raises UnauthorizedAccessException and DigestMatchException before any request to a bookie.
     """
-    found, unfinished = list[Slice](), list[LedgerRecord]()
+    whole, unfinished = list[Slice](), list[LedgerRecord]()
     shapes = TemplateTable(with_ledger_columns=options.include_ledger_metadata)
     passwords = Passwords(client, options)
     for page in _committed(client, options, bounds):
@@ -140,12 +140,13 @@ def readable_slices(client: BookKeeper, options: Options, bounds: Bounds = EVERY
             record = opened_with(passwords.check(record), options.password_of(record))
             check_digest_type(record, options.digest_type)
             if record.metadata.is_closed:
-                found += _wanted(shapes.slice_of(record), options, bounds)
+                whole.append(shapes.slice_of(record))
             else:
                 unfinished.append(record)
     with ThreadPoolExecutor(_OPENED_AT_ONCE) as pool:
         for snapshot in pool.map(lambda record: readable_snapshot(client, record, options), unfinished):
-            found += _wanted(shapes.slice_of(snapshot), options, bounds)
+            whole.append(shapes.slice_of(snapshot))
+    found = [part for each in whole if (part := wanted_part(each, options, bounds)) is not None]
     return sorted(found, key=lambda piece: piece.ledger_id)
 
 
@@ -163,11 +164,6 @@ def _committed(client: BookKeeper, options: Options, bounds: Bounds) -> Iterator
     listed = wanted_range(options, bounds)
     records, _ = read_records(client, options.scope_id, [each for each in seen.not_taken() if each in listed])
     yield _selected(records, options, bounds)
-
-
-def _wanted(whole: Slice, options: Options, bounds: Bounds) -> tuple[Slice, ...]:
-    part = wanted_part(whole, options, bounds)
-    return () if part is None else (part,)
 
 
 class Passwords:
