@@ -234,6 +234,11 @@ class BookieAnswered(Event):
     arrived_after: int
     wrong_key: bool = False
 
+    @property
+    def promises_an_entry(self) -> bool:
+        """Whether it says that the entry is durable."""
+        return self.status == "EOK" and self.operation in ("add", "recovery-add")
+
 
 @dataclass(frozen=True, slots=True)
 class StrangerAnswered(Event):

@@ -184,9 +184,7 @@ class HistoryIndex:
         return {
             (event.bookie, event.ledger, event.entry_id)
             for event in self.history
-            if isinstance(event, events.BookieAnswered)
-            and event.status == "EOK"
-            and event.operation in ("add", "recovery-add")
+            if isinstance(event, events.BookieAnswered) and event.promises_an_entry
         }
 
     def is_torn(self, bookie: str, ledger: str, entry_id: int, content: str) -> bool:

@@ -57,14 +57,49 @@ def damage_a_file(bookie: SimulatedBookie, old: Mapping[Path, bytes], rng: rando
     for path in sorted(now):
         kinds.setdefault(kind_of(path), []).append(path)
     kind = rng.choices(sorted(kinds), [_WEIGHTS.get(each, 1) for each in sorted(kinds)])[0]
-    path = rng.choice(kinds[kind])
+    return _damage(bookie, rng.choice(kinds[kind]), now, old, rng)
+
+
+def damage_a_journal(bookie: SimulatedBookie, old: Mapping[Path, bytes], rng: random.Random) -> Damage | None:
+    """The same of a file that the next start needs, half the time in front of the mark: the mark vouches for that."""
+    now = contents(bookie)
+    marks = {path: _mark_of(bookie, path) for path in sorted(now) if kind_of(path) == "journal"}
+    needed = [path for path, mark in marks.items() if (journal_id_of(path.name) or 0) >= mark.journal_id]
+    named = [
+        path for path in needed if journal_id_of(path.name) == marks[path].journal_id and _is_past_records(marks[path])
+    ]
+    if not needed:
+        return None
+    path = rng.choice(rng.choice((named, needed)) or needed)
+    return _damage(bookie, path, now, old, rng, rng.choice((marks[path].offset, len(now[path]))))
+
+
+def has_flushed(bookie: SimulatedBookie) -> bool:
+    """Whether a checkpoint of it has left records of a journal behind."""
+    journals = [directory / "current" for directory in bookie.config.journals]
+    return any(_is_past_records(_mark_of(bookie, directory / "any")) for directory in journals)
+
+
+def _is_past_records(mark: LogMark) -> bool:
+    """Whether there are records of its journal in front of it."""
+    return mark.journal_id > 0 and mark.offset > _BLOCK
+
+
+def _damage(
+    bookie: SimulatedBookie,
+    path: Path,
+    now: Mapping[Path, bytes],
+    old: Mapping[Path, bytes],
+    rng: random.Random,
+    end: int | None = None,
+) -> Damage:
     before = now[path]
     ways = [way for way in _WAYS if before or way in ("remove", "old")]
     if old.get(path, before) == before:
         ways.remove("old")
-    weights = _INDEX_WAYS if kind == "index" else {}
+    weights = _INDEX_WAYS if kind_of(path) == "index" else {}
     way = rng.choices(ways, [weights.get(each, 1) for each in ways])[0]
-    after = _changed(before, way, old.get(path, b""), rng)
+    after = _changed(before, way, old.get(path, b""), rng, end)
     told = _is_told(bookie, path, way, before, after)
     _put(bookie.disk.media, path, after)
     return Damage(path, way, told)
@@ -76,13 +111,14 @@ def kind_of(path: Path) -> str:
     return "mark" if path.name.startswith("lastMark") else kinds.get(path.suffix, path.name)
 
 
-def _changed(before: bytes, way: str, old: bytes, rng: random.Random) -> bytes | None:
+def _changed(before: bytes, way: str, old: bytes, rng: random.Random, end: int | None) -> bytes | None:
+    """What it is changed to; bits turn over, and what is kept ends, in front of `end`."""
     if way == "remove":
         return None
     if way == "old":
         return old
     # The zeros that a journal has made ready are not worth the while.
-    size = max(1, len(before.rstrip(b"\0")))
+    size = max(1, min(len(before.rstrip(b"\0")), end or len(before)))
     if way == "flip":
         changed = bytearray(before)
         for _ in range(rng.randint(1, _MOST_BITS)):

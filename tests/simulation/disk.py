@@ -21,6 +21,7 @@ from typing import TypeVar
 from bookgate.bookie.system.files import FileSystem
 from tests.faults.memory_disk import MemoryDisk, Operation, Survival
 from tests.simulation.loop import Process, WorldLoop
+from tests.simulation.threads import thread_name
 from tests.simulation.transcript import Transcript
 
 T = TypeVar("T")
@@ -29,6 +30,8 @@ _NOT_IN_MEMORY = 0.5
 """The share of reads that would have to wait for the disk."""
 _EVICTED = 0.3
 """How often what a process leaves in memory is gone before the next one looks."""
+_COLLECTING = "gc"
+"""The name of a bookie's thread that compacts."""
 
 
 @dataclass(slots=True)
@@ -77,8 +80,8 @@ class Disk:
         self.faults = DiskFaults()
         self.counts: dict[str, int] = {}
         """Faults that took effect, by kind."""
-        self.on_sync: Callable[[], None] = lambda: None
-        """Called when something has become durable, before whoever asked for it knows."""
+        self.on_moves: Callable[[], None] = lambda: None
+        """Called when a collection has written into an index file, which is about to be synced."""
 
     def process_gone(self) -> None:
         """What was written stays, synced or not; nobody has a file open. The host may want its memory otherwise."""
@@ -141,7 +144,6 @@ class ProcessFiles(FileSystem):
             sync = partial(self._failing, sync)
         sync()
         disk.transcript.note(self._process.host, kind)
-        disk.on_sync()
         self._wait(seconds * (1 - before))
 
     def _failing(self, change: Callable[[], None]) -> None:
@@ -228,6 +230,8 @@ class ProcessFiles(FileSystem):
 
     def fdatasync(self, fd: int) -> None:
         rate = self._disk.faults.failing_index_syncs if fd in self._indexes else 0.0
+        if fd in self._indexes and thread_name() == _COLLECTING:
+            self._disk.on_moves()
         self._sync("fdatasync", lambda: self._media.fdatasync(fd), rate)
 
     def fsync(self, fd: int) -> None:

@@ -8,6 +8,7 @@ start.
 from __future__ import annotations
 
 import asyncio
+import random
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,13 +18,24 @@ from bookgate.bookie.membership.cookie import InvalidCookieException
 from bookgate.bookie.system.files import StorageCorruptException
 from bookgate.ledger.metadata_store import Versioned
 from bookgate.ledger.replication_store import RecordKind
+from tests.faults.memory_disk import nothing_survives
 from tests.history import events
 from tests.history.recorder import Recorder
 from tests.history.violations import NoProgress
-from tests.simulation.damage import contents, damage_a_file, kind_of
+from tests.simulation.damage import Damage, contents, damage_a_file, damage_a_journal, kind_of
 from tests.simulation.metadata import HOST as METADATA_HOST
 from tests.simulation.metadata import MemoryMetadata, OtherStore
-from tests.simulation.plan import BEGUN_ANEW, DAMAGED_FILE, DISABLED, DRAINED, FaultPlan, Plan
+from tests.simulation.moments import collects, has_logs_to_merge, moves, next_to_store
+from tests.simulation.plan import (
+    BEGUN_ANEW,
+    DAMAGED_FILE,
+    DAMAGED_JOURNAL,
+    DISABLED,
+    DRAINED,
+    KILLED_MOVING,
+    FaultPlan,
+    Plan,
+)
 from tests.simulation.simulated_bookie import SimulatedBookie
 from tests.simulation.workload import VISITORS
 from tests.simulation.world import World
@@ -218,6 +230,9 @@ class Faults:
             await self._damage_file(fault)
             return
         await asyncio.sleep(fault.at)
+        if fault.kind == DAMAGED_JOURNAL:
+            await self._damage_journal(fault)
+            return
         if fault.kind == "pause-client":
             await self._pause_client(fault)
             return
@@ -232,6 +247,9 @@ class Faults:
             return
         if fault.kind in STORE_KINDS:
             await self._wrong_store(fault)
+            return
+        if fault.kind == KILLED_MOVING:
+            await self._kill_moving(fault)
             return
         bookies = self.bookies
         bookie = bookies[fault.target % len(bookies)]
@@ -489,7 +507,24 @@ class Faults:
         if end == "stop":
             await asyncio.wait([asyncio.ensure_future(bookie.stop())], timeout=2.0)
         bookie.power_off() if end == "power-loss" else bookie.kill()
-        damage = damage_a_file(bookie, old, rng)
+        await self._come_back_damaged(fault, bookie, damage_a_file(bookie, old, rng), end, rng)
+
+    async def _damage_journal(self, fault: FaultPlan) -> None:
+        """Of the bookie that acknowledges the next add, which is in its journal only; it has flushed others before."""
+        old = {bookie.bookie_id: contents(bookie) for bookie in self.bookies}
+        bookie = await next_to_store(self._recorder, lambda: self.bookies)
+        if bookie is None or bookie.name in self._gone or bookie.bookie_id not in old:
+            return
+        rng = self._world.random("damage")
+        self._down[bookie.name] += 1
+        end = rng.choice(("kill", "power-loss"))
+        bookie.power_off() if end == "power-loss" else bookie.kill()
+        damage = damage_a_journal(bookie, old[bookie.bookie_id], rng)
+        await self._come_back_damaged(fault, bookie, damage, end, rng)
+
+    async def _come_back_damaged(
+        self, fault: FaultPlan, bookie: SimulatedBookie, damage: Damage | None, end: str, rng: random.Random
+    ) -> None:
         self._recorder.add(events.Fault(self._recorder.now, DAMAGED_FILE, bookie.bookie_id, f"{end}, {damage}"))
         if damage is not None:
             self.counts[f"{DAMAGED_FILE}: {kind_of(damage.path)} {damage.way}"] += 1
@@ -499,6 +534,28 @@ class Faults:
         await asyncio.sleep(fault.lasts)
         self._down[bookie.name] -= 1
         await self._start(bookie)
+
+    async def _kill_moving(self, fault: FaultPlan) -> None:
+        """What the killed process had written of its moves is in memory only, and shows them to the next one."""
+        bookies = [bookie for bookie in self.bookies if has_logs_to_merge(bookie)]
+        if not bookies:
+            return
+        bookie = bookies[fault.target % len(bookies)]
+        # After a restart each log is complete.
+        bookie.kill()
+        await self._start(bookie)
+        if not await moves(self._world, bookie):
+            return
+        self.counts[KILLED_MOVING] += 1
+        self._recorder.add(events.Fault(self._recorder.now, KILLED_MOVING, bookie.bookie_id))
+        bookie.kill()
+        await self._start(bookie)
+        await collects(self._world, bookie)
+        if bookie.running:
+            now, kind = self._recorder.now, events.POWER_LOSS
+            self._recorder.add(events.Fault(now, kind, bookie.bookie_id, "it has collected"))
+            bookie.power_off(nothing_survives)
+            await self._start(bookie)
 
     def _refused(self, bookie: SimulatedBookie) -> None:
         """A damaged bookie does not start, or should not as if nothing had happened: whoever runs it decides."""

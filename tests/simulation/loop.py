@@ -142,6 +142,8 @@ class Fiber(greenlet):
         self.waits = 0
         """Number of its waits, negative while it does not wait."""
         self.woken = False
+        self.thread = ""
+        """The name of the thread that it is, if it has one."""
 
 
 class _Handle(asyncio.Handle):

@@ -9,7 +9,7 @@ Not its job: carrying any of it out (`workload`, `faults`).
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -22,6 +22,11 @@ VISITS = ("read", "read", "read-unconfirmed", "tail", "tail-parallel", "tail-pol
 """What a visitor does to somebody else's ledger; deleting is drawn apart."""
 DAMAGED_FILE = "damaged-file"
 """The kind of a fault: a file of a bookie is damaged while it is down."""
+DAMAGED_JOURNAL = "damaged-journal"
+"""The kind of a fault: a bookie goes down right after it has acknowledged an add, and its journal is damaged."""
+KILLED_MOVING = "killed-moving"
+"""The kind of a fault: a bookie is killed before what a compaction has moved is durable, and its host loses power when
+the next process has collected."""
 DRAINED = "drained"
 """The kind of a fault: somebody wants a bookie emptied, for good."""
 BEGUN_ANEW = "begun-anew"
@@ -182,6 +187,10 @@ class Limits:
     """How many gateways a run may have, each as often as it stands here."""
     damages: float = 0.0
     """Share of runs, of those that lose no data otherwise, in which a file of one bookie is damaged."""
+    damaged_journals: float = 0.0
+    """Share of runs, of those that lose no data otherwise, in which the journal of one bookie is damaged."""
+    killed_moving: float = 0.0
+    """Share of runs in which a bookie is killed in a compaction, and its host loses power after the next one."""
     encounters: float = 0.0
     """Share of runs that are encounters (`encounters`)."""
     encounter_kinds: tuple[str, ...] = ()
@@ -269,7 +278,8 @@ _LARGEST_BASES = (1 << 32, 1 << 40, (1 << 63) - 1000)
 
 
 def make_plan(seed: int, limits: Limits) -> Plan:
-    plan = _with_scopes(_with_auto_recovery(_with_damage(_make_plan(seed, limits), limits), limits))
+    plan = _with_damaged_journal(_with_damage(_make_plan(seed, limits), limits), limits)
+    plan = _with_scopes(_with_auto_recovery(_with_kill_in_compaction(plan, limits), limits))
     plan = _with_guarantees(_with_large_ids(plan), limits)
     # From a stream of its own, as all that came later.
     return replace(plan, guarded=random.Random(f"access {seed}").random() < limits.access)
@@ -323,7 +333,7 @@ def _with_auto_recovery(plan: Plan, limits: Limits) -> Plan:
         at = rng.uniform(0.05, 0.8) * plan.duration
         faults.append(FaultPlan("f-drain", at, DRAINED, rng.randrange(plan.bookies), 0.0))
     anew = random.Random(f"begun anew {plan.seed}")
-    if rng.random() < _WIPED and not any(fault.kind in (*limits.lossy_kinds, DAMAGED_FILE) for fault in faults):
+    if rng.random() < _WIPED and not _loses_data(faults, limits):
         at, target = rng.uniform(0.2, 0.8) * plan.duration, rng.randrange(plan.bookies)
         if not plan.gateways and anew.random() < _BEGUN_ANEW:
             faults.append(FaultPlan("f-loss", at, BEGUN_ANEW, target, anew.choice((0.0, 0.5, 4.0, 12.0))))
@@ -352,13 +362,44 @@ def _with_scopes(plan: Plan) -> Plan:
 def _with_damage(plan: Plan, limits: Limits) -> Plan:
     """From a stream of its own: the rest of a plan does not depend on it. What costs data befalls one bookie."""
     rng = random.Random(f"damage {plan.seed}")
-    if rng.random() >= limits.damages or any(fault.kind in limits.lossy_kinds for fault in plan.faults):
+    if rng.random() >= limits.damages or _loses_data(plan.faults, limits):
         return plan
     visit = rng.choice(plan.visits).at if plan.visits else plan.duration / 2
     at = max(0.1, visit - rng.choice((0.05, 0.5, 3.0)) * rng.random())
     target, lasts = rng.randrange(plan.bookies), rng.choice((0.01, 0.1, 1.0)) * rng.random()
-    faults = sorted((*plan.faults, FaultPlan("f-file", at, DAMAGED_FILE, target, lasts)), key=lambda fault: fault.at)
-    return replace(plan, faults=tuple(faults))
+    return _with_fault(plan, FaultPlan("f-file", at, DAMAGED_FILE, target, lasts))
+
+
+def _with_damaged_journal(plan: Plan, limits: Limits) -> Plan:
+    """From a stream of its own. While a writer is at work: what only the journal holds must be there to lose."""
+    rng = random.Random(f"damaged journal {plan.seed}")
+    if rng.random() >= limits.damaged_journals or not plan.writers or _loses_data(plan.faults, limits):
+        return plan
+    at = _moment_of(rng.choice(plan.writers), rng)
+    lasts = rng.choice((0.01, 0.1, 1.0)) * rng.random()
+    return _with_fault(plan, FaultPlan("f-journal", at, DAMAGED_JOURNAL, 0, lasts))
+
+
+def _with_kill_in_compaction(plan: Plan, limits: Limits) -> Plan:
+    """From a stream of its own."""
+    rng = random.Random(f"kill in compaction {plan.seed}")
+    if rng.random() >= limits.killed_moving:
+        return plan
+    at = rng.uniform(0.3, 0.7) * plan.duration
+    return _with_fault(plan, FaultPlan("f-moves", at, KILLED_MOVING, rng.randrange(plan.bookies), 0.0))
+
+
+def _loses_data(faults: Iterable[FaultPlan], limits: Limits) -> bool:
+    return any(fault.kind in (*limits.lossy_kinds, DAMAGED_FILE, DAMAGED_JOURNAL) for fault in faults)
+
+
+def _with_fault(plan: Plan, fault: FaultPlan) -> Plan:
+    return replace(plan, faults=tuple(sorted((*plan.faults, fault), key=lambda each: each.at)))
+
+
+def _moment_of(writer: WriterPlan, rng: random.Random) -> float:
+    """One at which it is at work."""
+    return writer.at + rng.uniform(0, 1) * max(_SHORTEST_SECONDS, writer.pause * len(writer.bursts))
 
 
 def _make_plan(seed: int, limits: Limits) -> Plan:
@@ -412,7 +453,7 @@ def _visit(rng: random.Random, name: str, writers: tuple[WriterPlan, ...], limit
     writer = rng.choice(writers)
     at = rng.uniform(0.05, 0.9) * limits.duration
     if rng.random() < _MEETINGS:
-        at = writer.at + rng.uniform(0, 1) * max(_SHORTEST_SECONDS, writer.pause * len(writer.bursts))
+        at = _moment_of(writer, rng)
     return VisitPlan(name, at, what, writer.name)
 
 

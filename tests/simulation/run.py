@@ -69,6 +69,8 @@ LIMITS = Limits(
     bursts=(2, 24),
     burst_sizes=(3, 12, 60, 200, 200),
     damages=0.3,
+    damaged_journals=0.15,
+    killed_moving=0.1,
     encounters=0.5,
     encounter_kinds=ENCOUNTER_KINDS,
     auto_recovery=0.3,
@@ -370,10 +372,7 @@ class _Run:
             {
                 (int(event.ledger), event.entry_id)
                 for event in self.recorder.history
-                if isinstance(event, BookieAnswered)
-                and event.bookie == bookie.bookie_id
-                and event.operation in ("add", "recovery-add")
-                and event.status == "EOK"
+                if isinstance(event, BookieAnswered) and event.bookie == bookie.bookie_id and event.promises_an_entry
             }
         )
         try:
@@ -417,7 +416,7 @@ class _Run:
             state = bookie.stored(nothing_survives, only=_about(answer)).get(int(answer.ledger))
             if state is None or not state.fenced:
                 self.world.fail(FenceNotDurable("a loss of power now would lose the fence", answer))
-        elif answer.operation in ("add", "recovery-add") and answer.status == "EOK":
+        elif answer.promises_an_entry:
             self.looked["S5"] += 1
             state = bookie.stored(nothing_survives, only=_about(answer)).get(int(answer.ledger))
             if state is None or answer.entry_id not in state.entries:

@@ -15,6 +15,7 @@ from tests.simulation.mutations.mutation import (
     METADATA,
     PEERS,
     REPAIR,
+    SMALL,
     STREAMS,
     UNBOUNDED,
     Edit,
@@ -34,7 +35,7 @@ _PATIENCE_SECONDS = 900
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
 def test_a_mutation_is_still_one(mutation: Mutation) -> None:
-    assert mutation.world in (ACCESS, DATA, METADATA, PEERS, REPAIR, STREAMS, UNBOUNDED)
+    assert mutation.world in (ACCESS, DATA, METADATA, PEERS, REPAIR, SMALL, STREAMS, UNBOUNDED)
     for edit in mutation.edits:
         text = mutated(edit)
         assert text != (ROOT / edit.file).read_text()

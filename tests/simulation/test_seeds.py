@@ -8,18 +8,32 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from itertools import count, islice
 from pathlib import Path
 
 import pytest
 
+from bookgate.bookie.collection.log_removal import LogRemoval
 from bookgate.bookie.mode.state_manager import StateManager
+from bookgate.bookie.storage import replay_start
 from bookgate.bookie.storage.ledger_state import BookieLedgerState
 from bookgate.ledger.wire.messages import Status
 from tests.history import events
 from tests.simulation.__main__ import replay_command
 from tests.simulation.kinds import WorldKind
-from tests.simulation.plan import FaultPlan, Limits, Plan, RatePlan, VisitPlan, WriterPlan, make_plan
+from tests.simulation.outcome import Outcome
+from tests.simulation.plan import (
+    DAMAGED_JOURNAL,
+    KILLED_MOVING,
+    FaultPlan,
+    Limits,
+    Plan,
+    RatePlan,
+    VisitPlan,
+    WriterPlan,
+    make_plan,
+)
 from tests.simulation.regressions import REGRESSIONS
 from tests.simulation.run import LIMITS, REPAIR_LIMITS, SMALL_LIMITS, run_seed
 
@@ -126,6 +140,31 @@ def test_a_bookie_that_forgets_fences_is_caught(monkeypatch: pytest.MonkeyPatch)
     assert broken.invariant in ("P1", "P2", "P7", "P8")
     # It ended where that was seen, not with the run.
     assert not any(isinstance(event, events.Healed) for event in broken.history)
+
+
+def first_to_fail(kind: str, most: int = 30) -> Outcome:
+    """Of small worlds with such a fault."""
+    plans = (make_plan(seed, SMALL_LIMITS) for seed in count(5_000_030))
+    chosen = islice((plan for plan in plans if any(fault.kind == kind for fault in plan.faults)), most)
+    return next(outcome for plan in chosen if (outcome := run_seed(plan.seed, plan)).failed)
+
+
+def test_a_bookie_that_believes_any_mark_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """S8: it denies what lay in the part of its journal that is gone."""
+    monkeypatch.setattr(replay_start, "_problem", lambda *_: None)
+    assert first_to_fail(DAMAGED_JOURNAL).invariant == "S8"
+
+
+def test_a_bookie_that_removes_a_log_on_the_word_of_memory_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """S1: the index on the disk points into a log that is no longer there."""
+
+    def read_back(removal: LogRemoval, numbers: Collection[int]) -> Iterator[int]:
+        yield from numbers
+
+    monkeypatch.setattr(LogRemoval, "_read_back", read_back)
+    broken = first_to_fail(KILLED_MOVING)
+    assert broken.invariant == "error"
+    assert "but the index points into it" in str(broken.problem)
 
 
 REGISTERED_ELSEWHERE = Plan(

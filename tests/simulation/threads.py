@@ -108,10 +108,10 @@ class SimulatedEvent:
 
 
 class SimulatedThread:
-    def __init__(self, loop: WorldLoop, process: Process, run: Callable[[], None]) -> None:
+    def __init__(self, loop: WorldLoop, process: Process, run: Callable[[], None], name: str) -> None:
         self._run = run
         self._ended = SimulatedEvent(loop)
-        loop.start_fiber(self._main, process)
+        loop.start_fiber(self._main, process).thread = name
 
     def _main(self) -> None:
         try:
@@ -129,9 +129,10 @@ class SimulatedThread:
 class SimulatedExecutor(Executor):
     """One thread, made with the first job; it ends with `shutdown`."""
 
-    def __init__(self, loop: WorldLoop, process: Process) -> None:
+    def __init__(self, loop: WorldLoop, process: Process, name: str) -> None:
         self._loop = loop
         self._process = process
+        self._name = name
         self._jobs: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
         self._closed = False
         self._ready = SimulatedCondition(loop, SimulatedLock(loop))
@@ -143,7 +144,7 @@ class SimulatedExecutor(Executor):
         future: Future[T] = Future()
         self._jobs.append((future, functools.partial(fn, *args, **kwargs)))
         if self._thread is None:
-            self._thread = SimulatedThread(self._loop, self._process, self._work)
+            self._thread = SimulatedThread(self._loop, self._process, self._work, self._name)
         self._ready.notify()
         return future
 
@@ -183,7 +184,7 @@ class SimulatedThreads(Threads):
         self._process = process
 
     def start(self, run: Callable[[], None], name: str) -> RunningThread:
-        return SimulatedThread(self._loop, self._process, run)
+        return SimulatedThread(self._loop, self._process, run, name)
 
     def lock(self) -> Lock:
         return SimulatedLock(self._loop)
@@ -195,7 +196,7 @@ class SimulatedThreads(Threads):
         return SimulatedEvent(self._loop)
 
     def executor(self, name: str) -> Executor:
-        return SimulatedExecutor(self._loop, self._process)
+        return SimulatedExecutor(self._loop, self._process, name)
 
     def monotonic(self) -> float:
         return self._loop.time()
@@ -213,6 +214,11 @@ def run_in_executor(loop: WorldLoop, executor: Executor | None, work: Callable[[
         future = Future()
         loop.start_fiber(functools.partial(run_job, future, work), CURRENT.get(loop.outside))
     return asyncio.wrap_future(future, loop=loop)
+
+
+def thread_name() -> str:
+    """Of the thread that runs; none where an event loop does."""
+    return _current().thread
 
 
 def _current() -> Fiber:

@@ -1,12 +1,13 @@
 """Bugs to plant: each is a change of a few characters of the product that breaks what an invariant promises.
 
 A mutation is text in one file that is replaced by other text; the text must stand there exactly once, so that the table
-can't rot. `world` says which simulation has the code in it: `data` (clients, bookies, disks; `run.run_seed`), `repair`
-(the same with auto-recovery), `peers` (the same over gateways and ZooKeeper, beside BookKeeper's), `metadata`
-(gateways, ZooKeeper, watchers; `metadata_run.run_seed`), `access` (the same under a policy), `unbounded` (clients
-that fight for one unbounded ledger; `unbounded_run`) or `streams` (`streams_run`). `expected` are the
-invariants that it should break; another one may be the first to notice. What no simulation has in it (Spark, SQLite,
-TLS), and what few seeds meet, names the `tests` that are to notice instead: unit tests, or a plan of `regressions`.
+can't rot. `world` says which simulation has the code in it: `data` (clients, bookies, disks; `run.run_seed`), `small`
+(the same with less in each world, for what needs many of them), `repair` (the same with auto-recovery), `peers` (the
+same over gateways and ZooKeeper, beside BookKeeper's), `metadata` (gateways, ZooKeeper, watchers;
+`metadata_run.run_seed`), `access` (the same under a policy), `unbounded` (clients that fight for one unbounded ledger;
+`unbounded_run`) or `streams` (`streams_run`). `expected` are the invariants that it should break; another one may be
+the first to notice. What no simulation has in it (Spark, SQLite, TLS), and what few seeds meet, names the `tests` that
+are to notice instead: unit tests, or a plan of `regressions`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 DATA = "data"
+SMALL = "small"
 METADATA = "metadata"
 ACCESS = "access"
 REPAIR = "repair"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.simulation.mutations.mutation import Edit, Mutation
+from tests.simulation.mutations.mutation import SMALL, Edit, Mutation
 
 _LIMBO_CHECK = "tests/unit/bookie/limbo/test_check.py"
 _INDEX_LIST = "tests/unit/bookie/index/test_index_list.py"
@@ -133,6 +133,7 @@ MUTATIONS = (
         "bookie/storage/replay_start.py",
         "        problem = _problem(files, directory, stored) if stored.mark.journal_id > 0 else None\n",
         "        problem = None\n",
+        world=SMALL,
     ),
     Mutation(
         "limbo-denies",
@@ -192,6 +193,7 @@ MUTATIONS = (
         "bookie/collection/log_removal.py",
         "            self._store.index.read_back([LedgerId.of_number(number) for number in numbers])\n",
         "            self._store.index.sync()\n",
+        world=SMALL,
     ),
     Mutation(
         "damage-answered-as-missing",
