@@ -78,11 +78,24 @@ class FrameDecoder:
 
     def buffer_updated(self, count: int) -> list[memoryview]:
         """Records that `count` bytes were written; returns the packets that are now complete. Raises FrameError."""
-        end = self._end = self._end + count
-        assert end <= len(self._buffer), "no more was written than the buffer holds"
-        if end > self._used:
-            self._used = end
-        start = self._start
+        self.received(count)
+        return self.packets()
+
+    def received(self, count: int) -> memoryview:
+        """Records that `count` bytes were written; returns all that is not decoded yet, for `skip` and `packets`."""
+        self._end += count
+        assert self._end <= len(self._buffer), "no more was written than the buffer holds"
+        self._used = max(self._used, self._end)
+        return memoryview(self._buffer)[self._start : self._end]
+
+    def skip(self, size: int) -> None:
+        """Leaves out whole frames of together `size` bytes, which the caller has decoded itself."""
+        self._start += size
+        assert self._start <= self._end, "no more is left out than was received"
+
+    def packets(self) -> list[memoryview]:
+        """The packets that are complete. Raises FrameError."""
+        start, end = self._start, self._end
         packets = []
         view = memoryview(self._buffer)
         longest = self.max_frame_size - LENGTH_SIZE

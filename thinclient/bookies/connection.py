@@ -25,8 +25,10 @@ import logging
 import random
 import ssl
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import lru_cache
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, ClassVar, NamedTuple
 
 from bookgate.ledger.errors import (
@@ -70,11 +72,29 @@ GIVEN_UP_AFTER = 10.0
 _WRITELINES_NEVER_PAUSES = (3, 12) <= sys.version_info < (3, 12, 9) or (3, 13) <= sys.version_info < (3, 13, 2)
 """Asyncio of these versions fills memory without bound where a bookie takes nothing in (CVE-2024-12254)."""
 
+_SINK = itemgetter(2)
+
 _CLOSE_TIMEOUT = 2.0
 """Seconds for aborted transports to report that they are closed, which takes a few turns of the loop."""
 
 Sink = Callable[[Any, Response | None, BKException | None], None]
 """Called on the event loop, never from within `send`: (token, response, None) or (token, None, error)."""
+
+
+class AddSink:
+    """A sink of adds that is told at once of several that a bookie has stored: `on_stored` gets their tokens, and
+    `on_answer` is called like any sink with all other answers.
+    """
+
+    __slots__ = ("_on_answer", "on_stored")
+
+    def __init__(self, on_answer: Sink, on_stored: Callable[[Sequence[Any]], None]) -> None:
+        self._on_answer = on_answer
+        self.on_stored = on_stored
+
+    def __call__(self, token: Any, response: Response | None, error: BKException | None) -> None:
+        self._on_answer(token, response, error)
+
 
 Send = Callable[[int, int, bytes, float, Sink, Any], None]
 """`BookieConnection.send`."""
@@ -335,13 +355,22 @@ class BookieConnection:
         del self._outstanding[response.txn_id]
         request[2](request[3], response, None)
 
-    def on_stored(self, wire: Wire, txn_id: int, term: int | None) -> None:
-        """An add was stored, identified by its transaction id alone; the sink gets `STORED`, or the same at a term."""
-        request = self._outstanding.get(txn_id)
-        if request is None or request[0] != ADD_ENTRY or wire is not self._wire:
+    def on_stored(self, wire: Wire, txn_ids: Sequence[int], term: int | None = None) -> None:
+        """Adds were stored, identified by their transaction ids alone; sinks get `STORED`, or the same at a term."""
+        if wire is not self._wire:
             return
-        del self._outstanding[txn_id]
-        request[2](request[3], STORED if term is None else _stored_at(term), None)
+        outstanding, answered = self._outstanding, []
+        for txn_id in txn_ids:
+            request = outstanding.get(txn_id)
+            if request is not None and request[0] == ADD_ENTRY:
+                del outstanding[txn_id]
+                answered.append(request)
+        for sink, requests in groupby(answered, _SINK):
+            if type(sink) is AddSink and term is None:
+                sink.on_stored([request[3] for request in requests])
+                continue
+            for request in requests:
+                sink(request[3], STORED if term is None else _stored_at(term), None)
 
     def loss(self, reason: str, error: Exception | None) -> BKException:
         """The error for the requests of a connection that ended."""

@@ -163,6 +163,7 @@ class AnswerMatcher:
 class V2Wire(Wire):
     """Decodes responses of protocol v2."""
 
+    reads_runs: ClassVar[bool] = False
     _owner: V2Connection
 
     def take(self, packets: Sequence[memoryview]) -> None:

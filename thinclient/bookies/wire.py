@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, ClassVar, cast
 
-from bookgate.ledger.wire.fast_responses import found_entry, stored_add
+from bookgate.ledger.wire.fast_responses import found_entry, stored_add, stored_adds
 from bookgate.ledger.wire.frames import FrameDecoder, FrameError
 from bookgate.ledger.wire.messages import ADD_ENTRY, READ_ENTRY
 from bookgate.ledger.wire.v3 import ProtocolError, decode_response
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 _OPERATION_AT = 5
 """Position of the operation in nearly every response: after tag and length of the header, and its version."""
+_LEAST_RUN = 128
+"""Received bytes that may be several responses to adds; below, looking for a run costs more than it saves."""
 
 
 class Wire(asyncio.BufferedProtocol):
@@ -31,6 +33,8 @@ class Wire(asyncio.BufferedProtocol):
     """
 
     transport: asyncio.Transport
+    reads_runs: ClassVar[bool] = True
+    """Whether successful adds are read many at once."""
 
     def __init__(self, owner: BookieConnection, max_frame_size: int, setting_up: bool) -> None:
         self._owner = owner
@@ -58,11 +62,10 @@ class Wire(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         self.heard = True
         try:
-            packets = self._decoder.buffer_updated(nbytes)
             if self._mailbox is None:
-                self.take(packets)
+                self._take_received(nbytes)
             else:
-                self._mailbox += map(bytes, packets)
+                self._mailbox += map(bytes, self._decoder.buffer_updated(nbytes))
                 self._wake()
         except (FrameError, ProtocolError) as error:
             self._end(f"sent what is not the entry protocol ({error}); the connection is closed", error)
@@ -83,13 +86,25 @@ class Wire(asyncio.BufferedProtocol):
 
     # Responses of an open connection
 
+    def _take_received(self, nbytes: int) -> None:
+        stored: Sequence[int] = ()
+        received = self._decoder.received(nbytes)
+        if nbytes >= _LEAST_RUN and self.reads_runs:
+            stored, size = stored_adds(received)
+            self._decoder.skip(size)
+        packets = self._decoder.packets()
+        if stored:
+            self._owner.on_stored(self, stored)
+        self.take(packets)
+
     def take(self, packets: Sequence[memoryview]) -> None:
         """Passes responses to the owner. Raises ProtocolError."""
         owner = self._owner
         for packet in packets:
             kind = packet[_OPERATION_AT] if len(packet) > _OPERATION_AT else 0
             if kind == ADD_ENTRY and (stored := stored_add(packet)) is not None:
-                owner.on_stored(self, *stored)
+                txn_id, term = stored
+                owner.on_stored(self, (txn_id,), term)
             elif kind == READ_ENTRY and (found := found_entry(packet)) is not None:
                 owner.on_response(self, found)
             else:

@@ -12,11 +12,9 @@ from collections.abc import Iterable, Sequence
 
 from bookgate.ledger.errors import DuplicateEntryIdException, IllegalOpException, IncorrectParameterException
 from bookgate.ledger.ledger_id import LedgerId
-from bookgate.thinclient.core.writing import LedgerWriter, Member, PendingAdd, WriterRules
+from bookgate.thinclient.core.writing import LedgerWriter, PendingAdd, WriterRules
 
 _LAST_ENTRY_ID = 2**63 - 1
-
-_NONE: tuple[PendingAdd, ...] = ()
 
 
 class AdvancedLedgerWriter(LedgerWriter):
@@ -74,17 +72,6 @@ class AdvancedLedgerWriter(LedgerWriter):
         add = PendingAdd(entry_id, size, self.length, self.last_add_confirmed, indexes)
         self._by_id[entry_id] = add
         return add
-
-    def on_ack(self, add: PendingAdd, member: Member) -> Sequence[PendingAdd]:
-        """A bookie has stored the entry. Returns the adds that this confirms, in entry order."""
-        bit = member.bit
-        if not bit or add.acked & bit:
-            return _NONE
-        add.acked |= bit
-        add.acks += 1
-        if add.acks != self._ack_quorum_size or add.entry_id != self.sequence_head + 1 or self.changing:
-            return _NONE
-        return self._confirm() if self._by_id.get(add.entry_id) is add else _NONE
 
     def _confirm(self) -> Sequence[PendingAdd]:
         confirmed = []

@@ -66,22 +66,17 @@ class GuaranteedLedgerWriter(LedgerWriter):
             acked |= add.acked
         return {index for index in range(self._ensemble_size) if acked >> index & 1}
 
-    def on_ack(self, add: PendingAdd, member: Member) -> Sequence[PendingAdd]:
-        """A bookie has stored the entry. Returns the adds that this confirms, in entry order.
+    def on_acks(self, adds: Sequence[PendingAdd], member: Member) -> Sequence[PendingAdd]:
+        """A bookie has stored these entries. Returns the adds that this confirms, in entry order.
 
         The caller must check `change_wanted` afterwards: full replication may have released a pinned member.
         """
-        bit = member.bit
-        if not bit or add.acked & bit:
-            return _NONE
-        add.acked |= bit
-        add.acks += 1
+        reached = self._note_acks(adds, member)
         if self.changing:
             return _NONE
-        if add.acks == self._ack_quorum_size and self._pending and self._pending[0] is add:
+        if reached:
             return self._confirm()
-        if add.acks == self._write_quorum_size and self._replicating and self._replicating[0] is add:
-            self._replicate()
+        self._replicate()
         return _NONE
 
     def _confirm(self) -> Sequence[PendingAdd]:

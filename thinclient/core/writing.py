@@ -280,17 +280,24 @@ class LedgerWriter:
 
     def on_ack(self, add: PendingAdd, member: Member) -> Sequence[PendingAdd]:
         """A bookie has stored the entry. Returns the adds that this confirms, in entry order."""
-        bit = member.bit
-        if not bit or add.acked & bit:
-            return _NONE
-        add.acked |= bit
-        add.acks += 1
-        if add.acks != self._ack_quorum_size:
-            return _NONE
-        pending = self._pending
-        if not pending or pending[0] is not add or self.changing:
+        return self.on_acks((add,), member)
+
+    def on_acks(self, adds: Sequence[PendingAdd], member: Member) -> Sequence[PendingAdd]:
+        """A bookie has stored these entries: like `on_ack` for one after the other."""
+        if not self._note_acks(adds, member) or self.changing:
             return _NONE
         return self._confirm()
+
+    def _note_acks(self, adds: Sequence[PendingAdd], member: Member) -> bool:
+        """Counts acknowledgements. Returns whether an add has reached its ack quorum by them."""
+        bit, quorum, reached = member.bit, self._ack_quorum_size, False
+        for add in adds if bit else ():
+            if not add.acked & bit:
+                add.acked |= bit
+                add.acks += 1
+                if add.acks == quorum:
+                    reached = True
+        return reached
 
     def _confirm(self) -> Sequence[PendingAdd]:
         """Removes and returns the adds that can be confirmed: the complete ones from the head on."""

@@ -33,7 +33,7 @@ from bookgate.ledger.metadata_store import LedgerRecord
 from bookgate.ledger.wire.messages import ADD_ENTRY, EOK, ForceLedgerRequest, Operation, Response
 from bookgate.runtime.logs import log_event
 from bookgate.runtime.unclosed import made_at, warn_unclosed
-from bookgate.thinclient.bookies.connection import Send, Sink
+from bookgate.thinclient.bookies.connection import AddSink, Send
 from bookgate.thinclient.bookies.pool import V3, AddEncoder
 from bookgate.thinclient.config import ClientConfig
 from bookgate.thinclient.core.writing import Changed, LedgerWriter, Member, PendingAdd, WriterRules
@@ -82,7 +82,7 @@ class BaseWriteHandle:
             self._encoder = self._unforced = UnforcedAdds(context.pool, self._number, secrets.master_key, ensemble)
         self._window = self._make_window(context.config)
         self._changer = EnsembleChanger(context, self._writer, record, self._on_changed, self._end)
-        self._targets: list[tuple[Member, Send, Sink]] = []
+        self._targets: list[tuple[Member, Send, AddSink]] = []
         self._aim()
         context.active_handles[self._changer] = None
         self._explicit_lac: ExplicitLacTimer | None = None
@@ -356,22 +356,36 @@ class BaseWriteHandle:
         if self._writer.change_wanted:
             self._changer.start()
         if not add.unsettled:
-            self._let_go(add)
+            self._let_go(add.size)
 
-    def _let_go(self, add: PendingAdd) -> None:
-        """No bookie has yet to respond to an add."""
-        self._window.release(add.size)
+    def _let_go(self, size: int, count: int = 1) -> None:
+        """No bookie has yet to respond to adds with together `size` bytes."""
+        self._window.release(size, count)
 
     def _on_answer(self, member: Member, add: PendingAdd, response: Response | None, error: BKException | None) -> None:
-        add.unsettled -= 1
-        if not add.unsettled:
-            self._window.release(add.size)
-        if response is not None and response.status == 0:
-            confirmed = self._writer.on_ack(add, member)
-            if confirmed:
-                self._settle(confirmed, None)
+        if response is not None and response.status == EOK:
+            self._on_stored(member, (add,))
             return
+        self._heard_of((add,))
         self._on_refusal(member, add, response, error)
+
+    def _on_stored(self, member: Member, adds: Sequence[PendingAdd]) -> None:
+        """A bookie has stored these adds."""
+        self._heard_of(adds)
+        confirmed = self._writer.on_acks(adds, member)
+        if confirmed:
+            self._settle(confirmed, None)
+
+    def _heard_of(self, adds: Sequence[PendingAdd]) -> None:
+        """One more bookie has responded to these adds, or failed."""
+        count = size = 0
+        for add in adds:
+            add.unsettled -= 1
+            if not add.unsettled:
+                count += 1
+                size += add.size
+        if count:
+            self._let_go(size, count)
 
     def _on_refusal(
         self, member: Member, add: PendingAdd, response: Response | None, error: BKException | None
@@ -430,10 +444,12 @@ class BaseWriteHandle:
         """Recomputes where the adds of each index are sent, and which sinks receive their responses."""
         pool, known = self._context.pool, {target[0]: target for target in self._targets}
         self._targets = [
-            known.get(member)
-            or (member, pool.connection(member.bookie_id, self._number).send, partial(self._on_answer, member))
+            known.get(member) or (member, pool.connection(member.bookie_id, self._number).send, self._sink(member))
             for member in self._writer.members
         ]
+
+    def _sink(self, member: Member) -> AddSink:
+        return AddSink(partial(self._on_answer, member), partial(self._on_stored, member))
 
     def _end(self, error: BKException) -> None:
         """Ends the ledger for this writer: it accepts no more entries."""

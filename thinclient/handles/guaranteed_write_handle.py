@@ -10,10 +10,8 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 
-from bookgate.ledger.errors import BKException
 from bookgate.ledger.ledger_id import NO_ENTRY
 from bookgate.ledger.metadata_store import LedgerRecord
-from bookgate.ledger.wire.messages import EOK, Response
 from bookgate.thinclient.core.guaranteed_writing import GuaranteedLedgerWriter
 from bookgate.thinclient.core.writing import Changed, Member, PendingAdd, WriterRules
 from bookgate.thinclient.handles.context import ClientContext, LedgerSecrets
@@ -64,14 +62,8 @@ class GuaranteedWriteHandle(WriteHandle):
         self._kept.append(add)
         return add
 
-    def _on_answer(self, member: Member, add: PendingAdd, response: Response | None, error: BKException | None) -> None:
-        add.unsettled -= 1
-        if response is None or response.status != EOK:
-            self._on_refusal(member, add, response, error)
-            return
-        confirmed = self._writer.on_ack(add, member)
-        if confirmed:
-            self._settle(confirmed, None)
+    def _on_stored(self, member: Member, adds: Sequence[PendingAdd]) -> None:
+        super()._on_stored(member, adds)
         self._let_replicated_go()
         if self._writer.change_wanted:
             self._changer.start()
@@ -86,8 +78,8 @@ class GuaranteedWriteHandle(WriteHandle):
             self._window.release(self._kept.popleft().size)
         self._wake()
 
-    def _let_go(self, add: PendingAdd) -> None:
-        """Nothing: bookies that have yet to join may need the add."""
+    def _let_go(self, size: int, count: int = 1) -> None:
+        """Nothing: bookies that have yet to join may need the adds."""
 
     def _keep_again(self, add: PendingAdd) -> None:
         """Nothing: it was never let go."""

@@ -25,9 +25,12 @@ MUTATIONS = (
         ("P9",),
         "an add that is complete is acknowledged before the ones in front of it",
         "thinclient/core/writing.py",
-        "        if not pending or pending[0] is not add or self.changing:\n            return _NONE\n",
-        "        if not pending or self.changing:\n            return _NONE\n"
-        "        if pending[0] is not add:\n            pending.remove(add)\n            return [add]\n",
+        "        if not self._note_acks(adds, member) or self.changing:\n            return _NONE\n",
+        "        if not self._note_acks(adds, member) or self.changing:\n            return _NONE\n"
+        "        if self._pending and self._pending[0] is not adds[0]:\n"
+        "            early = [add for add in adds if add.acks >= self._ack_quorum_size and add in self._pending]\n"
+        "            self._pending = deque(add for add in self._pending if add not in early)\n"
+        "            return early\n",
     ),
     Mutation(
         "lac-runs-ahead",
@@ -78,8 +81,8 @@ MUTATIONS = (
         ("P1", "P2"),
         "a writer takes the answer 'fenced' for a success",
         "thinclient/handles/base_write_handle.py",
-        "        if response is not None and response.status == 0:\n            confirmed",
-        "        if response is not None and response.status in (0, 504):\n            confirmed",
+        "        if response is not None and response.status == EOK:\n            self._on_stored",
+        "        if response is not None and response.status in (0, 504):\n            self._on_stored",
     ),
     # Recovery
     Mutation(

@@ -34,8 +34,8 @@ MUTATIONS = (
         "confirmed-during-a-change",
         "entries are confirmed by the old ensemble while the metadata move on to the new one",
         _WRITING,
-        "        if not pending or pending[0] is not add or self.changing:\n",
-        "        if not pending or pending[0] is not add:\n",
+        "        if not self._note_acks(adds, member) or self.changing:\n",
+        "        if not self._note_acks(adds, member):\n",
     ),
     _planted(
         "change-one-entry-late",
