@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import struct
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from hmac import compare_digest
 from typing import NamedTuple
 
@@ -119,6 +119,31 @@ def encode_entry(
     """Encodes one entry packet of the ledger with this number."""
     header = encode_header(digest.number, ledger_id, entry_id, last_add_confirmed, length)
     return b"".join((header, digest.compute(header, payload), payload))
+
+
+def encode_entries(
+    digest: Digest,
+    ledger_id: int,
+    first_entry_id: int,
+    last_add_confirmed: int,
+    lengths: Iterable[int],
+    payloads: Sequence[bytes],
+) -> list[bytes]:
+    """Encodes packets of consecutive entries that have the same LAC.
+
+    Equivalent to calling `encode_entry` for each, but optimised for long runs.
+    """
+    if type(digest) is not Crc32cDigest or ledger_id > MAX_UNSCOPED:
+        return [
+            encode_entry(digest, ledger_id, entry_id, last_add_confirmed, length, payload)
+            for entry_id, (length, payload) in enumerate(zip(lengths, payloads, strict=True), first_entry_id)
+        ]
+    pack, joined, crc_of, crc_with = _HEADER.pack, CRC32C_PACKET.pack, google_crc32c.value, google_crc32c.extend
+    packets = []
+    for entry_id, (length, payload) in enumerate(zip(lengths, payloads, strict=True), first_entry_id):
+        header = pack(ledger_id, entry_id, last_add_confirmed, length)
+        packets.append(joined(header, crc_with(crc_of(header), payload)) + payload)
+    return packets
 
 
 def encode_ids(ledger_id: int, entry_id: int) -> bytes:

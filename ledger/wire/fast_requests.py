@@ -6,6 +6,7 @@ differ only in transaction id, entry id and body. Entry ids are not negative; a 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 
 from bookgate.ledger.ledger_id import HALF_MASK, MAX_UNSCOPED
@@ -55,30 +56,31 @@ class AddRequestEncoder:
         self._ledger = (_RECOVERY_FLAG if recovery else b"") + b"\x08" + _lower(ledger_id) + b"\x10"
         self._key = b"\x1a" + _size(len(master_key)) + master_key + b"\x22"
         self._flags = (b"\x28" + _size(write_flags) if write_flags else b"") + scope_field(ledger_id)
-        self._in_message = len(self._ledger) + len(self._key) + len(self._flags)
-        self._before_message = len(self._headers[0]) + len(self._tag)
 
     def encode(self, txn_id: int, entry_id: int, body: bytes) -> bytes:
         """Encodes the frame of one add."""
-        txn, entry, body_size = _size(txn_id), _size(entry_id), _size(len(body))
-        size = self._in_message + len(entry) + len(body_size) + len(body)
-        message_size = _size(size)
-        packet_size = self._before_message + len(txn) + len(message_size) + size
-        return b"".join(
-            (
-                packet_size.to_bytes(4, "big"),
-                self._headers[len(txn)],
-                txn,
-                self._tag,
-                message_size,
-                self._ledger,
-                entry,
-                self._key,
-                body_size,
-                body,
-                self._flags,
-            )
-        )
+        return self.encode_run((txn_id,), entry_id, (body,))[0]
+
+    def encode_run(self, txn_ids: Sequence[int], first_entry_id: int, bodies: Sequence[bytes]) -> list[bytes]:
+        """Encodes the frames of adds of consecutive entries."""
+        frames = []
+        flags, sizes = self._flags, (0, 0, 0)
+        before, between, behind = b"", b"", b""
+        for entry_id, (txn_id, body) in enumerate(zip(txn_ids, bodies, strict=True), first_entry_id):
+            txn, entry = _size(txn_id), _size(entry_id)
+            if sizes != (len(txn), len(entry), len(body)):
+                sizes = len(txn), len(entry), len(body)
+                before, between, behind = self._constant_parts(*sizes)
+            frames.append(b"".join((before, txn, between, entry, behind, body, flags)))
+        return frames
+
+    def _constant_parts(self, txn_size: int, entry_size: int, body_size: int) -> tuple[bytes, bytes, bytes]:
+        """What stands before the transaction id, the entry id and the body of adds whose fields have these sizes."""
+        behind = self._key + _size(body_size)
+        size = len(self._ledger) + entry_size + len(behind) + body_size + len(self._flags)
+        between = self._tag + _size(size) + self._ledger
+        packet_size = len(self._headers[txn_size]) + txn_size + len(self._tag) + len(_size(size)) + size
+        return packet_size.to_bytes(4, "big") + self._headers[txn_size], between, behind
 
 
 class TermAddEncoder(AddRequestEncoder):
@@ -88,6 +90,7 @@ class TermAddEncoder(AddRequestEncoder):
         super().__init__(ledger_id, master_key, recovery=recovery, priority=priority)
         self._flags += term_fields(term)
         self._in_message = len(self._ledger) + len(self._key) + len(self._flags)
+        self._before_message = len(self._headers[0]) + len(self._tag)
 
     def encode_add(self, txn_id: int, entry_id: int, body: bytes, lafr: int) -> bytes:
         """Encodes the frame of one add, with the writer's LAFR."""

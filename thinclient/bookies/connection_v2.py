@@ -25,6 +25,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import count
 from typing import Any, ClassVar
 
 from bookgate.ledger.errors import BKException, IllegalOpException
@@ -87,6 +88,10 @@ class V2AddRequestEncoder:
     def encode(self, txn_id: int, entry_id: int, body: bytes) -> bytes:
         """Encodes the frame of one add; its ids are in the body."""
         return b"".join(((self._size + len(body)).to_bytes(4, "big"), self._head, body))
+
+    def encode_run(self, txn_ids: Sequence[int], first_entry_id: int, bodies: Sequence[bytes]) -> list[bytes]:
+        """Encodes the frames of adds of consecutive entries."""
+        return [self.encode(*each) for each in zip(txn_ids, count(first_entry_id), bodies, strict=False)]
 
 
 class AnswerMatcher:

@@ -21,7 +21,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Protocol, Self
 
@@ -67,6 +67,9 @@ class AddEncoder(Protocol):
 
     def encode(self, txn_id: int, entry_id: int, body: bytes) -> bytes:
         """Encodes the frame of one add."""
+
+    def encode_run(self, txn_ids: Sequence[int], first_entry_id: int, bodies: Sequence[bytes]) -> list[bytes]:
+        """Encodes the frames of adds of consecutive entries."""
 
 
 class BookiePool:

@@ -257,17 +257,30 @@ class LedgerWriter:
 
     def begin_add(self, size: int) -> PendingAdd:
         """Assigns the next entry id to a payload of `size` bytes. Raises the error that ended the ledger."""
+        return self.begin_adds((size,))[0]
+
+    def begin_adds(self, sizes: Sequence[int]) -> Sequence[PendingAdd]:
+        """Assigns the next entry ids to payloads of these sizes: to all, or while members are out to the first alone,
+        since that may change the state. Raises the error that ended the ledger.
+        """
         if self.error is not None:
             raise self.error.with_traceback(None)
         entry_id = self.last_add_pushed + 1
-        indexes = self._write_sets[entry_id % self._ensemble_size]
-        if len(indexes) < self._write_quorum_size:
-            self._check_write_set(entry_id, indexes)
-        self.last_add_pushed = entry_id
-        self.length += size
-        add = PendingAdd(entry_id, size, self.length, self.last_add_confirmed, indexes)
-        self._pending.append(add)
-        return add
+        if self._failed:
+            sizes = sizes[:1]
+            indexes = self._write_sets[entry_id % self._ensemble_size]
+            if len(indexes) < self._write_quorum_size:
+                self._check_write_set(entry_id, indexes)
+        adds, length, lac = [], self.length, self.last_add_confirmed
+        write_sets, ensemble_size = self._write_sets, self._ensemble_size
+        for size in sizes:
+            length += size
+            adds.append(PendingAdd(entry_id, size, length, lac, write_sets[entry_id % ensemble_size]))
+            entry_id += 1
+        self.last_add_pushed = entry_id - 1
+        self.length = length
+        self._pending += adds
+        return adds
 
     def _check_write_set(self, entry_id: int, indexes: Sequence[int]) -> None:
         """Handles deferred failures when an add begins while members are out."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 from bookgate.ledger.metadata_store import LedgerRecord
 from bookgate.thinclient.config import ClientConfig
@@ -70,7 +71,12 @@ class AdvancedWriteHandle(BaseWriteHandle):
         self._window.enter(len(data))
         return self._begin_with_future(data, entry_id)
 
-    def _begin_add(self, entry_id: int, size: int) -> PendingAdd:
-        add = self._writer.begin_add_at(entry_id, size)
+    def _begin_with_future(self, payload: bytes, entry_id: int) -> asyncio.Future[int]:
+        future: asyncio.Future[int] = self._loop.create_future()
+        self._begin((payload,), iter((future,)), entry_id)
+        return future
+
+    def _begin_adds(self, sizes: Sequence[int], entry_id: int) -> Sequence[PendingAdd]:
+        add = self._writer.begin_add_at(entry_id, sizes[0])
         self._window.hand_out()
-        return add
+        return (add,)

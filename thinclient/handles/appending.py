@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterable, Iterable
+from collections.abc import AsyncIterable, Iterable, Sequence
 from typing import Generic, TypeVar
 
 from bookgate.ledger.errors import IncorrectParameterException
@@ -17,7 +17,7 @@ Payload = bytes | bytearray | memoryview
 
 _Add = TypeVar("_Add")
 
-_APPENDS_A_TURN = 128
+APPENDS_A_TURN = 128
 """Bulk appends before the event loop gets control, so that responses are processed while requests are sent."""
 
 
@@ -47,7 +47,8 @@ class Appending(ABC, Generic[_Add]):
             BKException: Another error has ended the ledger for this writer.
         """
         data = self._check(payload)
-        await self._window.wait_to_enter(len(data))
+        if not self._window.try_enter(len(data)):
+            await self._window.wait_to_enter(len(data))
         return await self._begin_with_future(data)
 
     def append_nowait(self, payload: Payload) -> asyncio.Future[int]:
@@ -81,31 +82,45 @@ class Appending(ABC, Generic[_Add]):
         last: _Add | None = None
         if isinstance(payloads, AsyncIterable):
             async for payload in payloads:
-                last = await self._append_one_of_many(payload)
+                data = self._check(payload)
+                if not self._window.try_enter(len(data)):
+                    await self._window.wait_to_enter(len(data))
+                last = self._begin_run((data,))
             return last
-        for count, payload in enumerate(payloads):
-            if count % _APPENDS_A_TURN == _APPENDS_A_TURN - 1:
-                await asyncio.sleep(0)
-            last = await self._append_one_of_many(payload)
-        return last
+        run: list[bytes] = []
 
-    async def _append_one_of_many(self, payload: Payload) -> _Add:
-        data = self._check(payload)
-        if not self._window.try_enter(len(data)):
-            await self._window.wait_to_enter(len(data))
-        return self._begin(data)
+        def send() -> None:
+            nonlocal last
+            if run:
+                entries = run.copy()
+                run.clear()
+                last = self._begin_run(entries)
+
+        try:
+            for payload in payloads:
+                data = self._check(payload)
+                if not self._window.try_enter(len(data)):
+                    send()
+                    await self._window.wait_to_enter(len(data))
+                run.append(data)
+                if len(run) == APPENDS_A_TURN:
+                    send()
+                    await asyncio.sleep(0)
+        finally:
+            send()  # what was accepted before `payloads` failed
+        return last
 
     @abstractmethod
     def _check(self, payload: Payload) -> bytes:
         """The bytes to append, after all checks."""
 
     @abstractmethod
-    def _begin(self, payload: bytes) -> _Add:
-        """Sends an entry that the window has already counted."""
+    def _begin_run(self, payloads: Sequence[bytes]) -> _Add:
+        """Sends entries, at least one, that the window has already counted; returns the last add."""
 
     @abstractmethod
     def _begin_with_future(self, payload: bytes) -> asyncio.Future[int]:
-        """Like `_begin`; returns a future of the entry id."""
+        """Sends an entry that the window has already counted, with others of this turn; returns a future of its id."""
 
     @abstractmethod
     async def _confirmed(self, add: _Add | None) -> int:

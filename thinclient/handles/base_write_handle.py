@@ -10,12 +10,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
+from itertools import compress
 from types import TracebackType
 from typing import Any, Self
 
-from bookgate.ledger.entry import encode_entry, header_size_of
+from bookgate.ledger.entry import encode_entries, header_size_of
 from bookgate.ledger.errors import (
     AddEntryQuorumTimeoutException,
     BKException,
@@ -33,7 +34,7 @@ from bookgate.ledger.metadata_store import LedgerRecord
 from bookgate.ledger.wire.messages import ADD_ENTRY, EOK, ForceLedgerRequest, Operation, Response
 from bookgate.runtime.logs import log_event
 from bookgate.runtime.unclosed import made_at, warn_unclosed
-from bookgate.thinclient.bookies.connection import AddSink, Send
+from bookgate.thinclient.bookies.connection import AddSink, BookieConnection
 from bookgate.thinclient.bookies.pool import V3, AddEncoder
 from bookgate.thinclient.config import ClientConfig
 from bookgate.thinclient.core.writing import Changed, LedgerWriter, Member, PendingAdd, WriterRules
@@ -82,7 +83,7 @@ class BaseWriteHandle:
             self._encoder = self._unforced = UnforcedAdds(context.pool, self._number, secrets.master_key, ensemble)
         self._window = self._make_window(context.config)
         self._changer = EnsembleChanger(context, self._writer, record, self._on_changed, self._end)
-        self._targets: list[tuple[Member, Send, AddSink]] = []
+        self._targets: list[tuple[Member, BookieConnection, AddSink]] = []
         self._aim()
         context.active_handles[self._changer] = None
         self._explicit_lac: ExplicitLacTimer | None = None
@@ -230,6 +231,7 @@ class BaseWriteHandle:
         """
         failed = self._closing is not None and self._closing.done() and self._closing.exception() is not None
         if self._closing is None or (failed and self._deferred_sync and not force):
+            self._begin_gathered()
             self._closing = self._loop.create_task(self._close(force))
             self._closing.add_done_callback(_take_error)  # all callers may have been cancelled
         await asyncio.shield(self._closing)
@@ -309,47 +311,83 @@ class BaseWriteHandle:
     def _lac_state(self) -> LedgerWriter:
         return self._writer
 
-    def _begin_add(self, entry_id: int, size: int) -> PendingAdd:
-        """Begins an add in the writers that receive their entry ids."""
-        raise NotImplementedError
+    def _begin_gathered(self) -> None:
+        """Sends what was accepted and not sent yet, in the writers that gather entries."""
 
-    def _begin_with_future(self, payload: bytes, entry_id: int = NO_ENTRY) -> asyncio.Future[int]:
-        add = self._begin(payload, entry_id)
-        future: asyncio.Future[int] = self._loop.create_future()
-        add.token = future
-        return future
+    def _begin(
+        self,
+        payloads: Sequence[bytes],
+        futures: Iterator[asyncio.Future[int]] | None = None,
+        entry_id: int = NO_ENTRY,
+    ) -> PendingAdd:
+        """Sends entries that the window has already counted, as many as can begin.
 
-    def _begin(self, payload: bytes, entry_id: int = NO_ENTRY) -> PendingAdd:
-        """Sends an entry that the window has already counted."""
-        size = len(payload)
+        Args:
+            payloads: The entries.
+            futures: Those of the entry ids, if somebody waits for each; what could not begin leaves its future here.
+            entry_id: The id of the entry, where the application chooses it.
+
+        Returns:
+            The last add.
+
+        Raises:
+            BKException: The entries from some one on could not begin.
+        """
+        rest, adds = payloads, self._begun(payloads, entry_id)
+        while True:
+            for add, future in zip(adds, futures or (), strict=False):
+                add.token = future
+            self._send(adds, rest[: len(adds)])
+            rest = rest[len(adds) :]
+            if not rest:
+                return adds[-1]
+            adds = self._begun(rest, entry_id)
+
+    def _begun(self, payloads: Sequence[bytes], entry_id: int) -> Sequence[PendingAdd]:
+        """Begins the adds of the first entry and as many others as the ledger's writer takes at once."""
+        sizes = list(map(len, payloads))
         try:
             if self._closing is not None:
                 raise LedgerClosedException(f"ledger {self.ledger_id} was closed before the entry could be appended")
-            add = self._writer.begin_add(size) if entry_id == NO_ENTRY else self._begin_add(entry_id, size)
+            return self._begin_adds(sizes, entry_id)
         except BKException as error:
-            self._window.leave(1, size)
-            self._window.release(size)
+            self._window.leave(len(sizes), sum(sizes))
+            self._window.release(sum(sizes), len(sizes))
             if self._writer.error is not None:
                 self._ended(self._writer.unreachable())
             elif not isinstance(error, DuplicateEntryIdException):
                 self._window.fail(error)
             raise
-        if not add.entry_id & SAMPLED:
+
+    def _begin_adds(self, sizes: Sequence[int], entry_id: int) -> Sequence[PendingAdd]:
+        return self._writer.begin_adds(sizes)
+
+    def _send(self, adds: Sequence[PendingAdd], payloads: Sequence[bytes]) -> None:
+        """Sends adds of consecutive entries that have just begun."""
+        first, pool = adds[0], self._context.pool
+        for add in adds[-first.entry_id & SAMPLED :: SAMPLED + 1]:
             add.began = time.perf_counter()
         if self._explicit_lac is not None and self._explicit_lac.idle:
             self._explicit_lac.start()
-        packet = add.packet = encode_entry(
-            self._digest, self._number, add.entry_id, add.last_add_confirmed, add.length, payload
+        lengths = [add.length for add in adds]
+        packets = encode_entries(
+            self._digest, self._number, first.entry_id, first.last_add_confirmed, lengths, payloads
         )
-        txn_id = self._context.pool.next_txn_id()
-        frame = self._encoder.encode(txn_id, add.entry_id, packet)
+        for add, packet in zip(adds, packets, strict=True):
+            add.packet = packet
+        txn_ids = [pool.next_txn_id() for _ in adds]
+        frames = self._encoder.encode_run(txn_ids, first.entry_id, packets)
         deadline = self._loop.time() + self._add_timeout
-        for index in add.indexes:
-            _, send, sink = self._targets[index]
-            send(ADD_ENTRY, txn_id, frame, deadline, sink, add)
-        if add.unsettled < self._write_quorum_size:
-            self._began_short(add)
-        return add
+        if len(first.indexes) == len(self._targets):
+            for _, connection, sink in self._targets:
+                connection.send_adds(txn_ids, frames, deadline, sink, adds)
+        else:
+            for index, (_, connection, sink) in enumerate(self._targets):
+                own = [index in add.indexes for add in adds]
+                some = list(compress(txn_ids, own)), list(compress(frames, own)), list(compress(adds, own))
+                connection.send_adds(some[0], some[1], deadline, sink, some[2])
+        if first.unsettled < self._write_quorum_size:  # while members are out, an add begins alone
+            self._began_short(first)
 
     def _began_short(self, add: PendingAdd) -> None:
         """An add was sent to fewer bookies than its write set has."""
@@ -429,8 +467,8 @@ class BaseWriteHandle:
             add.unsettled += 1
             txn_id = self._context.pool.next_txn_id()
             frame = self._encoder.encode(txn_id, add.entry_id, add.packet)
-            _, send, sink = self._targets[index]
-            send(ADD_ENTRY, txn_id, frame, deadline, sink, add)
+            _, connection, sink = self._targets[index]
+            connection.send(ADD_ENTRY, txn_id, frame, deadline, sink, add)
         if changed.confirmed:
             self._settle(changed.confirmed, None)
         if self._writer.error is not None:
@@ -444,7 +482,7 @@ class BaseWriteHandle:
         """Recomputes where the adds of each index are sent, and which sinks receive their responses."""
         pool, known = self._context.pool, {target[0]: target for target in self._targets}
         self._targets = [
-            known.get(member) or (member, pool.connection(member.bookie_id, self._number).send, self._sink(member))
+            known.get(member) or (member, pool.connection(member.bookie_id, self._number), self._sink(member))
             for member in self._writer.members
         ]
 

@@ -6,7 +6,7 @@ connection was lost: entries stored over it and not yet forced are then not reli
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from bookgate.ledger.errors import WriteException
 from bookgate.ledger.ledger_id import LedgerId
@@ -27,9 +27,13 @@ class UnforcedAdds:
 
     def encode(self, txn_id: int, entry_id: int, body: bytes) -> bytes:
         """The frame of one add."""
+        return self.encode_run((txn_id,), entry_id, (body,))[0]
+
+    def encode_run(self, txn_ids: Sequence[int], first_entry_id: int, bodies: Sequence[bytes]) -> list[bytes]:
+        """The frames of adds of consecutive entries."""
         if self._losses is None:
             self._losses = {bookie_id: connection.losses for bookie_id, connection in self._connections.items()}
-        return self._encoder.encode(txn_id, entry_id, body)
+        return self._encoder.encode_run(txn_ids, first_entry_id, bodies)
 
     def may_have_forgotten(self, bookie_id: str) -> bool:
         """Whether the connection to the bookie was lost since the first add not yet forced began."""

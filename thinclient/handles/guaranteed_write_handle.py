@@ -10,7 +10,6 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 
-from bookgate.ledger.ledger_id import NO_ENTRY
 from bookgate.ledger.metadata_store import LedgerRecord
 from bookgate.thinclient.core.guaranteed_writing import GuaranteedLedgerWriter
 from bookgate.thinclient.core.writing import Changed, Member, PendingAdd, WriterRules
@@ -57,10 +56,9 @@ class GuaranteedWriteHandle(WriteHandle):
             rules,
         )
 
-    def _begin(self, payload: bytes, entry_id: int = NO_ENTRY) -> PendingAdd:
-        add = super()._begin(payload, entry_id)
-        self._kept.append(add)
-        return add
+    def _send(self, adds: Sequence[PendingAdd], payloads: Sequence[bytes]) -> None:
+        super()._send(adds, payloads)
+        self._kept += adds
 
     def _on_stored(self, member: Member, adds: Sequence[PendingAdd]) -> None:
         super()._on_stored(member, adds)

@@ -211,6 +211,9 @@ class UnboundedWriteHandle(Appending[Add]):
         self._begin(payload, future)
         return future
 
+    def _begin_run(self, payloads: Sequence[bytes]) -> Add:
+        return [self._begin(payload) for payload in payloads][-1]
+
     def _begin(self, payload: bytes, future: asyncio.Future[int] | None = None) -> Add:
         size = len(payload)
         try:

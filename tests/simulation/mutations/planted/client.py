@@ -38,8 +38,8 @@ MUTATIONS = (
         ("P2", "P10"),
         "entries carry a last add confirmed that includes entries which are still on their way",
         "thinclient/core/writing.py",
-        "        add = PendingAdd(entry_id, size, self.length, self.last_add_confirmed, indexes)\n",
-        "        add = PendingAdd(entry_id, size, self.length, entry_id - 1, indexes)\n",
+        "adds.append(PendingAdd(entry_id, size, length, lac, write_sets[",
+        "adds.append(PendingAdd(entry_id, size, length, entry_id - 1, write_sets[",
     ),
     Mutation(
         "change-from-lac-plus-2",

@@ -4,6 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bookgate.ledger.entry import encode_ids
+from bookgate.ledger.wire import v2
 from bookgate.ledger.wire.fast_requests import AddRequestEncoder, ReadRequestEncoder
 from bookgate.ledger.wire.fast_responses import found_entry, stored_add
 from bookgate.ledger.wire.messages import (
@@ -18,6 +20,7 @@ from bookgate.ledger.wire.messages import (
     StatusResponse,
 )
 from bookgate.ledger.wire.v3 import decode_response, encode_request, encode_response
+from bookgate.thinclient.bookies.connection_v2 import V2AddRequestEncoder
 
 ids = st.integers(0, 2**63 - 1) | st.integers(0, 40_000)
 
@@ -26,6 +29,27 @@ ids = st.integers(0, 2**63 - 1) | st.integers(0, 40_000)
 def test_an_add_is_encoded_as_always(ledger_id: int, txn_id: int, entry_id: int, key: bytes, body: bytes) -> None:
     expected = encode_request(AddRequest(txn_id, ledger_id, entry_id, key, body))
     assert AddRequestEncoder(ledger_id, key).encode(txn_id, entry_id, body) == expected
+
+
+@given(
+    ids, st.lists(ids, max_size=20), st.integers(0, 2**62) | st.integers(0, 40_000), st.lists(st.binary(max_size=200))
+)
+def test_runs_of_adds_are_encoded_as_always(
+    ledger_id: int, txn_ids: list[int], first: int, bodies: list[bytes]
+) -> None:
+    count = min(len(txn_ids), len(bodies))
+    txn_ids, bodies, key = txn_ids[:count], bodies[:count], b"k" * 20
+    expected = [
+        encode_request(AddRequest(txn_id, ledger_id, entry_id, key, body))
+        for entry_id, (txn_id, body) in enumerate(zip(txn_ids, bodies, strict=True), first)
+    ]
+    assert AddRequestEncoder(ledger_id, key).encode_run(txn_ids, first, bodies) == expected
+    expected = [
+        v2.encode_request(AddRequest(txn_id, ledger_id, entry_id, key, encode_ids(ledger_id, entry_id) + body))
+        for entry_id, (txn_id, body) in enumerate(zip(txn_ids, bodies, strict=True), first)
+    ]
+    bodies = [encode_ids(ledger_id, entry_id) + body for entry_id, body in enumerate(bodies, first)]
+    assert V2AddRequestEncoder(ledger_id, key).encode_run(txn_ids, first, bodies) == expected
 
 
 @given(ids, ids, ids, st.binary(max_size=200), st.binary(max_size=300), st.booleans(), st.sampled_from([0, 1]))

@@ -1,8 +1,9 @@
 """Writing and reading through real connections to fake bookies."""
 
 import asyncio
+import random
 from array import array
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +15,7 @@ from bookgate.ledger.errors import (
     IllegalOpException,
     IncorrectParameterException,
     LedgerClosedException,
+    LedgerFencedException,
     NoSuchEntryException,
     NoSuchLedgerExistsOnMetadataServerException,
     NotEnoughBookiesException,
@@ -78,6 +80,80 @@ async def test_append_all_takes_iterables_and_async_iterables_and_nothing() -> N
         assert await ledger.append_all([b"a", b"b"]) == 1
         assert await ledger.append_all(slowly()) == 6
         assert ledger.last_add_confirmed == 6
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("sizes", [(1, 1, 1), (3, 2, 2), (3, 3, 2)])
+async def test_any_mixture_of_appends_has_ids_in_the_order_of_the_calls(sizes: tuple[int, int, int], seed: int) -> None:
+    chance = random.Random(seed)
+    async with fake_cluster() as cluster:
+        client = cluster.client(max_in_flight_entries=chance.choice([3, 50, 10_000]))
+        ledger = await client.create_ledger(*sizes, guaranteed_write_quorum=chance.choice([False, True]))
+        expected: list[bytes] = []
+        alone: list[tuple[int, asyncio.Future[int]]] = []
+        for _ in range(12):
+            payloads = [
+                b"x" * chance.randrange(300) + b"%d" % chance.getrandbits(30) for _ in range(chance.randrange(200))
+            ]
+            first = len(expected)
+            expected += payloads
+            match chance.randrange(3):
+                case 0:
+                    assert await ledger.append_all(iter(payloads)) == len(expected) - 1
+                case 1:
+                    ids = await asyncio.gather(*map(ledger.append, payloads))
+                    assert ids == list(range(first, len(expected)))
+                case _:
+                    alone += enumerate(map(ledger.append_nowait, payloads), first)
+        await ledger.close()
+        assert [future.result() for _, future in alone] == [entry_id for entry_id, _ in alone]
+        reader = await client.open_ledger(ledger.ledger_id)
+        found = [entry async for entry in reader.read(0, reader.last_add_confirmed)] if expected else []
+        assert [entry.payload for entry in found] == expected
+
+
+@pytest.mark.asyncio
+async def test_what_came_before_an_iterable_failed_is_appended() -> None:
+    def broken() -> Iterator[bytes]:
+        yield from (b"0", b"1", b"2")
+        raise ValueError("no more")
+
+    async with fake_cluster() as cluster:
+        ledger = await cluster.client().create_ledger()
+        with pytest.raises(ValueError, match="no more"):
+            await ledger.append_all(broken())
+        with pytest.raises(IncorrectParameterException):
+            await ledger.append_all([b"3", "4"])  # type: ignore[list-item]
+        await ledger.close()
+        assert ledger.last_add_confirmed == 3
+
+
+@pytest.mark.asyncio
+async def test_a_close_in_the_same_turn_takes_what_was_appended_before() -> None:
+    async with fake_cluster() as cluster:
+        ledger = await cluster.client().create_ledger()
+        appended = ledger.append_nowait(b"x")
+        closing = asyncio.ensure_future(ledger.close())
+        assert await asyncio.gather(appended, closing) == [0, None]
+        other = await cluster.client().create_ledger()
+        appended = other.append_nowait(b"x")
+        await other.close()
+        assert appended.result() == 0
+
+
+@pytest.mark.asyncio
+async def test_a_writer_that_ends_before_the_turn_does_fails_what_was_appended() -> None:
+    async with fake_cluster() as cluster:
+        client = cluster.client()
+        ledger = await client.create_ledger()
+        await ledger.append(b"x")
+        cancelled, appended = (ledger.append_nowait(b"y") for _ in range(2))
+        cancelled.cancel()
+        ledger._end(LedgerFencedException())
+        with pytest.raises(LedgerFencedException):
+            await appended
+        assert window_of(ledger).entries == window_of(ledger).retained_entries == 0
 
 
 @pytest.mark.asyncio
