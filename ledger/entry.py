@@ -27,6 +27,7 @@ import google_crc32c
 from bookgate.ledger.digest import Crc32cDigest, Crc32Digest, Digest
 from bookgate.ledger.errors import DigestMatchException
 from bookgate.ledger.ledger_id import HALF_MASK, MAX_UNSCOPED, halves_of
+from bookgate.ledger.packets import Packets
 
 HEADER_SIZE = 32
 """Bytes of the header of V1, which precedes the digest."""
@@ -290,13 +291,9 @@ def _open_crc32c(packets: Sequence[bytes | memoryview], ledger_id: int, entry_id
 
     The payload is copied once, the header not at all.
     """
-    split, size, ids_of = CRC32C_PACKET.unpack_from, CRC32C_PACKET.size, _HEADER.unpack
-    append, new, crc_of, crc_with = entries.append, tuple.__new__, google_crc32c.value, google_crc32c.extend
-    for packet in packets:
-        if len(packet) < size:
-            return
-        header, crc = split(packet)
-        payload = bytes(packet[size:])
+    ids_of, append, new = _HEADER.unpack, entries.append, tuple.__new__
+    crc_of, crc_with = google_crc32c.value, google_crc32c.extend
+    for header, crc, payload in Packets.of(packets).split(CRC32C_PACKET) or ():
         found_ledger, found_entry, last_add_confirmed, length = ids_of(header)
         if crc_with(crc_of(header), payload) != crc or found_entry != entry_id or found_ledger != ledger_id:
             return

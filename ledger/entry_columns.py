@@ -10,7 +10,6 @@ from __future__ import annotations
 import sys
 from array import array
 from collections.abc import Sequence
-from itertools import accumulate
 from typing import overload
 
 import google_crc32c
@@ -19,6 +18,7 @@ from bookgate.ledger.digest import Crc32cDigest, Digest
 from bookgate.ledger.entry import CRC32C_PACKET, Entry, decode_entries
 from bookgate.ledger.errors import DigestMatchException
 from bookgate.ledger.ledger_id import MAX_UNSCOPED, halves_of
+from bookgate.ledger.packets import Packets
 
 _FIELDS = 4
 """Number of header fields: ledger id, entry id, last add confirmed, length."""
@@ -27,7 +27,7 @@ _FIELDS = 4
 class EntryColumns(Sequence[Entry]):
     """Consecutive entries of one ledger. Callers must not modify the columns."""
 
-    __slots__ = ("first_entry_id", "last_adds_confirmed", "ledger_id", "lengths", "payload", "sizes")
+    __slots__ = ("first_entry_id", "last_adds_confirmed", "ledger_id", "lengths", "payloads", "sizes")
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class EntryColumns(Sequence[Entry]):
         last_adds_confirmed: array[int],
         lengths: array[int],
         sizes: array[int],
-        payload: bytes,
+        payloads: Sequence[bytes],
     ) -> None:
         self.ledger_id = ledger_id
         self.first_entry_id = first_entry_id
@@ -45,8 +45,12 @@ class EntryColumns(Sequence[Entry]):
         self.lengths = lengths
         self.sizes = sizes
         """Payload bytes of each entry, as signed 4-byte integers."""
-        self.payload = payload
+        self.payloads = payloads
+
+    @property
+    def payload(self) -> bytes:
         """The payloads, concatenated."""
+        return b"".join(self.payloads)
 
     @classmethod
     def of(cls, ledger_id: int, first_entry_id: int, entries: Sequence[Entry]) -> EntryColumns:
@@ -57,7 +61,7 @@ class EntryColumns(Sequence[Entry]):
             array("q", [entry.last_add_confirmed for entry in entries]),
             array("q", [entry.ledger_length for entry in entries]),
             array("i", [len(entry.payload) for entry in entries]),
-            b"".join([entry.payload for entry in entries]),
+            [entry.payload for entry in entries],
         )
 
     def __len__(self) -> int:
@@ -72,16 +76,13 @@ class EntryColumns(Sequence[Entry]):
         if isinstance(index, slice):
             return self._slice(index)
         at = range(len(self.sizes))[index]
-        end = sum(self.sizes[: at + 1])
-        payload = self.payload[end - self.sizes[at] : end]
         entry_id = self.first_entry_id + at
-        return Entry(self.ledger_id, entry_id, self.last_adds_confirmed[at], self.lengths[at], payload)
+        return Entry(self.ledger_id, entry_id, self.last_adds_confirmed[at], self.lengths[at], self.payloads[at])
 
     def _slice(self, index: slice) -> EntryColumns:
         start, stop, step = index.indices(len(self.sizes))
         if step != 1:
             raise ValueError("columns of entries have no gaps and one order")
-        ends = list(accumulate(self.sizes, initial=0))
         stop = max(start, stop)
         return EntryColumns(
             self.ledger_id,
@@ -89,7 +90,7 @@ class EntryColumns(Sequence[Entry]):
             self.last_adds_confirmed[start:stop],
             self.lengths[start:stop],
             self.sizes[start:stop],
-            self.payload[ends[start] : ends[stop]],
+            self.payloads[start:stop],
         )
 
 
@@ -110,19 +111,12 @@ def decode_columns(
 
 def _decode_crc32c(packets: Sequence[bytes | memoryview], ledger_id: int, first_entry_id: int) -> EntryColumns | None:
     """The columns, or None if any packet fails a check."""
-    split, size = CRC32C_PACKET.unpack_from, CRC32C_PACKET.size
-    crc_of, crc_with = google_crc32c.value, google_crc32c.extend
-    headers: list[bytes] = []
-    payloads: list[bytes] = []
-    for packet in packets:
-        if len(packet) < size:
-            return None
-        header, crc = split(packet)
-        payload = bytes(packet[size:])
-        if crc_with(crc_of(header), payload) != crc:
-            return None
-        headers.append(header)
-        payloads.append(payload)
+    parts = Packets.of(packets).split(CRC32C_PACKET)
+    if parts is None:
+        return None
+    headers, crcs, payloads = tuple(zip(*parts, strict=True)) or ((), (), ())
+    if crcs != tuple(map(google_crc32c.extend, map(google_crc32c.value, headers), payloads)):
+        return None
     fields, count = array("q", b"".join(headers)), len(headers)
     if sys.byteorder == "little":
         fields.byteswap()
@@ -130,4 +124,4 @@ def _decode_crc32c(packets: Sequence[bytes | memoryview], ledger_id: int, first_
     if fields[0::_FIELDS] != array("q", [ledger_id]) * count or fields[1::_FIELDS] != ids:
         return None
     sizes = array("i", map(len, payloads))
-    return EntryColumns(ledger_id, first_entry_id, fields[2::_FIELDS], fields[3::_FIELDS], sizes, b"".join(payloads))
+    return EntryColumns(ledger_id, first_entry_id, fields[2::_FIELDS], fields[3::_FIELDS], sizes, payloads)

@@ -12,7 +12,7 @@ They are named tuples because tens of thousands are created per second.
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 
@@ -277,7 +277,7 @@ class BatchReadResponse(NamedTuple):
     status: int
     ledger_id: int
     entry_id: int
-    bodies: tuple[bytes | memoryview, ...] = ()
+    bodies: Sequence[bytes | memoryview] = ()
 
 
 class BatchReadRecords(NamedTuple):

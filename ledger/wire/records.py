@@ -7,15 +7,20 @@ from __future__ import annotations
 
 import struct
 
+from bookgate.ledger.packets import Packets
 from bookgate.ledger.wire.v3 import ProtocolError
 
 RECORD_LENGTH = struct.Struct(">i")
 
 
-def read_records(data: bytes | memoryview, start: int = 0) -> tuple[bytes | memoryview, ...]:
+def read_records(data: bytes | memoryview, start: int = 0) -> Packets:
     """The packets of all records from `start` to the end of `data`; not copied. Raises ProtocolError."""
-    packets: list[bytes | memoryview] = []
-    append, unpack, end = packets.append, RECORD_LENGTH.unpack_from, len(data)
+    unpack, end = RECORD_LENGTH.unpack_from, len(data)
+    size = _one_size(data, start)
+    if size:
+        return Packets(data, range(start + RECORD_LENGTH.size, end, size), range(start + size, end + 1, size))
+    starts: list[int] = []
+    ends: list[int] = []
     while start < end:
         packet = start + RECORD_LENGTH.size
         if packet > end:
@@ -24,5 +29,17 @@ def read_records(data: bytes | memoryview, start: int = 0) -> tuple[bytes | memo
         start = packet + length
         if length < 0 or start > end:
             raise ProtocolError(f"an entry of {length} bytes in a batch with {end - packet} left")
-        append(data[packet:start])
-    return tuple(packets)
+        starts.append(packet)
+        ends.append(start)
+    return Packets(data, starts, ends)
+
+
+def _one_size(data: bytes | memoryview, start: int) -> int:
+    """The size of every record from `start` on, if all have the same, which is found without a step for each; else 0."""
+    length = bytes(data[start : start + RECORD_LENGTH.size])
+    size = RECORD_LENGTH.size + int.from_bytes(length, "big", signed=True)
+    if size <= RECORD_LENGTH.size or (len(data) - start) % size:
+        return 0
+    columns = [bytes(data[start + at :: size]) for at in range(RECORD_LENGTH.size)]
+    same = all(column == length[at : at + 1] * len(column) for at, column in enumerate(columns))
+    return size if same else 0

@@ -458,7 +458,7 @@ class RangeReader:
 def _size_of(entries: Sequence[Entry]) -> int:
     """Bytes of memory that the entries occupy."""
     if isinstance(entries, EntryColumns):
-        return len(entries.payload) + _ENTRY_OVERHEAD * len(entries)
+        return sum(entries.sizes) + _ENTRY_OVERHEAD * len(entries)
     if len(entries) == 1:
         return len(entries[0][4]) + _ENTRY_OVERHEAD
     return sum([len(entry[4]) for entry in entries]) + _ENTRY_OVERHEAD * len(entries)

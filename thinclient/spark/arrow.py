@@ -216,8 +216,8 @@ class EntryBatches:
         self._last_adds_confirmed.extend(columns.last_adds_confirmed)
         self._sizes.extend(columns.sizes)
         if self._include_payload:
-            self._payloads.append(columns.payload)
-            self._bytes += len(columns.payload)
+            self._payloads += columns.payloads
+            self._bytes += sum(columns.sizes)
 
     def _batch(self) -> pa.RecordBatch:
         columns = [self._column(field) for field in self._schema]

@@ -394,5 +394,5 @@ def _fault_of(error: BKException) -> Fault:
 
 def _without_payload(columns: EntryColumns) -> EntryColumns:
     return EntryColumns(
-        columns.ledger_id, columns.first_entry_id, columns.last_adds_confirmed, columns.lengths, columns.sizes, b""
+        columns.ledger_id, columns.first_entry_id, columns.last_adds_confirmed, columns.lengths, columns.sizes, ()
     )

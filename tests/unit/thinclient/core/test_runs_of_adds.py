@@ -50,8 +50,8 @@ def test_together_or_one_by_one(
             for index in add.indexes:
                 writer.on_ack(add, writer.members[index])
         for index, of in failed:
-            add = adds[of] if of is not None and of < before else None
-            writer.on_failure(writer.members[index % sizes[0]], BookieHandleNotAvailableException(), add)
+            of_add = adds[of] if of is not None and of < before else None
+            writer.on_failure(writer.members[index % sizes[0]], BookieHandleNotAvailableException(), of_add)
         begun = _begin(writer, payloads, together)
         state = writer.state, writer.last_add_pushed, writer.length, writer.pending_count
         found.append((begun, state))

@@ -135,7 +135,8 @@ async def test_a_close_in_the_same_turn_takes_what_was_appended_before() -> None
         ledger = await cluster.client().create_ledger()
         appended = ledger.append_nowait(b"x")
         closing = asyncio.ensure_future(ledger.close())
-        assert await asyncio.gather(appended, closing) == [0, None]
+        await closing
+        assert appended.result() == 0
         other = await cluster.client().create_ledger()
         appended = other.append_nowait(b"x")
         await other.close()
