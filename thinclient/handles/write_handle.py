@@ -61,6 +61,7 @@ class WriteHandle(BaseWriteHandle, Appending[PendingAdd]):
     async def _confirmed(self, add: PendingAdd | None) -> int:
         """Waits until an add without a future is confirmed. Raises the error with which it failed."""
         if add is None:
+            self._begin_gathered()
             return self._writer.last_add_pushed
         if self._writer.sequence_head >= add.entry_id:
             return add.entry_id

@@ -51,6 +51,7 @@ async def test_adds_are_counted_one_by_one_and_every_sixteenth_is_timed() -> Non
         for bookie in cluster.bookies:
             bookie.holding = True
         pending = [ledger.append_nowait(b"x") for _ in range(3)]
+        await asyncio.sleep(0)  # they begin at the end of the turn
         assert client.metrics.gauges["NUM_PENDING_ADD"]() == 3
         for bookie in cluster.bookies:
             bookie.let_go()

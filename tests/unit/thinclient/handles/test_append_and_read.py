@@ -80,6 +80,9 @@ async def test_append_all_takes_iterables_and_async_iterables_and_nothing() -> N
         assert await ledger.append_all([b"a", b"b"]) == 1
         assert await ledger.append_all(slowly()) == 6
         assert ledger.last_add_confirmed == 6
+        single = ledger.append_nowait(b"x")
+        assert await ledger.append_all([]) == 7
+        assert await single == 7
 
 
 @pytest.mark.asyncio
