@@ -35,7 +35,7 @@ def read_records(data: bytes | memoryview, start: int = 0) -> Packets:
 
 
 def _one_size(data: bytes | memoryview, start: int) -> int:
-    """The size of every record from `start` on, if all have the same, which is found without a step for each; else 0."""
+    """The size of each record from `start` on, if all have the same, found without a step for each; else 0."""
     length = bytes(data[start : start + RECORD_LENGTH.size])
     size = RECORD_LENGTH.size + int.from_bytes(length, "big", signed=True)
     if size <= RECORD_LENGTH.size or (len(data) - start) % size:
