@@ -6,6 +6,7 @@ from tests.simulation.mutations.mutation import Mutation
 
 _REGISTRATION = "tests/integration/gateway/test_registration.py"
 _EMBEDDED = "tests/integration/gateway/test_embedded.py"
+_CHANGE_FEED = "tests/unit/gateway/stores/sqlite/test_change_feed.py"
 _CONTRACT = "tests/integration/gateway/test_store_contract.py"
 
 MUTATIONS = (
@@ -98,7 +99,7 @@ MUTATIONS = (
         "gateway/stores/sqlite/change_feed.py",
         "        if pruned:\n            return Changes(anything=True)\n",
         "",
-        tests=(_EMBEDDED,),
+        tests=(_CHANGE_FEED,),
     ),
     Mutation(
         "sqlite-lease-never-ends",

@@ -99,6 +99,23 @@ async def test_what_was_committed_while_nobody_listened_is_told_to_the_next(stor
 
 
 @pytest.mark.asyncio
+async def test_who_missed_changes_that_were_pruned_is_told_that_anything_may_have_changed(
+    store: CountingStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once, and not where the oldest that is left is the next one."""
+    monkeypatch.setattr("bookgate.gateway.stores.sqlite.store.CHANGES_KEPT", 3)
+    told: list[Changes] = []
+    feed = ChangeFeed(store, told.append)
+    await feed.begin()
+    for changes in (3, 4, 1):
+        for _ in range(changes):
+            await store.change(_change)
+        await feed.catch_up()
+    assert told == [Changes(bookies=True), Changes(anything=True), Changes(bookies=True)]
+    await feed.close()
+
+
+@pytest.mark.asyncio
 @pytest.mark.parametrize("blind", [False, True])
 async def test_a_read_that_fails_is_tried_again(store: CountingStore, *, blind: bool) -> None:
     """`blind`: whether something was committed can't be seen without waiting, so it is read each time."""

@@ -128,6 +128,11 @@ def test_a_large_ledger_is_cut_by_fragment_then_by_size() -> None:
     assert spans(tasks) == [[(1, 0, 19)], [(1, 20, 59)], [(1, 60, 99)]]
 
 
+def test_an_ensemble_that_begins_with_the_last_entry_has_a_task_of_its_own() -> None:
+    tasks = plan([whole(1, 100, 100 * MEGABYTE, borders=(99,))], TaskLimits(max_bytes=50 * MEGABYTE))
+    assert spans(tasks) == [[(1, 0, 48)], [(1, 49, 98)], [(1, 99, 99)]]
+
+
 def test_a_small_ledger_keeps_its_fragments_together() -> None:
     assert spans(plan([whole(1, 100, 1000, borders=(20, 40))], TaskLimits())) == [[(1, 0, 99)]]
 
