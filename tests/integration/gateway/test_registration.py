@@ -262,7 +262,9 @@ async def test_a_bookie_that_gives_up_waiting_for_its_id_leaves_it_to_others(set
         await first.write(wire.RegisterRequest(sequence=2, unregister=True))
         assert (await first.read()).state == wire.RegistrationState.REGISTRATION_STATE_UNREGISTERED
         await third.write(request("third"))
-        assert (await third.read()).state == wire.RegistrationState.REGISTRATION_STATE_REGISTERED
+        async with asyncio.timeout(30):
+            held = await third.read()
+        assert held.state == wire.RegistrationState.REGISTRATION_STATE_REGISTERED
 
 
 async def test_cookies(setting: Setting) -> None:

@@ -87,8 +87,11 @@ async def test_a_writer_whose_entry_failed_takes_nothing_more() -> None:
     with pytest.raises(TermSupersededException):
         await waiting[0]
     for sequence in (0, 5):
+        refused = asyncio.create_task(writer.append(b"x", producer="p", sequence=sequence))
+        await turns()
+        assert refused.done()
         with pytest.raises(TermSupersededException):
-            await writer.append(b"x", producer="p", sequence=sequence)
+            await refused
     handle.appends[1][1].set_exception(TermSupersededException("another writer"))
     with pytest.raises(TermSupersededException):
         await waiting[1]
