@@ -5,13 +5,15 @@ and the records that follow in it are kept as long as they belong to the same le
 amount grows as long as the kept records are used, and shrinks if a ledger has few records in a row.
 
 Kept packets are found by their location, which the index returns, so a copy of an entry that the index no longer refers
-to is never served. The oldest packets are dropped first. Any thread.
+to is never served. The oldest packets are dropped first, and none is served for longer than a minute: a bookie that has
+room for all it is asked for would otherwise never notice what has become of the disk below. Any thread.
 
 Source: docs/protocol/storage.md#reading-ahead. Not its job: files, validating the requested records (`reader`).
 """
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict, deque
 from threading import Lock
 
@@ -21,6 +23,9 @@ MIN_WINDOW = 8192
 MAX_WINDOW = 1 << 20
 PACKET_OVERHEAD = 150
 """Bytes of memory that a kept packet needs beyond its own size."""
+
+_LONGEST_SECONDS = 60.0
+"""How long a kept packet is served: a sequential reader asks for it within moments."""
 
 _MAX_LEDGERS = 10_000
 _LENGTH_SIZE = 4
@@ -33,7 +38,8 @@ class ReadAhead:
         self._capacity = capacity
         self._max_window = max(MIN_WINDOW, min(MAX_WINDOW, capacity // 4))
         self._lock = Lock()
-        self._packets: dict[int, bytes] = {}
+        self._packets: dict[int, tuple[bytes, float]] = {}
+        """By location: the packet, and until when it is served."""
         self._order: deque[int] = deque()
         self._bytes = 0
         self._expected: OrderedDict[int, tuple[int, int]] = OrderedDict()
@@ -41,7 +47,8 @@ class ReadAhead:
 
     def get(self, location: int) -> bytes | None:
         """A kept packet, or None."""
-        return self._packets.get(location)
+        kept = self._packets.get(location)
+        return kept[0] if kept is not None and time.monotonic() < kept[1] else None
 
     @property
     def usage(self) -> tuple[int, int]:
@@ -86,8 +93,9 @@ class ReadAhead:
         following = min(2 * window, self._max_window) if is_cut else max(MIN_WINDOW, min(window, 2 * position))
         with self._lock:
             self._expect(ledger_id, entry_id + 1 + len(found), following)
+            until = time.monotonic() + _LONGEST_SECONDS
             for kept_at, packet in found:
-                self._put(kept_at, packet)
+                self._put(kept_at, packet, until)
         return len(found)
 
     def _expect(self, ledger_id: int, entry_id: int, window: int) -> None:
@@ -96,12 +104,14 @@ class ReadAhead:
         if len(self._expected) > _MAX_LEDGERS:
             self._expected.popitem(last=False)
 
-    def _put(self, location: int, packet: bytes) -> None:
-        if location in self._packets:
-            return
-        self._packets[location] = packet
-        self._order.append(location)
-        self._bytes += len(packet) + PACKET_OVERHEAD
+    def _put(self, location: int, packet: bytes, until: float) -> None:
+        former = self._packets.get(location)
+        self._packets[location] = packet, until
+        if former is not None:
+            self._bytes += len(packet) - len(former[0])
+        else:
+            self._order.append(location)
+            self._bytes += len(packet) + PACKET_OVERHEAD
         while self._bytes > self._capacity:
-            oldest = self._packets.pop(self._order.popleft())
+            oldest, _ = self._packets.pop(self._order.popleft())
             self._bytes -= len(oldest) + PACKET_OVERHEAD

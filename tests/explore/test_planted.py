@@ -47,8 +47,8 @@ def test_a_planted_bug_is_found_by_a_trace_that_replays(mutation: Mutation) -> N
 
 
 def test_what_was_planted_is_gone_afterwards() -> None:
-    before = LedgerWriter.on_ack.__code__
+    before = LedgerWriter.on_acks.__code__
     (mutation,) = (each for each in small_worlds.MUTATIONS if each.name == "confirmed-during-a-change")
     with planted(mutation):
-        assert LedgerWriter.on_ack.__code__ is not before
-    assert LedgerWriter.on_ack.__code__ is before
+        assert LedgerWriter.on_acks.__code__ is not before
+    assert LedgerWriter.on_acks.__code__ is before

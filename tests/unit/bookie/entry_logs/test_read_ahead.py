@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bookgate.bookie.entry_logs import format as fmt
+from bookgate.bookie.entry_logs import read_ahead
 from bookgate.bookie.entry_logs.entry_logs import EntryLogs
 from bookgate.bookie.entry_logs.read_ahead import MAX_WINDOW, MIN_WINDOW, PACKET_OVERHEAD, ReadAhead
 from bookgate.bookie.storage.batch_size import BatchSize
@@ -152,6 +153,21 @@ def test_memory_is_bounded_and_the_oldest_goes_first() -> None:
     assert 200 < len(kept) <= 100_000 // 350
     assert min(kept) > 10_000 * 1000
     assert ahead.usage == (len(kept), len(kept) * (len(packet(1, 0, 200)) + PACKET_OVERHEAD))
+
+
+def test_nothing_is_served_for_long_and_what_is_read_again_takes_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is on the disk may have been damaged since."""
+    data = fmt.encode_records([packet(1, 0), packet(1, 1)])
+    second = 5000 + len(packet(1, 0)) + 4
+    ahead = ReadAhead(1 << 20)
+    monkeypatch.setattr(read_ahead, "_LONGEST_SECONDS", 0.0)
+    ahead.keep(5000, 1, 0, data, MIN_WINDOW)
+    assert ahead.get(second) is None
+    usage = ahead.usage
+    monkeypatch.setattr(read_ahead, "_LONGEST_SECONDS", 60.0)
+    ahead.keep(5000, 1, 0, data, MIN_WINDOW)
+    assert ahead.get(second) == packet(1, 1)
+    assert ahead.usage == usage
 
 
 def test_reading_ahead_can_be_turned_off(tmp_path: Path, files: CountingReads) -> None:
