@@ -70,14 +70,18 @@ class AddRequestEncoder:
             txn, entry = _size(txn_id), _size(entry_id)
             if sizes != (len(txn), len(entry), len(body)):
                 sizes = len(txn), len(entry), len(body)
-                before, between, behind = self._constant_parts(*sizes)
+                before, between, behind = self._constant_parts(*sizes, len(flags))
             frames.append(b"".join((before, txn, between, entry, behind, body, flags)))
         return frames
 
-    def _constant_parts(self, txn_size: int, entry_size: int, body_size: int) -> tuple[bytes, bytes, bytes]:
-        """What stands before the transaction id, the entry id and the body of adds whose fields have these sizes."""
+    def _constant_parts(
+        self, txn_size: int, entry_size: int, body_size: int, end_size: int
+    ) -> tuple[bytes, bytes, bytes]:
+        """What stands before the transaction id, the entry id and the body of adds whose fields have these sizes;
+        `end_size` is that of what follows the body.
+        """
         behind = self._key + _size(body_size)
-        size = len(self._ledger) + entry_size + len(behind) + body_size + len(self._flags)
+        size = len(self._ledger) + entry_size + len(behind) + body_size + end_size
         between = self._tag + _size(size) + self._ledger
         packet_size = len(self._headers[txn_size]) + txn_size + len(self._tag) + len(_size(size)) + size
         return packet_size.to_bytes(4, "big") + self._headers[txn_size], between, behind
@@ -89,32 +93,13 @@ class TermAddEncoder(AddRequestEncoder):
     def __init__(self, ledger_id: int, master_key: bytes, term: int, *, recovery: bool = False, priority: int = 0):
         super().__init__(ledger_id, master_key, recovery=recovery, priority=priority)
         self._flags += term_fields(term)
-        self._in_message = len(self._ledger) + len(self._key) + len(self._flags)
-        self._before_message = len(self._headers[0]) + len(self._tag)
 
     def encode_add(self, txn_id: int, entry_id: int, body: bytes, lafr: int) -> bytes:
         """Encodes the frame of one add, with the writer's LAFR."""
-        txn, entry, body_size = _size(txn_id), _size(entry_id), _size(len(body))
-        told = _LAFR_TAG + (_size(lafr) if lafr >= 0 else _NO_LAFR)
-        size = self._in_message + len(entry) + len(body_size) + len(body) + len(told)
-        message_size = _size(size)
-        packet_size = self._before_message + len(txn) + len(message_size) + size
-        return b"".join(
-            (
-                packet_size.to_bytes(4, "big"),
-                self._headers[len(txn)],
-                txn,
-                self._tag,
-                message_size,
-                self._ledger,
-                entry,
-                self._key,
-                body_size,
-                body,
-                self._flags,
-                told,
-            )
-        )
+        txn, entry = _size(txn_id), _size(entry_id)
+        end = self._flags + _LAFR_TAG + (_size(lafr) if lafr >= 0 else _NO_LAFR)
+        before, between, behind = self._constant_parts(len(txn), len(entry), len(body), len(end))
+        return b"".join((before, txn, between, entry, behind, body, end))
 
 
 class ReadRequestEncoder:

@@ -4,9 +4,9 @@ An add moves through: *pending* (sent to its write set) → *confirmed* (ack quo
 no ensemble change in progress) or *failed*. The ledger's own states are `WriterState`, with the table `WRITER`. Adds
 that were pending when the beginning of another one ended the ledger can still be confirmed.
 
-Events in: `begin_add`, `on_ack`, `on_failure`, `begin_change`, `finish_change`, `abort`. Effects out: the adds that the
-event confirmed or failed, in entry order, and the adds to send again; the state CHANGE_WANTED asks for `begin_change`.
-The caller sends packets, keeps time, completes the application's futures, and changes the metadata
+Events in: `begin_adds`, `on_acks`, `on_failure`, `begin_change`, `finish_change`, `abort`. Effects out: the adds that
+the event confirmed or failed, in entry order, and the adds to send again; the state CHANGE_WANTED asks for
+`begin_change`. The caller sends packets, keeps time, completes the application's futures, and changes the metadata
 (`ensemble_change`).
 
 Invariants. P9: the last add confirmed (LAC) moves only over a contiguous prefix whose entries all have an ack quorum in
