@@ -55,12 +55,12 @@ def main() -> None:
         sys.exit("say which commit to compare with: make bench-compare BASE=<commit>")
     benchmarks = os.environ.get("BENCH", "bookie,client").split(",")
     rounds = int(os.environ.get("ROUNDS", "3"))
-    table = Table("figure", base, head, "ratio", "", title=f"{rounds} rounds in turn")
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bookgate-compare-")))
         before = stack.enter_context(_worktree(base, directory / "base"))
         after = stack.enter_context(_worktree(head, directory / "head"))
         for benchmark in benchmarks:
+            table = Table("figure", base, head, "ratio", "", title=f"{benchmark}: {rounds} rounds in turn")
             old: Rows = {}
             new: Rows = {}
             for _ in range(rounds):
@@ -70,7 +70,7 @@ def main() -> None:
                 ratio = median(new[name]) / median(old[name]) if median(old[name]) else 0.0
                 moved = verdict(old[name], new[name])
                 table.add_row(name, _figure(old[name]), _figure(new[name]), f"{ratio:.2f}", moved)
-    Console().print(table)
+            Console().print(table)
 
 
 def _figure(values: list[float]) -> str:

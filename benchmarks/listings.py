@@ -61,15 +61,17 @@ def list_over_http(_gateway: str, http: str) -> None:
 
 
 def iterate_large(gateway: str, _http: str) -> None:
-    asyncio.run(_iterate(gateway, 1, GetLedgerRangesRequest(include_metadata=True, start_after=ORDINARY - 1)))
+    asyncio.run(
+        _iterate(gateway, 1, GetLedgerRangesRequest(include_metadata=True, columns=True, start_after=ORDINARY - 1))
+    )
 
 
 def iterate_ordinary(gateway: str, _http: str) -> None:
-    asyncio.run(_iterate(gateway, 1, GetLedgerRangesRequest(include_metadata=True, end_before=ORDINARY)))
+    asyncio.run(_iterate(gateway, 1, GetLedgerRangesRequest(include_metadata=True, columns=True, end_before=ORDINARY)))
 
 
 def iterate_twenty_times(gateway: str, _http: str) -> None:
-    asyncio.run(_iterate(gateway, 20, GetLedgerRangesRequest(include_metadata=True, end_before=ORDINARY)))
+    asyncio.run(_iterate(gateway, 20, GetLedgerRangesRequest(include_metadata=True, columns=True, end_before=ORDINARY)))
 
 
 async def _iterate(gateway: str, streams: int, request: GetLedgerRangesRequest) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from bookgate.ledger.bookie_info import Features, features_for
 from bookgate.ledger.errors import BKException, MetadataFormatException, NoSuchLedgerExistsOnMetadataServerException
@@ -42,8 +43,7 @@ class LedgerRecord:
         return self.created_ms if self.metadata.ctime_ms is None else self.metadata.ctime_ms
 
 
-@dataclass(frozen=True, slots=True)
-class RawLedgerRecord:
+class RawLedgerRecord(NamedTuple):
     """A `LedgerRecord` whose metadata is still serialised (`metadata_codec`) and unchecked."""
 
     ledger_id: LedgerId
@@ -223,7 +223,7 @@ class LedgerManager(ABC):
 
     async def ledger_records(
         self, scope_id: int = 0, start_after: int | None = None, end_before: int | None = None, page_size: int = 0
-    ) -> AsyncIterator[list[LedgerRecord]]:
+    ) -> AsyncIterator[Sequence[LedgerRecord]]:
         """Like `ledger_ranges`, with the metadata: pages of records in ascending order of id, none empty.
 
         Ledgers that are deleted meanwhile are left out; one that can't be read ends the listing with its error. No

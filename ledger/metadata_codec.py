@@ -13,7 +13,7 @@ A CLOSED ledger without a last entry id is rejected as damaged; the Java reader 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
@@ -26,10 +26,11 @@ from bookgate.ledger.metadata import DigestType, Fragment, LedgerMetadata, Ledge
 from bookgate.ledger.protobuf_text import quoted
 from bookgate.ledger.unbounded_codec import disguised, undisguised
 from bookgate.ledger.varint import encode_varint
-from bookgate.protos.bookkeeper.proto.data_formats_pb2 import LedgerMetadataFormat
+from bookgate.protos.bookkeeper.proto.data_formats_pb2 import LedgerMetadataFormat, LedgerMetadataFormats
 
 _PREFIX = b"BookieMetadataFormatVersion\t"
 _HEADER_V3 = _PREFIX + b"3\n"
+_LEDGER = bytes((LedgerMetadataFormats.LEDGER_FIELD_NUMBER << 3 | 2,))
 _LONGEST_VERSION = 9
 _IN_RECOVERY_MARK = -102
 _CLOSED = "CLOSED"
@@ -104,20 +105,32 @@ def stored_format(data: bytes) -> LedgerMetadataFormat:
     return message
 
 
-def stored_field(data: bytes) -> bytes | None:
-    """Stored metadata of version 3 as a message field holds them: their length, and `LedgerMetadataFormat` in bytes.
+def stored_messages(stored: Sequence[bytes]) -> list[LedgerMetadataFormat]:
+    """The same for many ledgers, all parsed in one call if they are of version 3; the caller checks the fields.
 
-    None for another version, and for bytes that are cut short or followed by others. The bytes of the message are not
-    read: whoever puts them into a message parses that, and checks its fields (`check_fields`).
+    Raises MetadataFormatException if the bytes of one are no message.
     """
-    if not data.startswith(_HEADER_V3):
-        return None
-    field = data[len(_HEADER_V3) :]
-    try:
-        size, start = _read_varint(field)
-    except MetadataFormatException:
-        return None
-    return field if start + size == len(field) else None
+    if all(map(_is_delimited, stored)):
+        start = len(_HEADER_V3)
+        joined = b"".join([_LEDGER + data[start:] for data in stored])
+        try:
+            return list(LedgerMetadataFormats.FromString(joined).ledger)
+        except DecodeError as error:
+            raise MetadataFormatException(f"ledger metadata of version 3 can't be read: {error}") from error
+    return [stored_format(data) for data in stored]
+
+
+def _is_delimited(data: bytes) -> bool:
+    """Whether these are metadata of version 3 and nothing else, as far as their length tells."""
+    start = len(_HEADER_V3)
+    if not data.startswith(_HEADER_V3) or len(data) < start + 2:
+        return False
+    size = data[start]
+    if size & 0x80:
+        size, start = size & 0x7F | data[start + 1] << 7, start + 1
+        if size >> 14:
+            return False
+    return start + 1 + size == len(data)
 
 
 def to_format(metadata: LedgerMetadata) -> LedgerMetadataFormat:

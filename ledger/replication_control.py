@@ -361,7 +361,7 @@ async def ledgers_naming(manager: LedgerManager, bookie_id: str) -> AsyncGenerat
         yield [record for record in page if bookie_id in record.metadata.bookies]
 
 
-async def records_of_all_scopes(manager: LedgerManager) -> AsyncGenerator[list[LedgerRecord], None]:
+async def records_of_all_scopes(manager: LedgerManager) -> AsyncGenerator[Sequence[LedgerRecord], None]:
     """Lists all ledgers, page by page. Raises BKException: The listing can't be completed, or a ledger not be read."""
     manager.demand_complete_listings()
     async for page in manager.ledger_records():

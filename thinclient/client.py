@@ -630,7 +630,7 @@ class BookKeeper:
 
     async def list_ledgers(
         self, scope_id: int = 0, start_after: int | None = None, end_before: int | None = None, page_size: int = 0
-    ) -> AsyncGenerator[list[LedgerRecord], None]:
+    ) -> AsyncGenerator[Sequence[LedgerRecord], None]:
         """Lists all ledgers of a scope with their metadata, in ascending order of id.
 
         Args:
@@ -640,7 +640,8 @@ class BookKeeper:
             page_size: Ledgers per page; 0 uses the gateway's page size.
 
         Yields:
-            Pages of ledgers. The iteration ends normally only when all ledgers were listed.
+            Pages of ledgers. The iteration ends normally only when all ledgers were listed. A page from a gateway is a
+            `LedgerColumns` where its ledgers fit into one, which makes a record when it is accessed.
 
         Raises:
             BKException: The listing could not be completed.

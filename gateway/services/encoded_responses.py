@@ -10,16 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from google.protobuf.message import DecodeError
-
 from bookgate.gateway.services.ledger_access import owner_of_metadata, withhold
 from bookgate.gateway.services.messages import success
-from bookgate.ledger.errors import MetadataFormatException
 from bookgate.ledger.ledger_id import LedgerId
-from bookgate.ledger.metadata_codec import check_fields, stored_field
-from bookgate.ledger.metadata_store import LedgerRecord, RawLedgerRecord
+from bookgate.ledger.metadata_store import LedgerRecord
 from bookgate.ledger.varint import encode_varint
-from bookgate.protos.bookkeeper.common.v1.status_pb2 import StatusCode
 from bookgate.protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2 import (
     GetLedgerRangesResponse,
     LedgerMetadataResponse,
@@ -27,7 +22,6 @@ from bookgate.protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2 import (
 
 _REVISION = LedgerMetadataResponse.REVISION_FIELD_NUMBER << 3
 _BATCH = LedgerMetadataResponse.BATCH_FIELD_NUMBER << 3 | 2
-_METADATA = bytes((LedgerMetadataResponse.METADATA_FIELD_NUMBER << 3 | 2,))
 _LEDGERS = bytes((GetLedgerRangesResponse.LEDGERS_FIELD_NUMBER << 3 | 2,))
 
 
@@ -86,37 +80,6 @@ def batched_answer(items: Iterable[bytes], revision: int) -> bytes:
 def listed_item(answer: bytes) -> bytes:
     """An encoded response as a ledger of a listing."""
     return _LEDGERS + encode_varint(len(answer)) + answer
-
-
-def listed_as_stored(records: Iterable[RawLedgerRecord], revision: int) -> list[bytes] | None:
-    """Ledgers of a listing, each a SUCCESS with the metadata's bytes as they are stored.
-
-    None if one of them can't be sent so: it is damaged, or of an old format.
-    """
-    common = LedgerMetadataResponse(code=StatusCode.SUCCESS, revision=revision).SerializeToString()
-    items = []
-    for record in records:
-        metadata = stored_field(record.data)
-        if metadata is None:
-            return None
-        fields = LedgerMetadataResponse(
-            ledger_id=record.ledger_id.low,
-            ledger_scope_id=record.ledger_id.scope_id,
-            version=record.version,
-            created_ms=record.created_ms,
-        ).SerializeToString()
-        items.append(listed_item(b"".join((common, fields, _METADATA, metadata))))
-    return items if _is_sound(items) else None
-
-
-def _is_sound(items: Iterable[bytes]) -> bool:
-    """Whether a receiver can parse these ledgers: all in one call, a small part of what a call each would take."""
-    try:
-        for ledger in GetLedgerRangesResponse.FromString(b"".join(items)).ledgers:
-            check_fields(ledger.metadata)
-    except (DecodeError, MetadataFormatException):
-        return False
-    return True
 
 
 def _revision_field(revision: int) -> bytes:

@@ -17,8 +17,9 @@ from contextlib import aclosing, contextmanager, nullcontext
 from dataclasses import dataclass
 
 from bookgate.gateway.services.caller import Caller, caller
-from bookgate.gateway.services.encoded_responses import listed_as_stored, listed_item
+from bookgate.gateway.services.encoded_responses import listed_item
 from bookgate.gateway.services.ledger_access import ScopeView, owner_of, withhold
+from bookgate.gateway.services.listed_columns import ColumnsBuilder, NotInColumnsError
 from bookgate.gateway.services.messages import failure, ledger_id_from
 from bookgate.gateway.services.store_budget import StoreBudget
 from bookgate.gateway.stores.listed_ledgers import Listed, read_pages
@@ -64,6 +65,8 @@ _SEEN_BY = (Action.LEDGER_LIST, Action.LEDGER_READ)
 _SUCCESS = StatusCode.SUCCESS
 
 _LEDGERS_A_SLICE = 32
+_COLUMNS_A_SLICE = 64
+"""Ledgers that become columns: each takes a third of the time."""
 _BYTES_A_SLICE = 64 * 1024
 
 _Gone = NoSuchLedgerExistsOnMetadataServerException
@@ -71,7 +74,7 @@ _Gone = NoSuchLedgerExistsOnMetadataServerException
 
 @dataclass(slots=True)
 class _Response:
-    """One response: its own fields, and its ledgers, already encoded."""
+    """One response: its own fields, and its ledgers, already encoded, unless they are columns among the fields."""
 
     fields: GetLedgerRangesResponse
     ledgers: list[bytes]
@@ -84,6 +87,11 @@ class _Response:
 
     def encode(self) -> bytes:
         return b"".join((self.fields.SerializeToString(), *self.ledgers))
+
+    @property
+    def metadata_bytes(self) -> int:
+        columns = self.fields.columns.ByteSize() if self.fields.HasField("columns") else 0
+        return columns + sum(map(len, self.ledgers))
 
 
 class _Seen(ScopeView):
@@ -154,7 +162,7 @@ class Listing:
                     yield response.encode()
                     if who is not None:
                         await who.pay("listed_ids_per_second", response.fields.count)
-                        await who.pay("metadata_bytes_per_second", sum(map(len, response.ledgers)))
+                        await who.pay("metadata_bytes_per_second", response.metadata_bytes)
 
     async def scopes(self, request: ListScopesRequest) -> ListScopesResponse:
         """One page: the scopes that the caller may list among the next _SCOPES or more, or among fewer where the store
@@ -240,9 +248,7 @@ class Listing:
         runs = _regroup(ranges, min(limit, MAX_METADATA_A_RESPONSE))
         async with aclosing(_one_ahead(self._pages(scope_id, runs))) as pages:
             async for page in pages:
-                response = await self._encoded(scope_id, page, view)
-                if response is not None and not request.include_metadata:
-                    response.ledgers.clear()
+                response = await self._response(request, page, view)
                 if response is not None:
                     yield response
 
@@ -257,50 +263,64 @@ class Listing:
                         break
                     yield page
 
-    async def _encoded(self, scope_id: int, page: Sequence[Listed], view: _Seen | None) -> _Response | None:
-        """The ledgers of a page that still exist, in order, a damaged one with its status code. None if none exists."""
+    async def _response(
+        self, request: GetLedgerRangesRequest, page: Sequence[Listed], view: _Seen | None
+    ) -> _Response | None:
+        """The ledgers of a page that still exist, in order. None if none exists that the caller may see."""
+        existing = [each for each in page if not isinstance(each.outcome, _Gone)]
         revision = await self._factory.revision()
-        ids: list[int] = []
-        ledgers: list[bytes] = []
-        for part in _slices([each for each in page if not isinstance(each.outcome, _Gone)]):
-            async with giving_way():
-                encoded = _as_stored(part, revision) if view is None else None
-                if encoded is None:
-                    part, encoded = _one_by_one(scope_id, part, revision, view)
-                ids += [each.number for each in part]
-                ledgers += encoded
-        return _Response(_fields(scope_id, ids), ledgers) if ids else None
+        response: _Response | None
+        try:
+            if request.include_metadata and not request.columns:
+                raise NotInColumnsError
+            response = await _in_columns(request.ledger_scope_id, existing, revision, view)
+        except NotInColumnsError:
+            response = await _one_by_one(request.ledger_scope_id, existing, revision, view)
+        if response is not None and not request.include_metadata:
+            response.fields.ClearField("columns")
+            response.ledgers.clear()
+        return response
 
 
-def _slices(page: Sequence[Listed]) -> Iterator[Sequence[Listed]]:
+async def _in_columns(scope_id: int, page: Sequence[Listed], revision: int, view: _Seen | None) -> _Response | None:
+    """Raises NotInColumnsError."""
+    columns = ColumnsBuilder(view)
+    for part in _slices(page, _COLUMNS_A_SLICE):
+        async with giving_way():
+            columns.take(part)
+    if view is not None:
+        view.left_out += columns.left_out
+    if not columns.ledger_ids:
+        return None
+    fields = _fields(scope_id, columns.ledger_ids)
+    columns.fill(fields.columns, revision)
+    return _Response(fields, [])
+
+
+async def _one_by_one(scope_id: int, page: Sequence[Listed], revision: int, view: _Seen | None) -> _Response | None:
+    """A damaged ledger comes with its status code."""
+    ids: list[int] = []
+    ledgers: list[bytes] = []
+    for part in _slices(page, _LEDGERS_A_SLICE):
+        async with giving_way():
+            for number, outcome in part:
+                answer = stored_answer(LedgerId(scope_id, number), outcome, revision)
+                if view is None or view.take(answer):
+                    ids.append(number)
+                    ledgers.append(listed_item(answer.SerializeToString()))
+    return _Response(_fields(scope_id, ids), ledgers) if ids else None
+
+
+def _slices(page: Sequence[Listed], most: int) -> Iterator[Sequence[Listed]]:
     """Consecutive parts, each of which is encoded within a millisecond."""
     start = size = 0
     for index, (_, outcome) in enumerate(page):
         size += len(outcome.data) if isinstance(outcome, RawLedgerRecord) else 0
-        if index + 1 - start == _LEDGERS_A_SLICE or size >= _BYTES_A_SLICE:
+        if index + 1 - start == most or size >= _BYTES_A_SLICE:
             yield page[start : index + 1]
             start, size = index + 1, 0
     if start < len(page):
         yield page[start:]
-
-
-def _as_stored(part: Sequence[Listed], revision: int) -> list[bytes] | None:
-    records = [outcome for _, outcome in part if isinstance(outcome, RawLedgerRecord)]
-    return listed_as_stored(records, revision) if len(records) == len(part) else None
-
-
-def _one_by_one(
-    scope_id: int, part: Sequence[Listed], revision: int, view: _Seen | None
-) -> tuple[list[Listed], list[bytes]]:
-    """Those of a slice that the caller may see, and their encoded responses."""
-    seen: list[Listed] = []
-    ledgers: list[bytes] = []
-    for each in part:
-        answer = stored_answer(LedgerId(scope_id, each.number), each.outcome, revision)
-        if view is None or view.take(answer):
-            seen.append(each)
-            ledgers.append(listed_item(answer.SerializeToString()))
-    return seen, ledgers
 
 
 async def _one_ahead(pages: AsyncGenerator[list[Listed], None]) -> AsyncGenerator[list[Listed], None]:

@@ -15,7 +15,7 @@ from bookgate.ledger.metadata_store import LedgerManager, RawLedgerRecord
 PAGE_BYTES = 256 * 1024
 """Maximum metadata bytes of one page; a single ledger may have more."""
 
-_MOST_A_PAGE = 200
+_MOST_A_PAGE = 400
 """Each page is asked for and taken in one turn of the event loop."""
 
 Outcome = RawLedgerRecord | BKException

@@ -719,7 +719,7 @@ class LedgerManager(LedgerManagerFacade):
 
     def ledger_records(
         self, scope_id: int = 0, start_after: int | None = None, end_before: int | None = None, page_size: int = 0
-    ) -> Generator[list[LedgerRecord], None, None]:
+    ) -> Generator[Sequence[LedgerRecord], None, None]:
         """Like `ledger_ranges`, with the metadata: pages of records in ascending order of id, none empty.
 
         Ledgers that are deleted meanwhile are left out; one that can't be read ends the listing with its error. No
@@ -1088,7 +1088,7 @@ class BookKeeper(BookKeeperFacade):
 
     def list_ledgers(
         self, scope_id: int = 0, start_after: int | None = None, end_before: int | None = None, page_size: int = 0
-    ) -> Generator[list[LedgerRecord], None, None]:
+    ) -> Generator[Sequence[LedgerRecord], None, None]:
         """Lists all ledgers of a scope with their metadata, in ascending order of id.
 
         Args:
@@ -1098,7 +1098,8 @@ class BookKeeper(BookKeeperFacade):
             page_size: Ledgers per page; 0 uses the gateway's page size.
 
         Yields:
-            Pages of ledgers. The iteration ends normally only when all ledgers were listed.
+            Pages of ledgers. The iteration ends normally only when all ledgers were listed. A page from a gateway is a
+            `LedgerColumns` where its ledgers fit into one, which makes a record when it is accessed.
 
         Raises:
             BKException: The listing could not be completed.

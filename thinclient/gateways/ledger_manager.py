@@ -49,7 +49,7 @@ from bookgate.protos.bookkeeper.gateway.v1 import ledger_metadata_service_pb2 as
 from bookgate.thinclient.gateways.channel import GatewayChannel
 from bookgate.thinclient.gateways.failures import NO_GATEWAY
 from bookgate.thinclient.gateways.gateway import Gateway
-from bookgate.thinclient.gateways.messages import MetadataOf, code_error, record_of, scoped
+from bookgate.thinclient.gateways.messages import MetadataOf, code_error, columns_of, record_of, scoped
 from bookgate.thinclient.gateways.pinned_create import create_pinned
 from bookgate.thinclient.gateways.streams import MAX_BATCH, pages_of, read_ledgers
 from bookgate.thinclient.gateways.watch import MetadataWatch
@@ -253,9 +253,9 @@ class RpcLedgerManager(LedgerManager):
 
     async def ledger_records(
         self, scope_id: int = 0, start_after: int | None = None, end_before: int | None = None, page_size: int = 0
-    ) -> AsyncIterator[list[LedgerRecord]]:
+    ) -> AsyncIterator[Sequence[LedgerRecord]]:
         """See the interface; 0 is the page size of the gateway, which lists ids and metadata together."""
-        metadata_of = MetadataTemplates().metadata_of
+        templates = MetadataTemplates()
         async for response in pages_of(
             self._gateways,
             scope_id,
@@ -265,7 +265,11 @@ class RpcLedgerManager(LedgerManager):
             complete=self._complete,
             limit=page_size,
         ):
-            yield [self._record(ledger, "read a listed ledger", metadata_of) for ledger in response.ledgers]
+            if response.HasField("columns"):
+                self._note(response.columns)
+                yield columns_of(response, templates)
+            else:
+                yield [self._record(each, "read a listed ledger", templates.metadata_of) for each in response.ledgers]
 
     async def scopes(self, start_after: int = 0) -> AsyncIterator[Sequence[int]]:
         request = wire.ListScopesRequest(
@@ -334,7 +338,7 @@ class RpcLedgerManager(LedgerManager):
             raise code_error(response.code, response.message, what)
         return record_of(response, metadata_of)
 
-    def _note(self, response: wire.LedgerMetadataResponse) -> None:
+    def _note(self, response: wire.LedgerMetadataResponse | wire.LedgerColumns) -> None:
         self._gateways.revision = max(self._gateways.revision, response.revision)
 
     def _token(self) -> bytes:

@@ -18,9 +18,11 @@ from bookgate.ledger.errors import (
     NoSuchLedgerExistsOnMetadataServerException,
     UnauthorizedAccessException,
 )
+from bookgate.ledger.ledger_columns import LedgerColumns
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import LedgerMetadata
 from bookgate.ledger.metadata_store import LedgerRecord
+from bookgate.ledger.metadata_templates import MetadataTemplates
 from bookgate.ledger.password_check import PasswordCheck
 from bookgate.protos.bookkeeper.common.v1.status_pb2 import StatusCode
 from bookgate.protos.bookkeeper.gateway.v1 import ledger_metadata_service_pb2 as wire
@@ -66,6 +68,38 @@ def record_of(
     created_ms = response.created_ms if response.HasField("created_ms") else None
     incarnation = response.incarnation if response.HasField("incarnation") else None
     return LedgerRecord(ledger_id, metadata, response.version, created_ms, incarnation)
+
+
+def columns_of(response: wire.GetLedgerRangesResponse, templates: MetadataTemplates) -> LedgerColumns:
+    """The ledgers in the columns of a response.
+
+    Raises MetadataFormatException, which names a ledger whose metadata are damaged; MetaStoreException for columns that
+    are no ledgers.
+    """
+    columns, scope_id = response.columns, response.ledger_scope_id
+    built = []
+    for index, key in enumerate(columns.templates):
+        try:
+            built.append(templates.template(key))
+        except MetadataFormatException as error:
+            named = zip(columns.template_of, columns.ledger_ids, strict=False)
+            first = next((LedgerId(scope_id, low) for template, low in named if template == index), "of no name")
+            raise MetadataFormatException(f"ledger {first}: {error}") from error
+    try:
+        return LedgerColumns(
+            scope_id,
+            built,
+            list(columns.template_of),
+            list(columns.ledger_ids),
+            list(columns.versions),
+            list(columns.last_entry_ids),
+            list(columns.lengths),
+            list(columns.ctimes),
+            list(columns.creator_tokens),
+            list(columns.created_ms),
+        )
+    except ValueError as error:
+        raise MetaStoreException(f"the gateway's listing is damaged: {error}") from error
 
 
 def code_error(code: int, message: str, what: str) -> BKException:

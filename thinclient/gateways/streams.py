@@ -132,6 +132,7 @@ async def pages_of(
         request = wire.GetLedgerRangesRequest(
             limit_per_response=limit,
             include_metadata=include_metadata,
+            columns=include_metadata,
             min_revision=gateways.revision,
             require_complete=complete,
         )

@@ -27,6 +27,9 @@ class SqliteLedgerManagerFactory(LedgerManagerFactory):
         self._discovery = SqliteServiceDiscovery(self.store, self._interest_changed)
         self._registration = SqliteRegistrationManager(self.store, lease_seconds)
         self._feed = ChangeFeed(self.store, self._changed)
+        self._revision_at: int | None = None
+        """The version of the data (`SqliteStore.data_version`) at which `_revision` was read, or an earlier one."""
+        self._revision = 0
         self._replication = SqliteReplicationMetadata(
             self.store, self._interest_changed, self._feed.catch_up, lease_seconds
         )
@@ -60,7 +63,13 @@ class SqliteLedgerManagerFactory(LedgerManagerFactory):
         return self.store.writable
 
     async def revision(self) -> int:
-        return await self.store.read(revision_of)
+        # Listings ask for it with every page, and most find that nothing has changed since.
+        version = self.store.data_version()
+        if version is None or version != self._revision_at:
+            revision = await self.store.read(revision_of)
+            self._revision_at, self._revision = version, revision
+            return revision
+        return self._revision
 
     async def catch_up(self, revision: int | None) -> None:
         await self._feed.catch_up()

@@ -14,7 +14,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#bookkeeper/proto/data_formats.proto\x12\x10\x62ookkeeper.proto\"\xdb\x05\n\x14LedgerMetadataFormat\x12\x12\n\nquorumSize\x18\x01 \x02(\x05\x12\x14\n\x0c\x65nsembleSize\x18\x02 \x02(\x05\x12\x0e\n\x06length\x18\x03 \x02(\x03\x12\x13\n\x0blastEntryId\x18\x04 \x01(\x03\x12\x41\n\x05state\x18\x05 \x02(\x0e\x32,.bookkeeper.proto.LedgerMetadataFormat.State:\x04OPEN\x12?\n\x07segment\x18\x06 \x03(\x0b\x32..bookkeeper.proto.LedgerMetadataFormat.Segment\x12\x45\n\ndigestType\x18\x07 \x01(\x0e\x32\x31.bookkeeper.proto.LedgerMetadataFormat.DigestType\x12\x10\n\x08password\x18\x08 \x01(\x0c\x12\x15\n\rackQuorumSize\x18\t \x01(\x05\x12\r\n\x05\x63time\x18\n \x01(\x03\x12P\n\x0e\x63ustomMetadata\x18\x0b \x03(\x0b\x32\x38.bookkeeper.proto.LedgerMetadataFormat.cMetadataMapEntry\x12\x0e\n\x06\x63Token\x18\x0c \x01(\x03\x12;\n\tunbounded\x18\xe8\x07 \x01(\x0b\x32\'.bookkeeper.proto.UnboundedLedgerFormat\x1a\x37\n\x07Segment\x12\x16\n\x0e\x65nsembleMember\x18\x01 \x03(\t\x12\x14\n\x0c\x66irstEntryId\x18\x02 \x02(\x03\x1a/\n\x11\x63MetadataMapEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c\".\n\x05State\x12\x08\n\x04OPEN\x10\x01\x12\x0f\n\x0bIN_RECOVERY\x10\x02\x12\n\n\x06\x43LOSED\x10\x03\"8\n\nDigestType\x12\t\n\x05\x43RC32\x10\x01\x12\x08\n\x04HMAC\x10\x02\x12\n\n\x06\x43RC32C\x10\x03\x12\t\n\x05\x44UMMY\x10\x04\"\xb8\x03\n\x15UnboundedLedgerFormat\x12\x14\n\x0c\x65nsembleSize\x18\x01 \x02(\x05\x12\x17\n\x0fwriteQuorumSize\x18\x02 \x02(\x05\x12\x15\n\rackQuorumSize\x18\x03 \x02(\x05\x12;\n\x05state\x18\x04 \x02(\x0e\x32,.bookkeeper.proto.LedgerMetadataFormat.State\x12\x0c\n\x04term\x18\x05 \x02(\x03\x12\x0e\n\x06holder\x18\x06 \x02(\x03\x12\x14\n\x0clengthBefore\x18\x07 \x02(\x03\x12\x0e\n\x06\x62ookie\x18\x08 \x03(\t\x12H\n\x08\x66ragment\x18\t \x03(\x0b\x32\x36.bookkeeper.proto.UnboundedLedgerFormat.FragmentFormat\x12\x13\n\x0blastEntryId\x18\n \x01(\x03\x12\x0e\n\x06length\x18\x0b \x01(\x03\x12\x18\n\x10maxFragmentBytes\x18\x0c \x01(\x03\x12\x1a\n\x12maxFragmentEntries\x18\r \x01(\x03\x1a\x33\n\x0e\x46ragmentFormat\x12\r\n\x05\x61\x66ter\x18\x01 \x02(\x04\x12\x12\n\x06member\x18\x02 \x03(\rB\x02\x10\x01\"\xca\x02\n\x17\x42ookieServiceInfoFormat\x12\x45\n\tendpoints\x18\x06 \x03(\x0b\x32\x32.bookkeeper.proto.BookieServiceInfoFormat.Endpoint\x12M\n\nproperties\x18\x07 \x03(\x0b\x32\x39.bookkeeper.proto.BookieServiceInfoFormat.PropertiesEntry\x1a\x66\n\x08\x45ndpoint\x12\n\n\x02id\x18\x01 \x02(\t\x12\x0c\n\x04port\x18\x02 \x02(\x05\x12\x0c\n\x04host\x18\x03 \x02(\t\x12\x10\n\x08protocol\x18\x04 \x02(\t\x12\x0c\n\x04\x61uth\x18\x05 \x03(\t\x12\x12\n\nextensions\x18\x06 \x03(\t\x1a\x31\n\x0fPropertiesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"q\n\x0c\x43ookieFormat\x12\x12\n\nbookieHost\x18\x01 \x02(\t\x12\x12\n\njournalDir\x18\x02 \x02(\t\x12\x12\n\nledgerDirs\x18\x03 \x02(\t\x12\x12\n\ninstanceId\x18\x04 \x01(\t\x12\x11\n\tindexDirs\x18\x05 \x01(\t\"@\n\x1fLedgerRereplicationLayoutFormat\x12\x0c\n\x04type\x18\x01 \x02(\t\x12\x0f\n\x07version\x18\x02 \x02(\x05\"=\n\x1bUnderreplicatedLedgerFormat\x12\x0f\n\x07replica\x18\x01 \x03(\t\x12\r\n\x05\x63time\x18\x02 \x01(\x03\"\"\n\x0eLockDataFormat\x12\x10\n\x08\x62ookieId\x18\x01 \x01(\t\"%\n\x11\x41uditorVoteFormat\x12\x10\n\x08\x62ookieId\x18\x01 \x01(\t\"5\n\x15\x43heckAllLedgersFormat\x12\x1c\n\x14\x63heckAllLedgersCTime\x18\x01 \x01(\x03\"?\n\x1aPlacementPolicyCheckFormat\x12!\n\x19placementPolicyCheckCTime\x18\x01 \x01(\x03\"1\n\x13ReplicasCheckFormat\x12\x1a\n\x12replicasCheckCTime\x18\x01 \x01(\x03')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#bookkeeper/proto/data_formats.proto\x12\x10\x62ookkeeper.proto\"\xdb\x05\n\x14LedgerMetadataFormat\x12\x12\n\nquorumSize\x18\x01 \x02(\x05\x12\x14\n\x0c\x65nsembleSize\x18\x02 \x02(\x05\x12\x0e\n\x06length\x18\x03 \x02(\x03\x12\x13\n\x0blastEntryId\x18\x04 \x01(\x03\x12\x41\n\x05state\x18\x05 \x02(\x0e\x32,.bookkeeper.proto.LedgerMetadataFormat.State:\x04OPEN\x12?\n\x07segment\x18\x06 \x03(\x0b\x32..bookkeeper.proto.LedgerMetadataFormat.Segment\x12\x45\n\ndigestType\x18\x07 \x01(\x0e\x32\x31.bookkeeper.proto.LedgerMetadataFormat.DigestType\x12\x10\n\x08password\x18\x08 \x01(\x0c\x12\x15\n\rackQuorumSize\x18\t \x01(\x05\x12\r\n\x05\x63time\x18\n \x01(\x03\x12P\n\x0e\x63ustomMetadata\x18\x0b \x03(\x0b\x32\x38.bookkeeper.proto.LedgerMetadataFormat.cMetadataMapEntry\x12\x0e\n\x06\x63Token\x18\x0c \x01(\x03\x12;\n\tunbounded\x18\xe8\x07 \x01(\x0b\x32\'.bookkeeper.proto.UnboundedLedgerFormat\x1a\x37\n\x07Segment\x12\x16\n\x0e\x65nsembleMember\x18\x01 \x03(\t\x12\x14\n\x0c\x66irstEntryId\x18\x02 \x02(\x03\x1a/\n\x11\x63MetadataMapEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c\".\n\x05State\x12\x08\n\x04OPEN\x10\x01\x12\x0f\n\x0bIN_RECOVERY\x10\x02\x12\n\n\x06\x43LOSED\x10\x03\"8\n\nDigestType\x12\t\n\x05\x43RC32\x10\x01\x12\x08\n\x04HMAC\x10\x02\x12\n\n\x06\x43RC32C\x10\x03\x12\t\n\x05\x44UMMY\x10\x04\"O\n\x15LedgerMetadataFormats\x12\x36\n\x06ledger\x18\x01 \x03(\x0b\x32&.bookkeeper.proto.LedgerMetadataFormat\"\xb8\x03\n\x15UnboundedLedgerFormat\x12\x14\n\x0c\x65nsembleSize\x18\x01 \x02(\x05\x12\x17\n\x0fwriteQuorumSize\x18\x02 \x02(\x05\x12\x15\n\rackQuorumSize\x18\x03 \x02(\x05\x12;\n\x05state\x18\x04 \x02(\x0e\x32,.bookkeeper.proto.LedgerMetadataFormat.State\x12\x0c\n\x04term\x18\x05 \x02(\x03\x12\x0e\n\x06holder\x18\x06 \x02(\x03\x12\x14\n\x0clengthBefore\x18\x07 \x02(\x03\x12\x0e\n\x06\x62ookie\x18\x08 \x03(\t\x12H\n\x08\x66ragment\x18\t \x03(\x0b\x32\x36.bookkeeper.proto.UnboundedLedgerFormat.FragmentFormat\x12\x13\n\x0blastEntryId\x18\n \x01(\x03\x12\x0e\n\x06length\x18\x0b \x01(\x03\x12\x18\n\x10maxFragmentBytes\x18\x0c \x01(\x03\x12\x1a\n\x12maxFragmentEntries\x18\r \x01(\x03\x1a\x33\n\x0e\x46ragmentFormat\x12\r\n\x05\x61\x66ter\x18\x01 \x02(\x04\x12\x12\n\x06member\x18\x02 \x03(\rB\x02\x10\x01\"\xca\x02\n\x17\x42ookieServiceInfoFormat\x12\x45\n\tendpoints\x18\x06 \x03(\x0b\x32\x32.bookkeeper.proto.BookieServiceInfoFormat.Endpoint\x12M\n\nproperties\x18\x07 \x03(\x0b\x32\x39.bookkeeper.proto.BookieServiceInfoFormat.PropertiesEntry\x1a\x66\n\x08\x45ndpoint\x12\n\n\x02id\x18\x01 \x02(\t\x12\x0c\n\x04port\x18\x02 \x02(\x05\x12\x0c\n\x04host\x18\x03 \x02(\t\x12\x10\n\x08protocol\x18\x04 \x02(\t\x12\x0c\n\x04\x61uth\x18\x05 \x03(\t\x12\x12\n\nextensions\x18\x06 \x03(\t\x1a\x31\n\x0fPropertiesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"q\n\x0c\x43ookieFormat\x12\x12\n\nbookieHost\x18\x01 \x02(\t\x12\x12\n\njournalDir\x18\x02 \x02(\t\x12\x12\n\nledgerDirs\x18\x03 \x02(\t\x12\x12\n\ninstanceId\x18\x04 \x01(\t\x12\x11\n\tindexDirs\x18\x05 \x01(\t\"@\n\x1fLedgerRereplicationLayoutFormat\x12\x0c\n\x04type\x18\x01 \x02(\t\x12\x0f\n\x07version\x18\x02 \x02(\x05\"=\n\x1bUnderreplicatedLedgerFormat\x12\x0f\n\x07replica\x18\x01 \x03(\t\x12\r\n\x05\x63time\x18\x02 \x01(\x03\"\"\n\x0eLockDataFormat\x12\x10\n\x08\x62ookieId\x18\x01 \x01(\t\"%\n\x11\x41uditorVoteFormat\x12\x10\n\x08\x62ookieId\x18\x01 \x01(\t\"5\n\x15\x43heckAllLedgersFormat\x12\x1c\n\x14\x63heckAllLedgersCTime\x18\x01 \x01(\x03\"?\n\x1aPlacementPolicyCheckFormat\x12!\n\x19placementPolicyCheckCTime\x18\x01 \x01(\x03\"1\n\x13ReplicasCheckFormat\x12\x1a\n\x12replicasCheckCTime\x18\x01 \x01(\x03')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,30 +35,32 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LEDGERMETADATAFORMAT_STATE']._serialized_end=731
   _globals['_LEDGERMETADATAFORMAT_DIGESTTYPE']._serialized_start=733
   _globals['_LEDGERMETADATAFORMAT_DIGESTTYPE']._serialized_end=789
-  _globals['_UNBOUNDEDLEDGERFORMAT']._serialized_start=792
-  _globals['_UNBOUNDEDLEDGERFORMAT']._serialized_end=1232
-  _globals['_UNBOUNDEDLEDGERFORMAT_FRAGMENTFORMAT']._serialized_start=1181
-  _globals['_UNBOUNDEDLEDGERFORMAT_FRAGMENTFORMAT']._serialized_end=1232
-  _globals['_BOOKIESERVICEINFOFORMAT']._serialized_start=1235
-  _globals['_BOOKIESERVICEINFOFORMAT']._serialized_end=1565
-  _globals['_BOOKIESERVICEINFOFORMAT_ENDPOINT']._serialized_start=1412
-  _globals['_BOOKIESERVICEINFOFORMAT_ENDPOINT']._serialized_end=1514
-  _globals['_BOOKIESERVICEINFOFORMAT_PROPERTIESENTRY']._serialized_start=1516
-  _globals['_BOOKIESERVICEINFOFORMAT_PROPERTIESENTRY']._serialized_end=1565
-  _globals['_COOKIEFORMAT']._serialized_start=1567
-  _globals['_COOKIEFORMAT']._serialized_end=1680
-  _globals['_LEDGERREREPLICATIONLAYOUTFORMAT']._serialized_start=1682
-  _globals['_LEDGERREREPLICATIONLAYOUTFORMAT']._serialized_end=1746
-  _globals['_UNDERREPLICATEDLEDGERFORMAT']._serialized_start=1748
-  _globals['_UNDERREPLICATEDLEDGERFORMAT']._serialized_end=1809
-  _globals['_LOCKDATAFORMAT']._serialized_start=1811
-  _globals['_LOCKDATAFORMAT']._serialized_end=1845
-  _globals['_AUDITORVOTEFORMAT']._serialized_start=1847
-  _globals['_AUDITORVOTEFORMAT']._serialized_end=1884
-  _globals['_CHECKALLLEDGERSFORMAT']._serialized_start=1886
-  _globals['_CHECKALLLEDGERSFORMAT']._serialized_end=1939
-  _globals['_PLACEMENTPOLICYCHECKFORMAT']._serialized_start=1941
-  _globals['_PLACEMENTPOLICYCHECKFORMAT']._serialized_end=2004
-  _globals['_REPLICASCHECKFORMAT']._serialized_start=2006
-  _globals['_REPLICASCHECKFORMAT']._serialized_end=2055
+  _globals['_LEDGERMETADATAFORMATS']._serialized_start=791
+  _globals['_LEDGERMETADATAFORMATS']._serialized_end=870
+  _globals['_UNBOUNDEDLEDGERFORMAT']._serialized_start=873
+  _globals['_UNBOUNDEDLEDGERFORMAT']._serialized_end=1313
+  _globals['_UNBOUNDEDLEDGERFORMAT_FRAGMENTFORMAT']._serialized_start=1262
+  _globals['_UNBOUNDEDLEDGERFORMAT_FRAGMENTFORMAT']._serialized_end=1313
+  _globals['_BOOKIESERVICEINFOFORMAT']._serialized_start=1316
+  _globals['_BOOKIESERVICEINFOFORMAT']._serialized_end=1646
+  _globals['_BOOKIESERVICEINFOFORMAT_ENDPOINT']._serialized_start=1493
+  _globals['_BOOKIESERVICEINFOFORMAT_ENDPOINT']._serialized_end=1595
+  _globals['_BOOKIESERVICEINFOFORMAT_PROPERTIESENTRY']._serialized_start=1597
+  _globals['_BOOKIESERVICEINFOFORMAT_PROPERTIESENTRY']._serialized_end=1646
+  _globals['_COOKIEFORMAT']._serialized_start=1648
+  _globals['_COOKIEFORMAT']._serialized_end=1761
+  _globals['_LEDGERREREPLICATIONLAYOUTFORMAT']._serialized_start=1763
+  _globals['_LEDGERREREPLICATIONLAYOUTFORMAT']._serialized_end=1827
+  _globals['_UNDERREPLICATEDLEDGERFORMAT']._serialized_start=1829
+  _globals['_UNDERREPLICATEDLEDGERFORMAT']._serialized_end=1890
+  _globals['_LOCKDATAFORMAT']._serialized_start=1892
+  _globals['_LOCKDATAFORMAT']._serialized_end=1926
+  _globals['_AUDITORVOTEFORMAT']._serialized_start=1928
+  _globals['_AUDITORVOTEFORMAT']._serialized_end=1965
+  _globals['_CHECKALLLEDGERSFORMAT']._serialized_start=1967
+  _globals['_CHECKALLLEDGERSFORMAT']._serialized_end=2020
+  _globals['_PLACEMENTPOLICYCHECKFORMAT']._serialized_start=2022
+  _globals['_PLACEMENTPOLICYCHECKFORMAT']._serialized_end=2085
+  _globals['_REPLICASCHECKFORMAT']._serialized_start=2087
+  _globals['_REPLICASCHECKFORMAT']._serialized_end=2136
 # @@protoc_insertion_point(module_scope)

@@ -68,6 +68,12 @@ class LedgerMetadataFormat(_message.Message):
     unbounded: UnboundedLedgerFormat
     def __init__(self, quorumSize: _Optional[int] = ..., ensembleSize: _Optional[int] = ..., length: _Optional[int] = ..., lastEntryId: _Optional[int] = ..., state: _Optional[_Union[LedgerMetadataFormat.State, str]] = ..., segment: _Optional[_Iterable[_Union[LedgerMetadataFormat.Segment, _Mapping]]] = ..., digestType: _Optional[_Union[LedgerMetadataFormat.DigestType, str]] = ..., password: _Optional[bytes] = ..., ackQuorumSize: _Optional[int] = ..., ctime: _Optional[int] = ..., customMetadata: _Optional[_Iterable[_Union[LedgerMetadataFormat.cMetadataMapEntry, _Mapping]]] = ..., cToken: _Optional[int] = ..., unbounded: _Optional[_Union[UnboundedLedgerFormat, _Mapping]] = ...) -> None: ...
 
+class LedgerMetadataFormats(_message.Message):
+    __slots__ = ("ledger",)
+    LEDGER_FIELD_NUMBER: _ClassVar[int]
+    ledger: _containers.RepeatedCompositeFieldContainer[LedgerMetadataFormat]
+    def __init__(self, ledger: _Optional[_Iterable[_Union[LedgerMetadataFormat, _Mapping]]] = ...) -> None: ...
+
 class UnboundedLedgerFormat(_message.Message):
     __slots__ = ("ensembleSize", "writeQuorumSize", "ackQuorumSize", "state", "term", "holder", "lengthBefore", "bookie", "fragment", "lastEntryId", "length", "maxFragmentBytes", "maxFragmentEntries")
     class FragmentFormat(_message.Message):

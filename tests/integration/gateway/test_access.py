@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -212,19 +213,23 @@ async def test_listings_show_what_may_be_read(gateway: Guarded, channel: grpc.ai
     await created(gateway, channel, "team-b")
     everything = {i async for run in gateway.factory.ledger_manager.ledger_ranges(0) for i in run}
 
-    async def listed(who: str, *, metadata: bool) -> tuple[set[int], lm.GetLedgerRangesResponse]:
-        request = lm.GetLedgerRangesRequest(include_metadata=metadata)
+    async def listed(who: str, *, metadata: bool, columns: bool) -> tuple[set[int], lm.GetLedgerRangesResponse]:
+        request = lm.GetLedgerRangesRequest(include_metadata=metadata, columns=columns)
         answer = await call(channel, METHODS["Iterate"], request, gateway.bearer(who))
         assert answer.end
-        assert len(answer.ledgers) == (answer.count if metadata else 0)
+        # The reader gets no passwords, and columns carry none that are withheld.
+        assert answer.HasField("columns") == (metadata and columns and who != "reader")
+        assert len(answer.ledgers) + len(answer.columns.ledger_ids) == (answer.count if metadata else 0)
+        assert who != "reader" or PASSWORD not in answer.SerializeToString()
         return set(decode_ids(answer.serialized_ranges)), answer
 
-    for metadata in (False, True):
-        ids, answer = await listed("team-a", metadata=metadata)
+    for metadata, columns in product((False, True), repeat=2):
+        ids, answer = await listed("team-a", metadata=metadata, columns=columns)
         assert mine <= ids < everything
+        assert not metadata or {*answer.columns.ledger_ids, *(each.ledger_id for each in answer.ledgers)} == ids
         assert not answer.HasField("left_out")
-        assert (await listed("reader", metadata=metadata))[0] == everything
-        ids, answer = await listed("admin", metadata=metadata)
+        assert (await listed("reader", metadata=metadata, columns=columns))[0] == everything
+        ids, answer = await listed("admin", metadata=metadata, columns=columns)
         assert ids == everything
         assert answer.left_out == 0
 

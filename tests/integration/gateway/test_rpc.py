@@ -22,11 +22,13 @@ from bookgate.ledger.errors import MetaStoreException, ZKException
 from bookgate.ledger.id_set import decode_ids
 from bookgate.ledger.metadata_codec import from_format, to_format
 from bookgate.ledger.metadata_store import LedgerManagerFactory
+from bookgate.ledger.metadata_templates import MetadataTemplates
 from bookgate.protos.bookkeeper.common.v1.status_pb2 import StatusCode
 from bookgate.protos.bookkeeper.gateway.v1 import ledger_metadata_service_pb2 as pb
 from bookgate.protos.bookkeeper.gateway.v1 import service_discovery_pb2 as sd
 from bookgate.protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2_grpc import LedgerMetadataServiceStub
 from bookgate.protos.bookkeeper.gateway.v1.service_discovery_pb2_grpc import ServiceDiscoveryStub
+from bookgate.thinclient.gateways.messages import columns_of, record_of
 from tests.integration.gateway.conftest import some_metadata, unscoped
 
 pytestmark = pytest.mark.asyncio
@@ -192,6 +194,18 @@ class TestManyLedgers:
             read = await gateway.ledgers.Read(pb.LedgerMetadataRequest(ledger_id=number))
             assert (ledger.metadata, ledger.created_ms) == (read.metadata, read.created_ms)
             assert read.created_ms > 0
+
+    async def test_iterate_in_columns_says_the_same(self, gateway: Gateway) -> None:
+        for number in (3, 5, 8):
+            await gateway.create(ledger_id=number)
+        await gateway.write(5, 0)
+        singly = await gateway.iterate(include_metadata=True, limit_per_response=2)
+        columns = await gateway.iterate(include_metadata=True, limit_per_response=2, columns=True)
+        assert all(page.HasField("columns") and not page.ledgers for page in columns)
+        templates = MetadataTemplates()
+        found = [record for page in columns for record in columns_of(page, templates)]
+        assert found == [record_of(ledger) for page in singly for ledger in page.ledgers]
+        assert [page.serialized_ranges for page in columns] == [page.serialized_ranges for page in singly]
 
     async def test_negative_limit_is_a_bad_request(self, gateway: Gateway) -> None:
         (page,) = await gateway.iterate(limit_per_response=-1)

@@ -12,9 +12,11 @@ from bookgate.ledger import metadata_templates
 from bookgate.ledger.errors import MetadataFormatException
 from bookgate.ledger.metadata import DigestType, LedgerMetadata
 from bookgate.ledger.metadata_codec import from_format, to_format
-from bookgate.ledger.metadata_templates import MetadataTemplates
+from bookgate.ledger.metadata_templates import MetadataTemplates, ledger_of, take_numbers
+from bookgate.ledger.unbounded import close_unbounded, create_unbounded
 from bookgate.protos.bookkeeper.proto.data_formats_pb2 import LedgerMetadataFormat
 
+UNBOUNDED = close_unbounded(create_unbounded(LedgerMetadata.new(("a:1", "b:1"), 2, 1)), 41, 400)
 TEMPLATE = LedgerMetadata.new(("a:1", "b:1", "c:1"), 3, 2, password=b"secret", custom_metadata={"app": b"orders"})
 
 
@@ -49,10 +51,29 @@ def test_they_are_what_the_codec_builds(listed: list[LedgerMetadata]) -> None:
 
 def test_a_template_hands_every_field_on() -> None:
     closed = TEMPLATE.close(9, 1000)
-    other = closed.ended_at(3, 30, 5, 7)
+    other = closed.with_numbers(3, 30, 5, 7)
     assert other == replace(closed, last_entry_id=3, length=30, ctime_ms=5, creator_token=7)
     assert hash(other.fragments) == hash(closed.fragments)
     assert all(hasattr(other, each.name) for each in fields(LedgerMetadata))
+
+
+@given(listed_metadata())
+def test_numbers_and_template_are_the_ledger(metadata: LedgerMetadata) -> None:
+    message = to_format(metadata)
+    numbers = take_numbers(message)
+    assert numbers is not None
+    template = from_format(message)
+    assert (template.last_entry_id, template.length) == ((0, 0) if metadata.is_closed else (-1, 0))
+    assert template.creator_token == 0
+    assert ledger_of(template, *numbers) == metadata
+
+
+def test_an_unbounded_ledger_keeps_its_end_in_its_template() -> None:
+    metadata = replace(UNBOUNDED, ctime_ms=5, creator_token=7)
+    message = to_format(metadata)
+    numbers = take_numbers(message)
+    assert numbers == (-1, 0, 5, 7)
+    assert ledger_of(from_format(message), *numbers) == metadata
 
 
 def test_equal_parts_are_one_object() -> None:
@@ -104,14 +125,14 @@ def test_damaged_metadata_are_told_of_as_the_codec_tells(damage: object) -> None
 
 def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metadata_templates, "_KEPT", 10)
-    built = list[bytes]()
+    built = list[LedgerMetadataFormat]()
 
-    class Counting(MetadataTemplates):
-        def _build(self, message: LedgerMetadataFormat, key: bytes) -> LedgerMetadata:
-            built.append(key)
-            return super()._build(message, key)
+    def counted(message: LedgerMetadataFormat) -> LedgerMetadata:
+        built.append(message)
+        return from_format(message)
 
-    templates = Counting()
+    monkeypatch.setattr(metadata_templates, "from_format", counted)
+    templates = MetadataTemplates()
     for value in range(100):
         templates.metadata_of(to_format(replace(TEMPLATE, custom_metadata={"n": b"%d" % value}).close(1, 1)))
     assert len(built) == 100

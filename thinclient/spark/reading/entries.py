@@ -24,6 +24,7 @@ from bookgate.ledger.metadata_store import LedgerRecord
 from bookgate.thinclient.handles.context import unlocked
 from bookgate.thinclient.spark.commit_protocol import Committed
 from bookgate.thinclient.spark.options.read_options import Options, ReadMode
+from bookgate.thinclient.spark.reading.plain_ledgers import PlainLedgers
 from bookgate.thinclient.spark.reading.planning import (
     Slice,
     TemplateTable,
@@ -46,21 +47,24 @@ _ASKED_FOR_AT_ONCE = 4096
 _NAMED_AT_MOST = 10
 
 
-def selected_records(client: BookKeeper, options: Options, bounds: Bounds = EVERYTHING) -> Iterator[list[LedgerRecord]]:
-    """The ledgers that the options and the bounds select, in pages, by id.
+def selected_records(
+    client: BookKeeper, options: Options, bounds: Bounds = EVERYTHING, plain: PlainLedgers | None = None
+) -> Iterator[list[LedgerRecord]]:
+    """The ledgers that the options and the bounds select, in pages, by id; without those that `plain` takes.
 
     Raises NoSuchLedgerExistsOnMetadataServerException for requested ids that no longer exist (failOnDataLoss).
     """
     scope_id, wanted = options.scope_id, wanted_range(options, bounds)
     if wanted.first > wanted.last or scope_id not in bounds.scope_id:
         return
+    pages: Iterator[Sequence[LedgerRecord]]
     if options.ledger_ids is not None:
         pages = _asked_for(client, options, bounds)
     else:
         after, before = listing_ends(scope_id, wanted)
         pages = client.list_ledgers(scope_id=scope_id, start_after=after, end_before=before)
     for page in pages:
-        records = _selected(page, options, bounds)
+        records = _selected(page if plain is None else plain.take(page), options, bounds)
         if records:
             yield records
 
@@ -135,10 +139,9 @@ def readable_slices(client: BookKeeper, options: Options, bounds: Bounds = EVERY
     whole, unfinished = list[Slice](), list[LedgerRecord]()
     shapes = TemplateTable(with_ledger_columns=options.include_ledger_metadata)
     passwords = Passwords(client, options)
-    for page in _committed(client, options, bounds):
-        for record in page:
-            record = opened_with(passwords.check(record), options.password_of(record))
-            check_digest_type(record, options.digest_type)
+    plain = PlainLedgers(options, bounds, lambda record: shapes.shape_of(passwords.opened(record)))
+    for page in _committed(client, options, bounds, plain):
+        for record in map(passwords.opened, page):
             if record.metadata.is_closed:
                 whole.append(shapes.slice_of(record))
             else:
@@ -146,17 +149,20 @@ def readable_slices(client: BookKeeper, options: Options, bounds: Bounds = EVERY
     with ThreadPoolExecutor(_OPENED_AT_ONCE) as pool:
         for snapshot in pool.map(lambda record: readable_snapshot(client, record, options), unfinished):
             whole.append(shapes.slice_of(snapshot))
+    whole += plain.slices
     found = [part for each in whole if (part := wanted_part(each, options, bounds)) is not None]
     return sorted(found, key=lambda piece: piece.ledger_id)
 
 
-def _committed(client: BookKeeper, options: Options, bounds: Bounds) -> Iterator[list[LedgerRecord]]:
-    """The selected records without the uncommitted ledgers of sinks; see `spark.commit_protocol`."""
+def _committed(
+    client: BookKeeper, options: Options, bounds: Bounds, plain: PlainLedgers
+) -> Iterator[list[LedgerRecord]]:
+    """The selected records that are not plain, without uncommitted ledgers of sinks; see `spark.commit_protocol`."""
     if options.include_uncommitted:
-        yield from selected_records(client, options, bounds)
+        yield from selected_records(client, options, bounds, plain)
         return
     seen = Committed()
-    for page in selected_records(client, options, bounds):
+    for page in selected_records(client, options, bounds, plain):
         seen.show(page)
         leads, _ = read_records(client, options.scope_id, seen.unknown_leads(page))
         seen.show(leads)
@@ -167,14 +173,20 @@ def _committed(client: BookKeeper, options: Options, bounds: Bounds) -> Iterator
 
 
 class Passwords:
-    """Checks the password of each ledger with the client, once for all ledgers with the same password."""
+    """Checks password and digest type of each ledger, with the client once for all ledgers with the same password."""
 
     def __init__(self, client: BookKeeper, options: Options) -> None:
         self._client = client
         self._options = options
         self._right: set[tuple[bytes | None, bytes]] = set()
 
-    def check(self, record: LedgerRecord) -> LedgerRecord:
+    def opened(self, record: LedgerRecord) -> LedgerRecord:
+        """The record as a task opens it. Raises UnauthorizedAccessException, DigestMatchException."""
+        record = opened_with(self._check(record), self._options.password_of(record))
+        check_digest_type(record, self._options.digest_type)
+        return record
+
+    def _check(self, record: LedgerRecord) -> LedgerRecord:
         """The record, with its password if the metadata withheld it. Raises UnauthorizedAccessException."""
         given = self._options.password_of(record)
         record = unlocked(record, given, self._client.config)

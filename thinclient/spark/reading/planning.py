@@ -120,13 +120,15 @@ class TemplateTable:
     def slice_of(self, record: LedgerRecord) -> Slice:
         """The slice of all entries of a closed record."""
         metadata = record.metadata
-        shape = self._shape(metadata, record.creation_ms)
+        shape = self.shape_of(record)
         last, length = metadata.last_entry_id, metadata.length
         return Slice(record.ledger_id, shape, record.version, last, length, 0, last, length)
 
-    def _shape(self, metadata: LedgerMetadata, created_ms: int | None) -> LedgerMetadata:
+    def shape_of(self, record: LedgerRecord) -> LedgerMetadata:
+        """The shape of all ledgers like this one."""
+        metadata = record.metadata
         custom = metadata.custom_metadata if self._with_ledger_columns else {}
-        ctime_ms = created_ms if self._with_ledger_columns else None
+        ctime_ms = record.creation_ms if self._with_ledger_columns else None
         key: tuple[object, ...] = (
             metadata.fragments,
             metadata.write_quorum_size,
@@ -135,6 +137,7 @@ class TemplateTable:
             metadata.password,
             metadata.password_check,
             metadata.format_version,
+            metadata.terms,
             ctime_ms,
             tuple(custom.items()),
         )

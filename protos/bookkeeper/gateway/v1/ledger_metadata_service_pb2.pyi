@@ -89,7 +89,7 @@ class LedgerMetadataResponse(_message.Message):
     def __init__(self, code: _Optional[_Union[_status_pb2.StatusCode, str]] = ..., ledger_id: _Optional[int] = ..., version: _Optional[int] = ..., metadata: _Optional[_Union[_data_formats_pb2.LedgerMetadataFormat, _Mapping]] = ..., ledger_scope_id: _Optional[int] = ..., message: _Optional[str] = ..., revision: _Optional[int] = ..., event: _Optional[_Union[WatchEvent, str]] = ..., batch: _Optional[_Iterable[_Union[LedgerMetadataResponse, _Mapping]]] = ..., created_ms: _Optional[int] = ..., incarnation: _Optional[int] = ..., password_check: _Optional[_Union[PasswordCheck, _Mapping]] = ...) -> None: ...
 
 class GetLedgerRangesRequest(_message.Message):
-    __slots__ = ("limit_per_response", "ledger_scope_id", "start_after", "end_before", "include_metadata", "min_revision", "require_complete")
+    __slots__ = ("limit_per_response", "ledger_scope_id", "start_after", "end_before", "include_metadata", "min_revision", "require_complete", "columns")
     LIMIT_PER_RESPONSE_FIELD_NUMBER: _ClassVar[int]
     LEDGER_SCOPE_ID_FIELD_NUMBER: _ClassVar[int]
     START_AFTER_FIELD_NUMBER: _ClassVar[int]
@@ -97,6 +97,7 @@ class GetLedgerRangesRequest(_message.Message):
     INCLUDE_METADATA_FIELD_NUMBER: _ClassVar[int]
     MIN_REVISION_FIELD_NUMBER: _ClassVar[int]
     REQUIRE_COMPLETE_FIELD_NUMBER: _ClassVar[int]
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
     limit_per_response: int
     ledger_scope_id: int
     start_after: int
@@ -104,10 +105,11 @@ class GetLedgerRangesRequest(_message.Message):
     include_metadata: bool
     min_revision: int
     require_complete: bool
-    def __init__(self, limit_per_response: _Optional[int] = ..., ledger_scope_id: _Optional[int] = ..., start_after: _Optional[int] = ..., end_before: _Optional[int] = ..., include_metadata: bool = ..., min_revision: _Optional[int] = ..., require_complete: bool = ...) -> None: ...
+    columns: bool
+    def __init__(self, limit_per_response: _Optional[int] = ..., ledger_scope_id: _Optional[int] = ..., start_after: _Optional[int] = ..., end_before: _Optional[int] = ..., include_metadata: bool = ..., min_revision: _Optional[int] = ..., require_complete: bool = ..., columns: bool = ...) -> None: ...
 
 class GetLedgerRangesResponse(_message.Message):
-    __slots__ = ("code", "count", "serialized_ranges", "ledger_scope_id", "last_ledger_id", "end", "ledgers", "message", "cluster_instance_id", "left_out")
+    __slots__ = ("code", "count", "serialized_ranges", "ledger_scope_id", "last_ledger_id", "end", "ledgers", "message", "cluster_instance_id", "left_out", "columns")
     CODE_FIELD_NUMBER: _ClassVar[int]
     COUNT_FIELD_NUMBER: _ClassVar[int]
     SERIALIZED_RANGES_FIELD_NUMBER: _ClassVar[int]
@@ -118,6 +120,7 @@ class GetLedgerRangesResponse(_message.Message):
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
     LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
     code: _status_pb2.StatusCode
     count: int
     serialized_ranges: bytes
@@ -128,7 +131,32 @@ class GetLedgerRangesResponse(_message.Message):
     message: str
     cluster_instance_id: str
     left_out: int
-    def __init__(self, code: _Optional[_Union[_status_pb2.StatusCode, str]] = ..., count: _Optional[int] = ..., serialized_ranges: _Optional[bytes] = ..., ledger_scope_id: _Optional[int] = ..., last_ledger_id: _Optional[int] = ..., end: bool = ..., ledgers: _Optional[_Iterable[_Union[LedgerMetadataResponse, _Mapping]]] = ..., message: _Optional[str] = ..., cluster_instance_id: _Optional[str] = ..., left_out: _Optional[int] = ...) -> None: ...
+    columns: LedgerColumns
+    def __init__(self, code: _Optional[_Union[_status_pb2.StatusCode, str]] = ..., count: _Optional[int] = ..., serialized_ranges: _Optional[bytes] = ..., ledger_scope_id: _Optional[int] = ..., last_ledger_id: _Optional[int] = ..., end: bool = ..., ledgers: _Optional[_Iterable[_Union[LedgerMetadataResponse, _Mapping]]] = ..., message: _Optional[str] = ..., cluster_instance_id: _Optional[str] = ..., left_out: _Optional[int] = ..., columns: _Optional[_Union[LedgerColumns, _Mapping]] = ...) -> None: ...
+
+class LedgerColumns(_message.Message):
+    __slots__ = ("templates", "template_of", "ledger_ids", "versions", "last_entry_ids", "lengths", "ctimes", "creator_tokens", "created_ms", "revision")
+    TEMPLATES_FIELD_NUMBER: _ClassVar[int]
+    TEMPLATE_OF_FIELD_NUMBER: _ClassVar[int]
+    LEDGER_IDS_FIELD_NUMBER: _ClassVar[int]
+    VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    LAST_ENTRY_IDS_FIELD_NUMBER: _ClassVar[int]
+    LENGTHS_FIELD_NUMBER: _ClassVar[int]
+    CTIMES_FIELD_NUMBER: _ClassVar[int]
+    CREATOR_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    CREATED_MS_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    templates: _containers.RepeatedScalarFieldContainer[bytes]
+    template_of: _containers.RepeatedScalarFieldContainer[int]
+    ledger_ids: _containers.RepeatedScalarFieldContainer[int]
+    versions: _containers.RepeatedScalarFieldContainer[int]
+    last_entry_ids: _containers.RepeatedScalarFieldContainer[int]
+    lengths: _containers.RepeatedScalarFieldContainer[int]
+    ctimes: _containers.RepeatedScalarFieldContainer[int]
+    creator_tokens: _containers.RepeatedScalarFieldContainer[int]
+    created_ms: _containers.RepeatedScalarFieldContainer[int]
+    revision: int
+    def __init__(self, templates: _Optional[_Iterable[bytes]] = ..., template_of: _Optional[_Iterable[int]] = ..., ledger_ids: _Optional[_Iterable[int]] = ..., versions: _Optional[_Iterable[int]] = ..., last_entry_ids: _Optional[_Iterable[int]] = ..., lengths: _Optional[_Iterable[int]] = ..., ctimes: _Optional[_Iterable[int]] = ..., creator_tokens: _Optional[_Iterable[int]] = ..., created_ms: _Optional[_Iterable[int]] = ..., revision: _Optional[int] = ...) -> None: ...
 
 class ListScopesRequest(_message.Message):
     __slots__ = ("start_after", "min_revision", "require_complete")

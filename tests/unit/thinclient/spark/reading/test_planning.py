@@ -13,6 +13,7 @@ from bookgate.ledger.errors import DigestMatchException
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import DigestType, LedgerMetadata
 from bookgate.ledger.metadata_store import LedgerRecord
+from bookgate.ledger.terms import Terms
 from bookgate.thinclient.spark.options.read_options import Options
 from bookgate.thinclient.spark.options.values import LedgerRange
 from bookgate.thinclient.spark.reading.planning import (
@@ -171,6 +172,18 @@ def test_ledgers_of_one_kind_share_their_metadata_and_travel_in_a_few_bytes() ->
     slices = [shapes.slice_of(record(n, 1 + n % 7, 100 * n)) for n in range(1000)]
     assert len({id(piece.shape) for piece in slices}) == 1
     assert len(pickle.dumps(packed(slices))) < 100 * len(slices)
+
+
+def test_an_unbounded_ledger_shares_no_shape_with_an_ordinary_one() -> None:
+    ordinary = record(1, 5, 50)
+    terms = Terms(term=3, holder=7)
+    unbounded = replace(record(2, 5, 50), metadata=replace(ordinary.metadata, terms=terms))
+    shapes = TemplateTable()
+    assert [shapes.slice_of(each).record.metadata.terms for each in (ordinary, unbounded, ordinary)] == [
+        None,
+        terms,
+        None,
+    ]
 
 
 def test_a_task_does_not_take_tiny_ledgers_without_end() -> None:
