@@ -115,7 +115,7 @@ def main() -> None:
             name, "MiB", lambda: peak_of(storage, make_index), lambda: LIMIT_MIB, "limit", higher_is_better=False
         )
 
-    report("bookie_memory", [row("db", make_rows), row("sorted", make_index_files)], write=not QUICK)
+    report("bookie_memory", [row("db", make_rows), row("sorted", make_index_files)])
 
 
 if __name__ == "__main__":

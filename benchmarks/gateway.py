@@ -292,7 +292,7 @@ def main() -> None:
             rows += part
             for row in part:
                 print(f"{row.name}: {row.ours:,.2f} {row.unit}, {row.peer_name} {row.peer:,.2f}", file=sys.stderr)
-    report("gateway", rows, write=not chosen)
+    report("gateway", rows, whole=not chosen)
 
 
 if __name__ == "__main__":

@@ -23,6 +23,8 @@ from rich.table import Table
 QUICK = os.environ.get("QUICK") == "1"
 PAIRS = 3 if QUICK else 5
 RESULTS = Path(__file__).parent / "results"
+PASSING = Path(__file__).parents[1] / "build" / "benchmarks"
+"""Results that are not kept in the repository: of quick runs, and of runs of a part."""
 
 
 @dataclass(frozen=True)
@@ -90,8 +92,8 @@ def measured(row: Row) -> Row:
     return row
 
 
-def report(name: str, rows: Sequence[Row], *, write: bool = True) -> None:
-    """Prints a table and writes the JSON file."""
+def report(name: str, rows: Sequence[Row], *, whole: bool = True) -> None:
+    """Prints a table and writes the JSON file. `whole`: the run had all parts of the benchmark."""
     table = Table("load", "unit", "ours", "peer", "", "ratio", title=name)
     for row in rows:
         table.add_row(
@@ -103,14 +105,14 @@ def report(name: str, rows: Sequence[Row], *, write: bool = True) -> None:
             f"{row.ratio:.2f}",
         )
     Console().print(table)
-    if not write:
-        return
     results = [asdict(row) for row in rows]
-    RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"{name}.json"
+    kept = whole and not QUICK
+    directory = RESULTS if kept else PASSING
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / f"{name}.json"
     path.write_text(json.dumps(results, indent=2) + "\n")
     print(f"written to {path}")
-    if not QUICK:
+    if kept:
         _keep(name, results)
 
 

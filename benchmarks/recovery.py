@@ -206,7 +206,7 @@ def main() -> None:
         }
         chosen = os.environ.get("PART", ",".join(parts)).split(",")
         rows = [row for name in chosen for row in parts[name]()]
-    report("recovery", rows, write="PART" not in os.environ)
+    report("recovery", rows, whole="PART" not in os.environ)
 
 
 if __name__ == "__main__":

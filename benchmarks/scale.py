@@ -344,7 +344,7 @@ def main() -> None:
         except Exception:  # the other parts take minutes each, and do not depend on it
             traceback.print_exc()
             failed.append(name)
-    report("scale", rows, write=not chosen)
+    report("scale", rows, whole=not chosen)
     if not chosen and not QUICK:
         (RESULTS / "scale_constants.json").write_text(json.dumps(_spreads, indent=2) + "\n")
     missed = [row.name for row in rows if not 1 / 1.5 <= row.ratio <= 1.5]

@@ -144,7 +144,7 @@ def main() -> None:
             asyncio.run(ensure_cluster(uri))
             with GatewayProcess(uri) as gateway:
                 found += map(measured, rows("ZooKeeper", gateway.uri, _ZOOKEEPER, filled=False))
-    report("scopes", found, write=not QUICK)
+    report("scopes", found)
 
 
 if __name__ == "__main__":

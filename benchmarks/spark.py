@@ -304,7 +304,7 @@ def main() -> None:
         rows += _scans(cluster, spark, directory)
         rows.append(_many_small(cluster, spark))
         rows += spark_stream.rows(cluster, spark, directory)
-    report("spark", rows, write=not QUICK)
+    report("spark", rows)
 
 
 if __name__ == "__main__":

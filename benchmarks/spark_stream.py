@@ -135,7 +135,7 @@ def main() -> None:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bookgate-bench-", dir="."))).absolute()
         cluster = stack.enter_context(StandaloneCluster(directory / "cluster", bookies=1))
         spark = stack.enter_context(local_spark(directory / "spark"))
-        report("spark_stream", rows(cluster, spark, directory), write=not QUICK)
+        report("spark_stream", rows(cluster, spark, directory))
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -156,6 +157,30 @@ class TestFile:
     async def test_missing_directory_is_named(self, tmp_path: Path) -> None:
         with pytest.raises(MetaStoreException, match=str(tmp_path / "no")):
             await opened(str(tmp_path / "no" / "metadata.db"))
+
+    async def test_the_revision_follows_every_commit_and_only_those(
+        self, path: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        ours, others = await opened(path), await opened(path)
+        reads = 0
+        read = ours.store.read
+
+        async def counted(operation: Any) -> Any:
+            nonlocal reads
+            reads += operation is revision_of
+            return await read(operation)
+
+        monkeypatch.setattr(ours.store, "read", counted)
+        before = await ours.revision()
+        for number, store in enumerate((ours, others, ours)):
+            await store.ledger_manager.create(unscoped(number), some_metadata())
+            after = [await ours.revision() for _ in range(3)]
+            assert after == [await others.revision()] * 3
+            assert after[0] > before
+            before = after[0]
+        assert reads == 4
+        await ours.close()
+        await others.close()
 
     async def test_closed_store_says_so(self, path: str) -> None:
         factory = await opened(path)

@@ -9,6 +9,8 @@ _SINK = "tests/unit/thinclient/spark/test_commit_protocol.py"
 _SCOPES = f"{_SINK}::test_in_a_scope_ids_are_marked_and_compared_without_sign"
 _CHOICE_OF_LEDGERS = "tests/unit/thinclient/spark/reading/test_entries.py"
 _PLANNING = "tests/unit/thinclient/spark/reading/test_planning.py"
+_PLAIN_LEDGERS = "tests/unit/thinclient/spark/reading/test_plain_ledgers.py"
+_COLUMNS = "tests/unit/gateway/services/test_listed_columns.py"
 
 MUTATIONS = (
     # Spark: planning
@@ -81,6 +83,56 @@ MUTATIONS = (
         "        [index_of[id(shape)] for shape in shapes],\n",
         "        [0 for shape in shapes],\n",
         tests=(_PLANNING,),
+    ),
+    Mutation(
+        "shape-without-terms",
+        "spark",
+        (),
+        "an unbounded ledger travels as an ordinary one with the same ensembles",
+        "thinclient/spark/reading/planning.py",
+        "            metadata.terms,\n",
+        "",
+        tests=(_PLANNING,),
+    ),
+    Mutation(
+        "columns-of-sinks-uncommitted",
+        "spark",
+        (),
+        "a ledger of a sink that is listed in columns is read, committed or not",
+        "thinclient/spark/reading/plain_ledgers.py",
+        " or QUERY_KEY in metadata.custom_metadata:\n",
+        ":\n",
+        tests=(_PLAIN_LEDGERS,),
+    ),
+    Mutation(
+        "columns-beyond-the-range",
+        "spark",
+        (),
+        "of a page in columns all ledgers are read, also those that the options leave out",
+        "thinclient/spark/reading/plain_ledgers.py",
+        "            if not first <= number <= last:\n",
+        "            if False:\n",
+        tests=(_PLAIN_LEDGERS,),
+    ),
+    Mutation(
+        "columns-of-the-first-template",
+        "client",
+        (),
+        "all ledgers of a page in columns have the metadata of its first template",
+        "ledger/ledger_columns.py",
+        "        templates = [self.templates[each] for each in self.template_of]\n",
+        "        templates = [self.templates[0] for each in self.template_of]\n",
+        tests=(_COLUMNS,),
+    ),
+    Mutation(
+        "columns-end-of-any-template",
+        "client",
+        (),
+        "the end of an unbounded ledger that is listed in columns is taken from a column that has none",
+        "ledger/metadata_templates.py",
+        "    if template.terms is not None:\n",
+        "    if False:\n",
+        tests=(_COLUMNS,),
     ),
     Mutation(
         "entry-bound-not-kept",

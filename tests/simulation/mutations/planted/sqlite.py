@@ -22,6 +22,16 @@ MUTATIONS = (
         tests=(_CONTRACT + "::TestLedgers::test_write_replaces_only_the_expected_version[sqlite]",),
     ),
     Mutation(
+        "sqlite-revision-read-once",
+        "gateway",
+        (),
+        "the revision of SQLite is the one that was read first, whatever is committed",
+        "gateway/stores/sqlite/factory.py",
+        "        if version is None or version != self._revision_at:\n",
+        "        if self._revision_at is None:\n",
+        tests=(_EMBEDDED + "::TestFile::test_the_revision_follows_every_commit_and_only_those",),
+    ),
+    Mutation(
         "sqlite-any-creator-owns",
         "gateway",
         (),
