@@ -56,6 +56,7 @@ from bookgate.ledger.errors import (
     WrongClusterException,
     ZKException,
 )
+from bookgate.ledger.ledger_columns import LedgerColumns
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import DigestType, LedgerMetadata, LedgerState
 from bookgate.ledger.metadata_store import LedgerRecord
@@ -101,6 +102,7 @@ __all__ = [
     "IllegalOpException",
     "IncorrectParameterException",
     "LedgerClosedException",
+    "LedgerColumns",
     "LedgerExistException",
     "LedgerFencedException",
     "LedgerId",
