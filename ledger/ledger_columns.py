@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import overload
 
-from bookgate.ledger.ledger_id import NO_ENTRY, LedgerId
+from bookgate.ledger.ledger_id import NO_ENTRY, LedgerId, ids_in_scope
 from bookgate.ledger.ledger_manager import LedgerRecord
 from bookgate.ledger.metadata import LedgerMetadata
 from bookgate.ledger.metadata_templates import ledger_of
@@ -42,7 +42,7 @@ class LedgerColumns(Sequence[LedgerRecord]):
     """The store's own creation times, or NOT_KNOWN."""
 
     def __post_init__(self) -> None:
-        sizes = {len(column) for column in (*self._numbers(), self.template_of)}
+        sizes = {len(column) for column in (self.template_of, self.ledger_ids, *self._numbers())}
         if len(sizes) != 1:
             raise ValueError(f"columns of ledgers have different lengths: {sorted(sizes)}")
         if self.scope_id == 0 and min(self.ledger_ids, default=0) < 0:
@@ -54,7 +54,6 @@ class LedgerColumns(Sequence[LedgerRecord]):
 
     def _numbers(self) -> tuple[Sequence[int], ...]:
         return (
-            self.ledger_ids,
             self.versions,
             self.last_entry_ids,
             self.lengths,
@@ -75,24 +74,24 @@ class LedgerColumns(Sequence[LedgerRecord]):
     def __getitem__(self, index: int | slice) -> LedgerRecord | Sequence[LedgerRecord]:
         if isinstance(index, slice):
             return [self[each] for each in range(*index.indices(len(self)))]
-        template = self.templates[self.template_of[index]]
-        return self._record(template, *(column[index] for column in self._numbers()))
+        ledger_id, template = LedgerId(self.scope_id, self.ledger_ids[index]), self.templates[self.template_of[index]]
+        return _record(ledger_id, template, *(column[index] for column in self._numbers()))
 
     def __iter__(self) -> Iterator[LedgerRecord]:
         templates = [self.templates[each] for each in self.template_of]
-        return map(self._record, templates, *self._numbers())
+        ledger_ids = ids_in_scope(self.scope_id, self.ledger_ids)
+        return map(_record, ledger_ids, templates, *self._numbers())
 
-    def _record(
-        self,
-        template: LedgerMetadata,
-        ledger_id: int,
-        version: int,
-        last_entry_id: int,
-        length: int,
-        ctime_ms: int,
-        creator_token: int,
-        created_ms: int,
-    ) -> LedgerRecord:
-        metadata = ledger_of(template, last_entry_id, length, ctime_ms, creator_token)
-        created = None if created_ms == NOT_KNOWN else created_ms
-        return LedgerRecord(LedgerId(self.scope_id, ledger_id), metadata, version, created)
+
+def _record(
+    ledger_id: LedgerId,
+    template: LedgerMetadata,
+    version: int,
+    last_entry_id: int,
+    length: int,
+    ctime_ms: int,
+    creator_token: int,
+    created_ms: int,
+) -> LedgerRecord:
+    metadata = ledger_of(template, last_entry_id, length, ctime_ms, creator_token)
+    return LedgerRecord(ledger_id, metadata, version, None if created_ms == NOT_KNOWN else created_ms)

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import NamedTuple
 
 from bookgate.ledger.errors import BKException, MetaStoreException
-from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.ledger_id import ids_in_scope
 from bookgate.ledger.metadata_store import LedgerManager, RawLedgerRecord
 
 PAGE_BYTES = 256 * 1024
@@ -34,7 +34,7 @@ async def read_pages(
     """The ledgers in the order of `numbers`, which are ascending. Raises MetaStoreException if one can't be read."""
     start = 0
     while start < len(numbers):
-        wanted = [LedgerId(scope_id, number) for number in numbers[start : start + _MOST_A_PAGE]]
+        wanted = ids_in_scope(scope_id, numbers[start : start + _MOST_A_PAGE])
         outcomes = await manager.read_listed(wanted, page_bytes)
         for outcome in outcomes:
             if isinstance(outcome, MetaStoreException):

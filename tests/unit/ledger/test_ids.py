@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bookgate.ledger.id_set import decode_ids, encode_ids, unsigned
-from bookgate.ledger.ledger_id import LedgerId, halves_of, id_array
+from bookgate.ledger.ledger_id import LedgerId, halves_of, id_array, ids_in_scope
 from bookgate.ledger.ledger_numbers import LedgerNumbers
 
 
@@ -99,3 +99,17 @@ def test_sets_of_numbers(some: list[int], others: list[int]) -> None:
         one.discard(number)
     assert one == LedgerNumbers(set(some) - set(others))
     assert list(id_array(some)) == some
+
+
+@given(st.lists(st.integers(-(2**63), 2**63 - 1)), st.integers(-(2**63), 2**63 - 1))
+def test_ids_made_together_are_those_made_singly(lows: list[int], scope_id: int) -> None:
+    scope_id = scope_id or 1
+    made = ids_in_scope(scope_id, lows)
+    assert made == [LedgerId(scope_id, low) for low in lows]
+    assert [hash(each) for each in made] == [hash(LedgerId(scope_id, low)) for low in lows]
+
+
+@pytest.mark.parametrize(("scope_id", "lows"), [(0, [3, -1, 5]), (1, [0, 1 << 63]), (1 << 63, [0])])
+def test_one_that_is_out_of_range_is_refused_among_others(scope_id: int, lows: list[int]) -> None:
+    with pytest.raises(ValueError, match="ledger id"):
+        ids_in_scope(scope_id, lows)

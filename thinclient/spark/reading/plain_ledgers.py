@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from bookgate.ledger.ledger_columns import LedgerColumns
-from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.ledger_id import ids_in_scope
 from bookgate.ledger.metadata import LedgerMetadata
 from bookgate.ledger.metadata_store import LedgerRecord
 from bookgate.thinclient.spark.commit_protocol import QUERY_KEY
@@ -43,13 +43,14 @@ class PlainLedgers:
         """The ledgers of a page that are not plain."""
         if self._asks_each or not isinstance(page, LedgerColumns):
             return page
-        scope_id, first, last = page.scope_id, self._wanted.first, self._wanted.last
+        first, last = self._wanted.first, self._wanted.last
         shapes: dict[int, LedgerMetadata | None] = {}
         others: list[LedgerRecord] = []
-        for index, (template, number, version, end, length) in enumerate(
-            zip(page.template_of, page.ledger_ids, page.versions, page.last_entry_ids, page.lengths, strict=True)
+        ledger_ids = ids_in_scope(page.scope_id, page.ledger_ids)
+        for index, (template, ledger_id, version, end, length) in enumerate(
+            zip(page.template_of, ledger_ids, page.versions, page.last_entry_ids, page.lengths, strict=True)
         ):
-            if not first <= number <= last:
+            if not first <= ledger_id.low <= last:
                 continue
             if template not in shapes:
                 shapes[template] = self._plain_shape(page[index])
@@ -57,7 +58,7 @@ class PlainLedgers:
             if shape is None:
                 others.append(page[index])
             else:
-                self.slices.append(Slice(LedgerId(scope_id, number), shape, version, end, length, 0, end, length))
+                self.slices.append(Slice(ledger_id, shape, version, end, length, 0, end, length))
         return others
 
     def _plain_shape(self, record: LedgerRecord) -> LedgerMetadata | None:

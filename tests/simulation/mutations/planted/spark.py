@@ -110,7 +110,7 @@ MUTATIONS = (
         (),
         "of a page in columns all ledgers are read, also those that the options leave out",
         "thinclient/spark/reading/plain_ledgers.py",
-        "            if not first <= number <= last:\n",
+        "            if not first <= ledger_id.low <= last:\n",
         "            if False:\n",
         tests=(_PLAIN_LEDGERS,),
     ),

@@ -126,3 +126,11 @@ def test_what_forbids_to_read_a_ledger_names_it() -> None:
         readable_slices(as_client(client), since_five)
     with pytest.raises(DigestMatchException, match="ledger 4"):
         readable_slices(as_client(client), options(digest_type=DigestType.HMAC))
+
+
+def test_a_listing_that_covers_more_than_the_range_is_narrowed_to_it() -> None:
+    """In a scope ids of both signs are listed apart, so a range with both is listed whole."""
+    records = [replace(ledger(0), ledger_id=LedgerId(5, number)) for number in range(-3, 4)]
+    wanted = options(scope_id=5, ledger_range=LedgerRange(-1, 1))
+    slices = readable_slices(as_client(InColumns(*records)), wanted)
+    assert sorted(piece.ledger_id.low for piece in slices) == [-1, 0, 1]
