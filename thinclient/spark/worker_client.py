@@ -8,6 +8,8 @@ A client that plans a read, on the driver, connects as any other program's does:
 gateway rejects the connection. A task has its records and may need no gateway, so its client connects to one only when
 it asks it, and then waits.
 
+Such a process goes through buffers of megabytes, which its allocator keeps (`runtime.allocator`).
+
 Who concludes from what a listing lacks has a client of its own, whose listings are complete or fail: reads of the same
 process list what a policy shows them.
 """
@@ -21,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bookgate.ledger.errors import BKException
+from bookgate.runtime.allocator import keep_freed_buffers
 from bookgate.thinclient.gateways.uri import is_gateway_uri
 from bookgate.thinclient.spark.options.read_options import CONFIG_VARIABLE, ClientSettings
 
@@ -89,6 +92,7 @@ class WorkerClients:
         client = self._clients.get(key)
         if client is None:
             gateways, settings, lists_all = key
+            keep_freed_buffers()
             client = self._clients[key] = self._connect(gateways, settings, plans)
             if lists_all:
                 client.ledger_manager.demand_complete_listings()
