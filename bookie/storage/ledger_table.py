@@ -162,6 +162,14 @@ class LedgerTable:
             self._deleted_here.discard(number)
         return True
 
+    def enter_limbo(self, numbers: Iterable[int]) -> None:
+        """Updates the objects in memory of ledgers that entered limbo."""
+        with self._lock:
+            for number in numbers:
+                ledger = self._recent.get(number) or self._held.get(number)
+                if ledger is not None:
+                    ledger.limbo = ledger.fenced = True
+
     def leave_limbo(self, numbers: Iterable[int]) -> None:
         """Updates the objects in memory of ledgers that left limbo."""
         with self._lock:

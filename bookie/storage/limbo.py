@@ -4,7 +4,8 @@ The bookie serves the entries that it still holds. Others are unknown, and so ar
 the ledger was fenced: the bookie never says that there is no such entry or no such ledger, and accepts no normal adds
 (S8).
 
-When an operator accepts a loss, every ledger that the metadata has at that time enters limbo; ledgers created later do
+When an operator accepts a loss, every ledger that the metadata have at that time enters limbo, and so does every one of
+which something is still here, since the metadata may be older, as after a restored backup; ledgers created later do
 not. When the bookie begins anew, the ledgers enter whose metadata name its id (`limbo.former_life`). A single ledger
 enters if its index file is missing, is an older copy, or has lost entries (`index_list`). A ledger leaves once it is
 verified (`limbo.check`). The ids are in a list beside the ledger directories, so limbo survives restarts
@@ -83,6 +84,24 @@ class Limbo:
             ledgers=len(numbers),
             note="what is missing of them here is unknown, not absent, until each is verified",
         )
+
+    def add_held(self, numbers: Collection[int]) -> list[int]:
+        """Adds those that are not in the list, because a loss was accepted and something of them is here. Returns them.
+
+        Durable on return. Raises OSError.
+        """
+        new = [number for number in numbers if number not in self._list.numbers]
+        if new:
+            self._list.replace(self._list.numbers | LedgerNumbers(new))
+            log_event(
+                _log,
+                "loss_accepted",
+                logging.WARNING,
+                ledgers=len(new),
+                note="the metadata do not list them, and something of them is here: they were deleted, or the metadata "
+                "are older than this bookie",
+            )
+        return new
 
     def add_lost(self, numbers: Collection[int]) -> None:
         """Adds ledgers that the index has lost, wholly or in part. Durable on return. Raises OSError."""

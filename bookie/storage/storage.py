@@ -141,8 +141,8 @@ class LedgerStorage:
         """Blocking: locks, replays the journals, flushes, persists the marks, and starts the threads.
 
         If the files prove a loss of acknowledged data, or are damaged, it raises and changes nothing; with
-        `accept_loss` it continues with the existing data. The given numbers are ledgers that may have lost data: they
-        are in limbo from then on, whether or not there is proof.
+        `accept_loss` it continues with the existing data. The given numbers are ledgers that may have lost data: they,
+        and all of which something is here, are in limbo from then on, whether or not there is proof.
 
         If there is no space, and `not_stored` asks for a retry, replayed data stay in memory, the marks stay, and
         storage is open and `out_of_space`; it continues as after any other write without space.
@@ -181,6 +181,10 @@ class LedgerStorage:
         replays = [
             self._replay(journal, mark, tolerant, accept_loss is not None) for journal, mark in enumerate(starts)
         ]
+        if accept_loss is not None:
+            # Before the marks move: a crash in between finds the loss as it was.
+            held = [*self.ledger_ids(), *self.scoped_ledgers()]
+            self.ledgers.enter_limbo(self.limbo_marks.add_held(held))
         checkpointer = Checkpointer(
             self._files, flusher, self._journals, config, self._events, self._disks, self._threads
         )

@@ -296,7 +296,7 @@ class Faults:
                 wrong = OtherStore("another", ledgers, dict(store.cookies))
             case _:
                 wrong = OtherStore("just made", {}, {})
-        if bookie.name in self._gone or not bookie.joined:
+        if bookie.name in self._gone or not bookie.joined or bookie.accept_loss:
             return
         self.counts[fault.kind] += 1
         self._recorder.add(events.Fault(self._recorder.now, fault.kind, bookie.bookie_id, f"{seconds:.2f} s"))
@@ -561,6 +561,9 @@ class Faults:
         """A damaged bookie does not start, or should not as if nothing had happened: whoever runs it decides."""
         accepts, self._hurt[bookie.name] = self._hurt[bookie.name], False
         if accepts:
+            # Whoever accepts a loss has seen to it that the metadata are the cluster's present ones.
+            if isinstance(self._world.metadata, MemoryMetadata):
+                self._world.metadata.lead(bookie.name, None)
             bookie.accept_loss = True
         else:
             self._gone.add(bookie.name)

@@ -66,6 +66,10 @@ class GuaranteedLedgerWriter(LedgerWriter):
             acked |= add.acked
         return {index for index in range(self._ensemble_size) if acked >> index & 1}
 
+    @property
+    def replaceable(self) -> Set[int]:
+        return self._failed.keys() - self.pinned
+
     def on_acks(self, adds: Sequence[PendingAdd], member: Member) -> Sequence[PendingAdd]:
         """A bookie has stored these entries. Returns the adds that this confirms, in entry order.
 

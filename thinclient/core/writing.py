@@ -32,7 +32,7 @@ from __future__ import annotations
 
 import enum
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -252,6 +252,11 @@ class LedgerWriter:
     def failed_bookies(self) -> dict[str, BKException]:
         """Bookies of the ensemble that failed and are not written to, with their errors."""
         return {self._members[index].bookie_id: error for index, error in self._failed.items()}
+
+    @property
+    def replaceable(self) -> Set[int]:
+        """The indexes of the failed members that a change that begins now may replace."""
+        return self._failed.keys()
 
     # Adds
 

@@ -217,12 +217,13 @@ class EnsembleChanger:
             self._task = self._loop.create_task(self._try_again())
 
     async def _try_again(self) -> None:
-        """Replaces failed members if bookies are available now, else writes to them again."""
+        """Replaces failed members if they may be, and bookies are available now, else writes to them again."""
         try:
             ensemble = self._writer.ensemble
             out = {i: b for i, b in enumerate(ensemble) if b in self._writer.failed_bookies}
+            replaceable = {i: b for i, b in out.items() if i in self._writer.replaceable}
             avoid = self._failures.bookies | set(out.values())
-            found = await find_replacements(self._context, self.record, ensemble, out, avoid)
+            found = await find_replacements(self._context, self.record, ensemble, replaceable, avoid)
         except Exception as error:  # including errors of a policy
             log_event(_log, "ensemble_not_changed", ledger=self.record.ledger_id, error=error)
             self._retry_later()

@@ -20,6 +20,16 @@ _in_the_handle = partial(_planted, _HANDLE_TESTS)
 
 MUTATIONS = (
     Mutation(
+        "pinned-member-never-written-to-again",
+        "client",
+        (),
+        "a failed bookie that may not be replaced is waited for, not written to, where another could replace it",
+        "thinclient/handles/ensemble_changer.py",
+        " if i in self._writer.replaceable}\n",
+        "}\n",
+        tests=("tests/unit/thinclient/handles/test_guaranteed_write_quorum.py",),
+    ),
+    Mutation(
         "guaranteed-lac-at-ack-quorum",
         "client",
         ("G2", "P9"),

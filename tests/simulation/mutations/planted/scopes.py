@@ -73,10 +73,11 @@ MUTATIONS = (
     Mutation(
         "loss-of-scoped-ledgers-forgotten",
         "scopes",
-        ("S8",),
-        "where a loss is accepted, ledgers with a scope do not enter limbo",
+        (),
+        "where a loss is accepted, ledgers with a scope of which nothing is left do not enter limbo",
         "bookie/limbo/check.py",
         "    async for scopes in manager.scopes():\n",
         "    async for scopes in manager.scopes(-1):\n",
+        tests=("tests/unit/bookie/limbo/test_check.py",),
     ),
 )

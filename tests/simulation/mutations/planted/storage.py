@@ -136,6 +136,16 @@ MUTATIONS = (
         world=SMALL,
     ),
     Mutation(
+        "what-is-here-is-not-doubted",
+        "storage",
+        (),
+        "where a loss is accepted, ledgers that older metadata do not list count as whole",
+        "bookie/storage/storage.py",
+        "            held = [*self.ledger_ids(), *self.scoped_ledgers()]\n",
+        "            held = []\n",
+        tests=("tests/unit/bookie/storage/test_lost_data.py",),
+    ),
+    Mutation(
         "limbo-denies",
         "storage",
         ("S8", "P1", "P2"),

@@ -24,6 +24,7 @@ from bookgate.ledger.errors import (
     WriteException,
     WrongClusterException,
 )
+from bookgate.ledger.id_set import unsigned
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.ledger_numbers import LedgerNumbers
 from bookgate.ledger.metadata import DigestType, Fragment, LedgerMetadata, LedgerState
@@ -103,9 +104,10 @@ class Store:
         yield ids[:2]
         yield ids[2:]
 
-    async def scopes(self) -> AsyncIterator[Sequence[int]]:
+    async def scopes(self, start_after: int = 0) -> AsyncIterator[Sequence[int]]:
         for scope in self.scope_ids:
-            yield [scope]
+            if unsigned(scope) > unsigned(start_after):
+                yield [scope]
 
 
 async def at_once(work: Callable[[], Any]) -> Any:

@@ -233,6 +233,19 @@ def test_a_loss_that_is_accepted_leaves_what_is_held_and_makes_the_rest_unknown(
                 question()
 
 
+def test_what_is_here_is_doubted_too_though_older_metadata_do_not_list_it(killed: Path) -> None:
+    """One ledger that the index has, and one that the journal alone has."""
+    bookie = Accepted(killed)
+    for number in (1, LATE):
+        ledger = bookie.ledger(number)
+        assert ledger.check_add(KEY, recovery=False) is Status.EUNKNOWNLEDGERSTATE
+        with pytest.raises(DataUnknownException):
+            bookie.storage.reader.read_entry(ledger, 7)
+    bookie.storage.close()
+    with opened(killed) as again:
+        assert again.storage.limbo() == [1, LATE]
+
+
 def test_ledgers_made_afterwards_are_as_any_other(killed: Path) -> None:
     without_journal(killed)
     bookie = Accepted(killed, 1, LATE)

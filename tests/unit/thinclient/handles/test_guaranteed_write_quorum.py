@@ -123,6 +123,20 @@ async def test_a_bookie_that_holds_what_another_lacks_is_not_replaced_before_tha
             assert all(entry_id in held_by(cluster.bookie(bookie_id)) for bookie_id in ensemble), entry_id
 
 
+async def test_a_bookie_that_holds_one_entry_and_lacks_another_is_written_to_again() -> None:
+    """G3 forbids to replace it, though there is a bookie that could take its place."""
+    async with fake_cluster(4) as cluster:
+        ledger = await guaranteed(cluster, add_timeout_seconds=1.0)
+        lacking = cluster.ensemble(ledger.metadata)[2]
+        lacking.silent = True
+        await ledger.append(b"0")
+        lacking.silent = False
+        await ledger.append(b"1")
+        await closed(ledger)
+        assert held_by(lacking) == {0, 1}
+        assert [fragment.first_entry_id for fragment in ledger.metadata.fragments] == [0]
+
+
 async def test_appends_wait_when_too_much_is_not_replicated() -> None:
     async with fake_cluster(3) as cluster:
         ledger = await guaranteed(cluster, max_in_flight_entries=10)
