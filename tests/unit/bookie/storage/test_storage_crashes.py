@@ -338,15 +338,26 @@ def cut_power_at(root: Path, number: int) -> tuple[MemoryDisk, Moment]:
     disk = new_disk(root)
     run = StorageRun(root, disk, **SMALL)
 
+    reached, told = False, None
+
     def cut(operation: Operation) -> None:
+        nonlocal reached
         if operation.number == number:
+            reached = True
             disk.lose_power()
             raise PowerLossException(errno.EIO, "the power is off")
 
     disk.on_operation = cut
-    with pytest.raises(OSError) as caught:  # noqa: PT011  # checked below
+    try:
         script(run)
-    assert isinstance(_origin(caught.value), PowerLossException | StorageStoppedException)
+    except OSError as error:
+        told = _origin(error)
+    if reached:
+        assert isinstance(told, PowerLossException | StorageStoppedException)
+    else:
+        # Threads of storage share syncs in one run and not in another, so a run may have fewer operations.
+        assert told is None
+        disk.lose_power()
     moment = run.moment()
     run.abandon()
     assert not disk.open_paths
