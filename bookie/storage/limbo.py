@@ -77,39 +77,25 @@ class Limbo:
     def add(self, numbers: Collection[int]) -> None:
         """Adds ledgers because a loss was accepted. Durable on return. Raises OSError."""
         self._list.replace(self._list.numbers | LedgerNumbers(numbers))
-        log_event(
-            _log,
-            "loss_accepted",
-            logging.WARNING,
-            ledgers=len(numbers),
-            note="what is missing of them here is unknown, not absent, until each is verified",
-        )
+        _tell_of_loss(numbers, "what is missing of them here is unknown, not absent, until each is verified")
 
     def add_held(self, numbers: Collection[int]) -> list[int]:
         """Adds those that are not in the list, because a loss was accepted and something of them is here. Returns them.
 
         Durable on return. Raises OSError.
         """
-        new = [number for number in numbers if number not in self._list.numbers]
+        new = self._add_new(numbers)
         if new:
-            self._list.replace(self._list.numbers | LedgerNumbers(new))
-            log_event(
-                _log,
-                "loss_accepted",
-                logging.WARNING,
-                ledgers=len(new),
-                note="the metadata do not list them, and something of them is here: they were deleted, or the metadata "
-                "are older than this bookie",
+            _tell_of_loss(
+                new,
+                "the metadata do not list them, and something of them is here: they were deleted, or the metadata are "
+                "older than this bookie",
             )
         return new
 
     def add_lost(self, numbers: Collection[int]) -> None:
         """Adds ledgers that the index has lost, wholly or in part. Durable on return. Raises OSError."""
-        new = [number for number in numbers if number not in self._list.numbers]
-        if not new:
-            return
-        self._list.replace(self._list.numbers | LedgerNumbers(new))
-        for number in new[:_MOST_LOGGED]:
+        for number in self._add_new(numbers)[:_MOST_LOGGED]:
             log_event(
                 _log,
                 "ledger_lost_entries",
@@ -121,3 +107,14 @@ class Limbo:
     def remove(self, numbers: Collection[int]) -> None:
         """Removes verified ledgers. Durable on return. Raises OSError."""
         self._list.replace(self._list.numbers - LedgerNumbers(numbers))
+
+    def _add_new(self, numbers: Collection[int]) -> list[int]:
+        """Adds those that are not in the list, and returns them."""
+        new = [number for number in numbers if number not in self._list.numbers]
+        if new:
+            self._list.replace(self._list.numbers | LedgerNumbers(new))
+        return new
+
+
+def _tell_of_loss(numbers: Collection[int], note: str) -> None:
+    log_event(_log, "loss_accepted", logging.WARNING, ledgers=len(numbers), note=note)

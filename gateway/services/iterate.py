@@ -269,11 +269,9 @@ class Listing:
         """The ledgers of a page that still exist, in order. None if none exists that the caller may see."""
         existing = [each for each in page if not isinstance(each.outcome, _Gone)]
         revision = await self._factory.revision()
-        response: _Response | None
+        build = _in_columns if request.columns or not request.include_metadata else _one_by_one
         try:
-            if request.include_metadata and not request.columns:
-                raise NotInColumnsError
-            response = await _in_columns(request.ledger_scope_id, existing, revision, view)
+            response = await build(request.ledger_scope_id, existing, revision, view)
         except NotInColumnsError:
             response = await _one_by_one(request.ledger_scope_id, existing, revision, view)
         if response is not None and not request.include_metadata:
