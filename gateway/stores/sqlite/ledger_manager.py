@@ -160,7 +160,8 @@ _Row = tuple[int, int, bytes, int | None]
 _NOW_MS = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)"
 
 
-_ListedRow = tuple[int, bytes, int | None]
+_ListedRow = tuple[bytes, int, bytes, int | None]
+"""Key, version, metadata, creation time."""
 
 
 def _row(connection: sqlite3.Connection, ledger_id: LedgerId) -> _Row | None:
@@ -264,24 +265,30 @@ def _listed(
 
     Ends with the ledger that makes this size reach `max_bytes`.
     """
-    keys = [ledger_key(ledger_id) for ledger_id in ledger_ids]
-    rows: dict[bytes, _ListedRow] = {}
-    read_to = keys[-1]
-    for key, version, data, created_ms in connection.execute(
+    last = ledger_key(ledger_ids[-1])
+    rows: list[_ListedRow] = []
+    for row in connection.execute(
         "SELECT key, version, metadata, created_ms FROM ledgers WHERE key >= ? AND key <= ? ORDER BY key",
-        (keys[0], keys[-1]),
+        (ledger_key(ledger_ids[0]), last),
     ):
-        rows[key] = (version, data, created_ms)
-        size += len(data)
+        rows.append(row)
+        size += len(row[2])
         if size >= max_bytes:
-            read_to = key
+            last = row[0]
             break
+    found = lows_of([row[0] for row in rows])
+    if found == [ledger_id.low for ledger_id in ledger_ids[: len(found)]] and (rows and rows[-1][0] == last):
+        # Nothing was created or removed since the ids were listed.
+        return [RawLedgerRecord(id_, row[2], row[1], row[3]) for id_, row in zip(ledger_ids, rows, strict=False)], size
+    by_low = dict(zip(found, rows, strict=True))
     results: list[RawLedgerRecord | BKException] = []
-    for ledger_id, key in zip(ledger_ids, keys, strict=True):
-        if key > read_to:
+    for ledger_id in ledger_ids:
+        if ledger_key(ledger_id) > last:
             break
-        row = rows.get(key)
-        results.append(_missing(ledger_id) if row is None else RawLedgerRecord(ledger_id, row[1], row[0], row[2]))
+        there = by_low.get(ledger_id.low)
+        results.append(
+            _missing(ledger_id) if there is None else RawLedgerRecord(ledger_id, there[2], there[1], there[3])
+        )
     return results, size
 
 
