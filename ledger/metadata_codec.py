@@ -110,19 +110,27 @@ def stored_messages(stored: Sequence[bytes]) -> list[LedgerMetadataFormat]:
 
     Raises MetadataFormatException if the bytes of one are no message.
     """
-    bodies = [data[len(_HEADER_V3) :] for data in stored if data.startswith(_HEADER_V3)]
-    if len(bodies) < len(stored) or not all(map(_is_delimited, bodies)):
-        return [stored_format(data) for data in stored]
-    try:
-        return list(LedgerMetadataFormats.FromString(b"".join([_LEDGER + body for body in bodies])).ledger)
-    except DecodeError as error:
-        raise MetadataFormatException(f"ledger metadata of version 3 can't be read: {error}") from error
+    if all(map(_is_delimited, stored)):
+        start = len(_HEADER_V3)
+        joined = b"".join([_LEDGER + data[start:] for data in stored])
+        try:
+            return list(LedgerMetadataFormats.FromString(joined).ledger)
+        except DecodeError as error:
+            raise MetadataFormatException(f"ledger metadata of version 3 can't be read: {error}") from error
+    return [stored_format(data) for data in stored]
 
 
-def _is_delimited(body: bytes) -> bool:
-    """Whether the bytes end where their length says. Raises MetadataFormatException without a length."""
-    size, start = _read_varint(body)
-    return start + size == len(body)
+def _is_delimited(data: bytes) -> bool:
+    """Whether these are metadata of version 3 and nothing else, as far as their length tells."""
+    start = len(_HEADER_V3)
+    if not data.startswith(_HEADER_V3) or len(data) < start + 2:
+        return False
+    size = data[start]
+    if size & 0x80:
+        size, start = size & 0x7F | data[start + 1] << 7, start + 1
+        if size >> 14:
+            return False
+    return start + 1 + size == len(data)
 
 
 def to_format(metadata: LedgerMetadata) -> LedgerMetadataFormat:
