@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
 from itertools import count
 from typing import Any
@@ -166,16 +166,20 @@ class MetadataClient:
         self._known[ledger] = record
 
     async def list(self) -> bool:
-        """False where it broke off with an error."""
+        """False where it broke off with an error. Every other time with metadata, in pages that gateways share."""
         recorder, listing = self._recorder, next(self._numbers)
         recorder.add(ListingAsked(recorder.now, self.name, listing))
         try:
-            async for run in self._manager.ledger_ranges():
+            async for run in self._manager.ledger_ranges() if listing % 2 else self._ids_of_records():
                 recorder.add(ListingPage(recorder.now, self.name, listing, tuple(run)))
         except MetaStoreException:
             return False
         recorder.add(ListingEnded(recorder.now, self.name, listing))
         return True
+
+    async def _ids_of_records(self) -> AsyncIterator[Sequence[int]]:
+        async for page in self._manager.ledger_records(page_size=2):
+            yield [record.ledger_id.low for record in page]
 
     async def watch(self, ledger: int) -> None:
         recorder, watch = self._recorder, next(self._numbers)

@@ -20,6 +20,7 @@ from bookgate.protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2 import (
     LedgerMetadataResponse,
     WatchEvent,
 )
+from bookgate.thinclient.gateways.parallel_listing import ListingSizes
 from tests.history import events
 from tests.history.metadata_events import (
     GONE,
@@ -110,6 +111,7 @@ class StoreRecorder:
 async def _run(world: World, outcome: Outcome, recorder: Recorder, seconds: float, *, intruder: bool) -> None:
     rng = world.random("plan")
     store = SimulatedStore(world, gateways=rng.choice((1, 2, 2, 3)))
+    store.listing_sizes = ListingSizes(alone=2, a_range=3)
     store_recorder = StoreRecorder(recorder, store.ensemble)
     store.on_change.append(store_recorder.changed)
     store.observers.append(store_recorder.observed)

@@ -26,6 +26,7 @@ from bookgate.ledger.metadata_codec import decode
 from bookgate.ledger.metadata_store import LedgerManagerFactory, LedgerRecord
 from bookgate.runtime.security.access_control import AccessControl
 from bookgate.thinclient.gateways.factory import RpcLedgerManagerFactory
+from bookgate.thinclient.gateways.parallel_listing import DEFAULT_SIZES
 from bookgate.thinclient.gateways.tokens import TokenSource
 from tests.history.violations import NoProgress
 from tests.simulation.grpc_channel import open_simulated
@@ -168,6 +169,8 @@ class SimulatedStore:
         self._clients = 0
         self.access: AccessControl | None = None
         """Of gateways that start from now on."""
+        self.listing_sizes = DEFAULT_SIZES
+        """Of clients made from now on."""
         self.gateway_uri = "grpc://" + ",".join(f"{gateway.name}:{GATEWAY_PORT}" for gateway in self.gateways)
 
     async def start(self) -> None:
@@ -243,7 +246,9 @@ class SimulatedStore:
             return self.zookeeper_factory(CURRENT.get())
         self._clients += 1
         rng = self.world.random(f"metadata of client {self._clients}")
-        factory = RpcLedgerManagerFactory(self.gateway_uri, CALL_SECONDS, rng, connector=open_simulated)
+        factory = RpcLedgerManagerFactory(
+            self.gateway_uri, CALL_SECONDS, rng, connector=open_simulated, sizes=self.listing_sizes
+        )
         if self.access is not None:
             # The simulated network has no TLS, without which a client sends no token to another machine.
             for gateway in factory.gateways._gateways:

@@ -232,6 +232,12 @@ class GatewayChannel:
     def addresses(self) -> Sequence[str]:
         return [gateway.address for gateway in self._gateways]
 
+    @property
+    def ready(self) -> int:
+        """Number of gateways that take their regular turn."""
+        now = asyncio.get_running_loop().time()
+        return sum(each.healthy(now) for each in self._gateways)
+
     def answered(self, gateway: Gateway) -> None:
         """Records that a gateway has responded."""
         gateway.answered()

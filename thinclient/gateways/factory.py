@@ -24,6 +24,7 @@ from bookgate.thinclient.gateways.discovery import RpcServiceDiscovery
 from bookgate.thinclient.gateways.grpc_channels import OpenChannel, open_channel
 from bookgate.thinclient.gateways.ledger_manager import RpcLedgerManager
 from bookgate.thinclient.gateways.membership import GatewayList
+from bookgate.thinclient.gateways.parallel_listing import DEFAULT_SIZES, ListingSizes
 from bookgate.thinclient.gateways.registration import RpcRegistrationManager
 from bookgate.thinclient.gateways.replication import RpcReplicationMetadata
 from bookgate.thinclient.gateways.retry_policy import DEFAULT_RETRIES, RetryPolicy
@@ -43,14 +44,15 @@ class RpcLedgerManagerFactory(LedgerManagerFactory):
         connector: OpenChannel = open_channel,
         retries: RetryPolicy = DEFAULT_RETRIES,
         tokens: TokenSource | None = None,
+        sizes: ListingSizes = DEFAULT_SIZES,
         *,
         fails_fast: bool = False,
     ) -> None:
-        """`fails_fast`: `initialize` does not wait for gateways that all reject connections."""
+        """`fails_fast`: `initialize` does not wait for gateways that all reject connections. `sizes`: of listings."""
         chance = rng or random.SystemRandom()
         self.gateways = GatewayChannel(uri, timeout, chance, tls, connector, retries, tokens, fails_fast=fails_fast)
         self._discovery = RpcServiceDiscovery(self.gateways)
-        self._manager = RpcLedgerManager(self.gateways)
+        self._manager = RpcLedgerManager(self.gateways, sizes)
         self._registration = RpcRegistrationManager(self.gateways, self._discovery)
         self._replication = RpcReplicationMetadata(self.gateways, self._manager)
         self._list = GatewayList(self.gateways, self._discovery)

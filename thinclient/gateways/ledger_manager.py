@@ -19,7 +19,8 @@ Not its job: the factory that makes it (`factory`).
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import aclosing
 from dataclasses import replace
 from typing import TypeVar
 
@@ -50,6 +51,13 @@ from bookgate.thinclient.gateways.channel import GatewayChannel
 from bookgate.thinclient.gateways.failures import NO_GATEWAY
 from bookgate.thinclient.gateways.gateway import Gateway
 from bookgate.thinclient.gateways.messages import MetadataOf, code_error, columns_of, record_of, scoped
+from bookgate.thinclient.gateways.parallel_listing import (
+    DEFAULT_SIZES,
+    IdRange,
+    ListingSizes,
+    in_parallel,
+    ranges_of,
+)
 from bookgate.thinclient.gateways.pinned_create import create_pinned
 from bookgate.thinclient.gateways.streams import MAX_BATCH, pages_of, read_ledgers
 from bookgate.thinclient.gateways.watch import MetadataWatch
@@ -57,6 +65,9 @@ from bookgate.thinclient.gateways.watch import MetadataWatch
 T = TypeVar("T")
 Answer = Awaitable[wire.LedgerMetadataResponse]
 Send = Callable[[Gateway, wire.LedgerMetadataRequest, float], Answer]
+
+_Listed = tuple[int, Sequence[LedgerRecord]]
+"""The last id that a response lists, and its ledgers."""
 
 _SUCCESS = StatusCode.SUCCESS
 
@@ -67,8 +78,9 @@ _MAX_BATCH_BYTES = 3 * 1024 * 1024
 class RpcLedgerManager(LedgerManager):
     """The shared interface on top of the gateways' LedgerMetadataService."""
 
-    def __init__(self, gateways: GatewayChannel) -> None:
+    def __init__(self, gateways: GatewayChannel, sizes: ListingSizes = DEFAULT_SIZES) -> None:
         self._gateways = gateways
+        self._sizes = sizes
         self._watch = MetadataWatch(gateways)
         self._rng = gateways.rng
         self._complete = False
@@ -254,22 +266,51 @@ class RpcLedgerManager(LedgerManager):
     async def ledger_records(
         self, scope_id: int = 0, start_after: int | None = None, end_before: int | None = None, page_size: int = 0
     ) -> AsyncIterator[Sequence[LedgerRecord]]:
-        """See the interface; 0 is the page size of the gateway, which lists ids and metadata together."""
-        templates = MetadataTemplates()
+        """See the interface; 0 is the page size of the gateway, which lists ids and metadata together.
+
+        Where the listing is long and several gateways are there, they share it.
+        """
+        templates, listed = MetadataTemplates(), 0
+        whole = IdRange(start_after, end_before)
+        async with aclosing(self._pages(scope_id, whole, page_size, templates)) as pages:
+            async for last, page in pages:
+                yield page
+                listed += len(page)
+                if listed >= self._sizes.alone and self._gateways.ready > 1:
+                    rest = IdRange(last, end_before)
+                    break
+            else:
+                return
+        async with aclosing(self._shared(scope_id, rest, page_size, templates)) as shared:
+            async for _, page in shared:
+                yield page
+
+    def _shared(
+        self, scope_id: int, rest: IdRange, page_size: int, templates: MetadataTemplates
+    ) -> AsyncGenerator[_Listed, None]:
+        """What is left of a listing, by all gateways."""
+        ids = self._ranges(scope_id, *rest)
+        return in_parallel(
+            ranges_of(ids, rest, scope_id, self._sizes.a_range),
+            lambda part: self._pages(scope_id, part, page_size, templates),
+            min(self._gateways.ready, self._sizes.most_gateways) * self._sizes.ranges_a_gateway,
+        )
+
+    async def _pages(
+        self, scope_id: int, part: IdRange, page_size: int, templates: MetadataTemplates
+    ) -> AsyncGenerator[_Listed, None]:
+        """One listing."""
         async for response in pages_of(
-            self._gateways,
-            scope_id,
-            start_after,
-            end_before,
-            include_metadata=True,
-            complete=self._complete,
-            limit=page_size,
+            self._gateways, scope_id, *part, include_metadata=True, complete=self._complete, limit=page_size
         ):
             if response.HasField("columns"):
                 self._note(response.columns)
-                yield columns_of(response, templates)
+                yield response.last_ledger_id, columns_of(response, templates)
             else:
-                yield [self._record(each, "read a listed ledger", templates.metadata_of) for each in response.ledgers]
+                records = [
+                    self._record(each, "read a listed ledger", templates.metadata_of) for each in response.ledgers
+                ]
+                yield response.last_ledger_id, records
 
     async def scopes(self, start_after: int = 0) -> AsyncIterator[Sequence[int]]:
         request = wire.ListScopesRequest(

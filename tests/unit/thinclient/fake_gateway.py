@@ -27,6 +27,7 @@ from bookgate.protos.bookkeeper.gateway.v1 import service_discovery_pb2 as disco
 from bookgate.protos.bookkeeper.gateway.v1 import service_discovery_pb2_grpc as discovery_grpc
 from bookgate.thinclient.gateways.factory import RpcLedgerManagerFactory
 from bookgate.thinclient.gateways.ledger_manager import RpcLedgerManager
+from bookgate.thinclient.gateways.parallel_listing import DEFAULT_SIZES, ListingSizes
 from bookgate.thinclient.gateways.retry_policy import DEFAULT_RETRIES, RetryPolicy
 from tests.unit.thinclient.fakes import InMemoryLedgerManager
 
@@ -194,6 +195,8 @@ class FakeGateway(wire_grpc.LedgerMetadataServiceServicer, discovery_grpc.Servic
         ids = sorted(i.low for i in self.store.records)
         if request.HasField("start_after"):
             ids = [i for i in ids if i > request.start_after]
+        if request.HasField("end_before"):
+            ids = [i for i in ids if i < request.end_before]
         size = request.limit_per_response or self.page_size
         pages = [ids[i : i + size] for i in range(0, len(ids), size)] or [[]]
         for number, page in enumerate(pages):
@@ -316,11 +319,14 @@ async def fake_gateways(count: int = 1) -> AsyncIterator[tuple[str, list[FakeGat
 
 @asynccontextmanager
 async def connected(
-    count: int = 1, timeout: float = 10, retries: RetryPolicy = DEFAULT_RETRIES
+    count: int = 1,
+    timeout: float = 10,
+    retries: RetryPolicy = DEFAULT_RETRIES,
+    sizes: ListingSizes = DEFAULT_SIZES,
 ) -> AsyncIterator[tuple[RpcLedgerManager, list[FakeGateway]]]:
     """A client's ledger manager, and the gateways that it knows."""
     async with fake_gateways(count) as (uri, gateways):
-        factory = RpcLedgerManagerFactory(uri, timeout, random.Random(1), retries=retries)
+        factory = RpcLedgerManagerFactory(uri, timeout, random.Random(1), retries=retries, sizes=sizes)
         try:
             yield factory.ledger_manager, gateways
         finally:
