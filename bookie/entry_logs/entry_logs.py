@@ -201,9 +201,9 @@ class EntryLogs:
         """The packet at `location`. Raises StorageCorruptException if it belongs to another entry or is incomplete."""
         return self._reader.read(location, ledger_id, entry_id)
 
-    def read_in_memory(self, location: int, ledger_id: int, entry_id: int) -> bytes | None:
-        """The result of `read` if that needs no disk, else None. Never blocks."""
-        return self._reader.read_in_memory(location, ledger_id, entry_id)
+    def read_in_memory(self, locations: Sequence[int], ledger_id: int, first_entry_id: int) -> list[bytes]:
+        """Packets of consecutive entries, as many of the first as need no disk: see EntryLogReader.read_in_memory."""
+        return self._reader.read_in_memory(locations, ledger_id, first_entry_id)
 
     @property
     def read_ahead_usage(self) -> tuple[int, int]:

@@ -104,8 +104,31 @@ class EntryLogReader:
             self._keep_ahead(location, ledger_id, entry_id, data, window, started)
         return data[4 : 4 + length]
 
-    def read_in_memory(self, location: int, ledger_id: int, entry_id: int) -> bytes | None:
-        """The result of `read` if that needs no disk, else None; damage is left to `read`. Never blocks."""
+    def read_in_memory(self, locations: Sequence[int], ledger_id: int, first_entry_id: int) -> list[bytes]:
+        """The packets of consecutive entries at `locations`, as many of the first as need no disk, perhaps none.
+
+        Damage is left to `read`. Reads at most some 64 KiB, once. Never blocks.
+        """
+        starts = _leading_starts(locations, _MOST_IN_MEMORY) if len(locations) > 1 else ()
+        if len(starts) > 1:
+            runs = self._runs_in_memory(locations[0], starts, ledger_id, first_entry_id)
+            if runs:
+                return [packet for run in runs for packet in run.packets()]
+        packet = self._packet_in_memory(locations[0], ledger_id, first_entry_id)
+        return [] if packet is None else [packet]
+
+    def _runs_in_memory(
+        self, location: int, starts: Sequence[int], ledger_id: int, first_entry_id: int
+    ) -> list[RecordRun]:
+        log_id, offset = fmt.split_location(location)
+        handle = self._handles.get(log_id)
+        if handle is None or offset < fmt.HEADER_SIZE + 4:
+            return []
+        data = self._files.pread_in_memory(handle.fd, 2 * starts[-1] - starts[-2] + 4, offset - 4)
+        return [] if data is None else _runs_in(data, starts, ledger_id, first_entry_id)
+
+    def _packet_in_memory(self, location: int, ledger_id: int, entry_id: int) -> bytes | None:
+        """The result of `read` if that needs no disk, else None."""
         kept = self._kept(location, ledger_id, entry_id)
         log_id, offset = fmt.split_location(location)
         # No lock is needed: a log that is dropped meanwhile stays open as long as it is held here.

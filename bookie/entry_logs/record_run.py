@@ -27,8 +27,8 @@ class RecordRun(NamedTuple):
 
     def packets(self) -> list[bytes]:
         """The entries' packets."""
-        starts = (0, *self.ends[:-1])
-        return [bytes(self.records[start + 4 : end]) for start, end in zip(starts, self.ends, strict=True)]
+        records, starts = bytes(self.records), (0, *self.ends[:-1])
+        return [records[start + 4 : end] for start, end in zip(starts, self.ends, strict=True)]
 
 
 def run_of(packets: Sequence[bytes]) -> RecordRun:

@@ -151,16 +151,16 @@ class LedgerCache:
         page = self._page(ledger_id, entry_id // file_format.SLOTS_PER_PAGE)
         return file_format.location_in(page, entry_id) if page is not None else 0
 
-    def location_in_memory(self, ledger_id: LedgerId, entry_id: int) -> int:
-        """`location` if its page is cached, else 0."""
-        key = (ledger_id.number, entry_id // file_format.SLOTS_PER_PAGE)
-        with self._lock:
-            page = self._pages.get(key)
-            if page is None:
-                return 0
-            self._pages.move_to_end(key)
-        self._statistics.index_hits += 1
-        return file_format.location_in(page, entry_id)
+    def locations_in_memory(self, ledger_id: LedgerId, first_entry_id: int, count: int) -> Sequence[int]:
+        """The first of `locations`: those of the first page, if it is cached."""
+        page = self._cached_page((ledger_id.number, first_entry_id // file_format.SLOTS_PER_PAGE))
+        if page is None:
+            return ()
+        if count == 1:
+            location = file_format.location_in(page, first_entry_id)
+            return (location,) if location else ()
+        slots = file_format.locations_in(page, first_entry_id, count)
+        return slots[: slots.index(0)] if 0 in slots else slots
 
     def locations(self, ledger_id: LedgerId, first_entry_id: int, count: int) -> list[int]:
         """`location` of up to `count` consecutive entries, ending before the first that is absent."""
@@ -178,19 +178,25 @@ class LedgerCache:
     def _page(self, ledger_id: LedgerId, number: int) -> bytes | None:
         """A page from the cache or its file; None when there is no file."""
         key = (ledger_id.number, number)
-        with self._lock:
-            page = self._pages.get(key)
-            if page is not None:
-                self._pages.move_to_end(key)
-                self._statistics.index_hits += 1
-                return page
-            generation = self._page_generation
+        generation = self._page_generation
+        page = self._cached_page(key)
+        if page is not None:
+            return page
         started = time.monotonic()
         page = self._load_page(ledger_id, number)
         self._statistics.index_misses += 1
         self._statistics.read_page.success(time.monotonic() - started)
         if page is not None:
             self._keep(key, page, generation)
+        return page
+
+    def _cached_page(self, key: tuple[int, int]) -> bytes | None:
+        with self._lock:
+            page = self._pages.get(key)
+            if page is None:
+                return None
+            self._pages.move_to_end(key)
+        self._statistics.index_hits += 1
         return page
 
     @property

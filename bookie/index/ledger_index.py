@@ -27,8 +27,8 @@ class LedgerIndex(Protocol):
     def location(self, ledger_id: LedgerId, entry_id: int) -> int:
         """Location of the entry (log id << 32 | offset of the packet); 0 if it is not in the index."""
 
-    def location_in_memory(self, ledger_id: LedgerId, entry_id: int) -> int:
-        """`location` if that needs no disk, else 0. Never blocks."""
+    def locations_in_memory(self, ledger_id: LedgerId, first_entry_id: int, count: int) -> Sequence[int]:
+        """The first of `locations`, as many as need no disk. Never blocks."""
 
     def locations(self, ledger_id: LedgerId, first_entry_id: int, count: int) -> Sequence[int]:
         """`location` of up to `count` consecutive entries, ending before the first that is absent."""

@@ -84,9 +84,9 @@ class RocksDbIndex:
         rows = self._rows(ledger_id)
         return 0 if rows is None else rows.location(ledger_id.number, entry_id)
 
-    def location_in_memory(self, ledger_id: LedgerId, entry_id: int) -> int:
-        """RocksDB can't say what it has in memory."""
-        return 0
+    def locations_in_memory(self, ledger_id: LedgerId, first_entry_id: int, count: int) -> Sequence[int]:
+        """None: RocksDB can't say what it has in memory."""
+        return ()
 
     def locations(self, ledger_id: LedgerId, first_entry_id: int, count: int) -> list[int]:
         """`location` of up to `count` consecutive entries, ending before the first that is absent."""

@@ -23,7 +23,7 @@ import logging
 import ssl
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import cast
 
 from bookgate.bookie.protocol.auth_gate import AuthenticationException, Gate
@@ -35,6 +35,7 @@ from bookgate.bookie.protocol.security import OPEN, Security
 from bookgate.bookie.protocol.v2_client import BinaryClient
 from bookgate.bookie.statistics import BookieStatistics
 from bookgate.ledger.wire import fast_add, fast_read, v2
+from bookgate.ledger.wire.fast_read import FastRead
 from bookgate.ledger.wire.frames import FrameDecoder, FrameError
 from bookgate.ledger.wire.messages import (
     AuthRequest,
@@ -65,7 +66,7 @@ _REQUEST_BYTES = 512
 _V3_FIRST_BYTE = 0x0A
 
 Serve = Callable[[Client, Request], None]
-FastPath = Callable[[memoryview, bool], bool]
+FastPath = Callable[[Sequence[memoryview], int, bool], int]
 
 _CAPACITY = "capacity in storage"
 _CLIENT = "the client to take its answers"
@@ -178,14 +179,18 @@ class AcceptedConnection(asyncio.BufferedProtocol):
         serve, binary = self._serve, self._binary
         self.asked += len(packets)
         shortcut = self._fast_path(serve)
-        for packet in packets:
+        at, count = 0, len(packets)
+        while at < count:
+            packet = packets[at]
             is_v3 = packet[0] == _V3_FIRST_BYTE and not binary
-            if shortcut is not None and shortcut(packet, is_v3):
+            served = 0 if shortcut is None else shortcut(packets, at, is_v3)
+            at += served or 1
+            if served:
                 continue
             if is_v3:
                 serve(self, decode_request(packet))
                 if self._tls_is_next:
-                    self._upgrade(is_last=packet is packets[-1])
+                    self._upgrade(is_last=at == count)
                     return
             else:
                 self._take_binary(packet)
@@ -194,8 +199,11 @@ class AcceptedConnection(asyncio.BufferedProtocol):
         """The fast path for common requests; None if requests must take the general path."""
         return self._serve_fast if serve == self._processor.process else None
 
-    def _serve_fast(self, packet: memoryview, is_v3: bool) -> bool:
-        """Serves a common add or read on the fast path; returns False if the packet must be decoded."""
+    def _serve_fast(self, packets: Sequence[memoryview], at: int, is_v3: bool) -> int:
+        """Serves a common add, or a run of reads, on the fast path; returns how many packets it served, 0 if the
+        packet must be decoded.
+        """
+        packet = packets[at]
         add = fast_add.read_v3(packet) if is_v3 else fast_add.read_v2(packet)
         if add is not None:
             return self._processor.add(self if is_v3 else self._binary_client(CURRENT_VERSION), add)
@@ -203,7 +211,12 @@ class AcceptedConnection(asyncio.BufferedProtocol):
         if read is None:
             copy = fast_add.read_copy(packet) if is_v3 else None
             return copy is not None and self._processor.add_copy(self, copy)
-        return self._processor.reads.serve_now(self if is_v3 else self._binary_client(CURRENT_VERSION), read)
+        return self._serve_reads(read, packets, at, is_v3)
+
+    def _serve_reads(self, first: FastRead, packets: Sequence[memoryview], at: int, is_v3: bool) -> int:
+        """Serves a read, and those of the next entries behind it; returns how many it served."""
+        client = self if is_v3 else self._binary_client(CURRENT_VERSION)
+        return self._processor.reads.serve_now(client, first, packets, at + 1)
 
     def _take_binary(self, packet: memoryview) -> None:
         request, version = v2.decode_request(packet)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Set
+from collections.abc import Sequence, Set
 
 from bookgate.bookie.protocol.auth_gate import unauthorised
 from bookgate.bookie.protocol.completions import Client
@@ -93,27 +93,25 @@ class GuardedConnection(AcceptedConnection):
         guard.refresh()
         return self._serve_fast_counted if guard.has_rates else self._serve_fast_guarded
 
-    def _serve_fast_counted(self, packet: memoryview, is_v3: bool) -> bool:
+    def _serve_fast_counted(self, packets: Sequence[memoryview], at: int, is_v3: bool) -> int:
         guard = self._own_guard()
-        if not self._serve_fast_guarded(packet, is_v3):
-            return False
-        if len(packet) > _LONGEST_READ:
+        served = self._serve_fast_guarded(packets, at, is_v3)
+        if served and len(packets[at]) > _LONGEST_READ:
             guard.adds += 1
-            guard.add_bytes += len(packet)
-        return True
+            guard.add_bytes += len(packets[at])
+        return served
 
-    def _serve_fast_guarded(self, packet: memoryview, is_v3: bool) -> bool:
+    def _serve_fast_guarded(self, packets: Sequence[memoryview], at: int, is_v3: bool) -> int:
+        packet = packets[at]
         add = fast_add.read_v3(packet) if is_v3 else fast_add.read_v2(packet)
         if add is not None:
             if add.ledger_id not in self._may_add:
-                return False
+                return 0
             return self._processor.add(self if is_v3 else self._binary_client(CURRENT_VERSION), add)
         read = fast_read.read_v3(packet) if is_v3 else fast_read.read_v2(packet)
-        if read is None:
-            return False
-        if read.ledger_id not in self._may_read:
-            return False
-        return self._processor.reads.serve_now(self if is_v3 else self._binary_client(CURRENT_VERSION), read)
+        if read is None or read.ledger_id not in self._may_read:
+            return 0
+        return self._serve_reads(read, packets, at, is_v3)
 
     def _serve_guarded(self, client: Client, request: Request) -> None:
         if isinstance(request, AuthRequest):

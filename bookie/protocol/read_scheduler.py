@@ -32,9 +32,9 @@ from bookgate.bookie.storage.ledger_state import BookieLedgerState
 from bookgate.bookie.storage.storage import LedgerStorage
 from bookgate.ledger.entry_availability import encode_runs
 from bookgate.ledger.errors import DataUnknownException, EntryNotConfirmedException, NoSuchEntryException
-from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.ledger_id import NO_ENTRY, LedgerId
 from bookgate.ledger.wire.error_responses import error_response
-from bookgate.ledger.wire.fast_read import FastRead
+from bookgate.ledger.wire.fast_read import FastRead, Found, read_run
 from bookgate.ledger.wire.messages import (
     LAST_ENTRY,
     MOST_FOLLOWING_BYTES,
@@ -126,6 +126,8 @@ class EntryReads:
         self._statistics = statistics
         self._loop = asyncio.get_running_loop()
         self._closed = False
+        self._found = Found(b"", 0)
+        """Of the latest response."""
 
     def close(self) -> None:
         """Stops passing reads to the reader thread, which is about to end; connections have ended before."""
@@ -140,38 +142,61 @@ class EntryReads:
         else:
             client.reads.append(request)
 
-    def serve_now(self, client: ReadingClient, read: FastRead) -> bool:
-        """Serves a read of one entry that is in memory; returns False, without any effect, if it must be queued."""
-        if client.reads or client.reading or not client.takes_answers:
-            return False
-        ledger = self._storage.ledgers.recent(read.ledger_id)
-        if ledger is None or ledger.term is not None:
-            return False
-        found = self._in_memory(ledger, read.entry_id)
-        if found is None or found[1] < 0:
-            return False
-        self._statistics.reads += 1
-        self._statistics.read_bytes += len(found[0])
-        client.send(read.found(*found))
-        return True
+    def serve_now(
+        self, client: ReadingClient, first: FastRead, packets: Sequence[memoryview] = (), start: int = 0
+    ) -> int:
+        """Serves a run of reads as far as its entries are in memory.
 
-    def _in_memory(self, ledger: BookieLedgerState, entry_id: int) -> tuple[bytes, int] | None:
-        """An entry and the known LAC, if both are in memory; else None."""
+        Args:
+            client: Who asks.
+            first: The first read.
+            packets: What was received with it.
+            start: The packet after `first`, which may be the read of the next entry.
+
+        Returns:
+            How many were served; the next one must be queued. 0 is without any effect.
+        """
+        if client.reads or client.reading or not client.takes_answers:
+            return 0
+        ledger = self._storage.ledgers.recent(first.ledger_id)
+        if ledger is None or ledger.term is not None:
+            return 0
+        run = read_run(first, packets, start)
+        served = 0
+        while served < len(run) and client.takes_answers:
+            entries, known_lac = self._in_memory(ledger, first.entry_id + served, len(run) - served)
+            if not entries or known_lac < 0:
+                break
+            self._send_found(client, run[served : served + len(entries)], entries, known_lac)
+            served += len(entries)
+        return served
+
+    def _send_found(
+        self, client: ReadingClient, reads: Sequence[FastRead], entries: Sequence[bytes], known_lac: int
+    ) -> None:
+        found = self._found
+        if found.of != (reads[0].ledger, known_lac):
+            found = self._found = Found(reads[0].ledger, known_lac)
+        for read, entry in zip(reads, entries, strict=True):
+            client.send(found.frame(read, entry))
+        self._statistics.reads += len(entries)
+        self._statistics.read_bytes += sum(map(len, entries))
+
+    def _in_memory(self, ledger: BookieLedgerState, first_entry_id: int, count: int) -> tuple[list[bytes], int]:
+        """The first of so many consecutive entries that are in memory, perhaps none, and the known LAC."""
         reader = self._storage.reader
-        if ledger.term is not None and not ledger.shows(entry_id, None):
-            return None
-        packet = reader.read_cached(ledger, entry_id)
-        if packet is DELETED:
-            return None
-        if packet is not None:
-            self._statistics.write_cache_hits += 1
-            return packet, ledger.known_lac
+        if ledger.term is not None and not ledger.shows(first_entry_id, None):
+            return [], NO_ENTRY
+        packets = reader.read_cached_run(ledger, first_entry_id, count)
+        if packets:
+            self._statistics.write_cache_hits += len(packets)
+            return packets, ledger.known_lac
         known_lac = reader.loaded_lac(ledger)
-        packet = None if known_lac is None else reader.read_in_memory(ledger, entry_id)
-        if packet is None or known_lac is None:
-            return None
-        self._statistics.write_cache_misses += 1
-        return packet, known_lac
+        if known_lac is None:
+            return [], NO_ENTRY
+        packets = reader.read_in_memory(ledger, first_entry_id, count)
+        self._statistics.write_cache_misses += len(packets)
+        return packets, known_lac
 
     def pump(self, client: ReadingClient) -> None:
         """Serves waiting reads as long as the client reads its responses."""
@@ -211,8 +236,8 @@ class EntryReads:
             return None
         if request.following:
             return None
-        found = self._in_memory(ledger, request.entry_id)
-        return None if found is None else _read_response(request, *found, ledger.term)
+        packets, known_lac = self._in_memory(ledger, request.entry_id, 1)
+        return _read_response(request, packets[0], known_lac, ledger.term) if packets else None
 
     def _cached_tail(self, request: TailingRead, ledger: BookieLedgerState) -> Response | None:
         known_lac = self._storage.reader.loaded_lac(ledger)

@@ -13,7 +13,9 @@ Any thread. Not its job: permission to read (`request_processor`), batches of re
 from __future__ import annotations
 
 import heapq
+import itertools
 import logging
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 
 from bookgate.bookie.entry_logs.record_run import RecordRun, run_of
@@ -34,6 +36,8 @@ _log = logging.getLogger(__name__)
 
 _MAX_RUN = 4096
 """Maximum number of entries in one look-up."""
+_MOST_OF_RUN = 64 * 1024
+"""Bytes of a run from the write cache after which it ends: its client may not take so much."""
 _LOOKED_AT_FOR_LAC = 8
 """Number of entry ids, from the last one down, in which a trustworthy LAC is searched."""
 
@@ -50,12 +54,35 @@ class EntryReader:
         """The entry if it is in the write cache; `DELETED` if a truncation deleted it. Never blocks; any thread."""
         return self._cache.get(descriptor_of(ledger), entry_id)
 
-    def read_in_memory(self, ledger: BookieLedgerState, entry_id: int) -> bytes | None:
-        """The entry if index and entry log have it in memory, else None. Ignores the write cache. Never blocks."""
+    def read_cached_run(self, ledger: BookieLedgerState, first_entry_id: int, count: int) -> list[bytes]:
+        """The first of so many consecutive entries that are in the write cache, some 64 KiB at most.
+
+        Never blocks; any thread.
+        """
         stored = descriptor_of(ledger)
+        packet = self._cache.get(stored, first_entry_id)
+        if packet is None or packet is DELETED:
+            return []
+        if count == 1:
+            return [packet]
+        # A checkpoint may have taken it out of the cache since.
+        packets = self._cache.get_run(stored, first_entry_id, count) or [packet]
+        ends = list(itertools.accumulate(map(len, packets)))
+        return packets[: bisect_left(ends, _MOST_OF_RUN) + 1]
+
+    def read_in_memory(self, ledger: BookieLedgerState, first_entry_id: int, count: int) -> list[bytes]:
+        """The first of so many consecutive entries that index and entry log have in memory. Never blocks.
+
+        It ends before the first entry that is in the write cache, also as deleted.
+        """
+        stored = descriptor_of(ledger)
+        if self._cache.get(stored, first_entry_id) is not None:
+            return []
         store = self._store(stored)
-        location = store.index.location_in_memory(stored.ledger_id, entry_id)
-        return store.logs.read_in_memory(location, stored.number, entry_id) if location else None
+        locations = store.index.locations_in_memory(stored.ledger_id, first_entry_id, count)
+        if len(locations) > 1:  # the cache has newer data
+            locations = locations[: self._cache.first_held(stored, first_entry_id, len(locations))]
+        return store.logs.read_in_memory(locations, stored.number, first_entry_id) if locations else []
 
     def read_entry(self, ledger: BookieLedgerState, entry_id: int) -> bytes:
         """The entry's packet. May read files; any thread.

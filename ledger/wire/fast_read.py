@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from bookgate.ledger.varint import VARINTS, decode_varint, encode_varint
@@ -48,32 +49,44 @@ class FastRead(NamedTuple):
     ledger: bytes
     entry: bytes
 
-    def found(self, body: bytes, max_lac: int) -> bytes:
-        """The frame of the success response, byte for byte what `encode_response` of its protocol produces.
 
-        Args:
-            body: The stored packet.
-            max_lac: The highest LAC that the bookie knows, 0 or above; protocol v2 does not send it.
-        """
-        _, entry_id, txn_id, ledger, entry = self
-        size = len(body)
+class Found:
+    """Encodes success responses of reads of one ledger, byte for byte what `encode_response` of their protocol does.
+
+    What consecutive responses share is kept, since mostly only transaction id, entry id and entry differ.
+    """
+
+    def __init__(self, ledger: bytes, max_lac: int) -> None:
+        """`ledger` is the encoded id; `max_lac` the highest LAC that the bookie knows, 0 or above."""
+        self.of = ledger, max_lac
+        self._ledger = ledger
+        self._lac = b"\x28" + _varint(max_lac)
+        self._sizes = (-1, -1, -1)
+        self._begin = self._until_entry = self._until_body = b""
+
+    def frame(self, read: FastRead, body: bytes) -> bytes:
+        """The frame of the response with this packet."""
+        ledger_id, entry_id, txn_id, _, entry = read
         if not txn_id:
-            return _V2_FOUND.pack(_V2_FOUND_SIZE + size, _V2_HEADER, 0, self.ledger_id, entry_id) + body
-        body_size = VARINTS[size] if size < _TABLE else encode_varint(size)
-        lac = VARINTS[max_lac] if max_lac < _TABLE else encode_varint(max_lac)
-        message = 6 + len(ledger) + len(entry) + len(body_size) + size + len(lac)
-        message_size = VARINTS[message] if message < _TABLE else encode_varint(message)
-        return b"%b\x0a%c\x08\x03\x10\x01\x18%b\x10\0\xa2\x06%b\x08\0\x10%b\x18%b\x22%b%b\x28%b" % (
-            _LENGTH.pack(11 + len(txn_id) + len(message_size) + message),
-            _HEADER + len(txn_id),
-            txn_id,
-            message_size,
-            ledger,
-            entry,
-            body_size,
-            body,
-            lac,
-        )
+            return _V2_FOUND.pack(_V2_FOUND_SIZE + len(body), _V2_HEADER, 0, ledger_id, entry_id) + body
+        sizes = (len(txn_id), len(entry), len(body))
+        if sizes != self._sizes:
+            self._resize(*sizes)
+        return b"".join((self._begin, txn_id, self._until_entry, entry, self._until_body, body, self._lac))
+
+    def _resize(self, txn_size: int, entry_size: int, size: int) -> None:
+        self._sizes = (txn_size, entry_size, size)
+        body_size = _varint(size)
+        message = 5 + len(self._ledger) + entry_size + len(body_size) + size + len(self._lac)
+        message_size = _varint(message)
+        length = _LENGTH.pack(11 + txn_size + len(message_size) + message)
+        self._begin = b"%b\x0a%c\x08\x03\x10\x01\x18" % (length, _HEADER + txn_size)
+        self._until_entry = b"\x10\0\xa2\x06%b\x08\0\x10%b\x18" % (message_size, self._ledger)
+        self._until_body = b"\x22" + body_size
+
+
+def _varint(value: int) -> bytes:
+    return VARINTS[value] if value < _TABLE else encode_varint(value)
 
 
 def read_v3(packet: memoryview) -> FastRead | None:
@@ -95,6 +108,57 @@ def read_v2(packet: memoryview) -> FastRead | None:
     if header != _V2_HEADER or ledger_id < 0 or entry_id < 0:
         return None
     return _new(FastRead, (ledger_id, entry_id, b"", b"", b""))
+
+
+def read_run(first: FastRead, packets: Sequence[memoryview], start: int) -> Sequence[FastRead]:
+    """A read, and those of the next entries of its ledger that follow it, as far as the packets have them.
+
+    A sequential reader sends many reads before the first response, so they are received together.
+
+    Args:
+        first: A read in either protocol version.
+        packets: What was received; `first` is the packet before `start`.
+        start: The first packet to look at.
+    """
+    if start >= len(packets):
+        return (first,)
+    return _read_run_v3(first, packets, start) if first.txn_id else _read_run_v2(first, packets, start)
+
+
+def _read_run_v3(first: FastRead, packets: Sequence[memoryview], start: int) -> Sequence[FastRead]:
+    ledger_id, entry_id, _, ledger, _ = first
+    run = [first]
+    for index in range(start, len(packets)):
+        packet = packets[index]
+        entry_id += 1
+        entry = VARINTS[entry_id] if entry_id < _TABLE else encode_varint(entry_id)
+        # Of reads in another order one byte is looked at, the lowest of the entry id.
+        if packet[-len(entry)] != entry[0]:
+            break
+        match = _READ.fullmatch(packet)
+        if match is None:
+            break
+        header_length, txn_id, length, its_ledger, its_entry = match.groups()
+        if (
+            its_ledger != ledger
+            or its_entry != entry
+            or header_length[0] != _HEADER + len(txn_id)
+            or length[0] != _TAGS + len(ledger) + len(entry)
+        ):
+            break
+        run.append(_new(FastRead, (ledger_id, entry_id, txn_id, ledger, entry)))
+    return run
+
+
+def _read_run_v2(first: FastRead, packets: Sequence[memoryview], start: int) -> Sequence[FastRead]:
+    ledger_id, entry_id, *_ = first
+    run = [first]
+    for index in range(start, len(packets)):
+        entry_id += 1
+        if packets[index] != _V2_READ.pack(_V2_HEADER, ledger_id, entry_id):
+            break
+        run.append(_new(FastRead, (ledger_id, entry_id, b"", b"", b"")))
+    return run
 
 
 _TABLE = len(VARINTS)

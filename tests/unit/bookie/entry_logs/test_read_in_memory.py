@@ -44,7 +44,8 @@ def touched(root: Path, disk: Disk, **changes: int) -> OpenStorage:
 
 
 def in_memory(bookie: OpenStorage, ledger: int, entry_id: int) -> bytes | None:
-    return bookie.storage.reader.read_in_memory(bookie.ledger(ledger), entry_id)
+    packets = bookie.storage.reader.read_in_memory(bookie.ledger(ledger), entry_id, 1)
+    return packets[0] if packets else None
 
 
 @pytest.mark.parametrize("read_ahead_bytes", [0, 1 << 20])
@@ -106,6 +107,50 @@ def test_a_damaged_record_is_left_to_who_can_say_so(tmp_path: Path) -> None:
     with pytest.raises(StorageCorruptException):
         bookie.storage.reader.read_entry(bookie.ledger(1), 3)
     assert in_memory(bookie, 1, 4) == packet(1, 4, 100)
+    bookie.storage.close()
+
+
+def run_in_memory(bookie: OpenStorage, first_entry_id: int, count: int) -> list[bytes]:
+    return bookie.storage.reader.read_in_memory(bookie.ledger(1), first_entry_id, count)
+
+
+def test_a_run_is_read_at_once(tmp_path: Path) -> None:
+    disk = Disk()
+    bookie = touched(tmp_path, disk, read_ahead_bytes=0)
+    for first in (0, 7, COUNT - 30):
+        disk.in_memory = 0
+        assert run_in_memory(bookie, first, 30) == [packet(1, each, 100) for each in range(first, first + 30)]
+        assert disk.in_memory == 1
+    assert run_in_memory(bookie, COUNT - 3, 30) == [packet(1, each, 100) for each in range(COUNT - 3, COUNT)]
+    assert disk.reads == 0
+    bookie.storage.close()
+
+
+@pytest.mark.parametrize("most", [3, 100, 1500])
+def test_of_a_run_what_is_in_memory_is_read(tmp_path: Path, most: int) -> None:
+    disk = Disk()
+    bookie = touched(tmp_path, disk, read_ahead_bytes=0)
+    disk.most = most
+    found = run_in_memory(bookie, 5, 30)
+    assert found == [packet(1, each, 100) for each in range(5, 5 + len(found))]
+    assert len(found) < 30
+    assert (len(found) > 0) == (most == 1500)
+    bookie.storage.close()
+
+
+def test_a_run_ends_before_a_damaged_record_and_before_what_the_write_cache_has(tmp_path: Path) -> None:
+    bookie = touched(tmp_path, Disk(), read_ahead_bytes=0)
+    [log] = tmp_path.rglob("*.log")
+    place = log.read_bytes().index(packet(1, 9, 100))
+    with log.open("r+b") as file:
+        file.seek(place + 8)
+        file.write(b"\x7f")
+    assert run_in_memory(bookie, 4, 30) == [packet(1, each, 100) for each in range(4, 9)]
+    bookie.add(1, 6, size=50)
+    assert run_in_memory(bookie, 4, 30) == [packet(1, 4, 100), packet(1, 5, 100)]
+    assert run_in_memory(bookie, 6, 30) == []
+    assert bookie.storage.reader.read_cached_run(bookie.ledger(1), 6, 30) == [packet(1, 6, 50)]
+    assert bookie.storage.reader.read_cached_run(bookie.ledger(1), 5, 30) == []
     bookie.storage.close()
 
 

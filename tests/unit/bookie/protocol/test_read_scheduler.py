@@ -1,16 +1,25 @@
-"""Reads of a bookie that stops."""
+"""Reads of a bookie: runs that are served at once, and what becomes of them when it stops."""
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 
 from bookgate.bookie.protocol.read_scheduler import EntryReads
 from bookgate.bookie.statistics import BookieStatistics
-from bookgate.ledger.wire.messages import ReadRequest
+from bookgate.ledger.wire.fast_read import read_v3
+from bookgate.ledger.wire.messages import ReadRequest, ReadResponse, Response, Status
+from bookgate.ledger.wire.v3 import decode_response, encode_request
+from tests.unit.bookie.storage.storage_support import OpenStorage, opened, packet
+
+LEDGER = 5
+HELD = 40
+SIZE = 5_000
 
 
 @pytest.mark.asyncio
@@ -27,3 +36,77 @@ async def test_a_read_that_waited_for_its_fence_is_dropped_once_the_reader_has_e
     reads.pump(client)
     assert not client.reads
     assert not client.reading
+
+
+class Client:
+    """A connection that takes so many responses."""
+
+    reading = False
+
+    def __init__(self, takes: int) -> None:
+        self.reads: deque[object] = deque()
+        self.responses: list[Response] = []
+        self._takes = takes
+
+    @property
+    def takes_answers(self) -> bool:
+        return len(self.responses) < self._takes
+
+    def send(self, frame: bytes) -> None:
+        self.responses.append(decode_response(memoryview(frame)[4:]))
+
+
+@pytest.fixture(params=["write cache", "entry log"])
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[OpenStorage]:
+    """With entries of one ledger, all of them in memory."""
+    with opened(tmp_path) as found:
+        found.add(LEDGER, *range(HELD), size=SIZE)
+        if request.param == "entry log":
+            found.storage.checkpoint()
+            found.storage.reader.known_lac(found.ledger(LEDGER))
+            found.storage.reader.read_entry(found.ledger(LEDGER), 0)
+        yield found
+
+
+def serve(storage: OpenStorage, client: Client, *entry_ids: int) -> tuple[int, BookieStatistics]:
+    statistics = BookieStatistics()
+    packets = [memoryview(encode_request(ReadRequest(100 + each, LEDGER, each)))[4:] for each in entry_ids]
+    first = read_v3(packets[0])
+    assert first is not None
+    with ThreadPoolExecutor(1) as reader:
+        reads = EntryReads(storage.storage, reader, statistics)
+        return reads.serve_now(client, first, packets, 1), statistics  # type: ignore[arg-type]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("asked", "served"), [(range(5, 30), 25), ((5, 6, 7, 9, 10), 3), ((5, 5), 1), ((HELD - 2, HELD - 1, HELD), 2)]
+)
+async def test_a_run_of_reads_is_served_at_once(storage: OpenStorage, asked: tuple[int, ...], served: int) -> None:
+    client = Client(1000)
+    count, statistics = serve(storage, client, *asked)
+    assert count == served
+    assert [
+        (each.txn_id, each.entry_id, each.status, each.body)
+        for each in client.responses
+        if isinstance(each, ReadResponse)
+    ] == [(100 + each, each, Status.EOK, packet(LEDGER, each, SIZE)) for each in list(asked)[:served]]
+    assert statistics.reads == served
+    assert statistics.read_bytes == served * len(packet(LEDGER, 0, SIZE))
+    assert statistics.write_cache_hits + statistics.write_cache_misses == served
+
+
+@pytest.mark.asyncio
+async def test_of_a_run_a_client_that_does_not_read_is_sent_a_bounded_part(storage: OpenStorage) -> None:
+    client = Client(1)
+    count, _ = serve(storage, client, *range(30))
+    assert count == len(client.responses)
+    assert 1 <= count <= 1 + 65_536 // SIZE
+
+
+@pytest.mark.asyncio
+async def test_a_read_behind_waiting_ones_has_to_wait(storage: OpenStorage) -> None:
+    client = Client(1000)
+    client.reads.append(ReadRequest(1, LEDGER, 7))
+    assert serve(storage, client, 0, 1)[0] == 0
+    assert not client.responses

@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bookgate.ledger.varint import encode_varint
 from bookgate.ledger.wire import fast_read, v2
+from bookgate.ledger.wire.fast_read import Found
 from bookgate.ledger.wire.messages import LAST_ENTRY, ReadRequest, ReadResponse, Status
 from bookgate.ledger.wire.v3 import ProtocolError, decode_request, encode_request, encode_response
 
@@ -31,7 +33,9 @@ def test_a_common_read_is_read_and_answered_as_the_long_way_does(
     assert read is not None
     assert (read.ledger_id, read.entry_id) == (ledger, entry)
     body = b"x" * size
-    assert read.found(body, lac) == encode_response(ReadResponse(txn, Status.EOK, ledger, entry, body, lac))
+    assert Found(read.ledger, lac).frame(read, body) == encode_response(
+        ReadResponse(txn, Status.EOK, ledger, entry, body, lac)
+    )
 
 
 @given(IDS, IDS, SIZES, IDS)
@@ -43,7 +47,7 @@ def test_a_common_read_of_v2_is_read_and_answered_as_the_long_way_does(
     assert (read.ledger_id, read.entry_id) == (ledger, entry)
     body = b"x" * size
     answer = ReadResponse(0, Status.EOK, ledger, entry, body, lac)
-    assert read.found(body, lac) == v2.encode_response(answer, v2.CURRENT_VERSION)
+    assert Found(read.ledger, lac).frame(read, body) == v2.encode_response(answer, v2.CURRENT_VERSION)
 
 
 @given(
@@ -68,7 +72,7 @@ def test_whatever_else_it_reads_the_long_way_reads_the_same(
     assert isinstance(request, ReadRequest)
     assert request == ReadRequest(request.txn_id, read.ledger_id, read.entry_id)
     answer = ReadResponse(request.txn_id, Status.EOK, read.ledger_id, read.entry_id, b"body", 5)
-    assert read.found(b"body", 5) == encode_response(answer)
+    assert Found(read.ledger, 5).frame(read, b"body") == encode_response(answer)
 
 
 @given(st.binary(min_size=20, max_size=20).map(lambda tail: b"\x02\x02\0\0" + tail[4:]) | st.binary(max_size=30))
@@ -123,3 +127,48 @@ def test_what_is_no_request_is_neither() -> None:
     assert fast_read.read_v3(packet) is None
     with pytest.raises(ProtocolError):
         decode_request(packet)
+
+
+READS = st.lists(st.tuples(IDS, st.sampled_from([2, 3, 300]), st.integers(16_380, 16_390)), min_size=1, max_size=12)
+
+
+@given(READS, st.booleans(), st.integers(0, 11), st.integers(0, 40), st.integers(0, 255))
+def test_a_run_is_what_the_reads_are_one_by_one(
+    reads: list[tuple[int, int, int]], is_v3: bool, damaged: int, position: int, value: int
+) -> None:
+    """In ascending order, as a sequential reader sends them, but for one packet that may be anything."""
+    encode, decode = (packet_of, fast_read.read_v3) if is_v3 else (v2_packet_of, fast_read.read_v2)
+    packets = [
+        encode(ReadRequest(txn if is_v3 else 0, ledger, entry))
+        for txn, ledger, entry in sorted(reads, key=lambda read: read[2])
+    ]
+    packets += [encode(ReadRequest(each if is_v3 else 0, 2, 16_391 + each)) for each in range(4)]
+    broken = bytearray(packets[damaged % len(packets)])
+    broken[position % len(broken)] = value
+    packets[damaged % len(packets)] = memoryview(bytes(broken))
+    for start, packet in enumerate(packets):
+        first = decode(packet)
+        if first is None:
+            continue
+        run = fast_read.read_run(first, packets, start + 1)
+        assert list(run) == [decode(each) for each in packets[start : start + len(run)]]
+        behind = [decode(each) for each in packets[start + len(run) : start + len(run) + 1]]
+        assert all(
+            (read.ledger_id, read.entry_id) == (first.ledger_id, first.entry_id + index)
+            for index, read in enumerate(run)
+        )
+        assert not any(
+            each and (each.ledger_id, each.entry_id) == (first.ledger_id, first.entry_id + len(run)) for each in behind
+        )
+
+
+@given(st.lists(st.tuples(IDS, IDS, SIZES), min_size=1, max_size=6), IDS, IDS)
+def test_responses_one_after_the_other_are_as_the_long_way_makes_them(
+    reads: list[tuple[int, int, int]], ledger: int, lac: int
+) -> None:
+    found = Found(encode_varint(ledger), lac)
+    for txn, entry, size in reads:
+        read = fast_read.read_v3(packet_of(ReadRequest(txn, ledger, entry)))
+        assert read is not None
+        body = b"x" * size
+        assert found.frame(read, body) == encode_response(ReadResponse(txn, Status.EOK, ledger, entry, body, lac))
