@@ -35,6 +35,7 @@ from bookgate.bookie.protocol.security import OPEN, Security
 from bookgate.bookie.protocol.v2_client import BinaryClient
 from bookgate.bookie.statistics import BookieStatistics
 from bookgate.ledger.wire import fast_add, fast_read, v2
+from bookgate.ledger.wire.fast_add import AddReader
 from bookgate.ledger.wire.fast_read import FastRead
 from bookgate.ledger.wire.frames import FrameDecoder, FrameError
 from bookgate.ledger.wire.messages import (
@@ -119,6 +120,7 @@ class AcceptedConnection(asyncio.BufferedProtocol):
         self.reads: deque[QueuedRead] = deque()
         self.reading = False
         self._binary: dict[int, BinaryClient] = {}
+        self._adds = AddReader()
 
     # --- asyncio ---
 
@@ -204,7 +206,7 @@ class AcceptedConnection(asyncio.BufferedProtocol):
         packet must be decoded.
         """
         packet = packets[at]
-        add = fast_add.read_v3(packet) if is_v3 else fast_add.read_v2(packet)
+        add = self._adds.read(packet) if is_v3 else fast_add.read_v2(packet)
         if add is not None:
             return self._processor.add(self if is_v3 else self._binary_client(CURRENT_VERSION), add)
         read = fast_read.read_v3(packet) if is_v3 else fast_read.read_v2(packet)

@@ -103,7 +103,7 @@ class GuardedConnection(AcceptedConnection):
 
     def _serve_fast_guarded(self, packets: Sequence[memoryview], at: int, is_v3: bool) -> int:
         packet = packets[at]
-        add = fast_add.read_v3(packet) if is_v3 else fast_add.read_v2(packet)
+        add = self._adds.read(packet) if is_v3 else fast_add.read_v2(packet)
         if add is not None:
             if add.ledger_id not in self._may_add:
                 return 0

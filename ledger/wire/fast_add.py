@@ -5,7 +5,7 @@ without flags: header, ledger id, entry id, a 20-byte master key and the entry p
 number in its shortest form, every length exact, and the ids equal to those of the packet; an add of an unbounded ledger
 has the term and the last add fully replicated behind it. `read_copy` accepts the same with the flag of a recovery add
 and the high priority. Anything else is left to `v3`; a request that both accept
-means the same to both. `read_v2` does the same for protocol v2 (version 2, without flags).
+means the same to both. `AddReader` reads the adds of a connection one after the other. `read_v2` does the same for protocol v2 (version 2, without flags).
 
 Source: docs/protocol/wire.md#packet-header, docs/protocol/wire.md#request, docs/protocol/wire.md#add-messages,
 docs/protocol/wire.md#v2-header, docs/protocol/wire.md#v2-requests, docs/protocol/wire.md#v2-responses,
@@ -21,7 +21,7 @@ from typing import NamedTuple, final
 
 from bookgate.ledger.entry import HEADER_SIZE, PACKET_IDS
 from bookgate.ledger.ledger_id import NO_ENTRY
-from bookgate.ledger.varint import VARINTS, decode_varint, encode_varint
+from bookgate.ledger.varint import CONTINUED, VARINTS, decode_varint, encode_varint
 
 _SHAPE = (
     rb"\x0a(.)\x08\x03\x10\x02\x18([\x00-\x7f]|[\x80-\xff]{1,8}[\x01-\x7f])%(priority)b"
@@ -41,6 +41,14 @@ _HEADER = 5
 """Bytes of the header's fields without the transaction id."""
 _SUB_MESSAGE = 25
 """Bytes of the sub-message's tags and master key."""
+_OPERATION, _ADD_ENTRY = 5, 2
+"""Where a header has its operation, and that of adds."""
+_BEGIN = 7
+"""Bytes before the transaction id."""
+_BEHIND = 23
+"""Bytes from the entry id to the body without the body's length: master key and tags."""
+_LENGTH_SIZE = 4
+"""Bytes of a frame's length."""
 
 _V2_ADD = struct.Struct(">I20sqqq")
 """Header, master key, and the packet's ledgerId, entryId and LAC."""
@@ -134,6 +142,88 @@ def _decode(
     body = bytes(packet[start : start + size])
     add = _new(FastAdd, (stored, ledger_id, entry_id, last_add_confirmed, master_key, body, txn_id))
     return _new(FastTermAdd, (add, term, lafr)) if told else add
+
+
+@final
+class AddReader:
+    """Reads the adds of one connection as `read_v3` does; consecutive ones mostly have the same shape.
+
+    Two adds of one ledger and of one size show the shape of the next: only transaction id, entry id and packet differ.
+    An add of that shape is taken apart and compared at once; for any other `read_v3` decides.
+    """
+
+    __slots__ = ("_former", "_shape")
+
+    def __init__(self) -> None:
+        self._shape: _Shape | None = None
+        self._former = (NO_ENTRY, 0)
+        """Ledger and size of the last add that `read_v3` decoded."""
+
+    def read(self, packet: memoryview) -> FastAdd | FastTermAdd | None:
+        """The add, or None if the packet is anything else."""
+        if len(packet) <= _OPERATION or packet[_OPERATION] != _ADD_ENTRY:
+            return None
+        if self._shape is not None:
+            add = self._shape.read(packet)
+            if add is not None:
+                return add
+            self._shape = None
+        found = read_v3(packet)
+        if type(found) is FastAdd:
+            like = found.ledger_id, len(packet)
+            if like == self._former:
+                self._shape = _Shape(found, packet)
+            self._former = like
+        return found
+
+
+@final
+class _Shape:
+    """What an add and its response have in common with the next ones of its ledger and its size."""
+
+    __slots__ = ("_common", "_ledger_id", "_master_key", "_size", "_start", "_stored", "_take_apart")
+
+    def __init__(self, add: FastAdd, packet: memoryview) -> None:
+        txn, entry = len(add.txn_id), len(_varint(add.entry_id))
+        behind = _BEHIND + len(_varint(len(add.body)))
+        self._size = len(packet)
+        self._start = self._size - len(add.body)
+        middle = self._start - _BEGIN - txn - entry - behind
+        self._take_apart = struct.Struct(f">{_BEGIN}s{txn}s{middle}s{entry}s{behind}sqqq").unpack_from
+        begin, _, middle_bytes, _, behind_bytes, *_ = self._take_apart(packet)
+        self._common = begin, middle_bytes, behind_bytes
+        self._ledger_id, self._master_key = add.ledger_id, add.master_key
+        txn_at = _LENGTH_SIZE + _BEGIN
+        self._stored = add.stored[:txn_at], add.stored[txn_at + txn : -entry]
+
+    def read(self, packet: memoryview) -> FastAdd | None:
+        """The add, or None if the packet has another shape."""
+        if len(packet) != self._size:
+            return None
+        begin, txn_id, middle, entry, behind, ledger_id, entry_id, last_add_confirmed = self._take_apart(packet)
+        if (begin, middle, behind) != self._common or ledger_id != self._ledger_id or entry_id < 0:
+            return None
+        if entry != _varint(entry_id) or not _is_shortest(txn_id):
+            return None
+        before_txn, before_entry = self._stored
+        stored = b"".join((before_txn, txn_id, before_entry, entry))
+        body = bytes(packet[self._start :])
+        return _new(FastAdd, (stored, ledger_id, entry_id, last_add_confirmed, self._master_key, body, txn_id))
+
+
+def _is_shortest(varint: bytes) -> bool:
+    """Whether these bytes, of which there are at most nine, are one number in its shortest form."""
+    last = varint[-1]
+    return last < 0x80 and (len(varint) == 1 or (last > 0 and min(varint[:-1]) > 0x7F))
+
+
+def _varint(value: int) -> bytes:
+    """As `encode_varint`; entry ids of a long ledger have two table look-ups."""
+    if value < _TABLE:
+        return VARINTS[value]
+    if value < _TABLE * _TABLE:
+        return CONTINUED[value & (_TABLE - 1)] + VARINTS[value >> 14]
+    return encode_varint(value)
 
 
 @lru_cache(1024)  # consecutive adds have the same term, and often the same LAFR

@@ -207,3 +207,35 @@ def test_whatever_it_reads_as_a_copy_the_long_way_reads_the_same(
     assert isinstance(request, AddRequest)
     assert request[:6] == (request.txn_id, add.ledger_id, add.entry_id, add.master_key, add.body, True)
     assert (request.write_flags, request.priority, request.term) == (0, HIGH_PRIORITY, None)
+
+
+LEDGERS = st.sampled_from([2, 2, 2, 3, 300])
+ENTRIES = st.one_of(st.integers(16_380, 16_388), st.integers(0, 3), st.sampled_from([2**28 - 1, 2**28, 2**63 - 1]))
+TXNS = st.one_of(st.integers(0, 300), st.integers(16_380, 16_388), st.sampled_from([2**56, 2**63 - 1]))
+SEQUENCES = st.lists(st.tuples(TXNS, LEDGERS, ENTRIES, st.sampled_from([10, 10, 10, 11])), min_size=3, max_size=12)
+FLIPS = st.lists(st.tuples(st.integers(0, 11), st.integers(0, 10_000), st.integers(0, 255)), max_size=2)
+
+
+@given(SEQUENCES, FLIPS)
+def test_adds_one_after_the_other_are_read_as_each_alone(
+    adds: list[tuple[int, int, int, int]], flips: list[tuple[int, int, int]]
+) -> None:
+    packets = [bytearray(packet_of(add_of(*add))) for add in adds]
+    for number, position, value in flips:
+        packet = packets[number % len(packets)]
+        packet[position % min(80, len(packet))] = value
+    reader = fast_add.AddReader()
+    for packet in packets:
+        assert reader.read(memoryview(packet)) == fast_add.read_v3(memoryview(packet))
+
+
+@pytest.mark.parametrize("position", range(len(packet_of(add_of(20_000, 2, 16_390)))))
+def test_an_add_that_differs_from_the_shape_of_the_last_ones_is_read_as_alone(position: int) -> None:
+    """At every byte, for every value that a varint, a tag or an id could have there."""
+    for value in (0, 1, 0x7F, 0x80, 0x81, 0xFF):
+        reader = fast_add.AddReader()
+        for entry_id in range(3):
+            assert reader.read(packet_of(add_of(20_000 + entry_id, 2, 16_387 + entry_id))) is not None
+        packet = bytearray(packet_of(add_of(20_003, 2, 16_390)))
+        packet[position] = value
+        assert reader.read(memoryview(packet)) == fast_add.read_v3(memoryview(packet))
