@@ -4,8 +4,9 @@
 without flags: header, ledger id, entry id, a 20-byte master key and the entry packet, each field in its place, every
 number in its shortest form, every length exact, and the ids equal to those of the packet; an add of an unbounded ledger
 has the term and the last add fully replicated behind it. `read_copy` accepts the same with the flag of a recovery add
-and the high priority. Anything else is left to `v3`; a request that both accept
-means the same to both. `AddReader` reads the adds of a connection one after the other. `read_v2` does the same for protocol v2 (version 2, without flags).
+and the high priority. Anything else is left to `v3`; a request that both accept means the same to both. `AddReader`
+reads the adds of a connection, which mostly have one shape. `read_v2` does the same for protocol v2 (version 2, without
+flags).
 
 Source: docs/protocol/wire.md#packet-header, docs/protocol/wire.md#request, docs/protocol/wire.md#add-messages,
 docs/protocol/wire.md#v2-header, docs/protocol/wire.md#v2-requests, docs/protocol/wire.md#v2-responses,
