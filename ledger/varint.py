@@ -27,6 +27,15 @@ CONTINUED = tuple(bytes((value & 0x7F | 0x80, value >> 7 | 0x80)) for value in r
 """Encodings of the low fourteen bits of longer varints: n below 2**28 is `CONTINUED[n % 2**14] + VARINTS[n >> 14]`."""
 
 
+def short_varint(value: int) -> bytes:
+    """`encode_varint` by look-ups where there are at most four bytes, as in most ids."""
+    if value < 1 << 14:
+        return VARINTS[value]
+    if value < 1 << 28:
+        return CONTINUED[value & 0x3FFF] + VARINTS[value >> 14]
+    return encode_varint(value)
+
+
 def decode_varint(data: bytes) -> int:
     """Decodes one complete varint."""
     if len(data) == 1:

@@ -22,7 +22,7 @@ from typing import NamedTuple, final
 
 from bookgate.ledger.entry import HEADER_SIZE, PACKET_IDS
 from bookgate.ledger.ledger_id import NO_ENTRY
-from bookgate.ledger.varint import CONTINUED, VARINTS, decode_varint, encode_varint
+from bookgate.ledger.varint import VARINTS, decode_varint, encode_varint, short_varint
 
 _SHAPE = (
     rb"\x0a(.)\x08\x03\x10\x02\x18([\x00-\x7f]|[\x80-\xff]{1,8}[\x01-\x7f])%(priority)b"
@@ -185,8 +185,8 @@ class _Shape:
     __slots__ = ("_common", "_ledger_id", "_master_key", "_size", "_start", "_stored", "_take_apart")
 
     def __init__(self, add: FastAdd, packet: memoryview) -> None:
-        txn, entry = len(add.txn_id), len(_varint(add.entry_id))
-        behind = _BEHIND + len(_varint(len(add.body)))
+        txn, entry = len(add.txn_id), len(short_varint(add.entry_id))
+        behind = _BEHIND + len(short_varint(len(add.body)))
         self._size = len(packet)
         self._start = self._size - len(add.body)
         middle = self._start - _BEGIN - txn - entry - behind
@@ -204,7 +204,7 @@ class _Shape:
         begin, txn_id, middle, entry, behind, ledger_id, entry_id, last_add_confirmed = self._take_apart(packet)
         if (begin, middle, behind) != self._common or ledger_id != self._ledger_id or entry_id < 0:
             return None
-        if entry != _varint(entry_id) or not _is_shortest(txn_id):
+        if entry != short_varint(entry_id) or not _is_shortest(txn_id):
             return None
         before_txn, before_entry = self._stored
         stored = b"".join((before_txn, txn_id, before_entry, entry))
@@ -216,15 +216,6 @@ def _is_shortest(varint: bytes) -> bool:
     """Whether these bytes, of which there are at most nine, are one number in its shortest form."""
     last = varint[-1]
     return last < 0x80 and (len(varint) == 1 or (last > 0 and min(varint[:-1]) > 0x7F))
-
-
-def _varint(value: int) -> bytes:
-    """As `encode_varint`; entry ids of a long ledger have two table look-ups."""
-    if value < _TABLE:
-        return VARINTS[value]
-    if value < _TABLE * _TABLE:
-        return CONTINUED[value & (_TABLE - 1)] + VARINTS[value >> 14]
-    return encode_varint(value)
 
 
 @lru_cache(1024)  # consecutive adds have the same term, and often the same LAFR

@@ -16,7 +16,7 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from bookgate.ledger.varint import VARINTS, decode_varint, encode_varint
+from bookgate.ledger.varint import decode_varint, short_varint
 
 _READ = re.compile(
     rb"\x0a(.)\x08\x03\x10\x01\x18(%(v)b)\xa2\x06(.)\x08(%(v)b)\x10(%(v)b)"
@@ -60,7 +60,7 @@ class Found:
         """`ledger` is the encoded id; `max_lac` the highest LAC that the bookie knows, 0 or above."""
         self.of = ledger, max_lac
         self._ledger = ledger
-        self._lac = b"\x28" + _varint(max_lac)
+        self._lac = b"\x28" + short_varint(max_lac)
         self._sizes = (-1, -1, -1)
         self._begin = self._until_entry = self._until_body = b""
 
@@ -76,17 +76,13 @@ class Found:
 
     def _resize(self, txn_size: int, entry_size: int, size: int) -> None:
         self._sizes = (txn_size, entry_size, size)
-        body_size = _varint(size)
+        body_size = short_varint(size)
         message = 5 + len(self._ledger) + entry_size + len(body_size) + size + len(self._lac)
-        message_size = _varint(message)
+        message_size = short_varint(message)
         length = _LENGTH.pack(11 + txn_size + len(message_size) + message)
         self._begin = b"%b\x0a%c\x08\x03\x10\x01\x18" % (length, _HEADER + txn_size)
         self._until_entry = b"\x10\0\xa2\x06%b\x08\0\x10%b\x18" % (message_size, self._ledger)
         self._until_body = b"\x22" + body_size
-
-
-def _varint(value: int) -> bytes:
-    return VARINTS[value] if value < _TABLE else encode_varint(value)
 
 
 def read_v3(packet: memoryview) -> FastRead | None:
@@ -131,7 +127,7 @@ def _read_run_v3(first: FastRead, packets: Sequence[memoryview], start: int) -> 
     for index in range(start, len(packets)):
         packet = packets[index]
         entry_id += 1
-        entry = VARINTS[entry_id] if entry_id < _TABLE else encode_varint(entry_id)
+        entry = short_varint(entry_id)
         # Of reads in another order one byte is looked at, the lowest of the entry id.
         if packet[-len(entry)] != entry[0]:
             break
@@ -161,5 +157,4 @@ def _read_run_v2(first: FastRead, packets: Sequence[memoryview], start: int) -> 
     return run
 
 
-_TABLE = len(VARINTS)
 _new = tuple.__new__  # takes half the time of the named constructor

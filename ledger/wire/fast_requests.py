@@ -10,10 +10,9 @@ from collections.abc import Sequence
 from functools import cache
 
 from bookgate.ledger.ledger_id import HALF_MASK, MAX_UNSCOPED
-from bookgate.ledger.varint import CONTINUED, VARINTS, encode_varint
+from bookgate.ledger.varint import short_varint
 from bookgate.ledger.wire.v3 import scope_field, term_fields
 
-_TABLE = len(VARINTS)
 _RECOVERY_FLAG = b"\xa0\x06\x01"
 _FENCE_FLAG = b"\xa0\x06\x01"
 _LAFR_TAG = b"\xd0\x3e"
@@ -22,20 +21,12 @@ _NO_LAFR = b"\xff" * 9 + b"\x01"
 """-1, before the first entry is fully replicated."""
 
 
-def _size(value: int) -> bytes:
-    if value < _TABLE:
-        return VARINTS[value]
-    if value < _TABLE * _TABLE:
-        return CONTINUED[value % _TABLE] + VARINTS[value // _TABLE]
-    return encode_varint(value)
-
-
 def _lower(ledger_id: int) -> bytes:
-    return _size(ledger_id if ledger_id <= MAX_UNSCOPED else ledger_id & HALF_MASK)
+    return short_varint(ledger_id if ledger_id <= MAX_UNSCOPED else ledger_id & HALF_MASK)
 
 
 def _priority(priority: int) -> bytes:
-    return b"\x20" + _size(priority) if priority else b""
+    return b"\x20" + short_varint(priority) if priority else b""
 
 
 @cache
@@ -54,8 +45,8 @@ class AddRequestEncoder:
         self._headers = _headers(2, priority)
         self._tag = _priority(priority) + b"\xaa\x06"
         self._ledger = (_RECOVERY_FLAG if recovery else b"") + b"\x08" + _lower(ledger_id) + b"\x10"
-        self._key = b"\x1a" + _size(len(master_key)) + master_key + b"\x22"
-        self._flags = (b"\x28" + _size(write_flags) if write_flags else b"") + scope_field(ledger_id)
+        self._key = b"\x1a" + short_varint(len(master_key)) + master_key + b"\x22"
+        self._flags = (b"\x28" + short_varint(write_flags) if write_flags else b"") + scope_field(ledger_id)
 
     def encode(self, txn_id: int, entry_id: int, body: bytes) -> bytes:
         """Encodes the frame of one add."""
@@ -67,7 +58,7 @@ class AddRequestEncoder:
         flags, sizes = self._flags, (0, 0, 0)
         before, between, behind = b"", b"", b""
         for entry_id, (txn_id, body) in enumerate(zip(txn_ids, bodies, strict=True), first_entry_id):
-            txn, entry = _size(txn_id), _size(entry_id)
+            txn, entry = short_varint(txn_id), short_varint(entry_id)
             if sizes != (len(txn), len(entry), len(body)):
                 sizes = len(txn), len(entry), len(body)
                 before, between, behind = self._constant_parts(*sizes, len(flags))
@@ -80,10 +71,10 @@ class AddRequestEncoder:
         """What stands before the transaction id, the entry id and the body of adds whose fields have these sizes;
         `end_size` is that of what follows the body.
         """
-        behind = self._key + _size(body_size)
+        behind = self._key + short_varint(body_size)
         size = len(self._ledger) + entry_size + len(behind) + body_size + end_size
-        between = self._tag + _size(size) + self._ledger
-        packet_size = len(self._headers[txn_size]) + txn_size + len(self._tag) + len(_size(size)) + size
+        between = self._tag + short_varint(size) + self._ledger
+        packet_size = len(self._headers[txn_size]) + txn_size + len(self._tag) + len(short_varint(size)) + size
         return packet_size.to_bytes(4, "big") + self._headers[txn_size], between, behind
 
 
@@ -96,8 +87,8 @@ class TermAddEncoder(AddRequestEncoder):
 
     def encode_add(self, txn_id: int, entry_id: int, body: bytes, lafr: int) -> bytes:
         """Encodes the frame of one add, with the writer's LAFR."""
-        txn, entry = _size(txn_id), _size(entry_id)
-        end = self._flags + _LAFR_TAG + (_size(lafr) if lafr >= 0 else _NO_LAFR)
+        txn, entry = short_varint(txn_id), short_varint(entry_id)
+        end = self._flags + _LAFR_TAG + (short_varint(lafr) if lafr >= 0 else _NO_LAFR)
         before, between, behind = self._constant_parts(len(txn), len(entry), len(body), len(end))
         return b"".join((before, txn, between, entry, behind, body, end))
 
@@ -113,16 +104,16 @@ class ReadRequestEncoder:
         self._headers = _headers(1, priority)
         self._tag = _priority(priority) + b"\xa2\x06"
         self._ledger = (b"" if fence_with is None else _FENCE_FLAG) + b"\x08" + _lower(ledger_id) + b"\x10"
-        self._key = b"" if fence_with is None else b"\x1a" + _size(len(fence_with)) + fence_with
+        self._key = b"" if fence_with is None else b"\x1a" + short_varint(len(fence_with)) + fence_with
         self._key += scope_field(ledger_id) + term_fields(None, known_lac=known_lac)
         self._before_message = len(self._headers[0]) + len(self._tag)
 
     def encode(self, txn_id: int, entry_id: int, following: int = 0) -> bytes:
         """Encodes the frame of one read, also of at most so many entries `following` it."""
-        txn, entry = _size(txn_id), _size(entry_id)
-        behind = self._key + _FOLLOWING_TAG + _size(following) if following else self._key
+        txn, entry = short_varint(txn_id), short_varint(entry_id)
+        behind = self._key + _FOLLOWING_TAG + short_varint(following) if following else self._key
         size = len(self._ledger) + len(entry) + len(behind)
-        message_size = _size(size)
+        message_size = short_varint(size)
         packet_size = self._before_message + len(txn) + len(message_size) + size
         return b"%b%b%b%b%b%b%b%b" % (
             packet_size.to_bytes(4, "big"),

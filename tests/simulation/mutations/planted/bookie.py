@@ -175,7 +175,7 @@ MUTATIONS = (
         (),
         "the entry id of an add of the shape of the ones before it may be another one than its packet's",
         "ledger/wire/fast_add.py",
-        "        if entry != _varint(entry_id) or not _is_shortest(txn_id):\n",
+        "        if entry != short_varint(entry_id) or not _is_shortest(txn_id):\n",
         "        if not _is_shortest(txn_id):\n",
         tests=("tests/unit/ledger/wire/test_fast_add.py",),
     ),

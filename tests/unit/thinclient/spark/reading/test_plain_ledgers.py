@@ -39,13 +39,20 @@ def in_columns(records: Sequence[LedgerRecord]) -> LedgerColumns:
     return LedgerColumns(records[0].ledger_id.scope_id, built, *zip(*rows, strict=True))
 
 
-class InColumns(Ordered):
-    """Lists in pages of columns."""
+class InPages(Ordered):
+    """Lists in pages of single records."""
 
     def list_ledgers(self, scope_id: int, start_after: int | None, end_before: int | None) -> Iterator[Any]:
         for page in super().list_ledgers(scope_id, start_after, end_before):
             for start in range(0, len(page), 5):
-                yield in_columns(page[start : start + 5])
+                yield page[start : start + 5]
+
+
+class InColumns(InPages):
+    """Lists the same pages in columns: where two marks contradict each other, it counts which page has which."""
+
+    def list_ledgers(self, scope_id: int, start_after: int | None, end_before: int | None) -> Iterator[Any]:
+        yield from map(in_columns, super().list_ledgers(scope_id, start_after, end_before))
 
 
 @st.composite
@@ -101,7 +108,7 @@ def test_the_slices_are_the_same(records: list[LedgerRecord], wanted: dict[str, 
     def slices(kind: type[Ordered]) -> list[Slice]:
         return readable_slices(as_client(kind(*records)), options(fail_on_data_loss=False, **wanted), bounds)
 
-    assert slices(InColumns) == slices(Ordered)
+    assert slices(InColumns) == slices(InPages)
 
 
 def test_one_ledger_of_each_template_in_a_page_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
