@@ -129,7 +129,7 @@ def _read_run_v3(first: FastRead, packets: Sequence[memoryview], start: int) -> 
         entry_id += 1
         entry = short_varint(entry_id)
         # Of reads in another order one byte is looked at, the lowest of the entry id.
-        if packet[-len(entry)] != entry[0]:
+        if len(packet) <= len(entry) or packet[-len(entry)] != entry[0]:
             break
         match = _READ.fullmatch(packet)
         if match is None:
@@ -147,13 +147,12 @@ def _read_run_v3(first: FastRead, packets: Sequence[memoryview], start: int) -> 
 
 
 def _read_run_v2(first: FastRead, packets: Sequence[memoryview], start: int) -> Sequence[FastRead]:
-    ledger_id, entry_id, *_ = first
     run = [first]
     for index in range(start, len(packets)):
-        entry_id += 1
-        if packets[index] != _V2_READ.pack(_V2_HEADER, ledger_id, entry_id):
+        read = read_v2(packets[index])
+        if read is None or read.ledger_id != first.ledger_id or read.entry_id != first.entry_id + len(run):
             break
-        run.append(_new(FastRead, (ledger_id, entry_id, b"", b"", b"")))
+        run.append(read)
     return run
 
 

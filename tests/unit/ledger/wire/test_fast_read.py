@@ -172,3 +172,17 @@ def test_responses_one_after_the_other_are_as_the_long_way_makes_them(
         assert read is not None
         body = b"x" * size
         assert found.frame(read, body) == encode_response(ReadResponse(txn, Status.EOK, ledger, entry, body, lac))
+
+
+@pytest.mark.parametrize("entry", [0, 300, 20_000, 2**40, 2**63 - 2, 2**63 - 1])
+@pytest.mark.parametrize("is_v3", [True, False])
+def test_what_no_read_can_be_ends_a_run(entry: int, is_v3: bool) -> None:
+    """Packets of any length, and ids above which there is none."""
+    encode, decode = (packet_of, fast_read.read_v3) if is_v3 else (v2_packet_of, fast_read.read_v2)
+    packet = encode(ReadRequest(1 if is_v3 else 0, 2, entry))
+    first = decode(packet)
+    assert first is not None
+    for size in range(1, len(packet)):
+        for short in (packet[:size], packet[-size:], memoryview(b"\0" * size)):
+            assert list(fast_read.read_run(first, [packet, short], 1)) == [first]
+    assert list(fast_read.read_run(first, [packet, packet], 1)) == [first]
