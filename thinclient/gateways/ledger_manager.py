@@ -290,10 +290,12 @@ class RpcLedgerManager(LedgerManager):
     ) -> AsyncGenerator[_Listed, None]:
         """What is left of a listing, by all gateways."""
         ids = self._ranges(scope_id, *rest)
+        # All may have failed meanwhile: a range then waits for one, and the listing fails with it.
+        helpers = max(1, min(self._gateways.ready, self._sizes.most_gateways))
         return in_parallel(
             ranges_of(ids, rest, scope_id, self._sizes.a_range),
             lambda part: self._pages(scope_id, part, page_size, templates),
-            min(self._gateways.ready, self._sizes.most_gateways) * self._sizes.ranges_a_gateway,
+            helpers * self._sizes.ranges_a_gateway,
         )
 
     async def _pages(

@@ -96,6 +96,7 @@ async def in_parallel(
     Raises:
         Exception: What the listing of a range raises, after the pages of the ranges before it.
     """
+    assert at_once > 0, "without a range in progress the listing would seem to end"
     listings: deque[_Listing[Page]] = deque()
     try:
         async with aclosing(ranges):

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from bookgate.ledger.errors import MetaStoreException
 from bookgate.ledger.id_set import signed, unsigned
 from bookgate.ledger.ledger_id import LedgerId
+from bookgate.thinclient.gateways.channel import GatewayChannel
 from bookgate.thinclient.gateways.parallel_listing import IdRange, ListingSizes, in_parallel, ranges_of
 from tests.unit.thinclient.fake_gateway import METADATA, FakeGateway, connected
 
@@ -165,3 +166,13 @@ async def test_who_stops_a_shared_listing_leaves_no_call() -> None:
         assert {task.get_name() for task in asyncio.all_tasks() - before} >= {"listing of a range"}
         await pages.aclose()  # type: ignore[attr-defined]
         assert "listing of a range" not in {task.get_name() for task in asyncio.all_tasks() - before}
+
+
+@pytest.mark.asyncio
+async def test_gateways_that_fail_as_a_listing_is_shared_do_not_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    ready = iter((2, 0, 0, 0))
+    monkeypatch.setattr(GatewayChannel, "ready", property(lambda _: next(ready)))
+    async with connected(2, sizes=SIZES) as (manager, gateways):
+        await fill(gateways[0], 50)
+        found = [record.ledger_id.low async for page in manager.ledger_records() for record in page]
+        assert found == [number * 3 for number in range(50)]
