@@ -42,7 +42,7 @@ test-streams: env-dev java ## three clients that fight for one stream under kill
 chaos: env-dev java ## real processes under kills, stops, cuts and full disks, every history checked (MINUTES=5 CHAOS_SEED=any)
 	$(BIN)/python -m tests.chaos --minutes $${MINUTES:-5} --seed $${CHAOS_SEED:-0}
 
-mutations: env-dev ## plants some 390 bugs in copies of the sources; the simulation or the tests named must notice each (writes MUTATIONS.md)
+mutations: env-dev ## plants some 400 bugs in copies of the sources; the simulation or the tests named must notice each (writes MUTATIONS.md)
 	$(BIN)/python -m tests.simulation.mutations
 
 simulate: env-dev ## the whole protocol in simulated worlds, from seeds, on all cores (SEEDS=200), or one replayed (SEED=x); WORLD=large|small|repair|peers|metadata|access|unbounded|streams

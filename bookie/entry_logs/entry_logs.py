@@ -205,6 +205,12 @@ class EntryLogs:
         """Packets of consecutive entries, as many of the first as need no disk: see EntryLogReader.read_in_memory."""
         return self._reader.read_in_memory(locations, ledger_id, first_entry_id)
 
+    def read_scattered_in_memory(
+        self, locations: Sequence[int], ledger_id: int, entry_ids: Sequence[int]
+    ) -> list[bytes]:
+        """The same for entries in any order: see EntryLogReader.read_scattered_in_memory."""
+        return self._reader.read_scattered_in_memory(locations, ledger_id, entry_ids)
+
     @property
     def read_ahead_usage(self) -> tuple[int, int]:
         """Number of entries kept for sequential readers, and the bytes of memory they use."""

@@ -88,7 +88,7 @@ def encode_records(packets: Sequence[bytes]) -> bytes:
     return b"".join(parts)
 
 
-def decode_prefix(data: bytes) -> tuple[int, int, int]:
+def decode_prefix(data: bytes | memoryview) -> tuple[int, int, int]:
     """(length, ledger number, entry id) of a record; the number is negative if the record is not an entry's.
 
     `data` has at least RECORD_PREFIX_SIZE bytes, or LONGEST_PREFIX_SIZE if the record is that long.

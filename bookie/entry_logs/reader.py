@@ -124,30 +124,73 @@ class EntryLogReader:
         handle = self._handles.get(log_id)
         if handle is None or offset < fmt.HEADER_SIZE + 4:
             return []
-        data = self._files.pread_in_memory(handle.fd, 2 * starts[-1] - starts[-2] + 4, offset - 4)
-        return [] if data is None else _runs_in(data, starts, ledger_id, first_entry_id)
+        buffer = memoryview(bytearray(2 * starts[-1] - starts[-2] + 4))
+        count = self._files.pread_in_memory(handle.fd, buffer, offset - 4)
+        return _runs_in(bytes(buffer[:count]), starts, ledger_id, first_entry_id)
+
+    def read_scattered_in_memory(
+        self, locations: Sequence[int], ledger_id: int, entry_ids: Sequence[int]
+    ) -> list[bytes]:
+        """The packets of entries at `locations`, as many of the first as need no disk and are short, perhaps none.
+
+        Nothing is read ahead. Damage is left to `read`. Reads at most some 64 KiB. Never blocks.
+        """
+        whole = memoryview(bytearray(_FIRST_READ))
+        # Entries of a ledger are mostly alike: the size of those before is mostly enough.
+        buffer = whole
+        size = 0
+        packets: list[bytes] = []
+        total = 0
+        for location, entry_id in zip(locations, entry_ids, strict=True):
+            length, _ = self._record_in_memory(buffer, location, ledger_id, entry_id)
+            if length + 4 > len(buffer) and buffer is not whole:
+                length, _ = self._record_in_memory(whole, location, ledger_id, entry_id)
+            if not 0 < length <= _FIRST_READ - 4:
+                break
+            if length + 4 > size:
+                size = length + 4
+                buffer = whole[:size]
+            packets.append(whole[4 : 4 + length].tobytes())
+            total += length
+            if total >= _MOST_IN_MEMORY:
+                break
+        return packets
+
+    def _record_in_memory(self, buffer: memoryview, location: int, ledger_id: int, entry_id: int) -> tuple[int, int]:
+        """Reads the record of an entry, and what lies behind it, into `buffer`, as far as there is room.
+
+        Returns:
+            The length of the packet, 0 where the disk is needed or the record is not the entry's; and the bytes read.
+        """
+        log_id, offset = fmt.split_location(location)
+        # No lock is needed: a log that is dropped meanwhile stays open as long as it is held here.
+        handle = self._handles.get(log_id)
+        start = offset - 4
+        if handle is None or start < fmt.HEADER_SIZE:
+            return 0, 0
+        count = self._files.pread_in_memory(handle.fd, buffer, start)
+        if count < fmt.RECORD_PREFIX_SIZE:
+            return 0, 0
+        length, its_ledger, its_entry = fmt.decode_prefix(buffer if count == len(buffer) else buffer[:count])
+        if its_ledger != ledger_id or its_entry != entry_id or length < fmt.MIN_ENTRY_SIZE:
+            return 0, 0
+        return (length, count) if count >= 4 + length or count == len(buffer) else (0, 0)
 
     def _packet_in_memory(self, location: int, ledger_id: int, entry_id: int) -> bytes | None:
         """The result of `read` if that needs no disk, else None."""
         kept = self._kept(location, ledger_id, entry_id)
-        log_id, offset = fmt.split_location(location)
-        # No lock is needed: a log that is dropped meanwhile stays open as long as it is held here.
-        handle = self._handles.get(log_id) if kept is None else None
-        start = offset - 4
-        if handle is None or start < fmt.HEADER_SIZE:
+        if kept is not None:
             return kept
         window = min(self._ahead.window(ledger_id, entry_id), _MOST_IN_MEMORY)
         started = time.monotonic()
-        data = self._files.pread_in_memory(handle.fd, max(_FIRST_READ, window), start)
-        if data is None or len(data) < fmt.RECORD_PREFIX_SIZE:
-            return None
-        length, *ids = fmt.decode_prefix(data)
-        if ids != [ledger_id, entry_id] or not fmt.MIN_ENTRY_SIZE <= length <= len(data) - 4:
+        buffer = memoryview(bytearray(max(_FIRST_READ, window)))
+        length, count = self._record_in_memory(buffer, location, ledger_id, entry_id)
+        if not 0 < length <= count - 4:
             return None
         self._statistics.read_ahead_misses += 1
         if window:
-            self._keep_ahead(location, ledger_id, entry_id, data, window, started)
-        return data[4 : 4 + length]
+            self._keep_ahead(location, ledger_id, entry_id, bytes(buffer[:count]), window, started)
+        return buffer[4 : 4 + length].tobytes()
 
     def _kept(self, location: int, ledger_id: int, entry_id: int) -> bytes | None:
         """The packet if it was read ahead."""

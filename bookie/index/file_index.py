@@ -162,6 +162,22 @@ class LedgerCache:
         slots = file_format.locations_in(page, first_entry_id, count)
         return slots[: slots.index(0)] if 0 in slots else slots
 
+    def scattered_locations_in_memory(self, ledger_id: LedgerId, entry_ids: Sequence[int]) -> Sequence[int]:
+        """`location` of entries in any order, ending before the first that is absent or whose page is not cached."""
+        number, pages = ledger_id.number, self._pages
+        found: list[int] = []
+        with self._lock:
+            for entry_id in entry_ids:
+                key = number, entry_id // file_format.SLOTS_PER_PAGE
+                page = pages.get(key)
+                location = 0 if page is None else file_format.location_in(page, entry_id)
+                if not location:
+                    break
+                pages.move_to_end(key)
+                found.append(location)
+        self._statistics.index_hits += len(found)
+        return found
+
     def locations(self, ledger_id: LedgerId, first_entry_id: int, count: int) -> list[int]:
         """`location` of up to `count` consecutive entries, ending before the first that is absent."""
         found: list[int] = []

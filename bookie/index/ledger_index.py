@@ -30,6 +30,9 @@ class LedgerIndex(Protocol):
     def locations_in_memory(self, ledger_id: LedgerId, first_entry_id: int, count: int) -> Sequence[int]:
         """The first of `locations`, as many as need no disk. Never blocks."""
 
+    def scattered_locations_in_memory(self, ledger_id: LedgerId, entry_ids: Sequence[int]) -> Sequence[int]:
+        """`location` of entries in any order, ending before one that is absent or needs the disk. Never blocks."""
+
     def locations(self, ledger_id: LedgerId, first_entry_id: int, count: int) -> Sequence[int]:
         """`location` of up to `count` consecutive entries, ending before the first that is absent."""
 

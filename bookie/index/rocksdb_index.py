@@ -88,6 +88,10 @@ class RocksDbIndex:
         """None: RocksDB can't say what it has in memory."""
         return ()
 
+    def scattered_locations_in_memory(self, ledger_id: LedgerId, entry_ids: Sequence[int]) -> Sequence[int]:
+        """None, as above."""
+        return ()
+
     def locations(self, ledger_id: LedgerId, first_entry_id: int, count: int) -> list[int]:
         """`location` of up to `count` consecutive entries, ending before the first that is absent."""
         rows = self._rows(ledger_id)

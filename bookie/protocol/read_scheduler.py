@@ -34,7 +34,7 @@ from bookgate.ledger.entry_availability import encode_runs
 from bookgate.ledger.errors import DataUnknownException, EntryNotConfirmedException, NoSuchEntryException
 from bookgate.ledger.ledger_id import NO_ENTRY, LedgerId
 from bookgate.ledger.wire.error_responses import error_response
-from bookgate.ledger.wire.fast_read import FastRead, Found, read_run
+from bookgate.ledger.wire.fast_read import FastRead, Found, read_run, read_scattered
 from bookgate.ledger.wire.messages import (
     LAST_ENTRY,
     MOST_FOLLOWING_BYTES,
@@ -145,13 +145,13 @@ class EntryReads:
     def serve_now(
         self, client: ReadingClient, first: FastRead, packets: Sequence[memoryview] = (), start: int = 0
     ) -> int:
-        """Serves a run of reads as far as its entries are in memory.
+        """Serves reads of one ledger that were received together, as far as their entries are in memory.
 
         Args:
             client: Who asks.
             first: The first read.
             packets: What was received with it.
-            start: The packet after `first`, which may be the read of the next entry.
+            start: The packet after `first`, which may be another read of the ledger.
 
         Returns:
             How many were served; the next one must be queued. 0 is without any effect.
@@ -162,12 +162,37 @@ class EntryReads:
         if ledger is None or ledger.term is not None:
             return 0
         run = read_run(first, packets, start)
+        if len(run) > 1:
+            return self._serve_run(client, ledger, run)
+        reads = read_scattered(first, packets, start)
+        return (len(reads) > 1 and self._serve_scattered(client, ledger, reads)) or self._serve_run(client, ledger, run)
+
+    def _serve_run(self, client: ReadingClient, ledger: BookieLedgerState, run: Sequence[FastRead]) -> int:
+        """Serves reads of consecutive entries; returns how many."""
         served = 0
         while served < len(run) and client.takes_answers:
-            entries, known_lac = self._in_memory(ledger, first.entry_id + served, len(run) - served)
+            entries, known_lac = self._in_memory(ledger, run[served].entry_id, len(run) - served)
             if not entries or known_lac < 0:
                 break
             self._send_found(client, run[served : served + len(entries)], entries, known_lac)
+            served += len(entries)
+        return served
+
+    def _serve_scattered(self, client: ReadingClient, ledger: BookieLedgerState, reads: Sequence[FastRead]) -> int:
+        """Serves reads in any order; returns how many, 0 where the known LAC is not in memory."""
+        reader = self._storage.reader
+        known_lac = reader.loaded_lac(ledger)
+        if known_lac is None or known_lac < 0:
+            return 0
+        entry_ids = [read.entry_id for read in reads]
+        served = 0
+        while served < len(reads) and client.takes_answers:
+            entries, cached = reader.read_scattered_in_memory(ledger, entry_ids[served:])
+            if not entries:
+                break
+            self._send_found(client, reads[served : served + len(entries)], entries, known_lac)
+            self._statistics.write_cache_hits += cached
+            self._statistics.write_cache_misses += len(entries) - cached
             served += len(entries)
         return served
 

@@ -36,8 +36,8 @@ _log = logging.getLogger(__name__)
 
 _MAX_RUN = 4096
 """Maximum number of entries in one look-up."""
-_MOST_OF_RUN = 64 * 1024
-"""Bytes of a run from the write cache after which it ends: its client may not take so much."""
+_MOST_AT_ONCE = 64 * 1024
+"""Bytes from memory after which a look-up ends: its client may not take so much."""
 _LOOKED_AT_FOR_LAC = 8
 """Number of entry ids, from the last one down, in which a trustworthy LAC is searched."""
 
@@ -66,9 +66,7 @@ class EntryReader:
         if count == 1:
             return [packet]
         # A checkpoint may have taken it out of the cache since.
-        packets = self._cache.get_run(stored, first_entry_id, count) or [packet]
-        ends = list(itertools.accumulate(map(len, packets)))
-        return packets[: bisect_left(ends, _MOST_OF_RUN) + 1]
+        return _as_many_as_fit(self._cache.get_run(stored, first_entry_id, count) or [packet])
 
     def read_in_memory(self, ledger: BookieLedgerState, first_entry_id: int, count: int) -> list[bytes]:
         """The first of so many consecutive entries that index and entry log have in memory. Never blocks.
@@ -83,6 +81,30 @@ class EntryReader:
         if len(locations) > 1:  # the cache has newer data
             locations = locations[: self._cache.first_held(stored, first_entry_id, len(locations))]
         return store.logs.read_in_memory(locations, stored.number, first_entry_id) if locations else []
+
+    def read_scattered_in_memory(self, ledger: BookieLedgerState, entry_ids: Sequence[int]) -> tuple[list[bytes], int]:
+        """The first of several entries, in any order, that need no disk, some 64 KiB at most. Never blocks.
+
+        Returns:
+            The packets, perhaps none, and how many of them are from the write cache.
+        """
+        stored = descriptor_of(ledger)
+        cached = self._cache.get_scattered(stored, entry_ids)
+        others = [entry_id for entry_id, packet in zip(entry_ids, cached, strict=True) if packet is None]
+        logged = iter(self._scattered_in_logs(stored, others) if others else ())
+        packets: list[bytes] = []
+        for packet in cached:
+            found = packet or next(logged, None)
+            if found is None or found is DELETED:
+                break
+            packets.append(found)
+        packets = _as_many_as_fit(packets)
+        return packets, len(packets) - cached[: len(packets)].count(None)
+
+    def _scattered_in_logs(self, ledger: LedgerDescriptor, entry_ids: Sequence[int]) -> list[bytes]:
+        store = self._store(ledger)
+        locations = store.index.scattered_locations_in_memory(ledger.ledger_id, entry_ids)
+        return store.logs.read_scattered_in_memory(locations, ledger.number, entry_ids[: len(locations)])
 
     def read_entry(self, ledger: BookieLedgerState, entry_id: int) -> bytes:
         """The entry's packet. May read files; any thread.
@@ -253,6 +275,12 @@ class EntryReader:
             end = entry_id + 1
         if end > first:
             yield first, end - first
+
+
+def _as_many_as_fit(packets: list[bytes]) -> list[bytes]:
+    """The first of them until they have so many bytes; at least one."""
+    ends = list(itertools.accumulate(map(len, packets)))
+    return packets[: bisect_left(ends, _MOST_AT_ONCE) + 1]
 
 
 def _refuse_limbo(ledger: LedgerDescriptor) -> None:

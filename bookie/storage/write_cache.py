@@ -16,7 +16,7 @@ operations, orders adds and swaps.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from threading import Lock
 from typing import NamedTuple, cast
 
@@ -166,6 +166,13 @@ class WriteCache:
         if ledger.term is not None:  # only unbounded ledgers have deleted entries
             found = [None if packet is DELETED else packet for packet in found]
         return cast("list[bytes]", found[: found.index(None)] if None in found else found)
+
+    def get_scattered(self, ledger: LedgerDescriptor, entry_ids: Sequence[int]) -> list[bytes | None]:
+        """`get` of each of these entries."""
+        active, flushing = self._active.get(ledger), self._flushing.get(ledger)
+        if active is None and flushing is None:
+            return [None] * len(entry_ids)
+        return [self.get(ledger, entry_id) for entry_id in entry_ids]
 
     def first_held(self, ledger: LedgerDescriptor, first_entry_id: int, count: int) -> int:
         """How many of `count` entries precede the first that is cached, also as deleted."""

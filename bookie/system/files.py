@@ -70,15 +70,17 @@ class FileSystem:
             raise _named(error, fd) from None
         return data
 
-    def pread_in_memory(self, fd: int, size: int, offset: int) -> bytes | None:
-        """Up to `size` bytes at `offset`, as many as need no disk; None where that is unknown. Never blocks."""
-        buffer = bytearray(size)
+    def pread_in_memory(self, fd: int, buffer: memoryview, offset: int) -> int:
+        """Fills `buffer` with what lies at `offset`, as far as that needs no disk. Never blocks.
+
+        Returns:
+            The number of bytes, 0 where it is unknown whether the disk is needed.
+        """
         try:
-            count = os.preadv(fd, (buffer,), offset, os.RWF_NOWAIT)
+            return os.preadv(fd, (buffer,), offset, os.RWF_NOWAIT)
         except OSError:
             # Not in memory, or a file system that can't tell; what else is wrong `pread` says.
-            return None
-        return bytes(memoryview(buffer)[:count])
+            return 0
 
     def pwrite(self, fd: int, data: bytes, offset: int) -> None:
         """Writes all of `data` at `offset`."""

@@ -156,4 +156,21 @@ def _read_run_v2(first: FastRead, packets: Sequence[memoryview], start: int) -> 
     return run
 
 
+def read_scattered(first: FastRead, packets: Sequence[memoryview], start: int) -> Sequence[FastRead]:
+    """A read, and those of its ledger that follow it in any order, as far as the packets have them; see `read_run`.
+
+    It ends before the next entry of the one before, where a run may have begun.
+    """
+    read = read_v3 if first.txn_id else read_v2
+    ledger_id, next_entry_id = first.ledger_id, first.entry_id + 1
+    reads = [first]
+    for index in range(start, len(packets)):
+        following = read(packets[index])
+        if following is None or following[0] != ledger_id or following[1] == next_entry_id:
+            break
+        next_entry_id = following[1] + 1
+        reads.append(following)
+    return reads
+
+
 _new = tuple.__new__  # takes half the time of the named constructor

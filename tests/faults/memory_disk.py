@@ -227,11 +227,13 @@ class MemoryDisk(FileSystem):
             opened = self._opened(fd)
             return self._content(opened.inode, opened.path).read(size, offset)
 
-    def pread_in_memory(self, fd: int, size: int, offset: int) -> bytes | None:
+    def pread_in_memory(self, fd: int, buffer: memoryview, offset: int) -> int:
         try:
-            return self.pread(fd, size, offset)
+            data = self.pread(fd, len(buffer), offset)
         except OSError:
-            return None
+            return 0
+        buffer[: len(data)] = data
+        return len(data)
 
     def pwrite(self, fd: int, data: bytes, offset: int) -> None:
         with self._lock:

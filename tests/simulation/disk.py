@@ -190,13 +190,15 @@ class ProcessFiles(FileSystem):
             return _flipped(data, self._disk.rng)
         return data
 
-    def pread_in_memory(self, fd: int, size: int, offset: int) -> bytes | None:
+    def pread_in_memory(self, fd: int, buffer: memoryview, offset: int) -> int:
         if self._disk.rng.random() < _NOT_IN_MEMORY:
-            return None
+            return 0
         try:
-            return self.pread(fd, size, offset)
+            data = self.pread(fd, len(buffer), offset)
         except OSError:
-            return None
+            return 0
+        buffer[: len(data)] = data
+        return len(data)
 
     def pwrite(self, fd: int, data: bytes, offset: int) -> None:
         self._pass()

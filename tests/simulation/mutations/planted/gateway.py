@@ -82,6 +82,16 @@ MUTATIONS = (
         tests=("tests/unit/thinclient/gateways/test_parallel_listing.py",),
     ),
     Mutation(
+        "shared-listing-by-nobody",
+        "client",
+        (),
+        "a listing counts as whole if no gateway is reachable in the moment in which it begins to be shared",
+        "thinclient/gateways/ledger_manager.py",
+        "        helpers = max(1, min(self._gateways.ready, self._sizes.most_gateways))\n",
+        "        helpers = min(self._gateways.ready, self._sizes.most_gateways)\n",
+        tests=("tests/unit/thinclient/gateways/test_parallel_listing.py",),
+    ),
+    Mutation(
         "kept-leaf-listings-unchecked",
         "gateway",
         ("M5",),

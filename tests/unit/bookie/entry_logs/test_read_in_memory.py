@@ -29,9 +29,11 @@ class Disk(FileSystem):
         self.reads += 1
         return super().pread(fd, size, offset)
 
-    def pread_in_memory(self, fd: int, size: int, offset: int) -> bytes | None:
+    def pread_in_memory(self, fd: int, buffer: memoryview, offset: int) -> int:
         self.in_memory += 1
-        return None if self.absent else super().pread(fd, min(size, self.most), offset)
+        data = b"" if self.absent else super().pread(fd, min(len(buffer), self.most), offset)
+        buffer[: len(data)] = data
+        return len(data)
 
 
 def touched(root: Path, disk: Disk, **changes: int) -> OpenStorage:
@@ -154,13 +156,75 @@ def test_a_run_ends_before_a_damaged_record_and_before_what_the_write_cache_has(
     bookie.storage.close()
 
 
+def scattered(bookie: OpenStorage, *entry_ids: int) -> tuple[list[bytes], int]:
+    return bookie.storage.reader.read_scattered_in_memory(bookie.ledger(1), entry_ids)
+
+
+def test_scattered_entries_are_found_without_the_disk(tmp_path: Path) -> None:
+    disk = Disk()
+    bookie = touched(tmp_path, disk)
+    asked = (7, 3, COUNT - 1, 3, 0, 50, 48)
+    disk.in_memory = 0
+    assert scattered(bookie, *asked) == ([packet(1, each, 100) for each in asked], 0)
+    assert (disk.reads, disk.in_memory) == (0, len(asked))
+    bookie.storage.close()
+
+
+def test_scattered_entries_of_any_size(tmp_path: Path) -> None:
+    """Those too large for one small read end it, and are left to others."""
+    disk = Disk()
+    bookie = touched(tmp_path, disk)
+    sizes = [100, 20, 3000, 5, 7000, 7000, 8100, 40, 9000, 100]
+    for index, size in enumerate(sizes):
+        bookie.add(1, COUNT + index, size=size)
+    bookie.storage.checkpoint()
+    bookie.storage.reader.read_entry(bookie.ledger(1), COUNT)
+    packets = [packet(1, COUNT + index, size) for index, size in enumerate(sizes)]
+    order = [1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 0]
+    found, _ = scattered(bookie, *(COUNT + index for index in order))
+    assert found == [packets[index] for index in order[:9]]
+    assert scattered(bookie, COUNT + 8, COUNT) == ([], 0)
+    bookie.storage.close()
+
+
+def test_scattered_entries_end_before_what_is_not_held_damaged_or_not_in_memory(tmp_path: Path) -> None:
+    disk = Disk()
+    bookie = touched(tmp_path, disk, read_ahead_bytes=0)
+    assert scattered(bookie, 5, 3, COUNT, 4) == ([packet(1, 5, 100), packet(1, 3, 100)], 0)
+    assert scattered(bookie, 5, MAX_ENTRY_ID, 4) == ([packet(1, 5, 100)], 0)
+    [log] = tmp_path.rglob("*.log")
+    place = log.read_bytes().index(packet(1, 9, 100))
+    with log.open("r+b") as file:
+        file.seek(place + 8)
+        file.write(b"\x7f")
+    assert scattered(bookie, 12, 8, 9, 10) == ([packet(1, 12, 100), packet(1, 8, 100)], 0)
+    for disk.most in (100, 3):
+        assert scattered(bookie, 5, 3) == ([], 0)
+    disk.absent = True
+    assert scattered(bookie, 5, 3) == ([], 0)
+    bookie.storage.close()
+
+
+def test_scattered_entries_are_the_newest_that_the_write_cache_has(tmp_path: Path) -> None:
+    bookie = touched(tmp_path, Disk())
+    bookie.add(1, 6, 9, size=50)
+    new = {6: packet(1, 6, 50), 9: packet(1, 9, 50)}
+    asked = (12, 9, 3, 6, 30)
+    assert scattered(bookie, *asked) == ([new.get(each, packet(1, each, 100)) for each in asked], 2)
+    assert scattered(bookie, 9, COUNT, 6) == ([new[9]], 1)
+    bookie.storage.close()
+
+
 def test_the_file_system_says_what_it_has_in_memory(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"0123456789")
     fd = os.open(path, os.O_RDONLY)
-    assert REAL_FILE_SYSTEM.pread_in_memory(fd, 4, 2) in (b"2345", None)
-    assert REAL_FILE_SYSTEM.pread_in_memory(fd, 4, 8) in (b"89", None)
+    buffer = bytearray(4)
+    assert REAL_FILE_SYSTEM.pread_in_memory(fd, memoryview(buffer), 2) in (0, 4)
+    assert buffer in (b"2345", bytes(4))
+    assert REAL_FILE_SYSTEM.pread_in_memory(fd, memoryview(buffer), 8) in (0, 2)
+    assert buffer[:2] in (b"89", b"23", bytes(2))
     os.close(fd)
-    assert REAL_FILE_SYSTEM.pread_in_memory(fd, 4, 2) is None, "what is wrong `pread` says"
+    assert REAL_FILE_SYSTEM.pread_in_memory(fd, memoryview(buffer), 2) == 0, "what is wrong `pread` says"
     with pytest.raises(OSError, match=os.strerror(errno.EBADF)):
         REAL_FILE_SYSTEM.pread(fd, 4, 2)

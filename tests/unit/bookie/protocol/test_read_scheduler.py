@@ -80,9 +80,22 @@ def serve(storage: OpenStorage, client: Client, *entry_ids: int) -> tuple[int, B
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize(
-    ("asked", "served"), [(range(5, 30), 25), ((5, 6, 7, 9, 10), 3), ((5, 5), 1), ((HELD - 2, HELD - 1, HELD), 2)]
+    ("asked", "served"),
+    [
+        (range(5, 30), 25),
+        ((5, 6, 7, 9, 10), 3),
+        ((HELD - 2, HELD - 1, HELD), 2),
+        (range(30, 5, -1), 25),
+        (range(0, HELD, 3), 14),
+        ((5, 5), 2),
+        ((9, 3, 20, 21, 22), 3),
+        ((9, 3, HELD, 2), 2),
+        ((HELD, 3), 0),
+    ],
 )
-async def test_a_run_of_reads_is_served_at_once(storage: OpenStorage, asked: tuple[int, ...], served: int) -> None:
+async def test_reads_that_came_together_are_served_at_once(
+    storage: OpenStorage, asked: tuple[int, ...], served: int
+) -> None:
     client = Client(1000)
     count, statistics = serve(storage, client, *asked)
     assert count == served
@@ -97,9 +110,10 @@ async def test_a_run_of_reads_is_served_at_once(storage: OpenStorage, asked: tup
 
 
 @pytest.mark.asyncio
-async def test_of_a_run_a_client_that_does_not_read_is_sent_a_bounded_part(storage: OpenStorage) -> None:
+@pytest.mark.parametrize("step", [1, -1])
+async def test_a_client_that_does_not_read_is_sent_a_bounded_part(storage: OpenStorage, step: int) -> None:
     client = Client(1)
-    count, _ = serve(storage, client, *range(30))
+    count, _ = serve(storage, client, *range(30)[::step])
     assert count == len(client.responses)
     assert 1 <= count <= 1 + 65_536 // SIZE
 

@@ -162,6 +162,28 @@ def test_a_run_is_what_the_reads_are_one_by_one(
         )
 
 
+@given(READS, st.booleans(), st.integers(0, 11), st.integers(0, 40), st.integers(0, 255))
+def test_scattered_reads_are_what_they_are_one_by_one(
+    reads: list[tuple[int, int, int]], is_v3: bool, damaged: int, position: int, value: int
+) -> None:
+    """In any order, with one packet that may be anything: they end before it, another ledger, or a run."""
+    encode, decode = (packet_of, fast_read.read_v3) if is_v3 else (v2_packet_of, fast_read.read_v2)
+    packets = [encode(ReadRequest(txn if is_v3 else 0, ledger, entry)) for txn, ledger, entry in reads]
+    broken = bytearray(packets[damaged % len(packets)])
+    broken[position % len(broken)] = value
+    packets[damaged % len(packets)] = memoryview(bytes(broken))
+    singly = [decode(packet) for packet in packets]
+    for start, first in enumerate(singly):
+        if first is None:
+            continue
+        found = fast_read.read_scattered(first, packets, start + 1)
+        assert list(found) == singly[start : start + len(found)]
+        assert {read.ledger_id for read in found} == {first.ledger_id}
+        for behind in singly[start + len(found) : start + len(found) + 1]:
+            is_next = behind is not None and behind.entry_id == found[-1].entry_id + 1
+            assert behind is None or behind.ledger_id != first.ledger_id or is_next
+
+
 @given(st.lists(st.tuples(IDS, IDS, SIZES), min_size=1, max_size=6), IDS, IDS)
 def test_responses_one_after_the_other_are_as_the_long_way_makes_them(
     reads: list[tuple[int, int, int]], ledger: int, lac: int
@@ -185,4 +207,6 @@ def test_what_no_read_can_be_ends_a_run(entry: int, is_v3: bool) -> None:
     for size in range(1, len(packet)):
         for short in (packet[:size], packet[-size:], memoryview(b"\0" * size)):
             assert list(fast_read.read_run(first, [packet, short], 1)) == [first]
+            assert list(fast_read.read_scattered(first, [packet, short], 1)) == [first]
     assert list(fast_read.read_run(first, [packet, packet], 1)) == [first]
+    assert list(fast_read.read_scattered(first, [packet, packet], 1)) == [first, first]
