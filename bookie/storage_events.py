@@ -23,8 +23,8 @@ from bookgate.runtime.latency import OpStats
 class CompletionClient(Protocol):
     """The sender of a request, as its completion needs it."""
 
-    def send(self, frame: bytes) -> None:
-        """Queues a response; ignored once the connection is closed."""
+    def send(self, frame: bytes, count: int = 1) -> None:
+        """Queues a response, or so many, one frame after the other; ignored once the connection is closed."""
 
     def answer(self, response: Response) -> None:
         """Encodes a response and queues it."""
@@ -41,7 +41,7 @@ class Timer(NamedTuple):
 
 
 class Completion:
-    """What is owed to a client once its request is stored. Storage carries it without looking inside."""
+    """What is owed to a client once its request, or several, are stored. Storage carries it without looking inside."""
 
     __slots__ = ("client", "frame", "timer")
 
@@ -51,8 +51,13 @@ class Completion:
         self.frame = frame
         self.timer = timer
 
-    def refusal(self, status: Status) -> Response:
-        """The response that says why the request was not stored."""
+    @property
+    def count(self) -> int:
+        """Number of requests, and of their responses in `frame`."""
+        return 1
+
+    def refusals(self, status: Status) -> Sequence[Response]:
+        """The responses that say why the requests were not stored."""
         raise NotImplementedError
 
 

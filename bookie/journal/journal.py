@@ -36,6 +36,7 @@ from __future__ import annotations
 
 import errno
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 
 from bookgate.bookie.journal import format as fmt
@@ -152,6 +153,18 @@ class Journal:
             self._queued_bytes += len(payload)
             if completion is not None:
                 (self._deferred if before_sync else self._completions).append(completion)
+            if self._queued_bytes >= self._wake_at:
+                self._ready.notify()
+
+    def append_run(self, payloads: Sequence[bytes], completion: Completion) -> None:
+        """Queues records, one after the other; `completion` is `stored` once all are durable. Raises like `append`."""
+        size = sum(map(len, payloads))
+        with self._lock:
+            if not self._accepting:
+                raise self._stopped()
+            self._payloads += payloads
+            self._completions.append(completion)
+            self._queued_bytes += size
             if self._queued_bytes >= self._wake_at:
                 self._ready.notify()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 from bookgate.bookie.storage.storage import LedgerStorage
 from bookgate.bookie.storage_events import Completion
@@ -17,7 +18,7 @@ class _Waiting:
     def __init__(self) -> None:
         self.stored: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
-    def send(self, frame: bytes) -> None:
+    def send(self, frame: bytes, count: int = 1) -> None:
         self._settle(True)
 
     def answer(self, response: Response) -> None:
@@ -34,8 +35,8 @@ class _Waiting:
 class _OwnFence(Completion):
     __slots__ = ()
 
-    def refusal(self, status: Status) -> Response:
-        return ReadResponse(0, status, 0, 0)
+    def refusals(self, status: Status) -> Sequence[Response]:
+        return (ReadResponse(0, status, 0, 0),)
 
 
 async def fence(storage: LedgerStorage, ledger_id: LedgerId, master_key: bytes) -> None:

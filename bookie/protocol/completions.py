@@ -1,13 +1,14 @@
 """The completions of requests that wait in storage: adds, requests with a similar response, and fencing reads.
 
-An add is a single object that does not keep its request: thousands of adds are in progress, and every further container
-is one more for Python's garbage collector to visit.
+An add, or a run of adds, is a single object that does not keep its request: thousands of adds are in progress, and
+every further container is one more for Python's garbage collector to visit.
 
 Not its job: what happens once a request is stored (`request_processor`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from bookgate.bookie.protocol.read_scheduler import ReadingClient
@@ -46,6 +47,11 @@ class AddCompletion(Completion):
 
     __slots__ = ("body", "txn_id")
 
+    @property
+    def size(self) -> int:
+        """Bytes of its entry packet."""
+        return len(self.body)
+
     def __init__(self, client: CompletionClient, frame: bytes, timer: Timer | None, body: bytes, txn_id: bytes) -> None:
         """`body` is the entry packet; `txn_id` is a varint, empty where the protocol has none."""
         self.client = client
@@ -54,12 +60,35 @@ class AddCompletion(Completion):
         self.body = body
         self.txn_id = txn_id
 
-    def refusal(self, status: Status) -> Response:
+    def refusals(self, status: Status) -> Sequence[Response]:
         if not self.txn_id:
-            return AddResponse(0, status, *packet_ids(self.body))
-        stored = decode_response(memoryview(self.frame)[LENGTH_SIZE:])
-        assert isinstance(stored, AddResponse), "the frame says that the add is stored"
-        return stored._replace(status=status)
+            return (AddResponse(0, status, *packet_ids(self.body)),)
+        return (_refusal_of(memoryview(self.frame), status),)
+
+
+class AddRunCompletion(Completion):
+    """Adds of protocol v3, of one ledger, that are stored as one record after the other."""
+
+    __slots__ = ("bodies",)
+
+    def __init__(self, client: CompletionClient, frame: bytes, timer: Timer | None, bodies: Sequence[bytes]) -> None:
+        """`bodies` are the entry packets; `frame` has the responses, all of one size, in the same order."""
+        super().__init__(client, frame, timer)
+        self.bodies = bodies
+
+    @property
+    def count(self) -> int:
+        return len(self.bodies)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the entry packets."""
+        return sum(map(len, self.bodies))
+
+    def refusals(self, status: Status) -> Sequence[Response]:
+        frames = memoryview(self.frame)
+        size = len(frames) // self.count
+        return [_refusal_of(frames[start : start + size], status) for start in range(0, len(frames), size)]
 
 
 class RequestCompletion(Completion):
@@ -77,8 +106,8 @@ class RequestCompletion(Completion):
         super().__init__(client, frame, timer)
         self.request = request
 
-    def refusal(self, status: Status) -> Response:
-        return error_response(self.request, status)
+    def refusals(self, status: Status) -> Sequence[Response]:
+        return (error_response(self.request, status),)
 
 
 class FencedRead(RequestCompletion):
@@ -93,3 +122,10 @@ class FencedRead(RequestCompletion):
     ) -> None:
         super().__init__(client, b"", timer, request)
         self.ledger = ledger
+
+
+def _refusal_of(frame: memoryview, status: Status) -> AddResponse:
+    """The response that refuses an add, made of the one that says that it is stored."""
+    stored = decode_response(frame[LENGTH_SIZE:])
+    assert isinstance(stored, AddResponse), "the frame says that the add is stored"
+    return stored._replace(status=status)

@@ -35,7 +35,7 @@ from bookgate.bookie.protocol.security import OPEN, Security
 from bookgate.bookie.protocol.v2_client import BinaryClient
 from bookgate.bookie.statistics import BookieStatistics
 from bookgate.ledger.wire import fast_add, fast_read, v2
-from bookgate.ledger.wire.fast_add import AddReader
+from bookgate.ledger.wire.fast_add import AddReader, AddRun
 from bookgate.ledger.wire.fast_read import FastRead
 from bookgate.ledger.wire.frames import FrameDecoder, FrameError
 from bookgate.ledger.wire.messages import (
@@ -101,6 +101,7 @@ class AcceptedConnection(asyncio.BufferedProtocol):
         self._decoder = FrameDecoder(max_frame_size, self._resized)
         self._transport: asyncio.Transport | None = None
         self._answers: list[bytes] = []
+        self._answer_count = 0
         self._answer_bytes = 0
         self._unsent = 0
         """Bytes that the transport had not sent after the last write."""
@@ -206,6 +207,9 @@ class AcceptedConnection(asyncio.BufferedProtocol):
         packet must be decoded.
         """
         packet = packets[at]
+        run = self._adds.read_run(packets, at) if is_v3 else None
+        if run is not None and (served := self._serve_adds(run)):
+            return served
         add = self._adds.read(packet) if is_v3 else fast_add.read_v2(packet)
         if add is not None:
             return self._processor.add(self if is_v3 else self._binary_client(CURRENT_VERSION), add)
@@ -214,6 +218,14 @@ class AcceptedConnection(asyncio.BufferedProtocol):
             copy = fast_add.read_copy(packet) if is_v3 else None
             return copy is not None and self._processor.add_copy(self, copy)
         return self._serve_reads(read, packets, at, is_v3)
+
+    def _serve_adds(self, run: AddRun) -> int:
+        """Serves a run of adds; returns how many it served: all, or none, each of which is then to be read singly."""
+        count = len(run.entry_ids)
+        if self._processor.add_run(self, run):
+            return count
+        self._adds.read_singly(count)
+        return 0
 
     def _serve_reads(self, first: FastRead, packets: Sequence[memoryview], at: int, is_v3: bool) -> int:
         """Serves a read, and those of the next entries behind it; returns how many it served."""
@@ -382,10 +394,11 @@ class AcceptedConnection(asyncio.BufferedProtocol):
     def is_open(self) -> bool:
         return self._transport is not None
 
-    def send(self, frame: bytes) -> None:
+    def send(self, frame: bytes, count: int = 1) -> None:
         if self._transport is None:
             return
         self._answers.append(frame)
+        self._answer_count += count
         self._answer_bytes += len(frame)
         if self._answer_bytes > _FLUSH_BYTES:
             self.flush()
@@ -406,7 +419,8 @@ class AcceptedConnection(asyncio.BufferedProtocol):
             else:
                 return
             unsent = transport.get_write_buffer_size()
-        self._answered += len(self._answers)
+        self._answered += self._answer_count
+        self._answer_count = 0
         self._answers.clear()
         self._answer_bytes = 0
         if unsent != self._unsent:

@@ -22,6 +22,7 @@ from bookgate.bookie.statistics import BookieStatistics
 from bookgate.ledger.errors import BKException
 from bookgate.ledger.wire import fast_add, fast_read
 from bookgate.ledger.wire.error_responses import error_response
+from bookgate.ledger.wire.fast_add import AddRun
 from bookgate.ledger.wire.messages import (
     OPERATIONS,
     AddRequest,
@@ -97,12 +98,15 @@ class GuardedConnection(AcceptedConnection):
         guard = self._own_guard()
         served = self._serve_fast_guarded(packets, at, is_v3)
         if served and len(packets[at]) > _LONGEST_READ:
-            guard.adds += 1
-            guard.add_bytes += len(packets[at])
+            guard.adds += served
+            guard.add_bytes += served * len(packets[at])
         return served
 
     def _serve_fast_guarded(self, packets: Sequence[memoryview], at: int, is_v3: bool) -> int:
         packet = packets[at]
+        run = self._adds.read_run(packets, at) if is_v3 else None
+        if run is not None and (served := self._serve_adds(run)):
+            return served
         add = self._adds.read(packet) if is_v3 else fast_add.read_v2(packet)
         if add is not None:
             if add.ledger_id not in self._may_add:
@@ -112,6 +116,12 @@ class GuardedConnection(AcceptedConnection):
         if read is None or read.ledger_id not in self._may_read:
             return 0
         return self._serve_reads(read, packets, at, is_v3)
+
+    def _serve_adds(self, run: AddRun) -> int:
+        if run.ledger_id in self._may_add:
+            return super()._serve_adds(run)
+        self._adds.read_singly(len(run.entry_ids))
+        return 0
 
     def _serve_guarded(self, client: Client, request: Request) -> None:
         if isinstance(request, AuthRequest):

@@ -103,8 +103,8 @@ class ReadingClient(Protocol):
     def encode(self, response: Response) -> bytes:
         """The frame of a response."""
 
-    def send(self, frame: bytes) -> None:
-        """Queues a response; ignored once the connection is closed."""
+    def send(self, frame: bytes, count: int = 1) -> None:
+        """Queues a response, or so many, one frame after the other; ignored once the connection is closed."""
 
     def flush(self) -> None:
         """Passes queued responses to the transport."""

@@ -22,6 +22,7 @@ from bookgate.bookie.mode.mode import BookieMode
 from bookgate.bookie.protocol import admission
 from bookgate.bookie.protocol.completions import (
     AddCompletion,
+    AddRunCompletion,
     Client,
     FencedRead,
     RequestCompletion,
@@ -40,7 +41,7 @@ from bookgate.ledger.ledger_id import NO_ENTRY, LedgerId
 from bookgate.ledger.varint import encode_varint
 from bookgate.ledger.wire import messages
 from bookgate.ledger.wire.error_responses import error_response
-from bookgate.ledger.wire.fast_add import FastAdd, FastTermAdd
+from bookgate.ledger.wire.fast_add import AddRun, FastAdd, FastTermAdd
 from bookgate.ledger.wire.messages import (
     LAST_ENTRY,
     AddRequest,
@@ -149,6 +150,35 @@ class RequestProcessor:
             ledger.known_lac = last_add_confirmed
         return self._put(client, ledger, add)
 
+    def add_run(self, client: Client, run: AddRun) -> bool:
+        """The same for a run of adds: all of them, or none."""
+        stored, ledger_id, entry_ids, last_add_confirmed, master_key, bodies = run
+        ledger = self._ledgers.recent(ledger_id)
+        if (
+            ledger is None
+            or ledger.term is not None
+            or ledger.fenced
+            or self._decides_long(ledger, master_key, entry_ids[0])
+            or self._decides_long(ledger, master_key, entry_ids[-1])
+        ):
+            return False
+        ledger.known_lac = max(ledger.known_lac, last_add_confirmed)
+        self._until_timed -= len(bodies)
+        timer = None if self._until_timed > 0 else self._time_add()
+        completion = AddRunCompletion(client, stored, timer, bodies)
+        try:
+            self._writer.add_checked_run(ledger, entry_ids, bodies, completion)
+        except Exception:
+            return False  # the general path responds to each, or makes it anew
+        self._added(client, ledger)
+        return True
+
+    def _added(self, client: Client, ledger: LedgerDescriptor) -> None:
+        if ledger.number in self._awaited:
+            self.long_polls.lac_moved(ledger)
+        if not self._writer.accepts_adds:
+            self._wait_for_capacity(client)
+
     def add_copy(self, client: Client, add: FastAdd | FastTermAdd) -> bool:
         """The same for a recovery add; no fence stops that of a bounded ledger."""
         if type(add) is FastTermAdd:
@@ -160,7 +190,7 @@ class RequestProcessor:
         return self._put(client, ledger, add)
 
     def _put(self, client: Client, ledger: LedgerDescriptor, add: FastAdd) -> bool:
-        stored, ledger_id, entry_id, _, _, body, txn_id = add
+        stored, _, entry_id, _, _, body, txn_id = add
         self._until_timed -= 1
         timer = None if self._until_timed > 0 else self._time_add()
         try:
@@ -172,10 +202,7 @@ class RequestProcessor:
                 self._writer.add_at_known_term(ledger, entry_id, body, completion)
         except Exception:
             return False  # the general path responds, or makes it anew
-        if ledger_id in self._awaited:
-            self.long_polls.lac_moved(ledger)
-        if not self._writer.accepts_adds:
-            self._wait_for_capacity(client)
+        self._added(client, ledger)
         return True
 
     def _decides_long(self, ledger: LedgerDescriptor, master_key: bytes, entry_id: int) -> bool:
@@ -327,13 +354,13 @@ class RequestProcessor:
         adds = add_bytes = 0
         for completion in completions:
             client = completion.client
-            if isinstance(completion, AddCompletion):  # by far the most frequent
-                adds += 1
-                add_bytes += len(completion.body)
+            if isinstance(completion, AddCompletion | AddRunCompletion):  # by far the most frequent
+                adds += completion.count
+                add_bytes += completion.size
             if completion.timer is not None:
                 completion.timer.latency.success(time.perf_counter() - completion.timer.started)
             if completion.frame:
-                client.send(completion.frame)
+                client.send(completion.frame, completion.count)
             elif isinstance(completion, FencedRead):
                 self._go_on(completion)
             if client is not latest:
@@ -357,11 +384,12 @@ class RequestProcessor:
     def not_stored(self, completions: Sequence[Completion]) -> None:
         """Sends errors for requests whose records found no space: they are not acknowledged, now or later."""
         for completion in completions:
-            if isinstance(completion, AddCompletion):
-                self._statistics.adds_refused += 1
+            if isinstance(completion, AddCompletion | AddRunCompletion):
+                self._statistics.adds_refused += completion.count
             elif completion.timer is not None:
                 completion.timer.latency.failure(time.perf_counter() - completion.timer.started)
-            completion.client.answer(completion.refusal(Status.EIO))
+            for response in completion.refusals(Status.EIO):
+                completion.client.answer(response)
         for client in dict.fromkeys(completion.client for completion in completions):
             client.flush()
 

@@ -26,7 +26,7 @@ class SharedConnection(Protocol):
     @property
     def takes_answers(self) -> bool: ...
 
-    def send(self, frame: bytes) -> None: ...
+    def send(self, frame: bytes, count: int = 1) -> None: ...
 
     def flush(self) -> None: ...
 
@@ -66,8 +66,8 @@ class BinaryClient:
         else:
             self._connection.send(frame)
 
-    def send(self, frame: bytes) -> None:
-        self._connection.send(frame)
+    def send(self, frame: bytes, count: int = 1) -> None:
+        self._connection.send(frame, count)
 
     def flush(self) -> None:
         self._connection.flush()

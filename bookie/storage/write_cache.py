@@ -78,6 +78,20 @@ class WriteCache:
                 self._unwritten.discard(ledger.number)
         return 2 * self._active_bytes >= self._capacity
 
+    def put_run(self, ledger: LedgerDescriptor, entry_ids: Sequence[int], packets: Sequence[bytes]) -> bool:
+        """The same for several entries, whose ids differ."""
+        with self._lock:
+            table = self._active.get(ledger)
+            if table is None:
+                table = self._new_table(ledger)
+            if not table.keys().isdisjoint(entry_ids):
+                replaced = [len(table[entry_id]) for entry_id in entry_ids if entry_id in table]
+                self._active_bytes -= sum(replaced) + ENTRY_OVERHEAD * len(replaced)
+            table.update(zip(entry_ids, packets, strict=True))
+            self._active_bytes += sum(map(len, packets)) + ENTRY_OVERHEAD * len(packets)
+            self._unwritten.discard(ledger.number)
+        return 2 * self._active_bytes >= self._capacity
+
     def delete(self, ledger: LedgerDescriptor, entry_ids: Iterable[int]) -> bool:
         """Deletes entries, wherever they are. True when the active half is due for a flush.
 

@@ -125,6 +125,25 @@ class EntryWriter:
         if entry_id > stored.last_entry_id:
             stored.last_entry_id = entry_id
 
+    def add_checked_run(
+        self, stored: LedgerDescriptor, entry_ids: Sequence[int], packets: Sequence[bytes], completion: Completion
+    ) -> None:
+        """Like `add_checked_entry`, for entries with ascending ids; `completion` is `stored` once all are durable."""
+        try:
+            is_due = self._cache.put_run(stored, entry_ids, packets)
+            if not stored.key_journaled:
+                self._journal_key(stored)
+        except LedgerDeletedException:
+            self.add_checked_run(self._recreate(stored), entry_ids, packets, completion)
+            return
+        if is_due:
+            self._checkpointer.request()
+        if self._journals_entries:
+            (self._journal or self._journal_of(stored.number)).append_run(packets, completion)
+        else:
+            self._events.stored((completion,))
+        stored.last_entry_id = max(stored.last_entry_id, entry_ids[-1])
+
     def add_at_known_term(
         self, ledger: BookieLedgerState, entry_id: int, packet: bytes, completion: Completion
     ) -> None:

@@ -5,8 +5,8 @@ without flags: header, ledger id, entry id, a 20-byte master key and the entry p
 number in its shortest form, every length exact, and the ids equal to those of the packet; an add of an unbounded ledger
 has the term and the last add fully replicated behind it. `read_copy` accepts the same with the flag of a recovery add
 and the high priority. Anything else is left to `v3`; a request that both accept means the same to both. `AddReader`
-reads the adds of a connection, which mostly have one shape. `read_v2` does the same for protocol v2 (version 2, without
-flags).
+reads the adds of a connection, which mostly have one shape, one by one or as runs. `read_v2` does the same for protocol
+v2 (version 2, without flags).
 
 Source: docs/protocol/wire.md#packet-header, docs/protocol/wire.md#request, docs/protocol/wire.md#add-messages,
 docs/protocol/wire.md#v2-header, docs/protocol/wire.md#v2-requests, docs/protocol/wire.md#v2-responses,
@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple, final
 
@@ -89,6 +90,21 @@ class FastTermAdd(NamedTuple):
         return self.add.ledger_id
 
 
+@final
+class AddRun(NamedTuple):
+    """Adds of one ledger, with ascending ids, that were received one after the other. Ids are positive."""
+
+    stored: bytes
+    """The frames of their success responses, joined; all have one size."""
+    ledger_id: int
+    entry_ids: Sequence[int]
+    last_add_confirmed: int
+    """The highest LAC in the entry packets."""
+    master_key: bytes
+    bodies: Sequence[bytes]
+    """The entry packets."""
+
+
 def read_v3(packet: memoryview) -> FastAdd | FastTermAdd | None:
     """The add, or None if the packet is anything else."""
     match = _ADD.match(packet)
@@ -150,15 +166,36 @@ class AddReader:
     """Reads the adds of one connection as `read_v3` does; consecutive ones mostly have the same shape.
 
     Two adds of one ledger and of one size show the shape of the next: only transaction id, entry id and packet differ.
-    An add of that shape is taken apart and compared at once; for any other `read_v3` decides.
+    An add of that shape is taken apart and compared at once; for any other `read_v3` decides. Adds of that shape with
+    ascending ids are a run, whose fields are compared as columns: a writer sends many adds before the first response.
     """
 
-    __slots__ = ("_former", "_shape")
+    __slots__ = ("_former", "_no_run", "_shape")
 
     def __init__(self) -> None:
         self._shape: _Shape | None = None
+        self._no_run = 0
         self._former = (NO_ENTRY, 0)
         """Ledger and size of the last add that `read_v3` decoded."""
+
+    def read_run(self, packets: Sequence[memoryview], start: int) -> AddRun | None:
+        """The run of adds that begins with the packet at `start`, of two or more; None if there is none."""
+        if self._no_run:
+            self._no_run -= 1
+            return None
+        if self._shape is None:
+            return None
+        entry_ids, last_add_confirmed = self._shape.ascending(packets, start)
+        if len(entry_ids) < 2:
+            return None
+        run = self._shape.read_run(packets[start : start + len(entry_ids)], entry_ids, last_add_confirmed)
+        if run is None:
+            self.read_singly(len(entry_ids))
+        return run
+
+    def read_singly(self, count: int) -> None:
+        """Lets so many packets be no run, of which `read_run` was given the first: they were tried as one."""
+        self._no_run = count - 1
 
     def read(self, packet: memoryview) -> FastAdd | FastTermAdd | None:
         """The add, or None if the packet is anything else."""
@@ -182,7 +219,7 @@ class AddReader:
 class _Shape:
     """What an add and its response have in common with the next ones of its ledger and its size."""
 
-    __slots__ = ("_common", "_ledger_id", "_master_key", "_size", "_start", "_stored", "_take_apart")
+    __slots__ = ("_common", "_ledger_id", "_master_key", "_size", "_split", "_start", "_stored", "_take_apart")
 
     def __init__(self, add: FastAdd, packet: memoryview) -> None:
         txn, entry = len(add.txn_id), len(short_varint(add.entry_id))
@@ -190,7 +227,9 @@ class _Shape:
         self._size = len(packet)
         self._start = self._size - len(add.body)
         middle = self._start - _BEGIN - txn - entry - behind
-        self._take_apart = struct.Struct(f">{_BEGIN}s{txn}s{middle}s{entry}s{behind}sqqq").unpack_from
+        before = f">{_BEGIN}s{txn}s{middle}s{entry}s{behind}s"
+        self._take_apart = struct.Struct(before + "qqq").unpack_from
+        self._split = struct.Struct(f"{before}{len(add.body)}s").iter_unpack
         begin, _, middle_bytes, _, behind_bytes, *_ = self._take_apart(packet)
         self._common = begin, middle_bytes, behind_bytes
         self._ledger_id, self._master_key = add.ledger_id, add.master_key
@@ -210,6 +249,50 @@ class _Shape:
         stored = b"".join((before_txn, txn_id, before_entry, entry))
         body = bytes(packet[self._start :])
         return _new(FastAdd, (stored, ledger_id, entry_id, last_add_confirmed, self._master_key, body, txn_id))
+
+    def read_run(
+        self, packets: Sequence[memoryview], entry_ids: Sequence[int], last_add_confirmed: int
+    ) -> AddRun | None:
+        """The run of what `ascending` has found, or None if a packet has another shape."""
+        joined = b"".join(packets)
+        begins, txn_ids, middles, entries, behinds, bodies = zip(*self._split(joined), strict=True)
+        heads = list(zip(begins, middles, behinds, strict=True))
+        is_alike = heads.count(self._common) == len(heads) and list(entries) == list(map(short_varint, entry_ids))
+        if not is_alike or not _are_shortest(txn_ids):
+            return None
+        before_txn, before_entry = self._stored
+        stored = [before_txn, b"", before_entry, b""] * len(heads)
+        stored[1::4], stored[3::4] = txn_ids, entries
+        run = (b"".join(stored), self._ledger_id, entry_ids, last_add_confirmed, self._master_key, bodies)
+        return _new(AddRun, run)
+
+    def ascending(self, packets: Sequence[memoryview], start: int) -> tuple[list[int], int]:
+        """The entry ids, positive and ascending, of the packets that may be a run; and the highest LAC in them."""
+        size, at, ledger_id = self._size, self._start, self._ledger_id
+        latest, highest = 0, NO_ENTRY
+        entry_ids: list[int] = []
+        for index in range(start, len(packets)):
+            packet = packets[index]
+            if len(packet) != size:
+                break
+            its_ledger_id, entry_id, last_add_confirmed = PACKET_IDS.unpack_from(packet, at)
+            if its_ledger_id != ledger_id or entry_id <= latest:
+                break
+            entry_ids.append(entry_id)
+            latest = entry_id
+            if last_add_confirmed > highest:
+                highest = last_add_confirmed
+        return entry_ids, highest
+
+
+def _are_shortest(varints: Sequence[bytes]) -> bool:
+    """Whether each of these bytes, which are of one size, is one number in its shortest form."""
+    size = len(varints[0])
+    joined = b"".join(varints)
+    last = joined[size - 1 :: size]
+    if max(last) > 0x7F or (size > 1 and not min(last)):
+        return False
+    return all(min(joined[place::size]) > 0x7F for place in range(size - 1))
 
 
 def _is_shortest(varint: bytes) -> bool:

@@ -17,6 +17,7 @@ from tests.unit.bookie.storage.storage_support import (
     FailingFileSystem,
     OpenStorage,
     RecordingFileSystem,
+    Token,
     opened,
     packet,
 )
@@ -30,6 +31,49 @@ def test_tokens_come_back_in_order_and_only_those_wanted(tmp_path: Path) -> None
         bookie.writer.force(LedgerId.unscoped(99), "forced")
         bookie.acks.wait_for("forced")
         assert bookie.acks.tokens == [*range(1, 500, 2), "forced"]
+
+
+def test_a_run_is_acknowledged_once_behind_what_was_queued_before(tmp_path: Path) -> None:
+    with opened(tmp_path) as bookie:
+        ledger = bookie.ledger(1)
+        packets = [packet(1, entry_id) for entry_id in range(10)]
+        bookie.writer.add_entry(ledger, 0, packets[0], "first")
+        bookie.storage.writer.add_checked_run(ledger, range(1, 9), packets[1:9], Token("run"))
+        bookie.writer.add_entry(ledger, 9, packets[9], "last")
+        bookie.acks.wait_for("last")
+        assert bookie.acks.tokens == ["first", "run", "last"]
+    with opened(tmp_path) as bookie:
+        ledger = bookie.ledger(1)
+        assert [bookie.storage.reader.read_entry(ledger, each) for each in range(10)] == packets
+        assert ledger.last_entry_id == 9
+
+
+def test_a_run_is_queued_whole_or_not_at_all(tmp_path: Path) -> None:
+    with opened(tmp_path) as bookie:
+        ledger = bookie.ledger(1)
+        bookie.writer.add_entry(ledger, 0, packet(1, 0), "first")
+        bookie.acks.wait_for("first")
+    with pytest.raises(StorageStoppedException):
+        bookie.storage.writer.add_checked_run(ledger, [1, 2], [packet(1, 1), packet(1, 2)], Token("run"))
+    assert bookie.acks.tokens == ["first"]
+
+
+def test_a_run_of_a_ledger_that_was_deleted_after_its_look_up_makes_it_anew(tmp_path: Path) -> None:
+    with opened(tmp_path) as bookie:
+        gone = bookie.ledger(1)
+        bookie.writer.add_entry(gone, 0, packet(1, 0), "first")
+        bookie.acks.wait_for("first")
+        bookie.storage.checkpoint()
+        assert bookie.storage.delete_ledgers([1]) == [1]
+        bookie.storage.writer.add_checked_run(gone, [1, 2], [packet(1, 1), packet(1, 2)], Token("run"))
+        bookie.acks.wait_for("run")
+        ledger = bookie.ledger(1)
+        assert ledger is not gone
+        assert [bookie.storage.reader.held_entry(ledger, each) for each in range(3)] == [
+            None,
+            packet(1, 1),
+            packet(1, 2),
+        ]
 
 
 def test_force_with_nothing_queued_comes_back(tmp_path: Path) -> None:

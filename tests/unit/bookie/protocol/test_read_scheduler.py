@@ -52,7 +52,7 @@ class Client:
     def takes_answers(self) -> bool:
         return len(self.responses) < self._takes
 
-    def send(self, frame: bytes) -> None:
+    def send(self, frame: bytes, count: int = 1) -> None:
         self.responses.append(decode_response(memoryview(frame)[4:]))
 
 

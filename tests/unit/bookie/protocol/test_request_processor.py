@@ -17,7 +17,7 @@ from bookgate.bookie.protocol.read_scheduler import EntryReads, QueuedRead
 from bookgate.bookie.protocol.request_processor import RequestProcessor
 from bookgate.bookie.statistics import SAMPLED, BookieStatistics
 from bookgate.bookie.storage_events import Completion
-from bookgate.ledger.wire.fast_add import FastAdd, read_copy, read_v3
+from bookgate.ledger.wire.fast_add import AddReader, FastAdd, read_copy, read_v3
 from bookgate.ledger.wire.messages import HIGH_PRIORITY, AddRequest, AddResponse, ReadRequest, Response, Status
 from bookgate.ledger.wire.v3 import decode_response, encode_request, encode_response
 from tests.unit.bookie.storage.storage_support import KEY, OpenStorage, opened, packet
@@ -44,9 +44,11 @@ class RecordingClient:
     def answer(self, response: Response) -> None:
         self.send(self.encode(response))
 
-    def send(self, frame: bytes) -> None:
-        self.responses.append(decode_response(memoryview(frame)[4:]))
-        self.statuses.append(self.responses[-1].status)
+    def send(self, frame: bytes, count: int = 1) -> None:
+        size = len(frame) // count
+        for start in range(0, len(frame), size):
+            self.responses.append(decode_response(memoryview(frame)[start + 4 : start + size]))
+            self.statuses.append(self.responses[-1].status)
         self._answered.set()
 
     async def until_answered(self, count: int) -> None:
@@ -89,6 +91,18 @@ class Bench:
         assert isinstance(fast, FastAdd)
         assert self.processor.add(self.client, fast)
 
+    def add_run(self, *entry_ids: int, key: bytes = KEY) -> bool:
+        """As a connection does that received them together."""
+        adds = [AddRequest(each, LEDGER, each, key, packet(LEDGER, each)) for each in (*entry_ids[:2], *entry_ids)]
+        packets = [memoryview(encode_request(add))[4:] for add in adds]
+        reader = AddReader()
+        for each in packets[:2]:
+            assert reader.read(each) is not None
+        run = reader.read_run(packets, 2)
+        assert run is not None
+        assert run.entry_ids == list(entry_ids)
+        return self.processor.add_run(self.client, run)
+
     def take_stored(self, count: int) -> list[Completion]:
         self.acks.wait_until(lambda: len(self.acks.completions) >= count, f"{count} completions")
         completions, self.acks.completions = self.acks.completions, []
@@ -129,6 +143,70 @@ async def test_adds_that_find_no_space_lower_no_count(bench: Bench) -> None:
     refused = [AddResponse(number, Status.EIO, LEDGER, number) for number in (1, 300)]
     assert bench.client.responses[1:] == refused
     assert bench.counted == (1, size, 2)
+
+
+@pytest.mark.asyncio
+async def test_a_run_of_adds_is_stored_as_each_alone(bench: Bench) -> None:
+    size = len(bench.add(0).body)
+    assert bench.add_run(1, 2, 3, 9)
+    assert bench.add_run(2, 10, 11)
+    bench.add_fast(4)
+    completions = bench.take_stored(4)
+    assert bench.counted == (0, 0, 0)
+    bench.processor.stored(completions)
+    assert bench.client.responses == [
+        AddResponse(each, Status.EOK, LEDGER, each) for each in (0, 1, 2, 3, 9, 2, 10, 11, 4)
+    ]
+    assert bench.counted == (9, 9 * size, 0)
+    ledger = bench.storage.ledgers.recent(LEDGER)
+    assert ledger is not None
+    assert (ledger.last_entry_id, ledger.known_lac) == (11, 10)
+    for each in (0, 1, 2, 3, 4, 9, 10, 11):
+        assert bench.storage.reader.read_entry(ledger, each) == packet(LEDGER, each)
+    assert not bench.storage.reader.held_entry(ledger, 5)
+
+
+@pytest.mark.asyncio
+async def test_a_run_that_finds_no_space_is_refused_add_by_add(bench: Bench) -> None:
+    size = len(bench.add(0).body)
+    bench.processor.stored(bench.take_stored(1))
+    assert bench.add_run(1, 2, 3)
+    bench.processor.not_stored(bench.take_stored(1))
+    assert bench.client.responses[1:] == [AddResponse(each, Status.EIO, LEDGER, each) for each in (1, 2, 3)]
+    assert bench.counted == (1, size, 3)
+
+
+@pytest.mark.asyncio
+async def test_a_run_that_may_be_refused_is_left_to_the_long_way(bench: Bench) -> None:
+    assert not bench.add_run(1, 2), "the ledger is not there"
+    bench.add(0)
+    assert not bench.add_run(1, 2, key=b"another key of twenty"[:20])
+    assert not bench.add_run(1 << 40, (1 << 40) + 1, 1 << 41), "too high an id"
+    assert bench.add_run(1, 2)
+    bench.processor.process(bench.client, ReadRequest(9, LEDGER, 0, True, KEY))
+    assert not bench.add_run(3, 4), "fenced"
+    ledger = bench.storage.ledgers.recent(LEDGER)
+    assert ledger is not None
+    assert (ledger.last_entry_id, bench.storage.reader.held_entry(ledger, 3)) == (2, None)
+
+
+@pytest.mark.asyncio
+async def test_a_run_without_a_journal_is_acknowledged_at_once(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(1) as reader, opened(tmp_path, journal_entries=False) as storage:
+        bench = Bench(storage, reader)
+        bench.add(0)
+        assert bench.add_run(1, 2, 3)
+        bench.processor.stored(bench.take_stored(2))
+        assert bench.client.statuses == [Status.EOK] * 4
+
+
+@pytest.mark.asyncio
+async def test_runs_are_timed_as_adds_are(bench: Bench) -> None:
+    bench.add(0)
+    for first in range(200, 200 + 2 * SAMPLED, 10):
+        assert bench.add_run(*range(first, first + 10))
+    bench.processor.stored(bench.take_stored(1 + 2 * SAMPLED // 10))
+    assert bench.statistics.add_latency.succeeded.count == 2
 
 
 @pytest.mark.asyncio

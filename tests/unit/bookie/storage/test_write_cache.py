@@ -50,6 +50,29 @@ def test_a_flush_is_due_at_half_the_capacity_and_both_halves_count_for_full() ->
     assert not cache.is_full
 
 
+@pytest.mark.parametrize("capacity", [3_000, 100_000])
+def test_a_run_is_put_as_its_entries_are(capacity: int) -> None:
+    singly, together = WriteCache(capacity), WriteCache(capacity)
+    one = ledger(1)
+    for entry_ids in ((1, 2, 3), (3, 4, 7), (2, 3), (5,)):
+        packets = [bytes(100 * each) for each in entry_ids]
+        due = [singly.put(one, entry_id, packet) for entry_id, packet in zip(entry_ids, packets, strict=True)]
+        assert together.put_run(one, entry_ids, packets) == due[-1]
+        assert together.usage == singly.usage
+    assert together.swap() == singly.swap()
+
+
+def test_a_run_is_written_to_its_ledger_and_refused_for_one_that_was_discarded() -> None:
+    cache, one = WriteCache(10_000), ledger(1)
+    cache.watch([1])
+    cache.put_run(one, [0, 1], [b"a", b"b"])
+    assert not cache.discard_unwritten(1, one)
+    cache.discard(one)
+    with pytest.raises(LedgerDeletedException):
+        cache.put_run(one, [0, 1], [b"a", b"b"])
+    assert cache.usage == (0, 0)
+
+
 def test_two_flushes_at_once_are_a_bug() -> None:
     cache, one = WriteCache(4000), ledger(1)
     cache.put(one, 0, b"x")

@@ -229,6 +229,93 @@ def test_adds_one_after_the_other_are_read_as_each_alone(
         assert reader.read(memoryview(packet)) == fast_add.read_v3(memoryview(packet))
 
 
+RUNS = st.lists(
+    st.tuples(TXNS, st.just(2), st.one_of(st.integers(16_380, 16_420), ENTRIES), st.just(10)), min_size=3, max_size=30
+)
+
+
+@given(RUNS, FLIPS, st.booleans())
+def test_a_run_of_adds_is_what_they_are_one_by_one(
+    adds: list[tuple[int, int, int, int]], flips: list[tuple[int, int, int]], is_ascending: bool
+) -> None:
+    """Mostly as a writer sends them, but for some bytes that may be anything."""
+    ordered = sorted(adds, key=lambda add: add[2]) if is_ascending else adds
+    buffers = [bytearray(packet_of(add_of(*add))) for add in ordered]
+    for number, position, value in flips:
+        buffers[number % len(buffers)][position % min(80, len(buffers[number % len(buffers)]))] = value
+    packets = [memoryview(bytes(buffer)) for buffer in buffers]
+    reader = fast_add.AddReader()
+    at = 0
+    while at < len(packets):
+        run = reader.read_run(packets, at)
+        if run is None:
+            assert reader.read(packets[at]) == fast_add.read_v3(packets[at])
+            at += 1
+            continue
+        count = len(run.entry_ids)
+        singly = [fast_add.read_v3(packet) for packet in packets[at : at + count]]
+        found = [add for add in singly if isinstance(add, FastAdd)]
+        assert len(found) == count >= 2
+        assert [add.entry_id for add in found] == list(run.entry_ids) == sorted(set(run.entry_ids))
+        assert [add.body for add in found] == list(run.bodies)
+        assert b"".join(add.stored for add in found) == run.stored
+        assert len({len(add.stored) for add in found}) == 1
+        assert {(add.ledger_id, add.master_key) for add in found} == {(run.ledger_id, run.master_key)}
+        assert max(add.last_add_confirmed for add in found) == run.last_add_confirmed
+        at += count
+
+
+def seen(reader: fast_add.AddReader) -> fast_add.AddReader:
+    """One that has seen the shape of what follows."""
+    for entry_id in (16_384, 16_385):
+        assert reader.read(packet_of(add_of(20_000, 2, entry_id))) is not None
+    return reader
+
+
+def test_a_writers_adds_are_one_run_also_where_others_store_some_of_them() -> None:
+    for entry_ids in (range(16_386, 16_486), range(16_386, 17_000, 3)):
+        packets = [packet_of(add_of(20_000 + each, 2, each)) for each in entry_ids]
+        run = seen(fast_add.AddReader()).read_run(packets, 0)
+        assert run is not None
+        assert list(run.entry_ids) == list(entry_ids)
+        again = seen(fast_add.AddReader()).read_run(packets, 60)
+        assert again is not None
+        assert list(again.entry_ids) == list(entry_ids[60:])
+
+
+def test_what_was_tried_as_a_run_is_not_tried_again() -> None:
+    """It would cost the square of what was received."""
+    packets = [packet_of(add_of(20_000 + each, 2, each)) for each in range(16_386, 16_406)]
+    reader = seen(fast_add.AddReader())
+    run = reader.read_run(packets, 0)
+    assert run is not None
+    reader.read_singly(len(run.entry_ids))
+    assert [reader.read_run(packets, at) for at in range(1, 20)] == [None] * 19
+    assert reader.read_run(packets, 0) is not None
+    broken = bytearray(packets[12])
+    broken[0] ^= 1
+    packets[12] = memoryview(broken)
+    reader = seen(fast_add.AddReader())
+    assert [reader.read_run(packets, at) for at in range(20)] == [None] * 20
+    assert reader.read_run(packets, 13) is not None
+
+
+@pytest.mark.parametrize("position", range(len(packet_of(add_of(20_000, 2, 16_390)))))
+def test_a_run_ends_before_an_add_that_differs_in_any_byte(position: int) -> None:
+    """Or has none of those, for every value that a varint, a tag or an id could have there."""
+    for value in (0, 1, 0x7F, 0x80, 0x81, 0xFF):
+        packets = [packet_of(add_of(20_000 + each, 2, 16_386 + each)) for each in range(6)]
+        buffer = bytearray(packets[3])
+        buffer[position] = value
+        packets[3] = memoryview(buffer)
+        run = seen(fast_add.AddReader()).read_run(packets, 0)
+        singly = [fast_add.read_v3(packet) for packet in packets]
+        if run is not None:
+            found = [add for add in singly[: len(run.entry_ids)] if isinstance(add, FastAdd)]
+            assert b"".join(add.stored for add in found) == run.stored
+            assert [add.body for add in found] == list(run.bodies)
+
+
 @pytest.mark.parametrize("position", range(len(packet_of(add_of(20_000, 2, 16_390)))))
 def test_an_add_that_differs_from_the_shape_of_the_last_ones_is_read_as_alone(position: int) -> None:
     """At every byte, for every value that a varint, a tag or an id could have there."""
