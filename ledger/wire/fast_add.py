@@ -51,6 +51,8 @@ _BEHIND = 23
 """Bytes from the entry id to the body without the body's length: master key and tags."""
 _LENGTH_SIZE = 4
 """Bytes of a frame's length."""
+_LONGEST_IN_RUN = 8192
+"""Bytes of a packet above which it is read alone: the copy that a run takes would cost more than it saves."""
 
 _V2_ADD = struct.Struct(">I20sqqq")
 """Header, master key, and the packet's ledgerId, entryId and LAC."""
@@ -183,7 +185,7 @@ class AddReader:
         if self._no_run:
             self._no_run -= 1
             return None
-        if self._shape is None:
+        if self._shape is None or len(packets[start]) > _LONGEST_IN_RUN:
             return None
         entry_ids, last_add_confirmed = self._shape.ascending(packets, start)
         if len(entry_ids) < 2:
