@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 def encode_varint(value: int) -> bytes:
     """Encodes a value of 0 or more: seven bits per byte, lowest first."""
@@ -48,3 +50,19 @@ def decode_varint(data: bytes) -> int:
     for byte in reversed(data):
         value = value << 7 | byte & 0x7F
     return value
+
+
+def is_shortest(varint: bytes) -> bool:
+    """Whether these bytes, of which there are at most nine, are one number in its shortest form."""
+    last = varint[-1]
+    return last < 0x80 and (len(varint) == 1 or (last > 0 and min(varint[:-1]) > 0x7F))
+
+
+def are_shortest(varints: Sequence[bytes]) -> bool:
+    """Whether each of these bytes, which are of one size of nine at most, is one number in its shortest form."""
+    size = len(varints[0])
+    joined = b"".join(varints)
+    last = joined[size - 1 :: size]
+    if max(last) > 0x7F or (size > 1 and not min(last)):
+        return False
+    return all(min(joined[place::size]) > 0x7F for place in range(size - 1))

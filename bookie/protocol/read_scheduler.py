@@ -34,7 +34,7 @@ from bookgate.ledger.entry_availability import encode_runs
 from bookgate.ledger.errors import DataUnknownException, EntryNotConfirmedException, NoSuchEntryException
 from bookgate.ledger.ledger_id import NO_ENTRY, LedgerId
 from bookgate.ledger.wire.error_responses import error_response
-from bookgate.ledger.wire.fast_read import FastRead, Found, read_run, read_scattered
+from bookgate.ledger.wire.fast_read import FastRead, Found, Reads, read_together
 from bookgate.ledger.wire.messages import (
     LAST_ENTRY,
     MOST_FOLLOWING_BYTES,
@@ -161,51 +161,50 @@ class EntryReads:
         ledger = self._storage.ledgers.recent(first.ledger_id)
         if ledger is None or ledger.term is not None:
             return 0
-        run = read_run(first, packets, start)
-        if len(run) > 1:
-            return self._serve_run(client, ledger, run)
-        reads = read_scattered(first, packets, start)
-        return (len(reads) > 1 and self._serve_scattered(client, ledger, reads)) or self._serve_run(client, ledger, run)
-
-    def _serve_run(self, client: ReadingClient, ledger: BookieLedgerState, run: Sequence[FastRead]) -> int:
-        """Serves reads of consecutive entries; returns how many."""
+        reads = read_together(first, packets, start)
         served = 0
-        while served < len(run) and client.takes_answers:
-            entries, known_lac = self._in_memory(ledger, run[served].entry_id, len(run) - served)
-            if not entries or known_lac < 0:
+        while served < len(reads.entry_ids):
+            end, in_a_row = reads.part(served)
+            served = self._serve_part(client, ledger, reads, served, end, in_a_row)
+            if served < end:
                 break
-            self._send_found(client, run[served : served + len(entries)], entries, known_lac)
-            served += len(entries)
         return served
 
-    def _serve_scattered(self, client: ReadingClient, ledger: BookieLedgerState, reads: Sequence[FastRead]) -> int:
-        """Serves reads in any order; returns how many, 0 where the known LAC is not in memory."""
-        reader = self._storage.reader
-        known_lac = reader.loaded_lac(ledger)
-        if known_lac is None or known_lac < 0:
-            return 0
-        entry_ids = [read.entry_id for read in reads]
-        served = 0
-        while served < len(reads) and client.takes_answers:
-            entries, cached = reader.read_scattered_in_memory(ledger, entry_ids[served:])
-            if not entries:
+    def _serve_part(
+        self, client: ReadingClient, ledger: BookieLedgerState, reads: Reads, served: int, end: int, in_a_row: bool
+    ) -> int:
+        """Serves the reads from `served` to `end`; returns the first that is not served."""
+        look_up = self._row_in_memory if in_a_row else self._scattered_in_memory
+        while served < end and client.takes_answers:
+            entries, known_lac = look_up(ledger, reads.entry_ids[served:end])
+            if not entries or known_lac < 0:
                 break
-            self._send_found(client, reads[served : served + len(entries)], entries, known_lac)
-            self._statistics.write_cache_hits += cached
-            self._statistics.write_cache_misses += len(entries) - cached
+            self._send_found(client, reads, served, entries, known_lac)
             served += len(entries)
         return served
 
     def _send_found(
-        self, client: ReadingClient, reads: Sequence[FastRead], entries: Sequence[bytes], known_lac: int
+        self, client: ReadingClient, reads: Reads, start: int, entries: Sequence[bytes], known_lac: int
     ) -> None:
         found = self._found
-        if found.of != (reads[0].ledger, known_lac):
-            found = self._found = Found(reads[0].ledger, known_lac)
-        for read, entry in zip(reads, entries, strict=True):
-            client.send(found.frame(read, entry))
+        if found.of != (reads.ledger, known_lac):
+            found = self._found = Found(reads.ledger, known_lac)
+        client.send(found.frames(reads, start, entries), len(entries))
         self._statistics.reads += len(entries)
         self._statistics.read_bytes += sum(map(len, entries))
+
+    def _row_in_memory(self, ledger: BookieLedgerState, entry_ids: Sequence[int]) -> tuple[list[bytes], int]:
+        return self._in_memory(ledger, entry_ids[0], len(entry_ids))
+
+    def _scattered_in_memory(self, ledger: BookieLedgerState, entry_ids: Sequence[int]) -> tuple[list[bytes], int]:
+        """The first of these entries that are in memory, perhaps none, and the known LAC."""
+        known_lac = self._storage.reader.loaded_lac(ledger)
+        if known_lac is None:
+            return self._in_memory(ledger, entry_ids[0], 1)
+        packets, cached = self._storage.reader.read_scattered_in_memory(ledger, entry_ids)
+        self._statistics.write_cache_hits += cached
+        self._statistics.write_cache_misses += len(packets) - cached
+        return packets, known_lac
 
     def _in_memory(self, ledger: BookieLedgerState, first_entry_id: int, count: int) -> tuple[list[bytes], int]:
         """The first of so many consecutive entries that are in memory, perhaps none, and the known LAC."""

@@ -138,28 +138,24 @@ class RequestProcessor:
         if type(add) is FastTermAdd:
             return self._add_at_term(client, add)
         _, ledger_id, entry_id, last_add_confirmed, master_key, _, _ = add
-        ledger = self._ledgers.recent(ledger_id)
-        if (
-            ledger is None
-            or ledger.term is not None
-            or ledger.fenced
-            or self._decides_long(ledger, master_key, entry_id)
-        ):
+        ledger = self._open_for_adds(ledger_id)
+        if ledger is None or self._decides_long(ledger, master_key, entry_id):
             return False
         if last_add_confirmed > ledger.known_lac:
             ledger.known_lac = last_add_confirmed
         return self._put(client, ledger, add)
 
+    def _open_for_adds(self, ledger_id: int) -> LedgerDescriptor | None:
+        """The ledger if it is in memory, without a term, and not fenced."""
+        ledger = self._ledgers.recent(ledger_id)
+        return None if ledger is None or ledger.term is not None or ledger.fenced else ledger
+
     def add_run(self, client: Client, run: AddRun) -> bool:
         """The same for a run of adds: all of them, or none."""
         stored, ledger_id, entry_ids, last_add_confirmed, master_key, bodies = run
-        ledger = self._ledgers.recent(ledger_id)
-        if (
-            ledger is None
-            or ledger.term is not None
-            or ledger.fenced
-            or self._decides_long(ledger, master_key, entry_ids[0])
-            or self._decides_long(ledger, master_key, entry_ids[-1])
+        ledger = self._open_for_adds(ledger_id)
+        if ledger is None or any(
+            self._decides_long(ledger, master_key, each) for each in (entry_ids[0], entry_ids[-1])
         ):
             return False
         ledger.known_lac = max(ledger.known_lac, last_add_confirmed)

@@ -23,7 +23,7 @@ from typing import NamedTuple, final
 
 from bookgate.ledger.entry import HEADER_SIZE, PACKET_IDS
 from bookgate.ledger.ledger_id import NO_ENTRY
-from bookgate.ledger.varint import VARINTS, decode_varint, encode_varint, short_varint
+from bookgate.ledger.varint import VARINTS, are_shortest, decode_varint, encode_varint, is_shortest, short_varint
 
 _SHAPE = (
     rb"\x0a(.)\x08\x03\x10\x02\x18([\x00-\x7f]|[\x80-\xff]{1,8}[\x01-\x7f])%(priority)b"
@@ -245,7 +245,7 @@ class _Shape:
         begin, txn_id, middle, entry, behind, ledger_id, entry_id, last_add_confirmed = self._take_apart(packet)
         if (begin, middle, behind) != self._common or ledger_id != self._ledger_id or entry_id < 0:
             return None
-        if entry != short_varint(entry_id) or not _is_shortest(txn_id):
+        if entry != short_varint(entry_id) or not is_shortest(txn_id):
             return None
         before_txn, before_entry = self._stored
         stored = b"".join((before_txn, txn_id, before_entry, entry))
@@ -260,7 +260,7 @@ class _Shape:
         begins, txn_ids, middles, entries, behinds, bodies = zip(*self._split(joined), strict=True)
         heads = list(zip(begins, middles, behinds, strict=True))
         is_alike = heads.count(self._common) == len(heads) and list(entries) == list(map(short_varint, entry_ids))
-        if not is_alike or not _are_shortest(txn_ids):
+        if not is_alike or not are_shortest(txn_ids):
             return None
         before_txn, before_entry = self._stored
         stored = [before_txn, b"", before_entry, b""] * len(heads)
@@ -285,22 +285,6 @@ class _Shape:
             if last_add_confirmed > highest:
                 highest = last_add_confirmed
         return entry_ids, highest
-
-
-def _are_shortest(varints: Sequence[bytes]) -> bool:
-    """Whether each of these bytes, which are of one size, is one number in its shortest form."""
-    size = len(varints[0])
-    joined = b"".join(varints)
-    last = joined[size - 1 :: size]
-    if max(last) > 0x7F or (size > 1 and not min(last)):
-        return False
-    return all(min(joined[place::size]) > 0x7F for place in range(size - 1))
-
-
-def _is_shortest(varint: bytes) -> bool:
-    """Whether these bytes, of which there are at most nine, are one number in its shortest form."""
-    last = varint[-1]
-    return last < 0x80 and (len(varint) == 1 or (last > 0 and min(varint[:-1]) > 0x7F))
 
 
 @lru_cache(1024)  # consecutive adds have the same term, and often the same LAFR

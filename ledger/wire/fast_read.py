@@ -4,6 +4,7 @@
 one entry by its id: header, ledger id, entry id, each field in its place, every number in its shortest form and not
 negative, every length exact. A read that fences, waits, has a priority, or asks for the last entry is left to `v3`; a
 request that both accept means the same to both. `read_v2` does the same for protocol v2 (version 2, without flags).
+`read_together` takes the reads of one ledger that were received one after the other.
 
 Source: docs/protocol/wire.md#packet-header, docs/protocol/wire.md#request, docs/protocol/wire.md#v3-messages,
 docs/protocol/wire.md#v2-header, docs/protocol/wire.md#v2-requests, docs/protocol/wire.md#v2-responses.
@@ -28,6 +29,8 @@ _HEADER = 5
 """Bytes of the header's fields without the transaction id."""
 _TAGS = 2
 """Bytes of the sub-message's tags."""
+_MOST_SHARED = 256
+"""Sizes of responses that are remembered."""
 _LENGTH = struct.Struct(">I")
 
 _V2_READ = struct.Struct(">Iqq")
@@ -50,6 +53,36 @@ class FastRead(NamedTuple):
     entry: bytes
 
 
+class Reads(NamedTuple):
+    """Reads of one ledger that were received one after the other, as columns. Ids are not negative.
+
+    The encoded numbers are as received, and empty in protocol v2.
+    """
+
+    ledger_id: int
+    entry_ids: Sequence[int]
+    ledger: bytes
+    txn_ids: Sequence[bytes]
+    entries: Sequence[bytes]
+
+    def part(self, start: int) -> tuple[int, bool]:
+        """The end of the part that begins at `start`, and whether its entries are in a row: a part is a single entry or
+        a row, or ends where a row begins.
+        """
+        ids = self.entry_ids
+        last = len(ids) - 1
+        if start == last:
+            return start + 1, True
+        if ids[start + 1] == ids[start] + 1:
+            row = range(ids[start], ids[start] + last + 1 - start)
+            if list(ids[start:]) == list(row):
+                return last + 1, True
+            return next(at for at in range(start + 2, last + 2) if at > last or ids[at] != ids[at - 1] + 1), True
+        end = next(at for at in range(start + 1, last + 1) if at == last or ids[at + 1] == ids[at] + 1)
+        end += end == last
+        return end, end == start + 1
+
+
 class Found:
     """Encodes success responses of reads of one ledger, byte for byte what `encode_response` of their protocol does.
 
@@ -61,28 +94,53 @@ class Found:
         self.of = ledger, max_lac
         self._ledger = ledger
         self._lac = b"\x28" + short_varint(max_lac)
-        self._sizes = (-1, -1, -1)
-        self._begin = self._until_entry = self._until_body = b""
+        self._shared: dict[tuple[int, int, int], tuple[bytes, bytes, bytes]] = {}
+        """By the sizes of transaction id, entry id and packet: what is before these three."""
 
-    def frame(self, read: FastRead, body: bytes) -> bytes:
-        """The frame of the response with this packet."""
-        ledger_id, entry_id, txn_id, _, entry = read
-        if not txn_id:
-            return _V2_FOUND.pack(_V2_FOUND_SIZE + len(body), _V2_HEADER, 0, ledger_id, entry_id) + body
-        sizes = (len(txn_id), len(entry), len(body))
-        if sizes != self._sizes:
-            self._resize(*sizes)
-        return b"".join((self._begin, txn_id, self._until_entry, entry, self._until_body, body, self._lac))
+    def frames(self, reads: Reads, start: int, bodies: Sequence[bytes]) -> bytes:
+        """The frames of the responses to the reads from `start` on, with these packets."""
+        count = len(bodies)
+        if not reads.txn_ids:
+            return _v2_frames(reads.ledger_id, reads.entry_ids[start : start + count], bodies)
+        txn_ids, entries = reads.txn_ids[start : start + count], reads.entries[start : start + count]
+        sizes = list(zip(map(len, txn_ids), map(len, entries), map(len, bodies), strict=True))
+        if sizes.count(sizes[0]) == count:
+            before_txn, before_entry, before_body = self._shared_by(sizes[0])
+            parts = [before_txn, b"", before_entry, b"", before_body, b"", self._lac] * count
+        else:
+            parts = [b"", b"", b"", b"", b"", b"", self._lac] * count
+            parts[0::7], parts[2::7], parts[4::7] = zip(*map(self._shared_by, sizes), strict=True)
+        parts[1::7], parts[3::7], parts[5::7] = txn_ids, entries, bodies
+        return b"".join(parts)
 
-    def _resize(self, txn_size: int, entry_size: int, size: int) -> None:
-        self._sizes = (txn_size, entry_size, size)
+    def _shared_by(self, sizes: tuple[int, int, int]) -> tuple[bytes, bytes, bytes]:
+        shared = self._shared.get(sizes)
+        if shared is None:
+            if len(self._shared) >= _MOST_SHARED:
+                self._shared.clear()
+            shared = self._shared[sizes] = self._before(*sizes)
+        return shared
+
+    def _before(self, txn_size: int, entry_size: int, size: int) -> tuple[bytes, bytes, bytes]:
         body_size = short_varint(size)
         message = 5 + len(self._ledger) + entry_size + len(body_size) + size + len(self._lac)
         message_size = short_varint(message)
         length = _LENGTH.pack(11 + txn_size + len(message_size) + message)
-        self._begin = b"%b\x0a%c\x08\x03\x10\x01\x18" % (length, _HEADER + txn_size)
-        self._until_entry = b"\x10\0\xa2\x06%b\x08\0\x10%b\x18" % (message_size, self._ledger)
-        self._until_body = b"\x22" + body_size
+        return (
+            b"%b\x0a%c\x08\x03\x10\x01\x18" % (length, _HEADER + txn_size),
+            b"\x10\0\xa2\x06%b\x08\0\x10%b\x18" % (message_size, self._ledger),
+            b"\x22" + body_size,
+        )
+
+
+def _v2_frames(ledger_id: int, entry_ids: Sequence[int], bodies: Sequence[bytes]) -> bytes:
+    parts = [b""] * (2 * len(bodies))
+    parts[0::2] = [
+        _V2_FOUND.pack(_V2_FOUND_SIZE + len(body), _V2_HEADER, 0, ledger_id, entry_id)
+        for entry_id, body in zip(entry_ids, bodies, strict=True)
+    ]
+    parts[1::2] = bodies
+    return b"".join(parts)
 
 
 def read_v3(packet: memoryview) -> FastRead | None:
@@ -106,71 +164,47 @@ def read_v2(packet: memoryview) -> FastRead | None:
     return _new(FastRead, (ledger_id, entry_id, b"", b"", b""))
 
 
-def read_run(first: FastRead, packets: Sequence[memoryview], start: int) -> Sequence[FastRead]:
-    """A read, and those of the next entries of its ledger that follow it, as far as the packets have them.
+def read_together(first: FastRead, packets: Sequence[memoryview], start: int) -> Reads:
+    """A read, and those of its ledger that follow it, as far as the packets have them.
 
-    A sequential reader sends many reads before the first response, so they are received together.
+    A reader sends many reads before the first response, so they are received together.
 
     Args:
         first: A read in either protocol version.
         packets: What was received; `first` is the packet before `start`.
         start: The first packet to look at.
     """
-    if start >= len(packets):
-        return (first,)
-    return _read_run_v3(first, packets, start) if first.txn_id else _read_run_v2(first, packets, start)
+    return _together_v3(first, packets, start) if first.txn_id else _together_v2(first, packets, start)
 
 
-def _read_run_v3(first: FastRead, packets: Sequence[memoryview], start: int) -> Sequence[FastRead]:
-    ledger_id, entry_id, _, ledger, _ = first
-    run = [first]
+def _together_v3(first: FastRead, packets: Sequence[memoryview], start: int) -> Reads:
+    ledger_id, entry_id, first_txn_id, ledger, first_entry = first
+    entry_ids, txn_ids, entries = [entry_id], [first_txn_id], [first_entry]
     for index in range(start, len(packets)):
-        packet = packets[index]
-        entry_id += 1
-        entry = short_varint(entry_id)
-        # Of reads in another order one byte is looked at, the lowest of the entry id.
-        if len(packet) <= len(entry) or packet[-len(entry)] != entry[0]:
-            break
-        match = _READ.fullmatch(packet)
+        match = _READ.fullmatch(packets[index])
         if match is None:
             break
-        header_length, txn_id, length, its_ledger, its_entry = match.groups()
+        header_length, txn_id, length, its_ledger, entry = match.groups()
         if (
             its_ledger != ledger
-            or its_entry != entry
             or header_length[0] != _HEADER + len(txn_id)
             or length[0] != _TAGS + len(ledger) + len(entry)
         ):
             break
-        run.append(_new(FastRead, (ledger_id, entry_id, txn_id, ledger, entry)))
-    return run
+        entry_ids.append(decode_varint(entry))
+        txn_ids.append(txn_id)
+        entries.append(entry)
+    return Reads(ledger_id, entry_ids, ledger, txn_ids, entries)
 
 
-def _read_run_v2(first: FastRead, packets: Sequence[memoryview], start: int) -> Sequence[FastRead]:
-    run = [first]
+def _together_v2(first: FastRead, packets: Sequence[memoryview], start: int) -> Reads:
+    entry_ids = [first.entry_id]
     for index in range(start, len(packets)):
         read = read_v2(packets[index])
-        if read is None or read.ledger_id != first.ledger_id or read.entry_id != first.entry_id + len(run):
+        if read is None or read.ledger_id != first.ledger_id:
             break
-        run.append(read)
-    return run
-
-
-def read_scattered(first: FastRead, packets: Sequence[memoryview], start: int) -> Sequence[FastRead]:
-    """A read, and those of its ledger that follow it in any order, as far as the packets have them; see `read_run`.
-
-    It ends before the next entry of the one before, where a run may have begun.
-    """
-    read = read_v3 if first.txn_id else read_v2
-    ledger_id, next_entry_id = first.ledger_id, first.entry_id + 1
-    reads = [first]
-    for index in range(start, len(packets)):
-        following = read(packets[index])
-        if following is None or following[0] != ledger_id or following[1] == next_entry_id:
-            break
-        next_entry_id = following[1] + 1
-        reads.append(following)
-    return reads
+        entry_ids.append(read.entry_id)
+    return Reads(first.ledger_id, entry_ids, b"", (), ())
 
 
 _new = tuple.__new__  # takes half the time of the named constructor

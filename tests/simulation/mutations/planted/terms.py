@@ -146,8 +146,8 @@ MUTATIONS = (
         (),
         "an ordinary add of a ledger with a term is stored the short way",
         "bookie/protocol/request_processor.py",
-        "            or ledger.term is not None\n            or ledger.fenced\n",
-        "            or ledger.fenced\n",
+        "        return None if ledger is None or ledger.term is not None or ledger.fenced else ledger\n",
+        "        return None if ledger is None or ledger.fenced else ledger\n",
         tests=_SERVED,
     ),
     Mutation(

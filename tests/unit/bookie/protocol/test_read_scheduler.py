@@ -53,7 +53,12 @@ class Client:
         return len(self.responses) < self._takes
 
     def send(self, frame: bytes, count: int = 1) -> None:
-        self.responses.append(decode_response(memoryview(frame)[4:]))
+        start = 0
+        for _ in range(count):
+            end = start + 4 + int.from_bytes(frame[start : start + 4])
+            self.responses.append(decode_response(memoryview(frame)[start + 4 : end]))
+            start = end
+        assert start == len(frame)
 
 
 @pytest.fixture(params=["write cache", "entry log"])
@@ -70,7 +75,7 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[OpenStor
 
 def serve(storage: OpenStorage, client: Client, *entry_ids: int) -> tuple[int, BookieStatistics]:
     statistics = BookieStatistics()
-    packets = [memoryview(encode_request(ReadRequest(100 + each, LEDGER, each)))[4:] for each in entry_ids]
+    packets = [memoryview(encode_request(ReadRequest(300 + each, LEDGER, each)))[4:] for each in entry_ids]
     first = read_v3(packets[0])
     assert first is not None
     with ThreadPoolExecutor(1) as reader:
@@ -83,12 +88,12 @@ def serve(storage: OpenStorage, client: Client, *entry_ids: int) -> tuple[int, B
     ("asked", "served"),
     [
         (range(5, 30), 25),
-        ((5, 6, 7, 9, 10), 3),
+        ((5, 6, 7, 9, 10), 5),
         ((HELD - 2, HELD - 1, HELD), 2),
         (range(30, 5, -1), 25),
         (range(0, HELD, 3), 14),
         ((5, 5), 2),
-        ((9, 3, 20, 21, 22), 3),
+        ((9, 3, 20, 21, 22), 5),
         ((9, 3, HELD, 2), 2),
         ((HELD, 3), 0),
     ],
@@ -103,7 +108,7 @@ async def test_reads_that_came_together_are_served_at_once(
         (each.txn_id, each.entry_id, each.status, each.body)
         for each in client.responses
         if isinstance(each, ReadResponse)
-    ] == [(100 + each, each, Status.EOK, packet(LEDGER, each, SIZE)) for each in list(asked)[:served]]
+    ] == [(300 + each, each, Status.EOK, packet(LEDGER, each, SIZE)) for each in list(asked)[:served]]
     assert statistics.reads == served
     assert statistics.read_bytes == served * len(packet(LEDGER, 0, SIZE))
     assert statistics.write_cache_hits + statistics.write_cache_misses == served
