@@ -69,17 +69,13 @@ class Reads(NamedTuple):
         """The end of the part that begins at `start`, and whether its entries are in a row: a part is a single entry or
         a row, or ends where a row begins.
         """
-        ids = self.entry_ids
-        last = len(ids) - 1
-        if start == last:
-            return start + 1, True
-        if ids[start + 1] == ids[start] + 1:
-            row = range(ids[start], ids[start] + last + 1 - start)
-            if list(ids[start:]) == list(row):
-                return last + 1, True
-            return next(at for at in range(start + 2, last + 2) if at > last or ids[at] != ids[at - 1] + 1), True
-        end = next(at for at in range(start + 1, last + 1) if at == last or ids[at + 1] == ids[at] + 1)
-        end += end == last
+        ids, end = self.entry_ids, start + 1
+        while end < len(ids) and ids[end] == ids[end - 1] + 1:
+            end += 1
+        if end > start + 1 or end == len(ids):
+            return end, True
+        while end < len(ids) and not (end + 1 < len(ids) and ids[end + 1] == ids[end] + 1):
+            end += 1
         return end, end == start + 1
 
 

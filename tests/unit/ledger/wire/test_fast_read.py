@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bookgate.ledger.varint import encode_varint
@@ -169,8 +169,6 @@ def test_reads_together_are_what_they_are_one_by_one(
 
 
 @given(st.lists(st.integers(0, 12), min_size=1, max_size=20), st.booleans())
-@example([4, 0, 1, 3, 2, 4, 9], False)
-@example([0, 1, 7, 8, 4], False)
 def test_parts_are_rows_and_what_lies_between(ids: list[int], is_ascending: bool) -> None:
     if is_ascending:
         ids = sorted(set(ids))
