@@ -214,6 +214,24 @@ async def test_requests_behind_one_that_waits_for_its_owner_keep_their_order(tmp
         assert await asyncio.to_thread(ask) == [Status.EOK] * 19
 
 
+async def test_adds_that_come_together_are_under_the_policy_too(tmp_path: Path) -> None:
+    async with guarded(tmp_path) as server:
+
+        def ask(who: str) -> set[int]:
+            with EntryClient(entry_address(server)) as client:
+                client.ask(messages.AuthRequest(1, "bookgate-token", token_of(who).encode()))
+                told = set()
+                for first in (1, 31, 61):  # the first ones wait until the owner is known
+                    client.send(*(add(LEDGER, number) for number in range(first, first + 30)))
+                    told |= {client.receive().status for _ in range(30)}
+                return told
+
+        assert await asyncio.to_thread(ask, "stranger") == {Status.EUA}
+        assert await status(server, "admin", read(LEDGER, 80)) is Status.ENOENTRY
+        assert await asyncio.to_thread(ask, "owner") == {Status.EOK}
+        assert await status(server, "admin", read(LEDGER, 80)) is Status.EOK
+
+
 async def test_a_policy_that_changes_counts_for_connections_that_stand(tmp_path: Path) -> None:
     async with guarded(tmp_path) as server:
 
