@@ -21,6 +21,7 @@ from bookgate.bookie.standalone.cluster import StandaloneCluster
 from bookgate.ledger.errors import BKException
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.thinclient.blocking.client import BookKeeper
+from bookgate.thinclient.config import ClientConfig
 from bookgate.thinclient.spark.options.read_options import parse_options
 from bookgate.thinclient.spark.reading.batch import EntriesReader
 from bookgate.thinclient.spark.worker_metrics import DIRECTORY_VARIABLE
@@ -64,6 +65,8 @@ class Load:
     def __init__(self, cluster: StandaloneCluster, gateways: list[str], directory: Path) -> None:
         self._client = BookKeeper.connect("grpc://" + ",".join([*gateways, *cluster.gateways]))
         self._gateways = [f"grpc://{address}" for address in (*gateways, *cluster.gateways)]
+        self._config = ClientConfig()
+        """Made here: on a thread it would read the environment while pytest changes it."""
         self._directory = directory
         self._stopped = threading.Event()
         registry = CollectorRegistry()
@@ -86,7 +89,7 @@ class Load:
             assert len(list(reader.read(0, 299))) == 300
             self._as_spark(ledger.ledger_id)
             for gateway in self._gateways:
-                with BookKeeper.connect(gateway) as client, suppress(BKException):
+                with BookKeeper.connect(gateway, self._config) as client, suppress(BKException):
                     list(client.list_ledgers())
                     client.open_ledger(LedgerId.unscoped(10**15))
             self._client.delete_ledger(ledger.ledger_id)
