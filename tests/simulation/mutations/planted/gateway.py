@@ -310,7 +310,7 @@ MUTATIONS = (
     Mutation(
         "runs-of-adds-are-not-asked",
         "bookie",
-        ("A4",),
+        (),
         "for a run of adds it is not asked whether its principal may",
         "bookie/protocol/guarded_connection.py",
         "        if run.ledger_id in self._may_add:\n            return super()._serve_adds(run)\n",
