@@ -56,6 +56,8 @@ from bookgate.runtime.logs import log_bug, log_event
 
 _log = logging.getLogger(__name__)
 
+_ADDS = AddCompletion, AddRunCompletion
+
 
 class RequestProcessor:
     """Serves the requests of all connections of one bookie."""
@@ -166,14 +168,13 @@ class RequestProcessor:
             self._writer.add_checked_run(ledger, entry_ids, bodies, completion)
         except Exception:
             return False  # the general path responds to each, or makes it anew
-        self._added(client, ledger)
+        self._added(client, ledger_id, ledger)
         return True
 
-    def _added(self, client: Client, ledger: LedgerDescriptor) -> None:
-        if ledger.number in self._awaited:
+    def _added(self, client: Client, ledger_id: int, ledger: BookieLedgerState) -> None:
+        if ledger_id in self._awaited:
             self.long_polls.lac_moved(ledger)
-        if not self._writer.accepts_adds:
-            self._wait_for_capacity(client)
+        self._wait_where_full(client)
 
     def add_copy(self, client: Client, add: FastAdd | FastTermAdd) -> bool:
         """The same for a recovery add; no fence stops that of a bounded ledger."""
@@ -186,7 +187,7 @@ class RequestProcessor:
         return self._put(client, ledger, add)
 
     def _put(self, client: Client, ledger: LedgerDescriptor, add: FastAdd) -> bool:
-        stored, _, entry_id, _, _, body, txn_id = add
+        stored, ledger_id, entry_id, _, _, body, txn_id = add
         self._until_timed -= 1
         timer = None if self._until_timed > 0 else self._time_add()
         try:
@@ -198,7 +199,7 @@ class RequestProcessor:
                 self._writer.add_at_known_term(ledger, entry_id, body, completion)
         except Exception:
             return False  # the general path responds, or makes it anew
-        self._added(client, ledger)
+        self._added(client, ledger_id, ledger)
         return True
 
     def _decides_long(self, ledger: LedgerDescriptor, master_key: bytes, entry_id: int) -> bool:
@@ -245,10 +246,7 @@ class RequestProcessor:
             client.answer(error_response(request, status))
             return
         self._store(client, ledger, request)
-        if request.ledger_id in self._awaited:
-            self.long_polls.lac_moved(ledger)
-        if not self._writer.accepts_adds:
-            self._wait_for_capacity(client)
+        self._added(client, request.ledger_id, ledger)
 
     def _store(self, client: Client, ledger: BookieLedgerState, request: AddRequest) -> None:
         ids = request.ledger_id, request.entry_id
@@ -350,7 +348,7 @@ class RequestProcessor:
         adds = add_bytes = 0
         for completion in completions:
             client = completion.client
-            if isinstance(completion, AddCompletion | AddRunCompletion):  # by far the most frequent
+            if isinstance(completion, _ADDS):  # by far the most frequent
                 adds += completion.count
                 add_bytes += completion.size
             if completion.timer is not None:
@@ -380,7 +378,7 @@ class RequestProcessor:
     def not_stored(self, completions: Sequence[Completion]) -> None:
         """Sends errors for requests whose records found no space: they are not acknowledged, now or later."""
         for completion in completions:
-            if isinstance(completion, AddCompletion | AddRunCompletion):
+            if isinstance(completion, _ADDS):
                 self._statistics.adds_refused += completion.count
             elif completion.timer is not None:
                 completion.timer.latency.failure(time.perf_counter() - completion.timer.started)

@@ -331,7 +331,7 @@ MUTATIONS = (
         (),
         "who waits for the last add confirmed to grow is not told of ordinary adds",
         "bookie/protocol/request_processor.py",
-        "        if ledger.number in self._awaited:\n",
+        "        if ledger_id in self._awaited:\n",
         "        if False:\n",
         tests=("tests/integration/bookie/test_long_poll.py",),
     ),
