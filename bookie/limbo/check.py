@@ -4,13 +4,14 @@
 |---|---|
 | closed, every entry placed on this bookie is here | fences and releases it: "no such entry" is true from then on |
 | closed, entries are missing here | marks it for auto-recovery, once; it stays until they are replicated, anywhere |
-| closed, names this bookie no more | releases it |
+| closed, names this bookie no more | adds it to the list of `storage.closed_before`, and releases it |
 | not closed | keeps it, since it may end anywhere |
 | deleted: no metadata in two passes | releases it |
 | known here by a foreign master key | deletes what is here and creates the ledger again, fenced, with its own key |
 
-The check fences a ledger that names this bookie before it releases it, because the bookie may have lost an earlier
-fence (R9). It marks nothing where auto-recovery does not run.
+The bookie may have lost an earlier fence (R9). The check therefore fences a closed ledger that names this bookie before
+it releases it. One that names it no more is listed instead, since nothing of it need be here: the bookie rejects its
+writer all the same. The check marks nothing where auto-recovery does not run.
 
 For a released ledger that it does not hold the bookie answers "no such ledger", so the rules for deletions apply: the
 metadata must be those of the bookie's own cluster, and a ledger counts as deleted when two passes, a full period apart,
@@ -172,24 +173,31 @@ class LimboCheck:
             records = await self._metadata.ledger_manager.read_many([LedgerId.of_number(number) for number in numbers])
             answers = list(zip(numbers, records, strict=True))
             gone += [number for number, record in answers if _is_gone(record)]
-            left += await self._leave([number for number, record in answers if await self._is_settled(number, record)])
+            settled = [number for number, record in answers if await self._is_settled(number, record)]
+            elsewhere = [number for number, record in answers if self._is_closed_elsewhere(record)]
+            left += await self._leave(settled, elsewhere)
             if self._rate > 0:
                 await asyncio.sleep(len(numbers) / self._rate)
         left += await self._leave(self._quarantine.due(sorted(gone), self._clock()))
         log_event(_log, "limbo_verified", ledgers=left, in_limbo=len(waiting) - left)
 
-    async def _leave(self, numbers: Sequence[int]) -> int:
+    async def _leave(self, numbers: Sequence[int], closed_elsewhere: Sequence[int] = ()) -> int:
         """Releases the ledgers, if the metadata just read are those of the own cluster. Returns how many."""
         if numbers:
             await self._metadata.registration_manager.verify(self._membership)
-            await self._in_thread(lambda: self._storage.leave_limbo(numbers))
+            await self._in_thread(lambda: self._storage.leave_limbo(numbers, closed_elsewhere))
         return len(numbers)
+
+    def _is_closed_elsewhere(self, record: LedgerRecord | BKException) -> bool:
+        if isinstance(record, BKException):
+            return False
+        return record.metadata.is_closed and not record.metadata.names(self._membership.bookie_id)
 
     async def _is_settled(self, number: int, record: LedgerRecord | BKException) -> bool:
         if isinstance(record, BKException):
             return False
         metadata = record.metadata
-        if self._membership.bookie_id not in metadata.bookies:
+        if not metadata.names(self._membership.bookie_id):
             return metadata.is_closed
         try:
             await self._see_to_its_key(record)

@@ -48,7 +48,7 @@ class FormerLife:
         """Adds a ledger to the result."""
         if self._bookie_id in metadata.bookies:
             self.naming.add(number)
-        elif metadata.state is not LedgerState.OPEN and not metadata.is_unbounded:
+        elif metadata.is_closed or (metadata.state is LedgerState.IN_RECOVERY and not metadata.is_unbounded):
             self.closed.add(number)
         self._looked_at += 1
 

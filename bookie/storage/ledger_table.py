@@ -37,9 +37,7 @@ class LedgerTable:
         limbo: Limbo | None = None,
         closed_before: Container[int] = (),
     ) -> None:
-        """Ledgers whose index has lost entries are added to `limbo`; those in `closed_before` are created fenced
-        (R9).
-        """
+        """Ledgers whose index has lost entries are added to `limbo`; those in `closed_before` are fenced (R9)."""
         self._stores = stores
         self._limbo = limbo
         self._closed_before = closed_before
@@ -248,18 +246,19 @@ class LedgerTable:
             # Recorded at once and durably: later adds must not hide the loss.
             self._limbo.add_lost([ledger_id.number])
         limbo = header.limbo or header.lost or self._in_limbo(ledger_id)
+        fenced = header.fenced or limbo or ledger_id.number in self._closed_before
         ledger = LedgerDescriptor(
             ledger_id,
             header.master_key,
             # BookKeeper's bookie fences ledgers that it marks; limbo alone also stops normal adds.
-            fenced=header.fenced or limbo,
+            fenced=fenced,
             explicit_lac=header.explicit_lac,
             last_entry_id=last_entry_id,
             limbo=limbo,
         )
         if header.terms is not None:
             ledger.take_terms(header.terms)
-            ledger.fenced = ledger.fenced or limbo
+            ledger.fenced = ledger.fenced or fenced
         if header.explicit_lac is not None:
             ledger.advance_lac(decode_lac_header(header.explicit_lac)[1])
         return ledger

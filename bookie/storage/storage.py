@@ -373,8 +373,14 @@ class LedgerStorage:
         """Numbers of all ledgers in this bookie's list of limbo, ascending."""
         return self.limbo_marks.numbers()
 
-    def leave_limbo(self, numbers: Collection[int]) -> None:
-        """Blocking: releases verified ledgers from limbo. Raises OSError."""
+    def leave_limbo(self, numbers: Collection[int], closed_elsewhere: Collection[int] = ()) -> None:
+        """Blocking: releases verified ledgers from limbo. Raises OSError.
+
+        Those of `closed_elsewhere` are closed and name other bookies now. They are listed in `closed_before` first,
+        since a fence may be among what this bookie has lost, and it need hold nothing of them that could be fenced.
+        """
+        if closed_elsewhere:
+            self._closed_before.replace(self._closed_before.numbers | LedgerNumbers(closed_elsewhere))
         self.limbo_marks.remove(numbers)
         self.ledgers.leave_limbo(numbers)
 

@@ -247,6 +247,27 @@ def test_what_leaves_is_fenced_if_it_names_the_bookie(tmp_path: Path) -> None:
         assert check.fenced[2] == ledger_master_key(b"secret")
 
 
+def test_what_leaves_takes_no_adds_if_it_was_moved_away(tmp_path: Path) -> None:
+    """R9: its writer may still have the bookie in its ensemble, and a fence may be among what was lost."""
+    moved = metadata(LedgerState.CLOSED, 2, (0, "bcd"), quorum=3)
+    store = Store({1: moved, 2: moved})
+    with opened(tmp_path) as bookie:
+        bookie.ledger(1, ledger_master_key(b""))
+        bookie.add(1, 0)
+        bookie.storage.limbo_marks.add([*listed(store), 3])
+        check = Checked(bookie, store)
+        check.after(0)
+        check.after(WAIT_SECONDS)
+        assert bookie.storage.limbo() == []
+        assert bookie.storage.may_have_held(2), "nothing of it is here, so no writer begins it here"
+        assert not bookie.storage.may_have_held(3), "a deleted ledger has no writer that is owed a refusal"
+    with opened(tmp_path) as bookie:
+        kept = bookie.storage.ledgers.get(LedgerId.unscoped(1))
+        assert kept is not None
+        assert kept.fenced
+        assert bookie.storage.may_have_held(2)
+
+
 @pytest.mark.parametrize("state", [LedgerState.OPEN, LedgerState.CLOSED])
 def test_the_key_that_the_metadata_bear_out_counts(
     tmp_path: Path, state: LedgerState, caplog: pytest.LogCaptureFixture

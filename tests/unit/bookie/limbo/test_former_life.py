@@ -63,11 +63,13 @@ async def test_all_ledgers_that_name_it_anywhere(store: LedgerManagerFactory) ->
 
 
 async def test_an_unbounded_ledger_in_recovery_is_written_again() -> None:
-    found = FormerLife(WIPED)
+    found = FormerLife(NEW)
     metadata = begin_term(create_unbounded(LedgerMetadata.new(["b-1:3181", "b-2:3181"], 2, 2)), holder=1)
     assert metadata.state is LedgerState.IN_RECOVERY
     found.saw(7, metadata)
     assert not found.closed
+    found.saw(7, replace(metadata, state=LedgerState.CLOSED, last_entry_id=-1, length=0))
+    assert 7 in found.closed
 
 
 async def test_what_is_closed_and_names_others_was_closed_before(store: LedgerManagerFactory, tmp_path: Path) -> None:
