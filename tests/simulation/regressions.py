@@ -457,4 +457,66 @@ REGRESSIONS: dict[str, Plan] = {
         ),
         guarded=True,
     ),
+    "torn-copy-at-a-bookie-that-takes-a-place": Plan(
+        seed=511001326,
+        bookies=4,
+        duration=6.0,
+        writers=(
+            WriterPlan(
+                name="w0",
+                at=1.5212037599949333,
+                sizes=(2, 2, 2),
+                bursts=(1, 1),
+                payload=5000,
+                pause=0.8999999999999999,
+                end="leave",
+                advanced=False,
+                deferred_sync=False,
+                ledger_id=LedgerId(scope_id=7, low=1),
+            ),
+            WriterPlan(
+                name="w1",
+                at=1.2546534583476532,
+                sizes=(3, 2, 2),
+                bursts=(10,),
+                payload=1000,
+                pause=1.7999999999999998,
+                end="close",
+                advanced=True,
+                deferred_sync=False,
+                ledger_id=LedgerId(scope_id=-1, low=2),
+            ),
+        ),
+        visits=(VisitPlan(name="v1", at=1.4169953979985306, what="delete", writer="w1"),),
+        faults=(
+            FaultPlan(name="f-file", at=0.1, kind="damaged-file", target=1, lasts=0.6646071085198706, client=0),
+            FaultPlan(name="f-away", at=0.6643759084682365, kind="kill", target=1, lasts=0.5, client=0),
+            FaultPlan(
+                name="p0", at=1.3733763324511812, kind="pause-client", target=28, lasts=3.5999999999999996, client=0
+            ),
+            FaultPlan(name="f-drain", at=2.0894304458745707, kind="drained", target=3, lasts=0.0, client=0),
+            FaultPlan(
+                name="f1", at=2.505635436334558, kind="power-loss-of-all", target=0, lasts=1.2000000000000002, client=0
+            ),
+        ),
+        rates=(
+            RatePlan(name="r-failing-opens", kind="failing-opens", rate=0.003),
+            RatePlan(name="r-slow-disk", kind="slow-disk", rate=30.0),
+            RatePlan(name="r-slow-packets", kind="slow-packets", rate=0.010000000000000002),
+        ),
+        gateways=0,
+        auto_recovery=AutoRecoveryPlan(
+            delay=10,
+            grace=0.5,
+            audit_interval=5.0,
+            check_interval=1.0,
+            scrub_rate=1.0,
+            scrub_interval=1.0,
+            racks=2,
+            placement_interval=2.0,
+            budget=0.0,
+            last_copies=0.1,
+        ),
+        guarded=False,
+    ),
 }

@@ -85,6 +85,8 @@ class RepairWatch:
         """When ledgers were marked, the last time."""
         self._looked_at: dict[tuple[Process, int], float] = {}
         """When processes read ledgers, the last time."""
+        self._left: dict[tuple[int, int], set[bytes]] = {}
+        """By ledger and entry, the copies of bookies that lost their places: others may have got theirs from them."""
         self.looked: Counter[str] = Counter()
         self.bounds = bounds
         store.on_change.append(self._changed)
@@ -111,6 +113,8 @@ class RepairWatch:
             bookie = self._bookie(place.bookie_id)
             if bookie is not None and place.bookie_id not in self._damaged:
                 self._look_at_copies(before, metadata, place, bookie)
+        for place in new_members(before.metadata, metadata):
+            self._remember_copies(before, place)
 
     def _keeps_copies(self, before: LedgerRecord, metadata: LedgerMetadata) -> None:
         """R4: no bookie stands twice in an ensemble. R2: each entry has as many good copies as it had.
@@ -164,10 +168,18 @@ class RepairWatch:
         sources = [self._held(name, number) for name in sorted(before.metadata.bookies - {place.bookie_id})]
         for entry_id in due:
             known = {packets[entry_id] for packets in sources if entry_id in packets}
+            known |= self._left.get((number, entry_id), set())
             if known and entry_id in held.entries:
                 self.looked["R1"] += 1
                 if held.entries[entry_id] not in known:
                     self._world.fail(CopyDiffers(f"{where} with another entry {entry_id} than the others have"))
+
+    def _remember_copies(self, before: LedgerRecord, place: Place) -> None:
+        number = before.ledger_id.number
+        held = self._held(place.was, number)
+        for entry_id in due_at(before.metadata, place.first_entry_id, place.place):
+            if entry_id in held:
+                self._left.setdefault((number, entry_id), set()).add(held[entry_id])
 
     def _held(self, bookie_id: str, number: int) -> dict[int, bytes]:
         """What any start of a bookie would find of a ledger; nothing where data are damaged."""

@@ -1,10 +1,10 @@
 """The repair of one ledger under its lock: examine, copy, name the new bookies in the metadata, examine again.
 
 Steps of a round: ask every bookie of the ledger which entries it holds (`look`); determine the work (`verdicts`); then,
-fragment by fragment, choose a bookie for each position that needs one, fence it for the ledger if that is closed, copy
-the missing entries, compare its list of entries with those that it should hold, and only then write the metadata, in
-one transaction with the check of the lock. Rounds are repeated until an examination finds the ledger whole, or nothing
-more can be done now.
+fragment by fragment, choose a bookie for each position that needs one, fence it for the ledger if that is closed, read
+what it already holds, copy the missing and the damaged entries, compare its list of entries with those that it should
+hold, and only then write the metadata, in one transaction with the check of the lock. Rounds are repeated until an
+examination finds the ledger whole, or nothing more can be done now.
 
 Outcomes: *whole*, the mark may be removed; *waiting*, for a reason that may disappear; *unrecoverable*, entries have no
 copy left. A repair changes only members of complete fragments (R7); metadata name a bookie only after it holds all
@@ -23,12 +23,13 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import islice
 from typing import Protocol
 
 from pyroaring import BitMap64
 
 from bookgate.bookie.replication.copies.bookies import Bookies, TargetRefusesException
-from bookgate.bookie.replication.copies.budget import WorkerBudget
+from bookgate.bookie.replication.copies.budget import LEAST_ENTRY_BYTES, WorkerBudget
 from bookgate.bookie.replication.copies.confirmed_entries import ConfirmedEntries
 from bookgate.bookie.replication.copies.copying import Copied, Copier, SourceFailedException
 from bookgate.bookie.replication.copies.fragments import (
@@ -76,6 +77,8 @@ _log = logging.getLogger(__name__)
 
 _ROUNDS = 5
 _WRITE_ATTEMPTS = 5
+_READ_AGAIN_AT_ONCE = 200
+"""Copies that are read again between two looks at the permission and the budget."""
 _FAILURES_A_ROUND = 3
 """Failed fragments after which a round ends: the store or the bookies fail then, not single fragments."""
 
@@ -131,13 +134,13 @@ class LedgerRepair:
         targets: Targets,
         suspects: Mapping[str, BitMap64] | None = None,
     ) -> None:
-        """`suspects` are the ids by bookie for which a scrub found corrupt copies: these are read again."""
+        """`suspects` are the ids by bookie whose copies may be corrupt, as a scrub found: these are read again."""
         self._tools = tools
         self._lock = lock
         self._record = record
         self._permission = permission
         self._targets = targets
-        self._suspects = suspects or {}
+        self._suspects = dict(suspects or {})
         self._copied = Copied(of_all=tools.copied)
         self._due_entries = 0
         self._held_before: dict[Place, int] = {}
@@ -217,11 +220,14 @@ class LedgerRepair:
         if suspects is None or not isinstance(state, Holding):
             return state
         try:
-            wanted = suspects & due & state.entries
-            corrupt = await bookies.damaged(bookie_id, number, wanted, self._secrets, unbounded=unbounded)
+            corrupt = await self._damaged(bookie_id, suspects & due & state.entries)
         except BKException as error:
             return Unknown(str(error))
         return replace(state, entries=state.entries - corrupt, corrupt=corrupt)
+
+    async def _damaged(self, bookie_id: str, ids: BitMap64) -> BitMap64:
+        number, unbounded = self._record.ledger_id.number, self._record.metadata.is_unbounded
+        return await self._tools.bookies.damaged(bookie_id, number, ids, self._secrets, unbounded=unbounded)
 
     # Repairing
 
@@ -336,9 +342,7 @@ class LedgerRepair:
         if record.metadata.is_closed:
             last = record.metadata.last_entry_id
             await tools.bookies.fence(target, number, self._secrets, behind=last)
-        missing = due - (await self._holding(target, due)).entries
-        if record.metadata.is_unbounded and repair.replace:
-            missing = due  # whatever it holds: entries of an older term may have other values
+        missing = due - await self._good_at(target, repair)
         counted = due if repair.replace else repair.missing
         self._held_before[repair.place] = len(counted - missing)
         if missing:
@@ -357,6 +361,34 @@ class LedgerRepair:
                 f"bookie {target} lacks {len(missing)} of the entries of ledger {number} that it has taken, "
                 f"such as {missing.min()}"
             )
+
+    async def _good_at(self, target: str, repair: PlaceRepair) -> BitMap64:
+        """The ids of the position whose copies at this bookie count (R2).
+
+        A bookie that is to replace another one may hold some, of an interrupted repair or since it was asked to store
+        them before the ensemble changed. Nobody has read those there, and the replay of a journal takes in an entry
+        whose end never reached the disk: what is damaged is replaced, and read again afterwards.
+        """
+        if repair.replace and self._record.metadata.is_unbounded:
+            return BitMap64()  # entries of an older term may have other values
+        held = (await self._holding(target, repair.due)).entries & repair.due
+        if not repair.replace or not held:
+            return held
+        damaged = await self._damaged_among(held, target)
+        if damaged:
+            self._suspects[target] = self._suspects.get(target, BitMap64()) | damaged
+        return held - damaged
+
+    async def _damaged_among(self, held: BitMap64, bookie_id: str) -> BitMap64:
+        """As `_damaged`, of many copies within the budget."""
+        budget, loop, damaged = self._tools.budget, asyncio.get_running_loop(), BitMap64()
+        rest = iter(held)
+        while some := BitMap64(islice(rest, _READ_AGAIN_AT_ONCE)):
+            await self._proceed()
+            cost = max(mean_bytes(self._record.metadata, len(some)), len(some) * LEAST_ENTRY_BYTES)
+            await asyncio.sleep(budget.take({bookie_id: cost}, loop.time()))
+            damaged |= await self._damaged(bookie_id, some)
+        return damaged
 
     def _reader(self, fragment: CompleteFragment) -> AbstractAsyncContextManager[ReadHandle | ConfirmedEntries]:
         tools, record = self._tools, self._record

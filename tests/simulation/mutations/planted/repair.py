@@ -824,6 +824,16 @@ MUTATIONS = (
         tests=(f"{_CASES}::test_a_writer_that_slept_finds_nobody_under_a_reused_id",),
     ),
     Mutation(
+        "copies-at-a-target-unread",
+        "auto-recovery",
+        (),
+        "copies that a bookie holds before it takes a place count unread, torn ones too",
+        _REPAIR,
+        "        if not repair.replace or not held:\n",
+        "        if repair:\n",
+        tests=("tests/unit/bookie/replication/repairs/test_chosen_targets.py",),
+    ),
+    Mutation(
         "moved-from-limbo-forgotten",
         "auto-recovery",
         (),

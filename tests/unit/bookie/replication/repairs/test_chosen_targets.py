@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from pyroaring import BitMap64
 
+from bookgate.bookie.replication.copies.bookies import TargetRefusesException
 from bookgate.bookie.replication.copies.verdicts import Copies, Holding
 from bookgate.bookie.replication.repairs.tasks import Targets
 from bookgate.ledger.entry import Entry
@@ -41,11 +42,6 @@ class FailingCopies(Cluster):
 
     async def add_copies(self, _target: str, _ledger_id: int, _group: Sequence[Entry], _secrets: Any) -> int:
         raise self.error
-
-    async def lock_holders(self, *_key: Any) -> dict[int, str]:
-        raise BKException("the store is out of reach")
-
-    read_record = lock_holders
 
 
 @pytest.mark.parametrize(
@@ -93,3 +89,49 @@ async def test_a_bookie_that_failed_is_tried_after_all_others() -> None:
         with pytest.raises(TooManyRequestsException):
             await cluster.repair("c:1", targets)
     assert cluster.chosen == ["new:1", "new:2", "new:1", "new:2"]
+
+
+@dataclass
+class HoldsTornCopies(OnePreferred):
+    """The bookie that is chosen first holds copies already; of some the end never reached its disk."""
+
+    torn: BitMap64 = field(default_factory=lambda: BitMap64([3, 7]))
+    takes: bool = True
+    """Whether it answers with what it was given."""
+    stored: list[int] = field(default_factory=list)
+    read: list[BitMap64] = field(default_factory=list)
+
+    async def copies(self, bookie_id: str, _ledger_id: int, _due: BitMap64, *, unbounded: bool) -> Copies:
+        held = {"new:1": BitMap64(range(10)) | BitMap64(self.stored), "new:2": BitMap64()}
+        return Holding(held.get(bookie_id, BitMap64(range(ENTRIES))))
+
+    async def damaged(self, bookie_id: str, _ledger_id: int, ids: BitMap64, *_more: Any, unbounded: bool) -> BitMap64:
+        assert bookie_id == "new:1", "only what nobody has read"
+        self.read.append(ids)
+        return ids & self.torn
+
+    async def add_copies(self, target: str, _ledger_id: int, group: Sequence[Entry], _secrets: Any) -> int:
+        if target != "new:1":
+            raise TargetRefusesException(f"{target} takes nothing")
+        self.stored += [entry.entry_id for entry in group]
+        if self.takes:
+            self.torn -= BitMap64(self.stored)
+        return 100 * len(group)
+
+
+@pytest.mark.asyncio
+async def test_torn_copies_that_a_chosen_bookie_already_holds_are_replaced() -> None:
+    """R2: nobody has read them there, and they take the place of good ones."""
+    cluster = HoldsTornCopies(ledger((0,), ENTRIES - 1, sizes=(3, 3)), (), error=BKException())
+    await cluster.repair("c:1")
+    assert sorted(cluster.stored) == [3, 7, *range(10, ENTRIES)]
+    assert [[*ids] for ids in cluster.read[:2]] == [[*range(10)], [3, 7]], "what was torn is read again"
+    assert cluster.metadata.fragments[0].ensemble == ("a:1", "b:1", "new:1")
+
+
+@pytest.mark.asyncio
+async def test_a_bookie_that_keeps_answering_with_torn_copies_gets_no_place() -> None:
+    cluster = HoldsTornCopies(ledger((0,), ENTRIES - 1, sizes=(3, 3)), (), error=BKException(), takes=False)
+    await cluster.repair("c:1")
+    assert cluster.chosen == ["new:1", "new:2"]
+    assert cluster.metadata.fragments[0].ensemble == ("a:1", "b:1", "c:1")

@@ -57,6 +57,10 @@ class Cluster:
     async def fence(self, *_arguments: Any, **_options: Any) -> None:
         return
 
+    async def damaged(self, bookie_id: str, _ledger_id: int, ids: BitMap64, *_more: Any, unbounded: bool) -> BitMap64:
+        assert bookie_id == "new:1", "only what nobody has read"
+        return BitMap64()
+
     async def replace_bookie(
         self, _request: Any, ensemble: Sequence[str], _index: int, _exclude: Any, *, needs: frozenset[str]
     ) -> str:
@@ -70,6 +74,11 @@ class Cluster:
     async def write_ledger(self, _lock: LedgerLock, metadata: LedgerMetadata, version: int) -> LedgerRecord:
         self.metadata = metadata
         return LedgerRecord(LedgerId.unscoped(7), metadata, version + 1)
+
+    async def lock_holders(self, *_key: Any) -> dict[int, str]:
+        raise BKException("the store is out of reach")
+
+    read_record = lock_holders
 
     def check(self) -> None:
         return
