@@ -21,6 +21,7 @@ from bookgate.protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2 import (
 )
 
 _REVISION = LedgerMetadataResponse.REVISION_FIELD_NUMBER << 3
+_REQUESTS_HANDLED = LedgerMetadataResponse.REQUESTS_HANDLED_FIELD_NUMBER << 3
 _BATCH = LedgerMetadataResponse.BATCH_FIELD_NUMBER << 3 | 2
 _LEDGERS = bytes((GetLedgerRangesResponse.LEDGERS_FIELD_NUMBER << 3 | 2,))
 
@@ -42,6 +43,10 @@ class EncodedLedger:
     def answer(self, revision: int) -> bytes:
         """The encoded response."""
         return self.data + _revision_field(revision)
+
+    def watch_answer(self, revision: int, requests_handled: int) -> bytes:
+        """The encoded response of a Watch stream."""
+        return self.answer(revision) + bytes((_REQUESTS_HANDLED,)) + encode_varint(requests_handled)
 
     def without_password(self) -> EncodedLedger:
         """The same for callers that may not read the password; built once, at the first request."""

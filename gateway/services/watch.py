@@ -86,6 +86,10 @@ class _Stream:
         """The latest SUSPENDED or RESUMED that was not sent yet."""
         self.waits_since: float | None = None
         """Loop time since which the client has taken none of the changes waiting for it."""
+        self.received = 0
+        """Number of requests received."""
+        self.handled = 0
+        """Number of requests handled: what the hub has for the stream is at least as new as these demand."""
 
     def say_of_store(self, response: LedgerMetadataResponse) -> None:
         self.store_event = response
@@ -231,6 +235,7 @@ class WatchService:
         try:
             async for request in requests:
                 await self._room(stream)
+                stream.received += 1
                 await self._handle(stream, request)
         except grpc.RpcError:
             return
@@ -256,7 +261,9 @@ class WatchService:
         except MetaStoreException:
             raise
         except BKException as error:
-            stream.say(failure(error, named(request)))
+            response = failure(error, named(request))
+            response.requests_handled = stream.received
+            stream.say(response)
 
     async def _subscribe(self, stream: _Stream, request: LedgerMetadataRequest) -> None:
         ledger_id = required_ledger_id(request)
@@ -267,6 +274,7 @@ class WatchService:
         if request.min_revision:
             await self._catch_up(ledger_id, request.min_revision, version)
         incarnation = request.incarnation if version is not None and request.HasField("incarnation") else None
+        stream.handled = stream.received
         if self.hub.subscribe(stream, ledger_id, version, incarnation):
             stream.wake.set()
         try:
@@ -421,7 +429,7 @@ class WatchService:
             answer = self.hub.take(stream)
             if answer is None:
                 return
-            response, shown = answer_message(answer, revision, stream.caller)
+            response, shown = answer_message(answer, revision, stream.handled, stream.caller)
             yield response
             stream.taken.set()
             if not shown:

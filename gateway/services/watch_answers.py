@@ -67,13 +67,16 @@ def require_watch(who: Caller, record: WatchedRecord) -> ScopeView:
     return view
 
 
-def answer_message(answer: Answer, revision: int, who: Caller | None) -> tuple[WatchResponse, bool]:
+def answer_message(
+    answer: Answer, revision: int, requests_handled: int, who: Caller | None
+) -> tuple[WatchResponse, bool]:
     """The response, and whether the caller may see this ledger; if not, the subscription ends."""
     record = answer.record
     if record is None:
         missing = NoSuchLedgerExistsOnMetadataServerException(f"there is no ledger {answer.ledger_id}")
         response = failure(missing, answer.ledger_id, revision)
         response.event = WatchEvent.REMOVED
+        response.requests_handled = requests_handled
         return response, True
     assert isinstance(record, (EncodedLedger, DamagedLedger))
     view = None
@@ -86,7 +89,7 @@ def answer_message(answer: Answer, revision: int, who: Caller | None) -> tuple[W
         return failure(record.error, answer.ledger_id, revision), True
     if view is not None and not view.shows_password(record.owner):
         record = record.without_password()
-    return record.answer(revision), True
+    return record.watch_answer(revision, requests_handled), True
 
 
 def refusal(request: LedgerMetadataRequest, message: str) -> LedgerMetadataResponse:

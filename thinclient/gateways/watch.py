@@ -37,11 +37,23 @@ _Outgoing = asyncio.Queue[wire.LedgerMetadataRequest | None]
 
 @dataclass(slots=True, eq=False)
 class _Listening:
-    """A listener, the store revision its client had seen when it was added, and the version it received last."""
+    """A listener, and what it may be told."""
 
     listener: LedgerMetadataListener
     since: int
+    """The store revision that its client had seen when it was added."""
+    request: int
+    """The number on the stream of the last request that asked for it."""
     told: int | None = None
+    """The version it received last."""
+
+    def awaits(self, response: wire.LedgerMetadataResponse) -> bool:
+        """Whether the response may be told: one sent before the gateway had the request may be older than what the
+        client has seen.
+        """
+        if response.requests_handled:
+            return response.requests_handled >= self.request
+        return self.since <= response.revision  # an older gateway: what it sent later may still be older
 
 
 class MetadataWatch:
@@ -53,13 +65,16 @@ class MetadataWatch:
         self._listeners: dict[LedgerId, list[_Listening]] = {}
         self._records: dict[LedgerId, LedgerRecord] = {}
         self._outgoing: _Outgoing = asyncio.Queue()
+        self._requested = 0
+        """Number of requests on the current stream."""
         self._task: asyncio.Task[None] | None = None
 
     def add(self, ledger_id: LedgerId, listener: LedgerMetadataListener) -> None:
         """The listener receives the current state soon, then every change."""
         # Even if the ledger has other listeners: this client may have seen a newer state elsewhere than they received.
-        self._listeners.setdefault(ledger_id, []).append(_Listening(listener, self._gateways.revision))
-        self._outgoing.put_nowait(self._subscribe(ledger_id))
+        added = _Listening(listener, self._gateways.revision, self._requested + 1)
+        self._listeners.setdefault(ledger_id, []).append(added)
+        self._request(self._subscription(ledger_id))
         if self._task is None:
             self._task = keep_running("watch of ledgers", self._run)
 
@@ -71,8 +86,8 @@ class MetadataWatch:
             listeners.remove(found)
             if not listeners:
                 self._forget(ledger_id)
-                request = scoped(wire.LedgerMetadataRequest(watch_action=wire.WatchAction.UNSUBSCRIBE), ledger_id)
-                self._outgoing.put_nowait(request)
+                ended = wire.LedgerMetadataRequest(watch_action=wire.WatchAction.UNSUBSCRIBE)
+                self._request(scoped(ended, ledger_id))
         if not self._listeners and self._task is not None:
             self._task.cancel()
             self._task = None
@@ -110,8 +125,11 @@ class MetadataWatch:
 
     async def _responses(self, gateway: Gateway) -> AsyncIterator[wire.LedgerMetadataResponse]:
         outgoing = self._outgoing = asyncio.Queue()
-        for ledger_id in self._listeners:
-            self._outgoing.put_nowait(self._subscribe(ledger_id))
+        self._requested = 0
+        for ledger_id, listeners in self._listeners.items():
+            self._request(self._subscription(ledger_id))
+            for each in listeners:
+                each.request = self._requested
         call = gateway.metadata.Watch(self._requests(self._outgoing))
         stream = aiter(call)
         try:
@@ -132,7 +150,11 @@ class MetadataWatch:
         while (request := await queue.get()) is not None:
             yield request
 
-    def _subscribe(self, ledger_id: LedgerId) -> wire.LedgerMetadataRequest:
+    def _request(self, request: wire.LedgerMetadataRequest) -> None:
+        self._requested += 1
+        self._outgoing.put_nowait(request)
+
+    def _subscription(self, ledger_id: LedgerId) -> wire.LedgerMetadataRequest:
         """Requests the current state if a listener has received nothing yet, else only states newer than the known
         one.
         """
@@ -150,21 +172,31 @@ class MetadataWatch:
             return
         ledger_id = LedgerId(response.ledger_scope_id, response.ledger_id)
         if response.code == StatusCode.LEDGER_NOT_FOUND:
-            listeners = list(self._listeners.get(ledger_id, ()))
-            self._forget(ledger_id)
-            for each in listeners:
-                self._tell(ledger_id, each.listener, None)
+            self._take_removal(ledger_id, response)
         elif response.code == StatusCode.SUCCESS:
             try:
                 record = record_of(response)
             except BKException:
                 return  # damaged metadata of one ledger: nothing to report, and other ledgers must not suffer
-            self._take_record(record, response.revision)
+            self._take_record(record, response)
         elif response.code == StatusCode.LEDGER_METADATA_ERROR:
             # Listeners receive records only; the next one that can be parsed will be delivered.
             log_event(_LOG, "watched_ledger_damaged", logging.WARNING, ledger=ledger_id, error=response.message)
 
-    def _take_record(self, record: LedgerRecord, revision: int) -> None:
+    def _take_removal(self, ledger_id: LedgerId, response: wire.LedgerMetadataResponse) -> None:
+        """A listener whose request the gateway had not handled hears the response to that: the client may have seen
+        the ledger since. Of older gateways nobody knows, and every listener is told.
+        """
+        listeners = self._listeners.get(ledger_id, [])
+        told = [each for each in listeners if not response.requests_handled or each.awaits(response)]
+        left = [each for each in listeners if each not in told]
+        self._forget(ledger_id)
+        if left:
+            self._listeners[ledger_id] = left
+        for each in told:
+            self._tell(ledger_id, each.listener, None)
+
+    def _take_record(self, record: LedgerRecord, response: wire.LedgerMetadataResponse) -> None:
         listeners = self._listeners.get(record.ledger_id)
         if listeners is None:
             return
@@ -172,8 +204,7 @@ class MetadataWatch:
         if known is None or known.version < record.version:
             self._records[record.ledger_id] = record
         for each in list(listeners):
-            # A response sent before the listener was added may be older than what its client has seen.
-            if each in listeners and each.since <= revision and (each.told is None or each.told < record.version):
+            if each in listeners and each.awaits(response) and (each.told is None or each.told < record.version):
                 each.told = record.version
                 self._tell(record.ledger_id, each.listener, record)
 

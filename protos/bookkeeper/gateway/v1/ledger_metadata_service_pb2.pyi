@@ -61,7 +61,7 @@ class PasswordCheck(_message.Message):
     def __init__(self, salt: _Optional[bytes] = ..., digest: _Optional[bytes] = ...) -> None: ...
 
 class LedgerMetadataResponse(_message.Message):
-    __slots__ = ("code", "ledger_id", "version", "metadata", "ledger_scope_id", "message", "revision", "event", "batch", "created_ms", "incarnation", "password_check")
+    __slots__ = ("code", "ledger_id", "version", "metadata", "ledger_scope_id", "message", "revision", "event", "batch", "created_ms", "incarnation", "password_check", "requests_handled")
     CODE_FIELD_NUMBER: _ClassVar[int]
     LEDGER_ID_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -74,6 +74,7 @@ class LedgerMetadataResponse(_message.Message):
     CREATED_MS_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     PASSWORD_CHECK_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_HANDLED_FIELD_NUMBER: _ClassVar[int]
     code: _status_pb2.StatusCode
     ledger_id: int
     version: int
@@ -86,7 +87,8 @@ class LedgerMetadataResponse(_message.Message):
     created_ms: int
     incarnation: int
     password_check: PasswordCheck
-    def __init__(self, code: _Optional[_Union[_status_pb2.StatusCode, str]] = ..., ledger_id: _Optional[int] = ..., version: _Optional[int] = ..., metadata: _Optional[_Union[_data_formats_pb2.LedgerMetadataFormat, _Mapping]] = ..., ledger_scope_id: _Optional[int] = ..., message: _Optional[str] = ..., revision: _Optional[int] = ..., event: _Optional[_Union[WatchEvent, str]] = ..., batch: _Optional[_Iterable[_Union[LedgerMetadataResponse, _Mapping]]] = ..., created_ms: _Optional[int] = ..., incarnation: _Optional[int] = ..., password_check: _Optional[_Union[PasswordCheck, _Mapping]] = ...) -> None: ...
+    requests_handled: int
+    def __init__(self, code: _Optional[_Union[_status_pb2.StatusCode, str]] = ..., ledger_id: _Optional[int] = ..., version: _Optional[int] = ..., metadata: _Optional[_Union[_data_formats_pb2.LedgerMetadataFormat, _Mapping]] = ..., ledger_scope_id: _Optional[int] = ..., message: _Optional[str] = ..., revision: _Optional[int] = ..., event: _Optional[_Union[WatchEvent, str]] = ..., batch: _Optional[_Iterable[_Union[LedgerMetadataResponse, _Mapping]]] = ..., created_ms: _Optional[int] = ..., incarnation: _Optional[int] = ..., password_check: _Optional[_Union[PasswordCheck, _Mapping]] = ..., requests_handled: _Optional[int] = ...) -> None: ...
 
 class GetLedgerRangesRequest(_message.Message):
     __slots__ = ("limit_per_response", "ledger_scope_id", "start_after", "end_before", "include_metadata", "min_revision", "require_complete", "columns")

@@ -18,8 +18,8 @@ MUTATIONS = (
         name="unbounded-target-believed",
         breaks="what a bookie holds already counts as copied, though an older term may have left it there",
         file=_REPAIR,
-        before="            missing = due  # whatever",
-        after="            missing = due - due  # whatever",
+        before="            return BitMap64()  # entries of an older term",
+        after="            return repair.due  # entries of an older term",
         tests=_WORLDS,
     ),
     _planted(

@@ -200,6 +200,47 @@ async def test_a_state_that_could_not_be_read_anew_answers_nobody_who_has_seen_a
         assert (await third.take()).version == 2
 
 
+async def test_each_response_tells_how_many_requests_came_before_its_state(factory: Any) -> None:
+    manager, service = factory.ledger_manager, WatchService(factory, freshness=_CaughtUp(factory))
+    async with clients(service, 1) as (client,):
+        await client.ask()
+        manager.listener(LEDGER, LedgerRecord(LEDGER, LedgerMetadata.new(["b1"], 1, 1), 1))
+        assert (await client.take()).requests_handled == 1
+        await client.ask(watch_action=WatchAction.UNSUBSCRIBE)
+        client.begin_to_take()
+        await client.ask()
+        manager.listener(LEDGER, None)
+        removal = await client.take()
+        assert (removal.event, removal.requests_handled) == (WatchEvent.REMOVED, 3)
+        manager.refuses = True
+        client.begin_to_take()
+        await client.ask()
+        refusal = await client.take()
+        assert (refusal.code, refusal.requests_handled) == (StatusCode.BAD_REQUEST, 4)
+
+
+async def test_a_state_that_waits_for_its_client_is_of_the_requests_before_it(factory: Any) -> None:
+    """The gateway still catches up with what the next request demands: that one will be answered itself."""
+    catches_up = asyncio.Event()
+
+    class CatchesUp(RevisionBarrier):
+        async def wait_for(self, revision: int) -> None:
+            await catches_up.wait()
+
+    manager, service = factory.ledger_manager, WatchService(factory, freshness=CatchesUp(factory))
+    async with clients(service, 1) as (client,):
+        await client.ask()
+        asking = asyncio.ensure_future(client.ask(min_revision=9))
+        await asyncio.sleep(0)
+        manager.listener(LEDGER, None)
+        assert (await client.take()).requests_handled == 1
+        client.begin_to_take()
+        catches_up.set()
+        await asking
+        manager.listener(LEDGER, LedgerRecord(LEDGER, LedgerMetadata.new(["b1"], 1, 1), 1))
+        assert (await client.take()).requests_handled == 2
+
+
 async def test_a_damaged_ledger_in_doubt_is_told_as_such(factory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     manager, service = factory.ledger_manager, WatchService(factory, freshness=_CaughtUp(factory))
 

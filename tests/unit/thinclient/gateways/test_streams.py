@@ -10,7 +10,7 @@ import pytest
 
 from bookgate.ledger.errors import BKException, MetaStoreException, NoSuchLedgerExistsOnMetadataServerException
 from bookgate.ledger.ledger_id import LedgerId
-from bookgate.ledger.metadata_store import BookieSet, LedgerRecord
+from bookgate.ledger.metadata_store import BookieSet, LedgerMetadataListener, LedgerRecord
 from bookgate.protos.bookkeeper.common.v1.status_pb2 import StatusCode
 from bookgate.protos.bookkeeper.gateway.v1 import ledger_metadata_service_pb2 as wire
 from bookgate.thinclient.gateways.factory import RpcLedgerManagerFactory
@@ -148,6 +148,39 @@ async def test_listeners_hear_the_present_state_and_changes_over_a_broken_stream
         gateway.watches[-1].put_nowait(gone)
         assert await heard.get() is None
         assert heard.empty()
+
+
+@pytest.mark.asyncio
+async def test_a_response_sent_before_a_listener_was_asked_for_is_not_told_to_it() -> None:
+    """The first was told that there is no such ledger; meanwhile the client made it, and listens once more."""
+    async with connected() as (manager, (gateway,)):
+        heard: list[asyncio.Queue[int | None]] = [asyncio.Queue(), asyncio.Queue()]
+
+        def listener(number: int) -> LedgerMetadataListener:
+            return lambda _ledger_id, record: heard[number].put_nowait(None if record is None else record.version)
+
+        def send(response: wire.LedgerMetadataResponse, requests_handled: int) -> None:
+            response.requests_handled = requests_handled
+            response.revision = 1 << 40  # the gateway has come further since it read the state
+            gateway.watches[-1].put_nowait(response)
+
+        gone = wire.LedgerMetadataResponse(code=StatusCode.LEDGER_NOT_FOUND, ledger_id=7, event=wire.WatchEvent.REMOVED)
+        await manager.register_listener(SEVEN, listener(0))
+        await gateway.watch_started.wait()
+        await gateway.store.create(SEVEN, METADATA)
+        older = response_of(gateway.store.records[SEVEN])
+        gateway.store.change(SEVEN, custom_metadata={})
+        await manager.register_listener(SEVEN, listener(1))
+        send(older, 1)
+        send(gone, 1)
+        send(response_of(gateway.store.records[SEVEN]), 2)
+        async with asyncio.timeout(10):
+            assert await heard[1].get() == 1
+        assert [heard[0].get_nowait(), heard[0].get_nowait()] == [0, None]
+        send(gone, 2)
+        async with asyncio.timeout(10):
+            assert await heard[1].get() is None
+        assert heard[0].empty()
 
 
 @pytest.mark.asyncio
