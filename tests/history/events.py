@@ -280,6 +280,8 @@ class RawLedgerRecord:
     ledger: str
     fenced: bool
     entries: tuple[tuple[int, str], ...]
+    limbo: bool = False
+    """Whether the bookie may have lost some of it, and takes no adds for that reason."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -148,7 +148,8 @@ class StrangersAreRefused(Rule):
             for entry_id, content in ledger.entries:
                 if content.partition("/")[0] in STRANGERS:
                     raise StrangerServed(f"{event.bookie} holds entry {entry_id} of ledger {ledger.ledger}: {content}")
-            if ledger.fenced and (event.bookie, ledger.ledger) not in self._fences:
+            doubtful = ledger.limbo or event.bookie in self._damaged  # whose bookie takes no adds by itself
+            if ledger.fenced and not doubtful and (event.bookie, ledger.ledger) not in self._fences:
                 raise StrangerServed(f"{event.bookie} has fenced ledger {ledger.ledger}, and no client asked it to")
 
 

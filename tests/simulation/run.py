@@ -438,7 +438,7 @@ def _about(answer: BookieAnswered) -> tuple[int, int]:
 
 
 def _stored_ledger(number: int, state: StoredLedgerState) -> events.RawLedgerRecord:
-    return events.RawLedgerRecord(str(number), state.fenced, tuple(_contents(number, state)))
+    return events.RawLedgerRecord(str(number), state.fenced, tuple(_contents(number, state)), state.limbo)
 
 
 def _contents(number: int, state: StoredLedgerState) -> Iterator[tuple[int, str]]:

@@ -40,6 +40,7 @@ class StoredLedgerState(NamedTuple):
     fenced: bool
     explicit_lac: bytes | None
     entries: dict[int, bytes]
+    limbo: bool
 
 
 class SimulatedBookie:
@@ -266,7 +267,7 @@ def read_stored(
         if only is not None:
             ids = [entry_id for entry_id in ids if entry_id == only[1]]
         entries = {entry_id: storage.reader.read_entry(ledger, entry_id) for entry_id in ids}
-        found[number] = StoredLedgerState(ledger.master_key, ledger.fenced, ledger.explicit_lac, entries)
+        found[number] = StoredLedgerState(ledger.master_key, ledger.fenced, ledger.explicit_lac, entries, ledger.limbo)
     return found
 
 

@@ -212,6 +212,13 @@ def test_who_may_is_served_until_the_policy_is_replaced_and_fences_that_were_ask
     assert verdict.looked["A4"] == 4
 
 
+def test_what_a_bookie_doubts_takes_no_adds_without_a_fence() -> None:
+    in_doubt = replace(holds("b9"), ledgers=tuple(replace(each, limbo=True) for each in holds("b9").ledgers))
+    wiped = Fault(3.0, events.BEGUN_ANEW, "b8")
+    verdict = check_history(with_last(stranger("add", "EUA"), in_doubt, wiped, holds("b8"))(good_history()))
+    assert "A4" not in verdict.broken, verdict
+
+
 def test_a_repair_may_replace_members_of_complete_fragments() -> None:
     repaired = metadata(3, "CLOSED", fragments=((0, MOVED),))
     history = with_last(events.LedgerRepaired(3.0, "7", 3), repaired)(good_history())
