@@ -3,7 +3,7 @@
 A log's map and the live records found by a scan only suggest logs to remove: a map may be damaged, damage hides records
 from a scan, and both rely on the index as memory shows it. An earlier process may have written slots that never reached
 the disk: it was killed before they were synced, or the sync failed, after which Linux shows readers data that is not on
-disk. Moves of a compaction are in no journal, so no replay writes such slots again, and the old log has the only copy
+disk, and hides files whose deletion is not on disk. Moves of a compaction are in no journal, so no replay writes such slots again, and the old log has the only copy
 that the index on disk refers to.
 
 The ledgers that may refer to a log are known without its map. For a log of this process: those that were appended to
@@ -105,6 +105,9 @@ class LogRemoval:
     def _search(self, throttle: Throttle) -> None:
         """Reads the whole index back from disk, or the rest of it if an earlier search was interrupted."""
         if self._unsearched is None:
+            with self._exclusive():
+                # Also where no ledger is left: an earlier process may have failed to make deletions durable.
+                self._store.index.read_back(())
             unscoped, scoped = self._store.all_ledgers()
             self._unsearched = LedgerNumbers.of_parts(id_set(unscoped), scoped)
         for numbers in _in_parts(self._unsearched.copy()):

@@ -85,7 +85,9 @@ class LedgerCache:
         self._new_names: set[Path] = set()
         self._deleted: set[int] = set()
         self._left_is_written = False
-        """Whether what an earlier process left unsynced has been written since this one began."""
+        """Whether what an earlier process left unsynced has been written since this one began; see
+        `_write_what_is_left`.
+        """
 
     # Reading
 
@@ -361,22 +363,30 @@ class LedgerCache:
     def read_back(self, ledger_ids: Sequence[LedgerId]) -> None:
         """From now on these ledgers are read as they are on disk, whatever memory contains. Syncs first."""
         self.sync()
-        if self._files.syncs_file_systems and not self._left_is_written:
+        if not self._left_is_written:
             # Once is enough: what this process writes it syncs itself.
-            for directory in self._directories:
-                self._sync_file_system(directory)
+            self._write_what_is_left()
             self._left_is_written = True
         for ledger_id in ledger_ids:
             fd = self._places.open(ledger_id)
             if fd is None:
                 continue
             try:
-                if not self._left_is_written:
+                if not self._files.syncs_file_systems:
                     self._files.fdatasync(fd)
                 self._files.forget_cached(fd)
             finally:
                 self._files.close(fd)
         self._forget_ledgers({ledger_id.number for ledger_id in ledger_ids})
+
+    def _write_what_is_left(self) -> None:
+        """Where a file system can't be synced as a whole, names alone: that a deleted ledger's file is gone, too."""
+        if not self._files.syncs_file_systems:
+            for directory in self._places.tree():
+                self._files.sync_directory(directory)
+            return
+        for directory in self._directories:
+            self._sync_file_system(directory)
 
     def _sync_file_system(self, directory: Path) -> None:
         fd = self._files.open_file_system(directory)

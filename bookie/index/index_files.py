@@ -78,6 +78,21 @@ class IndexFiles:
             elif file_format.is_scoped_level_name(name):
                 yield from self._scoped_below(directory / name, (*levels, name))
 
+    def tree(self) -> Iterator[Path]:
+        """Every directory that names index files, or other such directories."""
+        for directory in self.directories:
+            yield directory
+            for upper in self._level(directory):
+                yield upper
+                yield from self._level(upper)
+            yield from self._scoped_levels_below(directory, _SCOPED_LEVELS)
+
+    def _scoped_levels_below(self, directory: Path, levels: int) -> Iterator[Path]:
+        if levels:
+            for name in filter(file_format.is_scoped_level_name, self._files.list_directory(directory)):
+                yield directory / name
+                yield from self._scoped_levels_below(directory / name, levels - 1)
+
     def _leaves(self) -> Iterator[Path]:
         """The directories that hold index files of scope 0."""
         for directory in self.directories:

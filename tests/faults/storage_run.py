@@ -118,7 +118,7 @@ class StorageRun:
             raise StorageStoppedException(f"storage failed before it acknowledged {tokens}")
 
     def ledger(self, number: int) -> LedgerDescriptor:
-        ledger_id = LedgerId.unscoped(number)
+        ledger_id = LedgerId.of_number(number)
         return self.storage.ledgers.get(ledger_id) or self.storage.writer.create_ledger(ledger_id, key_of(number))
 
     def abandon(self) -> None:

@@ -519,4 +519,38 @@ REGRESSIONS: dict[str, Plan] = {
         ),
         guarded=False,
     ),
+    "power-that-fails-after-a-deletion-that-could-not-be-synced": Plan(
+        seed=532000574,
+        bookies=6,
+        duration=20.0,
+        writers=(
+            WriterPlan(
+                name="w0",
+                at=0.546273346953883,
+                sizes=(5, 3, 2),
+                bursts=(48,),
+                payload=20,
+                pause=1.7142857142857142,
+                end="close",
+                advanced=False,
+                deferred_sync=False,
+                ledger_id=None,
+            ),
+        ),
+        visits=(
+            VisitPlan(name="v4", at=3.8214217511885207, what="delete", writer="w0"),
+            VisitPlan(name="v11", at=1.0053614299846216, what="recover", writer="w0"),
+        ),
+        faults=(
+            FaultPlan(name="f6", at=6.177525395732055, kind="failing-syncs", target=2, lasts=4.0, client=0),
+            FaultPlan(name="f5", at=16.144799636845168, kind="power-loss-of-all", target=4, lasts=0.2, client=0),
+        ),
+        rates=(
+            RatePlan(name="r-failing-syncs", kind="failing-syncs", rate=0.00015000000000000001),
+            RatePlan(name="r-fragments", kind="fragments", rate=0.5),
+        ),
+        gateways=0,
+        auto_recovery=None,
+        guarded=False,
+    ),
 }

@@ -8,13 +8,13 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from itertools import count, islice
 from pathlib import Path
 
 import pytest
 
-from bookgate.bookie.collection.log_removal import LogRemoval
+from bookgate.bookie.index.file_index import LedgerCache
 from bookgate.bookie.mode.state_manager import StateManager
 from bookgate.bookie.storage import replay_start
 from bookgate.bookie.storage.ledger_state import BookieLedgerState
@@ -158,10 +158,7 @@ def test_a_bookie_that_believes_any_mark_is_caught(monkeypatch: pytest.MonkeyPat
 def test_a_bookie_that_removes_a_log_on_the_word_of_memory_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """S1: the index on the disk points into a log that is no longer there."""
 
-    def read_back(removal: LogRemoval, numbers: Collection[int]) -> Iterator[int]:
-        yield from numbers
-
-    monkeypatch.setattr(LogRemoval, "_read_back", read_back)
+    monkeypatch.setattr(LedgerCache, "read_back", lambda index, ledger_ids: index.sync())
     broken = first_to_fail(KILLED_MOVING)
     assert broken.invariant == "error"
     assert "but the index points into it" in str(broken.problem)

@@ -204,6 +204,23 @@ MUTATIONS = (
         "            self._store.index.read_back([LedgerId.of_number(number) for number in numbers])\n",
         "            self._store.index.sync()\n",
         world=SMALL,
+        more=(
+            Edit(
+                "bookie/collection/log_removal.py",
+                "                self._store.index.read_back(())\n",
+                "                pass\n",
+            ),
+        ),
+    ),
+    Mutation(
+        "deletions-of-an-earlier-process-unsynced",
+        "storage",
+        (),
+        "a log goes because its ledger's index file is gone in memory, of which the disk may have kept the name",
+        "bookie/collection/log_removal.py",
+        "                self._store.index.read_back(())\n",
+        "                pass\n",
+        tests=("tests/unit/bookie/collection/test_compaction_crashes.py",),
     ),
     Mutation(
         "damage-answered-as-missing",

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from bookgate.ledger.ledger_id import LedgerId
 from tests.faults.memory_disk import (
     MemoryDisk,
     Operation,
@@ -230,3 +231,46 @@ def failing(first: int, lasting: bool, code: int) -> Callable[[Operation], None]
             raise OSError(code, "told to fail", str(operation.path))
 
     return fail
+
+
+@pytest.mark.parametrize("syncfs", [True, False])
+@pytest.mark.parametrize("number", [1, LedgerId(5, 1).number])
+def test_a_deletion_that_never_reached_the_disk_keeps_the_entry_logs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, syncfs: bool
+) -> None:
+    """The next process sees no ledger, and would remove the log that the file on disk refers to."""
+    monkeypatch.setattr(MemoryDisk, "syncs_file_systems", syncfs)
+    disk = new_disk(tmp_path)
+    run = StorageRun(tmp_path, disk, **SMALL)
+    run.open()
+    run.wait(*(run.add(number, entry) for entry in range(4)))
+    run.storage.checkpoint()
+    run.storage.close()
+
+    def fail(operation: Operation) -> None:
+        if operation.kind == "sync directory" and operation.path.parent.name != tmp_path.name:
+            raise OSError(errno.EIO, "told to fail", str(operation.path))
+
+    run = StorageRun(tmp_path, disk, run.moment(), **SMALL)
+    run.open()
+    disk.on_operation = fail
+    with pytest.raises(OSError, match="told to fail"):
+        run.delete(number)
+    disk.on_operation = lambda operation: None
+    disk.lose_power()
+    run.abandon()
+    disk.start_again()
+    run = StorageRun(tmp_path, disk, run.moment(), **SMALL)
+    run.open()
+    assert run.storage.ledgers.get(LedgerId.of_number(number)) is None
+    collection = Collection(run.storage, disk)
+    collection.run(threshold=1.0)
+    assert collection.statistics.failed_deletions == 0
+    run = StorageRun(tmp_path, disk.after_power_loss(nothing_survives), run.moment(), **SMALL)
+    run.open()
+    try:
+        kept = run.storage.ledgers.get(LedgerId.of_number(number))
+        for entry in range(4) if kept is not None else ():
+            assert run.storage.reader.read_entry(kept, entry)
+    finally:
+        run.storage.close()
