@@ -3,8 +3,8 @@
 A log's map and the live records found by a scan only suggest logs to remove: a map may be damaged, damage hides records
 from a scan, and both rely on the index as memory shows it. An earlier process may have written slots that never reached
 the disk: it was killed before they were synced, or the sync failed, after which Linux shows readers data that is not on
-disk, and hides files whose deletion is not on disk. Moves of a compaction are in no journal, so no replay writes such slots again, and the old log has the only copy
-that the index on disk refers to.
+disk, and hides files whose deletion is not on disk. Moves of a compaction are in no journal, so no replay writes such
+slots again, and the old log has the only copy that the index on disk refers to.
 
 The ledgers that may refer to a log are known without its map. For a log of this process: those that were appended to
 it. For older logs: those that referred to it when the whole index was read back from disk, once per process, before the

@@ -20,7 +20,7 @@ replacements are kept in memory (`RecoveredFragments`) and stored by the closing
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 
 from bookgate.ledger.errors import (
     BKException,
@@ -41,6 +41,31 @@ Replacements = Mapping[int, str]
 def still_failed(ensemble: Sequence[str], failed: Failures) -> dict[int, str]:
     """The failed bookies that are still at their index."""
     return {index: bookie_id for index, bookie_id in sorted(failed.items()) if ensemble[index] == bookie_id}
+
+
+def pinned(
+    failed: Iterable[int], acked: Iterable[int], ack_quorum_size: int, leaving: Set[int] = frozenset()
+) -> set[int]:
+    """The failed members that may not be replaced now, since a confirmed entry would keep less than its ack quorum
+    (G3).
+
+    Args:
+        failed: The indexes of the failed members.
+        acked: For each confirmed entry that is not behind the change, a bit mask of the members that have it.
+        ack_quorum_size: The members that each of them must be left with.
+        leaving: Failed members that a change under way may have replaced already.
+
+    Returns:
+        Their indexes. All others of `failed` may be replaced together.
+    """
+    entries, gone, stay = set(acked), sum(1 << index for index in leaving), set[int]()
+    for index in sorted(set(failed) - leaving):
+        left = ~(gone | 1 << index)
+        if all((each & left).bit_count() >= ack_quorum_size for each in entries if each >> index & 1):
+            gone = ~left
+        else:
+            stay.add(index)
+    return stay
 
 
 def replaced(ensemble: Sequence[str], failed: Failures, replacements: Replacements) -> tuple[str, ...]:

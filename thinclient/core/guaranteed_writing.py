@@ -11,7 +11,7 @@ rules that they have anyway. `sequence_head` is the last confirmed entry.
 
 Invariants. G1, G2: a new fragment begins right after the LAC, so all entries before it are on their whole write sets;
 so is the whole ledger if it is closed with `fully_replicated`. G3: a failed bookie that has acknowledged an entry which
-is confirmed, but not fully replicated, is pinned: it is replaced only once no such entry needs it. G4: nothing is
+is confirmed, but not fully replicated, is pinned as long as fewer than Qa others have that entry. G4: nothing is
 closed that is not fully replicated; the caller looks at `fully_replicated`. P1, P9: as in `writing`.
 
 Failures. Every failure of an add that is not fully replicated starts a change (`delay_ensemble_change` has nothing to
@@ -29,7 +29,8 @@ from dataclasses import replace
 from itertools import chain
 
 from bookgate.ledger.ledger_id import LedgerId
-from bookgate.thinclient.core.writing import LedgerWriter, Member, PendingAdd, WriterRules
+from bookgate.thinclient.core.ensemble_change import pinned
+from bookgate.thinclient.core.writing import Changed, LedgerWriter, Member, PendingAdd, WriterRules
 
 _NONE: tuple[PendingAdd, ...] = ()
 
@@ -50,6 +51,8 @@ class GuaranteedLedgerWriter(LedgerWriter):
         self._lac_waits = True
         self._replicating: deque[PendingAdd] = deque()
         """Confirmed adds that are not fully replicated, from LAC + 1 on."""
+        self._leaving: Set[int] = frozenset()
+        """Indexes of members that the change under way may have replaced already."""
         self._spared: Set[int] = frozenset()
         """Indexes of failed members that the last change did not replace because they were pinned."""
 
@@ -60,11 +63,9 @@ class GuaranteedLedgerWriter(LedgerWriter):
 
     @property
     def pinned(self) -> Set[int]:
-        """The indexes whose bookies hold entries that are confirmed, but not fully replicated (G3)."""
-        acked = 0
-        for add in self._replicating:
-            acked |= add.acked
-        return {index for index in range(self._ensemble_size) if acked >> index & 1}
+        """The indexes of failed members that may not be replaced now (G3)."""
+        acked = (add.acked for add in self._replicating)
+        return pinned(self._failed, acked, self._ack_quorum_size, self._leaving)
 
     @property
     def replaceable(self) -> Set[int]:
@@ -107,8 +108,13 @@ class GuaranteedLedgerWriter(LedgerWriter):
 
     def begin_change(self) -> dict[int, str]:
         """The failed bookies by index that a change is to replace: not the pinned ones."""
-        self._spared = self._failed.keys() & self.pinned
+        self._spared = self.pinned
+        self._leaving = self._failed.keys() - self._spared
         return super().begin_change()
+
+    def finish_change(self, ensemble: Sequence[str]) -> Changed:
+        self._leaving = frozenset()
+        return super().finish_change(ensemble)
 
     def readmit(self, index: int) -> Sequence[tuple[PendingAdd, int]]:
         """Tries a failed bookie that was not replaced again. Returns the adds that it has yet to store."""

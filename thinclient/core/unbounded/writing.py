@@ -10,10 +10,10 @@ Effects out: a list of `SendAdd`, `Confirmed`, `FailedAdds`, `Replace`, `ChooseE
 
 Invariants. P9: the LAC is the longest prefix from LAC + 1 with ack quorums, the LAFR the longest from LAFR + 1 with
 write quorums; the LAFR never jumps to the LAC. G1, G4: a new fragment begins at LAFR + 1, and replaces the last one
-if that begins there. G3: a bookie that acknowledged an entry which is confirmed but not fully replicated is pinned: it
-is not replaced before that entry is fully replicated. While a change is in progress neither LAC nor LAFR advances. U2:
-an acknowledgement of another term is ignored. U1: EINVALIDTERM ends the writer; pending adds fail and are not sent
-again.
+if that begins there. G3: a failed bookie that acknowledged an entry which is confirmed but not fully replicated is
+pinned: it is not replaced while fewer than Qa others have that entry. While a change is in progress neither LAC nor
+LAFR advances. U2: an acknowledgement of another term is ignored. U1: EINVALIDTERM ends the writer; pending adds fail
+and are not sent again.
 
 Failed bookies. A failure starts a change; later failures belong to the next one. If there is no replacement, or all
 failed bookies are pinned, adds continue with the others, and `retry` tries the failed bookies again, after a pause that
@@ -40,6 +40,7 @@ from __future__ import annotations
 import enum
 from collections import deque
 from collections.abc import Sequence
+from itertools import takewhile
 
 from bookgate.ledger.errors import (
     BKException,
@@ -53,7 +54,7 @@ from bookgate.ledger.quorum import write_sets
 from bookgate.ledger.terms import NO_CAPS
 from bookgate.ledger.transitions import Transitions
 from bookgate.ledger.unbounded import terms_of
-from bookgate.thinclient.core.ensemble_change import Replacements, replaced
+from bookgate.thinclient.core.ensemble_change import Replacements, pinned, replaced
 from bookgate.thinclient.core.recovery import Replace
 from bookgate.thinclient.core.unbounded.adds import (
     Add,
@@ -196,13 +197,9 @@ class UnboundedWriter:
 
     @property
     def pinned(self) -> set[int]:
-        """Indexes whose bookies hold entries that are confirmed but not fully replicated (G3)."""
-        acked = 0
-        for add in self._pending:
-            if add.entry_id > self.last_add_confirmed:
-                break
-            acked |= add.acked
-        return {index for index in range(len(self._places)) if acked >> index & 1}
+        """Indexes of failed bookies that may not be replaced now (G3)."""
+        confirmed = takewhile(lambda add: add.entry_id <= self.last_add_confirmed, self._pending)
+        return pinned(self._failed, (add.acked for add in confirmed), self._ack_quorum_size)
 
     # Adds
 
@@ -381,7 +378,7 @@ class UnboundedWriter:
 
     def _begin_change(self) -> Sequence[Effect]:
         self._failed_anew = False
-        self._spared = self._failed.keys() & self.pinned
+        self._spared = self.pinned
         self._replacing = {i: self._places[i].bookie_id for i in sorted(self._failed) if i not in self._spared}
         if not self._replacing:
             return [self._retry_later()]

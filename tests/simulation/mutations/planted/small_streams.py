@@ -33,7 +33,7 @@ MUTATIONS = (
         "pinned-bookie-gives-way",
         "a bookie is replaced that holds an entry which is confirmed, but not fully replicated",
         _WRITING,
-        "        self._spared = self._failed.keys() & self.pinned\n",
+        "        self._spared = self.pinned\n",
         "        self._spared = set()\n",
     ),
     _planted(

@@ -59,7 +59,7 @@ MUTATIONS = (
         (),
         "a bookie is replaced that holds a confirmed entry which is not fully replicated",
         _WRITER_CORE,
-        "        self._spared = self._failed.keys() & self.pinned\n",
+        "        self._spared = self.pinned\n",
         "        self._spared = set()\n",
         tests=(_RANDOM, _WRITING),
     ),

@@ -124,17 +124,36 @@ async def test_a_bookie_that_holds_what_another_lacks_is_not_replaced_before_tha
 
 
 async def test_a_bookie_that_holds_one_entry_and_lacks_another_is_written_to_again() -> None:
-    """G3 forbids to replace it, though there is a bookie that could take its place."""
+    """Two such: G3 forbids to replace either, though there are bookies that could take their places."""
+    async with fake_cluster(5) as cluster:
+        ledger = await guaranteed(cluster, add_timeout_seconds=1.0)
+        first, _, last = cluster.ensemble(ledger.metadata)
+        last.silent = True
+        await ledger.append(b"0")
+        last.silent, first.silent = False, True
+        await ledger.append(b"1")
+        first.silent = False
+        await closed(ledger)
+        assert held_by(first) == held_by(last) == {0, 1}
+        assert [fragment.first_entry_id for fragment in ledger.metadata.fragments] == [0]
+
+
+async def test_a_bookie_that_is_gone_with_what_enough_others_hold_is_replaced() -> None:
+    """It lacks an entry, so the LAC waits for it, and holds the next one, which is on its whole write set."""
     async with fake_cluster(4) as cluster:
         ledger = await guaranteed(cluster, add_timeout_seconds=1.0)
-        lacking = cluster.ensemble(ledger.metadata)[2]
-        lacking.silent = True
+        gone = cluster.ensemble(ledger.metadata)[2]
+        gone.silent = True
         await ledger.append(b"0")
-        lacking.silent = False
+        gone.silent = False
         await ledger.append(b"1")
+        await until(lambda: held_by(gone) == {1})
+        await gone.stop()
         await closed(ledger)
-        assert held_by(lacking) == {0, 1}
-        assert [fragment.first_entry_id for fragment in ledger.metadata.fragments] == [0]
+        (fragment,) = ledger.metadata.fragments
+        assert gone.bookie_id not in fragment.ensemble
+        for bookie_id in fragment.ensemble:
+            assert held_by(cluster.bookie(bookie_id)) == {0, 1}
 
 
 async def test_appends_wait_when_too_much_is_not_replicated() -> None:
