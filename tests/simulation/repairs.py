@@ -20,6 +20,7 @@ from bookgate.ledger.metadata_store import LedgerRecord
 from bookgate.ledger.replication_store import RecordKind
 from tests.faults.memory_disk import everything_survives, nothing_survives
 from tests.history import events
+from tests.history.events import BookieAnswered, Event, MetadataSeen
 from tests.history.recorder import Recorder
 from tests.history.violations import (
     ActedWhileDisabled,
@@ -50,6 +51,8 @@ _IS_HEARD_WITHIN_SECONDS = 1.0
 _STAYS_DISABLED_SECONDS = 30.0
 _AN_AUDIT_TAKES_SECONDS = 2.0
 """Who comes back meanwhile was lost when it began."""
+
+_STORES = ("add", "deferred-add", "recovery-add")
 
 Stored = Callable[[SimulatedBookie, Callable[..., object]], dict[int, StoredLedgerState]]
 
@@ -87,8 +90,13 @@ class RepairWatch:
         """When processes read ledgers, the last time."""
         self._left: dict[tuple[int, int], set[bytes]] = {}
         """By ledger and entry, the copies of bookies that lost their places: others may have got theirs from them."""
+        self._states: dict[str, str] = {}
+        """By ledger, as the store has it."""
+        self._copied: set[tuple[str, str, int]] = set()
+        """By bookie, ledger and entry: what a repair stored last, and no writer or recovery."""
         self.looked: Counter[str] = Counter()
         self.bounds = bounds
+        recorder.listeners.append(self._heard)
         store.on_change.append(self._changed)
         store.on_read.append(self._read)
         store.replication.on_unmark.append(self._unmarked)
@@ -97,6 +105,17 @@ class RepairWatch:
         store.replication.on_record.append(self._recorded)
 
     # What is seen
+
+    def _heard(self, event: Event) -> None:
+        """What a bookie that joins holds from its writer or from a recovery may differ from others in its LAC."""
+        if isinstance(event, MetadataSeen) and event.client == events.STORE:
+            self._states[event.ledger] = event.state
+        elif isinstance(event, BookieAnswered) and event.status == "EOK" and event.operation in _STORES:
+            key = (event.bookie, event.ledger, event.entry_id)
+            if event.operation == "recovery-add" and self._states.get(event.ledger) != "IN_RECOVERY":
+                self._copied.add(key)
+            else:
+                self._copied.discard(key)
 
     def _repaired(self, before: LedgerRecord, metadata: LedgerMetadata) -> None:
         """Just before the store writes it. The first step of a recovery is judged as such (R6)."""
@@ -169,9 +188,9 @@ class RepairWatch:
         for entry_id in due:
             known = {packets[entry_id] for packets in sources if entry_id in packets}
             known |= self._left.get((number, entry_id), set())
-            if known and entry_id in held.entries:
+            if known and (place.bookie_id, str(number), entry_id) in self._copied:
                 self.looked["R1"] += 1
-                if held.entries[entry_id] not in known:
+                if held.entries.get(entry_id) not in known:
                     self._world.fail(CopyDiffers(f"{where} with another entry {entry_id} than the others have"))
 
     def _remember_copies(self, before: LedgerRecord, place: Place) -> None:
