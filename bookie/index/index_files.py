@@ -67,16 +67,14 @@ class IndexFiles:
 
     def scoped_ledgers(self) -> list[int]:
         """Numbers of all ledgers with a scope that have an index file, ascending. Lists directories only."""
-        return sorted(number for directory in self.directories for number in self._scoped_below(directory, ()))
-
-    def _scoped_below(self, directory: Path, levels: tuple[str, ...]) -> Iterator[int]:
-        for name in self._files.list_directory(directory):
-            if len(levels) == _SCOPED_LEVELS:
-                number = file_format.scoped_number_of(levels, name)
-                if number is not None:
-                    yield number
-            elif file_format.is_scoped_level_name(name):
-                yield from self._scoped_below(directory / name, (*levels, name))
+        found = (
+            file_format.scoped_number_of(levels, name)
+            for directory in self.directories
+            for leaf, levels in self._scoped_levels(directory)
+            if len(levels) == _SCOPED_LEVELS
+            for name in self._files.list_directory(leaf)
+        )
+        return sorted(number for number in found if number is not None)
 
     def tree(self) -> Iterator[Path]:
         """Every directory that names index files, or other such directories."""
@@ -85,13 +83,16 @@ class IndexFiles:
             for upper in self._level(directory):
                 yield upper
                 yield from self._level(upper)
-            yield from self._scoped_levels_below(directory, _SCOPED_LEVELS)
+            yield from (path for path, _ in self._scoped_levels(directory))
 
-    def _scoped_levels_below(self, directory: Path, levels: int) -> Iterator[Path]:
-        if levels:
-            for name in filter(file_format.is_scoped_level_name, self._files.list_directory(directory)):
-                yield directory / name
-                yield from self._scoped_levels_below(directory / name, levels - 1)
+    def _scoped_levels(self, directory: Path, above: tuple[str, ...] = ()) -> Iterator[tuple[Path, tuple[str, ...]]]:
+        """The directories for scoped ledgers below, of every level, each with the names of its levels."""
+        if len(above) == _SCOPED_LEVELS:
+            return
+        for name in filter(file_format.is_scoped_level_name, self._files.list_directory(directory)):
+            levels = (*above, name)
+            yield directory / name, levels
+            yield from self._scoped_levels(directory / name, levels)
 
     def _leaves(self) -> Iterator[Path]:
         """The directories that hold index files of scope 0."""

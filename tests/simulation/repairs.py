@@ -20,7 +20,7 @@ from bookgate.ledger.metadata_store import LedgerRecord
 from bookgate.ledger.replication_store import RecordKind
 from tests.faults.memory_disk import everything_survives, nothing_survives
 from tests.history import events
-from tests.history.events import BookieAnswered, Event, MetadataSeen
+from tests.history.events import BookieAnswered, Event
 from tests.history.recorder import Recorder
 from tests.history.violations import (
     ActedWhileDisabled,
@@ -51,8 +51,6 @@ _IS_HEARD_WITHIN_SECONDS = 1.0
 _STAYS_DISABLED_SECONDS = 30.0
 _AN_AUDIT_TAKES_SECONDS = 2.0
 """Who comes back meanwhile was lost when it began."""
-
-_STORES = ("add", "deferred-add", "recovery-add")
 
 Stored = Callable[[SimulatedBookie, Callable[..., object]], dict[int, StoredLedgerState]]
 
@@ -90,8 +88,6 @@ class RepairWatch:
         """When processes read ledgers, the last time."""
         self._left: dict[tuple[int, int], set[bytes]] = {}
         """By ledger and entry, the copies of bookies that lost their places: others may have got theirs from them."""
-        self._states: dict[str, str] = {}
-        """By ledger, as the store has it."""
         self._copied: set[tuple[str, str, int]] = set()
         """By bookie, ledger and entry: what a repair stored last, and no writer or recovery."""
         self.looked: Counter[str] = Counter()
@@ -108,14 +104,15 @@ class RepairWatch:
 
     def _heard(self, event: Event) -> None:
         """What a bookie that joins holds from its writer or from a recovery may differ from others in its LAC."""
-        if isinstance(event, MetadataSeen) and event.client == events.STORE:
-            self._states[event.ledger] = event.state
-        elif isinstance(event, BookieAnswered) and event.status == "EOK" and event.operation in _STORES:
-            key = (event.bookie, event.ledger, event.entry_id)
-            if event.operation == "recovery-add" and self._states.get(event.ledger) != "IN_RECOVERY":
-                self._copied.add(key)
-            else:
-                self._copied.discard(key)
+        if not isinstance(event, BookieAnswered) or not event.promises_an_entry:
+            return
+        key = (event.bookie, event.ledger, event.entry_id)
+        record = self._store.ledgers.get(LedgerId.of_number(int(event.ledger)))
+        recovers = record is not None and record.metadata.state is LedgerState.IN_RECOVERY
+        if event.operation == "recovery-add" and not recovers:
+            self._copied.add(key)
+        else:
+            self._copied.discard(key)
 
     def _repaired(self, before: LedgerRecord, metadata: LedgerMetadata) -> None:
         """Just before the store writes it. The first step of a recovery is judged as such (R6)."""
@@ -132,7 +129,6 @@ class RepairWatch:
             bookie = self._bookie(place.bookie_id)
             if bookie is not None and place.bookie_id not in self._damaged:
                 self._look_at_copies(before, metadata, place, bookie)
-        for place in new_members(before.metadata, metadata):
             self._remember_copies(before, place)
 
     def _keeps_copies(self, before: LedgerRecord, metadata: LedgerMetadata) -> None:
