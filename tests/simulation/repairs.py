@@ -44,6 +44,8 @@ from tests.simulation.world import World
 
 _UNRECOVERABLE = RecordKind.UNRECOVERABLE_LEDGER
 _REPAIRED_WITHIN_SECONDS = 300.0
+_LOOKED_AT_AGAIN_WITHIN_SECONDS = 900.0
+"""A worker looks every ten minutes whether a ledger that it gave up has changed."""
 _SWITCH_IS_HEARD_WITHIN_SECONDS = 15.0
 _LOOK_EVERY_SECONDS = 1.0
 _IS_HEARD_WITHIN_SECONDS = 1.0
@@ -336,6 +338,7 @@ class RepairWatch:
             if self._world.now > until:
                 raise NotRepaired("; ".join(rotten[:5]))
             await asyncio.sleep(_LOOK_EVERY_SECONDS)
+        until += _LOOKED_AT_AGAIN_WITHIN_SECONDS
         while false := self._falsely_unrecoverable():
             if self._world.now > until:
                 raise UnknownTakenForMissing("; ".join(false[:5]))

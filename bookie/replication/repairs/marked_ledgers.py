@@ -1,4 +1,4 @@
-"""The marked ledgers: how many copies each has left, and which were deleted since.
+"""The marked ledgers: how many copies each has left, and which have changed since they were given up.
 
 The number of copies left is computed once for the content of a mark, as long as registrations do not change. Hundreds
 of thousands of marks can thus be listed repeatedly while they are processed, and audits that repeat marks cost no read;
@@ -91,12 +91,15 @@ class MarkedLedgers:
         """The known state of a ledger, for any version of its mark."""
         return self._known.get(ledger_id)
 
-    async def deleted(self, marks: Sequence[Mark]) -> list[Mark]:
-        """The marks whose ledger does not exist any more. Raises BKException."""
-        looked_at = self._read(marks)
-        return [
-            mark async for mark, record in looked_at if isinstance(record, NoSuchLedgerExistsOnMetadataServerException)
-        ]
+    async def changed(self, given_up: Sequence[tuple[Mark, int]]) -> list[Mark]:
+        """The marks whose ledger does not exist any more, or has other metadata than these versions.
+
+        Raises:
+            BKException: The store did not respond.
+        """
+        version_of = {mark.value.ledger_id: version for mark, version in given_up}
+        looked_at = self._read([mark for mark, _ in given_up])
+        return [mark async for mark, record in looked_at if _has_changed(record, version_of[mark.value.ledger_id])]
 
     async def _read(self, marks: Sequence[Mark]) -> AsyncIterator[tuple[Mark, LedgerRecord | BKException]]:
         for start in range(0, len(marks), _READ_AT_ONCE):
@@ -104,6 +107,13 @@ class MarkedLedgers:
             records = await self._ledgers.read_many([LedgerId.of_number(mark.value.ledger_id) for mark in some])
             for mark, record in zip(some, records, strict=True):
                 yield mark, record
+
+
+def _has_changed(record: LedgerRecord | BKException, version: int) -> bool:
+    """A ledger that can't be read now is looked at again later."""
+    if isinstance(record, BKException):
+        return isinstance(record, NoSuchLedgerExistsOnMetadataServerException)
+    return record.version != version
 
 
 def _candidate(mark: Mark, record: LedgerRecord | BKException, emptied: Collection[str]) -> Candidate:

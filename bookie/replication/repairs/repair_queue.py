@@ -2,8 +2,8 @@
 
 The ledgers with the fewest copies left come first; among equals those with fewer copies than the ack quorum, then the
 newest, since old ones are more likely to expire. A ledger that has waited long counts as having one copy less. A failed
-ledger, whatever the reason, waits twice as long each time; an unrecoverable one waits until its mark changes, or a
-bookie returns.
+ledger, whatever the reason, waits twice as long each time; an unrecoverable one waits until its mark or its metadata
+change, or a bookie returns.
 
 Source: docs/protocol/auto-recovery.md#order.
 """
@@ -44,6 +44,8 @@ class _Waiting:
     failures: int
     bookies: frozenset[str] = frozenset()
     """Bookies whose return ends the waiting."""
+    given_up_at: int | None = None
+    """The version of the metadata with which the ledger was given up; None for a failed or postponed one."""
 
 
 class RepairQueue:
@@ -69,10 +71,14 @@ class RepairQueue:
             return waiting.mark_version != mark_version
         return now >= waiting.until
 
+    def given_up_at(self, ledger_id: int) -> int | None:
+        """The version of the metadata with which a ledger was given up; None unless it waits for a change."""
+        waiting = self._waiting.get(ledger_id)
+        return None if waiting is None else waiting.given_up_at
+
     def is_given_up(self, ledger_id: int) -> bool:
         """Whether a ledger waits for a change without a time limit."""
-        waiting = self._waiting.get(ledger_id)
-        return waiting is not None and waiting.until is None
+        return self.given_up_at(ledger_id) is not None
 
     def order(self, candidates: Iterable[Candidate], now: float) -> list[Candidate]:
         """The candidates, most urgent first."""
@@ -108,9 +114,9 @@ class RepairQueue:
         before = self._waiting.get(ledger_id)
         self._waiting[ledger_id] = _Waiting(mark_version, until, 0 if before is None else before.failures)
 
-    def unrecoverable(self, ledger_id: int, mark_version: int, bookies: Iterable[str]) -> None:
-        """The ledger waits for a new mark, or for the return of any of these bookies."""
-        self._waiting[ledger_id] = _Waiting(mark_version, None, 0, frozenset(bookies))
+    def unrecoverable(self, ledger_id: int, mark_version: int, metadata_version: int, bookies: Iterable[str]) -> None:
+        """The ledger waits for a new mark, for other metadata, or for the return of any of these bookies."""
+        self._waiting[ledger_id] = _Waiting(mark_version, None, 0, frozenset(bookies), metadata_version)
 
     def done(self, ledger_id: int) -> None:
         """The ledger needs no further repair."""

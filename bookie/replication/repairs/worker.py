@@ -4,7 +4,8 @@ It lists the marks when they have changed, or when a ledger's pause is over, and
 For each: take the lock, or leave the ledger to its holder; read the mark, whose version later shows whether it was made
 again (R8); read the metadata; repair (`repair`); remove the mark if a complete examination found the ledger whole, or
 the ledger does not exist (R5); release the lock. A ledger that has lost entries or its end for good is added to the
-list of unrecoverable ones, and its mark stays. Every failure has the same pause, which doubles each time.
+list of unrecoverable ones, and its mark stays; it is tried again when something has changed, also its metadata: its
+writer may live, and close it. Every failure has the same pause, which doubles each time.
 
 A bookie counts as lost if it is not registered and the auditor has missed it for the delay; or, if no auditor records
 this (BookKeeper's do not), if the mark names it and this process itself has missed it for the delay. An open ledger is
@@ -93,8 +94,8 @@ class WorkerOptions:
     """Number of ledgers repaired concurrently."""
     open_ledger_grace_seconds: float = 30.0
     """Seconds that a bookie of the last ensemble must be lost before an open ledger is recovered."""
-    deleted_seconds: float = 600.0
-    """Seconds between checks whether unrecoverable ledgers were deleted."""
+    given_up_seconds: float = 600.0
+    """Seconds between checks whether unrecoverable ledgers were deleted, or have other metadata."""
     password: bytes = b""
     """The password of ledgers whose metadata have none (the oldest formats)."""
 
@@ -129,8 +130,8 @@ class ReplicationWorker:
         self._wake = asyncio.Event()
         self._permissions = Permissions(self._why_not)
         self._tasks = Tasks(self._metadata)
-        self._deleted_due = 0.0
-        """When to check next for deleted ledgers among the unrecoverable ones."""
+        self._given_up_due = 0.0
+        """When to check next for changes of the unrecoverable ledgers."""
         self._ledgers = MarkedLedgers(factory.ledger_manager)
         self._graces = Graces(options.open_ledger_grace_seconds, self._attendance)
         self._progress = RepairProgress(self._holder, tools.copied)
@@ -246,7 +247,7 @@ class ReplicationWorker:
         began = self._now()
         marks: list[Mark] = []
         due: list[Mark] = []
-        given_up: list[Mark] = []
+        given_up: list[tuple[Mark, int]] = []
         async for page in self._metadata.marks():
             for mark in page:
                 ledger_id = mark.value.ledger_id
@@ -255,11 +256,11 @@ class ReplicationWorker:
                     continue
                 if self._queue.is_due(ledger_id, mark.version, self._now()):
                     due.append(mark)
-                elif self._queue.is_given_up(ledger_id):
-                    given_up.append(mark)
+                elif (version := self._queue.given_up_at(ledger_id)) is not None:
+                    given_up.append((mark, version))
         marked = {mark.value.ledger_id for mark in marks}
         self._circumstances.forget()  # for these marks; a mark that is made again later is noticed under its lock
-        due += await self._deleted(given_up)
+        due += await self._changed_since(given_up)
         self.statistics.marks_seen = len(marked)
         self._queue.keep_only(marked)
         self._ledgers.keep_only(marked)
@@ -276,12 +277,14 @@ class ReplicationWorker:
                 return
             self._begin(candidate)
 
-    async def _deleted(self, given_up: list[Mark]) -> list[Mark]:
-        """Periodically returns the marks whose ledger was deleted: nothing else would remove them."""
-        if not given_up or self._now() < self._deleted_due:
+    async def _changed_since(self, given_up: list[tuple[Mark, int]]) -> list[Mark]:
+        """Periodically returns the marks of ledgers that were deleted or changed since they were given up: no event
+        tells of it, and nothing else would remove these marks.
+        """
+        if not given_up or self._now() < self._given_up_due:
             return []
-        self._deleted_due = self._now() + self._options.deleted_seconds
-        return await self._ledgers.deleted(given_up)
+        self._given_up_due = self._now() + self._options.given_up_seconds
+        return await self._ledgers.changed(given_up)
 
     def _begin(self, candidate: Candidate) -> None:
         task = asyncio.get_running_loop().create_task(self._work_on(candidate.ledger_id, candidate.mark_version))
@@ -456,5 +459,5 @@ class ReplicationWorker:
         self.statistics.ledgers_unrecoverable += 1
         gone = sorted(outcome.record.metadata.bookies - self._attendance.present.keys())
         await give_up(self._metadata, mark, outcome, gone)
-        self._queue.unrecoverable(ledger_id, mark.version, gone)
+        self._queue.unrecoverable(ledger_id, mark.version, outcome.record.version, gone)
         self._progress.given_up(ledger_id)

@@ -392,7 +392,7 @@ async def test_what_has_no_copy_left_is_listed(cluster: ForkedCluster) -> None:
 
 
 async def test_what_is_unrecoverable_is_forgotten_once_it_is_deleted(cluster: ForkedCluster) -> None:
-    async with repairing(cluster, deleted_seconds=0.0) as repairs, await cluster.client() as client:
+    async with repairing(cluster, given_up_seconds=0.0) as repairs, await cluster.client() as client:
         ledger = await written(client, 10, 2, 1, 1)
         number = ledger.ledger_id.low
         cluster.lose(lost := ledger.metadata.fragments[0].ensemble[0])
@@ -410,6 +410,31 @@ async def test_what_is_unrecoverable_is_forgotten_once_it_is_deleted(cluster: Fo
             return not await is_listed()
 
         await repairs.until(is_forgotten)
+
+
+async def test_an_open_ledger_given_up_is_looked_at_again_when_its_writer_has_closed_it(cluster: ForkedCluster) -> None:
+    """Its end seems lost, since the lost bookie alone may have acknowledged entries; its writer lives, and knows it."""
+    async with (
+        repairing(cluster, given_up_seconds=0.0, open_ledger_grace_seconds=0.2) as repairs,
+        await cluster.client() as client,
+    ):
+        ledger = await written(client, 10, 3, 2, 1, close=False)
+        number = ledger.ledger_id.low
+        cluster.lose(lost := ledger.metadata.last_fragment.ensemble[0])
+        await repairs.mark(number, lost)
+
+        async def is_listed() -> bool:
+            return str(number) in await repairs.metadata.records(RecordKind.UNRECOVERABLE_LEDGER)
+
+        await repairs.until(is_listed)
+        for entry in range(10, 20):
+            await ledger.append(payload(entry))
+        await ledger.close()
+        await repairs.mark(number + 1, lost)  # or the worker lists the marks half a minute later
+        await repairs.until_unmarked(number)
+        assert not await is_listed()
+        assert lost not in (await repairs.read(number)).bookies
+        await check(client, ledger.ledger_id, 20)
 
 
 async def test_the_mark_of_a_deleted_ledger_goes(cluster: ForkedCluster) -> None:

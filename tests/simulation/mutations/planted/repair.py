@@ -774,6 +774,16 @@ MUTATIONS = (
         tests=(f"{_MOMENTS}::test_one_endangered_ledger_among_a_hundred_thousand_marks",),
     ),
     Mutation(
+        "given-up-for-ever",
+        "auto-recovery",
+        (),
+        "a ledger that was given up stays so when its writer has closed it whole",
+        "bookie/replication/repairs/marked_ledgers.py",
+        "    return record.version != version\n",
+        "    return False\n",
+        tests=("tests/unit/bookie/replication/repairs/test_marked_ledgers.py",),
+    ),
+    Mutation(
         "two-lives-say-it-is-missing",
         "auto-recovery",
         (),

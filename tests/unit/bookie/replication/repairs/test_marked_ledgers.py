@@ -57,7 +57,12 @@ async def test_what_is_deleted_comes_last_and_what_can_not_be_read_first() -> No
     ledgers = MarkedLedgers(cast("LedgerManager", Ledgers()))
     found = RepairQueue().order(await ledgers.candidates(MARKS, EMPTIED), 0.0)
     assert [each.ledger_id for each in found] == [DAMAGED, LOST, WHOLE, DELETED]
-    assert await ledgers.deleted(MARKS) == [MARKS[2]]
+
+
+async def test_what_was_deleted_or_written_since_it_was_given_up_is_found() -> None:
+    ledgers = MarkedLedgers(cast("LedgerManager", Ledgers()))
+    assert await ledgers.changed([(mark, 0) for mark in MARKS]) == [MARKS[2]]
+    assert await ledgers.changed([(MARKS[0], 0), (MARKS[1], 7), (MARKS[3], 7)]) == [MARKS[1]]
 
 
 async def test_a_ledger_is_read_once_while_its_mark_and_the_bookies_stay() -> None:

@@ -45,10 +45,11 @@ def test_every_failure_doubles_the_pause_up_to_a_bound() -> None:
 
 def test_what_is_unrecoverable_waits_for_a_change() -> None:
     queue = RepairQueue()
-    queue.unrecoverable(7, 3, ["a", "b"])
+    queue.unrecoverable(7, 3, 11, ["a", "b"])
     assert queue.next_due() is None
     assert not queue.is_due(7, 3, 1e9)
     assert queue.is_given_up(7)
+    assert queue.given_up_at(7) == 11, "its writer may change it"
     queue.failed(8, 0, 0.0)
     assert not queue.is_given_up(8)
     assert queue.is_due(7, 4, 1e9), "somebody marked it again"
