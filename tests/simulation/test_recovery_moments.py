@@ -13,6 +13,7 @@ import pytest
 
 from bookgate.bookie.replication.audits.audit import Audits
 from bookgate.bookie.replication.audits.index_keeper import IndexKeeper, Named
+from bookgate.bookie.replication.repairs.repair import LedgerRepair, Outcome
 from bookgate.ledger.errors import NoSuchLedgerExistsOnMetadataServerException
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import LedgerMetadata, LedgerState
@@ -51,6 +52,14 @@ def one_to_lose(cluster: Cluster, *ledgers: LedgerId) -> str:
     """A member of all of them that is not the auditor."""
     members = set.intersection(*(cluster.members(each) for each in ledgers))
     return next(each for each in sorted(members) if each != cluster.auditor)
+
+
+async def one_repairs(world: World) -> Cluster:
+    """Of four bookies the first one is auditor and worker."""
+    bookies = [world.bookie(f"bookie-{number}", **SETTINGS | {"auto_recovery": number == 1}) for number in range(1, 5)]
+    for bookie in bookies:
+        assert await bookie.start()
+    return Cluster(world, bookies)
 
 
 # --- a ledger that is deleted ------------------------------------------------------------------------------------
@@ -245,6 +254,56 @@ def test_the_last_copy_is_waited_for_where_it_is_slow() -> None:
     world.run(main())
 
 
+@pytest.mark.parametrize("moment", ["examined", "listed"])
+def test_a_ledger_is_not_given_up_for_a_bookie_that_returns_during_its_repair(
+    monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """R10: it has the only copies. It is back when the worker has looked, or while the worker lists the ledger."""
+    world = World(f"back when {moment}")
+    reached, back = asyncio.Event(), asyncio.Event()
+    run, write_record = LedgerRepair.run, MemoryReplication.write_record
+
+    async def come_back() -> None:
+        reached.set()
+        await back.wait()
+
+    async def run_late(self: LedgerRepair, *circumstances: Any, **options: Any) -> Outcome:
+        outcome = await run(self, *circumstances, **options)
+        if outcome.findings.unrecoverable:
+            await come_back()
+        return outcome
+
+    async def write_late(self: MemoryReplication, kind: RecordKind, *content: Any) -> int:
+        if kind is RecordKind.UNRECOVERABLE_LEDGER:
+            await come_back()
+        return await write_record(self, kind, *content)
+
+    if moment == "examined":
+        monkeypatch.setattr(LedgerRepair, "run", run_late)
+    else:
+        monkeypatch.setattr(MemoryReplication, "write_record", write_late)
+
+    async def main() -> None:
+        cluster = await one_repairs(world)
+        client, state = cluster.client, cluster.store.replication
+        await cluster.until(lambda: state.votes)
+        handle = await client.run(client.bookkeeper.create_ledger(2, 1, 1))
+        for number in range(ENTRIES):
+            await client.run(handle.append(b"entry %d" % number))
+        await client.run(handle.close())
+        lost = one_to_lose(cluster, handle.ledger_id)
+        cluster.named(lost).kill()
+        await cluster.until(reached.is_set)
+        assert await cluster.named(lost).start()
+        await asyncio.sleep(UNDER_WAY_SECONDS)
+        back.set()
+        await cluster.until(lambda: not state.marks)
+        assert (RecordKind.UNRECOVERABLE_LEDGER, str(handle.ledger_id.low)) not in state.records
+        await everything_is_read(cluster, handle.ledger_id, ENTRIES)
+
+    world.run(main())
+
+
 # --- another client ----------------------------------------------------------------------------------------------
 
 
@@ -302,12 +361,7 @@ def test_one_endangered_ledger_among_a_hundred_thousand_marks(monkeypatch: pytes
     monkeypatch.setattr(MemoryLedgers, "read_many", read_together)
 
     async def main() -> None:
-        bookies = [
-            world.bookie(f"bookie-{number}", **SETTINGS | {"auto_recovery": number == 1}) for number in range(1, 5)
-        ]
-        for bookie in bookies:
-            assert await bookie.start()
-        cluster = Cluster(world, bookies)
+        cluster = await one_repairs(world)
         ledger_id, state = await cluster.write(2), cluster.store.replication
         await cluster.until(lambda: state.votes)
         mark_all(state, range(first, first + count))

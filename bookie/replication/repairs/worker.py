@@ -31,7 +31,7 @@ from dataclasses import dataclass
 
 from bookgate.bookie.replication.attendance import Attendance
 from bookgate.bookie.replication.copies.corrupt_copies import decode_corrupt
-from bookgate.bookie.replication.copies.verdicts import Findings
+from bookgate.bookie.replication.copies.verdicts import Findings, Lost
 from bookgate.bookie.replication.repairs.circumstances import KnownCircumstances
 from bookgate.bookie.replication.repairs.grace import Graces
 from bookgate.bookie.replication.repairs.marked_ledgers import MarkedLedgers
@@ -456,8 +456,13 @@ class ReplicationWorker:
 
     async def _give_up(self, mark: Mark, outcome: Outcome) -> None:
         ledger_id = mark.value.ledger_id
+        lost = {bookie_id for bookie_id, state in outcome.copies.items() if isinstance(state, Lost)}
+        if back := sorted(lost & self._attendance.present.keys()):
+            await self._failed(ledger_id, mark.version, f"{', '.join(back)} returned during the repair")
+            return
         self.statistics.ledgers_unrecoverable += 1
         gone = sorted(outcome.record.metadata.bookies - self._attendance.present.keys())
-        await give_up(self._metadata, mark, outcome, gone)
+        # Waits before the record is written: a bookie that returns meanwhile ends the waiting.
         self._queue.unrecoverable(ledger_id, mark.version, outcome.record.version, gone)
+        await give_up(self._metadata, mark, outcome, gone)
         self._progress.given_up(ledger_id)

@@ -784,6 +784,28 @@ MUTATIONS = (
         tests=("tests/unit/bookie/replication/repairs/test_marked_ledgers.py",),
     ),
     Mutation(
+        "given-up-for-one-that-is-back",
+        "auto-recovery",
+        (),
+        "a ledger is given up for a bookie that returned while it was examined, and waits for no bookie",
+        _WORKER,
+        "        if back := sorted(lost & self._attendance.present.keys()):\n",
+        "        if back := sorted(lost & set()):\n",
+        tests=(f"{_MOMENTS}::test_a_ledger_is_not_given_up_for_a_bookie_that_returns_during_its_repair",),
+    ),
+    Mutation(
+        "given-up-after-it-was-listed",
+        "auto-recovery",
+        (),
+        "the return of a bookie is missed while the ledger that waits for it is listed as unrecoverable",
+        _WORKER,
+        "        self._queue.unrecoverable(ledger_id, mark.version, outcome.record.version, gone)\n"
+        "        await give_up(self._metadata, mark, outcome, gone)\n",
+        "        await give_up(self._metadata, mark, outcome, gone)\n"
+        "        self._queue.unrecoverable(ledger_id, mark.version, outcome.record.version, gone)\n",
+        tests=(f"{_MOMENTS}::test_a_ledger_is_not_given_up_for_a_bookie_that_returns_during_its_repair",),
+    ),
+    Mutation(
         "two-lives-say-it-is-missing",
         "auto-recovery",
         (),
