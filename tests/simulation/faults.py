@@ -100,6 +100,7 @@ _OLDER_STORE_SECONDS = 2.5
 LOSSY_KINDS = ("wipe", "corrupt", "flipped-reads")
 LONG_PAUSES = ("pause-client", "pause-client", "long-pause")
 CLOCK_SKEW = "clock-skew"
+_FIRST_BOOKIE = "bookie-1"
 RATES = {
     CLOCK_SKEW: 3600.0,
     "repeated-requests": 0.05,
@@ -586,7 +587,8 @@ class Faults:
 
     async def _add_bookie(self) -> None:
         name = f"bookie-{len(self._world.bookies) + 1}"
-        await self._start(self._world.bookie(name, **self._settings))
+        first = self._plan.first_bookie_settings if _FIRST_BOOKIE in self._gone else {}
+        await self._start(self._world.bookie(name, **{**self._settings, **first}))
 
     async def _replace_what_was_given_up(self) -> None:
         while self._to_replace:

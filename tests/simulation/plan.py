@@ -40,6 +40,8 @@ _PAUSED = 0.3
 """Share of runs with long pauses."""
 _WRONG_STORES = 0.3
 """Share of runs in which bookies come upon other stores."""
+_ALONE = 0.3
+"""Share of runs with auto-recovery, in a plain store, in which one bookie alone repairs."""
 _DISABLED, _DRAINED, _WIPED = 0.2, 0.2, 0.6
 """Shares of runs with auto-recovery in which it is disabled for a while, a bookie is to be emptied, and one is lost for
 good, if nothing else loses data."""
@@ -112,7 +114,7 @@ class RatePlan:
 
 @dataclass(frozen=True, slots=True)
 class AutoRecoveryPlan:
-    """Settings of the auto-recovery that runs in every bookie."""
+    """Settings of the auto-recovery that runs in every bookie, or in one."""
 
     delay: int
     """Seconds that a bookie may be missed."""
@@ -134,6 +136,9 @@ class AutoRecoveryPlan:
     """Mebibytes a second that a worker reads and stores, and all together at each bookie; 0: without bound."""
     last_copies: float = 1.0
     """The same of entries with one copy left, besides."""
+    alone: bool = False
+    """It runs in the first bookie alone, and in those that take its place: what one worker forgets no other one does.
+    """
 
     @property
     def client(self) -> dict[str, object]:
@@ -149,7 +154,7 @@ class AutoRecoveryPlan:
             "replication_rate_mb_per_second": self.budget,
             "replication_rate_per_bookie_mb_per_second": self.budget,
             "replication_last_copies_rate_mb_per_second": self.last_copies,
-            "auto_recovery": True,
+            "auto_recovery": not self.alone,
             "lost_bookie_recovery_delay_seconds": self.delay,
             "open_ledger_recovery_grace_seconds": self.grace,
             "audit_interval_seconds": self.audit_interval,
@@ -223,8 +228,13 @@ class Plan:
 
     @property
     def auto_recovery_settings(self) -> dict[str, object]:
-        """Of each bookie."""
+        """Of each bookie; the first one has others (`first_bookie_settings`)."""
         return {} if self.auto_recovery is None else self.auto_recovery.settings
+
+    @property
+    def first_bookie_settings(self) -> dict[str, object]:
+        """Those in which the first bookie, and who takes its place, differs from the others."""
+        return {} if self.auto_recovery is None else {"auto_recovery": True}
 
     @property
     def client_settings(self) -> dict[str, object]:
@@ -324,6 +334,7 @@ def _with_auto_recovery(plan: Plan, limits: Limits) -> Plan:
         placement_interval=racks.choice((0.0, 2.0, 10.0)),
         budget=0.0 if plan.gateways else budgets.choice((0.0, 50.0, 0.25, 1.0)),
         last_copies=budgets.choice((0.0, 0.1, 1.0)),
+        alone=not plan.gateways and random.Random(f"alone {plan.seed}").random() < _ALONE,
     )
     faults = list(plan.faults)
     if rng.random() < _DISABLED:

@@ -200,7 +200,8 @@ class _Run:
         world, plan = self.world, self._plan
         await self._start_store()
         beside = {} if self._peer is None else _BESIDE_A_PEER
-        for bookie in await world.start_bookies(plan.bookies, **_BOOKIE, **plan.auto_recovery_settings, **beside):
+        settings = {**_BOOKIE, **plan.auto_recovery_settings, **beside}
+        for bookie in await world.start_bookies(plan.bookies, plan.first_bookie_settings, **settings):
             self.recorder.add(events.BookieStarted(self.recorder.now, bookie.bookie_id))
             self._began(bookie)
         self.faults.set_rates()

@@ -22,7 +22,7 @@ import contextlib
 import gc
 import logging
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -291,9 +291,14 @@ class World:
         client = self.clients[name] = SimulatedClient(self, name, settings)
         return client
 
-    async def start_bookies(self, count: int, **settings: Any) -> list[SimulatedBookie]:
-        """Bookies bookie-1, bookie-2, … that serve."""
-        bookies = [self.bookie(f"bookie-{number}", **settings) for number in range(1, count + 1)]
+    async def start_bookies(
+        self, count: int, first: Mapping[str, Any] | None = None, /, **settings: Any
+    ) -> list[SimulatedBookie]:
+        """Bookies bookie-1, bookie-2, … that serve. `first` are settings in which the first one differs."""
+        bookies = [
+            self.bookie(f"bookie-{number}", **{**settings, **((number == 1 and first) or {})})
+            for number in range(1, count + 1)
+        ]
         for bookie in bookies:
             if not bookie.running and not await self._starts(bookie):
                 raise RuntimeError(f"{bookie.name} did not start: {bookie.failure}")
