@@ -12,12 +12,14 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import LedgerMetadata, LedgerState
 from bookgate.ledger.metadata_store import LedgerRecord
 from bookgate.ledger.replication_store import RecordKind
+from bookgate.ledger.wire.messages import Status
 from tests.faults.memory_disk import everything_survives, nothing_survives
 from tests.history import events
 from tests.history.events import BookieAnswered, Event
@@ -331,7 +333,9 @@ class RepairWatch:
         until = self._world.now + _REPAIRED_WITHIN_SECONDS
         while left := self._unrepaired():
             if self._world.now > until:
-                raise NotRepaired("; ".join(left[:5]))
+                if wrong := [told for record, told in left if not self._waits_for_limbo(record)]:
+                    raise NotRepaired("; ".join(wrong[:5]))
+                break
             await asyncio.sleep(_LOOK_EVERY_SECONDS)
         self.looked["R5"] += 1
         while self._scrubs and (rotten := self._rotten()):
@@ -362,15 +366,29 @@ class RepairWatch:
             any(entry_id in held.get(member, ()) for member in members) for _, entry_id, members in write_sets(metadata)
         )
 
-    def _unrepaired(self) -> list[str]:
+    def _unrepaired(self) -> list[tuple[LedgerRecord, str]]:
+        """The ledgers with a bookie that is to leave them, each with what is wrong."""
         left = []
         for ledger_id, record in sorted(self._store.ledgers.items()):
             if (_UNRECOVERABLE, str(ledger_id.number)) in self._store.replication.records:
                 continue
             lost = sorted(each for each in record.metadata.bookies if self._is_to_leave(each, record.metadata))
             if lost:
-                left.append(f"ledger {ledger_id} ({record.metadata.state.name}) still names {', '.join(lost)}")
+                told = f"ledger {ledger_id} ({record.metadata.state.name}) still names {', '.join(lost)}"
+                left.append((record, told))
         return left
+
+    def _waits_for_limbo(self, record: LedgerRecord) -> bool:
+        """Whether nobody has some entry that a bookie in limbo may have had: it is not known to be lost (R10)."""
+        number, sets = record.ledger_id.number, list(write_sets(record.metadata))
+        told: dict[int, set[Status]] = {entry_id: set() for _, entry_id, _ in sets}
+        for name in sorted(record.metadata.bookies & {*self._store.registrations}):
+            bookie, due = self._bookie(name), [entry_id for _, entry_id, members in sets if name in members]
+            with suppress(OSError):  # a damaged one does not start
+                answers = [] if bookie is None else bookie.answers((number, entry_id) for entry_id in due)
+                for entry_id, status in zip(due, answers, strict=False):
+                    told[entry_id].add(status)
+        return any(Status.EOK not in each and Status.EUNKNOWNLEDGERSTATE in each for each in told.values())
 
     def _rotten(self) -> list[str]:
         """Copies with a wrong digest at a bookie that is registered, while another one has a good one."""
