@@ -111,7 +111,11 @@ class Contest(ABC):
         self.faults.set_rates()
         watch = asyncio.ensure_future(self.faults.watch_over())
         befallen = [asyncio.ensure_future(self.faults.befall(fault)) for fault in plan.faults]
-        await asyncio.gather(*self.lives())
+        try:
+            async with asyncio.timeout(plan.duration + PATIENCE_SECONDS):
+                await asyncio.gather(*self.lives())
+        except TimeoutError:
+            raise NoProgress("a client has not ended, long after its time") from None
         under_way = (*befallen, *self.under_way, watch)
         for each in under_way:
             each.cancel()

@@ -10,6 +10,7 @@ Not its job: what survives (`MemoryDisk`), when faults come (`World` and its pla
 from __future__ import annotations
 
 import errno
+import math
 import os
 import random
 from collections.abc import Callable, Iterator
@@ -80,6 +81,8 @@ class Disk:
         self.faults = DiskFaults()
         self.counts: dict[str, int] = {}
         """Faults that took effect, by kind."""
+        self.read_failed_at = -math.inf
+        """When a read failed, the last time."""
         self.on_moves: Callable[[], None] = lambda: None
         """Called when a collection has written into an index file, which is about to be synced."""
 
@@ -182,6 +185,7 @@ class ProcessFiles(FileSystem):
         faults = self._disk.faults
         if faults.failing_reads and self._disk.rng.random() < faults.failing_reads:
             self._disk.count("failed reads")
+            self._disk.read_failed_at = self._disk.loop.time()
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         data = self._media.pread(fd, size, offset)
         flips = faults.flipped_reads and fd in self._entry_logs

@@ -53,6 +53,8 @@ _LOOK_EVERY_SECONDS = 1.0
 _IS_HEARD_WITHIN_SECONDS = 1.0
 """Who has been registered for so long is known to be."""
 _STAYS_DISABLED_SECONDS = 30.0
+_A_SCRUB_TELLS_WITHIN_SECONDS = 10.0
+"""An entry that a bookie could not read twice, two seconds apart, is marked as corrupt there."""
 _AN_AUDIT_TAKES_SECONDS = 2.0
 """Who comes back meanwhile was lost when it began."""
 
@@ -277,9 +279,11 @@ class RepairWatch:
                 self._world.fail(UnknownTakenForMissing(seen))
 
     def _is_worth_a_mark(self, bookie_id: str) -> bool:
-        """Without being lost: it has lost data, or it is drained."""
+        """Without being lost: it has lost data, or it is drained, or it could not read its disk a moment ago."""
         draining = (RecordKind.DRAINING_BOOKIE, bookie_id) in self._store.replication.records
-        return draining or bookie_id in self._damaged
+        bookie = self._bookie(bookie_id)
+        fails = bookie is not None and self._world.now - bookie.disk.read_failed_at < _A_SCRUB_TELLS_WITHIN_SECONDS
+        return draining or fails or bookie_id in self._damaged
 
     def _lacks(self, bookie_id: str, ledger_id: int) -> bool:
         """Whether it is due to hold an entry that it does not have for certain, or of which its copy is damaged.

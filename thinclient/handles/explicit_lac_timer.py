@@ -51,12 +51,13 @@ class ExplicitLacTimer:
 
     async def send_now(self) -> None:
         """Sends the present LAC if the bookies may not know it, and waits until an ack quorum has it, or all have
-        responded or failed.
+        responded or failed. No bookie may get it if all of the ensemble have entries of an earlier term.
         """
-        if self.idle:
+        lac = self._writer().last_add_confirmed
+        if self.idle or not self._writer().lac_receivers(lac):
             return
         stored: asyncio.Future[None] = self._loop.create_future()
-        self._send(self._writer().last_add_confirmed, stored)
+        self._send(lac, stored)
         await stored
 
     def stop(self) -> None:

@@ -184,6 +184,16 @@ MUTATIONS = (
         tests=(_METADATA,),
     ),
     Mutation(
+        "release-waits-for-no-bookie",
+        "client",
+        (),
+        "a writer that is released waits without end where no bookie of the ensemble may get its LAC",
+        "thinclient/handles/explicit_lac_timer.py",
+        "        if self.idle or not self._writer().lac_receivers(lac):\n",
+        "        if self.idle:\n",
+        tests=("tests/unit/thinclient/handles/test_explicit_lac_timer.py",),
+    ),
+    Mutation(
         "disguise-left-out",
         "client",
         (),
