@@ -9,7 +9,9 @@ with the table `TAKE_OVER`):
 * *reading forward* from S + 1, from the last fragment as it was at the start, each entry from one replica after the
   other or in runs (`recovery_reads`), with the term. One good copy is enough; write quorum − ack quorum + 1 explicit
   "missing" responses mark the end; otherwise the take-over fails. Copies are added again in entry order, to their whole
-  write sets. An end at or below the LAC is a loss of confirmed entries: the take-over fails.
+  write sets. An end at or below the LAC is a loss of confirmed entries: the take-over fails. A truncate entry above the
+  LAC is the last one that is taken: a take-over that died may have written it, and some bookies then still have what it
+  cut off.
 * *sizing*, only if nothing was added again and the fragment has entries: entry S is read, because its packet contains
   the ledger's length. For the fragment's first entry the metadata have the length before it.
 * *storing*: the truncate entry follows at the first missing id; it and all adds must reach all their bookies. Bookies
@@ -81,7 +83,7 @@ class TakeOverEvent(enum.Enum):
 
     COVERED = "fewer than an ack quorum of every write set is unknown"
     LENGTH_UNKNOWN = "an entry is surely missing, and none before it told the length"
-    END_FOUND = "an entry is surely missing, and the length is known"
+    END_FOUND = "an entry is surely missing, or a truncate entry above the LAC was read; the length is known"
     DONE = "all adds and the truncate entry are stored"
     FAILED = (
         "a higher term; an entry neither readable nor surely missing; a confirmed one missing; too few bookies fenced"
@@ -308,7 +310,11 @@ class TakeOver:
         self._next_to_add += 1
         self._length = entry.ledger_length
         self._largest = max(self._largest, size, 1)
-        return self._run(self._writer.add_again(size, entry.ledger_length, entry.payload))
+        effects = self._run(self._writer.add_again(size, entry.ledger_length, entry.payload))
+        if size or entry.entry_id <= self._highest.last_add_confirmed or self.over:
+            return effects
+        # Whoever completed a take-over tells a LAC from its truncate entry on with each add: none is confirmed behind.
+        return [*effects, *self._end_found(self._next_to_add)]
 
     def _unreadable(self, entry_id: int, error: BKException) -> BKException:
         return LedgerRecoveryException(

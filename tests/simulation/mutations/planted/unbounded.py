@@ -194,6 +194,16 @@ MUTATIONS = (
         tests=("tests/unit/thinclient/handles/test_explicit_lac_timer.py",),
     ),
     Mutation(
+        "truncate-entry-of-the-dead-believed",
+        "client",
+        (),
+        "reading goes on behind a truncate entry that some members lack, with the rest of what it had cut off",
+        _TAKE_OVER_CORE,
+        "        if size or entry.entry_id <= self._highest.last_add_confirmed or self.over:\n",
+        "        if True:\n",
+        tests=(_TAKING_OVER,),
+    ),
+    Mutation(
         "disguise-left-out",
         "client",
         (),

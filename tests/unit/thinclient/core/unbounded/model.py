@@ -110,6 +110,8 @@ class Model:
         )
         self.messages: list[Message] = []
         self.acknowledged: dict[int, bytes] = {}
+        self.appended: dict[int, list[tuple[int, bytes]]] = {}
+        """By term, what its writer appended: entry ids and payloads."""
         self.clients: list[Client] = []
 
     def client(self) -> Client:
@@ -211,10 +213,20 @@ class Model:
         """U3, at the moment a client has opened the metadata."""
         for client in self.clients:
             if client.opened_at is not None:
+                self._no_gap_up_to(client.opened_at)
                 for bookie_id in self.metadata.last_fragment.ensemble:
                     held = self.bookies[bookie_id].entries
                     assert max(held, default=-1) == client.opened_at, f"U3: {bookie_id} holds {sorted(held)}"
                 client.opened_at = None
+
+    def _no_gap_up_to(self, last: int) -> None:
+        """Of what a writer appended, the log has a beginning: nothing comes without what was before it (T1)."""
+        for term, entries in self.appended.items():
+            kept = [
+                entry_id <= last and any(self._held(each, entry_id) == payload for each in self._members(entry_id))
+                for entry_id, payload in entries
+            ]
+            assert sorted(kept, reverse=True) == kept, f"of term {term} the log has {kept} of {entries}"
 
 
 @dataclass
@@ -243,6 +255,7 @@ class Client:
         self.appended += 1
         add, effects = self.writer.begin_add(SIZE)
         add.token = f"{self.number}-{self.appended}".ljust(SIZE, ".").encode()
+        self.model.appended.setdefault(self.writer.term, []).append((add.entry_id, add.token))
         self._write(effects)
 
     def close(self) -> None:

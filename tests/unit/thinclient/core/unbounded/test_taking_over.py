@@ -331,6 +331,65 @@ def test_an_unfinished_take_over_is_taken_over() -> None:
     assert first.given_up == [1]
 
 
+def cut_short(model: Model) -> None:
+    """Entries 0 and 1 are everywhere, and 2 to 4 of the same writer on b0 alone. Who takes over hears nothing of b0,
+    finds no entry 2 on the others, and dies when its truncate entry is on b2.
+    """
+    first, second = started(model), model.client()
+    for _ in range(2):
+        first.append()
+        model.settle()
+    for _ in range(3):
+        first.append()
+    for index in model.messages_of("to b0")[::-1]:
+        model.deliver(index, twice=True)
+    model.messages.clear()
+    second.begin_take_over()
+    while not (truncating := model.messages_of("truncating by 2")):
+        if "b0 by 2" in model.messages[0].text:
+            model.lose(0)
+        else:
+            model.deliver(0)
+    model.deliver(next(index for index in truncating if "to b2" in model.messages[index].text))
+    model.messages.clear()
+
+
+def test_what_a_dead_take_over_cut_off_does_not_come_back_without_what_was_before_it() -> None:
+    """The third one reads the truncate entry 2 on b2, and must not go on with the first one's entries 3 and 4 on b0."""
+    model = Model(spares=0)
+    cut_short(model)
+    assert model.bookies["b2"].entries[2].payload == b""
+    assert sorted(model.bookies["b0"].entries) == [0, 1, 2, 3, 4]
+    third = model.client()
+    third.begin_take_over()
+    model.settle()
+    assert third.opened_at == 3
+    model.check()
+    assert [sorted(each.entries) for each in model.bookies.values()] == [[0, 1, 2, 3]] * 3
+    assert {each.entries[number].payload for each in model.bookies.values() for number in (2, 3)} == {b""}
+
+
+def test_what_is_behind_a_truncate_entry_is_kept_once_a_lac_tells_that_its_take_over_was_completed() -> None:
+    model = Model(spares=0)
+    first, second = started(model), model.client()
+    first.append()
+    model.settle()
+    second.begin_take_over()
+    model.settle()
+    assert second.opened_at == 1
+    second.opened_at = None
+    second.append()
+    # On one bookie alone, and not acknowledged: the add has LAC 1.
+    model.deliver(next(index for index in model.messages_of("add 2") if "to b0" in model.messages[index].text))
+    model.messages.clear()
+    third = model.client()
+    third.begin_take_over()
+    model.settle()
+    assert third.opened_at == 3
+    model.check()
+    assert all(each.entries[2].payload.startswith(b"2-1") for each in model.bookies.values())
+
+
 # The changes of the metadata
 
 FRESH = create_unbounded(Model().metadata)
