@@ -7,7 +7,8 @@ Not its job: the directory (`directory`), following and batching (`reader`, `wri
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -15,6 +16,7 @@ from bookgate.ledger.errors import (
     IllegalOpException,
     IncorrectParameterException,
     MetadataVersionException,
+    NoSuchLedgerExistsOnMetadataServerException,
 )
 from bookgate.ledger.ledger_id import NO_ENTRY, LedgerId
 from bookgate.ledger.metadata_store import LedgerRecord
@@ -162,9 +164,10 @@ class Stream:
             raise IncorrectParameterException(
                 "linger_seconds is 0 or more, batch_bytes 1 or more, retention_interval_seconds above 0"
             )
-        handle = await self._bookkeeper.take_over(
-            self.ledger_id, self._password, max_fragment_seconds=self._settings.max_fragment_seconds
-        )
+        with self._deletion_named():
+            handle = await self._bookkeeper.take_over(
+                self.ledger_id, self._password, max_fragment_seconds=self._settings.max_fragment_seconds
+            )
         try:
             async with await self._open() as reader:
                 appends = await begin_term(handle, reader, batch_bytes)
@@ -232,7 +235,18 @@ class Stream:
         return RecordPosition(await first_since(handle, round(start.timestamp() * 1000)), 0)
 
     async def _open(self) -> ReadHandle:
-        return await self._bookkeeper.open_ledger(self.ledger_id, self._password)
+        with self._deletion_named():
+            return await self._bookkeeper.open_ledger(self.ledger_id, self._password)
+
+    @contextmanager
+    def _deletion_named(self) -> Iterator[None]:
+        """A deleted stream may be seen for a moment: the error names it, not its ledger or record."""
+        try:
+            yield
+        except NoSuchLedgerExistsOnMetadataServerException:
+            raise NoSuchLedgerExistsOnMetadataServerException(
+                f"there is no stream {self._name!r} any more: it was deleted", ledger_id=self.ledger_id
+            ) from None
 
     # Cursors
 
@@ -300,7 +314,8 @@ class Stream:
         return True
 
     async def _refresh(self) -> None:
-        self._take(await self._bookkeeper.read_record(self._record.ledger_id))
+        with self._deletion_named():
+            self._take(await self._bookkeeper.read_record(self._record.ledger_id))
 
     def _take(self, record: LedgerRecord) -> None:
         if stream_of(record.metadata.custom_metadata) != (self._name, self._ledger_id):

@@ -70,6 +70,22 @@ async def test_records_are_read_in_order_across_writers(standalone_cluster: Stan
 
 
 @pytest.mark.asyncio
+async def test_a_stream_of_which_the_record_alone_is_still_seen_is_told_as_deleted(
+    standalone_cluster: StandaloneCluster,
+) -> None:
+    """As a gateway may show it for a moment after a deletion by way of another one."""
+    async with await BookKeeper.connect(standalone_cluster.gateway_uri) as client:
+        stream = await open_stream(client, "half-deleted")
+        assert await client.delete_ledger(stream.ledger_id)
+        for use in (stream.state, stream.reader, stream.writer):
+            with pytest.raises(NoSuchLedgerExistsOnMetadataServerException, match="no stream 'half-deleted'"):
+                await use()
+        assert await Streams(client).delete("half-deleted")
+        with pytest.raises(NoSuchLedgerExistsOnMetadataServerException, match="no stream 'half-deleted'"):
+            await stream.cursors()
+
+
+@pytest.mark.asyncio
 async def test_a_writer_ends_when_another_begins(standalone_cluster: StandaloneCluster) -> None:
     async with await BookKeeper.connect(standalone_cluster.gateway_uri) as client:
         stream = await open_stream(client, "fought-for")
