@@ -11,7 +11,7 @@ Not its job: their order (`repair_queue`), the entries that bookies really hold 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from dataclasses import replace
 
 from bookgate.bookie.replication.copies.fragments import due_at
@@ -91,15 +91,14 @@ class MarkedLedgers:
         """The known state of a ledger, for any version of its mark."""
         return self._known.get(ledger_id)
 
-    async def changed(self, given_up: Sequence[tuple[Mark, int]]) -> list[Mark]:
-        """The marks whose ledger does not exist any more, or has other metadata than these versions.
+    async def changed(self, marks: Sequence[Mark], version_of: Callable[[int], int | None]) -> list[Mark]:
+        """The marks whose ledger does not exist any more, or has metadata of another version than `version_of` says.
 
         Raises:
             BKException: The store did not respond.
         """
-        version_of = {mark.value.ledger_id: version for mark, version in given_up}
-        looked_at = self._read([mark for mark, _ in given_up])
-        return [mark async for mark, record in looked_at if _has_changed(record, version_of[mark.value.ledger_id])]
+        looked_at = self._read(marks)
+        return [mark async for mark, record in looked_at if _has_changed(record, version_of(mark.value.ledger_id))]
 
     async def _read(self, marks: Sequence[Mark]) -> AsyncIterator[tuple[Mark, LedgerRecord | BKException]]:
         for start in range(0, len(marks), _READ_AT_ONCE):
@@ -109,7 +108,7 @@ class MarkedLedgers:
                 yield mark, record
 
 
-def _has_changed(record: LedgerRecord | BKException, version: int) -> bool:
+def _has_changed(record: LedgerRecord | BKException, version: int | None) -> bool:
     """A ledger that can't be read now is looked at again later."""
     if isinstance(record, BKException):
         return isinstance(record, NoSuchLedgerExistsOnMetadataServerException)

@@ -247,7 +247,7 @@ class ReplicationWorker:
         began = self._now()
         marks: list[Mark] = []
         due: list[Mark] = []
-        given_up: list[tuple[Mark, int]] = []
+        given_up: list[Mark] = []
         async for page in self._metadata.marks():
             for mark in page:
                 ledger_id = mark.value.ledger_id
@@ -256,8 +256,8 @@ class ReplicationWorker:
                     continue
                 if self._queue.is_due(ledger_id, mark.version, self._now()):
                     due.append(mark)
-                elif (version := self._queue.given_up_at(ledger_id)) is not None:
-                    given_up.append((mark, version))
+                elif self._queue.is_given_up(ledger_id):
+                    given_up.append(mark)
         marked = {mark.value.ledger_id for mark in marks}
         self._circumstances.forget()  # for these marks; a mark that is made again later is noticed under its lock
         due += await self._changed_since(given_up)
@@ -277,14 +277,14 @@ class ReplicationWorker:
                 return
             self._begin(candidate)
 
-    async def _changed_since(self, given_up: list[tuple[Mark, int]]) -> list[Mark]:
+    async def _changed_since(self, given_up: list[Mark]) -> list[Mark]:
         """Periodically returns the marks of ledgers that were deleted or changed since they were given up: no event
         tells of it, and nothing else would remove these marks.
         """
         if not given_up or self._now() < self._given_up_due:
             return []
         self._given_up_due = self._now() + self._options.given_up_seconds
-        return await self._ledgers.changed(given_up)
+        return await self._ledgers.changed(given_up, self._queue.given_up_at)
 
     def _begin(self, candidate: Candidate) -> None:
         task = asyncio.get_running_loop().create_task(self._work_on(candidate.ledger_id, candidate.mark_version))

@@ -14,7 +14,7 @@ with the table `TAKE_OVER`):
   cut off.
 * *sizing*, only if nothing was added again and the fragment has entries: entry S is read, because its packet contains
   the ledger's length. For the fragment's first entry the metadata have the length before it.
-* *storing*: the truncate entry follows at the first missing id; it and all adds must reach all their bookies. Bookies
+* *storing*: the truncate entry follows the last entry taken; it and all adds must reach all their bookies. Bookies
   that fail are replaced in memory only; the write that ends the take-over stores the fragments.
 * *finished*: the caller stores the result (`changes.taken`), and is the writer from then on. Or *failed*: the ledger
   stays IN_RECOVERY, and any client may take it over again with a higher term.

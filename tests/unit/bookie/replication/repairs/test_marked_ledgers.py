@@ -61,8 +61,9 @@ async def test_what_is_deleted_comes_last_and_what_can_not_be_read_first() -> No
 
 async def test_what_was_deleted_or_written_since_it_was_given_up_is_found() -> None:
     ledgers = MarkedLedgers(cast("LedgerManager", Ledgers()))
-    assert await ledgers.changed([(mark, 0) for mark in MARKS]) == [MARKS[2]]
-    assert await ledgers.changed([(MARKS[0], 0), (MARKS[1], 7), (MARKS[3], 7)]) == [MARKS[1]]
+    assert await ledgers.changed(MARKS, lambda _: 0) == [MARKS[2]]
+    others = [MARKS[0], MARKS[1], MARKS[3]]
+    assert await ledgers.changed(others, {LOST: 0, WHOLE: 7, DAMAGED: 7}.get) == [MARKS[1]]
 
 
 async def test_a_ledger_is_read_once_while_its_mark_and_the_bookies_stay() -> None:
