@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 
 from bookgate.ledger.digest import digest_for
 from bookgate.ledger.entry import Entry, decode_entry
-from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.ledger_id import NO_ENTRY, LedgerId
 from bookgate.ledger.metadata import DigestType, LedgerMetadata, LedgerState
 from bookgate.ledger.metadata_store import LedgerRecord
 from bookgate.ledger.quorum import write_set
@@ -54,6 +54,8 @@ class UnboundedRules:
         self._holders: dict[int, int] = {}
         self.records: list[LedgerRecord] = []
         """As the store has had the ledger, one after the other."""
+        self._truncate_entry_id = NO_ENTRY
+        """That of the last take-over that was completed; -1 before the first."""
 
     # What clients hear
 
@@ -106,6 +108,8 @@ class UnboundedRules:
             self._check_fragments(metadata, held)
         if truncated:
             self._check_truncated(metadata, held)
+        elif begun:
+            self._check_members(metadata, held)
         if closed:
             self._check_closed(metadata, held)
 
@@ -155,6 +159,17 @@ class UnboundedRules:
         highest = {each: max(held[each], default=-1) for each in metadata.last_fragment.ensemble if each in held}
         if len(set(highest.values())) > 1:
             self._fail(TruncatedTooLittle(f"after a take-over the highest entries are {highest}"))
+        self._truncate_entry_id = max(highest.values(), default=self._truncate_entry_id)
+
+    def _check_members(self, metadata: LedgerMetadata, held: Held) -> None:
+        """U3, of a bookie that joins: whoever completed the take-over tells a LAC from its truncate entry on."""
+        truncate_entry_id = self._truncate_entry_id
+        for bookie_id in metadata.last_fragment.ensemble:
+            self.looked["U3"] += 1
+            above = (entry for entry in held.get(bookie_id, {}).values() if entry.entry_id > truncate_entry_id)
+            before = sorted(entry.entry_id for entry in above if entry.last_add_confirmed < truncate_entry_id)
+            if before:
+                self._fail(TruncatedTooLittle(f"{bookie_id} is a member and holds {before} of earlier terms"))
 
     def _check_closed(self, metadata: LedgerMetadata, held: Held) -> None:
         for entry_id in range(deleted_before(metadata), metadata.last_entry_id + 1):

@@ -18,18 +18,16 @@ class Place:
     `route` belongs to the caller.
     """
 
-    __slots__ = ("bit", "bookie_id", "clean", "index", "route", "truncating")
+    __slots__ = ("bit", "bookie_id", "index", "joins", "route")
 
-    def __init__(self, index: int, bookie_id: str, *, clean: bool) -> None:
+    def __init__(self, index: int, bookie_id: str, *, joins: bool = False) -> None:
         self.index = index
         self.bit = 1 << index
         """Marks it in sets of indexes."""
         self.bookie_id = bookie_id
         self.route: Any = None
-        self.clean = clean
-        """Whether it has no dirty entries above those that this term has written."""
-        self.truncating: Add | None = None
-        """Its first add, with the truncate flag, while not acknowledged."""
+        self.joins = joins
+        """Whether it is no member yet, and is truncated before it becomes one."""
 
 
 class Add:

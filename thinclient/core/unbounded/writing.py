@@ -11,9 +11,9 @@ Effects out: a list of `SendAdd`, `Confirmed`, `FailedAdds`, `Replace`, `ChooseE
 Invariants. P9: the LAC is the longest prefix from LAC + 1 with ack quorums, the LAFR the longest from LAFR + 1 with
 write quorums; the LAFR never jumps to the LAC. G1, G4: a new fragment begins at LAFR + 1, and replaces the last one
 if that begins there. G3: a failed bookie that acknowledged an entry which is confirmed but not fully replicated is
-pinned: it is not replaced while fewer than Qa others have that entry. While a change is in progress neither LAC nor
-LAFR advances. U2: an acknowledgement of another term is ignored. U1: EINVALIDTERM ends the writer; pending adds fail
-and are not sent again.
+pinned: it is not replaced while fewer than Qa others have that entry. While a new fragment is being stored neither LAC
+nor LAFR advances. U2: an acknowledgement of another term is ignored. U1: EINVALIDTERM ends the writer; pending adds
+fail and are not sent again. U3: a bookie that the metadata get to name has no dirty entries.
 
 Failed bookies. A failure starts a change; later failures belong to the next one. If there is no replacement, or all
 failed bookies are pinned, adds continue with the others, and `retry` tries the failed bookies again, after a pause that
@@ -22,11 +22,12 @@ the caller makes. This never closes or loses the ledger.
 Roll-over. A fragment that has reached its size limit ends with that entry. Later adds get their ids and wait; when all
 earlier ones are fully replicated, the next fragment begins on a newly chosen ensemble.
 
-Bookies that join. A bookie that joins the ensemble may hold dirty entries of a term in which it was a member, and an
-add with a higher LAC would make them readable (U4). So its first add in this term has the truncate flag and is sent
-alone; the others follow when it is acknowledged. At term 0 there is nothing dirty. No bookie is sent the flag twice in
-a term: a late first request would delete entries that the bookie has acknowledged since. So a bookie that did not
-respond to it is barred for the term, unless its response still arrives: it is not tried again, and not chosen.
+Bookies that join. A bookie that joins the ensemble may hold dirty entries of a term in which it was a member. Named in
+the metadata with them, it would show them once an add told it a higher LAC (U4), and the next take-over would read them
+as entries of this term (U5). So it is truncated before the fragment is stored: it is sent the last fully replicated
+entry, whose request has the truncate flag; adds are confirmed meanwhile. At term 0 there is nothing dirty. No bookie
+is sent the flag twice in a term: a late first request would delete entries that the bookie has acknowledged since. So
+a bookie that did not respond to it is barred for the term, unless its response still arrives: it is not chosen.
 
 A take-over writes by the same rules, with the LAC and LAFR of its fencing in every add (`frozen`, U6). It confirms
 nothing, so no bookie is pinned; its truncate entry is sent to every member.
@@ -76,7 +77,8 @@ class WriterState(enum.Enum):
     """The states of the writer of an unbounded ledger."""
 
     STEADY = "adds are confirmed and replicated as acknowledgements come"
-    PLACING = "bookies are looked for: for those that failed, or for the next fragment; nothing is confirmed"
+    PLACING = "bookies are looked for: for those that failed, or for the next fragment"
+    TRUNCATING = "bookies that are to join delete their dirty entries"
     STORING = "a new fragment is being stored; nothing is confirmed"
     ENDED = "`error` says why nothing more is accepted"
 
@@ -86,13 +88,14 @@ class WriterEvent(enum.Enum):
 
     CHANGE_WANTED = "a member failed that is not pinned"
     FRAGMENT_FULL = "the last fragment has reached its cap and is fully replicated"
-    PLACED = "bookies were found"
+    JOINERS_DIRTY = "bookies were found that may hold entries of earlier terms"
+    PLACED = "the next ensemble is known, and none that joins holds dirty entries"
     NONE_FOUND = "there is none that could take a place"
     STORED = "the metadata have the new fragment"
     LOST = "a higher term, another fatal error, or `disengage`"
 
 
-_STEADY, _PLACING, _STORING, _ENDED = WriterState
+_STEADY, _PLACING, _TRUNCATING, _STORING, _ENDED = WriterState
 
 UNBOUNDED_WRITER = Transitions(
     _STEADY,
@@ -102,7 +105,13 @@ UNBOUNDED_WRITER = Transitions(
             WriterEvent.FRAGMENT_FULL: _PLACING,
             WriterEvent.LOST: _ENDED,
         },
-        _PLACING: {WriterEvent.PLACED: _STORING, WriterEvent.NONE_FOUND: _STEADY, WriterEvent.LOST: _ENDED},
+        _PLACING: {
+            WriterEvent.JOINERS_DIRTY: _TRUNCATING,
+            WriterEvent.PLACED: _STORING,
+            WriterEvent.NONE_FOUND: _STEADY,
+            WriterEvent.LOST: _ENDED,
+        },
+        _TRUNCATING: {WriterEvent.PLACED: _STORING, WriterEvent.NONE_FOUND: _STEADY, WriterEvent.LOST: _ENDED},
         _STORING: {WriterEvent.STORED: _STEADY, WriterEvent.LOST: _ENDED},
         _ENDED: {WriterEvent.LOST: _ENDED},
     },
@@ -142,14 +151,17 @@ class UnboundedWriter:
         """Bookies without dirty entries: this term has truncated them."""
         self.barred: set[str] = set()
         """Bookies that were sent the truncate flag in this term and did not respond; the caller avoids them."""
-        self._places = [
-            Place(index, bookie, clean=True) for index, bookie in enumerate(metadata.last_fragment.ensemble)
-        ]
+        self._places = [Place(index, bookie) for index, bookie in enumerate(metadata.last_fragment.ensemble)]
         self._failed: dict[int, BKException] = {}
         self._spared: set[int] = set()
         """Indexes of failed bookies that the last change did not replace because they were pinned."""
         self._failed_anew = False
         self._replacing: dict[int, str] = {}
+        """The failed bookies that the change under way is to replace; empty if it begins the next fragment."""
+        self._chosen: tuple[str, ...] = ()
+        """The ensemble that the change under way is to have."""
+        self._joining: dict[str, Place] = {}
+        """Bookies of it that have not responded to the truncate flag."""
         self._next: NewFragment | None = None
         self._pending: deque[Add] = deque()
         """Adds not yet fully replicated, from LAFR + 1 on."""
@@ -163,6 +175,8 @@ class UnboundedWriter:
         self.state = UNBOUNDED_WRITER.initial
         self.last_add_confirmed = self.lafr = self.last_add_pushed = last_entry_id
         self.previous_last_add_confirmed = last_entry_id
+        self.last_replicated = _ended_with(last_entry_id, length)
+        """The add of entry `lafr`: a bookie that joins is truncated behind it. Initially without a packet."""
         self.length = self.confirmed_length = self.replicated_length = length
         """Payload bytes up to the last entry sent, up to the LAC, and up to the LAFR."""
         self.error: BKException | None = None
@@ -192,8 +206,8 @@ class UnboundedWriter:
         return {self._places[index].bookie_id: error for index, error in self._failed.items()}
 
     def lac_receivers(self, last_add_confirmed: int) -> Sequence[str]:
-        """All members without dirty entries: on others a LAC would make dirty entries readable (U4)."""
-        return [place.bookie_id for place in self._places if place.clean]
+        """All members: none has dirty entries, which a LAC would make readable (U4)."""
+        return self.ensemble
 
     @property
     def pinned(self) -> set[int]:
@@ -254,27 +268,21 @@ class UnboundedWriter:
     def _aim(self) -> None:
         """Prepares the short way, which adds and acknowledgements take while each member gets every add at once."""
         is_steady = self.error is None and self._full_at is None and not self._failed
-        if not is_steady or any(not place.clean or place.truncating is not None for place in self._places):
-            self._targets = None
-        else:
-            self._targets = [[self._places[index] for index in indexes] for indexes, _ in self._write_sets]
+        self._targets = (
+            [[self._places[index] for index in indexes] for indexes, _ in self._write_sets] if is_steady else None
+        )
 
     def _sends(self, add: Add) -> list[SendAdd]:
         """The bookies to which the add must be sent now."""
         if self._full_at is not None and add.entry_id > self._full_at:
             return []
-        plain: list[Place] = []
-        truncating: list[Place] = []
+        places: list[Place] = []
         for index in add.indexes:
             place = self._places[index]
-            if add.sent & place.bit or place.truncating is not None or index in self._failed:
-                continue
-            if not place.clean:
-                place.truncating = add
-            add.sent |= place.bit
-            (truncating if add.truncate or place.truncating is add else plain).append(place)
-        sends = (SendAdd(add, plain, False), SendAdd(add, truncating, True))
-        return [send for send in sends if send.places]
+            if not add.sent & place.bit and index not in self._failed:
+                add.sent |= place.bit
+                places.append(place)
+        return [SendAdd(add, places, add.truncate)] if places else []
 
     def _all_sends(self) -> list[Effect]:
         return [send for add in self._pending for send in self._sends(add)]
@@ -300,28 +308,27 @@ class UnboundedWriter:
         """The same where members fail, join or leave, or a fragment is full; decides for every state."""
         if self.error is not None:
             return ()
-        if add.truncate or place.truncating is add:
+        if add.truncate or place.joins:
             self.barred.discard(place.bookie_id)
+        if place.joins:
+            self._clean.add(place.bookie_id)
+            return self._on_truncation_over(place)
         if add.acked & place.bit or not self._is_member(place):
             return ()
         add.acked |= place.bit
-        effects: list[Effect] = []
-        if place.truncating is add:
-            place.truncating, place.clean = None, True
-            self._clean.add(place.bookie_id)
-            effects += self._all_sends()
-            self._aim()
-        return [*effects, *self._settle()]
+        return self._settle()
 
     def _is_member(self, place: Place) -> bool:
         return self._places[place.index] is place
 
     def _settle(self) -> list[Effect]:
         """Advances LAC and LAFR, and begins a change that is due then."""
-        if self.state is not _STEADY:
+        if self.state is _STORING:
             return []
         effects: list[Effect] = [*self._confirm()]
         self._replicate()
+        if self.state is not _STEADY:
+            return effects
         if self._failed and (self._failed_anew or self._spared - self.pinned):
             return [*effects, *self._begin_change()]
         if self._full_at is not None and self.lafr >= self._full_at:
@@ -346,7 +353,7 @@ class UnboundedWriter:
         while self._pending and self._pending[0].replicated:
             add = self._pending.popleft()
             assert add.entry_id == self.lafr + 1, "the LAFR moves over an unbroken run (P9)"
-            self.lafr, self.replicated_length = add.entry_id, add.length
+            self.lafr, self.replicated_length, self.last_replicated = add.entry_id, add.length, add
 
     # Failures and ensemble changes
 
@@ -362,12 +369,15 @@ class UnboundedWriter:
                     ledger_id=self._ledger_id,
                 )
             )
-        if not self._is_member(place):
+        joining = self._joining.get(place.bookie_id) is place
+        if not joining and not self._is_member(place):
             return ()
         if isinstance(error, FATAL_ERRORS):
             return self.disengage(error)
-        if place.truncating is not None or self._awaits_truncation(place):
+        if joining or self._awaits_truncation(place):
             self.barred.add(place.bookie_id)
+        if joining:
+            return self._on_truncation_over(place)
         self._failed[place.index] = error
         self._failed_anew = True
         self._aim()
@@ -393,27 +403,64 @@ class UnboundedWriter:
         if self.state is not _PLACING or not self._replacing:
             return ()
         allowed = {index: bookie for index, bookie in replacements.items() if bookie not in self.barred}
-        ensemble = replaced(self.ensemble, self._replacing, allowed)
-        self._replacing = {}
-        if ensemble != self.ensemble:
-            return self._store(ensemble)
-        self._on(WriterEvent.NONE_FOUND)
-        later = [] if self._failed_anew else [self._retry_later()]
-        return [*later, *self._settle()]
+        return self._choose(replaced(self.ensemble, self._replacing, allowed))
 
     def on_ensemble(self, ensemble: Sequence[str] | None) -> Sequence[Effect]:
         """The ensemble that placement chose for `ChooseEnsemble`; None to keep the present one."""
-        if self.state is not _PLACING or self._full_at is None:
+        if self.state is not _PLACING or self._full_at is None or self._replacing:
             return ()
-        if ensemble is None or not self.barred.isdisjoint(ensemble):
-            return self._store(self.ensemble)
-        return self._store(tuple(ensemble))
+        is_usable = ensemble is not None and self.barred.isdisjoint(ensemble)
+        return self._choose(tuple(ensemble) if ensemble is not None and is_usable else self.ensemble)
 
-    def _store(self, ensemble: tuple[str, ...]) -> Sequence[Effect]:
+    def _choose(self, ensemble: tuple[str, ...]) -> Sequence[Effect]:
+        """Truncates the bookies that join, if they may hold dirty entries; then the fragment is stored."""
         assert len(set(ensemble)) == len(ensemble) == len(self._places), "a bookie is in an ensemble once (P5)"
+        self._chosen = ensemble
+        if not self._joiners_are_clean:
+            joiners = [(i, bookie) for i, bookie in enumerate(ensemble) if bookie not in self._clean]
+            self._joining = {bookie: Place(index, bookie, joins=True) for index, bookie in joiners}
+        if not self._joining:
+            return self._store()
+        self._on(WriterEvent.JOINERS_DIRTY)
+        return [SendAdd(self.last_replicated, list(self._joining.values()), True), *self._settle()]
+
+    def _on_truncation_over(self, place: Place) -> Sequence[Effect]:
+        """A bookie that is to join was truncated, or is barred."""
+        if self._joining.get(place.bookie_id) is not place:
+            return ()
+        del self._joining[place.bookie_id]
+        return () if self._joining else self._store()
+
+    def _store(self) -> Sequence[Effect]:
+        """Stores the fragment with those that may join and, for bookies that failed, with those that may leave now."""
+        ensemble = self._chosen
+        refusing = self.barred.intersection(ensemble).difference(self.ensemble)
+        if self._replacing:
+            self._failed_anew |= bool(refusing)
+            ensemble = self._with_replacements(ensemble)
+            if ensemble == self.ensemble:
+                return self._change_nothing()
+        elif refusing:
+            ensemble = self.ensemble
+        self._replacing = {}
         self._on(WriterEvent.PLACED)
         self._next = NewFragment(Fragment(self.lafr + 1, ensemble), self.replicated_length)
         return [StoreFragment(self._next)]
+
+    def _with_replacements(self, chosen: Sequence[str]) -> tuple[str, ...]:
+        """The chosen ensemble but for bookies that are barred, or whose place is pinned by what was confirmed since."""
+        pinned_now = self.pinned & self._replacing.keys()
+        self._spared |= pinned_now
+        return tuple(
+            place.bookie_id if index in pinned_now or bookie in self.barred else bookie
+            for index, (bookie, place) in enumerate(zip(chosen, self._places, strict=True))
+        )
+
+    def _change_nothing(self) -> Sequence[Effect]:
+        self._replacing = {}
+        self._on(WriterEvent.NONE_FOUND)
+        later = [] if self._failed_anew else [self._retry_later()]
+        return [*later, *self._settle()]
 
     def on_stored(self) -> Sequence[Effect]:
         """The metadata have the fragment of `StoreFragment`. Pending adds are sent to the new bookies."""
@@ -433,7 +480,7 @@ class UnboundedWriter:
         return [*self._all_sends(), *later, *self._settle()]
 
     def _join(self, index: int, bookie_id: str) -> None:
-        self._places[index] = Place(index, bookie_id, clean=self._joiners_are_clean or bookie_id in self._clean)
+        self._places[index] = Place(index, bookie_id)
         self._failed.pop(index, None)
         self._spared.discard(index)
         for add in self._pending:
@@ -448,7 +495,7 @@ class UnboundedWriter:
             return ()
         for index in [index for index in self._failed if self._places[index].bookie_id not in self.barred]:
             old = self._places[index]
-            self._places[index] = Place(index, old.bookie_id, clean=old.clean)
+            self._places[index] = Place(index, old.bookie_id)
             for add in self._pending:
                 add.sent &= add.acked | ~(1 << index)
             del self._failed[index]
@@ -489,11 +536,17 @@ class UnboundedWriter:
         failed = list(self._unconfirmed)
         self._unconfirmed.clear()
         self._pending.clear()
+        self._joining.clear()
         self._aim()
         return [FailedAdds(failed, error)]
 
     def _on(self, event: WriterEvent) -> None:
         self.state = UNBOUNDED_WRITER.after(self.state, event)
+
+
+def _ended_with(entry_id: int, length: int) -> Add:
+    """The truncate entry with which a take-over has ended, as if the writer had added it."""
+    return Add(entry_id, 0, length, (entry_id - 1, entry_id - 1), (), 0, truncate=True)
 
 
 def _bits(indexes: Sequence[int]) -> tuple[Sequence[int], int]:

@@ -95,6 +95,10 @@ class UnboundedWriteHandle(Appending[Add]):
         self._holder = Holder(terms.term, terms.holder)
         self._loop = asyncio.get_running_loop()
         self._writer = UnboundedWriter(record.ledger_id, record.metadata, last_entry_id, length)
+        if last_entry_id != NO_ENTRY:
+            self._writer.last_replicated.packet = encode_entry(
+                secrets.digest, self._number, last_entry_id, last_entry_id - 1, length, b""
+            )
         self._adds = TermAddSender(context, record.ledger_id, secrets, terms.term, self._on_answer)
         self._finder = BookieFinder(context)
         self._window = InFlightWindow(config.max_in_flight_entries, config.max_in_flight_bytes)

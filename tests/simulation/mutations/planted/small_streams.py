@@ -33,8 +33,8 @@ MUTATIONS = (
         "pinned-bookie-gives-way",
         "a bookie is replaced that holds an entry which is confirmed, but not fully replicated",
         _WRITING,
-        "        self._spared = self.pinned\n",
-        "        self._spared = set()\n",
+        "        return pinned(self._failed, (add.acked for add in confirmed), self._ack_quorum_size)\n",
+        "        return set()\n",
     ),
     _planted(
         "old-terms-served",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.simulation.mutations.mutation import Mutation
+from tests.simulation.mutations.mutation import UNBOUNDED, Mutation
 
 _CORES = "tests/unit/thinclient/core/unbounded"
 _WRITING = f"{_CORES}/test_writing.py"
@@ -59,8 +59,8 @@ MUTATIONS = (
         (),
         "a bookie is replaced that holds a confirmed entry which is not fully replicated",
         _WRITER_CORE,
-        "        self._spared = self.pinned\n",
-        "        self._spared = set()\n",
+        "        return pinned(self._failed, (add.acked for add in confirmed), self._ack_quorum_size)\n",
+        "        return set()\n",
         tests=(_RANDOM, _WRITING),
     ),
     Mutation(
@@ -94,14 +94,16 @@ MUTATIONS = (
         tests=(_WRITING, _RANDOM),
     ),
     Mutation(
-        "short-way-to-a-bookie-that-joins",
+        "joining-bookie-named-before-it-is-truncated",
         "client",
-        (),
-        "a bookie with dirty entries gets later adds before it has acknowledged the truncate flag",
+        ("U3",),
+        "the metadata name a bookie that has dirty entries, and the next take-over reads them",
         _WRITER_CORE,
-        "        if not is_steady or any(not place.clean or place.truncating is not None for place in self._places):\n",
-        "        if not is_steady:\n",
-        tests=(_TAKING_OVER,),
+        "        self._on(WriterEvent.JOINERS_DIRTY)\n"
+        "        return [SendAdd(self.last_replicated, list(self._joining.values()), True), *self._settle()]\n",
+        "        joining, self._joining = self._joining, {}\n"
+        "        return [SendAdd(self.last_replicated, list(joining.values()), True), *self._store()]\n",
+        world=UNBOUNDED,
     ),
     Mutation(
         "old-term-fence-counted",

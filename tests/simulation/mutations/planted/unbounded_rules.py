@@ -170,19 +170,25 @@ _WRITERS = (
         "confirmed-while-a-change-is-stored",
         "entries are confirmed and replicated while a change is stored",
         _WRITER,
-        "        if self.state is not _STEADY:\n            return []\n"
-        "        effects: list[Effect] = [*self._confirm()]\n",
-        "        effects: list[Effect] = [*self._confirm()]\n        if self.state is not _STEADY:\n"
-        "            self._replicate()\n            return effects\n",
+        "        if self.state is _STORING:\n            return []\n",
+        "",
         f"{_WRITING}::test_a_new_fragment_begins_after_the_lafr",
     ),
     _planted(
-        "truncate-flag-not-alone",
-        "a bookie that joins is sent adds beside the one that truncates",
+        "pinned-meanwhile-replaced",
+        "a failed bookie is replaced though entries were confirmed with it while another was made ready to join",
         _WRITER,
-        "            if add.sent & place.bit or place.truncating is not None or index in self._failed:\n",
-        "            if add.sent & place.bit or index in self._failed:\n",
-        f"{_WRITING}::test_a_bookie_that_joins_truncates_with_its_first_add_which_goes_alone",
+        "        pinned_now = self.pinned & self._replacing.keys()\n",
+        "        pinned_now = set[int]()\n",
+        f"{_WRITING}::test_who_is_pinned_by_what_was_confirmed_while_another_was_truncated_stays",
+    ),
+    _planted(
+        "who-refuses-to-be-truncated-joins",
+        "a bookie that did not respond to the truncate flag joins, with its dirty entries",
+        _WRITER,
+        "            place.bookie_id if index in pinned_now or bookie in self.barred else bookie\n",
+        "            place.bookie_id if index in pinned_now else bookie\n",
+        f"{_WRITING}::test_of_two_that_are_to_join_the_one_that_responds_does",
     ),
     _planted(
         "failed-bookie-not-tried-again",
@@ -215,14 +221,6 @@ _WRITERS = (
         "        if size < 1:\n",
         "        if size < 0:\n",
         f"{_WRITING}::test_an_empty_entry_is_refused",
-    ),
-    _planted(
-        "lac-told-to-who-joins",
-        "a writer that pauses tells its LAC to a bookie that has dirty entries",
-        _WRITER,
-        "        return [place.bookie_id for place in self._places if place.clean]\n",
-        "        return [place.bookie_id for place in self._places]\n",
-        f"{_WRITING}::test_a_bookie_that_joins_truncates_with_its_first_add_which_goes_alone",
     ),
 )
 

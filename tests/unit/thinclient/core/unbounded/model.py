@@ -113,6 +113,8 @@ class Model:
         self.appended: dict[int, list[tuple[int, bytes]]] = {}
         """By term, what its writer appended: entry ids and payloads."""
         self.clients: list[Client] = []
+        self.last_opened = (-1, 0)
+        """The truncate entry and the term of the last take-over that was completed."""
 
     def client(self) -> Client:
         self.clients.append(Client(self, len(self.clients) + 1))
@@ -170,6 +172,7 @@ class Model:
         self._no_log_diverges()
         self._complete_fragments_are_replicated()
         self._truncated_where_open()
+        self._members_hold_nothing_from_before()
 
     def _members(self, entry_id: int) -> list[str]:
         ensemble = self.metadata.fragment_at(entry_id).ensemble
@@ -218,6 +221,15 @@ class Model:
                     held = self.bookies[bookie_id].entries
                     assert max(held, default=-1) == client.opened_at, f"U3: {bookie_id} holds {sorted(held)}"
                 client.opened_at = None
+
+    def _members_hold_nothing_from_before(self) -> None:
+        """U3, of those that join too: what they hold above the truncate entry is of the term that it began."""
+        truncate_entry_id, term = self.last_opened
+        written = {payload for _, payload in self.appended.get(term, [])}
+        for bookie_id in self.metadata.last_fragment.ensemble:
+            held = self.bookies[bookie_id].entries
+            above = {held[number].payload for number in held if number > truncate_entry_id} - {b""}
+            assert above <= written, f"U3: {bookie_id} holds {above - written} above entry {truncate_entry_id}"
 
     def _no_gap_up_to(self, last: int) -> None:
         """Of what a writer appended, the log has a beginning: nothing comes without what was before it (T1)."""
@@ -381,7 +393,9 @@ class Client:
             return
         assert terms_of(self.model.metadata).holder == self.number
         self.opened_at = done.truncate_entry_id
+        self.model.last_opened = (done.truncate_entry_id, self._holder().term)
         self.writer = UnboundedWriter(LEDGER, self.model.metadata, done.truncate_entry_id, done.length)
+        self.writer.last_replicated.token = b""
 
     def _ask_fence(self, index: int, bookie_id: str) -> None:
         core, bookie = self.take_over, self.model.bookies[bookie_id]

@@ -113,6 +113,32 @@ def test_a_bookie_that_comes_back_with_dirty_entries_shows_none() -> None:
     assert b"old" not in {entry.payload for entry in model.bookies["b3"].entries.values()}
 
 
+def test_what_a_bookie_that_did_not_come_to_join_holds_is_no_entry_of_the_term() -> None:
+    """Named in the metadata, it would be asked for entry 2 first, and has one of an earlier term (U5)."""
+    model = Model((3, 3, 2), spares=1)
+    dirty(model, "b3", 2, b"old")
+    second, third = model.client(), model.client()
+    second.begin_take_over()
+    model.settle()
+    model.check()
+    for _ in range(2):
+        second.append()
+    for name in ("b0", "b1"):
+        for index in model.messages_of(f"to {name}"):
+            model.deliver(index)
+    for index in model.messages_of("answer"):
+        model.deliver(index)
+    assert sorted(model.acknowledged) == [1, 2]
+    for name in ("b2", "b3"):
+        for index in model.messages_of(f"to {name}"):
+            model.lose(index)
+    model.check()
+    third.begin_take_over()
+    model.settle()
+    model.check()
+    assert model.last_opened == (3, 2)
+
+
 def test_one_good_copy_is_kept_though_it_was_never_confirmed() -> None:
     model = Model(spares=0)
     first = started(model)

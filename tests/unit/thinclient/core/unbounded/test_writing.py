@@ -25,6 +25,7 @@ from bookgate.thinclient.core.unbounded.adds import (
     Confirmed,
     Effect,
     FailedAdds,
+    Place,
     RetryLater,
     SendAdd,
     StoreFragment,
@@ -41,7 +42,7 @@ def writer(term: int = 0, caps: FragmentCaps | None = None) -> UnboundedWriter:
     metadata = create_unbounded(LedgerMetadata.new(("a", "b", "c"), 3, 2), caps or FragmentCaps())
     for _ in range(term):
         metadata = open_term(begin_term(metadata, 77))
-    return UnboundedWriter(LEDGER, metadata, -1, 0)
+    return UnboundedWriter(LEDGER, metadata, term - 1, 0)  # each take-over has left a truncate entry
 
 
 def add(machine: UnboundedWriter, size: int = 10) -> Add:
@@ -83,7 +84,7 @@ def test_answers_of_another_term_and_second_ones_count_for_nothing() -> None:
     for index in range(3):
         assert machine.on_ack(entry, machine.places[index], 1) == ()
     assert ack(machine, entry, 0, 0, 0) == []
-    assert (machine.last_add_confirmed, machine.lafr) == (-1, -1)
+    assert (machine.last_add_confirmed, machine.lafr) == (1, 1)
     assert ack(machine, entry, 1) == [Confirmed([entry])]
 
 
@@ -133,20 +134,60 @@ def test_the_acknowledgements_of_a_replaced_bookie_are_void() -> None:
     assert ack(machine, first, 2) == [Confirmed([first])]
 
 
-def test_a_bookie_that_joins_truncates_with_its_first_add_which_goes_alone() -> None:
+def joiners(effects: Sequence[object]) -> list[tuple[Add, Place]]:
+    """The adds by which bookies are truncated that are to join."""
+    return [(each.add, place) for each in of(SendAdd, effects) if each.truncate for place in each.places]
+
+
+def test_a_bookie_that_joins_is_truncated_before_the_metadata_name_it() -> None:
     machine = writer(term=1)
-    first, second = add(machine), add(machine)
+    first, _ = add(machine), add(machine)
     machine.on_failure(machine.places[2], DOWN)
-    machine.on_replacements({2: "d"})
-    assert sends(machine.on_stored()) == [(0, "d", True)]
-    assert machine.lac_receivers(-1) == ["a", "b"], "by a LAC the one that joins would show what is dirty"
-    third, effects = machine.begin_add(10)
-    assert sends(effects) == [(2, "a", False), (2, "b", False)]
-    assert sends(ack(machine, first, 2)) == [(1, "d", False), (2, "d", False)]
-    assert machine.lac_receivers(-1) == ["a", "b", "d"]
-    for entry in (first, second, third):
+    effects = machine.on_replacements({2: "d"})
+    assert sends(effects) == [(0, "d", True)], "the last entry that is fully replicated, and no other"
+    assert of(StoreFragment, effects) == []
+    assert machine.state is WriterState.TRUNCATING
+    assert ack(machine, first, 0, 1) == [Confirmed([first])], "the others go on"
+    assert sends(machine.begin_add(10)[1]) == [(3, "a", False), (3, "b", False)]
+    ((sent, joiner),) = joiners(effects)
+    assert machine.on_ack(sent, joiner, 1) == [StoreFragment(NewFragment(Fragment(1, ("a", "b", "d")), 0))]
+    assert sends(machine.on_stored()) == [(1, "d", False), (2, "d", False), (3, "d", False)]
+    assert machine.lac_receivers(1) == ("a", "b", "d")
+
+
+def test_who_is_pinned_by_what_was_confirmed_while_another_was_truncated_stays() -> None:
+    machine = writer(term=1)
+    first = add(machine)
+    ack(machine, first, 2)
+    machine.on_failure(machine.places[2], DOWN)
+    ((sent, joiner),) = joiners(machine.on_replacements({2: "d"}))
+    assert ack(machine, first, 0) == [Confirmed([first])]
+    assert machine.on_ack(sent, joiner, 1) == [RetryLater({"c": DOWN})], "only a and c have it (G3)"
+    assert ack(machine, first, 1) == [Replace(("a", "b", "c"), {2: "c"})]
+    assert machine.on_replacements({2: "d"}) == [StoreFragment(NewFragment(Fragment(2, ("a", "b", "d")), 10))]
+
+
+def test_of_two_that_are_to_join_the_one_that_responds_does() -> None:
+    machine = writer(term=1)
+    add(machine)
+    machine.on_failure(machine.places[1], DOWN)
+    machine.on_replacements({})
+    assert machine.on_failure(machine.places[2], DOWN) == [Replace(("a", "b", "c"), {1: "b", 2: "c"})]
+    (sent, joiner), (_, other) = joiners(machine.on_replacements({1: "d", 2: "e"}))
+    assert machine.on_failure(other, DOWN) == ()
+    assert machine.on_ack(sent, joiner, 1) == [StoreFragment(NewFragment(Fragment(1, ("a", "d", "c")), 0))]
+    assert of(Replace, machine.on_stored()) == [Replace(("a", "d", "c"), {2: "c"})], "another is looked for at once"
+    assert machine.barred == {"e"}
+
+
+def test_a_full_fragment_goes_on_where_it_is_if_a_bookie_of_the_next_can_not_be_truncated() -> None:
+    machine = writer(term=1, caps=FragmentCaps(max_entries=2))
+    first, second = add(machine), add(machine)
+    for entry in (first, second):
         ack(machine, entry, 0, 1, 2)
-    assert machine.lafr == 2
+    (sent, joiner), (_, other) = joiners(machine.on_ensemble(("d", "e", "b")))
+    assert machine.on_ack(sent, joiner, 1) == ()
+    assert machine.on_failure(other, DOWN) == [StoreFragment(NewFragment(Fragment(3, ("a", "b", "c")), 20))]
 
 
 def test_without_a_bookie_to_replace_it_the_failed_one_is_tried_again() -> None:
@@ -233,26 +274,35 @@ def test_an_empty_entry_is_refused() -> None:
 
 def test_a_bookie_that_did_not_answer_the_truncate_flag_is_barred_for_the_term() -> None:
     machine = writer(term=1)
-    first = add(machine)
+    add(machine)
     machine.on_failure(machine.places[2], DOWN)
-    machine.on_replacements({2: "d"})
-    machine.on_stored()
-    joined = machine.places[2]
-    assert of(Replace, machine.on_failure(joined, DOWN)) == [Replace(("a", "b", "d"), {2: "d"})]
+    ((sent, joiner),) = joiners(machine.on_replacements({2: "d"}))
+    assert machine.on_failure(joiner, DOWN) == [Replace(("a", "b", "c"), {2: "c"})], "another is looked for at once"
     assert machine.barred == {"d"}
-    assert of(RetryLater, machine.on_replacements({2: "d"}))
-    assert machine.retry() == [Replace(("a", "b", "d"), {2: "d"})], "it is not sent the flag again"
-    assert machine.on_replacements({}) == [RetryLater({"d": DOWN})]
-    assert machine.on_ack(first, joined, 1) == []
+    assert machine.on_replacements({2: "d"}) == [RetryLater({"c": DOWN})], "it is not sent the flag again"
+    assert sends(machine.retry()) == [(1, "c", False)]
+    assert machine.on_ack(sent, joiner, 1) == ()
     assert machine.barred == set(), "its answer came after all"
+    machine.on_failure(machine.places[2], DOWN)
+    assert of(StoreFragment, machine.on_replacements({2: "d"})), "and it was truncated"
 
 
 def test_a_bookie_that_was_a_member_at_this_term_joins_without_truncation() -> None:
     machine = writer(term=1)
     add(machine)
     machine.on_failure(machine.places[2], DOWN)
-    machine.on_replacements({2: "d"})
+    ((sent, joiner),) = joiners(machine.on_replacements({2: "d"}))
+    machine.on_ack(sent, joiner, 1)
     machine.on_stored()
     machine.on_failure(machine.places[1], DOWN)
-    machine.on_replacements({1: "c"})
-    assert sends(machine.on_stored()) == [(0, "c", False)]
+    assert of(StoreFragment, machine.on_replacements({1: "c"}))
+    assert sends(machine.on_stored()) == [(1, "c", False)]
+
+
+def test_a_higher_term_counts_from_a_bookie_that_is_to_join_too() -> None:
+    machine = writer(term=1)
+    add(machine)
+    machine.on_failure(machine.places[2], DOWN)
+    ((sent, joiner),) = joiners(machine.on_replacements({2: "d"}))
+    assert of(FailedAdds, machine.on_failure(joiner, InvalidTermException("refused")))
+    assert machine.on_ack(sent, joiner, 1) == ()
