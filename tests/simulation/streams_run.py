@@ -298,6 +298,9 @@ class _Run(Contest):
         store = self.world.metadata
         assert isinstance(store, MemoryMetadata)
         due = self.world.now + 20 * GC_WAIT_SECONDS
+        for bookie in self.world.bookies.values():
+            # A deletion whose sync failed may be in the page cache alone. Once evicted it is undone, and repeated.
+            bookie.disk.media.evict()
         while left := self.rules.uncollected(self._ledger_id):
             if self.world.now > due:
                 mark = deleted_before(store.ledgers[self._ledger_id].metadata)
