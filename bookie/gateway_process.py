@@ -34,6 +34,7 @@ _log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 5.0
 _LOOKS_BEFORE_KILL = 12
+_START_SECONDS = 60.0
 _LOOPBACK = "127.0.0.1"
 
 
@@ -93,7 +94,14 @@ class GatewayProcess:
                 connections=connections.fileno(),
                 secret=self._secret,
             )
-            answer = await self._child.start(order.as_line(), (order.listener, order.connections))
+            try:
+                async with asyncio.timeout(_START_SECONDS):
+                    answer = await self._child.start(order.as_line(), (order.listener, order.connections))
+            except TimeoutError:
+                self._child.kill()
+                raise ChildFailedException(
+                    f"the gateway's process did not serve within {_START_SECONDS:.0f} s, and was killed"
+                ) from None
         self.metrics.keep(json.dumps(answer).encode())
         log_event(_log, "gateway_process", state="serving", pid=self._child.pid, address=answer["grpc"])
 

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -95,7 +95,8 @@ def start(
 
     Every setting can also stand in the TOML file or in the environment as BOOKGATE_BOOKIE_…
 
-    With several instances, SIGHUP starts them again one by one, with the settings and the code there are then.
+    With several instances, SIGHUP starts them again one by one, with the settings and the code there are then. One
+    bookie alone ignores it, but stops when the terminal that it runs in is closed.
 
     JSON, once it serves: {"bookie_id", "bookie", "gateway", "http", "metadata_uri"}.
 
@@ -124,6 +125,9 @@ def start(
     sources = Sources(str(config) if config else None, values, assignments(settings or []))
     chosen = sources.load()
     set_up_logging(chosen.log_level, chosen.log_format)
+    if not _has_terminal():
+        # At once: until there is a handler a bookie would end by it, and not in order.
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
     with ends_in_the_log(chosen.log_format):
         if is_supervised(chosen) and chosen.instance is None:
             run_server(_supervise(sources, chosen, accept_loss, as_json, stop_with_parent))
@@ -132,7 +136,8 @@ def start(
             from bookgate.bookie.server import BookieServer
 
             server = BookieServer(chosen_instance(chosen), accept_loss=accept_loss)
-            run_server(_serve(server, lambda: _announce(server.addresses, as_json), stop_with_parent))
+            hang_up = (signal.SIGHUP,) if _has_terminal() else ()
+            run_server(_serve(server, lambda: _announce(server.addresses, as_json), stop_with_parent, hang_up))
 
 
 async def _supervise(
@@ -149,9 +154,14 @@ async def _supervise(
     await _serve(supervisor, lambda: _announce_instances(supervisor, host, as_json), stop_with_parent)
 
 
-async def _serve(server: BookieServer | Supervisor, announce: Callable[[], None], stop_with_parent: bool) -> None:
+async def _serve(
+    server: BookieServer | Supervisor,
+    announce: Callable[[], None],
+    stop_with_parent: bool,
+    hang_up: Sequence[signal.Signals] = (),
+) -> None:
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, *hang_up):
         loop.add_signal_handler(number, server.request_stop)
     if stop_with_parent:
         threading.Thread(target=_watch_parent, args=(loop, server), daemon=True).start()
@@ -162,6 +172,10 @@ async def _serve(server: BookieServer | Supervisor, announce: Callable[[], None]
         await server.run_until_stopped()
     finally:
         await server.stop()
+
+
+def _has_terminal() -> bool:
+    return sys.stdin is not None and sys.stdin.isatty()
 
 
 def _watch_parent(loop: asyncio.AbstractEventLoop, server: BookieServer | Supervisor) -> None:

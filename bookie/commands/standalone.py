@@ -6,6 +6,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from importlib import import_module
 from pathlib import Path
 from types import FrameType
@@ -14,6 +15,7 @@ from typing import Annotated
 import typer
 
 from bookgate.bookie.standalone.cluster import BookieProcess, ClusterException, StandaloneCluster
+from bookgate.runtime.child_process import Pauses
 from bookgate.runtime.command_line.groups import new_group
 from bookgate.runtime.command_line.output import AsJson, fail, print_json
 
@@ -21,6 +23,7 @@ app = new_group(None, asks_for_a_command=False)
 
 _LOOK_EVERY_SECONDS = 1.0
 _DEFAULT_ENSEMBLE = 3
+_PORTS = 65536
 
 
 @app.callback(invoke_without_command=True)
@@ -124,6 +127,8 @@ def _announce(cluster: StandaloneCluster, as_json: bool, secure: Path | None = N
 
 def _check_ports(option: str, first: int, count: int) -> None:
     """Raises CommandFailed for a port that another process has, before anything is started."""
+    if first + count > _PORTS:
+        fail(f"{count} ports from {first} on end above {_PORTS - 1}; choose a lower one with {option}, 0 for free ones")
     for port in range(first, first + count) if first else ():
         with socket.socket() as trial:
             trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -136,14 +141,45 @@ def _check_ports(option: str, first: int, count: int) -> None:
 def _watch(cluster: StandaloneCluster, stop: threading.Event, restart: bool) -> None:
     """Waits for the end, telling of bookies that end before, and starting them again where that is wanted."""
     told: set[str] = set()
+    away = _Away()
     while not stop.wait(_LOOK_EVERY_SECONDS):
         for process in cluster.ended():
             if process.bookie_id not in told:
-                if not restart:
-                    told.add(process.bookie_id)
+                told.add(process.bookie_id)
                 _tell_of_end(process, restart)
-        if len(told) == len(cluster.processes):
+                if restart:
+                    away.add(process)
+        for process in away.due():
+            if _starts(process):
+                told.discard(process.bookie_id)
+                away.remove(process)
+        if not restart and len(told) == len(cluster.processes):
             fail("all bookies have ended")
+
+
+class _Away:
+    """Bookies that have ended and are to be started again, until that succeeds."""
+
+    def __init__(self) -> None:
+        self._processes: dict[str, BookieProcess] = {}
+        self._pauses: dict[str, Pauses] = {}
+        self._due: dict[str, float] = {}
+        """When each is tried next, by bookie id like the others."""
+
+    def add(self, process: BookieProcess) -> None:
+        self._processes[process.bookie_id], self._due[process.bookie_id] = process, 0.0
+        self._pauses[process.bookie_id] = Pauses()
+
+    def remove(self, process: BookieProcess) -> None:
+        del self._processes[process.bookie_id]
+
+    def due(self) -> list[BookieProcess]:
+        """Those whose pause is over; the next one, should the start fail, is longer."""
+        now = time.monotonic()
+        due = [bookie_id for bookie_id in self._processes if self._due[bookie_id] <= now]
+        for bookie_id in due:
+            self._due[bookie_id] = now + self._pauses[bookie_id].after(0)
+        return [self._processes[bookie_id] for bookie_id in due]
 
 
 def _tell_of_end(process: BookieProcess, restart: bool) -> None:
@@ -154,8 +190,13 @@ def _tell_of_end(process: BookieProcess, restart: bool) -> None:
         )
         return
     print(f"{what}. It is started again", file=sys.stderr, flush=True)
+
+
+def _starts(process: BookieProcess) -> bool:
     try:
         process.start()
         process.wait_until_serving()
     except (ClusterException, OSError) as error:
-        print(str(error), file=sys.stderr, flush=True)
+        print(f"{error}. It is tried again", file=sys.stderr, flush=True)
+        return False
+    return True

@@ -166,3 +166,11 @@ class _PrivateFile(logging.handlers.RotatingFileHandler):
     def _open(self) -> TextIOWrapper:
         descriptor = os.open(self.baseFilename, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         return TextIOWrapper(open(descriptor, "ab"), encoding=self.encoding)
+
+    def doRollover(self) -> None:  # noqa: N802 - a method of logging
+        """Without older files, which logging takes for no limit at all, the one file begins anew."""
+        if self.backupCount == 0:
+            with open(self.baseFilename, "rb+") as file:
+                file.truncate()
+            return
+        super().doRollover()

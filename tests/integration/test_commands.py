@@ -211,6 +211,18 @@ def test_metadata_goes_to_a_file_and_back(run: Run, written: int, tmp_path: Path
     assert "No such file" in run("ledger", "metadata", "restore", written, tmp_path / "nothing", fails=1)["error"]
 
 
+def test_metadata_of_a_ledger_that_was_open_go_back_by_force_only(
+    run: Run, standalone_cluster: StandaloneCluster, tmp_path: Path
+) -> None:
+    file = tmp_path / "metadata"
+    with BookKeeper.connect(standalone_cluster.gateway_uri) as client, client.create_ledger(3, 2, 2) as writer:
+        number = writer.ledger_id.low
+        run("ledger", "metadata", "dump", number, file)
+    assert "--force" in run("ledger", "metadata", "restore", number, file, "--update", "--yes", fails=1)["error"]
+    assert run("ledger", "metadata", "restore", number, file, "--update", "--yes", "--force")["state"] == "OPEN"
+    run("ledger", "delete", number, "--yes")
+
+
 def test_a_ledger_of_a_renamed_bookie(run: Run, written: int, tmp_path: Path) -> None:
     file = tmp_path / "metadata"
     run("ledger", "metadata", "dump", written, file)

@@ -109,6 +109,22 @@ def test_who_may_what_with_a_client(
         bookkeeper.create_ledger(3, 2, 2)
 
 
+@pytest.mark.parametrize(
+    "command",
+    ["bookie state bookie-1", "gc status bookie-1", "ledger orphans", "ledger largest-held"],
+)
+def test_a_command_that_asks_over_http_shows_a_token(
+    cluster: StandaloneCluster, secure: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    for key, value in settings_of(cluster, secure, "operator").items():
+        monkeypatch.setenv(f"BOOKGATE_{key.upper()}", str(value))
+    refused = CliRunner().invoke(app, [*command.split(), "--json"])
+    assert refused.exit_code == 1
+    assert "401" in refused.output + refused.stderr
+    shown = CliRunner().invoke(app, [*command.split(), "--json", "--token-file", str(secure / "operator.token")])
+    assert shown.exit_code == 0, shown.output + shown.stderr
+
+
 @pytest.mark.parametrize("which", [0, -1], ids=["hosted", "a process of its own"])
 def test_each_gateway_keeps_to_the_policy(
     cluster: StandaloneCluster, secure: Path, operators: LedgerId, which: int

@@ -27,8 +27,10 @@ from bookgate.thinclient.commands.client_options import (
     with_client,
     with_metadata,
 )
+from bookgate.thinclient.commands.http_options import Token, TokenFile
 from bookgate.thinclient.commands.ledger_naming import LedgerName, ScopeId, names_ledger, parse_scope
 from bookgate.thinclient.commands.ledger_output import describe
+from bookgate.thinclient.tools.admin_client import read_token
 from bookgate.thinclient.tools.adoption import adopt as adopt_ledger
 from bookgate.thinclient.tools.held_ledgers import HeldLedgers, held_ledgers, unknown_to_metadata
 
@@ -37,7 +39,12 @@ adopt_app = new_group("Ledgers that bookies hold.")
 
 @adopt_app.command()
 def orphans(
-    context: typer.Context, ledger_scope_id: ScopeId = None, gateways: Gateways = None, as_json: AsJson = False
+    context: typer.Context,
+    ledger_scope_id: ScopeId = None,
+    token: Token = None,
+    token_file: TokenFile = None,
+    gateways: Gateways = None,
+    as_json: AsJson = False,
 ) -> None:
     """Lists ledgers that bookies hold and the metadata do not know, asking every bookie's HTTP admin.
 
@@ -51,10 +58,10 @@ def orphans(
     Example: bookgate ledger orphans --gateways grpc://gw-1:4181
     """
     config = client_config(context, gateways)
-    scope_id = parse_scope(ledger_scope_id)
+    scope_id, secret = parse_scope(ledger_scope_id), read_token(token, token_file)
 
     async def work(factory: LedgerManagerFactory) -> tuple[HeldLedgers, dict[int, list[str]]]:
-        held = await held_ledgers(factory, config.bookie_tls_ca or config.tls_ca, scope_id)
+        held = await held_ledgers(factory, config.bookie_tls_ca or config.tls_ca, scope_id, secret)
         return held, await unknown_to_metadata(factory, held)
 
     held, unknown = with_metadata(context, gateways, work)
@@ -73,7 +80,13 @@ def orphans(
 
 
 @adopt_app.command("largest-held")
-def largest_held(context: typer.Context, gateways: Gateways = None, as_json: AsJson = False) -> None:
+def largest_held(
+    context: typer.Context,
+    token: Token = None,
+    token_file: TokenFile = None,
+    gateways: Gateways = None,
+    as_json: AsJson = False,
+) -> None:
     """Prints the largest ledger id that any bookie holds, -1 for none; fails when one could not be asked.
 
     For `bookgate cluster advance-ids --beyond ID`, after metadata were restored from a backup.
@@ -84,9 +97,9 @@ def largest_held(context: typer.Context, gateways: Gateways = None, as_json: AsJ
     Example: bookgate ledger largest-held --gateways grpc://gw-1:4181
     """
     config = client_config(context, gateways)
-    held = with_metadata(
-        context, gateways, lambda factory: held_ledgers(factory, config.bookie_tls_ca or config.tls_ca)
-    )
+    secret = read_token(token, token_file)
+    authorities = config.bookie_tls_ca or config.tls_ca
+    held = with_metadata(context, gateways, lambda factory: held_ledgers(factory, authorities, token=secret))
     _require_all(held)
     if as_json:
         print_json({"largest_held": held.largest})
@@ -104,6 +117,8 @@ def adopt(
         bool, typer.Option("--despite-missing", help="Also when a bookie can't be asked: what only it has is lost.")
     ] = False,
     yes: Yes = False,
+    token: Token = None,
+    token_file: TokenFile = None,
     gateways: Gateways = None,
     as_json: AsJson = False,
 ) -> None:
@@ -117,10 +132,10 @@ def adopt(
     \b
     Example: bookgate ledger adopt 7
     """
-    config = client_config(context, gateways)
+    config, secret = client_config(context, gateways), read_token(token, token_file)
 
     async def find(factory: LedgerManagerFactory) -> list[str]:
-        held = await held_ledgers(factory, config.bookie_tls_ca or config.tls_ca, ledger_id.scope_id)
+        held = await held_ledgers(factory, config.bookie_tls_ca or config.tls_ca, ledger_id.scope_id, secret)
         if not despite:
             _require_all(held)
         return held.holders.get(ledger_id.low, [])

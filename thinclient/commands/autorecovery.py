@@ -22,7 +22,9 @@ from bookgate.ledger.replication_survey import survey
 from bookgate.runtime.clock import now_ms
 from bookgate.runtime.command_line.groups import new_group
 from bookgate.runtime.command_line.output import (
+    WRONG_USAGE,
     AsJson,
+    fail,
     print_json,
     print_note,
     print_result,
@@ -36,6 +38,9 @@ autorecovery_app = new_group("Auto-recovery: copies again what lost bookies held
 marks_app = new_group("Ledgers that need repair.")
 
 _MIB = 1024 * 1024
+_MOST_MIB = 2**31
+_MOST_SECONDS = 2**31 - 1
+"""A setting of BookKeeper's, which keeps it in 32 bits."""
 _LOSSES_SHOWN = 20
 _CHECKS = {
     PeriodicCheck.ALL_LEDGERS: "ledgers_checked",
@@ -209,7 +214,9 @@ def _switch(context: typer.Context, gateways: str | None, as_json: bool, *, enab
 @autorecovery_app.command()
 def delay(
     context: typer.Context,
-    seconds: Annotated[int | None, typer.Argument(metavar="SECONDS", min=0, help="The new delay.")] = None,
+    seconds: Annotated[
+        int | None, typer.Argument(metavar="SECONDS", min=0, max=_MOST_SECONDS, help="The new delay.")
+    ] = None,
     gateways: Gateways = None,
     as_json: AsJson = False,
 ) -> None:
@@ -232,7 +239,8 @@ def delay(
 def rate(
     context: typer.Context,
     mib: Annotated[
-        float | None, typer.Argument(metavar="MIB", min=0, help="The new limit in MiB a second; 0: none.")
+        float | None,
+        typer.Argument(metavar="MIB", min=0, max=_MOST_MIB, help="The new limit in MiB a second; 0: none."),
     ] = None,
     gateways: Gateways = None,
     as_json: AsJson = False,
@@ -246,6 +254,8 @@ def rate(
     \b
     Example: bookgate autorecovery rate 200
     """
+    if mib is not None and math.isnan(mib):
+        fail("a limit is a number of MiB a second, 0 for none", WRONG_USAGE)
 
     async def work(factory: LedgerManagerFactory) -> float:
         store = factory.replication_metadata

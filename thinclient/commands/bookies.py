@@ -226,6 +226,8 @@ def state(
     context: typer.Context,
     bookie: BookieName = None,
     http: HttpAddress = None,
+    token: Token = None,
+    token_file: TokenFile = None,
     gateways: Gateways = None,
     as_json: AsJson = False,
 ) -> None:
@@ -236,7 +238,8 @@ def state(
     \b
     Example: bookgate bookie state bookie-1
     """
-    print_result(admin_of(context, gateways, bookie, http).get("/api/v1/bookie/state"), as_json)
+    admin = admin_of(context, gateways, bookie, http, token, token_file)
+    print_result(admin.get("/api/v1/bookie/state"), as_json)
 
 
 class _Mode(enum.StrEnum):

@@ -63,6 +63,8 @@ def status(
     context: typer.Context,
     bookie: BookieName = None,
     http: HttpAddress = None,
+    token: Token = None,
+    token_file: TokenFile = None,
     gateways: Gateways = None,
     as_json: AsJson = False,
 ) -> None:
@@ -74,7 +76,7 @@ def status(
     \b
     Example: bookgate gc status bookie-1 --json
     """
-    admin = admin_of(context, gateways, bookie, http)
+    admin = admin_of(context, gateways, bookie, http, token, token_file)
     found = {
         "forced_run": admin.get(GC)["is_in_force_gc"] == "true",
         **_facts(collection.suspended(admin)),

@@ -87,7 +87,8 @@ def restore(
     force: Annotated[
         bool, typer.Option("--force", help="Also metadata of a ledger that was open, or that name less than is there.")
     ] = False,
-    yes: Yes = False,
+    # Not `Yes`, which has --force as another name.
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     gateways: Gateways = None,
     as_json: AsJson = False,
 ) -> None:

@@ -469,6 +469,6 @@ def delete(
         return await streams.delete(stream)
 
     deleted = in_directory(context, gateways, scope, work)
-    if not deleted and not as_json:
+    if not deleted:
         fail(f"there is no stream {stream}")
     print_result({"stream": stream, "deleted": deleted}, as_json)

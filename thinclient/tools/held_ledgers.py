@@ -35,13 +35,16 @@ class HeldLedgers:
         return max(self.holders, default=-1)
 
 
-async def held_ledgers(factory: LedgerManagerFactory, authorities: Path | None, scope_id: int = 0) -> HeldLedgers:
+async def held_ledgers(
+    factory: LedgerManagerFactory, authorities: Path | None, scope_id: int = 0, token: str | None = None
+) -> HeldLedgers:
     """The ledgers of a scope that all bookies with a cookie hold.
 
     Args:
         factory: The metadata.
         authorities: PEM file of authorities for HTTP over TLS; None: the system's.
         scope_id: The scope.
+        token: The token of their HTTP admins, where these ask for one.
 
     Raises:
         BKException: The bookies can't be listed.
@@ -49,7 +52,7 @@ async def held_ledgers(factory: LedgerManagerFactory, authorities: Path | None, 
     found = HeldLedgers(scope_id)
     for bookie in await factory.service_discovery.bookies(BookieSet.ALL):
         try:
-            held = await asyncio.to_thread(_held_by, bookie, authorities, scope_id)
+            held = await asyncio.to_thread(_held_by, bookie, authorities, scope_id, token)
         except AdminRefusedException as error:
             found.not_asked[bookie.bookie_id] = str(error)
             continue
@@ -58,11 +61,11 @@ async def held_ledgers(factory: LedgerManagerFactory, authorities: Path | None, 
     return found
 
 
-def _held_by(bookie: RegisteredBookie, authorities: Path | None, scope_id: int) -> list[int]:
+def _held_by(bookie: RegisteredBookie, authorities: Path | None, scope_id: int, token: str | None) -> list[int]:
     endpoint = bookie.info.endpoint(HTTP)
     if endpoint is None:
         raise AdminRefusedException("it is not registered with an HTTP admin")
-    admin = AdminHttp(endpoint_url(endpoint), authorities=authorities)
+    admin = AdminHttp(endpoint_url(endpoint), token, authorities)
     return [number for page in held_pages(admin, scope_id) for number in page]
 
 

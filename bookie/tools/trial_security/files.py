@@ -118,14 +118,18 @@ def make(directory: Path, bookies: Sequence[str], hosts: Sequence[str]) -> list[
 
     def write(path: Path, content: bytes, mode: int = 0o600) -> None:
         if not path.exists():
-            with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
-                file.write(content)
+            _put(path, content, mode)
             made.append(path)
 
+    def write_pair(path: Path, key: bytes, certificate: bytes) -> None:
+        """The certificate last: a pair without it is made anew, the key with it."""
+        _put(path.with_suffix(".key"), key, 0o600)
+        _put(path.with_suffix(".crt"), certificate, 0o644)
+        made.extend((path.with_suffix(".key"), path.with_suffix(".crt")))
+
     authority = _authority(directory)
-    if authority is not None:
-        write(directory / "ca.key", authority.key)
-        write(directory / "ca.crt", authority.certificate, 0o644)
+    if authority is not None and not (directory / "ca.crt").exists():
+        write_pair(directory / "ca", authority.key, authority.certificate)
     every_host = list(dict.fromkeys(("localhost", "127.0.0.1", "::1", socket.gethostname(), *hosts)))
     for name in bookies:
         if not (folder / f"{name}.crt").exists():
@@ -134,20 +138,28 @@ def make(directory: Path, bookies: Sequence[str], hosts: Sequence[str]) -> list[
                     f"ca.key is not there any more, and {name} has no certificate: bring it back for this run"
                 )
             certificate, key = authority.issue(name, [*every_host, *([name] if _is_host(name) else [])])
-            write(folder / f"{name}.key", key)
-            write(folder / f"{name}.crt", certificate, 0o644)
+            write_pair(folder / f"{name}.crt", key, certificate)
         write(folder / f"{name}.toml", _BOOKIE.format(directory=directory, name=name).encode(), 0o644)
     if not (directory / "tokens").exists():
         write(directory / "tokens", b"")
     for path in [*(directory / f"{name}.token" for name in TOKENS), *(folder / f"{name}.token" for name in bookies)]:
         if not path.exists():
             token, line = new_token(path.stem)
+            # The servers' line first: a token that no server knows would stay so.
+            _put(directory / "tokens", (directory / "tokens").read_bytes() + line.encode() + b"\n", 0o600)
             write(path, token.encode() + b"\n")
-            with open(directory / "tokens", "a", encoding="utf-8") as known:
-                known.write(line + "\n")
     write(directory / "policy.toml", _POLICY.format(bookies=_principals(bookies)).encode(), 0o644)
     write(directory / "client.toml", _CLIENT.format(directory=directory).encode(), 0o644)
     return made
+
+
+def _put(path: Path, content: bytes, mode: int) -> None:
+    """The whole file or, if this is interrupted, none of it; what another run left of a file is replaced."""
+    unfinished = path.with_name(path.name + ".new")
+    unfinished.unlink(missing_ok=True)
+    with open(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+        file.write(content)
+    unfinished.replace(path)
 
 
 def _principals(bookies: Sequence[str]) -> str:

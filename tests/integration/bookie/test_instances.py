@@ -180,6 +180,16 @@ def test_hangup_renews_one_after_the_other(host: Host) -> None:
     assert host.door("/api/v1/bookie/is_ready") == (200, "OK")
 
 
+def test_one_bookie_alone_ignores_a_hangup(tmp_path: Path) -> None:
+    """Meant for a supervisor, and sent to the wrong host, it would end the bookie, not in order, for good."""
+    with supervised(tmp_path) as host:
+        host.process.send_signal(signal.SIGHUP)
+        with EntryClient(host.announced["bookie"]) as client:
+            assert client.status(add(LEDGER, 0)) == Status.EOK
+        host.process.send_signal(signal.SIGTERM)
+        assert host.process.wait(SECONDS) == 0
+
+
 def test_stop_ends_all_and_a_restart_keeps_what_they_had(tmp_path: Path) -> None:
     with supervised(tmp_path, "--instances=2") as host:
         pids = [each["pid"] for each in host.instances]

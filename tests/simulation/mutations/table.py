@@ -19,6 +19,7 @@ from tests.simulation.mutations.planted import (
     stream_worlds,
     streams,
     terms,
+    tools,
     unbounded,
     unbounded_repairs,
     unbounded_rules,
@@ -46,4 +47,5 @@ MUTATIONS = (
     *unbounded_rules.MUTATIONS,
     *streams.MUTATIONS,
     *stream_worlds.MUTATIONS,
+    *tools.MUTATIONS,
 )

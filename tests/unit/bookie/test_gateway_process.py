@@ -19,12 +19,14 @@ pytestmark = pytest.mark.usefixtures("virtual_time")
 
 
 class FakeChild:
-    """Says what `say` gives it; ends when it is killed. The starts numbered in `failing` fail."""
+    """Says what `say` gives it; ends when it is killed. The starts numbered in `failing` fail,
+    those in `stuck` do not come to an end.
+    """
 
     pid = 1
 
-    def __init__(self, failing: Sequence[int] = ()) -> None:
-        self._failing = failing
+    def __init__(self, failing: Sequence[int] = (), stuck: Sequence[int] = ()) -> None:
+        self._failing, self._stuck = failing, stuck
         self._lines: asyncio.Queue[bytes] = asyncio.Queue()
         self.starts = 0
         self.kills = 0
@@ -32,6 +34,8 @@ class FakeChild:
     async def start(self, order: bytes, pass_fds: Sequence[int] = ()) -> dict[str, Any]:
         assert json.loads(order)["listener"] in pass_fds
         self.starts += 1
+        if self.starts in self._stuck:
+            await asyncio.get_running_loop().create_future()
         if self.starts in self._failing:
             raise ChildFailedException("it can't")
         return {"grpc": "127.0.0.1:1", "report": {}}
@@ -71,6 +75,17 @@ async def test_one_that_says_nothing_for_long_is_killed_and_started_again(monkey
     await until(lambda: child.starts == 2)
     assert child.kills == 1
     assert hosted.metrics.restarts == 1
+    await hosted.stop(0)
+
+
+async def test_one_that_does_not_come_to_serve_is_killed_and_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gateway_process, "_START_SECONDS", 0.01)
+    child = FakeChild(stuck=(2,))
+    hosted = process(monkeypatch, child)
+    await hosted.start()
+    child.say(b"")
+    await until(lambda: child.starts == 3)
+    assert child.kills == 1
     await hosted.stop(0)
 
 

@@ -131,9 +131,10 @@ def test_the_trail_has_changes_and_denials_and_no_token(tmp_path: Path) -> None:
     assert access.counts["entry", "anonymous", "denied"] == 1
 
 
-def test_the_audit_file_begins_anew(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("files", "names"), [(1, ["audit.log"]), (2, ["audit.log", "audit.log.1"])])
+def test_the_audit_file_begins_anew(tmp_path: Path, files: int, names: list[str]) -> None:
     trail = AuditTrail()
-    trail.write_to(tmp_path / "audit.log", 4096, 2)
+    trail.write_to(tmp_path / "audit.log", 4096, files)
     try:
         for number in range(100):
             trail.record(
@@ -146,7 +147,8 @@ def test_the_audit_file_begins_anew(tmp_path: Path) -> None:
             )
     finally:
         trail.close()
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["audit.log", "audit.log.1"]
+    assert sorted(each.name for each in tmp_path.iterdir()) == names
+    assert all(0 < each.stat().st_size <= 4096 for each in tmp_path.iterdir())
 
 
 def test_of_what_anybody_may_provoke_there_is_a_line_a_minute(caplog: pytest.LogCaptureFixture) -> None:

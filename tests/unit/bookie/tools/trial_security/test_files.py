@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import ssl
 from pathlib import Path
 
 import pytest
 
+from bookgate.bookie.tools.trial_security import files
 from bookgate.bookie.tools.trial_security.files import make
 
 
@@ -18,3 +21,44 @@ def test_without_the_authoritys_key_what_is_there_stays_and_nothing_is_signed_an
         make(tmp_path, ["bookie-1", "bookie-2"], [])
     assert not (tmp_path / "ca.key").exists()
     assert (tmp_path / "ca.crt").read_bytes() == authority
+
+
+def test_a_run_that_was_interrupted_anywhere_is_completed_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is there works: certificates fit their keys and the authority, and servers know every token."""
+    put, number = files._put, 0
+    while True:
+        directory, writes = tmp_path / str(number), 0
+
+        def interrupted(path: Path, content: bytes, mode: int, most: int = number) -> None:
+            nonlocal writes
+            writes += 1
+            if writes > most:
+                path.with_name(path.name + ".new").write_bytes(content[:10])
+                raise OSError(errno.ENOSPC, "No space left on device")
+            put(path, content, mode)
+
+        monkeypatch.setattr(files, "_put", interrupted)
+        try:
+            make(directory, ["bookie-1"], [])
+        except OSError:
+            monkeypatch.setattr(files, "_put", put)
+            make(directory, ["bookie-1"], [])
+            check(directory)
+            number += 1
+        else:
+            break
+    assert number > 10
+
+
+def check(directory: Path) -> None:
+    context = ssl.create_default_context(cafile=directory / "ca.crt")
+    context.load_cert_chain(directory / "bookies/bookie-1.crt", directory / "bookies/bookie-1.key")
+    signs = files._authority(directory)
+    assert signs is not None
+    known = [line.split(":")[0] for line in (directory / "tokens").read_text().splitlines()]
+    tokens = [path.stem for path in (*directory.glob("*.token"), *(directory / "bookies").glob("*.token"))]
+    assert set(tokens) <= set(known)
+    assert (directory / "policy.toml").read_text().endswith(files._POLICY[-20:])
+    assert list(directory.rglob("*.new")) == []

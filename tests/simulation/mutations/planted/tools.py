@@ -1,0 +1,58 @@
+"""What operators touch: commands, and the processes that they start."""
+
+from __future__ import annotations
+
+from tests.simulation.mutations.mutation import Mutation
+
+MUTATIONS = (
+    Mutation(
+        "damaged-entry-adopted-as-dummy",
+        "tools",
+        (),
+        "a ledger whose first entry is damaged is adopted as one without checksums, and these are shown as payload",
+        "thinclient/tools/adoption.py",
+        "                    if digest_type is not DigestType.DUMMY or entry.ledger_length == len(entry.payload):\n",
+        "                    if entry is not None:\n",
+        tests=("tests/unit/thinclient/tools/test_adoption.py",),
+    ),
+    Mutation(
+        "security-files-half-made",
+        "tools",
+        (),
+        "a run of `security init` that is interrupted leaves half a file, which the next one takes for a whole one",
+        "bookie/tools/trial_security/files.py",
+        '    unfinished = path.with_name(path.name + ".new")\n',
+        "    unfinished = path\n",
+        tests=("tests/unit/bookie/tools/trial_security/test_files.py",),
+    ),
+    Mutation(
+        "gateway-process-starts-for-ever",
+        "tools",
+        (),
+        "a gateway's process that never comes to serve is waited for",
+        "bookie/gateway_process.py",
+        "                async with asyncio.timeout(_START_SECONDS):\n",
+        "                async with asyncio.timeout(None):\n",
+        tests=("tests/unit/bookie/test_gateway_process.py",),
+    ),
+    Mutation(
+        "standalone-gives-a-bookie-up",
+        "tools",
+        (),
+        "a bookie that could not be started again once stays away",
+        "bookie/commands/standalone.py",
+        "            if _starts(process):\n",
+        "            if _starts(process) or process.process is None:\n",
+        tests=("tests/unit/bookie/standalone/test_restarts.py",),
+    ),
+    Mutation(
+        "only-audit-file-without-limit",
+        "tools",
+        (),
+        "an audit trail of one file grows for ever",
+        "runtime/security/audit_trail.py",
+        "                file.truncate()\n",
+        "                file.flush()\n",
+        tests=("tests/unit/runtime/security/test_access_control.py",),
+    ),
+)
