@@ -8,6 +8,7 @@ _LIMBO_CHECK = "tests/unit/bookie/limbo/test_check.py"
 _INDEX_LIST = "tests/unit/bookie/index/test_index_list.py"
 _INDEX_FILES = "tests/unit/bookie/index/test_file_index.py"
 _MOVED_SLOTS = f"{_INDEX_FILES}::test_moved_slots_bring_header_and_name_to_the_disk_that_only_memory_showed"
+_MADE_ANEW = "tests/unit/bookie/storage/test_lost_data.py::test_a_ledger_made_anew"
 _LAST_LAC = "tests/unit/bookie/storage/test_known_flaws.py::test_f19_a_lac_that_no_crc_proves_is_not_told"
 
 MUTATIONS = (
@@ -21,6 +22,26 @@ MUTATIONS = (
         "            if has_matching_crc(packet):\n",
         "            if packet:\n",
         tests=(_LAST_LAC,),
+    ),
+    Mutation(
+        "made-anew-told-to-a-journal-that-refuses",
+        "storage",
+        (),
+        "a ledger counts as no longer made anew after a request that the journal refused",
+        "bookie/storage/writer.py",
+        "        if is_made_anew:\n            journal.append(",
+        "        if is_made_anew:\n            self._ledgers.made_anew(ledger)\n            journal.append(",
+        tests=(f"{_MADE_ANEW}_that_the_journal_refused_at_first",),
+    ),
+    Mutation(
+        "made-anew-told-for-the-one-before",
+        "storage",
+        (),
+        "a ledger that is deleted while its key is journaled takes the proof of that from the next one",
+        "bookie/storage/ledger_table.py",
+        "            if not ledger.deleted:  # otherwise the next one is made anew, too\n",
+        "            if True:\n",
+        tests=("tests/unit/bookie/storage/test_lost_data.py",),
     ),
     Mutation(
         "ack-before-fdatasync",
