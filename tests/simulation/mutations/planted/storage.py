@@ -44,6 +44,16 @@ MUTATIONS = (
         tests=("tests/unit/bookie/storage/test_lost_data.py",),
     ),
     Mutation(
+        "limbo-changed-by-two-at-once",
+        "storage",
+        (),
+        "a ledger that enters limbo while another leaves is lost from the list, or breaks its file",
+        "bookie/storage/limbo.py",
+        "        with self._lock:\n            self._list.replace(self._list.numbers - LedgerNumbers(numbers))\n",
+        "        self._list.replace(self._list.numbers - LedgerNumbers(numbers))\n",
+        tests=("tests/unit/bookie/storage/test_limbo.py",),
+    ),
+    Mutation(
         "ack-before-fdatasync",
         "storage",
         ("S5",),
