@@ -9,6 +9,10 @@ _INDEX_LIST = "tests/unit/bookie/index/test_index_list.py"
 _INDEX_FILES = "tests/unit/bookie/index/test_file_index.py"
 _MOVED_SLOTS = f"{_INDEX_FILES}::test_moved_slots_bring_header_and_name_to_the_disk_that_only_memory_showed"
 _MADE_ANEW = "tests/unit/bookie/storage/test_lost_data.py::test_a_ledger_made_anew"
+_USED_AGAIN = (
+    "tests/unit/bookie/storage/test_storage.py"
+    "::test_a_ledger_made_anew_while_its_deletion_is_synced_has_nothing_of_the_former_one"
+)
 _LAST_LAC = "tests/unit/bookie/storage/test_known_flaws.py::test_f19_a_lac_that_no_crc_proves_is_not_told"
 
 MUTATIONS = (
@@ -52,6 +56,36 @@ MUTATIONS = (
         "        with self._lock:\n            self._list.replace(self._list.numbers - LedgerNumbers(numbers))\n",
         "        self._list.replace(self._list.numbers - LedgerNumbers(numbers))\n",
         tests=("tests/unit/bookie/storage/test_limbo.py",),
+    ),
+    Mutation(
+        "pages-of-a-deleted-ledger-are-read",
+        "storage",
+        (),
+        "a ledger whose id is used again while the deletion is synced shows the entries of the deleted one",
+        "bookie/index/file_index.py",
+        "            if page is None or key[0] in self._deleted:\n",
+        "            if page is None:\n",
+        tests=(_USED_AGAIN,),
+    ),
+    Mutation(
+        "scattered-pages-of-a-deleted-ledger-are-read",
+        "storage",
+        (),
+        "the same for entries in any order",
+        "bookie/index/file_index.py",
+        "        if number in self._deleted:\n            return found\n",
+        "",
+        tests=(_USED_AGAIN,),
+    ),
+    Mutation(
+        "rows-of-a-deleted-ledger-are-read",
+        "storage",
+        (),
+        "the same in RocksDB, where rows are there until the sync",
+        "bookie/index/rocksdb_rows.py",
+        "        self._deleting.add(number)\n",
+        "",
+        tests=(_USED_AGAIN,),
     ),
     Mutation(
         "ack-before-fdatasync",
