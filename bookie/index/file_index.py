@@ -84,6 +84,9 @@ class LedgerCache:
         """Whether files were closed that only a sync of the file systems makes durable."""
         self._new_names: set[Path] = set()
         self._deleted: set[int] = set()
+        """Ledgers whose cached pages are dropped with the next sync, all at once. Until then they count as not cached:
+        the id may be used again.
+        """
         self._left_is_written = False
         """Whether what an earlier process left unsynced has been written since this one began; see
         `_write_what_is_left`.
@@ -168,6 +171,8 @@ class LedgerCache:
         """`location` of entries in any order, ending before the first that is absent or whose page is not cached."""
         number, pages = ledger_id.number, self._pages
         found: list[int] = []
+        if number in self._deleted:
+            return found
         with self._lock:
             for entry_id in entry_ids:
                 key = number, entry_id // file_format.SLOTS_PER_PAGE
@@ -211,7 +216,7 @@ class LedgerCache:
     def _cached_page(self, key: tuple[int, int]) -> bytes | None:
         with self._lock:
             page = self._pages.get(key)
-            if page is None:
+            if page is None or key[0] in self._deleted:
                 return None
             self._pages.move_to_end(key)
         self._statistics.index_hits += 1
@@ -411,13 +416,13 @@ class LedgerCache:
         number = ledger_id.number
         self.forget([number])
         self._seals.forget(number)
+        self._deleted.add(number)
         for path in self._places.paths(ledger_id):
             try:
                 self._files.unlink(path)
             except FileNotFoundError:
                 continue
             self._new_names.add(path.parent)
-        self._deleted.add(number)
 
     def compact(self) -> None:
         """Does nothing: a deleted ledger's file is gone."""

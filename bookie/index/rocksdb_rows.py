@@ -11,9 +11,9 @@ Ledgers with a scope have two databases of their own, whose keys have the 16 byt
 have eight. Source: docs/protocol/scoped-ledgers.md#rocksdb.
 
 Updates gather in a batch that `sync` writes with RocksDB's own synced write; until then readers find the entries in
-the write cache. Locations are written before ledgers, and deleted before them: a ledger that the index knows may lack
-entries that the journal still has, but no row of a ledger is lost while its entries stay. Locations of a ledger
-without a row are the rest of such a deletion and are passed over.
+the write cache, and none of a ledger that is being deleted. Locations are written before ledgers, and deleted before
+them: a ledger that the index knows may lack entries that the journal still has, but no row of a ledger is lost while
+its entries stay. Locations of a ledger without a row are the rest of such a deletion and are passed over.
 
 Where both kinds of row exist, neither takes anything away from the other: a fence in one holds, and a key in one holds.
 
@@ -115,6 +115,8 @@ class RocksDbRows:
             raise
         self._new_locations = WriteBatch(raw_mode=True)
         self._new_ledgers = WriteBatch(raw_mode=True)
+        self._deleting: set[int] = set()
+        """Ledgers of which no entry is found any more, although their rows are there until `sync`."""
 
     # Reading
 
@@ -140,11 +142,15 @@ class RocksDbRows:
 
     def location(self, number: int, entry_id: int) -> int:
         """Where the entry is, 0 when the index does not have it."""
+        if number in self._deleting:
+            return 0
         key = self._key(number) + _entry_id.pack(entry_id)
         return self._decode_location(key, self._locations.read(lambda rows: rows.get(key)))
 
     def locations(self, number: int, first_entry_id: int, count: int) -> list[int]:
         """`location` of up to `count` consecutive entries, ending before the first that is absent."""
+        if number in self._deleting:
+            return []
         ledger = self._key(number)
         bounds = ReadOptions()
         bounds.set_iterate_upper_bound(ledger + _entry_id.pack(min(first_entry_id + count, _MAX_ID)))
@@ -158,6 +164,8 @@ class RocksDbRows:
 
     def entry_ids(self, number: int) -> Iterator[int]:
         """Ids of the ledger's entries in the index, ascending."""
+        if number in self._deleting:
+            return
         for key, _ in self._rows_of(number):
             yield self._ids(key)[1]
 
@@ -296,7 +304,11 @@ class RocksDbRows:
             self._new_locations.delete_range(key + _entry_id.pack(0), key + _entry_id.pack(end))
 
     def delete(self, number: int) -> None:
-        """Removes a ledger and its locations; unknown ones are ignored. Durable after `sync`."""
+        """Removes a ledger and its locations; unknown ones are ignored. Durable after `sync`.
+
+        From now on none of its entries is found, since the id may be used again.
+        """
+        self._deleting.add(number)
         key = self._key(number)
         self._new_locations.delete_range(key + _entry_id.pack(0), key + _entry_id.pack(_MAX_ID))
         self._new_ledgers.delete(key)
@@ -304,9 +316,12 @@ class RocksDbRows:
 
     def sync(self) -> None:
         """Makes all updates durable, in the order of the module's text."""
-        self._write_locations()
-        batch, self._new_ledgers = self._new_ledgers, WriteBatch(raw_mode=True)
-        _write(self._ledgers, batch)
+        try:
+            self._write_locations()
+            batch, self._new_ledgers = self._new_ledgers, WriteBatch(raw_mode=True)
+            _write(self._ledgers, batch)
+        finally:
+            self._deleting.clear()
         if self._sequences is not None:
             self._sequences.store(self._at())
 

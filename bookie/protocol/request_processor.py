@@ -32,7 +32,7 @@ from bookgate.bookie.protocol.read_scheduler import EntryReads
 from bookgate.bookie.protocol.refusal_log import RefusalLog
 from bookgate.bookie.statistics import SAMPLED, BookieStatistics
 from bookgate.bookie.storage.ledger_descriptor import LedgerDescriptor
-from bookgate.bookie.storage.ledger_state import BookieLedgerState
+from bookgate.bookie.storage.ledger_state import BookieLedgerState, is_acceptable_key
 from bookgate.bookie.storage.storage import LedgerStorage
 from bookgate.bookie.storage_events import Completion, CompletionClient, Timer
 from bookgate.bookie.system.files import StorageCorruptException
@@ -206,6 +206,7 @@ class RequestProcessor:
         """Whether the general path decides: the add may be refused, not for a fence, or needs a look at the disk."""
         return (
             ledger.master_key != master_key
+            or not is_acceptable_key(master_key)  # the ledger's own may be unset
             or self._mode.read_only
             or not 0 < entry_id <= MAX_ENTRY_ID
             or entry_id - ledger.last_entry_id > self._gap

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bookgate.bookie.index.terms import Terms
 from bookgate.bookie.storage.ledger_state import BookieLedgerState
 from bookgate.ledger.ledger_id import NO_ENTRY, LedgerId
 from bookgate.ledger.wire.messages import Status
@@ -50,7 +51,7 @@ class LedgerDescriptor(BookieLedgerState):
         self.last_entry_id = last_entry_id
         """Highest entry held in cache or index, -1 if none."""
         self.limbo = limbo
-        """Whether the ledger is in limbo: entries that are not held are unknown."""
+        """Whether the ledger is in limbo: entries that are not held are unknown. It is fenced then."""
         self.deleted = False
         """Set under the write cache's lock once the ledger was deleted: this object accepts nothing more."""
         self.has_header = False
@@ -83,6 +84,17 @@ class LedgerDescriptor(BookieLedgerState):
         if self.limbo and (status is Status.EFENCED or (status is Status.EOK and term is not None)):
             return Status.EUNKNOWNLEDGERSTATE
         return status
+
+    def raise_term(self, term: int, *, takes_over: bool) -> bool:
+        """Like the state's own, but no client lifts the fence of a ledger in limbo: a client with a higher term, which
+        is lost here, may have taken the ledger over.
+        """
+        return super().raise_term(term, takes_over=takes_over and not self.limbo)
+
+    def take_terms(self, kept: Terms) -> None:
+        """Like the state's own, but a ledger in limbo stays fenced."""
+        super().take_terms(kept)
+        self.fenced = self.fenced or self.limbo
 
     def truncate(self, last_entry_id: int) -> range:
         """Deletes every entry above `last_entry_id`; returns the ids that may be held."""

@@ -42,7 +42,7 @@ class LedgerTable:
         self._limbo = limbo
         self._closed_before = closed_before
         self._deleted_here = LedgerNumbers()
-        """Ledgers that were deleted and not created again since."""
+        """Ledgers that were deleted, without a record in the journal that another one with the id began."""
         self._limit = limit
         self._lock = threads.lock()
         self._recent: OrderedDict[int, LedgerDescriptor] = OrderedDict()
@@ -144,7 +144,7 @@ class LedgerTable:
         self.delete(ledger_id, discard_known, lambda number, held_entries: None)
         self._index(ledger_id).sync()
         self.deleted()
-        self.is_made_anew(ledger_id)  # the journal already says so
+        self._deleted_here.discard(ledger_id.number)  # the journal already says so
 
     def deleted(self) -> None:
         """Must be called after the index was synced, or could not be: from then on the index itself shows deletions."""
@@ -152,13 +152,14 @@ class LedgerTable:
             self._deleting.clear()
 
     def is_made_anew(self, ledger_id: LedgerId) -> bool:
-        """Whether this table deleted a ledger with this id before; True once per deletion."""
-        number = ledger_id.number
-        if number not in self._deleted_here:
-            return False
+        """Whether this table deleted a ledger with this id, and the journal has no record that another one began."""
+        return ledger_id.number in self._deleted_here
+
+    def made_anew(self, ledger: LedgerDescriptor) -> None:
+        """Must be called once the journal has accepted the record that the ledger was made anew, and its key."""
         with self._lock:
-            self._deleted_here.discard(number)
-        return True
+            if not ledger.deleted:  # otherwise the next one is made anew, too
+                self._deleted_here.discard(ledger.number)
 
     def enter_limbo(self, numbers: Iterable[int]) -> None:
         """Updates the objects in memory of ledgers that entered limbo."""

@@ -13,7 +13,8 @@ verified (`limbo.check`). The ids are in a list beside the ledger directories, s
 
 In storage of type `db`, Apache BookKeeper's bookie may also have marked ledgers in limbo in RocksDB.
 
-Any thread reads; changes are made one at a time. Not its job: responses (`reader`).
+Any thread reads and changes; one change waits for another, since ledgers enter when a request first looks them up,
+while the check's thread lets others leave. Not its job: responses (`reader`).
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from pathlib import Path
 from bookgate.bookie.storage.ledger_list import LedgerList
 from bookgate.bookie.system.data_loss import OnLoss
 from bookgate.bookie.system.files import FileSystem
+from bookgate.bookie.system.threads import REAL_THREADS, Threads
 from bookgate.ledger.ledger_id import ledger_name
 from bookgate.ledger.ledger_numbers import LedgerNumbers
 from bookgate.runtime.logs import log_event
@@ -40,7 +42,9 @@ _MOST_LOGGED = 100
 class Limbo:
     """See the module. `directories` are the configured ledger directories, the parents of `current`."""
 
-    def __init__(self, files: FileSystem, directories: Sequence[Path]) -> None:
+    def __init__(self, files: FileSystem, directories: Sequence[Path], threads: Threads = REAL_THREADS) -> None:
+        self._lock = threads.lock()
+        """Held while the list is read, changed and replaced."""
         self._list = LedgerList(files, directories, LIMBO_FILE, SCOPED_LIMBO_FILE, "the list of ledgers in limbo")
 
     def __contains__(self, number: object) -> bool:
@@ -63,7 +67,8 @@ class Limbo:
 
         Durable on return. Raises OSError.
         """
-        self._list.replace(LedgerNumbers(numbers))
+        with self._lock:
+            self._list.replace(LedgerNumbers(numbers))
         if numbers:
             log_event(
                 _log,
@@ -76,7 +81,8 @@ class Limbo:
 
     def add(self, numbers: Collection[int]) -> None:
         """Adds ledgers because a loss was accepted. Durable on return. Raises OSError."""
-        self._list.replace(self._list.numbers | LedgerNumbers(numbers))
+        with self._lock:
+            self._list.replace(self._list.numbers | LedgerNumbers(numbers))
         _tell_of_loss(numbers, "what is missing of them here is unknown, not absent, until each is verified")
 
     def add_held(self, numbers: Collection[int]) -> list[int]:
@@ -106,13 +112,15 @@ class Limbo:
 
     def remove(self, numbers: Collection[int]) -> None:
         """Removes verified ledgers. Durable on return. Raises OSError."""
-        self._list.replace(self._list.numbers - LedgerNumbers(numbers))
+        with self._lock:
+            self._list.replace(self._list.numbers - LedgerNumbers(numbers))
 
     def _add_new(self, numbers: Collection[int]) -> list[int]:
         """Adds those that are not in the list, and returns them."""
-        new = [number for number in numbers if number not in self._list.numbers]
-        if new:
-            self._list.replace(self._list.numbers | LedgerNumbers(new))
+        with self._lock:
+            new = [number for number in numbers if number not in self._list.numbers]
+            if new:
+                self._list.replace(self._list.numbers | LedgerNumbers(new))
         return new
 
 

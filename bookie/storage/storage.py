@@ -107,7 +107,7 @@ class LedgerStorage:
         """Index and entry logs, while open."""
         self._lock: DirectoryLock | None = None
         self._deleted = FencedAndDeleted(threads.monotonic)
-        self.limbo_marks = Limbo(files, config.ledger_directories)
+        self.limbo_marks = Limbo(files, config.ledger_directories, threads)
         self._closed_before = closed_before(files, config.ledger_directories)
         self._asked_for: set[int] = set()
         self._cache = WriteCache(config.write_cache_bytes)

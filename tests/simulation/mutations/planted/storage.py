@@ -8,6 +8,11 @@ _LIMBO_CHECK = "tests/unit/bookie/limbo/test_check.py"
 _INDEX_LIST = "tests/unit/bookie/index/test_index_list.py"
 _INDEX_FILES = "tests/unit/bookie/index/test_file_index.py"
 _MOVED_SLOTS = f"{_INDEX_FILES}::test_moved_slots_bring_header_and_name_to_the_disk_that_only_memory_showed"
+_MADE_ANEW = "tests/unit/bookie/storage/test_lost_data.py::test_a_ledger_made_anew"
+_USED_AGAIN = (
+    "tests/unit/bookie/storage/test_storage.py"
+    "::test_a_ledger_made_anew_while_its_deletion_is_synced_has_nothing_of_the_former_one"
+)
 _LAST_LAC = "tests/unit/bookie/storage/test_known_flaws.py::test_f19_a_lac_that_no_crc_proves_is_not_told"
 
 MUTATIONS = (
@@ -21,6 +26,66 @@ MUTATIONS = (
         "            if has_matching_crc(packet):\n",
         "            if packet:\n",
         tests=(_LAST_LAC,),
+    ),
+    Mutation(
+        "made-anew-told-to-a-journal-that-refuses",
+        "storage",
+        (),
+        "a ledger counts as no longer made anew after a request that the journal refused",
+        "bookie/storage/writer.py",
+        "        if is_made_anew:\n            journal.append(",
+        "        if is_made_anew:\n            self._ledgers.made_anew(ledger)\n            journal.append(",
+        tests=(f"{_MADE_ANEW}_that_the_journal_refused_at_first",),
+    ),
+    Mutation(
+        "made-anew-told-for-the-one-before",
+        "storage",
+        (),
+        "a ledger that is deleted while its key is journaled takes the proof of that from the next one",
+        "bookie/storage/ledger_table.py",
+        "            if not ledger.deleted:  # otherwise the next one is made anew, too\n",
+        "            if True:\n",
+        tests=("tests/unit/bookie/storage/test_lost_data.py",),
+    ),
+    Mutation(
+        "limbo-changed-by-two-at-once",
+        "storage",
+        (),
+        "a ledger that enters limbo while another leaves is lost from the list, or breaks its file",
+        "bookie/storage/limbo.py",
+        "        with self._lock:\n            self._list.replace(self._list.numbers - LedgerNumbers(numbers))\n",
+        "        self._list.replace(self._list.numbers - LedgerNumbers(numbers))\n",
+        tests=("tests/unit/bookie/storage/test_limbo.py",),
+    ),
+    Mutation(
+        "pages-of-a-deleted-ledger-are-read",
+        "storage",
+        (),
+        "a ledger whose id is used again while the deletion is synced shows the entries of the deleted one",
+        "bookie/index/file_index.py",
+        "            if page is None or key[0] in self._deleted:\n",
+        "            if page is None:\n",
+        tests=(_USED_AGAIN,),
+    ),
+    Mutation(
+        "scattered-pages-of-a-deleted-ledger-are-read",
+        "storage",
+        (),
+        "the same for entries in any order",
+        "bookie/index/file_index.py",
+        "        if number in self._deleted:\n            return found\n",
+        "",
+        tests=(_USED_AGAIN,),
+    ),
+    Mutation(
+        "rows-of-a-deleted-ledger-are-read",
+        "storage",
+        (),
+        "the same in RocksDB, where rows are there until the sync",
+        "bookie/index/rocksdb_rows.py",
+        "        self._deleting.add(number)\n",
+        "",
+        tests=(_USED_AGAIN,),
     ),
     Mutation(
         "ack-before-fdatasync",

@@ -76,6 +76,22 @@ _BOOKIE = (
         f"{_STORED}::test_a_ledger_in_limbo_takes_no_add_with_a_term",
     ),
     _planted(
+        "limbo-unfenced-by-a-term",
+        "whoever takes over a ledger whose higher term is lost lifts its fence, and the fast path takes its adds",
+        "bookie/storage/ledger_descriptor.py",
+        "        return super().raise_term(term, takes_over=takes_over and not self.limbo)\n",
+        "        return super().raise_term(term, takes_over=takes_over)\n",
+        f"{_SERVED}::test_a_ledger_in_limbo_takes_no_add_of_whoever_takes_it_over",
+    ),
+    _planted(
+        "limbo-unfenced-by-replay",
+        "a term in the journal lifts the fence of a ledger in limbo at a start",
+        "bookie/storage/ledger_descriptor.py",
+        "        self.fenced = self.fenced or self.limbo\n",
+        "",
+        f"{_STORED}::test_no_client_lifts_the_fence_of_a_ledger_in_limbo",
+    ),
+    _planted(
         "deferred-sync-in-a-term",
         "an add with a term is acknowledged before its term is durable",
         "bookie/protocol/admission.py",

@@ -17,7 +17,8 @@ from bookgate.bookie.protocol.read_scheduler import EntryReads, QueuedRead
 from bookgate.bookie.protocol.request_processor import RequestProcessor
 from bookgate.bookie.statistics import SAMPLED, BookieStatistics
 from bookgate.bookie.storage_events import Completion
-from bookgate.ledger.wire.fast_add import AddReader, FastAdd, read_copy, read_v3
+from bookgate.ledger.wire import v2
+from bookgate.ledger.wire.fast_add import AddReader, FastAdd, read_copy, read_v2, read_v3
 from bookgate.ledger.wire.messages import HIGH_PRIORITY, AddRequest, AddResponse, ReadRequest, Response, Status
 from bookgate.ledger.wire.v3 import decode_response, encode_request, encode_response
 from tests.unit.bookie.storage.storage_support import KEY, OpenStorage, opened, packet
@@ -260,3 +261,33 @@ async def test_a_copy_goes_the_short_way_on_a_fenced_ledger_and_with_its_key_onl
     assert not takes(2, b"another key of twenty"[:20])
     assert not takes(0), "the first entry is checked"
     assert not takes(1 << 41)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("path", ["general", "copy", "v2", "run"])
+async def test_a_client_without_a_key_adds_nothing_to_a_ledger_whose_key_is_not_known(
+    tmp_path: Path, path: str
+) -> None:
+    """As BookKeeper's data-integrity check leaves ledgers (docs/protocol/entry-format.md#master-keys)."""
+    unset = bytes(20)
+    with ThreadPoolExecutor(1) as reader, opened(tmp_path) as storage:
+        ledger = storage.ledger(LEDGER, unset)
+        for entry_id in range(3):
+            storage.writer.add_entry(ledger, entry_id, packet(LEDGER, entry_id), entry_id)
+        storage.acks.wait_for(2)
+        bench = Bench(storage, reader)
+        add = AddRequest(0, LEDGER, 2, unset, packet(LEDGER, 2, fill=66), recovery=path == "copy")
+        if path == "run":
+            assert not bench.add_run(1, 2, key=unset)
+        elif path == "v2":
+            fast = read_v2(memoryview(v2.encode_request(add))[4:])
+            assert fast is not None
+            assert not bench.processor.add(bench.client, fast)
+        elif path == "copy":
+            add = add._replace(priority=HIGH_PRIORITY)
+            fast_copy = read_copy(memoryview(encode_request(add))[4:])
+            assert fast_copy is not None
+            assert not bench.processor.add_copy(bench.client, fast_copy)
+        bench.processor.process(bench.client, add)
+        assert bench.client.statuses == [Status.EUA]
+        assert storage.storage.reader.read_entry(ledger, 2) == packet(LEDGER, 2)

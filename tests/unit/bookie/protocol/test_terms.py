@@ -15,10 +15,11 @@ from bookgate.bookie.protocol import admission
 from bookgate.bookie.protocol.entry_access import action_of
 from bookgate.bookie.storage.ledger_descriptor import LedgerDeletedException
 from bookgate.bookie.storage.writer import EntryWriter
-from bookgate.ledger.wire.fast_add import FastAdd, FastTermAdd, read_v3
+from bookgate.ledger.wire.fast_add import FastAdd, FastTermAdd, read_copy, read_v3
 from bookgate.ledger.wire.fast_read import read_v3 as fast_read
 from bookgate.ledger.wire.messages import (
     DEFERRED_SYNC,
+    HIGH_PRIORITY,
     LAST_ENTRY,
     AddRequest,
     AddResponse,
@@ -37,6 +38,7 @@ from bookgate.ledger.wire.messages import (
 from bookgate.ledger.wire.records import read_records
 from bookgate.ledger.wire.v3 import encode_request
 from bookgate.runtime.security.actions import Action
+from tests.unit.bookie.index.test_index_list import index_path
 from tests.unit.bookie.protocol.test_request_processor import LEDGER, Bench
 from tests.unit.bookie.storage.storage_support import KEY, opened, packet
 
@@ -344,6 +346,29 @@ async def test_the_short_way_takes_adds_at_the_term_that_the_ledger_has_and_no_o
     bench.processor.stored(bench.take_stored(1))
     assert (await bench.ask(ReadRequest(1, LEDGER, LAST_ENTRY, True, KEY))).status in (Status.EOK, Status.ENOENTRY)
     assert not takes(3, 2), "fenced"
+
+
+@pytest.mark.asyncio
+async def test_a_ledger_in_limbo_takes_no_add_of_whoever_takes_it_over(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(1) as reader:
+        with opened(tmp_path) as storage:
+            bench = Asking(storage, reader)
+            assert [await bench.add(entry_id, 3) for entry_id in (0, 1)] == [Status.EOK, Status.EOK]
+            storage.storage.checkpoint()
+            older = index_path(tmp_path, LEDGER).read_bytes()
+            assert (await bench.take_over(7))[0] == Status.EOK
+            assert await bench.add(2, 7) == Status.EOK
+        index_path(tmp_path, LEDGER).write_bytes(older)
+        with opened(tmp_path) as storage:
+            bench = Asking(storage, reader)
+            assert (await bench.take_over(5))[0] == Status.EUNKNOWNLEDGERSTATE, "term 7 is lost"
+            add = add_of(2, 5, lafr=-1)
+            copy = read_copy(memoryview(encode_request(add._replace(recovery=True, priority=HIGH_PRIORITY)))[4:])
+            assert isinstance(copy, FastTermAdd)
+            assert not bench.processor.add(bench.client, fast_of(add))
+            assert not bench.processor.add_copy(bench.client, copy)
+            assert (await bench.ask(add)).status == Status.EUNKNOWNLEDGERSTATE
+            assert (await bench.ask(add._replace(recovery=True))).status == Status.EUNKNOWNLEDGERSTATE
 
 
 @pytest.mark.asyncio

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from rocksdict import AccessType, Options, Rdict
 
 from bookgate.bookie.storage.ledger_descriptor import LedgerDescriptor
+from bookgate.bookie.storage.limbo import Limbo
 from bookgate.bookie.storage.storage import LedgerStorage
+from bookgate.bookie.system.files import FileSystem
+from bookgate.bookie.system.threads import Lock, Threads
 from bookgate.ledger.errors import DataUnknownException
 from bookgate.ledger.wire.messages import Status
 from bookgate.protos.bookkeeper.proto.db_ledger_storage_pb2 import LedgerData
@@ -70,3 +75,64 @@ def test_the_mark_stays(directory: Path) -> None:
     with opened(directory, storage="db") as bookie:
         assert bookie.ledger(LEDGER).limbo
         assert stored(bookie.storage).fenced
+
+
+class _TellingLock:
+    """A lock that tells when somebody has to wait for it."""
+
+    def __init__(self, somebody_waits: threading.Event) -> None:
+        self._lock = threading.Lock()
+        self._somebody_waits = somebody_waits
+
+    def __enter__(self) -> bool:
+        if not self._lock.acquire(blocking=False):
+            self._somebody_waits.set()
+            self._lock.acquire()
+        return True
+
+    def __exit__(self, *_error: object) -> None:
+        self._lock.release()
+
+
+class _TellingThreads(Threads):
+    def __init__(self, somebody_waits: threading.Event) -> None:
+        self._somebody_waits = somebody_waits
+
+    def lock(self) -> Lock:
+        return _TellingLock(self._somebody_waits)
+
+
+class _Hooked(FileSystem):
+    """Runs a hook once, after the first open of a file."""
+
+    hook: Callable[[], None] | None = None
+
+    def open(self, path: Path, flags: int) -> int:
+        fd = super().open(path, flags)
+        hook, self.hook = self.hook, None
+        if hook is not None:
+            hook()
+        return fd
+
+
+def test_a_ledger_that_enters_limbo_while_another_leaves_is_in_the_list(tmp_path: Path) -> None:
+    files, waits_or_is_done = _Hooked(), threading.Event()
+    limbo = Limbo(files, [tmp_path], _TellingThreads(waits_or_is_done))
+    limbo.add([1, 2])
+
+    def enter() -> None:
+        limbo.add_lost([3])
+        waits_or_is_done.set()
+
+    entering = threading.Thread(target=enter)
+
+    def let_another_enter() -> None:
+        entering.start()
+        assert waits_or_is_done.wait(30)
+
+    files.hook = let_another_enter
+    limbo.remove([1])
+    entering.join()
+    again = Limbo(files, [tmp_path])
+    again.load(lambda loss: pytest.fail(str(loss)))
+    assert again.numbers() == limbo.numbers() == [2, 3]

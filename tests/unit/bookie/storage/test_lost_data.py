@@ -8,12 +8,14 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bookgate.bookie.index import file_format
 from bookgate.bookie.journal import format as fmt
 from bookgate.bookie.journal.format import LogMark
+from bookgate.bookie.journal.journal import Journal
 from bookgate.bookie.journal.last_mark import read_mark, write_mark
 from bookgate.bookie.storage.checkpoint import Checkpointer
 from bookgate.bookie.storage.limbo import LIMBO_FILE
@@ -306,6 +308,56 @@ def test_a_ledger_made_anew_since_the_last_mark(tmp_path: Path) -> None:
                 assert list(again.storage.reader.entry_ids(found)) == [(0, 1)]
                 assert again.storage.reader.read_entry(found, 0) == packet(7, 0, fill=9)
                 assert not again.storage.ledgers.is_made_anew(found.ledger_id), "the journal says it once"
+
+
+@pytest.mark.parametrize("refused", ["made anew", "master key"])
+def test_a_ledger_made_anew_that_the_journal_refused_at_first(
+    tmp_path: Path, refused: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, left = tmp_path / "root", tmp_path / "left"
+    bookie = OpenStorage(root)
+    bookie.add(7, 0, 1, 2)
+    bookie.fence(7)
+    bookie.storage.delete_ledgers([7])
+    ledger = bookie.storage.writer.create_ledger(LedgerId.unscoped(7), b"other" * 4)
+    until = {"made anew": 0, "master key": 1}[refused]
+    append, appended = Journal.append, list[bytes]()
+
+    def without_space(journal: Journal, record: bytes, *more: Any) -> None:
+        if len(appended) == until:
+            raise OSError(errno.ENOSPC, "full")
+        appended.append(record)
+        append(journal, record, *more)
+
+    monkeypatch.setattr(Journal, "append", without_space)
+    with pytest.raises(OSError, match="full"):
+        bookie.writer.add_entry(ledger, 0, packet(7, 0, fill=9), "refused")
+    monkeypatch.undo()
+    bookie.writer.add_entry(ledger, 0, packet(7, 0, fill=9), "new")
+    bookie.acks.wait_for("new")
+    _copy(root, left)
+    bookie.storage.close()
+    with opened(left) as again:
+        found = again.ledger(7)
+        assert (found.master_key, found.fenced, found.last_entry_id) == (b"other" * 4, False, 0)
+
+
+def test_a_ledger_deleted_again_while_its_key_is_journaled_is_made_anew_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(tmp_path) as bookie:
+        bookie.add(7, 0)
+        bookie.storage.delete_ledgers([7])
+        ledger, append = bookie.ledger(7), Journal.append
+
+        def delete_first(journal: Journal, record: bytes, *more: Any) -> None:
+            monkeypatch.undo()
+            bookie.storage.delete_ledgers([7])
+            append(journal, record, *more)
+
+        monkeypatch.setattr(Journal, "append", delete_first)
+        bookie.writer.add_entry(ledger, 0, packet(7, 0), "deleted")
+        assert bookie.storage.ledgers.is_made_anew(ledger.ledger_id)
 
 
 def test_a_mark_never_passes_what_a_killed_process_had_not_synced(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from tests.unit.bookie.storage.storage_support import (
     lac_packet,
     opened,
     packet,
+    read_entries,
     small_config,
 )
 
@@ -387,3 +388,66 @@ def test_usage_is_of_the_ledger_directory(tmp_path: Path) -> None:
     with opened(tmp_path) as bookie:
         usage = bookie.storage.usage()
         assert 0 < usage.free_bytes < usage.total_bytes
+
+
+def read_all_ways(bookie: OpenStorage, ledger: LedgerDescriptor, entry_id: int) -> list[object]:
+    """What each way to an entry finds of it; nothing is left out of the list."""
+    reader = bookie.storage.reader
+    found: list[object] = [reader.read_in_memory(ledger, entry_id, 1)]
+    found.append(reader.read_scattered_in_memory(ledger, [entry_id])[0])
+    found.append([] if (packet := reader.held_entry(ledger, entry_id)) is None else [packet])
+    try:
+        found.append(read_entries(bookie, ledger, entry_id, 1, 1 << 20))
+    except NoSuchEntryException:
+        found.append([])
+    return found
+
+
+@pytest.mark.parametrize("storage", ["sorted", "db"])
+def test_a_ledger_made_anew_while_its_deletion_is_synced_has_nothing_of_the_former_one(
+    tmp_path: Path, storage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(tmp_path, storage=storage) as bookie:
+        bookie.add(7, 0, 1, 2, 3)
+        bookie.storage.checkpoint()
+        assert read_all_ways(bookie, bookie.ledger(7), 3)[-1] == [packet(7, 3)]
+        index, seen = bookie.storage.stores[0].index, list[object]()
+        sync = index.sync
+
+        def use_it_again_first() -> None:
+            monkeypatch.undo()
+            ledger = bookie.ledger(7, b"other" * 4)
+            bookie.writer.add_entry(ledger, 0, packet(7, 0, fill=9), "new")
+            seen.extend([*read_all_ways(bookie, ledger, 3), list(bookie.storage.reader.entry_ids(ledger))])
+            sync()
+
+        monkeypatch.setattr(index, "sync", use_it_again_first)
+        bookie.storage.delete_ledgers([7])
+        assert seen == [[], [], [], [], [(0, 1)]]
+        bookie.storage.checkpoint()
+        assert read_all_ways(bookie, bookie.ledger(7), 0)[-1] == [packet(7, 0, fill=9)]
+        assert read_all_ways(bookie, bookie.ledger(7), 3) == [[], [], [], []]
+
+
+class WithoutDescriptors(FileSystem):
+    """Opens no directory while it is told so."""
+
+    has_none = False
+
+    def sync_directory(self, path: Path) -> None:
+        if self.has_none:
+            raise OSError(errno.EMFILE, "too many open files")
+        super().sync_directory(path)
+
+
+def test_a_ledger_made_anew_after_a_deletion_that_was_not_synced_has_nothing_of_the_former_one(tmp_path: Path) -> None:
+    files = WithoutDescriptors()
+    with opened(tmp_path, files) as bookie:
+        bookie.add(7, 0, 1, 2, 3)
+        bookie.storage.checkpoint()
+        assert read_all_ways(bookie, bookie.ledger(7), 3)[-1] == [packet(7, 3)]
+        files.has_none = True
+        with pytest.raises(OSError, match="too many open files"):
+            bookie.storage.delete_ledgers([7])
+        files.has_none = False
+        assert read_all_ways(bookie, bookie.ledger(7, b"other" * 4), 3) == [[], [], [], []]

@@ -143,6 +143,14 @@ def test_a_ledger_in_limbo_takes_no_add_with_a_term() -> None:
     assert ledger.check_add(KEY, recovery=True) is Status.EOK
 
 
+def test_no_client_lifts_the_fence_of_a_ledger_in_limbo() -> None:
+    ledger = LedgerDescriptor(ID, KEY, fenced=True, limbo=True)
+    ledger.take_terms(Terms(3, False, 2, 1))
+    assert ledger.terms == Terms(3, True, 2, 1)
+    assert ledger.raise_term(5, takes_over=True)
+    assert ledger.terms == Terms(5, True, 2, 1)
+
+
 # --- what is kept ---
 
 
