@@ -223,6 +223,16 @@ MUTATIONS = (
         tests=("tests/unit/bookie/collection/test_compaction_crashes.py",),
     ),
     Mutation(
+        "failed-update-leaves-its-file-open",
+        "storage",
+        (),
+        "each repetition of an index update on a full disk opens another file, until there is no descriptor left",
+        "bookie/index/file_index.py",
+        "            self._close_batch(1 if self._guards else _SYNC_BATCH)\n",
+        "            pass\n",
+        tests=(_INDEX_FILES,),
+    ),
+    Mutation(
         "damage-answered-as-missing",
         "bookie",
         ("S3",),
