@@ -83,8 +83,11 @@ class TrimmedLedgerCollector:
         statistics: GcStatistics,
         clock: Callable[[], float],
         in_thread: InThread,
+        deleting: InThread,
     ) -> None:
-        """`membership` is from the bookie's own cookie."""
+        """`membership` is from the bookie's own cookie. `deleting` runs what deletes; it may raise
+        DeletionSuspendedException, which ends the pass.
+        """
         self._config = config
         self._storage = storage
         self._metadata = metadata
@@ -92,6 +95,7 @@ class TrimmedLedgerCollector:
         self._statistics = statistics
         self._clock = clock
         self._in_thread = in_thread
+        self._deleting = deleting
         self._watermarks = Watermarks(config.wait_seconds)
         self._known = LedgerNumbers()
         """Ledgers whose header was read."""
@@ -114,7 +118,7 @@ class TrimmedLedgerCollector:
             return
         self.trimmed = frozenset(found)
         for number, before in (found if forced else due).items():
-            await self._in_thread(partial(self._trim, number, before))
+            await self._deleting(partial(self._trim, number, before))
 
     def _find_unbounded(self) -> list[int]:
         """Blocking: the ledgers with a term, of which new ones are looked at."""

@@ -6,6 +6,9 @@ from tests.simulation.mutations.mutation import SMALL, Edit, Mutation
 
 _LIMBO_CHECK = "tests/unit/bookie/limbo/test_check.py"
 _INDEX_LIST = "tests/unit/bookie/index/test_index_list.py"
+_RUNS = "tests/unit/bookie/collection/test_garbage_collector.py"
+_OVER_REPLICATED = "tests/unit/bookie/collection/test_over_replicated.py"
+_TRIMMED = "tests/unit/bookie/collection/test_trimmed_ledgers.py"
 _INDEX_FILES = "tests/unit/bookie/index/test_file_index.py"
 _MOVED_SLOTS = f"{_INDEX_FILES}::test_moved_slots_bring_header_and_name_to_the_disk_that_only_memory_showed"
 _LAST_LAC = "tests/unit/bookie/storage/test_known_flaws.py::test_f19_a_lac_that_no_crc_proves_is_not_told"
@@ -231,6 +234,30 @@ MUTATIONS = (
         "            self._close_batch(1 if self._guards else _SYNC_BATCH)\n",
         "            pass\n",
         tests=(_INDEX_FILES,),
+    ),
+    Mutation(
+        "suspension-from-the-next-run-on",
+        "storage",
+        (),
+        "a run under way goes on deleting ledgers after an operator has suspended it",
+        "bookie/collection/suspension.py",
+        "            if self.is_suspended():\n",
+        "            if False:\n",
+        tests=(
+            _RUNS,
+            _OVER_REPLICATED,
+            _TRIMMED,
+        ),
+    ),
+    Mutation(
+        "suspension-returns-during-a-deletion",
+        "storage",
+        (),
+        "an operator is told that deletion is suspended while a batch is being deleted",
+        "bookie/collection/suspension.py",
+        "        with self._deleting:\n            self._files.close(",
+        "        if True:\n            self._files.close(",
+        tests=(_RUNS,),
     ),
     Mutation(
         "damage-answered-as-missing",

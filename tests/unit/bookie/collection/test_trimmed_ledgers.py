@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -236,6 +236,23 @@ async def test_nothing_goes_where_the_metadata_are_not_certain(make_world: MakeW
     stranger = GarbageCollector(FAST, world.bookie.storage, world.store, elsewhere, clock=lambda: world.clock[0])
     assert await world._replace(collector=stranger).passes(3) == EVERYTHING
     assert await world.passes(3) == EVERYTHING[80:], "its own may still"
+
+
+@pytest.mark.asyncio
+async def test_a_suspension_during_the_pass_keeps_the_entries(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = await make_world()
+    await world.trim(80)
+    await world.passes(1)
+    read_many = world.store.ledger_manager.read_many
+
+    async def before_a_suspension(ids: Sequence[LedgerId]) -> Any:
+        world.collector.suspend_ledgers()
+        return await read_many(ids)
+
+    monkeypatch.setattr(world.store.ledger_manager, "read_many", before_a_suspension)
+    assert await world.passes(1) == EVERYTHING
 
 
 @pytest.mark.asyncio
