@@ -265,7 +265,8 @@ MUTATIONS = (
         (),
         "a compaction's log for whose map there is no space stays open, and is never collected",
         "bookie/entry_logs/entry_logs.py",
-        "            self._log.sync()\n            self._logs._write_map(self._log, required=False)\n        finally:\n",
+        "            self._log.sync()\n            self._logs._write_map(self._log, required=False)\n"
+        "        finally:\n",
         "            self._log.finish()\n        except OSError:\n            raise\n        else:\n",
         tests=("tests/unit/bookie/entry_logs/test_entry_logs.py",),
     ),

@@ -177,7 +177,7 @@ def test_a_log_of_a_compaction_whose_map_fails_is_complete_and_closed(tmp_path: 
     log = logs.new_log()
     (location,) = log.append(1, [packet(1, 0)])
     disk.on_operation = fail
-    with pytest.raises(OSError) if raises else nullcontext():
+    with pytest.raises(OSError, match=os.strerror(error)) if raises else nullcontext():
         log.finish()
     disk.on_operation = lambda operation: None
     assert not disk.open_paths
