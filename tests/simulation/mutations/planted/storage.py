@@ -271,6 +271,16 @@ MUTATIONS = (
         tests=("tests/unit/bookie/entry_logs/test_entry_logs.py",),
     ),
     Mutation(
+        "waits-without-limit",
+        "storage",
+        (),
+        "a setting in seconds may be longer than a thread can wait, which ends the thread of checkpoints or journal",
+        "runtime/settings.py",
+        "not value <= MOST_SECONDS:\n",
+        "value != value:\n",
+        tests=("tests/unit/bookie/config/test_config.py::test_no_wait_is_longer_than_a_thread_can_wait",),
+    ),
+    Mutation(
         "damage-answered-as-missing",
         "bookie",
         ("S3",),

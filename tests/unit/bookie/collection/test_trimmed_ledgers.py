@@ -305,7 +305,8 @@ async def test_a_ledger_that_had_only_a_lac_at_a_pass_is_trimmed_once_it_has_a_t
 async def test_metadata_are_read_of_unbounded_ledgers_that_are_still_held(
     make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world, asked = await make_world(), []
+    world = await make_world()
+    asked: list[LedgerId] = []
     read_many = world.store.ledger_manager.read_many
 
     async def counted(ids: Sequence[LedgerId]) -> Any:
