@@ -98,6 +98,7 @@ class Passes:
             statistics,
             time.monotonic,
             _now,
+            _now,
         )
         cpu, began = time.process_time(), time.perf_counter()
         await collector.collect()

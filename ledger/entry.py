@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import google_crc32c
 
-from bookgate.ledger.digest import Crc32cDigest, Crc32Digest, Digest
+from bookgate.ledger.digest import Crc32cDigest, Crc32Digest, Digest, HmacDigest
 from bookgate.ledger.errors import DigestMatchException
 from bookgate.ledger.ledger_id import HALF_MASK, MAX_UNSCOPED, halves_of
 from bookgate.ledger.packets import Packets
@@ -57,6 +57,7 @@ _DIGEST_BITS = 0x0F
 _LAST_DIGEST_TYPE = 4
 NO_DIGEST_FLAGS = _V2_FLAGS | _LAST_DIGEST_TYPE
 """The flags of what has no digest."""
+_LONGEST_DIGEST = HmacDigest.length
 _KEYLESS: tuple[Digest, ...] = (Crc32cDigest(), Crc32Digest())
 """Digests that can be checked without the ledger's password."""
 
@@ -188,6 +189,18 @@ def has_matching_crc(packet: bytes) -> bool:
         len(packet) >= size + digest.length
         and digest.compute(packet[:size], packet[size + digest.length :]) == packet[size : size + digest.length]
         for digest in _KEYLESS
+    )
+
+
+def is_same_entry(packet: bytes, other: bytes) -> bool:
+    """Whether two packets of one entry, whose digests nobody can check, are equal, or would be with the same LAC."""
+    if packet_lac(packet) == packet_lac(other):
+        return packet == other
+    lac_at, header = (SCOPED_IDS_SIZE, SCOPED_HEADER_SIZE) if is_scoped_packet(packet) else (16, HEADER_SIZE)
+    # The digest covers the LAC.
+    return all(
+        packet[start:end] == other[start:end]
+        for start, end in ((0, lac_at), (lac_at + 8, header), (header + _LONGEST_DIGEST, None))
     )
 
 

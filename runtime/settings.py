@@ -15,6 +15,9 @@ from typing import Any, Final, Self, get_args
 from pydantic import BaseModel, SecretStr, model_validator
 from pydantic.fields import FieldInfo
 
+MOST_SECONDS: Final = 1_000_000_000
+"""Limit of every setting in seconds. Waits of threads end with an error above some 9,000,000,000, and for NaN."""
+
 SECRET: Final = "secret"
 """Annotation of a key whose value is never shown, and that can't be a SecretStr."""
 
@@ -135,7 +138,10 @@ class ConsistentSettings(BaseModel):
 
         Overrides must yield from `super()` first, so that several such models can be combined.
         """
-        yield from ()
+        for name in type(self).model_fields:
+            value = getattr(self, name)
+            if name.endswith("_seconds") and isinstance(value, int | float) and not value <= MOST_SECONDS:
+                yield f"{name} is {value}; give at most {MOST_SECONDS:,} (31 years)"
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:

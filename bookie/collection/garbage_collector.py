@@ -32,7 +32,7 @@ from bookgate.bookie.collection.options import GarbageCollectionConfig
 from bookgate.bookie.collection.over_replicated import OverReplicatedCollector
 from bookgate.bookie.collection.rules import CompactionKind, CompactionSchedule, Trigger
 from bookgate.bookie.collection.statistics import GcPhase, GcStatistics
-from bookgate.bookie.collection.suspension import LedgerSuspension
+from bookgate.bookie.collection.suspension import DeletionSuspendedException, LedgerSuspension
 from bookgate.bookie.collection.throttle import StoppedException
 from bookgate.bookie.collection.trimmed_ledgers import TrimmedLedgerCollector
 from bookgate.bookie.disks.rules import DiskEvent, DiskEventKind
@@ -106,15 +106,15 @@ class GarbageCollector:
         self._task: asyncio.Task[None] | None = None
         self._stopping = threads.event()
         self._thread: Executor | None = None
-        self._suspension = LedgerSuspension(files, storage.config.ledger_directories)
+        self._suspension = LedgerSuspension(files, storage.config.ledger_directories, threads)
         self._ledgers = LedgerCollector(
-            config, storage, metadata, membership, self.statistics, self._clock, self._in_thread
+            config, storage, metadata, membership, self.statistics, self._clock, self._in_thread, self._deleting
         )
         self._over_replicated = OverReplicatedCollector(
-            config, storage, metadata, membership, self.statistics, self._clock, self._in_thread
+            config, storage, metadata, membership, self.statistics, self._clock, self._in_thread, self._deleting
         )
         self._trimmed = TrimmedLedgerCollector(
-            config, storage, metadata, membership, self.statistics, self._clock, self._in_thread
+            config, storage, metadata, membership, self.statistics, self._clock, self._in_thread, self._deleting
         )
         self.logs = EntryLogCollector(
             files, storage, self._stopping, self.statistics, self._rate(), self._clock, config.target_log_bytes
@@ -213,8 +213,8 @@ class GarbageCollector:
         return not self._config.collect_ledgers or self._suspension.is_suspended()
 
     def suspend_ledgers(self) -> None:
-        """Suspends the deletion of ledgers from the next run on, also after restarts. Blocking; any thread. Raises
-        OSError.
+        """Suspends the deletion of ledgers, also after restarts: once this has returned, a run under way deletes
+        nothing more. Blocking; any thread. Raises OSError.
         """
         self._suspension.suspend()
 
@@ -297,13 +297,10 @@ class GarbageCollector:
         try:
             statistics.begin(GcPhase.LEDGERS)
             await self._in_thread(self.logs.settle_leftovers)
-            if await self._in_thread(self.ledgers_suspended):
+            try:
+                await self._collect_ledgers(trigger)
+            except DeletionSuspendedException:
                 log_event(_log, "ledgers_not_collected", reason="an operator has suspended it")
-            else:
-                await self._ledgers.collect(forced=trigger.ledgers)
-                await self._over_replicated.collect_if_due()
-                await self._trimmed.collect(forced=trigger.ledgers)
-                self.logs.trimmed = self._trimmed.trimmed
             statistics.ledger_seconds += self._clock() - started
             await self._in_thread(self.logs.collect)
             kind = self._schedule.due(self._clock(), trigger)
@@ -316,6 +313,15 @@ class GarbageCollector:
             statistics.last_run_ms = int(self._wall_clock() * 1000)
             statistics.runs += 1
             statistics.run_seconds += self._clock() - started
+
+    async def _collect_ledgers(self, trigger: Trigger) -> None:
+        """Raises DeletionSuspendedException."""
+        if await self._in_thread(self.ledgers_suspended):
+            raise DeletionSuspendedException
+        await self._ledgers.collect(forced=trigger.ledgers)
+        await self._over_replicated.collect_if_due()
+        await self._trimmed.collect(forced=trigger.ledgers)
+        self.logs.trimmed = self._trimmed.trimmed
 
     async def _compact(self, kind: CompactionKind) -> None:
         self._compacting = kind
@@ -342,3 +348,6 @@ class GarbageCollector:
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    async def _deleting(self, work: Callable[[], T]) -> T:
+        return await self._in_thread(lambda: self._suspension.unless_suspended(work))

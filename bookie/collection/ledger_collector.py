@@ -61,8 +61,11 @@ class LedgerCollector:
         statistics: GcStatistics,
         clock: Callable[[], float],
         in_thread: InThread,
+        deleting: InThread,
     ) -> None:
-        """`membership` is from the bookie's own cookie."""
+        """`membership` is from the bookie's own cookie. `deleting` runs what deletes; it may raise
+        DeletionSuspendedException, which ends the pass.
+        """
         self._config = config
         self._storage = storage
         self._metadata = metadata
@@ -71,6 +74,7 @@ class LedgerCollector:
         self._statistics = statistics
         self._clock = clock
         self._in_thread = in_thread
+        self._deleting = deleting
 
     async def collect(self, *, forced: bool = False) -> None:
         """One pass; `forced`: without waiting period, and regardless of the share that would be deleted."""
@@ -219,7 +223,7 @@ class LedgerCollector:
         """Deletes the ledgers that were not written to since they are watched."""
         if not numbers:
             return
-        deleted = await self._in_thread(lambda: self._storage.delete_ledgers(numbers, unwritten=True))
+        deleted = await self._deleting(lambda: self._storage.delete_ledgers(numbers, unwritten=True))
         self._statistics.deleted_ledgers += len(deleted)
         self._statistics.active_ledgers -= len(deleted)
         if deleted:

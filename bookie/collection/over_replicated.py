@@ -55,8 +55,11 @@ class OverReplicatedCollector:
         statistics: GcStatistics,
         clock: Callable[[], float],
         in_thread: InThread,
+        deleting: InThread,
     ) -> None:
-        """`membership` is from the bookie's own cookie."""
+        """`membership` is from the bookie's own cookie. `deleting` runs what deletes; it may raise
+        DeletionSuspendedException, which ends the pass.
+        """
         self._config = config
         self._storage = storage
         self._metadata = metadata
@@ -64,6 +67,7 @@ class OverReplicatedCollector:
         self._statistics = statistics
         self._clock = clock
         self._in_thread = in_thread
+        self._deleting = deleting
         self._quarantine = Quarantine(config.over_replicated_wait_seconds)
         self._last = clock()
 
@@ -141,7 +145,7 @@ class OverReplicatedCollector:
         return self._is_surplus(record) and await self._within_timeout(replication.is_held(lock))
 
     async def _delete(self, number: int) -> None:
-        deleted = await self._in_thread(lambda: self._storage.delete_ledgers([number], unwritten=True))
+        deleted = await self._deleting(lambda: self._storage.delete_ledgers([number], unwritten=True))
         self._statistics.over_replicated_ledgers += len(deleted)
         self._statistics.active_ledgers -= len(deleted)
         if deleted:

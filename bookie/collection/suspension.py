@@ -7,20 +7,30 @@ setting `gc_collect_ledgers`, which suspends as well.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from bookgate.bookie.disks.directories import current
 from bookgate.bookie.system.files import FileSystem
+from bookgate.bookie.system.threads import REAL_THREADS, Threads
 
 SUSPENDED_FILE = "LEDGER_COLLECTION_SUSPENDED"
+
+T = TypeVar("T")
+
+
+class DeletionSuspendedException(Exception):
+    """An operator suspended the deletion of ledgers after the run began."""
 
 
 class LedgerSuspension:
     """Blocking; any thread. Raises OSError."""
 
-    def __init__(self, files: FileSystem, ledger_directories: Sequence[Path]) -> None:
+    def __init__(self, files: FileSystem, ledger_directories: Sequence[Path], threads: Threads = REAL_THREADS) -> None:
         self._files = files
+        self._deleting = threads.lock()
+        """Held while something is deleted: once `suspend` has returned nothing more is."""
         self._directories = [current(path) for path in ledger_directories]
 
     def is_suspended(self) -> bool:
@@ -28,8 +38,16 @@ class LedgerSuspension:
 
     def suspend(self) -> None:
         directory = self._directories[0]
-        self._files.close(self._files.open(directory / SUSPENDED_FILE, os.O_RDWR | os.O_CREAT))
-        self._files.sync_directory(directory)
+        with self._deleting:
+            self._files.close(self._files.open(directory / SUSPENDED_FILE, os.O_RDWR | os.O_CREAT))
+            self._files.sync_directory(directory)
+
+    def unless_suspended(self, delete: Callable[[], T]) -> T:
+        """The result of `delete`. Raises DeletionSuspendedException."""
+        with self._deleting:
+            if self.is_suspended():
+                raise DeletionSuspendedException
+            return delete()
 
     def resume(self) -> None:
         for directory in self._directories:

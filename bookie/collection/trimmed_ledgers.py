@@ -8,7 +8,8 @@ have tells of it. The ledger itself stays, with its term. Any error keeps the en
 States of a ledger: *seen* at a watermark, since a time → *trimmed* up to it, and seen at the present one. A watermark
 that falls begins anew: a store was restored.
 
-Which ledgers have a term is read from the headers of the index, of each ledger once a process.
+Which ledgers have a term is read from the headers of the index, of each ledger once a process: or until it has a term,
+or a fence or an entry, with which an ordinary ledger never gets one. (An explicit LAC may come before the term.)
 
 Not its job: the bytes in entry logs (`entry_log_collector`). Source: docs/protocol/unbounded-ledgers.md#collection.
 """
@@ -24,11 +25,13 @@ from typing import NamedTuple, TypeVar
 from bookgate.bookie.collection.ledger_collector import InThread
 from bookgate.bookie.collection.options import GarbageCollectionConfig
 from bookgate.bookie.collection.statistics import GcStatistics
+from bookgate.bookie.index.index_list_records import id_set
+from bookgate.bookie.storage.ledger_store import LedgerStore
 from bookgate.bookie.storage.storage import LedgerStorage
 from bookgate.bookie.system.files import StorageCorruptException
 from bookgate.ledger.errors import BKException
-from bookgate.ledger.ledger_id import LedgerId, ledger_name
-from bookgate.ledger.ledger_numbers import LedgerNumbers
+from bookgate.ledger.ledger_id import NO_ENTRY, LedgerId, ledger_name
+from bookgate.ledger.ledger_numbers import LedgerNumbers, union
 from bookgate.ledger.metadata_store import LedgerManagerFactory, LedgerRecord, Membership
 from bookgate.ledger.unbounded import deleted_before
 from bookgate.runtime.logs import log_event
@@ -83,8 +86,11 @@ class TrimmedLedgerCollector:
         statistics: GcStatistics,
         clock: Callable[[], float],
         in_thread: InThread,
+        deleting: InThread,
     ) -> None:
-        """`membership` is from the bookie's own cookie."""
+        """`membership` is from the bookie's own cookie. `deleting` runs what deletes; it may raise
+        DeletionSuspendedException, which ends the pass.
+        """
         self._config = config
         self._storage = storage
         self._metadata = metadata
@@ -92,9 +98,10 @@ class TrimmedLedgerCollector:
         self._statistics = statistics
         self._clock = clock
         self._in_thread = in_thread
+        self._deleting = deleting
         self._watermarks = Watermarks(config.wait_seconds)
-        self._known = LedgerNumbers()
-        """Ledgers whose header was read."""
+        self._ordinary = LedgerNumbers()
+        """Ledgers that never get a term: they have a fence or an entry, but none."""
         self._unbounded = LedgerNumbers()
         self.trimmed: frozenset[int] = frozenset()
         """Ledgers with a watermark above 0."""
@@ -103,6 +110,7 @@ class TrimmedLedgerCollector:
         """One pass; `forced`: without waiting period. Raises OSError of storage; any other failure keeps entries."""
         numbers = await self._in_thread(self._find_unbounded)
         if not numbers:
+            self.trimmed = frozenset()
             return
         try:
             await self._verify()
@@ -114,24 +122,29 @@ class TrimmedLedgerCollector:
             return
         self.trimmed = frozenset(found)
         for number, before in (found if forced else due).items():
-            await self._in_thread(partial(self._trim, number, before))
+            await self._deleting(partial(self._trim, number, before))
 
     def _find_unbounded(self) -> list[int]:
-        """Blocking: the ledgers with a term, of which new ones are looked at."""
-        for store in self._storage.stores:
-            held = store.all_ledgers()
-            for number in (*held.unscoped, *held.scoped):
-                if number in self._known:
-                    continue
-                try:
-                    header = store.index.read_header(LedgerId.of_number(number))
-                except StorageCorruptException:
-                    continue
-                if header is not None and header[0] is not None:
-                    self._known.add(number)
-                    if header[0].terms is not None:
-                        self._unbounded.add(number)
+        """Blocking: the ledgers with a term. The headers of those are read that may have got one since."""
+        held = [_held_in(store) for store in self._storage.stores]
+        everything = union(held)
+        self._ordinary, self._unbounded = self._ordinary & everything, self._unbounded & everything
+        for store, numbers in zip(self._storage.stores, held, strict=True):
+            for number in numbers - self._ordinary - self._unbounded:
+                self._look_at(store, number)
         return list(self._unbounded)
+
+    def _look_at(self, store: LedgerStore, number: int) -> None:
+        try:
+            header, last_entry_id = store.index.read_header(LedgerId.of_number(number)) or (None, NO_ENTRY)
+        except StorageCorruptException:
+            return
+        if header is None:
+            return
+        if header.terms is not None:
+            self._unbounded.add(number)
+        elif header.fenced or last_entry_id != NO_ENTRY:
+            self._ordinary.add(number)
 
     async def _found(self, numbers: Sequence[int]) -> dict[int, int]:
         """The watermarks above 0; of ledgers whose metadata can't be read none."""
@@ -162,3 +175,8 @@ class TrimmedLedgerCollector:
     async def _within_timeout(self, call: Awaitable[T]) -> T:
         async with asyncio.timeout(self._config.metadata_timeout_seconds):
             return await call
+
+
+def _held_in(store: LedgerStore) -> LedgerNumbers:
+    held = store.all_ledgers()
+    return LedgerNumbers.of_parts(id_set(held.unscoped), held.scoped)

@@ -144,10 +144,14 @@ class EntryLogs:
         written.
         """
         self._sync(log)
+        self._write_map(log, required=all(path == log.directory for path in self._writable_directories()))
+
+    def _write_map(self, log: LogFile, *, required: bool) -> None:
+        """Ends a log that was synced; if a map is not required, a lack of space costs only the map."""
         try:
             log.finish()
         except OSError as error:
-            if not is_no_space(error) or all(path == log.directory for path in self._writable_directories()):
+            if required or not is_no_space(error):
                 raise
             log_event(
                 _log, "entry_log_without_map", logging.WARNING, log=log.log_id, directory=log.directory, error=error
@@ -295,9 +299,16 @@ class CompactionLog:
         self._log.sync()
 
     def finish(self) -> None:
-        """Writes the map, syncs and closes: log and name are durable on return."""
-        self._log.finish()
-        self._logs._completed(self._log)
+        """Writes the map, if there is space for it, syncs and closes: log and name are durable on return.
+
+        Raises OSError. The log is closed and complete even then: the index refers to nothing that was not synced.
+        """
+        try:
+            self._log.sync()
+            self._logs._write_map(self._log, required=False)
+        finally:
+            self._log.close()
+            self._logs._completed(self._log)
 
     def abandon(self) -> None:
         """Closes and removes the log; the index must not refer to it."""

@@ -288,6 +288,15 @@ class LedgerCache:
         if fd is None:
             raise FileNotFoundError(f"ledger {ledger_id} has no index file in {self._directories}; it needs a header")
         self._unsynced.append(fd)
+        try:
+            self._write(fd, ledger_id, header, runs)
+        except BaseException:
+            # A full disk fails every repetition: none may leave another file open.
+            self._close_batch(1 if self._guards else _SYNC_BATCH)
+            raise
+        self._close_batch(_SYNC_BATCH)
+
+    def _write(self, fd: int, ledger_id: LedgerId, header: IndexHeader | None, runs: Sequence[SlotRun]) -> None:
         self._forget_pages(ledger_id, runs)
         deleted = [entry_id for run in runs if (entry_id := run.first_empty) is not None]
         written = self._seals.write(fd, ledger_id.number, header, min(deleted, default=None))
@@ -301,7 +310,12 @@ class LedgerCache:
         if written is not None and not deleted:
             last = max([written.last_entry_id, *(run.end - 1 for run in runs)])
             self._seals.wrote(ledger_id.number, written, last)
-        if len(self._unsynced) < _SYNC_BATCH:
+
+    def _close_batch(self, least: int) -> None:
+        """Closes the files that are not synced yet if there are so many; with guards, `sync` syncs them all the
+        same.
+        """
+        if len(self._unsynced) < least:
             return
         if self._guards:
             self._closed_unsynced = True

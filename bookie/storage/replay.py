@@ -15,7 +15,8 @@ remove data before the mark, which would look like a loss.
 
 The journal has no checksums, and a power failure may leave an unsynced record with missing blocks: zeros, because files
 are pre-allocated. Such a record was not acknowledged, but it may be the second copy of an entry whose first copy was.
-So a copy with a block of zeros where the copy held so far has none is skipped (P1).
+So a copy that lacks blocks of the one held so far is skipped (P1). Zeros alone do not tell: a later term of an
+unbounded ledger may give an id another entry, which may hold zeros (see `_lacks_blocks`).
 
 Source: docs/protocol/storage.md#replay.
 
@@ -41,7 +42,7 @@ from bookgate.bookie.storage.ledger_table import LedgerTable
 from bookgate.bookie.storage.write_cache import WriteCache
 from bookgate.bookie.system.data_loss import WAYS_OUT
 from bookgate.bookie.system.files import FileSystem, StorageCorruptException
-from bookgate.ledger.entry import decode_lac_header, lac_header_size_of, packet_lac
+from bookgate.ledger.entry import decode_lac_header, has_matching_crc, is_same_entry, lac_header_size_of, packet_lac
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.runtime.logs import log_event
 
@@ -261,7 +262,7 @@ class Replay:
         if lac is not None and lac < record.entry_id:
             # Otherwise it is damaged: a LAC is always below its entry's id.
             ledger.advance_lac(lac)
-        if _ZEROS in record.payload and self._lacks_blocks(ledger, record):
+        if _ZEROS in record.payload and self._is_torn(ledger, record):
             log_event(_log, "replay_torn_entry", logging.WARNING, ledger=ledger_id, entry=record.entry_id)
             return
         self._applied.add(ledger_id)
@@ -276,13 +277,11 @@ class Replay:
         if self._cache.delete(ledger, ledger.truncate(last_entry_id)):
             self._flusher.flush()
 
-    def _lacks_blocks(self, ledger: LedgerDescriptor, record: JournalRecord) -> bool:
+    def _is_torn(self, ledger: LedgerDescriptor, record: JournalRecord) -> bool:
         """Whether comparison with the copy held so far shows that this one was only partly written."""
         empty = list(_blocks_of_zeros(record))
         held = self._held(ledger, record.entry_id) if empty else None
-        if held is None or len(held) != len(record.payload):
-            return False
-        return any(held[start : start + _BLOCK] != _ZEROS for start in empty)
+        return held is not None and _lacks_blocks(record.payload, empty, held)
 
     def _find(self, ledger_id: LedgerId) -> LedgerDescriptor | None:
         # A ledger that was deleted and created again may have an index file without header; its key then comes later.
@@ -299,3 +298,17 @@ def _blocks_of_zeros(record: JournalRecord) -> Iterator[int]:
     for start in range(-begin % _BLOCK, len(record.payload) - _BLOCK + 1, _BLOCK):
         if record.payload[start : start + _BLOCK] == _ZEROS:
             yield start
+
+
+def _lacks_blocks(packet: bytes, empty: list[int], held: bytes) -> bool:
+    """Whether `packet` is a copy whose blocks at `empty` never reached the disk, where `held` has data.
+
+    A CRC tells. Where there is none, a torn copy is one that shows `held` in its other blocks: another value of the
+    entry would not, and may have been acknowledged.
+    """
+    torn = bytearray(held)
+    for start in empty:
+        torn[start : start + _BLOCK] = _ZEROS
+    if len(held) != len(packet) or torn == held or has_matching_crc(packet):
+        return False
+    return has_matching_crc(held) or is_same_entry(packet, bytes(torn))

@@ -92,15 +92,12 @@ class WriteCache:
             self._unwritten.discard(ledger.number)
         return 2 * self._active_bytes >= self._capacity
 
-    def delete(self, ledger: LedgerDescriptor, entry_ids: Iterable[int]) -> bool:
+    def delete(self, ledger: LedgerDescriptor, entry_ids: Sequence[int]) -> bool:
         """Deletes entries, wherever they are. True when the active half is due for a flush.
 
         Raises LedgerDeletedException.
         """
-        is_due = False
-        for entry_id in entry_ids:
-            is_due = self.put(ledger, entry_id, DELETED)
-        return is_due
+        return bool(entry_ids) and self.put_run(ledger, entry_ids, [DELETED] * len(entry_ids))
 
     def _new_table(self, ledger: LedgerDescriptor) -> Table:
         if ledger.deleted:

@@ -32,8 +32,9 @@ from bookgate.ledger.errors import IncorrectParameterException
 from bookgate.ledger.ledger_id import LedgerId, ledger_name
 from bookgate.ledger.wire.messages import AddRequest
 
-MOST_TRUNCATED = 1 << 16
-"""Maximum number of entries that one truncation deletes: many times what a writer has in flight."""
+MOST_TRUNCATED = 1 << 20
+"""Maximum number of ids that one truncation deletes: more than any writer has in flight. Each takes memory until the
+next checkpoint."""
 
 
 class EntryWriter:

@@ -133,7 +133,8 @@ def suspend(
 ) -> None:
     """Suspends compaction, both kinds unless one is named. Garbage itself is still collected.
 
-    With --ledgers it suspends the deletion of ledgers instead, until it is resumed, over restarts of the bookie.
+    With --ledgers it suspends the deletion of ledgers instead, until it is resumed, over restarts of the bookie. A run
+    under way deletes nothing more.
 
     JSON: {"major_suspended", "minor_suspended", "ledgers_suspended"}.
 

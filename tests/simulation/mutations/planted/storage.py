@@ -6,6 +6,9 @@ from tests.simulation.mutations.mutation import SMALL, Edit, Mutation
 
 _LIMBO_CHECK = "tests/unit/bookie/limbo/test_check.py"
 _INDEX_LIST = "tests/unit/bookie/index/test_index_list.py"
+_RUNS = "tests/unit/bookie/collection/test_garbage_collector.py"
+_OVER_REPLICATED = "tests/unit/bookie/collection/test_over_replicated.py"
+_TRIMMED = "tests/unit/bookie/collection/test_trimmed_ledgers.py"
 _INDEX_FILES = "tests/unit/bookie/index/test_file_index.py"
 _MOVED_SLOTS = f"{_INDEX_FILES}::test_moved_slots_bring_header_and_name_to_the_disk_that_only_memory_showed"
 _MADE_ANEW = "tests/unit/bookie/storage/test_lost_data.py::test_a_ledger_made_anew"
@@ -286,6 +289,61 @@ MUTATIONS = (
         "                self._store.index.read_back(())\n",
         "                pass\n",
         tests=("tests/unit/bookie/collection/test_compaction_crashes.py",),
+    ),
+    Mutation(
+        "failed-update-leaves-its-file-open",
+        "storage",
+        (),
+        "each repetition of an index update on a full disk opens another file, until there is no descriptor left",
+        "bookie/index/file_index.py",
+        "            self._close_batch(1 if self._guards else _SYNC_BATCH)\n",
+        "            pass\n",
+        tests=(_INDEX_FILES,),
+    ),
+    Mutation(
+        "suspension-from-the-next-run-on",
+        "storage",
+        (),
+        "a run under way goes on deleting ledgers after an operator has suspended it",
+        "bookie/collection/suspension.py",
+        "            if self.is_suspended():\n",
+        "            if False:\n",
+        tests=(
+            _RUNS,
+            _OVER_REPLICATED,
+            _TRIMMED,
+        ),
+    ),
+    Mutation(
+        "suspension-returns-during-a-deletion",
+        "storage",
+        (),
+        "an operator is told that deletion is suspended while a batch is being deleted",
+        "bookie/collection/suspension.py",
+        "        with self._deleting:\n            self._files.close(",
+        "        if True:\n            self._files.close(",
+        tests=(_RUNS,),
+    ),
+    Mutation(
+        "compactions-log-without-map-incomplete",
+        "storage",
+        (),
+        "a compaction's log for whose map there is no space stays open, and is never collected",
+        "bookie/entry_logs/entry_logs.py",
+        "            self._log.sync()\n            self._logs._write_map(self._log, required=False)\n"
+        "        finally:\n",
+        "            self._log.finish()\n        except OSError:\n            raise\n        else:\n",
+        tests=("tests/unit/bookie/entry_logs/test_entry_logs.py",),
+    ),
+    Mutation(
+        "waits-without-limit",
+        "storage",
+        (),
+        "a setting in seconds may be longer than a thread can wait, which ends the thread of checkpoints or journal",
+        "runtime/settings.py",
+        "not value <= MOST_SECONDS:\n",
+        "value != value:\n",
+        tests=("tests/unit/bookie/config/test_config.py::test_no_wait_is_longer_than_a_thread_can_wait",),
     ),
     Mutation(
         "damage-answered-as-missing",

@@ -6,6 +6,7 @@ from tests.simulation.mutations.mutation import Mutation
 
 _STORED = ("tests/unit/bookie/storage/test_terms.py",)
 _SERVED = ("tests/unit/bookie/protocol/test_terms.py",)
+_REPLAYED = ("tests/unit/bookie/storage/test_replay.py",)
 _WIRE = ("tests/unit/ledger/wire/test_terms.py",)
 
 MUTATIONS = (
@@ -78,6 +79,26 @@ MUTATIONS = (
         "        if self._cache.delete(ledger, ledger.truncate(last_entry_id)):\n",
         "        if self._cache.delete(ledger, ()):\n",
         tests=_STORED,
+    ),
+    Mutation(
+        "crc-of-a-copy-not-asked",
+        "storage",
+        (),
+        "replay takes another value of an entry, whose CRC matches, for a torn copy because it holds zeros",
+        "bookie/storage/replay.py",
+        " or torn == held or has_matching_crc(packet):\n",
+        " or torn == held:\n",
+        tests=_REPLAYED,
+    ),
+    Mutation(
+        "zeros-taken-for-a-torn-copy",
+        "storage",
+        (),
+        "replay takes another value of an entry with a MAC for a torn copy because it holds zeros",
+        "bookie/storage/replay.py",
+        "    return has_matching_crc(held) or is_same_entry(packet, bytes(torn))\n",
+        "    return True\n",
+        tests=_REPLAYED,
     ),
     Mutation(
         "truncation-of-the-cache-only",
@@ -178,6 +199,26 @@ MUTATIONS = (
         "bookie/collection/trimmed_ledgers.py",
         "            elif now - before.since < self._wait_seconds:\n",
         "            elif now - before.since < 0.0:\n",
+        tests=("tests/unit/bookie/collection/test_trimmed_ledgers.py",),
+    ),
+    Mutation(
+        "ledger-with-a-lac-taken-for-ordinary",
+        "bookie",
+        (),
+        "a ledger of which a collection saw the LAC before the first entry and its term is never trimmed",
+        "bookie/collection/trimmed_ledgers.py",
+        "        elif header.fenced or last_entry_id != NO_ENTRY:\n",
+        "        else:\n",
+        tests=("tests/unit/bookie/collection/test_trimmed_ledgers.py",),
+    ),
+    Mutation(
+        "deleted-ledgers-looked-up-for-ever",
+        "bookie",
+        (),
+        "each collection reads the metadata of all unbounded ledgers that were ever held",
+        "bookie/collection/trimmed_ledgers.py",
+        "self._ordinary & everything, self._unbounded & everything\n",
+        "self._ordinary, self._unbounded\n",
         tests=("tests/unit/bookie/collection/test_trimmed_ledgers.py",),
     ),
     Mutation(

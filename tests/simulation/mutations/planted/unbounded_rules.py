@@ -108,6 +108,14 @@ _BOOKIE = (
         f"{_STORED}::test_a_truncation_of_too_much_is_refused_and_changes_nothing",
     ),
     _planted(
+        "truncates-fewer-than-are-in-flight",
+        "a take-over whose last bookie alone got many adds is refused, again and again",
+        "bookie/storage/writer.py",
+        "MOST_TRUNCATED = 1 << 20\n",
+        "MOST_TRUNCATED = 1 << 16\n",
+        f"{_STORED}::test_as_many_ids_are_truncated_as_any_writer_has_in_flight",
+    ),
+    _planted(
         "terms-without-the-key",
         "whoever knows the ledger's id takes it from its writer",
         _PROCESSOR,

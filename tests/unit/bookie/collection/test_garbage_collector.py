@@ -12,10 +12,14 @@ from typing import Any
 
 import pytest
 
+from bookgate.bookie.collection import ledger_collector
 from bookgate.bookie.collection.garbage_collector import GarbageCollector
 from bookgate.bookie.collection.options import GarbageCollectionConfig
 from bookgate.bookie.collection.rules import CompactionKind, CompactionPolicy, CompactionRule, Trigger
+from bookgate.bookie.collection.suspension import DeletionSuspendedException, LedgerSuspension
+from bookgate.bookie.disks.directories import current
 from bookgate.bookie.disks.rules import DirectoryUsage, DiskEvent, DiskEventKind
+from bookgate.bookie.system.files import REAL_FILE_SYSTEM
 from bookgate.ledger.bookie_info import BookieServiceInfo, Lease
 from bookgate.ledger.errors import BKException, MetaStoreException, NoSuchLedgerExistsOnMetadataServerException
 from bookgate.ledger.ledger_id import LedgerId, halves_of, scope_of
@@ -548,3 +552,46 @@ async def test_scopes_are_collected_by_themselves(
     fixture.ledgers.after_page = None
     await collector.collect(NOW)
     assert fixture.bookie.storage.scoped_ledgers() == [scoped[0], scoped[2]]
+
+
+@pytest.mark.asyncio
+async def test_a_suspension_ends_the_run_under_way(fixture: Fixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An operator suspends deletion to save ledgers that a run is about to reach."""
+    monkeypatch.setattr(ledger_collector, "_DELETE_AT_ONCE", 1)
+    collector, asked = fixture.collector(), []
+
+    def suspend() -> None:
+        asked.append(1)
+        if len(asked) == 4:  # for the listing, and before each deletion
+            collector.suspend_ledgers()
+
+    fixture.ledgers.records.clear()
+    fixture.store.registrations.on_asked = suspend
+    await collector.collect(NOW)
+    assert fixture.held == list(range(2, 10))
+    await collector.collect(NOW)
+    assert fixture.held == list(range(2, 10))
+    collector.resume_ledgers()
+    await collector.collect(NOW)
+    assert fixture.held == []
+
+
+def test_a_suspension_waits_for_the_deletion_under_way(tmp_path: Path) -> None:
+    """What the operator looks at afterwards stays."""
+    current(tmp_path).mkdir()
+    suspension, suspended = LedgerSuspension(REAL_FILE_SYSTEM, [tmp_path]), threading.Event()
+
+    def suspend() -> None:
+        suspension.suspend()
+        suspended.set()
+
+    thread = threading.Thread(target=suspend)
+
+    def delete() -> bool:
+        thread.start()
+        return suspended.wait(0.1)
+
+    assert not suspension.unless_suspended(delete), "it had returned during the deletion"
+    thread.join()
+    with pytest.raises(DeletionSuspendedException):
+        suspension.unless_suspended(delete)

@@ -141,6 +141,23 @@ async def test_metadata_is_asked_again_under_the_lock(make_world: MakeWorld, mon
     assert await world.other.replication_metadata.lock_holders() == {}
 
 
+async def test_a_suspension_during_the_pass_keeps_the_ledger(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = await make_world()
+    await world.passes(1)
+    replication = world.store.replication_metadata
+    try_lock = replication.try_lock
+
+    async def after_a_suspension(ledger_id: int, holder: str) -> Any:
+        world.collector.suspend_ledgers()
+        return await try_lock(ledger_id, holder)
+
+    monkeypatch.setattr(replication, "try_lock", after_a_suspension)
+    assert await world.passes(1) == ALL
+    assert await world.other.replication_metadata.lock_holders() == {}
+
+
 async def test_lost_lock_keeps_the_ledger(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     world = await make_world()
     await world.passes(1)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -239,6 +240,23 @@ async def test_nothing_goes_where_the_metadata_are_not_certain(make_world: MakeW
 
 
 @pytest.mark.asyncio
+async def test_a_suspension_during_the_pass_keeps_the_entries(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = await make_world()
+    await world.trim(80)
+    await world.passes(1)
+    read_many = world.store.ledger_manager.read_many
+
+    async def before_a_suspension(ids: Sequence[LedgerId]) -> Any:
+        world.collector.suspend_ledgers()
+        return await read_many(ids)
+
+    monkeypatch.setattr(world.store.ledger_manager, "read_many", before_a_suspension)
+    assert await world.passes(1) == EVERYTHING
+
+
+@pytest.mark.asyncio
 async def test_nothing_goes_by_a_store_that_does_not_catch_up(
     make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -266,6 +284,44 @@ async def test_what_is_left_of_a_ledger_that_moved_on_pins_no_log(make_world: Ma
     assert sum(usages.values()) <= 10 * entry
     await world.collector.collect(Trigger(force=True, major=True))
     assert held(world.bookie) == EVERYTHING[90:]
+
+
+@pytest.mark.asyncio
+async def test_a_ledger_that_had_only_a_lac_at_a_pass_is_trimmed_once_it_has_a_term(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A writer tells its LAC to a new member of its ensemble before the first entry of the fragment."""
+    monkeypatch.setattr(sys.modules[__name__], "add", lambda bookie, *ids: bookie.write_lac(LEDGER, 49))
+    world = await make_world()
+    await world.passes(2)
+    monkeypatch.undo()
+    add(world.bookie, *EVERYTHING[50:])
+    world.bookie.storage.checkpoint()
+    await world.trim(80)
+    assert await world.passes(2) == EVERYTHING[80:]
+
+
+@pytest.mark.asyncio
+async def test_metadata_are_read_of_unbounded_ledgers_that_are_still_held(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = await make_world()
+    asked: list[LedgerId] = []
+    read_many = world.store.ledger_manager.read_many
+
+    async def counted(ids: Sequence[LedgerId]) -> Any:
+        asked.extend(ids)
+        return await read_many(ids)
+
+    monkeypatch.setattr(world.store.ledger_manager, "read_many", counted)
+    await world.trim(80)
+    await world.passes(1)
+    assert asked == [ID]
+    assert world.collector.logs.trimmed == {LEDGER}
+    world.bookie.storage.delete_ledgers([LEDGER])
+    await world.passes(1)
+    assert asked == [ID]
+    assert world.collector.logs.trimmed == frozenset()
 
 
 def test_a_watermark_counts_after_a_period() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from bookgate.bookie.config.bookie import BookieConfig, load_config
 from bookgate.bookie.tools.configuration.schema import assignments
 from bookgate.ledger.errors import IncorrectParameterException
+from bookgate.runtime.settings import MOST_SECONDS
 
 REQUIRED = {"metadata_uri": "sqlite:///m", "data_dir": Path("/data")}
 
@@ -125,3 +127,16 @@ def test_the_table_of_settings_has_every_key_and_its_default() -> None:
         elif shown == "no row":
             wrong.append(f"{name} is missing")
     assert (wrong, documented) == ([], {})
+
+
+@pytest.mark.parametrize("key", [name for name in BookieConfig.model_fields if name.endswith("_seconds")])
+@pytest.mark.parametrize("seconds", [1e10, float("inf"), float("nan")])
+def test_no_wait_is_longer_than_a_thread_can_wait(key: str, seconds: float) -> None:
+    """The checkpoint thread or the journal's would end with the first wait."""
+    with pytest.raises(IncorrectParameterException, match=key):
+        load_config(None, **{**REQUIRED, key: seconds})
+
+
+def test_the_longest_setting_is_a_wait_that_threads_know() -> None:
+    assert MOST_SECONDS < threading.TIMEOUT_MAX
+    assert load_config(None, **REQUIRED, flush_interval_seconds=MOST_SECONDS).flush_interval_seconds == MOST_SECONDS

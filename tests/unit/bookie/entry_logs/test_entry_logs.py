@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from bookgate.bookie.entry_logs import format as fmt
 from bookgate.bookie.entry_logs.entry_logs import EntryLogs
 from bookgate.bookie.entry_logs.log_file import LogRecord
 from bookgate.bookie.system.files import REAL_FILE_SYSTEM, StorageCorruptException
+from tests.faults.memory_disk import MemoryDisk, Operation, nothing_survives
 from tests.unit.bookie.storage.storage_support import packet
 
 
@@ -159,6 +162,32 @@ def test_a_compaction_and_a_flush_never_share_a_log(tmp_path: Path) -> None:
     assert [location >> 32 for location in (first[0], moved[0], second[0])] == [0, 1, 0]
     assert logs.complete_logs() == [1]
     logs.close()
+
+
+@pytest.mark.parametrize(("error", "raises"), [(errno.ENOSPC, False), (errno.EIO, True)])
+def test_a_log_of_a_compaction_whose_map_fails_is_complete_and_closed(tmp_path: Path, error: int, raises: bool) -> None:
+    """Otherwise garbage collection would never look at it, just when the disk is full."""
+    disk = MemoryDisk(tmp_path)
+
+    def fail(operation: Operation) -> None:
+        if operation.kind == "write":
+            raise OSError(error, os.strerror(error))
+
+    logs = EntryLogs(disk, [tmp_path], max_bytes=1 << 30, open_files=10)
+    log = logs.new_log()
+    (location,) = log.append(1, [packet(1, 0)])
+    disk.on_operation = fail
+    with pytest.raises(OSError, match=os.strerror(error)) if raises else nullcontext():
+        log.finish()
+    disk.on_operation = lambda operation: None
+    assert not disk.open_paths
+    assert logs.complete_logs() == [log.log_id]
+    assert [record.packet for record in logs.scan(log.log_id)] == [packet(1, 0)]
+    logs.close()
+    left = disk.after_power_loss(nothing_survives)
+    again = EntryLogs(left, [tmp_path], max_bytes=1 << 30, open_files=10)
+    assert again.read(location, 1, 0) == packet(1, 0)
+    again.close()
 
 
 def test_many_ledgers_in_one_map(tmp_path: Path) -> None:

@@ -140,3 +140,28 @@ def test_the_last_entry_in_front_of_a_huge_hole_is_found_by_a_few_reads(tmp_path
     assert found is not None
     assert found[1] == 2
     assert files.reads < 10
+
+
+def test_updates_that_fail_leave_no_file_open_and_are_synced_with_the_rest(tmp_path: Path) -> None:
+    """On a full disk a checkpoint is repeated for as long as that lasts."""
+    disk = MemoryDisk(tmp_path, tmp_path / "current")
+    ledger, path = LedgerId.unscoped(1), tmp_path / "current" / file_format.relative_path(LedgerId.unscoped(1))
+
+    def full(operation: Operation) -> None:
+        if operation.kind == "write" and operation.path == path:
+            raise OSError(errno.ENOSPC, "no space")
+
+    cache = LedgerCache(disk, [tmp_path / "current"], 1 << 20, listed=IndexLists(disk, tmp_path))
+    cache.update(ledger, IndexHeader(b"key", False, None), slot_runs([0], [7 << 32 | 10]))
+    cache.sync()
+    cache.update(ledger, None, slot_runs([1], [7 << 32 | 20]))
+    disk.on_operation = full
+    for _ in range(300):
+        with pytest.raises(OSError, match="no space"):
+            cache.update(ledger, None, slot_runs([2], [7 << 32 | 30]))
+        assert path not in disk.open_paths
+    disk.on_operation = lambda operation: None
+    cache.sync()
+    left = disk.after_power_loss(nothing_survives)
+    assert list(LedgerCache(left, [tmp_path / "current"], 1 << 20).entry_ids(ledger)) == [0, 1]
+    cache.close()

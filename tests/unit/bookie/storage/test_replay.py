@@ -12,11 +12,15 @@ import pytest
 
 from bookgate.bookie.index.file_format import IndexHeader
 from bookgate.bookie.index.file_index import LedgerCache
+from bookgate.bookie.index.terms import Terms
 from bookgate.bookie.journal import format as fmt
 from bookgate.bookie.journal.format import LogMark
 from bookgate.bookie.journal.last_mark import read_mark
 from bookgate.bookie.system.files import REAL_FILE_SYSTEM, StorageCorruptException
+from bookgate.ledger.digest import Digest, digest_for
+from bookgate.ledger.entry import encode_entry
 from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.metadata import DigestType
 from bookgate.ledger.wire.messages import Status
 from tests.unit.bookie.storage.storage_support import KEY, OpenStorage, RecordingFileSystem, lac_packet, opened, packet
 
@@ -479,3 +483,60 @@ def test_an_entry_of_zeros_replaces_one(tmp_path: Path) -> None:
         ledger = bookie.storage.ledgers.get(LedgerId.unscoped(7))
         assert ledger is not None
         assert bookie.storage.reader.read_entry(ledger, 0) == second
+
+
+def _value(digest: Digest, payload: bytes, lac: int) -> bytes:
+    return encode_entry(digest, 7, 9, lac, 100_000, payload)
+
+
+def _replayed(root: Path, first: bytes, second: bytes, lost_block: int | None, checkpointed: bool) -> bytes:
+    """Entry 9 of ledger 7 after its two copies, of which the second may have lost a block, were replayed."""
+    records = [fmt.encode_key(7, KEY), fmt.encode_term(7, Terms(1, False, 3, 3)), first]
+    if checkpointed:
+        write_journal(root, records)
+        with opened(root):
+            pass
+        records = []
+    path = write_journal(root, [*records, second], journal_id=7 if checkpointed else 5)
+    if lost_block is not None:
+        data = bytearray(path.read_bytes())
+        begin = (len(data) - len(second)) // 512 * 512 + lost_block * 512
+        data[begin : begin + 512] = bytes(512)
+        path.write_bytes(data)
+    with opened(root) as bookie:
+        ledger = bookie.storage.ledgers.get(LedgerId.unscoped(7))
+        assert ledger is not None
+        return bookie.storage.reader.read_entry(ledger, 9)
+
+
+_DIGESTS = pytest.mark.parametrize("digest_type", [DigestType.CRC32C, DigestType.CRC32, DigestType.HMAC])
+_CHECKPOINTED = pytest.mark.parametrize("checkpointed", [False, True], ids=["in the journal", "in the index"])
+
+
+@_CHECKPOINTED
+@_DIGESTS
+def test_another_value_of_an_entry_may_hold_zeros(tmp_path: Path, digest_type: DigestType, checkpointed: bool) -> None:
+    """P1: a later term gave an id of the dirty part again; what it acknowledged is no torn copy of the old entry."""
+    digest = digest_for(digest_type, b"password")
+    old = _value(digest, b"o" * 4000, 3)
+    new = _value(digest, b"n" * 1000 + bytes(2000) + b"n" * 1000, 4)
+    assert _replayed(tmp_path, old, new, None, checkpointed) == new
+
+
+@_CHECKPOINTED
+@_DIGESTS
+@pytest.mark.parametrize("lac", [3, 4], ids=["the same LAC", "another LAC"])
+@pytest.mark.parametrize("lost_block", [2, 5])
+def test_a_torn_copy_of_the_same_value_is_skipped(
+    tmp_path: Path, digest_type: DigestType, lac: int, lost_block: int, checkpointed: bool
+) -> None:
+    digest = digest_for(digest_type, b"password")
+    good, again = (_value(digest, b"o" * 4000, each) for each in (3, lac))
+    assert _replayed(tmp_path, good, again, lost_block, checkpointed) == good
+
+
+@pytest.mark.parametrize("digest_type", [DigestType.CRC32C, DigestType.CRC32])
+def test_a_torn_copy_of_another_value_is_skipped_where_a_crc_tells(tmp_path: Path, digest_type: DigestType) -> None:
+    digest = digest_for(digest_type, b"")
+    old, new = _value(digest, b"o" * 4000, 3), _value(digest, b"n" * 4000, 4)
+    assert _replayed(tmp_path, old, new, 3, True) == old

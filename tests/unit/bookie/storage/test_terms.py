@@ -311,6 +311,20 @@ def test_collection_brings_nothing_back_that_was_truncated(tmp_path: Path) -> No
         assert held(bookie) == list(range(5))
 
 
+@pytest.mark.parametrize("storage", ["interleaved", "db"])
+def test_as_many_ids_are_truncated_as_any_writer_has_in_flight(tmp_path: Path, storage: str) -> None:
+    """An ensemble of which only one bookie is left gets adds up to what memory allows, none of them confirmed."""
+    with opened(tmp_path, storage=storage) as bookie:
+        add(bookie, 0, 1)
+        add(bookie, 1_048_577, 1)
+        add(bookie, 1, 2, truncate=True)
+        assert held(bookie) == [0, 1]
+        bookie.storage.checkpoint()
+        assert held(bookie) == [0, 1]
+    with opened(tmp_path, storage=storage) as bookie:
+        assert held(bookie) == [0, 1]
+
+
 def test_a_truncation_of_too_much_is_refused_and_changes_nothing(tmp_path: Path) -> None:
     with opened(tmp_path) as bookie:
         add(bookie, 0, 1)
