@@ -941,6 +941,8 @@ class BookKeeper(BookKeeperFacade):
     def open_record(self, record: LedgerRecord, password: bytes = b"") -> ReadHandle:
         """Opens a ledger whose record is at hand, without reading metadata.
 
+        Only of an unbounded ledger that was being taken over, the metadata are read to learn whether it still is.
+
         Args:
             record: The ledger's metadata and version. If it was not closed at that time, the handle knows only the
                 entries before its last fragment; `ReadHandle.read_last_confirmed` looks further.

@@ -13,7 +13,7 @@ from bookgate.ledger.entry import Entry, decode_entry
 from bookgate.ledger.errors import BKException, DigestMatchException
 from bookgate.ledger.ledger_id import NO_ENTRY
 from bookgate.ledger.metadata_store import LedgerRecord
-from bookgate.ledger.unbounded import may_show
+from bookgate.ledger.unbounded import is_provisional, may_show
 from bookgate.ledger.wire.messages import EOK, LAST_ENTRY, READ_ENTRY, ReadRequest, ReadResponse, Response, Status
 from bookgate.ledger.wire.v3 import encode_request
 from bookgate.thinclient.core.last_confirmed import TryLastConfirmedRead
@@ -177,6 +177,6 @@ def _lac_and_entry(
     except DigestMatchException as error:
         raise DigestMatchException(f"bookie {bookie_id}: {error}") from error
     lac = max(lac, entry.last_add_confirmed)
-    if not may_show(record.metadata, entry.entry_id, response.term):
+    if not may_show(record.metadata, entry.entry_id, response.term) or is_provisional(record.metadata, entry.entry_id):
         return lac, None
     return lac, entry if asked is not None and lac >= entry.entry_id else None
