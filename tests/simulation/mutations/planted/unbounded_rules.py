@@ -320,6 +320,14 @@ _READERS = (
         f"{_READING}::test_during_a_take_over_a_long_poll_tells_the_lac_alone",
     ),
     _planted(
+        "long-polls-take-entries-of-any-bookie",
+        "an entry that comes with the answer to a long poll is taken from a bookie outside of its write set",
+        "thinclient/handles/lac_reads.py",
+        "    if asked is None or bookie_id not in write_set_bookies(record.metadata, asked):\n",
+        "    if asked is None:\n",
+        f"{_READING}::test_a_long_poll_takes_an_entry_from_its_write_set_only",
+    ),
+    _planted(
         "end-moves-back",
         "a reader's end follows whatever a bookie tells last",
         _VIEW,

@@ -13,6 +13,7 @@ from bookgate.ledger.entry import encode_entry
 from bookgate.ledger.errors import EntryNotConfirmedException, LedgerTrimmedException, NoSuchEntryException
 from bookgate.ledger.metadata import DigestType, Fragment, LedgerMetadata
 from bookgate.ledger.metadata_store import LedgerRecord
+from bookgate.ledger.quorum import write_set
 from bookgate.ledger.unbounded import begin_fragment, begin_term, create_unbounded, may_show, open_term, trim
 from bookgate.ledger.wire.messages import BatchReadRequest, ReadRequest, ReadResponse, Request, Response, Status
 from bookgate.thinclient.handles.read_handle import ReadHandle
@@ -146,6 +147,30 @@ async def test_the_end_never_moves_back() -> None:
                 del ledger.entries[8], ledger.entries[7]
         assert await reader.try_read_last_confirmed() == 7
         assert reader.last_add_confirmed == 7
+
+
+@pytest.mark.asyncio
+async def test_a_long_poll_takes_an_entry_from_its_write_set_only() -> None:
+    """A take-over writes it there alone, and deletes only what is above its end: others may hold what was before."""
+    async with fake_cluster() as cluster:
+        client = cluster.client()
+        ledger = await client.create_ledger(ensemble_size=3, write_quorum_size=2, ack_quorum_size=2)
+        for number in range(9):
+            await ledger.append(b"entry %d" % number)
+        record = await unbounded_record(cluster, ledger)
+        members = cluster.ensemble(record.metadata)
+        number, write = record.ledger_id.number, write_set(FIRST_OF_THE_LAST, 3, 2)
+        for index, bookie in enumerate(members):
+            value = b"new" if index in write else b"old"
+            packet = encode_entry(digest_for(DIGEST, b""), number, FIRST_OF_THE_LAST, 4, 60, value)
+            bookie.ledgers[number].entries[FIRST_OF_THE_LAST] = packet
+        for index, bookie in enumerate(members):
+            for other in members:
+                other.silent = other is not bookie
+            reader = client.open_record(record)
+            found = await reader.read_last_confirmed_and_entry(FIRST_OF_THE_LAST, parallel=True)
+            assert found.last_add_confirmed >= FIRST_OF_THE_LAST
+            assert (found.entry and found.entry.payload) == (b"new" if index in write else None)
 
 
 def being_taken_over(cluster: FakeCluster, record: LedgerRecord) -> LedgerRecord:
