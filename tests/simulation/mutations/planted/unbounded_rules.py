@@ -226,6 +226,14 @@ _WRITERS = (
 
 _TAKE_OVERS = (
     _planted(
+        "length-before-a-take-over-forgotten",
+        "a bookie that a take-over replaces before anything is replicated leaves a fragment before which nothing was",
+        _WRITER,
+        "        if not self._pending:\n            self.replicated_length = length\n",
+        "",
+        f"{_TAKING_OVER}::test_a_bookie_that_is_replaced_first_of_all_leaves_the_length_before_its_fragment",
+    ),
+    _planted(
         "take-over-reads-where-it-adds",
         "a take-over reads from the bookies that it has put in the place of others",
         _TAKE_OVER,

@@ -277,6 +277,32 @@ def test_the_last_replicated_entry_tells_the_length_where_nothing_is_added_again
     assert len(truncate.places) == 3, "every member is truncated (U3)"
 
 
+@pytest.mark.parametrize("kept", [0, 1, 3])
+def test_a_bookie_that_is_replaced_first_of_all_leaves_the_length_before_its_fragment(kept: int) -> None:
+    """Where reading begins behind the fragment's first entry, only what is read tells the length."""
+    model = Model()
+    first = started(model)
+    for _ in range(4):
+        first.append()
+        model.settle()
+    for _ in range(kept):
+        first.append()
+        model.deliver(model.messages_of("to b0")[-1])
+        model.messages.clear()
+    second = model.client()
+    second.begin_take_over()
+    while second.opened_at is None:
+        for index in reversed(model.messages_of("add")):
+            if "to b2" in model.messages[index].text:
+                model.lose(index)
+        if model.messages:
+            model.deliver(0)
+    begins = model.metadata.last_fragment.first_entry_id
+    assert begins in (3, 4)
+    assert "b2" not in model.metadata.last_fragment.ensemble
+    assert terms_of(model.metadata).length_before == begins * SIZE
+
+
 def entry(entry_id: int) -> Entry:
     return Entry(9, entry_id, -1, 10 * (entry_id + 1), b"x" * 10)
 
