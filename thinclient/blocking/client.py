@@ -243,6 +243,12 @@ class UnboundedWriteHandle(UnboundedWriteHandleFacade):
         """
         self._run(self._asynchronous.release())
 
+    def abandon(self) -> None:
+        """Ends the handle at once: appends that are not acknowledged fail, and may still become part of the ledger,
+        which stays open.
+        """
+        self._run(self._asynchronous.abandon())
+
     def client_closed(self, error: BKException) -> None:
         """Ends the writer with its client; the ledger stays open in the metadata."""
         self._asynchronous.client_closed(error)
@@ -1240,6 +1246,8 @@ class Stream(StreamFacade):
         self, *, linger_seconds: float = 0.005, batch_bytes: int = 64 * 1024, retention_interval_seconds: float = 60.0
     ) -> StreamWriter:
         """Begins to write. The writer before, if there is one, fails from then on.
+
+        A call that is cancelled ends at once, whatever bookies are there; the next writer begins as after any other.
 
         Args:
             linger_seconds: How long the first record of a batch waits for others, in seconds.
