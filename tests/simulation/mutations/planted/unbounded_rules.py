@@ -226,6 +226,14 @@ _WRITERS = (
 
 _TAKE_OVERS = (
     _planted(
+        "take-over-tries-bookies-once-for-all",
+        "a take-over that has waited for a bookie gives up at the next failure, however far it has got since",
+        _TAKE_OVER,
+        "        if replicated != self._replicated:\n",
+        "        if self._replicated is None:\n",
+        f"{_TAKING_OVER}::test_a_bookie_that_fails_again_later_is_tried_as_long_as_the_first_time",
+    ),
+    _planted(
         "length-before-a-take-over-forgotten",
         "a bookie that a take-over replaces before anything is replicated leaves a fragment before which nothing was",
         _WRITER,
