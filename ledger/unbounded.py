@@ -62,6 +62,23 @@ def may_show(metadata: LedgerMetadata, entry_id: int, bookie_term: int | None) -
     return metadata.is_closed or entry_id < metadata.last_fragment.first_entry_id
 
 
+def is_provisional(metadata: LedgerMetadata, entry_id: int) -> bool:
+    """Whether an entry that a reader with these metadata was given counts only if the take-over still goes on then.
+
+    It is one of the last fragment, which is still that before the take-over, and the take-over replaces bookies in
+    memory. Once it is over, a bookie that was replaced may join again, truncated only from there on: below it still has
+    what an earlier term has left, and its LAC rises beyond (U4). Before, no bookie is told a higher LAC than earlier
+    terms have confirmed.
+    """
+    is_being_taken = metadata.terms is not None and metadata.state is LedgerState.IN_RECOVERY
+    return is_being_taken and entry_id >= metadata.last_fragment.first_entry_id
+
+
+def goes_on(taking: LedgerMetadata, now: LedgerMetadata) -> bool:
+    """Whether the take-over that the first metadata tell of was not over by the later ones."""
+    return now.state is LedgerState.IN_RECOVERY and terms_of(now).term == terms_of(taking).term
+
+
 def check_ordinary(record: LedgerRecord) -> None:
     """For whoever reads, recovers or copies ordinary ledgers only. Raises IllegalOpException for an unbounded one."""
     if record.metadata.terms is not None:

@@ -47,10 +47,12 @@ from bookgate.thinclient.gateways.uri import is_gateway_uri
 from bookgate.thinclient.handles import creation, opening
 from bookgate.thinclient.handles.advanced_write_handle import AdvancedWriteHandle
 from bookgate.thinclient.handles.context import (
+    CatchUp,
     ClientContext,
     LedgerSecrets,
     check_terms,
     ledger_id_of,
+    never_behind,
     secrets_of,
     unlocked,
 )
@@ -84,6 +86,7 @@ class BookKeeper:
         rng: random.Random | None = None,
         connector: Connector = tcp_connector,
         auth_provider: ClientAuthProvider | None = None,
+        catch_up: CatchUp = never_behind,
     ) -> None:
         """Builds a client from given parts; applications normally use `connect`."""
         self._config = config or ClientConfig()
@@ -101,7 +104,7 @@ class BookKeeper:
             free_bytes=pool.free_bytes,
             on_counted=metrics.count,
         )
-        self._context = ClientContext(ledger_manager, pool, self._config, placement, metrics, health)
+        self._context = ClientContext(ledger_manager, pool, self._config, placement, metrics, health, catch_up)
         metrics.gauges["NUM_PENDING_ADD"] = partial(_pending_adds, self._context)
         self._factory: LedgerManagerFactory | None = None
         self._loop = asyncio.get_running_loop()
@@ -178,7 +181,13 @@ class BookKeeper:
         cls, factory: LedgerManagerFactory, config: ClientConfig, auth_provider: ClientAuthProvider | None = None
     ) -> Self:
         """A client that owns `factory` and closes it."""
-        client = cls(factory.ledger_manager, factory.service_discovery, config, auth_provider=auth_provider)
+        client = cls(
+            factory.ledger_manager,
+            factory.service_discovery,
+            config,
+            auth_provider=auth_provider,
+            catch_up=partial(factory.catch_up, None),
+        )
         client._factory = factory
         client.metrics.gauges.update(factory.gauges)
         return client
@@ -446,6 +455,8 @@ class BookKeeper:
 
     def open_record(self, record: LedgerRecord, password: bytes = b"") -> ReadHandle:
         """Opens a ledger whose record is at hand, without reading metadata.
+
+        Only of an unbounded ledger that was being taken over, the metadata are read to learn whether it still is.
 
         Args:
             record: The ledger's metadata and version. If it was not closed at that time, the handle knows only the

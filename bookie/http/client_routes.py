@@ -108,7 +108,10 @@ class OwnClient:
     def _bookkeeper(self) -> BookKeeper:
         if self._client is None:
             factory = self._factory
-            self._client = BookKeeper(factory.ledger_manager, factory.service_discovery, self.config())
+            catch_up = partial(factory.catch_up, None)
+            self._client = BookKeeper(
+                factory.ledger_manager, factory.service_discovery, self.config(), catch_up=catch_up
+            )
         return self._client
 
     def _bookies(self) -> BookiePool:
@@ -149,7 +152,8 @@ class OwnClient:
     async def acting_for(self, caller: Caller) -> AsyncIterator[BookKeeper]:
         """A client that does with ledgers what the caller may do. Raises HttpError."""
         ledgers = cast(LedgerManager, CallersLedgers(self._factory, caller))
-        async with BookKeeper(ledgers, self._factory.service_discovery, self.config()) as client:
+        discovery, catch_up = self._factory.service_discovery, partial(self._factory.catch_up, None)
+        async with BookKeeper(ledgers, discovery, self.config(), catch_up=catch_up) as client:
             yield client
 
     async def record_of(self, ledger_id: LedgerId) -> LedgerRecord:

@@ -22,7 +22,7 @@ from bookgate.ledger.errors import BKException, LedgerTrimmedException
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import DigestType
 from bookgate.ledger.quorum import write_set
-from bookgate.ledger.unbounded import may_show
+from bookgate.ledger.unbounded import goes_on, is_provisional, may_show
 from bookgate.ledger.wire.messages import EOK, Operation, ReadRequest, ReadResponse
 from bookgate.thinclient.handles.read_handle import ReadHandle
 from bookgate.thinclient.handles.unbounded.write_handle import UnboundedWriteHandle
@@ -221,7 +221,9 @@ class _Run(Contest):
                 answer = await pool.request(bookie, Operation.READ_ENTRY, request, 1.0)
                 if not isinstance(answer, ReadResponse) or answer.status != EOK or not answer.body:
                     continue
-                if may_show(metadata, entry_id, answer.term):
+                if not may_show(metadata, entry_id, answer.term):
+                    continue
+                if not is_provisional(metadata, entry_id) or goes_on(metadata, self.rules.records[-1].metadata):
                     entry = decode_entry(_DIGEST, answer.body, number, entry_id)
                     if entry.payload:
                         self.rules.read(entry, f"by {bookie}, LAC {answer.max_lac}")

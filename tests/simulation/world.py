@@ -24,6 +24,7 @@ import logging
 import random
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 from bookgate.bookie.environment import MakesGateway
@@ -101,7 +102,12 @@ class SimulatedClient:
 
     def _make(self) -> BookKeeper:
         rng = self._world.random(f"client {self.name}")
-        return BookKeeper(self.factory.ledger_manager, self.factory.service_discovery, self.config, rng)
+        manager, discovery, catch_up = (
+            self.factory.ledger_manager,
+            self.factory.service_discovery,
+            partial(self.factory.catch_up, None),
+        )
+        return BookKeeper(manager, discovery, self.config, rng, catch_up=catch_up)
 
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Runs it in the client's process. Raises ProcessEndedError when that is killed meanwhile."""

@@ -243,6 +243,12 @@ class UnboundedWriteHandle(UnboundedWriteHandleFacade):
         """
         self._run(self._asynchronous.release())
 
+    def abandon(self) -> None:
+        """Ends the handle at once: appends that are not acknowledged fail, and may still become part of the ledger,
+        which stays open.
+        """
+        self._run(self._asynchronous.abandon())
+
     def client_closed(self, error: BKException) -> None:
         """Ends the writer with its client; the ledger stays open in the metadata."""
         self._asynchronous.client_closed(error)
@@ -941,6 +947,8 @@ class BookKeeper(BookKeeperFacade):
     def open_record(self, record: LedgerRecord, password: bytes = b"") -> ReadHandle:
         """Opens a ledger whose record is at hand, without reading metadata.
 
+        Only of an unbounded ledger that was being taken over, the metadata are read to learn whether it still is.
+
         Args:
             record: The ledger's metadata and version. If it was not closed at that time, the handle knows only the
                 entries before its last fragment; `ReadHandle.read_last_confirmed` looks further.
@@ -1238,6 +1246,8 @@ class Stream(StreamFacade):
         self, *, linger_seconds: float = 0.005, batch_bytes: int = 64 * 1024, retention_interval_seconds: float = 60.0
     ) -> StreamWriter:
         """Begins to write. The writer before, if there is one, fails from then on.
+
+        A call that is cancelled ends at once, whatever bookies are there; the next writer begins as after any other.
 
         Args:
             linger_seconds: How long the first record of a batch waits for others, in seconds.

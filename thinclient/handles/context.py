@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 from uuid import UUID
@@ -37,6 +38,14 @@ class Closeable(Protocol):
         """Ends the object; callers that wait for it get the error."""
 
 
+CatchUp = Callable[[], Awaitable[None]]
+"""Ensures that metadata read afterwards are not older than the call. Raises BKException."""
+
+
+async def never_behind() -> None:
+    """The `CatchUp` of metadata that are always read as they are."""
+
+
 @dataclass(frozen=True, slots=True)
 class ClientContext:
     """The metadata, the bookies and the settings of one client."""
@@ -47,6 +56,7 @@ class ClientContext:
     placement: Placement
     metrics: ClientMetrics
     health: BookieHealth
+    catch_up: CatchUp = never_behind
     active_handles: WeakKeyDictionary[Closeable, None] = field(default_factory=WeakKeyDictionary)
     """The handles in use, oldest first."""
     read_health: ReadHealth = field(default_factory=ReadHealth)

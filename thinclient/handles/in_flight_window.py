@@ -3,8 +3,11 @@
 It counts entries and bytes twice. *In flight* are entries whose result the application does not have yet; the
 configured limits apply to them. *Retained* are entries to which some bookie has neither responded nor failed. An
 acknowledged entry can still be retained because of a slow bookie, so these are limited too, to twice the configured
-limits: that is how far a writer gets ahead of its slowest bookie. Capacity is granted in the order of the requests. One
-entry larger than the byte limit is admitted when no other is outstanding.
+limits: that is how far a writer gets ahead of its slowest bookie. One entry larger than the byte limit is admitted when
+no other is outstanding.
+
+Capacity is granted in the order of the requests, and taken in that order: who is granted it continues in a later turn
+of the event loop, and until then nobody else may enter, since an entry's id is assigned right after it has entered.
 """
 
 from __future__ import annotations
@@ -31,11 +34,13 @@ class InFlightWindow:
         self.retained_entries = 0
         self.retained_bytes = 0
         self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._waiting = 0
+        """Callers that wait, or were granted capacity and have not continued yet."""
         self._idle: asyncio.Future[None] | None = None
 
     def try_enter(self, size: int) -> bool:
         """Takes capacity for an entry if there is enough and nobody waits."""
-        if self._waiters or not self._fits(size):
+        if self._waiting or not self._fits(size):
             return False
         self.enter(size)
         return True
@@ -57,6 +62,7 @@ class InFlightWindow:
 
     async def _turn(self, waiter: asyncio.Future[None], size: int) -> None:
         """Waits; capacity granted at the same time as a cancellation is returned."""
+        self._waiting += 1
         try:
             await waiter
         except asyncio.CancelledError:
@@ -64,6 +70,10 @@ class InFlightWindow:
                 self.leave(1, size)
                 self.release(size)
             raise
+        finally:
+            self._waiting -= 1
+            if self._waiters:
+                self._hand_out()  # some may wait for this turn only, not for capacity
 
     def leave(self, count: int, size: int) -> None:
         """Entries were acknowledged or failed."""

@@ -13,9 +13,10 @@ from bookgate.ledger.entry import Entry, decode_entry
 from bookgate.ledger.errors import BKException, DigestMatchException
 from bookgate.ledger.ledger_id import NO_ENTRY
 from bookgate.ledger.metadata_store import LedgerRecord
-from bookgate.ledger.unbounded import may_show
+from bookgate.ledger.unbounded import is_provisional, may_show
 from bookgate.ledger.wire.messages import EOK, LAST_ENTRY, READ_ENTRY, ReadRequest, ReadResponse, Response, Status
 from bookgate.ledger.wire.v3 import encode_request
+from bookgate.thinclient.core.entry_read import write_set_bookies
 from bookgate.thinclient.core.last_confirmed import TryLastConfirmedRead
 from bookgate.thinclient.core.tailing import LastConfirmedAndEntry, LongPollRead, PollTimes
 from bookgate.thinclient.handles.context import ClientContext, LedgerSecrets, status_error
@@ -161,9 +162,11 @@ class LongPoll:
 def _lac_and_entry(
     response: Response | None, bookie_id: str, record: LedgerRecord, secrets: LedgerSecrets, wanted: int | None
 ) -> tuple[int, Entry | None]:
-    """The LAC in the response to a read of entry -1, and the entry if it is the wanted one.
+    """The LAC in the response to a read of entry -1, and the entry if it is the wanted one, from one of its write set.
 
-    A bookie without long polls responds with its last entry, under id -1: only the LAC in it counts.
+    A bookie without long polls responds with its last entry, under id -1: only the LAC in it counts. Long polls go to
+    the whole ensemble. Outside of its write set a bookie of an unbounded ledger may hold another entry under this id,
+    of an earlier term in which it had another place.
     """
     if not isinstance(response, ReadResponse) or response.status != EOK:
         status = Status.EBADREQ if response is None else response.status
@@ -177,6 +180,8 @@ def _lac_and_entry(
     except DigestMatchException as error:
         raise DigestMatchException(f"bookie {bookie_id}: {error}") from error
     lac = max(lac, entry.last_add_confirmed)
-    if not may_show(record.metadata, entry.entry_id, response.term):
+    if not may_show(record.metadata, entry.entry_id, response.term) or is_provisional(record.metadata, entry.entry_id):
         return lac, None
-    return lac, entry if asked is not None and lac >= entry.entry_id else None
+    if asked is None or bookie_id not in write_set_bookies(record.metadata, asked):
+        return lac, None
+    return lac, entry if lac >= asked else None

@@ -6,7 +6,8 @@ read is tried again with newer metadata.
 
 An unbounded ledger has no entries below its watermark. In its last fragment each bookie serves only entries that it
 knows to be confirmed, which may be fewer than the highest LAC says: a range that no bookie serves for this reason alone
-is tried again for as long as one bookie's response may take.
+is tried again for as long as one bookie's response may take. While a client takes the ledger over, what was read of its
+last fragment counts only once the metadata, read afterwards, show that the take-over still goes on.
 
 Not its job: the application's interface (`read_handle`), following a ledger (`tail`), a single ranged read
 (`range_read`).
@@ -30,7 +31,7 @@ from bookgate.ledger.errors import (
 )
 from bookgate.ledger.ledger_id import NO_ENTRY, LedgerId
 from bookgate.ledger.metadata_store import LedgerRecord
-from bookgate.ledger.unbounded import deleted_before
+from bookgate.ledger.unbounded import deleted_before, goes_on, is_provisional
 from bookgate.thinclient.handles.context import ClientContext, LedgerSecrets
 from bookgate.thinclient.handles.lac_reads import LongPoll, try_read_last_confirmed
 from bookgate.thinclient.handles.range_read import ReadSession
@@ -220,8 +221,9 @@ class LedgerView:
             check(first, last, max_entries)
         if first == last and not columns:
             self.check_not_trimmed(first)
+            tried = self.record
             found = await self._single_reads().read(first, self._known_lac)
-            if found is not None:
+            if found is not None and await self._counts(tried, first):
                 self._learn(found.max_lac)
                 yield [found.entry]  # type: ignore[misc]  # not columns
                 return
@@ -231,6 +233,8 @@ class LedgerView:
             session = self._session(first, last, columns)
             try:
                 while piece := await take(session, max_entries):
+                    if not await self._counts(session.record, first + len(piece) - 1):
+                        break
                     first += len(piece)
                     self._learn(session.max_lac)
                     yield piece
@@ -238,12 +242,23 @@ class LedgerView:
                         return
             finally:
                 session.close()
-            waiting = await self._look_again(session, first, waiting)
+            if not piece:
+                waiting = await self._look_again(session, first, waiting)
 
     def _session(self, first: int, last: int, columns: bool) -> ReadSession:
         return ReadSession(
             self.context, self.record, self._secrets, first, last, self.without_batches, columns, self._known_lac
         )
+
+    async def _counts(self, tried: LedgerRecord, last: int) -> bool:
+        """Whether entries up to `last`, read with these metadata, may be shown (`is_provisional`). If not, there are
+        newer metadata to read them with.
+        """
+        if not is_provisional(tried.metadata, last):
+            return True
+        await self.context.catch_up()
+        await self.refresh()
+        return goes_on(tried.metadata, self.record.metadata)
 
     @property
     def _known_lac(self) -> int | None:

@@ -145,6 +145,8 @@ class Stream:
     ) -> StreamWriter:
         """Begins to write. The writer before, if there is one, fails from then on.
 
+        A call that is cancelled ends at once, whatever bookies are there; the next writer begins as after any other.
+
         Args:
             linger_seconds: How long the first record of a batch waits for others, in seconds.
             batch_bytes: Bytes of records that fill a batch.
@@ -172,7 +174,8 @@ class Stream:
             async with await self._open() as reader:
                 appends = await begin_term(handle, reader, batch_bytes)
         except BaseException:
-            await handle.release()
+            # The opening entry may wait for bookies that are away; nothing depends on it.
+            await handle.abandon()
             raise
         writer = StreamWriter(self._name, handle, appends, linger_seconds)
         timer = RetentionTimer(self._name, self.apply_retention, retention_interval_seconds)

@@ -14,6 +14,7 @@ from bookgate.ledger.errors import (
     CursorMovedException,
     IllegalOpException,
     IncorrectParameterException,
+    LedgerClosedException,
     LedgerExistException,
     LedgerTrimmedException,
     NoSuchLedgerExistsOnMetadataServerException,
@@ -23,6 +24,12 @@ from bookgate.ledger.errors import (
 from bookgate.ledger.payload_codec import RecordPosition
 from bookgate.ledger.streams import cursor_record_id, stream_record_id
 from bookgate.streams import Retention, Start, Stream, StreamReader, Streams, open_stream
+from bookgate.thinclient.core.streams.appends import StreamAppends
+from bookgate.thinclient.handles.read_handle import ReadHandle
+from bookgate.thinclient.handles.unbounded.write_handle import UnboundedWriteHandle
+from bookgate.thinclient.streams import stream as stream_module
+from bookgate.thinclient.streams.writer import begin_term
+from tests.integration.bookie.in_process import until
 from tests.integration.cluster import own_cluster, standalone_cluster
 
 __all__ = ["own_cluster", "standalone_cluster"]
@@ -67,6 +74,32 @@ async def test_records_are_read_in_order_across_writers(standalone_cluster: Stan
                     wrote += records
                 assert await taken(reader, 30) == records
         assert await everything(await Streams(client).open("orders", b"secret")) == wrote
+
+
+@pytest.mark.asyncio
+async def test_a_writer_that_is_cancelled_as_it_begins_waits_for_no_bookie(
+    own_cluster: StandaloneCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handles: list[UnboundedWriteHandle] = []
+
+    async def begin_without_bookies(handle: UnboundedWriteHandle, reader: ReadHandle, size: int) -> StreamAppends:
+        handles.append(handle)
+        for process in own_cluster.processes[:2]:
+            process.kill()
+        return await begin_term(handle, reader, size)
+
+    monkeypatch.setattr(stream_module, "begin_term", begin_without_bookies)
+    async with await BookKeeper.connect(own_cluster.gateway_uri) as client:
+        stream = await open_stream(client, "cancelled")
+        call = asyncio.create_task(stream.writer())
+        await until(lambda: handles and handles[0].pending_adds)
+        call.cancel()
+        async with asyncio.timeout(20):
+            with pytest.raises(asyncio.CancelledError):
+                await call
+        assert handles[0].pending_adds == 0
+        with pytest.raises(LedgerClosedException):
+            await handles[0].append(b"too late")
 
 
 @pytest.mark.asyncio

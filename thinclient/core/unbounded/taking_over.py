@@ -143,6 +143,23 @@ _BATCHES_OF_ADDS = 5
 """Batches being added again while another is read."""
 
 
+class Patience:
+    """How long a take-over tries bookies in whose place there is none: from the first failure on, while no further
+    entry gets to its whole write set. Time is an argument, in seconds.
+    """
+
+    def __init__(self, limit: float) -> None:
+        self._limit = limit
+        self._since = 0.0
+        self._replicated: int | None = None
+
+    def is_over(self, replicated: int, now: float) -> bool:
+        """Bookies failed without a replacement; `replicated` is the last entry on its whole write set."""
+        if replicated != self._replicated:
+            self._since, self._replicated = now, replicated
+        return now - self._since >= self._limit
+
+
 class TakeOver:
     """One attempt of one client to take a ledger over."""
 
@@ -179,6 +196,11 @@ class TakeOver:
     def over(self) -> bool:
         """Finished or failed: later events have no effect."""
         return self.state is TakeOverState.FINISHED or self.state is TakeOverState.FAILED
+
+    @property
+    def last_replicated(self) -> int:
+        """The last entry that is on its whole write set."""
+        return self._start if self._writer is None else self._writer.lafr
 
     @property
     def barred(self) -> set[str]:

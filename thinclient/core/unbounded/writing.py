@@ -136,7 +136,7 @@ class UnboundedWriter:
             ledger_id: The id of the ledger.
             metadata: The metadata with the client's own term.
             last_entry_id: The last written entry; confirmed and fully replicated, like everything before it.
-            length: Payload bytes up to that entry.
+            length: Payload bytes up to that entry; in a take-over 0 if they are not known yet.
             frozen: In a take-over, the LAC and LAFR of its fencing, which all adds contain; None for a writer.
         """
         terms = terms_of(metadata)
@@ -229,7 +229,7 @@ class UnboundedWriter:
     def add_again(self, size: int, length: int, payload: bytes) -> Sequence[Effect]:
         """Adds the next entry that a take-over has read, also an empty one; `length` is the ledger's up to it."""
         assert self._frozen is not None, "only a take-over adds entries of others"
-        self.length = length - size
+        self._goes_on_at(length - size)
         add, sends = self._begin(size)
         add.token = payload
         if add.entry_id == 0:
@@ -240,10 +240,16 @@ class UnboundedWriter:
     def begin_truncate(self, length: int) -> Sequence[Effect]:
         """Adds the truncate entry that ends a take-over: it is sent to every member, not only to a write set (U3)."""
         assert self._frozen is not None, "a writer truncates by way of its first add to a bookie"
-        self.length = length
+        self._goes_on_at(length)
         add, sends = self._begin(0, truncate=True)
         add.token = b""
         return sends
+
+    def _goes_on_at(self, length: int) -> None:
+        """A take-over may learn the ledger's length only with the first entry that it adds."""
+        self.length = length
+        if not self._pending:
+            self.replicated_length = length
 
     def _begin(self, size: int, *, truncate: bool = False) -> tuple[Add, Sequence[SendAdd]]:
         if self.error is not None:

@@ -25,7 +25,7 @@ from bookgate.thinclient.core.recovery import Failed, FenceRead, Replace
 from bookgate.thinclient.core.recovery_reads import Answer, Missing, RecoveryRead, Unreadable
 from bookgate.thinclient.core.unbounded.adds import Add, Horizon, Place, RetryLater
 from bookgate.thinclient.core.unbounded.changes import Holder, taken, taking
-from bookgate.thinclient.core.unbounded.taking_over import Effect, TakenOver, TakeOver, TakeOverAdd
+from bookgate.thinclient.core.unbounded.taking_over import Effect, Patience, TakenOver, TakeOver, TakeOverAdd
 from bookgate.thinclient.handles.context import ClientContext, LedgerSecrets, status_error
 from bookgate.thinclient.handles.metadata_cas import update
 from bookgate.thinclient.handles.recovery_answers import MISSING_STATUSES, entries_behind, entry_of, takes_runs
@@ -95,7 +95,7 @@ class _Run:
         self._result: asyncio.Future[TakenOver] = self._loop.create_future()
         self._placing: asyncio.Task[None] | None = None
         self._retry: asyncio.TimerHandle | None = None
-        self._lacking_since: float | None = None
+        self._patience = Patience(config.ensemble_change_timeout_seconds)
 
     async def run(self) -> TakenOver:
         self._perform(self._core.begin())
@@ -139,9 +139,8 @@ class _Run:
         """Schedules a retry: bookies without a replacement failed, and a take-over must reach all of them."""
         if self._retry is not None:
             self._retry.cancel()
-        now, config = self._loop.time(), self._context.config
-        self._lacking_since = self._lacking_since or now
-        if now - self._lacking_since < config.ensemble_change_timeout_seconds:
+        config = self._context.config
+        if not self._patience.is_over(self._core.last_replicated, self._loop.time()):
             pause = min(config.failed_bookie_interval_seconds, config.ensemble_change_timeout_seconds)
             self._retry = self._loop.call_later(pause, lambda: self._perform(self._core.retry()))
             return

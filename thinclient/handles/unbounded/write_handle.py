@@ -7,7 +7,7 @@ Everything runs on the event loop on which the client was created.
 | state | entered by | accepts |
 |---|---|---|
 | open | creation, or a take-over | appends |
-| released | `release`, or the end of `async with`: the ledger stays open for the next writer | nothing |
+| released | `release`, `abandon`, or the end of `async with`: the ledger stays open for the next writer | nothing |
 | closed | `close`: the ledger has its final end | nothing |
 | ended | another client took over, the ledger was deleted, or the metadata store stayed unreachable | nothing; calls
 raise the reason |
@@ -473,8 +473,14 @@ class UnboundedWriteHandle(Appending[Add]):
         if self._explicit_lac is not None and self._writer.error is None:
             await self._explicit_lac.send_now()
         if self._writer.error is None:
-            error = LedgerClosedException(f"the writer of unbounded ledger {self.ledger_id} was released")
-            self._perform(self._writer.disengage(error))
+            await self.abandon()
+
+    async def abandon(self) -> None:
+        """Ends the handle at once: appends that are not acknowledged fail, and may still become part of the ledger,
+        which stays open.
+        """
+        error = LedgerClosedException(f"the writer of unbounded ledger {self.ledger_id} was released")
+        self._perform(self._writer.disengage(error))
 
     def client_closed(self, error: BKException) -> None:
         """Ends the writer with its client; the ledger stays open in the metadata."""

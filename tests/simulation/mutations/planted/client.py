@@ -6,6 +6,7 @@ from tests.simulation.mutations.mutation import Edit, Mutation
 
 _FAULTS = "tests/unit/thinclient/handles/test_faults.py"
 _BATCH_READING = "tests/unit/thinclient/core/test_batch_reading.py"
+_WINDOW = "tests/unit/thinclient/handles/test_in_flight_window.py"
 _RECOVERY = "tests/unit/thinclient/core/test_recovery.py"
 
 MUTATIONS = (
@@ -178,6 +179,16 @@ MUTATIONS = (
         "thinclient/core/recovery.py",
         "        if self.state is not RecoveryState.STORING or writer is None or writer.pending_count:\n",
         "        if self.state is not RecoveryState.STORING or writer is None:\n",
+    ),
+    Mutation(
+        "room-is-entered-before-the-turn-of-who-was-granted-it",
+        "client",
+        (),
+        "an append that comes later gets the lower id while one that waited for capacity has it and has not continued",
+        "thinclient/handles/in_flight_window.py",
+        "        if self._waiting or not self._fits(size):\n",
+        "        if self._waiters or not self._fits(size):\n",
+        tests=(_WINDOW,),
     ),
     # The reader
     Mutation(

@@ -25,6 +25,14 @@ MUTATIONS = (
         f"{_LIVE}::test_a_producer_that_repeats_appends_once_across_take_overs",
     ),
     _planted(
+        "cancelled-writer-waits-for-bookies",
+        "a writer that is cancelled as it begins ends only once bookies have answered its opening entry",
+        "thinclient/streams/stream.py",
+        "            await handle.abandon()\n",
+        "            await handle.release()\n",
+        f"{_LIVE}::test_a_writer_that_is_cancelled_as_it_begins_waits_for_no_bookie",
+    ),
+    _planted(
         "snapshot-without-the-older-producers",
         "a snapshot tells only the producers of its own entry",
         f"{_CORE}/appends.py",

@@ -250,6 +250,22 @@ _WRITERS = (
 
 _TAKE_OVERS = (
     _planted(
+        "take-over-tries-bookies-once-for-all",
+        "a take-over that has waited for a bookie gives up at the next failure, however far it has got since",
+        _TAKE_OVER,
+        "        if replicated != self._replicated:\n",
+        "        if self._replicated is None:\n",
+        f"{_TAKING_OVER}::test_a_bookie_that_fails_again_later_is_tried_as_long_as_the_first_time",
+    ),
+    _planted(
+        "length-before-a-take-over-forgotten",
+        "a bookie that a take-over replaces before anything is replicated leaves a fragment before which nothing was",
+        _WRITER,
+        "        if not self._pending:\n            self.replicated_length = length\n",
+        "",
+        f"{_TAKING_OVER}::test_a_bookie_that_is_replaced_first_of_all_leaves_the_length_before_its_fragment",
+    ),
+    _planted(
         "take-over-reads-where-it-adds",
         "a take-over reads from the bookies that it has put in the place of others",
         _TAKE_OVER,
@@ -318,6 +334,38 @@ _READERS = (
         "            self._singly_to = max(self._singly_to, run.last)\n            return True\n",
         "            return False\n",
         f"{_BATCHES}::test_a_batch_that_no_bookie_of_an_unbounded_ledger_serves_is_read_singly",
+    ),
+    _planted(
+        "what-a-take-over-shows-believed-when-it-is-over",
+        "entries that bookies named at its beginning showed are taken though the take-over may have ended meanwhile",
+        _VIEW,
+        "        if not is_provisional(tried.metadata, last):\n            return True\n",
+        "        if last >= 0:\n            return True\n",
+        f"{_READING}::test_what_was_read_when_a_take_over_ended_is_read_again_with_the_metadata_that_it_left",
+    ),
+    _planted(
+        "take-over-goes-on-by-a-store-that-lags",
+        "metadata of a store that has not caught up say that a take-over still goes on",
+        _VIEW,
+        "        await self.context.catch_up()\n",
+        "",
+        f"{_READING}::test_what_was_read_when_a_take_over_ended_is_read_again_with_the_metadata_that_it_left",
+    ),
+    _planted(
+        "long-polls-believed-during-a-take-over",
+        "an entry that comes with the answer to a long poll is taken whether or not the take-over still goes on",
+        "thinclient/handles/lac_reads.py",
+        " or is_provisional(record.metadata, entry.entry_id):\n",
+        ":\n",
+        f"{_READING}::test_during_a_take_over_a_long_poll_tells_the_lac_alone",
+    ),
+    _planted(
+        "long-polls-take-entries-of-any-bookie",
+        "an entry that comes with the answer to a long poll is taken from a bookie outside of its write set",
+        "thinclient/handles/lac_reads.py",
+        "    if asked is None or bookie_id not in write_set_bookies(record.metadata, asked):\n",
+        "    if asked is None:\n",
+        f"{_READING}::test_a_long_poll_takes_an_entry_from_its_write_set_only",
     ),
     _planted(
         "end-moves-back",

@@ -34,7 +34,8 @@ class _Ledgers:
 @pytest.mark.asyncio
 @pytest.mark.parametrize("what", ["open", "recover"])
 async def test_the_route_says_whose_permission_is_missing(what: str) -> None:
-    factory = cast(Any, SimpleNamespace(ledger_manager=_Ledgers(), service_discovery=None))
+    parts = {"service_discovery": None, "catch_up": lambda revision: None}
+    factory = cast(Any, SimpleNamespace(ledger_manager=_Ledgers(), **parts))
     own = OwnClient(factory, "bookie-1", ClientConfig)
     try:
         with pytest.raises(HttpError, match=r"ledger 7: give the bookie's principal the action ledger\.secret") as told:

@@ -414,7 +414,8 @@ async def test_a_ledger_that_never_stands_still_is_not_deleted(server: Server) -
 async def test_a_ledger_that_has_become_anothers_is_not_recovered(server: Server) -> None:
     await server.create(1, "token:team-a")
     Interposed(server.store.ledger_manager, 2, **ANOTHERS)
-    factory = cast(Any, SimpleNamespace(ledger_manager=server.store.ledger_manager, service_discovery=None))
+    parts = {"service_discovery": None, "catch_up": lambda revision: None}
+    factory = cast(Any, SimpleNamespace(ledger_manager=server.store.ledger_manager, **parts))
     own = OwnClient(factory, "bookie-1", ClientConfig)
     query = LedgerQuery(ledger_id=0, ledger_scope_id=0)
     with pytest.raises(HttpError, match=r"token:team-a may not do this: it needs ledger\.recover") as refused:

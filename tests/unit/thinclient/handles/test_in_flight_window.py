@@ -31,6 +31,44 @@ async def test_room_is_handed_out_in_the_order_of_asking() -> None:
 
 
 @pytest.mark.asyncio
+async def test_nobody_enters_between_the_grant_of_room_and_the_turn_of_who_has_it() -> None:
+    window = InFlightWindow(max_entries=2, max_bytes=100)
+    window.enter(10)
+    window.enter(10)
+    order = []
+
+    async def enter(name: str) -> None:
+        await window.wait_to_enter(10)
+        order.append(name)
+
+    first = asyncio.ensure_future(enter("first"))
+    await asyncio.sleep(0)
+    second = asyncio.ensure_future(enter("second"))  # runs before what the answers below wake
+    window.leave(2, 20)
+    window.release(20, 2)
+    await asyncio.wait_for(asyncio.gather(first, second), 5)
+    assert order == ["first", "second"]
+    assert (window.entries, window.retained_entries) == (2, 2)
+
+
+@pytest.mark.asyncio
+async def test_who_waits_for_anothers_turn_gets_it_though_that_one_is_cancelled() -> None:
+    window = InFlightWindow(max_entries=2, max_bytes=100)
+    window.enter(10)
+    window.enter(10)
+    first = asyncio.ensure_future(window.wait_to_enter(10))
+    await asyncio.sleep(0)
+    second = asyncio.ensure_future(window.wait_to_enter(10))
+    window.leave(2, 20)
+    window.release(20, 2)
+    first.cancel()
+    await asyncio.wait_for(asyncio.gather(first, second, return_exceptions=True), 5)
+    assert first.cancelled()
+    assert (window.entries, window.retained_entries) == (1, 1)
+    assert window.try_enter(10)
+
+
+@pytest.mark.asyncio
 async def test_bytes_bound_and_one_large_entry_passes_alone() -> None:
     window = InFlightWindow(max_entries=100, max_bytes=50)
     assert window.try_enter(500)

@@ -17,9 +17,9 @@ from bookgate.ledger.metadata import LedgerState
 from bookgate.ledger.unbounded import begin_term, close_unbounded, create_unbounded, open_term, terms_of
 from bookgate.thinclient.core.recovery import Replace
 from bookgate.thinclient.core.recovery_reads import Missing, RecoveryRead, Unreadable
-from bookgate.thinclient.core.unbounded.adds import Horizon
+from bookgate.thinclient.core.unbounded.adds import Horizon, RetryLater
 from bookgate.thinclient.core.unbounded.changes import Holder, closing, taken, taking, trimming
-from bookgate.thinclient.core.unbounded.taking_over import TakeOver, TakeOverAdd, TakeOverState
+from bookgate.thinclient.core.unbounded.taking_over import Patience, TakeOver, TakeOverAdd, TakeOverState
 from tests.unit.thinclient.core.unbounded.model import LEDGER, SIZE, Client, Model
 
 
@@ -275,6 +275,54 @@ def test_the_last_replicated_entry_tells_the_length_where_nothing_is_added_again
     (truncate,) = [each for each in sent if isinstance(each, TakeOverAdd)]
     assert (truncate.add.entry_id, truncate.add.length, truncate.add.truncate) == (7, 700, True)
     assert len(truncate.places) == 3, "every member is truncated (U3)"
+
+
+def test_a_bookie_that_fails_again_later_is_tried_as_long_as_the_first_time() -> None:
+    """A take-over may take longer than that: what counts is how long it does not get on."""
+    core, patience = take_over(), Patience(60)
+    effects, now = core.on_read_answer(0, "b0", Entry(9, 0, -1, 1, b"x"), 1), 100.0
+    for entry_id in range(2):
+        (sent,) = adds(effects)
+        *working, failing = sent.places
+        for place in working:
+            core.on_add_ack(sent.add, place, 1)
+        for second in (0, 59):
+            core.on_add_failure(failing, TimeoutException("lost"))
+            assert [type(each) for each in core.on_replacements({})] == [RetryLater]
+            assert not patience.is_over(core.last_replicated, now + second)
+            (sent,) = adds(core.retry())
+            (failing,) = sent.places
+        assert patience.is_over(core.last_replicated, now + 60)
+        core.on_add_ack(sent.add, failing, 1)
+        assert core.last_replicated == entry_id
+        effects = core.on_read_answer(1, "b1", Entry(9, 1, -1, 2, b"x"), 1)
+        now += 500
+
+
+@pytest.mark.parametrize("kept", [0, 1, 3])
+def test_a_bookie_that_is_replaced_first_of_all_leaves_the_length_before_its_fragment(kept: int) -> None:
+    """Where reading begins behind the fragment's first entry, only what is read tells the length."""
+    model = Model()
+    first = started(model)
+    for _ in range(4):
+        first.append()
+        model.settle()
+    for _ in range(kept):
+        first.append()
+        model.deliver(model.messages_of("to b0")[-1])
+        model.messages.clear()
+    second = model.client()
+    second.begin_take_over()
+    while second.opened_at is None:
+        for index in reversed(model.messages_of("add")):
+            if "to b2" in model.messages[index].text:
+                model.lose(index)
+        if model.messages:
+            model.deliver(0)
+    begins = model.metadata.last_fragment.first_entry_id
+    assert begins in (3, 4)
+    assert "b2" not in model.metadata.last_fragment.ensemble
+    assert terms_of(model.metadata).length_before == begins * SIZE
 
 
 def entry(entry_id: int) -> Entry:
