@@ -29,6 +29,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
+import grpc
 from grpc.aio import AioRpcError
 
 from bookgate.ledger.connection_state import ConnectionListeners, ConnectionState
@@ -41,7 +42,13 @@ from bookgate.ledger.errors import (
     UnknownOutcomeException,
 )
 from bookgate.runtime.logs import log_event
-from bookgate.thinclient.gateways.failures import REFUSED, LostAnswerException, check_transient, surely_not_done
+from bookgate.thinclient.gateways.failures import (
+    REFUSED,
+    LostAnswerException,
+    check_transient,
+    surely_not_done,
+    unasked_cancellations,
+)
 from bookgate.thinclient.gateways.gateway import Gateway
 from bookgate.thinclient.gateways.grpc_channels import OpenChannel, open_channel
 from bookgate.thinclient.gateways.retry_policy import DEFAULT_RETRIES, RetryPolicy, doubling
@@ -53,6 +60,10 @@ T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
 _MOST_GATEWAYS = 16
 """Gateways are added from discovery only up to this total: each is a connection."""
+_RETIRED_SECONDS = 300.0
+"""A gateway that discovery no longer lists is closed after that time. It has no connection for new calls once it
+drains, but finishes the calls under way, which a close would cancel.
+"""
 
 
 def _listener_failed(error: Exception) -> None:
@@ -191,7 +202,8 @@ class GatewayChannel:
                 raise IncorrectParameterException(
                     f"a token is sent over TLS only: write grpcs:// for {address}, or leave the token out"
                 )
-        self._retired: list[Gateway] = []
+        self._retired: dict[Gateway, float] = {}
+        """When each was left, in loop time."""
         self._turn = rng.randrange(len(parsed.addresses))
         self._closed = False
         self.timeout = timeout
@@ -266,11 +278,12 @@ class GatewayChannel:
         room = max(_MOST_GATEWAYS - len(self._gateways), 0)
         for address in self.rng.sample(new, min(room, len(new))):
             self._gateways.append(self._gateway(address, learnt=True))
-        # Streams on a gateway that is about to stop end by themselves.
-        self._retired += gone
-        for gateway in [gateway for gateway in self._retired if not gateway.connected]:
-            self._retired.remove(gateway)
-            await gateway.close()
+        now = asyncio.get_running_loop().time()
+        self._retired |= dict.fromkeys(gone, now)
+        for gateway, since in list(self._retired.items()):
+            if now - since >= _RETIRED_SECONDS and not gateway.connected:
+                del self._retired[gateway]
+                await gateway.close()
 
     def in_order(self) -> list[Gateway]:
         """All gateways: healthy ones first, the next one in turn at the head."""
@@ -287,14 +300,14 @@ class GatewayChannel:
 
     @contextmanager
     def outstanding(self, what: str) -> Iterator[None]:
-        """Wraps a call: when the channel is closed gRPC cancels waiting callers, which must not look like a
-        cancellation.
+        """Wraps a call: one that gRPC cancels is not a cancellation of its caller, but a failure of transport, or the
+        end of this client.
         """
         try:
-            yield
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if not self._closed or (task is not None and task.cancelling()):
+            with unasked_cancellations():
+                yield
+        except AioRpcError as error:
+            if not self._closed or error.code() is not grpc.StatusCode.CANCELLED:
                 raise
             raise ClientClosedException(f"the client was closed while a gateway was asked to {what}") from None
 

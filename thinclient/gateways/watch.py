@@ -23,7 +23,7 @@ from bookgate.protos.bookkeeper.gateway.v1 import ledger_metadata_service_pb2 as
 from bookgate.runtime.background import keep_running
 from bookgate.runtime.logs import log_event
 from bookgate.thinclient.gateways.channel import GatewayChannel
-from bookgate.thinclient.gateways.failures import failure_in_words
+from bookgate.thinclient.gateways.failures import failure_in_words, unasked_cancellations
 from bookgate.thinclient.gateways.gateway import Gateway
 from bookgate.thinclient.gateways.messages import record_of, scoped
 
@@ -109,13 +109,14 @@ class MetadataWatch:
                 return
             reason = "the stream ended"
             try:
-                async for response in self._responses(gateway):
-                    attempts.progressed()
-                    _note_health(gateway, response.event)
-                    if response.event == wire.WatchEvent.DRAINING:
-                        reason = "it is about to stop"
-                        break
-                    self._take(response)
+                with unasked_cancellations():
+                    async for response in self._responses(gateway):
+                        attempts.progressed()
+                        _note_health(gateway, response.event)
+                        if response.event == wire.WatchEvent.DRAINING:
+                            reason = "it is about to stop"
+                            break
+                        self._take(response)
             except TimeoutError:
                 reason = f"silent for {_LONGEST_SILENCE:g} s"
             except AioRpcError as error:
