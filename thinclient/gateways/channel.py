@@ -15,9 +15,12 @@ A call is repeated, with exponential back-off and jitter, until its deadline. Wh
 A channel that `fails_fast` ends a call early while no gateway has ever responded and all reject connections
 (`connection_diagnosis`): a wrong address is reported at once. Gateways that have responded before are waited for.
 
-Further gateways are learnt from discovery (`membership`); they are used once they have a connection. The `retry_policy`
-has the number of repeats and the pauses, also for the layers above, which repeat operations of several calls. Not its
-job: what a failure means (`failures`), what calls mean (`ledger_manager`, `discovery`, `registration`).
+Further gateways are learnt from discovery (`membership`); they are used once they have a connection. Certificate files
+that have changed are used for the next connection; if they can't be used, the former ones stay in effect. The
+`retry_policy` has the number of repeats and the pauses, also for the layers above, which repeat operations of several
+calls.
+
+Not its job: what a failure means (`failures`), what calls mean (`ledger_manager`, `discovery`, `registration`).
 """
 
 from __future__ import annotations
@@ -42,6 +45,7 @@ from bookgate.ledger.errors import (
     UnknownOutcomeException,
 )
 from bookgate.runtime.logs import log_event
+from bookgate.runtime.tls.files import LastGood
 from bookgate.thinclient.gateways.failures import (
     REFUSED,
     LostAnswerException,
@@ -60,6 +64,8 @@ T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
 _MOST_GATEWAYS = 16
 """Gateways are added from discovery only up to this total: each is a connection."""
+_LOOK_SECONDS = 1.0
+"""Minimum seconds between two checks of certificate files."""
 _RETIRED_SECONDS = 300.0
 """A gateway that discovery no longer lists is closed after that time. It has no connection for new calls once it
 drains, but finishes the calls under way, which a close would cancel.
@@ -193,7 +199,9 @@ class GatewayChannel:
     ) -> None:
         """Raises IncorrectParameterException for an invalid address, unusable TLS files, a token without TLS."""
         parsed = parse_gateways(uri, tls)
-        self._credentials = None if parsed.tls is None else parsed.tls.credentials()
+        self._certificates = None if parsed.tls is None else LastGood(parsed.tls, parsed.tls.credentials)
+        self._next_look = 0.0
+        """Loop time of the next check whether certificate files have changed."""
         self._connector = connector
         self._tls = parsed.tls
         self._tokens = tokens if parsed.token_file is None else TokenSource(file=parsed.token_file)
@@ -224,12 +232,12 @@ class GatewayChannel:
         """Set when a gateway failed: discovery may know others."""
 
     def _may_be_asked(self, address: str) -> bool:
-        return self._tokens is None or may_carry_tokens(address, tls=self._credentials is not None)
+        return self._tokens is None or may_carry_tokens(address, tls=self._tls is not None)
 
     def _gateway(self, address: str, *, learnt: bool = False) -> Gateway:
         return Gateway(
             address,
-            self._credentials,
+            None if self._certificates is None else self._certificates.value,
             self._connector,
             self.retries,
             learnt=learnt,
@@ -285,11 +293,26 @@ class GatewayChannel:
                 del self._retired[gateway]
                 await gateway.close()
 
+    def _renew(self, now: float) -> None:
+        """Begins a gateway without a connection anew if the certificate files have changed since: its channel would
+        connect with the former ones for ever.
+        """
+        if self._certificates is None or all(gateway.connected for gateway in self._gateways):
+            return
+        if now >= self._next_look:
+            self._next_look = now + _LOOK_SECONDS
+            self._certificates.refresh()
+        for index, gateway in enumerate(self._gateways):
+            if gateway.credentials is not self._certificates.value and not gateway.connected:
+                self._gateways[index] = self._gateway(gateway.address, learnt=gateway.learnt)
+                self._retired[gateway] = now
+
     def in_order(self) -> list[Gateway]:
         """All gateways: healthy ones first, the next one in turn at the head."""
+        now = asyncio.get_running_loop().time()
+        self._renew(now)
         self._turn += 1
         start = self._turn % len(self._gateways)
-        now = asyncio.get_running_loop().time()
         rotated = self._gateways[start:] + self._gateways[:start]
         return sorted(rotated, key=lambda gateway: (not gateway.healthy(now), not gateway.connected and gateway.learnt))
 

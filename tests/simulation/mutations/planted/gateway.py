@@ -182,6 +182,16 @@ MUTATIONS = (
         tests=("tests/unit/thinclient/gateways/test_channel.py",),
     ),
     Mutation(
+        "clients-keep-their-first-certificates",
+        "client",
+        (),
+        "a client connects to gateways with the certificates and authorities that it began with",
+        "thinclient/gateways/channel.py",
+        "            self._certificates.refresh()\n",
+        "            pass\n",
+        tests=("tests/integration/gateway/test_tls.py",),
+    ),
+    Mutation(
         "removal-ends-later-listeners",
         "client",
         (),
