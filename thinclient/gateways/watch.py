@@ -4,13 +4,17 @@ The stream exists while there is a listener. When it breaks, is silent for longe
 the gateway drains, the client subscribes at another gateway from the versions seen last, so that no state is missed and
 none is delivered twice (M3). A listener receives only the latest record, in growing versions, and a removal exactly
 once.
+
+A gateway may refuse a subscription, by its policy or its limits, also one that it had accepted. Listeners are told
+nothing of that: it is logged once, and the client asks again, after pauses that grow, until the gateway has told of the
+ledger or nobody listens any more.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 
 from grpc.aio import AioRpcError
@@ -25,12 +29,17 @@ from bookgate.runtime.logs import log_event
 from bookgate.thinclient.gateways.channel import GatewayChannel
 from bookgate.thinclient.gateways.failures import failure_in_words, unasked_cancellations
 from bookgate.thinclient.gateways.gateway import Gateway
-from bookgate.thinclient.gateways.messages import record_of, scoped
+from bookgate.thinclient.gateways.messages import code_error, record_of, scoped
+from bookgate.thinclient.gateways.retry_policy import doubling
 
 _LOG = logging.getLogger(__name__)
 
 _LONGEST_SILENCE = 25.0
 """Seconds; a gateway sends a bookmark at least every 10."""
+_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 60.0
+"""Seconds between two requests for a ledger that a gateway refuses."""
+_TOLD = (StatusCode.SUCCESS, StatusCode.LEDGER_NOT_FOUND, StatusCode.LEDGER_METADATA_ERROR)
+"""Codes of a subscription that the gateway serves; any other refuses it."""
 
 _Outgoing = asyncio.Queue[wire.LedgerMetadataRequest | None]
 
@@ -56,6 +65,15 @@ class _Listening:
         return self.since <= response.revision  # an older gateway: what it sent later may still be older
 
 
+@dataclass(slots=True)
+class _Refusal:
+    """A ledger whose watch is refused."""
+
+    pauses: Iterator[float]
+    timer: asyncio.TimerHandle | None = None
+    """Until the next request."""
+
+
 class MetadataWatch:
     """The listeners of one client."""
 
@@ -64,6 +82,7 @@ class MetadataWatch:
         self._loop = asyncio.get_running_loop()
         self._listeners: dict[LedgerId, list[_Listening]] = {}
         self._records: dict[LedgerId, LedgerRecord] = {}
+        self._refusals: dict[LedgerId, _Refusal] = {}
         self._outgoing: _Outgoing = asyncio.Queue()
         self._requested = 0
         """Number of requests on the current stream."""
@@ -94,7 +113,8 @@ class MetadataWatch:
 
     async def close(self) -> None:
         """Ends the stream; listeners receive nothing more."""
-        self._listeners.clear()
+        for ledger_id in list(self._listeners):
+            self._forget(ledger_id)
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -172,6 +192,9 @@ class MetadataWatch:
         if response.event not in (wire.WatchEvent.STATE, wire.WatchEvent.REMOVED):
             return
         ledger_id = LedgerId(response.ledger_scope_id, response.ledger_id)
+        if response.code in _TOLD:
+            # The timer, if it runs, is for a listener that this response may not be told to.
+            self._refusals.pop(ledger_id, None)
         if response.code == StatusCode.LEDGER_NOT_FOUND:
             self._take_removal(ledger_id, response)
         elif response.code == StatusCode.SUCCESS:
@@ -183,6 +206,24 @@ class MetadataWatch:
         elif response.code == StatusCode.LEDGER_METADATA_ERROR:
             # Listeners receive records only; the next one that can be parsed will be delivered.
             log_event(_LOG, "watched_ledger_damaged", logging.WARNING, ledger=ledger_id, error=response.message)
+        elif ledger_id in self._listeners:
+            self._take_refusal(ledger_id, response)
+
+    def _take_refusal(self, ledger_id: LedgerId, response: wire.LedgerMetadataResponse) -> None:
+        """Asks again after a pause: a policy may change, and others may leave room."""
+        refusal = self._refusals.get(ledger_id)
+        if refusal is None:
+            error = code_error(response.code, response.message, "watch it")
+            log_event(_LOG, "watch_refused", logging.WARNING, ledger=ledger_id, error=error)
+            refusal = self._refusals[ledger_id] = _Refusal(doubling(_FIRST_PAUSE, _LONGEST_PAUSE))
+        if refusal.timer is None:
+            pause = next(refusal.pauses) * self._gateways.rng.uniform(0.5, 1.0)
+            refusal.timer = self._loop.call_later(pause, self._ask_again, ledger_id, refusal)
+
+    def _ask_again(self, ledger_id: LedgerId, refusal: _Refusal) -> None:
+        refusal.timer = None
+        if ledger_id in self._listeners:
+            self._request(self._subscription(ledger_id))
 
     def _take_removal(self, ledger_id: LedgerId, response: wire.LedgerMetadataResponse) -> None:
         """A listener whose request the gateway had not handled hears the response to that: the client may have seen
@@ -191,9 +232,11 @@ class MetadataWatch:
         listeners = self._listeners.get(ledger_id, [])
         told = [each for each in listeners if not response.requests_handled or each.awaits(response)]
         left = [each for each in listeners if each not in told]
-        self._forget(ledger_id)
         if left:
             self._listeners[ledger_id] = left
+            self._records.pop(ledger_id, None)
+        else:
+            self._forget(ledger_id)
         for each in told:
             self._tell(ledger_id, each.listener, None)
 
@@ -217,6 +260,9 @@ class MetadataWatch:
             self._loop.call_exception_handler({"message": message, "exception": error})
 
     def _forget(self, ledger_id: LedgerId) -> None:
+        refusal = self._refusals.pop(ledger_id, None)
+        if refusal is not None and refusal.timer is not None:
+            refusal.timer.cancel()
         self._listeners.pop(ledger_id, None)
         self._records.pop(ledger_id, None)
 

@@ -86,6 +86,8 @@ class FakeGateway(wire_grpc.LedgerMetadataServiceServicer, discovery_grpc.Servic
         self.watch_requests: list[wire.LedgerMetadataRequest] = []
         self.watches: list[asyncio.Queue[wire.LedgerMetadataResponse | None]] = []
         self.watch_started = asyncio.Event()
+        self.refused_watches: list[Any] = []
+        """What the next subscriptions are refused with."""
         self.watches_stay = False
         """Watches of bookies do not end after the first set."""
         self.address = ""
@@ -239,6 +241,15 @@ class FakeGateway(wire_grpc.LedgerMetadataServiceServicer, discovery_grpc.Servic
                 self.watch_requests.append(request)
                 record = self.store.records.get(ledger_id_of(request))
                 subscribed = request.watch_action == wire.WatchAction.SUBSCRIBE
+                if subscribed and self.refused_watches:
+                    code = self.refused_watches.pop(0)
+                    ledger_id, scope_id = request.ledger_id, request.ledger_scope_id
+                    queue.put_nowait(
+                        wire.LedgerMetadataResponse(
+                            code=code, ledger_id=ledger_id, ledger_scope_id=scope_id, message="refused by the test"
+                        )
+                    )
+                    continue
                 known = request.expected_version if request.HasField("expected_version") else None
                 if subscribed and record is not None and record.version != known:
                     queue.put_nowait(response_of(record))
