@@ -53,8 +53,8 @@ class _Listening:
     """The store revision that its client had seen when it was added."""
     request: int
     """The number on the stream of the last request that asked for it."""
-    told: int | None = None
-    """The version it received last."""
+    told: LedgerRecord | None = None
+    """What it received last."""
 
     def awaits(self, response: wire.LedgerMetadataResponse) -> bool:
         """Whether the response may be told: one sent before the gateway had the request may be older than what the
@@ -81,7 +81,6 @@ class MetadataWatch:
         self._gateways = gateways
         self._loop = asyncio.get_running_loop()
         self._listeners: dict[LedgerId, list[_Listening]] = {}
-        self._records: dict[LedgerId, LedgerRecord] = {}
         self._refusals: dict[LedgerId, _Refusal] = {}
         self._outgoing: _Outgoing = asyncio.Queue()
         self._requested = 0
@@ -104,9 +103,7 @@ class MetadataWatch:
         if found is not None:
             listeners.remove(found)
             if not listeners:
-                self._forget(ledger_id)
-                ended = wire.LedgerMetadataRequest(watch_action=wire.WatchAction.UNSUBSCRIBE)
-                self._request(scoped(ended, ledger_id))
+                self._unsubscribe(ledger_id)
         if not self._listeners and self._task is not None:
             self._task.cancel()
             self._task = None
@@ -176,12 +173,14 @@ class MetadataWatch:
         self._outgoing.put_nowait(request)
 
     def _subscription(self, ledger_id: LedgerId) -> wire.LedgerMetadataRequest:
-        """Requests the current state if a listener has received nothing yet, else only states newer than the known
-        one.
+        """Requests the current state if a listener has received nothing yet, or another ledger than the others, else
+        only states newer than the oldest that one of them has received.
         """
         request = scoped(wire.LedgerMetadataRequest(min_revision=self._gateways.revision), ledger_id)
-        if ledger_id in self._records and all(each.told is not None for each in self._listeners.get(ledger_id, ())):
-            known = self._records[ledger_id]
+        listeners = self._listeners.get(ledger_id, ())
+        told = [each.told for each in listeners if each.told is not None]
+        if told and len(told) == len(listeners) and len({each.incarnation for each in told}) == 1:
+            known = min(told, key=lambda each: each.version)
             request.expected_version = known.version
             if known.incarnation is not None:
                 request.incarnation = known.incarnation
@@ -234,23 +233,29 @@ class MetadataWatch:
         left = [each for each in listeners if each not in told]
         if left:
             self._listeners[ledger_id] = left
-            self._records.pop(ledger_id, None)
         else:
             self._forget(ledger_id)
         for each in told:
             self._tell(ledger_id, each.listener, None)
 
     def _take_record(self, record: LedgerRecord, response: wire.LedgerMetadataResponse) -> None:
+        """Who knows a former ledger of this id hears of its removal, which the gateway tells nobody who subscribes
+        without a version: another listener of this client may have.
+        """
         listeners = self._listeners.get(record.ledger_id)
         if listeners is None:
             return
-        known = self._records.get(record.ledger_id)
-        if known is None or known.version < record.version:
-            self._records[record.ledger_id] = record
         for each in list(listeners):
-            if each in listeners and each.awaits(response) and (each.told is None or each.told < record.version):
-                each.told = record.version
+            if each not in listeners or not each.awaits(response):
+                continue
+            if each.told is not None and _is_another(each.told, record):
+                listeners.remove(each)
+                self._tell(record.ledger_id, each.listener, None)
+            elif each.told is None or each.told.version < record.version:
+                each.told = record
                 self._tell(record.ledger_id, each.listener, record)
+        if not listeners and self._listeners.get(record.ledger_id) is listeners:
+            self._unsubscribe(record.ledger_id)
 
     def _tell(self, ledger_id: LedgerId, listener: LedgerMetadataListener, record: LedgerRecord | None) -> None:
         try:
@@ -259,12 +264,20 @@ class MetadataWatch:
             message = f"a listener of ledger {ledger_id} failed"
             self._loop.call_exception_handler({"message": message, "exception": error})
 
+    def _unsubscribe(self, ledger_id: LedgerId) -> None:
+        self._forget(ledger_id)
+        self._request(scoped(wire.LedgerMetadataRequest(watch_action=wire.WatchAction.UNSUBSCRIBE), ledger_id))
+
     def _forget(self, ledger_id: LedgerId) -> None:
         refusal = self._refusals.pop(ledger_id, None)
         if refusal is not None and refusal.timer is not None:
             refusal.timer.cancel()
         self._listeners.pop(ledger_id, None)
-        self._records.pop(ledger_id, None)
+
+
+def _is_another(known: LedgerRecord, record: LedgerRecord) -> bool:
+    """Whether the known ledger was removed and this is another one with its id; older gateways do not tell."""
+    return None not in (known.incarnation, record.incarnation) and known.incarnation != record.incarnation
 
 
 def _note_health(gateway: Gateway, event: wire.WatchEvent) -> None:

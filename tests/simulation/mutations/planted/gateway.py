@@ -212,6 +212,16 @@ MUTATIONS = (
         tests=("tests/integration/gateway/test_client_access.py",),
     ),
     Mutation(
+        "successor-of-a-ledger-is-its-past",
+        "client",
+        (),
+        "a listener of a ledger that was removed and made anew while another listener came hears of no removal",
+        "thinclient/gateways/watch.py",
+        "if each.told is not None and _is_another(each.told, record):\n",
+        "if each.told is not None and _is_another(each.told, each.told):\n",
+        tests=("tests/unit/thinclient/gateways/test_streams.py",),
+    ),
+    Mutation(
         "removal-ends-later-listeners",
         "client",
         (),

@@ -229,6 +229,38 @@ async def test_nobody_asks_for_a_refused_watch_that_nobody_listens_to(monkeypatc
 
 
 @pytest.mark.asyncio
+async def test_who_listens_to_a_ledger_hears_of_its_removal_though_another_listens_to_its_successor() -> None:
+    async with connected() as (manager, (gateway,)):
+        heard: list[asyncio.Queue[int | None]] = [asyncio.Queue(), asyncio.Queue()]
+
+        def listener(number: int) -> LedgerMetadataListener:
+            return lambda _ledger_id, record: heard[number].put_nowait(None if record is None else record.version)
+
+        def send(version: int, incarnation: int, requests_handled: int) -> None:
+            response = response_of(LedgerRecord(SEVEN, METADATA, version))
+            response.incarnation, response.requests_handled = incarnation, requests_handled
+            gateway.watches[-1].put_nowait(response)
+
+        await manager.register_listener(SEVEN, listener(0))
+        await gateway.watch_started.wait()
+        send(3, 1, 1)
+        async with asyncio.timeout(10):
+            assert await heard[0].get() == 3
+            # The ledger is removed and made anew.
+            await manager.register_listener(SEVEN, listener(1))
+            send(0, 6, 2)
+            assert [await heard[0].get(), await heard[1].get()] == [None, 0]
+            gateway.watch_started.clear()
+            gateway.watches[-1].put_nowait(wire.LedgerMetadataResponse(event=wire.WatchEvent.DRAINING))
+            await gateway.watch_started.wait()
+            send(1, 6, 1)
+            assert await heard[1].get() == 1
+        resumed = gateway.watch_requests[-1]
+        assert (resumed.expected_version, resumed.incarnation) == (0, 6)
+        assert heard[0].empty()
+
+
+@pytest.mark.asyncio
 async def test_one_damaged_ledger_or_listener_does_not_keep_others_from_hearing() -> None:
     async with connected() as (manager, (gateway,)):
         failures: list[dict[str, object]] = []
