@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
@@ -23,6 +24,8 @@ from bookgate.ledger.errors import (
     ClientClosedException,
     IllegalOpException,
     IncorrectParameterException,
+    MetadataFormatException,
+    MetaStoreException,
     NoSuchLedgerExistsOnMetadataServerException,
 )
 from bookgate.ledger.ledger_id import LedgerId
@@ -613,10 +616,15 @@ class BookKeeper:
 
         Raises:
             ClientClosedException: The client was closed meanwhile.
+            UnauthorizedAccessException: The gateway lets this client not read the ledger.
         """
         self._check_open()
         watched, changes = ledger_id_of(ledger_id, scope_id), LedgerChanges()
         self._context.active_handles[changes] = None
+        with suppress(NoSuchLedgerExistsOnMetadataServerException, MetadataFormatException, MetaStoreException):
+            # Listeners are not told of a denial. What is suppressed a watch outlives, or tells as it is by then.
+            await self.ledger_manager.read(watched)
+        self._check_open()
         await self.ledger_manager.register_listener(watched, changes.on_metadata)
         try:
             while (record := await changes.next()) is not None:

@@ -1,8 +1,9 @@
 """Certificate files that may change while a process runs: values built from them are rebuilt when they have changed.
 
-`Reloader` is used with two rules for unusable files. A client fails with the reason (`Reloader.current`), since a
-withdrawn certificate must not stay in use. A server keeps the last valid certificates (`LastGood`) and logs the reason
-once for each state of the files, since a half-replaced pair must not end its service.
+`Reloader` is used with two rules for unusable files. A client of bookies fails with the reason (`Reloader.current`),
+since a withdrawn certificate must not stay in use. A server, and a client of gateways, which may be a bookie that has
+to stay registered, keep the last valid certificates (`LastGood`) and log the reason once for each state of the files,
+since a half-replaced pair must not end the service.
 
 Password-protected keys are not supported, because nobody could enter the password.
 """
@@ -12,7 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from bookgate.ledger.errors import BKException, IncorrectParameterException
 from bookgate.runtime.file_marks import FileMark, mark_of
@@ -64,10 +65,18 @@ class Reloader(Generic[_T]):
             raise self._refused(f"TLS file {error.filename} can't be read: {error.strerror or error}") from error
 
 
-class LastGood(Generic[_T]):
-    """The value of the last usable files of a server."""
+class TlsFiles(Protocol):
+    """Which PEM files are used."""
 
-    def __init__(self, files: ServerTlsFiles, load: Callable[[], _T]) -> None:
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """All of them, the certificate first."""
+
+
+class LastGood(Generic[_T]):
+    """The value of the last usable files."""
+
+    def __init__(self, files: TlsFiles, load: Callable[[], _T]) -> None:
         """Raises IncorrectParameterException for unusable files."""
         self._files = files
         self._reloader = Reloader(files.paths, load, IncorrectParameterException)
@@ -87,7 +96,7 @@ class LastGood(Generic[_T]):
             self._seen = self._reloader.marks
         if self.value is was:
             return False
-        log_event(_LOG, "tls", state="renewed", cert=self._files.cert)
+        log_event(_LOG, "tls", state="renewed", cert=self._files.paths[0])
         return True
 
 

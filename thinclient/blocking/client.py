@@ -1087,6 +1087,7 @@ class BookKeeper(BookKeeperFacade):
 
         Raises:
             ClientClosedException: The client was closed meanwhile.
+            UnauthorizedAccessException: The gateway lets this client not read the ledger.
         """
         return iterate(self._thread, self._asynchronous.watch_ledger(ledger_id, scope_id=scope_id))
 

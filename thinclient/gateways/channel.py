@@ -15,9 +15,12 @@ A call is repeated, with exponential back-off and jitter, until its deadline. Wh
 A channel that `fails_fast` ends a call early while no gateway has ever responded and all reject connections
 (`connection_diagnosis`): a wrong address is reported at once. Gateways that have responded before are waited for.
 
-Further gateways are learnt from discovery (`membership`); they are used once they have a connection. The `retry_policy`
-has the number of repeats and the pauses, also for the layers above, which repeat operations of several calls. Not its
-job: what a failure means (`failures`), what calls mean (`ledger_manager`, `discovery`, `registration`).
+Further gateways are learnt from discovery (`membership`); they are used once they have a connection. Certificate files
+that have changed are used for the next connection; if they can't be used, the former ones stay in effect. The
+`retry_policy` has the number of repeats and the pauses, also for the layers above, which repeat operations of several
+calls.
+
+Not its job: what a failure means (`failures`), what calls mean (`ledger_manager`, `discovery`, `registration`).
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
+import grpc
 from grpc.aio import AioRpcError
 
 from bookgate.ledger.connection_state import ConnectionListeners, ConnectionState
@@ -41,7 +45,14 @@ from bookgate.ledger.errors import (
     UnknownOutcomeException,
 )
 from bookgate.runtime.logs import log_event
-from bookgate.thinclient.gateways.failures import REFUSED, LostAnswerException, check_transient, surely_not_done
+from bookgate.runtime.tls.files import LastGood
+from bookgate.thinclient.gateways.failures import (
+    REFUSED,
+    LostAnswerException,
+    check_transient,
+    surely_not_done,
+    unasked_cancellations,
+)
 from bookgate.thinclient.gateways.gateway import Gateway
 from bookgate.thinclient.gateways.grpc_channels import OpenChannel, open_channel
 from bookgate.thinclient.gateways.retry_policy import DEFAULT_RETRIES, RetryPolicy, doubling
@@ -53,6 +64,12 @@ T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
 _MOST_GATEWAYS = 16
 """Gateways are added from discovery only up to this total: each is a connection."""
+_LOOK_SECONDS = 1.0
+"""Minimum seconds between two checks of certificate files."""
+_RETIRED_SECONDS = 300.0
+"""A gateway that discovery no longer lists is closed after that time. It has no connection for new calls once it
+drains, but finishes the calls under way, which a close would cancel.
+"""
 
 
 def _listener_failed(error: Exception) -> None:
@@ -182,7 +199,9 @@ class GatewayChannel:
     ) -> None:
         """Raises IncorrectParameterException for an invalid address, unusable TLS files, a token without TLS."""
         parsed = parse_gateways(uri, tls)
-        self._credentials = None if parsed.tls is None else parsed.tls.credentials()
+        self._certificates = None if parsed.tls is None else LastGood(parsed.tls, parsed.tls.credentials)
+        self._next_look = 0.0
+        """Loop time of the next check whether certificate files have changed."""
         self._connector = connector
         self._tls = parsed.tls
         self._tokens = tokens if parsed.token_file is None else TokenSource(file=parsed.token_file)
@@ -191,7 +210,8 @@ class GatewayChannel:
                 raise IncorrectParameterException(
                     f"a token is sent over TLS only: write grpcs:// for {address}, or leave the token out"
                 )
-        self._retired: list[Gateway] = []
+        self._retired: dict[Gateway, float] = {}
+        """When each was left, in loop time."""
         self._turn = rng.randrange(len(parsed.addresses))
         self._closed = False
         self.timeout = timeout
@@ -212,12 +232,12 @@ class GatewayChannel:
         """Set when a gateway failed: discovery may know others."""
 
     def _may_be_asked(self, address: str) -> bool:
-        return self._tokens is None or may_carry_tokens(address, tls=self._credentials is not None)
+        return self._tokens is None or may_carry_tokens(address, tls=self._tls is not None)
 
     def _gateway(self, address: str, *, learnt: bool = False) -> Gateway:
         return Gateway(
             address,
-            self._credentials,
+            None if self._certificates is None else self._certificates.value,
             self._connector,
             self.retries,
             learnt=learnt,
@@ -266,17 +286,33 @@ class GatewayChannel:
         room = max(_MOST_GATEWAYS - len(self._gateways), 0)
         for address in self.rng.sample(new, min(room, len(new))):
             self._gateways.append(self._gateway(address, learnt=True))
-        # Streams on a gateway that is about to stop end by themselves.
-        self._retired += gone
-        for gateway in [gateway for gateway in self._retired if not gateway.connected]:
-            self._retired.remove(gateway)
-            await gateway.close()
+        now = asyncio.get_running_loop().time()
+        self._retired |= dict.fromkeys(gone, now)
+        for gateway, since in list(self._retired.items()):
+            if now - since >= _RETIRED_SECONDS and not gateway.connected:
+                del self._retired[gateway]
+                await gateway.close()
+
+    def _renew(self, now: float) -> None:
+        """Begins a gateway without a connection anew if the certificate files have changed since: its channel would
+        connect with the former ones for ever.
+        """
+        if self._certificates is None or all(gateway.connected for gateway in self._gateways):
+            return
+        if now >= self._next_look:
+            self._next_look = now + _LOOK_SECONDS
+            self._certificates.refresh()
+        for index, gateway in enumerate(self._gateways):
+            if gateway.credentials is not self._certificates.value and not gateway.connected:
+                self._gateways[index] = self._gateway(gateway.address, learnt=gateway.learnt)
+                self._retired[gateway] = now
 
     def in_order(self) -> list[Gateway]:
         """All gateways: healthy ones first, the next one in turn at the head."""
+        now = asyncio.get_running_loop().time()
+        self._renew(now)
         self._turn += 1
         start = self._turn % len(self._gateways)
-        now = asyncio.get_running_loop().time()
         rotated = self._gateways[start:] + self._gateways[:start]
         return sorted(rotated, key=lambda gateway: (not gateway.healthy(now), not gateway.connected and gateway.learnt))
 
@@ -287,14 +323,14 @@ class GatewayChannel:
 
     @contextmanager
     def outstanding(self, what: str) -> Iterator[None]:
-        """Wraps a call: when the channel is closed gRPC cancels waiting callers, which must not look like a
-        cancellation.
+        """Wraps a call: one that gRPC cancels is not a cancellation of its caller, but a failure of transport, or the
+        end of this client.
         """
         try:
-            yield
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if not self._closed or (task is not None and task.cancelling()):
+            with unasked_cancellations():
+                yield
+        except AioRpcError as error:
+            if not self._closed or error.code() is not grpc.StatusCode.CANCELLED:
                 raise
             raise ClientClosedException(f"the client was closed while a gateway was asked to {what}") from None
 

@@ -20,7 +20,7 @@ from bookgate.protos.bookkeeper.common.v1.status_pb2 import StatusCode
 from bookgate.protos.bookkeeper.gateway.v1 import service_discovery_pb2 as wire
 from bookgate.runtime.background import keep_running
 from bookgate.thinclient.gateways.channel import GatewayChannel
-from bookgate.thinclient.gateways.failures import failure_in_words
+from bookgate.thinclient.gateways.failures import failure_in_words, unasked_cancellations
 
 _SETS = {
     BookieSet.WRITABLE: wire.BookieSet.WRITABLE,
@@ -101,10 +101,11 @@ class RpcServiceDiscovery(ServiceDiscovery):
                 return
             reason = "the stream ended"
             try:
-                async for response in gateway.discovery.WatchBookies(request):
-                    _check(response.code, response.message, "watch bookies")
-                    attempts.progressed()
-                    listener(bookies_of(response.bookies))
+                with unasked_cancellations():
+                    async for response in gateway.discovery.WatchBookies(request):
+                        _check(response.code, response.message, "watch bookies")
+                        attempts.progressed()
+                        listener(bookies_of(response.bookies))
             except AioRpcError as error:
                 reason = failure_in_words(gateway, "watch bookies", error)
             except BKException as error:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import grpc
-from grpc.aio import AioRpcError
+from grpc.aio import AioRpcError, Metadata
 
 from bookgate.ledger.errors import (
     BKException,
@@ -39,6 +43,22 @@ class LostAnswerException(UnknownOutcomeException):
     def __init__(self, message: str, gateway: Gateway) -> None:
         super().__init__(message)
         self.gateway = gateway
+
+
+@contextmanager
+def unasked_cancellations() -> Iterator[None]:
+    """Wraps a call or stream: gRPC cancels those of a channel that is closed, though nobody has cancelled the caller.
+
+    Raises AioRpcError with CANCELLED for that, a transient failure. A cancellation of the task itself passes.
+    """
+    try:
+        yield
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        details = "the call was cancelled on this side"
+        raise AioRpcError(grpc.StatusCode.CANCELLED, Metadata(), Metadata(), details) from None
 
 
 def surely_not_done(error: AioRpcError) -> bool:

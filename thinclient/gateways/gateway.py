@@ -67,7 +67,7 @@ class Gateway:
         """The gateway has reported the loss of its metadata store."""
         self.instance: str | None = None
         """Id of the process that responded last; `none` if it sent none, None before the first response."""
-        self._credentials = credentials
+        self.credentials = credentials
         self._tls = tls
         self._was_connected = False
         self._connector = connector
@@ -83,7 +83,7 @@ class Gateway:
     @property
     def channel(self) -> Channel:
         if self._channel is None:
-            self._channel = self._connector(self.address, self._credentials)
+            self._channel = self._connector(self.address, self.credentials)
         return self._channel
 
     @property

@@ -25,7 +25,7 @@ from bookgate.runtime.background import keep_running
 from bookgate.runtime.ledger_feeds import LedgerFeeds
 from bookgate.runtime.logs import log_event
 from bookgate.thinclient.gateways.channel import GatewayChannel
-from bookgate.thinclient.gateways.failures import failure_in_words
+from bookgate.thinclient.gateways.failures import failure_in_words, unasked_cancellations
 from bookgate.thinclient.gateways.gateway import Gateway
 
 _LOG = logging.getLogger(__name__)
@@ -129,15 +129,13 @@ class _Stream:
         """Returns when the stream has ended. Raises AioRpcError, _NoFeedError."""
         self._call = call = self.gateway.replication.WatchLedgers(self._sent())
         try:
-            async for response in call:
-                if response.code == StatusCode.ILLEGAL_OPERATION:
-                    raise _NoFeedError(response.message)
-                if response.code != StatusCode.SUCCESS:
-                    return
-                self._take(response)
-        except asyncio.CancelledError:
-            if not call.cancelled() or (task := asyncio.current_task()) is None or task.cancelling():
-                raise
+            with unasked_cancellations():
+                async for response in call:
+                    if response.code == StatusCode.ILLEGAL_OPERATION:
+                        raise _NoFeedError(response.message)
+                    if response.code != StatusCode.SUCCESS:
+                        return
+                    self._take(response)
         finally:
             call.cancel()
 

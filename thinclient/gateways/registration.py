@@ -35,7 +35,7 @@ from bookgate.protos.bookkeeper.gateway.v1 import service_discovery_pb2 as disco
 from bookgate.runtime.background import keep_running
 from bookgate.runtime.logs import log_event
 from bookgate.thinclient.gateways.channel import Attempts, GatewayChannel
-from bookgate.thinclient.gateways.failures import failure_in_words
+from bookgate.thinclient.gateways.failures import failure_in_words, unasked_cancellations
 from bookgate.thinclient.gateways.gateway import Gateway
 from bookgate.thinclient.gateways.registration_stream import PATIENCE_LEASES, Refused, RegisterStream
 
@@ -133,7 +133,8 @@ class _Keeper:
     async def _move(self, gateway: Gateway, attempts: Attempts, patience: float = PATIENCE_LEASES) -> None:
         """Registers at a gateway and leaves the former one. Records a failure. Raises Refused."""
         try:
-            await self._verify(gateway)
+            with unasked_cancellations():
+                await self._verify(gateway)
         except (AioRpcError, BKException) as error:
             words = failure_in_words(gateway, "verify the cluster", error) if isinstance(error, AioRpcError) else error
             attempts.failed(gateway, str(words))

@@ -20,7 +20,7 @@ from grpc.aio import AioRpcError
 from bookgate.protos.bookkeeper.common.v1.status_pb2 import StatusCode
 from bookgate.protos.bookkeeper.gateway.v1 import registration_service_pb2 as wire
 from bookgate.runtime.logs import log_bug
-from bookgate.thinclient.gateways.failures import failure_in_words
+from bookgate.thinclient.gateways.failures import failure_in_words, unasked_cancellations
 from bookgate.thinclient.gateways.gateway import Gateway
 
 _LOG = logging.getLogger(__name__)
@@ -109,9 +109,10 @@ class RegisterStream:
     async def _read(self) -> None:
         reason = "the stream ended"
         try:
-            async for response in self._call:
-                self._asked = None
-                self._take(response)
+            with unasked_cancellations():
+                async for response in self._call:
+                    self._asked = None
+                    self._take(response)
         except AioRpcError as error:
             reason = failure_in_words(self.gateway, "register the bookie", error)
         except Refused as refused:

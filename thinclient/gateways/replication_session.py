@@ -19,7 +19,7 @@ from grpc.aio import AioRpcError
 from bookgate.protos.bookkeeper.common.v1.status_pb2 import StatusCode
 from bookgate.protos.bookkeeper.gateway.v1 import replication_service_pb2 as wire
 from bookgate.runtime.logs import log_bug
-from bookgate.thinclient.gateways.failures import failure_in_words
+from bookgate.thinclient.gateways.failures import failure_in_words, unasked_cancellations
 from bookgate.thinclient.gateways.gateway import Gateway
 
 _LOG = logging.getLogger(__name__)
@@ -95,8 +95,9 @@ class RpcReplicationSession:
         self._begins()
         call = self.gateway.replication.Attend(self._requests(resume))
         try:
-            async for response in call:
-                self._hear(response)
+            with unasked_cancellations():
+                async for response in call:
+                    self._hear(response)
         finally:
             call.cancel()
 

@@ -29,6 +29,10 @@ class ClientTlsFiles:
     cert: Path | None = None
     key: Path | None = None
 
+    @property
+    def paths(self) -> tuple[str, ...]:
+        return tuple(str(path) for path in (self.cert, self.key, self.ca) if path is not None)
+
     def credentials(self) -> grpc.ChannelCredentials:
         """Reads the files. Raises IncorrectParameterException, which names an unusable file."""
         if (self.cert is None) != (self.key is None):

@@ -27,6 +27,7 @@ from bookgate.thinclient.gateways.factory import RpcLedgerManagerFactory
 from bookgate.thinclient.gateways.tokens import TokenSource
 from bookgate.thinclient.handles.context import secrets_of
 from tests.access_policy import look_at_files
+from tests.integration.bookie.in_process import until
 from tests.integration.gateway.conftest import Recorder
 from tests.integration.gateway.guarded import POLICY, Guarded, guarded_gateway
 
@@ -61,6 +62,31 @@ def uri(gateway: Guarded) -> str:
 def client(gateway: Guarded, tokens: TokenSource | str, timeout: float = 10) -> RpcLedgerManagerFactory:
     source = TokenSource(gateway.token(tokens)) if isinstance(tokens, str) else tokens
     return RpcLedgerManagerFactory(uri(gateway), timeout, tokens=source)
+
+
+async def test_a_watch_that_the_policy_denies_fails_and_one_beyond_a_limit_waits_for_room(
+    gateway: Guarded, caplog: pytest.LogCaptureFixture
+) -> None:
+    """`subscriptions = 2`."""
+    manager = gateway.factory.ledger_manager
+    ids = [
+        (await manager.create(None, _owned_by(owner))).ledger_id for owner in ("team-a", "team-a", "team-a", "team-b")
+    ]
+    async with await BookKeeper.connect(uri(gateway), ClientConfig(token=gateway.token("team-a"))) as client:
+        async with asyncio.timeout(30):
+            with pytest.raises(UnauthorizedAccessException):
+                await anext(client.watch_ledger(ids[3]))
+        watches = [client.watch_ledger(each) for each in ids[:3]]
+        for watch in watches[:2]:
+            await anext(watch)
+        third = asyncio.ensure_future(anext(watches[2]))
+        await until(lambda: "watch_refused" in caplog.text)
+        await watches[0].aclose()
+        assert (await third).version == 0
+
+
+def _owned_by(name: str) -> LedgerMetadata:
+    return LedgerMetadata.new(["b-1"], 1, 1, custom_metadata={OWNER_KEY: f"token:{name}".encode()})
 
 
 async def test_a_token_comes_from_a_setting_the_environment_a_file_or_a_callable(

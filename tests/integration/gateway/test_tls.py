@@ -19,6 +19,8 @@ from bookgate.ledger.metadata_store import LedgerManagerFactory
 from bookgate.protos.bookkeeper.gateway.v1 import service_discovery_pb2 as sd
 from bookgate.protos.bookkeeper.gateway.v1.service_discovery_pb2_grpc import ServiceDiscoveryStub
 from bookgate.runtime.tls.files import ServerTlsFiles
+from bookgate.thinclient.gateways.factory import RpcLedgerManagerFactory
+from bookgate.thinclient.gateways.uri import ClientTlsFiles
 from tests.stores import made
 
 pytestmark = pytest.mark.asyncio
@@ -65,6 +67,18 @@ async def factory(tmp_path: Path) -> AsyncIterator[LedgerManagerFactory]:
     await factory.initialize()
     yield factory
     await factory.close()
+
+
+def files_of_client(directory: Path) -> ClientTlsFiles:
+    return ClientTlsFiles(*(directory / f"client-{name}.pem" for name in ("ca", "cert", "key")))
+
+
+def install_client(files: ClientTlsFiles, authority: trustme.CA, *trusted: trustme.CA) -> None:
+    """A certificate of that authority, for a client that trusts some."""
+    issued = authority.issue_cert("client@example.org")
+    _replace(str(files.key), issued.private_key_pem.bytes())
+    _replace(str(files.cert), b"".join(blob.bytes() for blob in issued.cert_chain_pems))
+    _replace(str(files.ca), b"".join(each.cert_pem.bytes() for each in trusted))
 
 
 async def call(port: int, credentials: grpc.ChannelCredentials) -> str:
@@ -140,3 +154,32 @@ async def test_files_that_can_not_be_used_refuse_the_start(
         await GatewayServer(factory, tls=ServerTlsFiles(f"{tmp_path}/missing.pem", files.key)).start()
     with pytest.raises(IncorrectParameterException, match="together"):
         await GatewayServer(factory, tls=ServerTlsFiles(files.key, files.cert)).start()
+
+
+@pytest.mark.parametrize("unusable_for_a_while", [False, True])
+async def test_a_running_client_connects_with_its_files_as_they_are(
+    factory: LedgerManagerFactory, certificates: Certificates, tmp_path: Path, unusable_for_a_while: bool
+) -> None:
+    server = GatewayServer(factory, "localhost", tls=certificates.files)
+    port = await server.start()
+    files, other = files_of_client(tmp_path), trustme.CA()
+    install_client(files, certificates.authority, certificates.authority)
+    client = RpcLedgerManagerFactory(f"grpcs://localhost:{port}", timeout=30.0, tls=files)
+    await client.initialize()
+    await server.stop(0)
+    if unusable_for_a_while:
+        _replace(str(files.ca), b"half of it")
+        server = GatewayServer(factory, "localhost", port, tls=certificates.files)
+        await server.start()
+        await client.service_discovery.cluster_info()
+        await server.stop(0)
+    # Another authority for both sides.
+    install_client(files, other, certificates.authority, other)
+    certificates.install(other)
+    assert certificates.files.client_ca is not None
+    _replace(certificates.files.client_ca, other.cert_pem.bytes())
+    server = GatewayServer(factory, "localhost", port, tls=certificates.files)
+    await server.start()
+    await client.service_discovery.cluster_info()
+    await client.close()
+    await server.stop(0)

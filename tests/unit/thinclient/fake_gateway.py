@@ -74,7 +74,8 @@ class FakeGateway(wire_grpc.LedgerMetadataServiceServicer, discovery_grpc.Servic
         self.refuse: grpc.StatusCode | None = None
         """Every call ends with this status and nothing is done."""
         self.silent = False
-        """Calls are taken in and not answered."""
+        """Calls are taken in and not answered, or once they are `released`."""
+        self.released = asyncio.Event()
         self.revision = 0
         """Stands in answers that report a failure."""
         self.page_size = 2
@@ -85,6 +86,10 @@ class FakeGateway(wire_grpc.LedgerMetadataServiceServicer, discovery_grpc.Servic
         self.watch_requests: list[wire.LedgerMetadataRequest] = []
         self.watches: list[asyncio.Queue[wire.LedgerMetadataResponse | None]] = []
         self.watch_started = asyncio.Event()
+        self.refused_watches: list[Any] = []
+        """What the next subscriptions are refused with."""
+        self.watches_stay = False
+        """Watches of bookies do not end after the first set."""
         self.address = ""
         self._server: grpc.aio.Server | None = None
 
@@ -101,9 +106,9 @@ class FakeGateway(wire_grpc.LedgerMetadataServiceServicer, discovery_grpc.Servic
         self.instance = instance
         self.tokens.clear()
 
-    async def stop(self) -> None:
+    async def stop(self, grace_seconds: float | None = None) -> None:
         if self._server is not None:
-            await self._server.stop(None)
+            await self._server.stop(grace_seconds)
             self._server = None
 
     async def note(self, name: str, request: object, context: Context) -> None:
@@ -115,7 +120,7 @@ class FakeGateway(wire_grpc.LedgerMetadataServiceServicer, discovery_grpc.Servic
                 context.set_trailing_metadata(_NOT_DONE)
             await context.abort(self.refuse, "refused by the test")
         if self.silent:
-            await asyncio.Event().wait()
+            await self.released.wait()
         if self.instance is not None:
             context.set_trailing_metadata((("bookgate-instance", self.instance),))
 
@@ -236,6 +241,15 @@ class FakeGateway(wire_grpc.LedgerMetadataServiceServicer, discovery_grpc.Servic
                 self.watch_requests.append(request)
                 record = self.store.records.get(ledger_id_of(request))
                 subscribed = request.watch_action == wire.WatchAction.SUBSCRIBE
+                if subscribed and self.refused_watches:
+                    code = self.refused_watches.pop(0)
+                    ledger_id, scope_id = request.ledger_id, request.ledger_scope_id
+                    queue.put_nowait(
+                        wire.LedgerMetadataResponse(
+                            code=code, ledger_id=ledger_id, ledger_scope_id=scope_id, message="refused by the test"
+                        )
+                    )
+                    continue
                 known = request.expected_version if request.HasField("expected_version") else None
                 if subscribed and record is not None and record.version != known:
                     queue.put_nowait(response_of(record))
@@ -269,6 +283,8 @@ class FakeGateway(wire_grpc.LedgerMetadataServiceServicer, discovery_grpc.Servic
     ) -> AsyncIterator[discovery.WatchBookiesResponse]:
         await self.note("WatchBookies", request, context)
         yield discovery.WatchBookiesResponse(bookies=[BOOKIE], revision=len(self.calls))
+        if self.watches_stay:
+            await asyncio.Event().wait()
 
     async def GetClusterInfo(
         self, request: discovery.GetClusterInfoRequest, context: Context

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import grpc
@@ -19,15 +21,16 @@ from bookgate.ledger.errors import (
     UnauthorizedAccessException,
 )
 from bookgate.ledger.ledger_id import LedgerId
-from bookgate.ledger.metadata_store import LedgerRecord
+from bookgate.ledger.metadata_store import BookieSet, LedgerRecord
 from bookgate.protos.bookkeeper.gateway.v1 import ledger_metadata_service_pb2 as wire
 from bookgate.protos.bookkeeper.gateway.v1.service_discovery_pb2 import Endpoint
 from bookgate.thinclient.gateways import grpc_channels
 from bookgate.thinclient.gateways.factory import RpcLedgerManagerFactory
+from bookgate.thinclient.gateways.gateway import Gateway
 from bookgate.thinclient.gateways.retry_policy import RetryPolicy
 from bookgate.thinclient.gateways.uri import ClientTlsFiles, GatewayUri, parse_gateways
 from tests.unit.thinclient.bookies.test_secure_connections import new_certificates
-from tests.unit.thinclient.fake_gateway import METADATA, SEVEN, connected, fake_gateways, response_of
+from tests.unit.thinclient.fake_gateway import METADATA, SEVEN, FakeGateway, connected, fake_gateways, response_of
 
 
 @pytest.mark.asyncio
@@ -138,6 +141,92 @@ async def test_calls_under_way_end_with_the_client_and_are_not_taken_for_cancell
         assert [type(result) for result in results] == [ClientClosedException] * 4
         with pytest.raises(ClientClosedException):
             await manager.read(SEVEN)
+
+
+@asynccontextmanager
+async def with_one_learnt() -> AsyncIterator[tuple[RpcLedgerManagerFactory, Gateway, FakeGateway, FakeGateway]]:
+    """A client, the gateway that it has learnt from discovery, that one's server, and the server of the other."""
+    async with fake_gateways(2) as (_, (configured, learnt)):
+        patient = RetryPolicy(metadata_hedge_seconds=60.0)
+        factory = RpcLedgerManagerFactory(f"grpc://{configured.address}", retries=patient)
+        await factory.gateways.learn([learnt.address])
+        one = next(gateway for gateway in factory.gateways.in_order() if gateway.learnt)
+        assert await one.connect(60)
+        try:
+            yield factory, one, learnt, configured
+        finally:
+            await factory.close()
+
+
+async def has_been_called(gateway: FakeGateway, name: str) -> None:
+    while name not in gateway.calls:
+        gateway.called.clear()
+        await gateway.called.wait()
+
+
+@pytest.mark.asyncio
+async def test_a_gateway_that_has_left_discovery_and_drains_finishes_the_calls_under_way() -> None:
+    async with with_one_learnt() as (factory, one, learnt, configured):
+        await learnt.store.create(SEVEN, METADATA)
+        learnt.silent = True
+        reads = [asyncio.ensure_future(factory.ledger_manager.read(SEVEN)) for _ in range(2)]
+        await has_been_called(learnt, "Read")
+        drains = asyncio.ensure_future(learnt.stop(60))
+        await one.channel.wait_for_state_change(grpc.ChannelConnectivity.READY)
+        await factory.gateways.learn([])
+        await factory.gateways.learn([])
+        learnt.released.set()
+        assert [record.version for record in await asyncio.gather(*reads)] == [0, 0]
+        await drains
+        assert learnt.calls + configured.calls == ["Read", "Read"]
+        assert factory.gateways.addresses == [configured.address]
+
+
+@pytest.mark.asyncio
+async def test_calls_of_a_channel_that_is_closed_are_not_cancelled_but_go_on_elsewhere() -> None:
+    async with with_one_learnt() as (factory, one, learnt, _):
+        manager, ledgers = factory.ledger_manager, [SEVEN, LedgerId.unscoped(8)]
+        for each in ledgers:
+            await learnt.store.create(each, METADATA)
+        learnt.silent = True
+
+        async def listing() -> list[LedgerRecord]:
+            return [record async for page in manager.ledger_records() for record in page]
+
+        # Of two calls each gateway gets one.
+        reads = [asyncio.ensure_future(manager.read(each)) for each in ledgers]
+        batches = [asyncio.ensure_future(manager.read_many(ledgers)) for _ in range(2)]
+        listings = [asyncio.ensure_future(listing()) for _ in range(2)]
+        writes = [asyncio.ensure_future(manager.write(each, METADATA, 0)) for each in ledgers]
+        for name in ("Read", "BatchRead", "Iterate", "Write"):
+            await has_been_called(learnt, name)
+        await one.close()
+        assert [record.ledger_id for record in await asyncio.gather(*reads)] == ledgers
+        assert [len(found) for found in await asyncio.gather(*batches)] == [2, 2]
+        assert [len(found) for found in await asyncio.gather(*listings)] == [2, 2]
+        assert [record.version for record in await asyncio.gather(*writes)] == [1, 1]
+
+
+@pytest.mark.asyncio
+async def test_watches_of_a_channel_that_is_closed_go_on_elsewhere() -> None:
+    async with with_one_learnt() as (factory, one, learnt, configured):
+        await learnt.store.create(SEVEN, METADATA)
+        await configured.stop()
+        learnt.watches_stay = configured.watches_stay = True
+        heard: asyncio.Queue[int] = asyncio.Queue()
+        sets: asyncio.Queue[int] = asyncio.Queue()
+
+        def listener(_: LedgerId, record: LedgerRecord | None) -> None:
+            heard.put_nowait(-1 if record is None else record.version)
+
+        await factory.ledger_manager.register_listener(SEVEN, listener)
+        await factory.service_discovery.watch_bookies(BookieSet.ALL, lambda bookies: sets.put_nowait(len(bookies)))
+        assert (await heard.get(), await sets.get()) == (0, 1)
+        await configured.start()
+        await one.close()
+        learnt.store.change(SEVEN, custom_metadata={})
+        assert (await heard.get(), await sets.get()) == (1, 1)
+        assert "WatchBookies" in configured.calls
 
 
 @pytest.mark.asyncio

@@ -13,6 +13,7 @@ from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata_store import BookieSet, LedgerMetadataListener, LedgerRecord
 from bookgate.protos.bookkeeper.common.v1.status_pb2 import StatusCode
 from bookgate.protos.bookkeeper.gateway.v1 import ledger_metadata_service_pb2 as wire
+from bookgate.thinclient.gateways import watch
 from bookgate.thinclient.gateways.factory import RpcLedgerManagerFactory
 from tests.unit.thinclient.fake_gateway import METADATA, SEVEN, FakeGateway, connected, fake_gateways, response_of
 
@@ -180,6 +181,82 @@ async def test_a_response_sent_before_a_listener_was_asked_for_is_not_told_to_it
         send(gone, 2)
         async with asyncio.timeout(10):
             assert await heard[1].get() is None
+        assert heard[0].empty()
+
+
+@pytest.mark.asyncio
+async def test_a_refused_watch_is_logged_once_and_asked_for_until_it_is_served(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(watch, "_FIRST_PAUSE", 0.01)
+    async with connected() as (manager, (gateway,)):
+        await gateway.store.create(SEVEN, METADATA)
+        gateway.refused_watches = [StatusCode.PERMISSION_DENIED, StatusCode.UNEXPECTED, StatusCode.BAD_REQUEST]
+        heard: asyncio.Queue[int | None] = asyncio.Queue()
+
+        def listener(_: LedgerId, record: LedgerRecord | None) -> None:
+            heard.put_nowait(None if record is None else record.version)
+
+        await manager.register_listener(SEVEN, listener)
+        async with asyncio.timeout(10):
+            assert await heard.get() == 0
+        (told,) = [each.getMessage() for each in caplog.records if "watch_refused" in each.getMessage()]
+        assert "ledger=7" in told
+        assert "refused by the test" in told
+        assert len(gateway.watch_requests) == 4
+
+
+@pytest.mark.asyncio
+async def test_nobody_asks_for_a_refused_watch_that_nobody_listens_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "_FIRST_PAUSE", 0.01)
+    async with connected() as (manager, (gateway,)):
+        eight = LedgerId.unscoped(8)
+        await gateway.store.create(eight, METADATA)
+        gateway.refused_watches = [StatusCode.PERMISSION_DENIED, StatusCode.PERMISSION_DENIED]
+        heard = asyncio.Event()
+
+        def listener(_ledger_id: LedgerId, _record: LedgerRecord | None) -> None:
+            heard.set()
+
+        await manager.register_listener(SEVEN, listener)
+        await manager.register_listener(eight, listener)
+        await gateway.watch_started.wait()
+        await manager.unregister_listener(SEVEN, listener)
+        async with asyncio.timeout(10):
+            await heard.wait()
+        subscribed = [each for each in gateway.watch_requests if each.watch_action == wire.WatchAction.SUBSCRIBE]
+        assert [each.ledger_id for each in subscribed] == [7, 8, 8]
+
+
+@pytest.mark.asyncio
+async def test_who_listens_to_a_ledger_hears_of_its_removal_though_another_listens_to_its_successor() -> None:
+    async with connected() as (manager, (gateway,)):
+        heard: list[asyncio.Queue[int | None]] = [asyncio.Queue(), asyncio.Queue()]
+
+        def listener(number: int) -> LedgerMetadataListener:
+            return lambda _ledger_id, record: heard[number].put_nowait(None if record is None else record.version)
+
+        def send(version: int, incarnation: int, requests_handled: int) -> None:
+            response = response_of(LedgerRecord(SEVEN, METADATA, version))
+            response.incarnation, response.requests_handled = incarnation, requests_handled
+            gateway.watches[-1].put_nowait(response)
+
+        await manager.register_listener(SEVEN, listener(0))
+        await gateway.watch_started.wait()
+        send(3, 1, 1)
+        async with asyncio.timeout(10):
+            assert await heard[0].get() == 3
+            # The ledger is removed and made anew.
+            await manager.register_listener(SEVEN, listener(1))
+            send(0, 6, 2)
+            assert [await heard[0].get(), await heard[1].get()] == [None, 0]
+            gateway.watch_started.clear()
+            gateway.watches[-1].put_nowait(wire.LedgerMetadataResponse(event=wire.WatchEvent.DRAINING))
+            await gateway.watch_started.wait()
+            send(1, 6, 1)
+            assert await heard[1].get() == 1
+        resumed = gateway.watch_requests[-1]
+        assert (resumed.expected_version, resumed.incarnation) == (0, 6)
         assert heard[0].empty()
 
 
