@@ -1194,11 +1194,14 @@ class StreamWriter(StreamWriterFacade):
         return self._run(self._asynchronous.append(record, producer=producer, sequence=sequence))
 
     def flush(self) -> None:
-        """Sends the current batch and waits until all records are acknowledged or have failed."""
+        """Sends the current batch and waits until all records so far are acknowledged or have failed."""
         self._run(self._asynchronous.flush())
 
     def close(self) -> None:
-        """Waits for all records and ends the writer; the stream stays open for the next one."""
+        """Waits for all records and ends the writer; the stream stays open for the next one.
+
+        Nothing is appended from the call on. A call that is cancelled does not stop it; others wait for the same end.
+        """
         self._run(self._asynchronous.close())
 
 
