@@ -1132,9 +1132,10 @@ class Cursor(CursorFacade):
             position: The first record that is not processed; not below the committed one.
 
         Raises:
-            CursorMovedException: Another consumer has moved the cursor since it was read here. Read it again.
+            CursorMovedException: Another consumer has moved the cursor since it was read here, or made it anew. Read it
+                again.
             IncorrectParameterException: The position is below the committed one.
-            NoSuchLedgerExistsOnMetadataServerException: The cursor was deleted.
+            NoSuchLedgerExistsOnMetadataServerException: The cursor was deleted, perhaps with its stream.
             MetaStoreException: The metadata are out of reach; the commit may have happened. Repeat it.
         """
         self._run(self._asynchronous.commit(position))
