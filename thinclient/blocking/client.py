@@ -227,7 +227,7 @@ class UnboundedWriteHandle(UnboundedWriteHandleFacade):
         """Waits until all appends are acknowledged and on their whole write sets, then ends the ledger for good.
 
         Afterwards no client can write to it or take it over; all its entries are fully replicated (G2). Repeated calls
-        share the outcome of the first.
+        share the outcome of the first; if the metadata could not be changed they try again, or `release` the handle.
 
         Raises:
             TermSupersededException: Another client has taken over the ledger.
