@@ -175,6 +175,8 @@ class CommittedCursor:
         name: The name of the cursor.
         position: The first record that is not committed.
         committed_ms: When, in milliseconds since 1970.
+        token: Random, drawn at its creation: a cursor that is deleted and made anew has another one. Empty where a
+            client has written it that knows no tokens.
     """
 
     stream: str
@@ -182,6 +184,7 @@ class CommittedCursor:
     name: str
     position: RecordPosition
     committed_ms: int
+    token: str = ""
 
     def moved(self, position: RecordPosition, now_ms: int) -> CommittedCursor:
         """The cursor at another position."""
@@ -197,6 +200,7 @@ class CommittedCursor:
             entry=entry_id,
             record=number,
             committed_ms=self.committed_ms,
+            token=self.token or None,
         )
 
     @classmethod
@@ -204,7 +208,8 @@ class CommittedCursor:
         """The cursor of a record. Raises MetadataFormatException."""
         found = _object(CURSOR_KEY, custom_metadata)
         position = RecordPosition(int(found["entry"]), int(found["record"]))
-        return cls(str(found["stream"]), str(found["ledger"]), str(found["name"]), position, int(found["committed_ms"]))
+        names = (str(found["stream"]), str(found["ledger"]), str(found["name"]))
+        return cls(*names, position, int(found["committed_ms"]), str(found.get("token", "")))
 
 
 _NEEDED = {

@@ -55,8 +55,21 @@ class CallersLedgers:
 
     async def remove(self, ledger_id: LedgerId, expected_version: int | None = None) -> None:
         """Raises as `LedgerManager.remove`; HttpError where the caller may not."""
-        assert expected_version is None, "streams are deleted in whatever version they are"
-        await remove_ledger(self._factory, self._caller, ledger_id)
+        if expected_version is None:
+            await remove_ledger(self._factory, self._caller, ledger_id)
+            return
+        stored = await self._ledgers.read(ledger_id)
+        self._caller.check_ledger(Action.LEDGER_DELETE, stored)
+        try:
+            if stored.version != expected_version:
+                raise MetadataVersionException(
+                    f"ledger {ledger_id} has version {stored.version} and not {expected_version}"
+                )
+            await self._ledgers.remove(ledger_id, expected_version)
+        except MetadataVersionException:
+            # A replica of the store that lags would show the client the same version again.
+            await self._factory.catch_up(None)
+            raise
 
     async def register_listener(self, ledger_id: LedgerId, listener: LedgerMetadataListener) -> None:
         """Tells of a ledger that was read."""

@@ -227,7 +227,7 @@ class UnboundedWriteHandle(UnboundedWriteHandleFacade):
         """Waits until all appends are acknowledged and on their whole write sets, then ends the ledger for good.
 
         Afterwards no client can write to it or take it over; all its entries are fully replicated (G2). Repeated calls
-        share the outcome of the first.
+        share the outcome of the first; if the metadata could not be changed they try again, or `release` the handle.
 
         Raises:
             TermSupersededException: Another client has taken over the ledger.
@@ -1141,9 +1141,10 @@ class Cursor(CursorFacade):
             position: The first record that is not processed; not below the committed one.
 
         Raises:
-            CursorMovedException: Another consumer has moved the cursor since it was read here. Read it again.
+            CursorMovedException: Another consumer has moved the cursor since it was read here, or made it anew. Read it
+                again.
             IncorrectParameterException: The position is below the committed one.
-            NoSuchLedgerExistsOnMetadataServerException: The cursor was deleted.
+            NoSuchLedgerExistsOnMetadataServerException: The cursor was deleted, perhaps with its stream.
             MetaStoreException: The metadata are out of reach; the commit may have happened. Repeat it.
         """
         self._run(self._asynchronous.commit(position))
@@ -1203,11 +1204,14 @@ class StreamWriter(StreamWriterFacade):
         return self._run(self._asynchronous.append(record, producer=producer, sequence=sequence))
 
     def flush(self) -> None:
-        """Sends the current batch and waits until all records are acknowledged or have failed."""
+        """Sends the current batch and waits until all records so far are acknowledged or have failed."""
         self._run(self._asynchronous.flush())
 
     def close(self) -> None:
-        """Waits for all records and ends the writer; the stream stays open for the next one."""
+        """Waits for all records and ends the writer; the stream stays open for the next one.
+
+        Nothing is appended from the call on. A call that is cancelled does not stop it; others wait for the same end.
+        """
         self._run(self._asynchronous.close())
 
 

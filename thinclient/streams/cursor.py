@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 from bookgate.ledger.errors import (
     CursorMovedException,
@@ -62,9 +62,10 @@ class Cursor:
             position: The first record that is not processed; not below the committed one.
 
         Raises:
-            CursorMovedException: Another consumer has moved the cursor since it was read here. Read it again.
+            CursorMovedException: Another consumer has moved the cursor since it was read here, or made it anew. Read it
+                again.
             IncorrectParameterException: The position is below the committed one.
-            NoSuchLedgerExistsOnMetadataServerException: The cursor was deleted.
+            NoSuchLedgerExistsOnMetadataServerException: The cursor was deleted, perhaps with its stream.
             MetaStoreException: The metadata are out of reach; the commit may have happened. Repeat it.
         """
         moved = committed(self._found, position, now_ms())
@@ -83,30 +84,34 @@ class Cursor:
     async def _write(self, moved: CommittedCursor) -> None:
         """Stores another value, by compare-and-set. Raises as `commit`."""
         before = self._found
-        while True:
-            custom = {**self._record.metadata.custom_metadata, CURSOR_KEY: moved.encoded()}
-            changed = dataclasses.replace(self._record.metadata, custom_metadata=custom)
+        # A cursor that was deleted and made anew may be at the version that this one had.
+        await self.refresh()
+        while self._found == before:
+            changed = _with_cursor(self._record, moved)
             try:
                 self._take(await self._manager.write(self._record.ledger_id, changed, self._record.version))
                 return
             except UnknownOutcomeException:
-                self._take(await self._manager.read(self._record.ledger_id))
+                await self.refresh()
                 if self._found != moved:
                     raise
             except MetadataVersionException:
-                self._take(await self._manager.read(self._record.ledger_id))
+                await self.refresh()
             if self._found == moved:
                 return  # a repeated call whose first answer was lost conflicts with itself
-            if self._found != before:
-                break
-            # Only the record's bookie was replaced, or a name of somebody else's was added.
+            # Where nothing has moved, only the record's bookie was replaced, or a name of somebody else's was added.
         entry_id, number = self.position
         raise CursorMovedException(
             f"another consumer has moved cursor {self.name!r} of stream {moved.stream!r} to entry {entry_id} record "
             f"{number}: go on from there"
-        ) from None
+        )
 
     def _take(self, record: LedgerRecord) -> None:
+        if not is_cursor_of(record, self._found.stream, self._found.ledger):
+            raise NoSuchLedgerExistsOnMetadataServerException(
+                f"cursor {self.name!r} was deleted with stream {self._found.stream!r}: open the one made since",
+                ledger_id=record.ledger_id,
+            )
         self._record, self._found = record, CommittedCursor.of(record.metadata.custom_metadata)
 
 
@@ -120,28 +125,62 @@ async def read_cursor(manager: LedgerManager, record_id: LedgerId, stream: str, 
         record = await manager.read(record_id)
     except NoSuchLedgerExistsOnMetadataServerException:
         return None
-    if CURSOR_KEY not in record.metadata.custom_metadata:
-        raise IllegalOpException(
-            f"ledger {record_id} is no cursor of stream {stream!r}; delete it, or use another name"
-        )
-    found = CommittedCursor.of(record.metadata.custom_metadata)
+    found = _found_in(record, stream)
     return Cursor(manager, record, found) if (found.stream, found.ledger) == (stream, ledger) else None
 
 
-async def store_cursor(manager: LedgerManager, record_id: LedgerId, bookie_id: str, wanted: CommittedCursor) -> Cursor:
+async def store_cursor(
+    manager: LedgerManager,
+    record_id: LedgerId,
+    bookie_id: str,
+    wanted: CommittedCursor,
+    still_there: Callable[[], Awaitable[None]],
+) -> Cursor:
     """Creates a cursor, in place of one of an earlier stream of this name; returns the other one if another consumer
     was faster.
+
+    Raises:
+        IllegalOpException: Something else is stored there.
+        BKException: What `still_there` raises if the stream is not there any more: the other one may be of a later
+            stream.
     """
     try:
         record = await manager.create(record_id, record_of(bookie_id, {CURSOR_KEY: wanted.encoded()}))
         return Cursor(manager, record, wanted)
     except LedgerExistException:
         record = await manager.read(record_id)
-    found = CommittedCursor.of(record.metadata.custom_metadata)
-    cursor = Cursor(manager, record, found)
-    if (found.stream, found.ledger) != (wanted.stream, wanted.ledger):
-        await cursor._write(wanted)
-    return cursor
+    while True:
+        found = _found_in(record, wanted.stream)
+        if (found.stream, found.ledger) == (wanted.stream, wanted.ledger):
+            return Cursor(manager, record, found)
+        await still_there()
+        try:
+            record = await manager.write(record_id, _with_cursor(record, wanted), record.version)
+        except (MetadataVersionException, UnknownOutcomeException):
+            record = await manager.read(record_id)
+
+
+def is_cursor_of(record: LedgerRecord, stream: str, ledger: str) -> bool:
+    """Whether this is a cursor of a stream with this ledger. Raises MetadataFormatException."""
+    custom = record.metadata.custom_metadata
+    if CURSOR_KEY not in custom:
+        return False
+    found = CommittedCursor.of(custom)
+    return (found.stream, found.ledger) == (stream, ledger)
+
+
+def _found_in(record: LedgerRecord, stream: str) -> CommittedCursor:
+    """The cursor of a record, of whatever stream. Raises IllegalOpException if it is none."""
+    if CURSOR_KEY not in record.metadata.custom_metadata:
+        raise IllegalOpException(
+            f"ledger {record.ledger_id} is no cursor of stream {stream!r}; delete it, or use another name"
+        )
+    return CommittedCursor.of(record.metadata.custom_metadata)
+
+
+def _with_cursor(record: LedgerRecord, cursor: CommittedCursor) -> LedgerMetadata:
+    custom = {**record.metadata.custom_metadata, CURSOR_KEY: cursor.encoded()}
+    return dataclasses.replace(record.metadata, custom_metadata=custom)
 
 
 def record_of(bookie_id: str, custom_metadata: Mapping[str, bytes]) -> LedgerMetadata:

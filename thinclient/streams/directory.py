@@ -34,7 +34,8 @@ from bookgate.ledger.streams import (
 )
 from bookgate.thinclient.client import BookKeeper
 from bookgate.thinclient.handles.ledger_options import LedgerOptions
-from bookgate.thinclient.streams.cursor import record_of
+from bookgate.thinclient.streams.cursor import is_cursor_of, record_of
+from bookgate.thinclient.streams.removal import remove_record
 from bookgate.thinclient.streams.stream import Stream
 
 
@@ -175,9 +176,14 @@ class Streams:
         except NoSuchLedgerExistsOnMetadataServerException:
             return False
         for cursor in cursor_names_of(record.metadata.custom_metadata):
-            await self._bookkeeper.delete_ledger(cursor_record_id(name, cursor, self._scope_id))
+            cursor_id = cursor_record_id(name, cursor, self._scope_id)
+            await remove_record(
+                self._bookkeeper, cursor_id, lambda found: is_cursor_of(found, name, ledger_id.qualified_name)
+            )
         await self._bookkeeper.delete_ledger(ledger_id)
-        return await self._bookkeeper.delete_ledger(record_id)
+        return await remove_record(
+            self._bookkeeper, record_id, lambda found: stream_of(found.metadata.custom_metadata) == (name, ledger_id)
+        )
 
 
 def _checked(record: LedgerRecord, name: str) -> tuple[LedgerRecord, LedgerId]:

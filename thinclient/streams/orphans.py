@@ -2,8 +2,8 @@
 
 One listing of the scope, which must be complete: where a policy left out the record, its stream's ledger would look
 left over. What looks like an orphan and is old enough is judged once more by the record of its stream, read anew. A
-deletion reads that record again, and deletes the orphan only in the version that was seen: a ledger that somebody has
-taken over since stays.
+deletion reads that record again, and deletes the orphan only as it was seen: a ledger that somebody has taken over
+since stays, and so does a record that was made anew under its id.
 
 A creation that is under way is told by its age alone, so the age must be above the time that any takes. One that goes
 on after all ends with a record whose ledger is gone: no append to it was ever acknowledged, and it is an orphan itself.
@@ -24,7 +24,8 @@ from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata_store import LedgerRecord
 from bookgate.ledger.streams import DEFAULT_SCOPE, stream_record_id
 from bookgate.thinclient.client import BookKeeper
-from bookgate.thinclient.core.streams.orphans import Kind, Orphan, candidates, ledger_of, names
+from bookgate.thinclient.core.streams.orphans import Kind, Orphan, candidates, is_as_seen, ledger_of, names
+from bookgate.thinclient.streams.removal import remove_record
 
 
 async def find_orphans(bookkeeper: BookKeeper, before_ms: int, scope_id: int = DEFAULT_SCOPE) -> list[Orphan]:
@@ -52,12 +53,20 @@ async def delete_orphans(
     for each in found:
         if not await _is_orphan(bookkeeper, each, scope_id):
             continue
-        try:
-            if await bookkeeper.delete_ledger(each.record.ledger_id, each.record.version):
-                deleted.append(each)
-        except MetadataVersionException:
-            continue  # somebody uses it
+        if await _delete(bookkeeper, each):
+            deleted.append(each)
     return deleted
+
+
+async def _delete(bookkeeper: BookKeeper, orphan: Orphan) -> bool:
+    """Whether it was there, as it was seen."""
+    record = orphan.record
+    if orphan.kind is not Kind.LEDGER:
+        return await remove_record(bookkeeper, record.ledger_id, lambda found: is_as_seen(found, orphan))
+    try:
+        return await bookkeeper.delete_ledger(record.ledger_id, record.version)
+    except MetadataVersionException:
+        return False  # somebody uses it
 
 
 async def _is_orphan(bookkeeper: BookKeeper, orphan: Orphan, scope_id: int) -> bool:

@@ -7,6 +7,7 @@ Not its job: the directory (`directory`), following and batching (`reader`, `wri
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -38,7 +39,7 @@ from bookgate.thinclient.client import BookKeeper
 from bookgate.thinclient.core.streams.retention import RetentionBounds, first_to_keep
 from bookgate.thinclient.handles.opening_call import opens
 from bookgate.thinclient.handles.read_handle import ReadHandle
-from bookgate.thinclient.streams.cursor import Cursor, now_ms, read_cursor, store_cursor
+from bookgate.thinclient.streams.cursor import Cursor, is_cursor_of, now_ms, read_cursor, store_cursor
 from bookgate.thinclient.streams.lookups import (
     first_since,
     first_with_records,
@@ -49,8 +50,11 @@ from bookgate.thinclient.streams.lookups import (
 )
 from bookgate.thinclient.streams.places import From, Start
 from bookgate.thinclient.streams.reader import StreamReader
+from bookgate.thinclient.streams.removal import remove_record
 from bookgate.thinclient.streams.retention_timer import RetentionTimer
 from bookgate.thinclient.streams.writer import StreamWriter, begin_term
+
+_TOKEN_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,8 +278,15 @@ class Stream:
 
     async def delete_cursor(self, name: str) -> bool:
         """Removes a cursor, so that no retention waits for it. Returns whether it was there. Raises BKException."""
-        existed = await self._bookkeeper.delete_ledger(self._cursor_id(name))
+        existed = await remove_record(
+            self._bookkeeper,
+            self._cursor_id(name),
+            lambda record: is_cursor_of(record, self._name, self.ledger_id.qualified_name),
+        )
         await self._change_cursors(removed=name)
+        if await self.find_cursor(name) is not None:
+            # It was made anew by somebody who still found the name there.
+            await self._change_cursors(added=name)
         return existed
 
     def _cursor_id(self, name: str) -> LedgerId:
@@ -289,9 +300,11 @@ class Stream:
         return found
 
     async def _create_cursor(self, name: str, position: RecordPosition) -> Cursor:
-        cursor = CommittedCursor(self._name, self.ledger_id.qualified_name, name, position, now_ms())
-        bookie = self._record.metadata.last_fragment.ensemble[0]
-        created = await store_cursor(self._bookkeeper.ledger_manager, self._cursor_id(name), bookie, cursor)
+        await self._refresh()
+        ledger, token = self.ledger_id.qualified_name, secrets.token_hex(_TOKEN_BYTES)
+        cursor = CommittedCursor(self._name, ledger, name, position, now_ms(), token)
+        manager, bookie = self._bookkeeper.ledger_manager, self._record.metadata.last_fragment.ensemble[0]
+        created = await store_cursor(manager, self._cursor_id(name), bookie, cursor, self._refresh)
         await self._change_cursors(added=name)
         return created
 

@@ -39,7 +39,7 @@ Payload = bytes | bytearray | memoryview
 _OPENINGS_A_BOOKIE = 4
 """Opening entries for each bookie of the ensemble before a writer gives up; twice as many as it can take."""
 _ENTRIES_AHEAD = 64
-"""Entries that `append_all` has under way before it waits."""
+"""Entries that one call of `append_all` has under way before it waits."""
 
 
 class StreamWriter:
@@ -54,20 +54,21 @@ class StreamWriter:
         self._loop = asyncio.get_running_loop()
         self._futures: list[asyncio.Future[RecordPosition]] = []
         self._timer: asyncio.TimerHandle | None = None
-        self._under_way: set[asyncio.Task[None]] = set()
+        self._under_way: dict[asyncio.Task[None], None] = {}
+        """Appends of entries, in the order in which they were sent."""
         self._last: asyncio.Future[RecordPosition] | None = None
         self._error: BaseException | None = None
-        self._closed = False
+        self._closing: asyncio.Task[None] | None = None
         self._at_close: list[Callable[[], object]] = []
         self.made_at = made_at()
         """The line of the application that opened the writer, for the warning that it was not closed."""
 
     def __repr__(self) -> str:
-        state = "ended" if self._error else "closed" if self._closed else "open"
+        state = "ended" if self._error else "closed" if self._closing else "open"
         return f"<StreamWriter of {self._name!r}, {state}, term {self.term}>"
 
     def __del__(self) -> None:
-        if not getattr(self, "_closed", True):
+        if getattr(self, "_closing", self) is None:
             warn_unclosed(repr(self), self.made_at, self)
 
     async def __aenter__(self) -> Self:
@@ -126,7 +127,8 @@ class StreamWriter:
         """
         future = self._begin(record, producer, sequence)
         if future is not None:
-            return await future
+            # Duplicates of this record wait for the future as well, so a caller that gives up must not cancel it.
+            return await asyncio.shield(future)
         await self._settled()
         return None
 
@@ -156,23 +158,34 @@ class StreamWriter:
             begun = self._begin(record, producer, number)
             last = begun or last
             number = None if number is None else number + 1
-            while len(self._under_way) >= _ENTRIES_AHEAD:
-                await asyncio.wait(set(self._under_way), return_when=asyncio.FIRST_COMPLETED)
+            await self._all_but(_ENTRIES_AHEAD - 1)
         await self.flush()
         self._check()
         return await last if last is not None else None
 
     async def flush(self) -> None:
-        """Sends the current batch and waits until all records are acknowledged or have failed."""
+        """Sends the current batch and waits until all records so far are acknowledged or have failed."""
         self._send()
-        while self._under_way:
-            await asyncio.wait(set(self._under_way))
+        # Once: producers beside this one may always have something under way.
+        if self._under_way:
+            await asyncio.wait(tuple(self._under_way))
+
+    async def _all_but(self, ahead: int) -> None:
+        """Waits for the entries that are under way now, but for the last ones; others that come do not prolong it."""
+        if len(self._under_way) > ahead:
+            # Entries end in the order in which they were sent.
+            await asyncio.wait((tuple(self._under_way)[-ahead - 1],))
 
     async def close(self) -> None:
-        """Waits for all records and ends the writer; the stream stays open for the next one."""
-        if self._closed:
-            return
-        self._closed = True
+        """Waits for all records and ends the writer; the stream stays open for the next one.
+
+        Nothing is appended from the call on. A call that is cancelled does not stop it; others wait for the same end.
+        """
+        if self._closing is None:
+            self._closing = self._loop.create_task(self._close())
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
         for stop in self._at_close:
             stop()
         await self.flush()
@@ -189,7 +202,7 @@ class StreamWriter:
     def _begin(self, record: Payload, producer: str, sequence: int | None) -> asyncio.Future[RecordPosition] | None:
         """The record's future; None for a duplicate."""
         self._check()
-        if self._closed:
+        if self._closing is not None:
             raise LedgerClosedException(f"the writer of stream {self._name!r} is closed")
         if not isinstance(record, bytes | bytearray | memoryview):
             raise IncorrectParameterException(f"record is bytes, not {type(record).__name__}: encode it")
@@ -225,8 +238,8 @@ class StreamWriter:
         # Tasks start in the order of their creation, and enter the window of appends in this order.
         task = self._loop.create_task(self._append(entry, self._futures))
         self._futures = []
-        self._under_way.add(task)
-        task.add_done_callback(self._under_way.discard)
+        self._under_way[task] = None
+        task.add_done_callback(self._under_way.pop)
 
     async def _append(self, entry: StreamEntry, futures: list[asyncio.Future[RecordPosition]]) -> None:
         try:

@@ -104,3 +104,24 @@ async def test_a_deletion_looks_again(standalone_cluster: StandaloneCluster) -> 
         assert await delete_orphans(client, found, scope) == []
         assert (await client.read_record(ledgers["slow"])).metadata.is_closed is False
         assert (await streams.open("slow")).ledger_id == ledgers["slow"]
+
+
+@pytest.mark.asyncio
+async def test_a_deletion_leaves_what_was_made_anew_under_an_orphans_id(standalone_cluster: StandaloneCluster) -> None:
+    """Both begin at version 0, so the version does not tell them apart."""
+    scope = 74
+    async with BookKeeper.connect(standalone_cluster.gateway_uri) as client:
+        streams = Streams(client, scope_id=scope)
+        await client.delete_ledger((await streams.create("half", ONE)).ledger_id)
+        await (await streams.create("left", ONE)).cursor("c")
+        for record in (stream_record_id("left", scope), (await streams.open("left")).ledger_id):
+            await client.delete_ledger(record)
+        found = await find_orphans(client, now_ms(), scope)
+        assert sorted(each.kind.value for each in found) == ["cursor", "stream"]
+        assert await streams.delete("half")
+        half, left = await streams.create("half", ONE), await streams.create("left", ONE)
+        await client.delete_ledger(cursor_record_id("left", "c", scope))
+        await left.cursor("c")
+        assert await delete_orphans(client, found, scope) == []
+        assert (await streams.open("half")).ledger_id == half.ledger_id
+        assert [cursor.name for cursor in await left.cursors()] == ["c"]

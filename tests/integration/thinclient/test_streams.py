@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -21,6 +22,9 @@ from bookgate.ledger.errors import (
     TermSupersededException,
     UnauthorizedAccessException,
 )
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.metadata import LedgerMetadata
+from bookgate.ledger.metadata_store import LedgerRecord
 from bookgate.ledger.payload_codec import RecordPosition
 from bookgate.ledger.streams import cursor_record_id, stream_record_id
 from bookgate.streams import Retention, Start, Stream, StreamReader, Streams, open_stream
@@ -35,6 +39,8 @@ from tests.integration.cluster import own_cluster, standalone_cluster
 __all__ = ["own_cluster", "standalone_cluster"]
 
 PATIENCE_SECONDS = 250
+
+Call = Callable[[], Awaitable[None]]
 
 
 def texts(name: str, count: int, first: int = 0) -> list[bytes]:
@@ -314,3 +320,170 @@ async def test_a_cursor_of_a_deleted_stream_counts_as_none(tmp_path: Path) -> No
             new = await streams.create("s")
             assert await new.cursors() == []
             assert (await new.cursor("c")).position == (0, 0)
+
+
+def paused(client: BookKeeper, monkeypatch: pytest.MonkeyPatch, record_id: LedgerId) -> tuple[Call, Call]:
+    """The client's next removal of this record waits. Returns what waits until it does, and what lets it go on."""
+    reached, going_on, real = asyncio.Event(), asyncio.Event(), client.delete_ledger
+
+    async def delete(ledger_id: LedgerId, expected_version: int | None = None) -> bool:
+        if ledger_id == record_id and not reached.is_set():
+            reached.set()
+            await going_on.wait()
+        return await real(ledger_id, expected_version)
+
+    async def go_on() -> None:
+        going_on.set()
+
+    async def wait() -> None:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await reached.wait()
+
+    monkeypatch.setattr(client, "delete_ledger", delete)
+    return wait, go_on
+
+
+def after_removal(
+    client: BookKeeper,
+    monkeypatch: pytest.MonkeyPatch,
+    record_id: LedgerId,
+    then: Callable[[int | None], Awaitable[object]],
+) -> None:
+    """Once the client has removed this record, and before it knows, something else happens."""
+    real = client.ledger_manager.remove
+
+    async def remove(ledger_id: LedgerId, expected_version: int | None = None) -> None:
+        await real(ledger_id, expected_version)
+        if ledger_id == record_id:
+            monkeypatch.setattr(client.ledger_manager, "remove", real)
+            await then(expected_version)
+
+    monkeypatch.setattr(client.ledger_manager, "remove", remove)
+
+
+@pytest.mark.asyncio
+async def test_a_deletion_that_comes_late_leaves_a_stream_that_was_made_anew(
+    standalone_cluster: StandaloneCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with await BookKeeper.connect(standalone_cluster.gateway_uri) as client:
+        streams = Streams(client)
+        await streams.create("made-anew")
+        wait, go_on = paused(client, monkeypatch, stream_record_id("made-anew"))
+        late = asyncio.create_task(streams.delete("made-anew"))
+        await wait()
+        assert await streams.delete("made-anew")
+        anew = await streams.create("made-anew")
+        await go_on()
+        assert not await late
+        assert (await streams.open("made-anew")).ledger_id == anew.ledger_id
+
+
+@pytest.mark.asyncio
+async def test_a_deletion_that_comes_late_leaves_a_cursor_that_was_made_anew(
+    standalone_cluster: StandaloneCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with await BookKeeper.connect(standalone_cluster.gateway_uri) as client:
+        streams = Streams(client)
+        await (await streams.create("anew-too")).cursor("c")
+        wait, go_on = paused(client, monkeypatch, cursor_record_id("anew-too", "c"))
+        late = asyncio.create_task(streams.delete("anew-too"))
+        await wait()
+        assert await streams.delete("anew-too")
+        anew = await streams.create("anew-too")
+        await anew.cursor("c")
+        await go_on()
+        await late
+        assert [cursor.name for cursor in await anew.cursors()] == ["c"]
+
+
+@pytest.mark.asyncio
+async def test_a_removal_that_is_repeated_leaves_a_stream_that_was_made_anew(
+    standalone_cluster: StandaloneCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a client repeats it whose first answer was lost; meanwhile somebody has made the stream anew."""
+    async with await BookKeeper.connect(standalone_cluster.gateway_uri) as client:
+        streams, record_id = Streams(client), stream_record_id("repeated")
+        await streams.create("repeated")
+
+        async def repeat(version: int | None) -> None:
+            await streams.create("repeated")
+            await client.ledger_manager.remove(record_id, version)
+
+        after_removal(client, monkeypatch, record_id, repeat)
+        await streams.delete("repeated")
+        await streams.open("repeated")
+
+
+@pytest.mark.asyncio
+async def test_a_cursor_that_is_made_anew_during_its_deletion_keeps_its_name(
+    standalone_cluster: StandaloneCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever makes it finds the name still there, and retention goes by the names."""
+    async with await BookKeeper.connect(standalone_cluster.gateway_uri) as client:
+        stream = await open_stream(client, "cursor-anew")
+        await stream.cursor("c")
+        again = await Streams(client).open("cursor-anew")
+        record_id = cursor_record_id("cursor-anew", "c")
+        after_removal(client, monkeypatch, record_id, lambda version: again.cursor("c"))
+        assert await stream.delete_cursor("c")
+        assert [cursor.name for cursor in await stream.cursors()] == ["c"]
+
+
+@pytest.mark.asyncio
+async def test_a_deleted_stream_changes_no_cursor_of_the_one_made_anew(standalone_cluster: StandaloneCluster) -> None:
+    async with await BookKeeper.connect(standalone_cluster.gateway_uri) as client:
+        streams = Streams(client)
+        old = await open_stream(client, "old-cursors")
+        of_old = await old.cursor("kept")
+        await streams.delete("old-cursors")
+        anew = await streams.create("old-cursors")
+        kept = await anew.cursor("kept")
+        with pytest.raises(IllegalOpException, match="again"):
+            await old.delete_cursor("kept")
+        with pytest.raises(IllegalOpException, match="again"):
+            await old.cursor("other", RecordPosition(5, 0))
+        with pytest.raises(NoSuchLedgerExistsOnMetadataServerException):
+            await client.read_record(cursor_record_id("old-cursors", "other"))
+        for _ in range(2):
+            with pytest.raises(NoSuchLedgerExistsOnMetadataServerException, match="deleted with stream"):
+                await of_old.commit(RecordPosition(1000, 0))
+        assert await kept.refresh() == (0, 0)
+
+
+@pytest.mark.asyncio
+async def test_a_cursor_is_not_stored_over_one_of_a_later_stream(
+    standalone_cluster: StandaloneCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stream is deleted, and another one made with this cursor, in the moment of its creation."""
+    async with await BookKeeper.connect(standalone_cluster.gateway_uri) as client:
+        streams, made = Streams(client), list[Stream]()
+        old = await streams.create("later-cursor")
+        real = client.ledger_manager.create
+
+        async def create(ledger_id: LedgerId | None, metadata: LedgerMetadata) -> LedgerRecord:
+            monkeypatch.setattr(client.ledger_manager, "create", real)
+            await streams.delete("later-cursor")
+            made.append(await streams.create("later-cursor"))
+            await made[0].cursor("c")
+            return await real(ledger_id, metadata)
+
+        monkeypatch.setattr(client.ledger_manager, "create", create)
+        with pytest.raises(IllegalOpException, match="again"):
+            await old.cursor("c", RecordPosition(5, 0))
+        assert [cursor.position for cursor in await made[0].cursors()] == [(0, 0)]
+
+
+@pytest.mark.asyncio
+async def test_a_commit_does_not_move_a_cursor_that_was_made_anew(
+    standalone_cluster: StandaloneCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both are at the same version, at the same position, and of the same time."""
+    monkeypatch.setattr("bookgate.thinclient.streams.stream.now_ms", lambda: 1)
+    async with await BookKeeper.connect(standalone_cluster.gateway_uri) as client:
+        stream = await open_stream(client, "committed-late")
+        deleted = await stream.cursor("c")
+        await stream.delete_cursor("c")
+        anew = await stream.cursor("c")
+        with pytest.raises(CursorMovedException):
+            await deleted.commit(RecordPosition(1000, 0))
+        assert await anew.refresh() == (0, 0)

@@ -15,6 +15,7 @@ from bookgate.ledger.errors import (
     IncorrectParameterException,
     LedgerClosedException,
     LedgerTrimmedException,
+    MetaStoreException,
     TermSupersededException,
 )
 from bookgate.ledger.metadata import LedgerState
@@ -77,6 +78,32 @@ async def test_any_client_writes_on_after_another(standalone_cluster: Standalone
 
 async def reopened(client: BookKeeper, writer: UnboundedWriteHandle) -> ReadHandle:
     return await client.open_ledger(writer.ledger_id, b"planted-secret")
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("release", [False, True])
+async def test_a_handle_whose_close_failed_can_be_closed_or_released(
+    standalone_cluster: StandaloneCluster, monkeypatch: pytest.MonkeyPatch, release: bool
+) -> None:
+    async with await BookKeeper.connect(standalone_cluster.gateway_uri) as client:
+        writer = await client.create_unbounded_ledger(max_fragment_seconds=60.0)
+        await writer.append(b"x")
+
+        async def unreachable(*_: object) -> None:
+            raise MetaStoreException("the metadata store is out of reach")
+
+        with monkeypatch.context() as outage:
+            outage.setattr(client.ledger_manager, "write", unreachable)
+            with pytest.raises(MetaStoreException):
+                await writer.close()
+        with pytest.raises(LedgerClosedException):
+            await writer.append(b"late")
+        await (writer.release() if release else writer.close())
+        assert writer not in client._context.active_handles
+        assert writer._fragment_timer is not None
+        assert writer._fragment_timer.cancelled()
+        state = (await client.read_record(writer.ledger_id)).metadata.state
+        assert state is (LedgerState.OPEN if release else LedgerState.CLOSED)
 
 
 @pytest.mark.asyncio

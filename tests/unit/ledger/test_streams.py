@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from bookgate.ledger.errors import IncorrectParameterException, MetadataFormatException, PayloadCodecException
 from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.payload_codec import RecordPosition
 from bookgate.ledger.stream_entry import (
     OPENING,
     ProducerSequence,
@@ -91,6 +92,15 @@ def test_settings_and_cursors_come_back() -> None:
     assert stream_of({}) is None
     with pytest.raises(MetadataFormatException, match=STREAM_KEY):
         stream_of({STREAM_KEY: b'{"name":"x","ledger":"7"}'})
+
+
+def test_cursors_of_clients_that_know_no_tokens_are_read_and_written_as_they_were() -> None:
+    stored = b'{"stream":"s","ledger":"l","name":"c","entry":5,"record":2,"committed_ms":7}'
+    cursor = CommittedCursor.of({CURSOR_KEY: stored})
+    assert (cursor.token, cursor.encoded()) == ("", stored)
+    drawn = CommittedCursor("s", "l", "c", RecordPosition(5, 2), 7, "aa")
+    assert drawn != cursor
+    assert CommittedCursor.of({CURSOR_KEY: drawn.moved(RecordPosition(6, 0), 8).encoded()}).token == "aa"
 
 
 @pytest.mark.parametrize("stored", [b"", b"{", b"[]", b'{"max_bytes":-1}'])

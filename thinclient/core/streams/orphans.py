@@ -14,7 +14,7 @@ deleting (`thinclient.streams.orphans`). Source: docs/protocol/streams.md#orphan
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from bookgate.ledger.errors import MetadataFormatException
@@ -84,6 +84,16 @@ def names(record: LedgerRecord | None, orphan: Orphan) -> bool:
     except MetadataFormatException:
         return True
     return found is not None and (found[0], found[1].qualified_name) == (orphan.stream, orphan.ledger)
+
+
+def is_as_seen(record: LedgerRecord, orphan: Orphan) -> bool:
+    """Whether what is stored at the orphan's id now is the orphan, unchanged. The version does not tell: what was made
+    anew there begins at version 0 again.
+    """
+    found = _part_of_a_stream(record)
+    return (
+        found is not None and record.version == orphan.record.version and replace(found, record=orphan.record) == orphan
+    )
 
 
 def _part_of_a_stream(record: LedgerRecord) -> Orphan | None:

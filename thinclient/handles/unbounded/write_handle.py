@@ -8,7 +8,7 @@ Everything runs on the event loop on which the client was created.
 |---|---|---|
 | open | creation, or a take-over | appends |
 | released | `release`, `abandon`, or the end of `async with`: the ledger stays open for the next writer | nothing |
-| closed | `close`: the ledger has its final end | nothing |
+| closed | `close`: the ledger has its final end | nothing; if it failed, `close` again, or `release` |
 | ended | another client took over, the ledger was deleted, or the metadata store stayed unreachable | nothing; calls
 raise the reason |
 
@@ -432,13 +432,13 @@ class UnboundedWriteHandle(Appending[Add]):
         """Waits until all appends are acknowledged and on their whole write sets, then ends the ledger for good.
 
         Afterwards no client can write to it or take it over; all its entries are fully replicated (G2). Repeated calls
-        share the outcome of the first.
+        share the outcome of the first; if the metadata could not be changed they try again, or `release` the handle.
 
         Raises:
             TermSupersededException: Another client has taken over the ledger.
             BKException: The error that ended the writer, or the metadata could not be changed.
         """
-        if self._closing is None:
+        if self._closing is None or _failed(self._closing):
             self._closing = self._loop.create_task(self._close())
             self._closing.add_done_callback(_take_error)  # all callers may have been cancelled
         await asyncio.shield(self._closing)
@@ -463,7 +463,7 @@ class UnboundedWriteHandle(Appending[Add]):
 
         The next writer takes the ledger over, which is faster the more entries are fully replicated.
         """
-        if self._closing is None and self._writer.error is None:
+        if (self._closing is None or _failed(self._closing)) and self._writer.error is None:
             self._closing = self._loop.create_task(self._release())
         if self._closing is not None:
             await asyncio.gather(asyncio.shield(self._closing), return_exceptions=True)
@@ -501,6 +501,10 @@ class UnboundedWriteHandle(Appending[Add]):
         self._settle(failed, error)
         self._forget(self._writer.last_add_pushed, self._writer.length)
         self._window.fail(error)
+
+
+def _failed(closing_task: asyncio.Task[None]) -> bool:
+    return closing_task.done() and not closing_task.cancelled() and closing_task.exception() is not None
 
 
 def _take_error(closing_task: asyncio.Task[None]) -> None:

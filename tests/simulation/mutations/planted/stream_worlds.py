@@ -46,8 +46,8 @@ MUTATIONS = (
         ("T6",),
         "of two consumers of one cursor the slower one moves it back",
         "thinclient/streams/cursor.py",
-        "            if self._found != before:\n                break\n",
-        "",
+        "        while self._found == before:\n",
+        "        while True:\n",
     ),
     _planted(
         "trimmed-told-as-the-end",

@@ -196,6 +196,19 @@ MUTATIONS = (
         tests=("tests/unit/thinclient/handles/test_explicit_lac_timer.py",),
     ),
     Mutation(
+        "failed-close-is-final",
+        "client",
+        (),
+        "a writer whose close failed by the metadata can neither be closed nor released; its timers run on",
+        "thinclient/handles/unbounded/write_handle.py",
+        "    return closing_task.done() and ",
+        "    return False and ",
+        tests=(
+            "tests/integration/thinclient/test_unbounded_ledgers.py::"
+            "test_a_handle_whose_close_failed_can_be_closed_or_released",
+        ),
+    ),
+    Mutation(
         "truncate-entry-of-the-dead-believed",
         "client",
         (),

@@ -77,6 +77,110 @@ async def test_a_duplicate_waits_for_its_first_copy() -> None:
 
 
 @pytest.mark.asyncio
+async def test_a_duplicate_of_a_record_whose_caller_gave_up_waits_too() -> None:
+    writer, handle = opened()
+    given_up = asyncio.create_task(writer.append(b"x", producer="p", sequence=1))
+    await turns()
+    given_up.cancel()
+    await turns()
+    assert given_up.cancelled()
+    second = asyncio.create_task(writer.append(b"x", producer="p", sequence=1))
+    await turns()
+    assert not second.done()
+    handle.appends[0][1].set_exception(TermSupersededException("another writer"))
+    with pytest.raises(TermSupersededException):
+        await second
+    await writer.close()
+
+
+@pytest.mark.asyncio
+async def test_a_flush_waits_for_what_was_appended_before_it_only() -> None:
+    writer, handle = opened()
+    before = asyncio.create_task(writer.append(b"before"))
+    flushed = asyncio.create_task(writer.flush())
+    several = asyncio.create_task(writer.append_all([b"a", b"b"]))
+    await turns()
+    after = asyncio.create_task(writer.append(b"after"))
+    await turns()
+    handle.appends[0][1].set_result(0)
+    await turns()
+    assert flushed.done()
+    assert not several.done()
+    for number in (1, 2):
+        handle.appends[number][1].set_result(number)
+    await turns()
+    assert several.done()
+    assert several.result() == (2, 0)
+    assert not after.done()
+    handle.appends[3][1].set_result(3)
+    assert (await before, await after) == ((0, 0), (3, 0))
+    await writer.close()
+
+
+@pytest.mark.asyncio
+async def test_many_records_go_on_beside_any_number_of_other_producers() -> None:
+    """More entries of others are always under way than one call may have ahead of it."""
+    writer, handle = opened()
+    others = [asyncio.create_task(writer.append(b"o")) for _ in range(200)]
+    await turns()
+    several = asyncio.create_task(writer.append_all([b"a", b"b", b"c"]))
+    for entry_id in range(1000):
+        await turns()
+        if several.done():
+            break
+        others.append(asyncio.create_task(writer.append(b"o")))
+        handle.appends[entry_id][1].set_result(entry_id)
+    assert several.done()
+    assert several.result() is not None
+    await turns()
+    for _, future in handle.appends:
+        if not future.done():
+            future.set_result(1000)
+    await asyncio.gather(*others)
+    await writer.close()
+
+
+@pytest.mark.asyncio
+async def test_one_call_has_so_many_entries_under_way_and_no_more() -> None:
+    writer, handle = opened()
+    several = asyncio.create_task(writer.append_all([b"x"] * 200))
+    await turns()
+    assert len(handle.appends) == 64
+    handle.appends[0][1].set_result(0)
+    await turns()
+    assert len(handle.appends) == 65
+    for entry_id in range(1, 200):
+        handle.appends[entry_id][1].set_result(entry_id)
+        await turns()
+    assert await several == (199, 0)
+    await writer.close()
+
+
+@pytest.mark.asyncio
+async def test_a_close_that_was_cancelled_goes_on_and_is_shared() -> None:
+    writer, handle = opened()
+    stopped: list[None] = []
+    writer.on_close(lambda: stopped.append(None))
+    record = asyncio.create_task(writer.append(b"x"))
+    await turns()
+    given_up = asyncio.create_task(writer.close())
+    await turns()
+    given_up.cancel()
+    again = asyncio.create_task(writer.close())
+    await turns()
+    assert given_up.cancelled()
+    assert not again.done()
+    assert not handle.released
+    with pytest.raises(LedgerClosedException):
+        await writer.append(b"late")
+    handle.appends[0][1].set_result(0)
+    await again
+    assert await record == (0, 0)
+    assert handle.released
+    assert stopped == [None]
+
+
+@pytest.mark.asyncio
 async def test_a_writer_whose_entry_failed_takes_nothing_more() -> None:
     """Its table has the lost record; were the record repeated here, it would count as a duplicate and be lost."""
     writer, handle = opened()

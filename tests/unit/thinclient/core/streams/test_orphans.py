@@ -10,7 +10,7 @@ from bookgate.ledger.metadata import LedgerMetadata
 from bookgate.ledger.metadata_store import LedgerRecord
 from bookgate.ledger.payload_codec import RecordPosition
 from bookgate.ledger.streams import CURSOR_KEY, NAME_KEY, STREAM_KEY, CommittedCursor, encoded_stream
-from bookgate.thinclient.core.streams.orphans import candidates, names
+from bookgate.thinclient.core.streams.orphans import candidates, is_as_seen, names
 
 OLD, NOW = 1000, 2000
 SCOPE = 5
@@ -68,3 +68,14 @@ def test_the_record_read_anew_says_whether_it_is_one() -> None:
     assert names(stream(2, "a", 1), orphan)
     assert not names(stream(2, "a", 9), orphan)
     assert names(made(2, {STREAM_KEY: b"x"}), orphan), "it may be this one's"
+
+
+def test_what_was_made_anew_or_changed_is_not_the_orphan_that_was_seen() -> None:
+    (left,) = candidates([cursor(3, "a", 1)], NOW)
+    assert is_as_seen(cursor(3, "a", 1), left)
+    assert not is_as_seen(replace(left.record, version=4), left)
+    assert not is_as_seen(cursor(3, "a", 9), left), "of a later stream of this name"
+    assert not is_as_seen(made(3, {}), left)
+    (record,) = candidates([stream(2, "a", 1)], NOW)
+    assert is_as_seen(stream(2, "a", 1), record)
+    assert not is_as_seen(stream(2, "a", 9), record)
