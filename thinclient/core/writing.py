@@ -12,8 +12,10 @@ the event confirmed or failed, in entry order, and the adds to send again; the s
 Invariants. P9: the last add confirmed (LAC) moves only over a contiguous prefix whose entries all have an ack quorum in
 the current ensemble, and adds are confirmed in entry order. P1: an acknowledgement counts only from a member of the
 ensemble; when a bookie is replaced, its acknowledgements of pending adds are discarded, those adds are sent to the new
-bookie, and its later responses are ignored. The LAC is at most the highest id assigned. After a fatal event the LAC
-never moves again, so that what the application was told and what `close` stores agree.
+bookie, and its later responses are ignored. Responses to what a bookie was asked before it was tried again are ignored
+as well: it is asked again for what it has not acknowledged, and may be replaced before they arrive. The LAC is at most
+the highest id assigned. After a fatal event the LAC never moves again, so that what the application was told and what
+`close` stores agree.
 
 Failures (docs/protocol/client-protocol.md#responses-to-adds, docs/protocol/client-protocol.md#ensemble-changes). The
 first failure of a bookie starts a change; failures during a change are merged into it; a failure of an add that is
@@ -106,7 +108,9 @@ class WriterRules:
 
 
 class Member:
-    """A bookie at its position in the ensemble. `bit` marks it in sets of indexes; 0 once the bookie was replaced."""
+    """A bookie at its position in the ensemble. `bit` marks it in sets of indexes; 0 once another one has taken its
+    place, or it was tried again: what it was asked before counts no more.
+    """
 
     __slots__ = ("bit", "bookie_id", "index")
 
@@ -469,7 +473,9 @@ class LedgerWriter:
             return ()
         old = self._members[index]
         self._members[index] = Member(index, old.bookie_id)
-        # Acknowledgements of the same bookie stay what they are; its late errors are those of the time before.
+        # What it acknowledged stays; what it says late to requests of the time before counts neither for it nor, once
+        # it is replaced, for the one in its place.
+        old.bit = 0
         self._noted.discard(index)
         self._write_sets = self._make_write_sets()
         bit = 1 << index

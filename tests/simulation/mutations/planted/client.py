@@ -6,6 +6,7 @@ from tests.simulation.mutations.mutation import Edit, Mutation
 
 _FAULTS = "tests/unit/thinclient/handles/test_faults.py"
 _BATCH_READING = "tests/unit/thinclient/core/test_batch_reading.py"
+_MODEL = "tests/unit/thinclient/core/test_protocol.py"
 _RECOVERY = "tests/unit/thinclient/core/test_recovery.py"
 
 MUTATIONS = (
@@ -65,6 +66,16 @@ MUTATIONS = (
                 "            resend += []\n",
             ),
         ),
+    ),
+    Mutation(
+        "ack-from-before-another-try-counts",
+        "client",
+        (),
+        "a bookie is tried again and then replaced; what it was asked before, it acknowledges late for its successor",
+        "thinclient/core/writing.py",
+        "        old.bit = 0\n",
+        "",
+        tests=(f"{_MODEL}::test_bookies_that_are_tried_again_and_replaced_acknowledge_late",),
     ),
     Mutation(
         "bookie-twice-in-ensemble",
