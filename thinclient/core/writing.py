@@ -20,12 +20,13 @@ the highest id assigned. After a fatal event the LAC never moves again, so that 
 Failures (docs/protocol/client-protocol.md#responses-to-adds, docs/protocol/client-protocol.md#ensemble-changes). The
 first failure of a bookie starts a change; failures during a change are merged into it; a failure of an add that is
 already complete is handled at the next add. With `delay_ensemble_change` an add first tolerates write quorum − ack
-quorum failures. Adds that begin during a change are not sent to the failed members but to their replacements when it
-ends. A bookie for which there is no replacement is out: adds go to the rest of their write set as long as that contains
-an ack quorum (with `require_replacement` the ledger ends instead, as in BookKeeper). A single response of fenced,
-unauthorised or not allowed ends the ledger at once, and so does closing the client. With `deferred_sync` adds are
-acknowledged before they are durable, so the LAC waits for `on_forced`, and any failure ends the ledger, because a new
-bookie could not be given the acknowledged entries. Writers that differ: `advanced_writing`, `guaranteed_writing`.
+quorum failures, and remembers them when it is complete: a change may take its acknowledgements away. Adds that begin
+during a change are not sent to the failed members but to their replacements when it ends. A bookie for which there is
+no replacement is out: adds go to the rest of their write set as long as that contains an ack quorum (with
+`require_replacement` the ledger ends instead, as in BookKeeper). A single response of fenced, unauthorised or not
+allowed ends the ledger at once, and so does closing the client. With `deferred_sync` adds are acknowledged before they
+are durable, so the LAC waits for `on_forced`, and any failure ends the ledger, because a new bookie could not be given
+the acknowledged entries. Writers that differ: `advanced_writing`, `guaranteed_writing`.
 
 Not its job: time, packets, placement, and storing the ledger's metadata.
 """
@@ -375,8 +376,7 @@ class LedgerWriter:
             return self.abort(self._failed_unforced(member, error))
         complete = add is not None and self._is_complete(add)
         if self._rules.delay_ensemble_change and add is not None:
-            if not complete:
-                self._on_delayed_failure(member, error, add)
+            self._on_delayed_failure(member, error, add, complete=complete)
             return _NONE
         index = member.index
         if index in self._failed and (complete or index not in self._noted):
@@ -388,9 +388,12 @@ class LedgerWriter:
             self.want_change()
         return _NONE
 
-    def _on_delayed_failure(self, member: Member, error: BKException, add: PendingAdd) -> None:
+    def _on_delayed_failure(self, member: Member, error: BKException, add: PendingAdd, *, complete: bool) -> None:
+        # Of a complete add too: a change for another add may take its acknowledgements away.
         add.failures |= member.bit
         self._errors[member.index] = error
+        if complete:
+            return
         # Members that were out before got no request, so no event from them will arrive.
         lacking = (add.failures | self._out(add)) & ~add.acked
         if lacking.bit_count() <= self._tolerated and not isinstance(error, WriteOnReadOnlyBookieException):

@@ -7,6 +7,7 @@ from tests.simulation.mutations.mutation import Edit, Mutation
 _FAULTS = "tests/unit/thinclient/handles/test_faults.py"
 _BATCH_READING = "tests/unit/thinclient/core/test_batch_reading.py"
 _MODEL = "tests/unit/thinclient/core/test_protocol.py"
+_WRITING = "tests/unit/thinclient/core/test_writing.py"
 _RECOVERY = "tests/unit/thinclient/core/test_recovery.py"
 
 MUTATIONS = (
@@ -76,6 +77,16 @@ MUTATIONS = (
         "        old.bit = 0\n",
         "",
         tests=(f"{_MODEL}::test_bookies_that_are_tried_again_and_replaced_acknowledge_late",),
+    ),
+    Mutation(
+        "failure-of-a-complete-add-forgotten",
+        "client",
+        (),
+        "changes are put off, and one takes an add's acknowledgements away: who had failed it before is still awaited",
+        "thinclient/core/writing.py",
+        "        add.failures |= member.bit\n",
+        "        if complete:\n            return\n        add.failures |= member.bit\n",
+        tests=(f"{_MODEL}::test_bookies_that_are_tried_again_and_replaced_acknowledge_late", _WRITING, _RECOVERY),
     ),
     Mutation(
         "bookie-twice-in-ensemble",

@@ -206,6 +206,24 @@ def test_with_delay_a_member_that_is_out_counts_against_an_add_that_was_never_se
     assert add in machine.finish_change(machine.ensemble).failed
 
 
+def test_with_delay_a_failure_of_a_complete_add_counts_once_a_change_has_taken_its_acknowledgements() -> None:
+    rules = WriterRules(delay_ensemble_change=True)
+    machine = LedgerWriter(LEDGER, ["b0", "b1", "b2"], 3, 2, rules=rules)
+    first, second = machine.begin_adds((1, 1))
+    ack(machine, second, 0)
+    ack(machine, second, 1)
+    machine.on_failure(machine.members[2], TimeoutException(), second)
+    assert not machine.change_wanted, "it is complete"
+    machine.on_failure(machine.members[0], TimeoutException(), first)
+    machine.on_failure(machine.members[1], TimeoutException(), first)
+    assert machine.begin_change() == {0: "b0", 1: "b1"}
+    machine.finish_change(["b3", "b4", "b2"])
+    ack(machine, second, 0)
+    machine.on_failure(machine.members[1], TimeoutException(), second)
+    assert machine.change_wanted, "nobody is left who might acknowledge it"
+    assert machine.begin_change() == {1: "b4", 2: "b2"}
+
+
 @pytest.mark.parametrize("acknowledged", [True, False])
 def test_a_bookie_that_is_tried_again_gets_what_it_has_not_stored(acknowledged: bool) -> None:
     machine = writer()
