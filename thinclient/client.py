@@ -112,6 +112,7 @@ class BookKeeper:
         self._factory: LedgerManagerFactory | None = None
         self._loop = asyncio.get_running_loop()
         self._closed = False
+        self._closing: asyncio.Task[None] | None = None
         self._uri = ""
         self.made_at = made_at()
         """Which line of the application made it, for the warning that it was not closed."""
@@ -213,12 +214,19 @@ class BookKeeper:
         await self.close()
 
     async def close(self) -> None:
-        """Closes all connections; outstanding calls fail with ClientClosedException. Open ledgers are not closed."""
-        if self._closed:
-            return
-        self._closed = True
-        for end in list(self._context.active_handles):
-            end.client_closed(ClientClosedException("the client was closed while the ledger was open"))
+        """Closes all connections; outstanding calls fail with ClientClosedException. Open ledgers are not closed.
+
+        Repeated calls share the outcome of the first, and a caller that is cancelled does not stop it.
+        """
+        if self._closing is None:
+            self._closed = True
+            for end in list(self._context.active_handles):
+                end.client_closed(ClientClosedException("the client was closed while the ledger was open"))
+            self._closing = asyncio.create_task(self._close_connections())
+            self._closing.add_done_callback(_take_error)  # all callers may have been cancelled
+        await asyncio.shield(self._closing)
+
+    async def _close_connections(self) -> None:
         await self._context.placement.close()
         await self._context.pool.close_and_wait()
         if self._factory is not None:
@@ -689,3 +697,9 @@ def _pending_adds(context: ClientContext) -> int:
     """Number of appends that are not acknowledged yet."""
     writers = (EnsembleChanger, UnboundedWriteHandle)
     return sum(end.pending_adds for end in list(context.active_handles) if isinstance(end, writers))
+
+
+def _take_error(closing: asyncio.Task[None]) -> None:
+    """Retrieves the error of a close whose callers were all cancelled; the next caller of `close` gets it."""
+    if not closing.cancelled():
+        closing.exception()

@@ -11,7 +11,7 @@ from bookgate.ledger.metadata_store import RegisteredBookie
 from bookgate.thinclient.administration import admin
 from bookgate.thinclient.administration.admin import BookieSpace, RecoveryStatus, Replicas, UnderReplicated
 from bookgate.thinclient.blocking.facades import Facade
-from bookgate.thinclient.blocking.loop_thread import LoopThread, iterate
+from bookgate.thinclient.blocking.loop_thread import LoopThread, check_may_wait, iterate
 from bookgate.thinclient.config import ClientConfig
 from bookgate.thinclient.tools.collection import SuspendedGc
 from bookgate.thinclient.tools.draining import DrainingProgress, Emptied
@@ -60,6 +60,7 @@ class Admin(Facade[admin.Admin]):
     @_as(admin.Admin.close)
     def close(self) -> None:
         if not self._closed:
+            check_may_wait()
             self._closed = True
             try:
                 self._run(self._asynchronous.close())

@@ -279,7 +279,7 @@ class RecordWriter(RecordWriterFacade):
         return self._run(self._asynchronous.append(record))
 
     def flush(self) -> None:
-        """Sends the current batch and waits until all records are acknowledged or have failed."""
+        """Sends the current batch and waits until all records so far are acknowledged or have failed."""
         self._run(self._asynchronous.flush())
 
     def close(self) -> None:

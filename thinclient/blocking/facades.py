@@ -24,7 +24,7 @@ from bookgate.ledger.payload_codec import RecordPosition
 from bookgate.ledger.stream_entry import StreamRecord
 from bookgate.ledger.streams import DEFAULT_SCOPE
 from bookgate.runtime.unclosed import made_at
-from bookgate.thinclient.blocking.loop_thread import LoopThread, iterate, result_of
+from bookgate.thinclient.blocking.loop_thread import LoopThread, check_may_wait, iterate, result_of
 from bookgate.thinclient.bookies.auth import ClientAuthProvider
 from bookgate.thinclient.client import BookKeeper
 from bookgate.thinclient.config import ClientConfig
@@ -52,6 +52,11 @@ AnyHandle = TypeVar(
 AnyWriter = TypeVar("AnyWriter", bound=WriteHandle | UnboundedWriteHandle)
 
 _APPEND_BATCH = 1000
+
+
+def _taken(payload: T) -> T | bytes:
+    """What is appended later in the loop's thread: a copy, where the caller may change the payload until then."""
+    return bytes(payload) if isinstance(payload, bytearray | memoryview) else payload
 
 
 class Facade(Generic[Asynchronous]):
@@ -93,11 +98,11 @@ class _AppendingFacade(_HandleFacade[AnyWriter]):
 
     def append_future(self, payload: Payload) -> Future[int]:
         """Starts an append; appends that one thread starts get ids in that order. The future returns the entry id."""
-        return self._thread.start(self._asynchronous.append(payload))
+        return self._thread.start(self._asynchronous.append(_taken(payload)))
 
     def append_all_future(self, payloads: Sequence[Payload]) -> Future[int]:
         """Starts appends of many entries; those that one thread starts keep their order. See `append_all`."""
-        return self._thread.start(self._asynchronous.append_all(payloads))
+        return self._thread.start(self._asynchronous.append_all(list(map(_taken, payloads))))
 
     def append_all(self, payloads: Iterable[Payload]) -> int:
         """Appends many entries, pipelined within the limits of `ClientConfig`.
@@ -115,7 +120,7 @@ class _AppendingFacade(_HandleFacade[AnyWriter]):
         pending: Future[int] | None = None
         batch: list[Payload] = []
         for payload in payloads:
-            batch.append(payload)
+            batch.append(_taken(payload))  # the iterable may give the same buffer each time
             if len(batch) >= _APPEND_BATCH:
                 # One batch is under way while the next is collected; two at once would mix their entries.
                 if pending is not None:
@@ -147,7 +152,7 @@ class RecordWriterFacade(_HandleFacade[RecordWriter]):
 
     def append_future(self, record: bytes) -> Future[RecordPosition]:
         """Starts an append; records that one thread starts keep their order. The future returns the position."""
-        return self._thread.start(self._asynchronous.append(record))
+        return self._thread.start(self._asynchronous.append(_taken(record)))
 
 
 class AdvancedWriteHandleFacade(_HandleFacade[AdvancedWriteHandle]):
@@ -155,7 +160,7 @@ class AdvancedWriteHandleFacade(_HandleFacade[AdvancedWriteHandle]):
 
     def append_future(self, entry_id: int, payload: Payload) -> Future[int]:
         """Starts an append: what comes before its turn must not be waited for. The future returns the entry id."""
-        return self._thread.start(self._asynchronous.append(entry_id, payload))
+        return self._thread.start(self._asynchronous.append(entry_id, _taken(payload)))
 
 
 class LedgerManagerFacade(Facade[LedgerManager]):
@@ -177,7 +182,7 @@ class StreamWriterFacade(_HandleFacade[StreamWriter]):
         self, record: Payload, *, producer: str = "", sequence: int | None = None
     ) -> Future[RecordPosition | None]:
         """Starts an append; records that one thread starts keep their order. See `append`."""
-        return self._thread.start(self._asynchronous.append(record, producer=producer, sequence=sequence))
+        return self._thread.start(self._asynchronous.append(_taken(record), producer=producer, sequence=sequence))
 
     def append_all(
         self, records: Iterable[Payload], *, producer: str = "", first_sequence: int | None = None
@@ -197,7 +202,7 @@ class StreamWriterFacade(_HandleFacade[StreamWriter]):
         """
         last: RecordPosition | None = None
         rest = iter(records)
-        while run := list(islice(rest, _APPEND_BATCH)):
+        while run := list(map(_taken, islice(rest, _APPEND_BATCH))):
             appended = self._run(self._asynchronous.append_all(run, producer=producer, first_sequence=first_sequence))
             last = appended or last
             first_sequence = None if first_sequence is None else first_sequence + len(run)
@@ -349,6 +354,7 @@ class BookKeeperFacade(Facade[BookKeeper]):
     def close(self) -> None:
         """Closes all connections; outstanding calls fail with ClientClosedException. Open ledgers are not closed."""
         if not self._closed:
+            check_may_wait()
             self._closed = True
             try:
                 self._thread.run(self._asynchronous.close())

@@ -4,7 +4,9 @@ The loop exists while somebody has acquired it; what is under way when the last 
 ClientClosedException. After a fork the child makes its own, if the parent had not used gRPC yet. Pages of asynchronous
 generators are fetched one ahead, so that the hop between threads is paid once a page, while the page before is used.
 
-Any thread may call anything here. Not its job: what runs on the loop (`blocking`).
+Any thread may call anything here, but the loop's own thread may wait for nothing: that is refused, since the loop, and
+with it every blocking client of the process, would stand still for ever. Not its job: what runs on the loop
+(`blocking`).
 """
 
 from __future__ import annotations
@@ -17,10 +19,13 @@ from concurrent.futures import CancelledError, Future
 from contextlib import closing
 from typing import Any, ClassVar, TypeVar
 
-from bookgate.ledger.errors import ClientClosedException
+from bookgate.ledger.errors import ClientClosedException, IllegalOpException
 from bookgate.runtime.event_loop import new_event_loop
 
 T = TypeVar("T")
+
+_here = threading.local()
+"""`is_loop` in the thread of a loop."""
 
 
 class LoopThread:
@@ -63,7 +68,15 @@ class LoopThread:
         return self.pid == os.getpid() and not self.loop.is_closed() and self._users > 0
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Runs a coroutine on the loop and waits for it; an interrupted wait cancels it."""
+        """Runs a coroutine on the loop and waits for it; an interrupted wait cancels it.
+
+        Raises IllegalOpException on the loop's own thread.
+        """
+        try:
+            check_may_wait()
+        except IllegalOpException:
+            coroutine.close()
+            raise
         return result_of(self.start(coroutine))
 
     def start(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
@@ -79,6 +92,7 @@ class LoopThread:
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
+        _here.is_loop = True
         try:
             self.loop.run_forever()
         finally:
@@ -98,9 +112,21 @@ async def _end_tasks() -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
+def check_may_wait() -> None:
+    """Raises IllegalOpException on the thread of the loop, for which a wait would never end."""
+    if getattr(_here, "is_loop", False):
+        raise IllegalOpException(
+            "a call that waits was made on the event loop's own thread, such as in a done-callback of `append_future`: "
+            "the loop could not go on. Start the call with a method that returns a future, or wait in another thread"
+        )
+
+
 def result_of(future: Future[T]) -> T:
-    """Waits for it. Raises its error, or ClientClosedException where the loop ended first."""
+    """Waits for it. Raises its error, ClientClosedException where the loop ended first, or IllegalOpException on the
+    loop's own thread.
+    """
     try:
+        check_may_wait()
         return future.result()
     except CancelledError as error:
         raise ClientClosedException("the client was closed while the call was under way") from error

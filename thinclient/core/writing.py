@@ -12,18 +12,21 @@ the event confirmed or failed, in entry order, and the adds to send again; the s
 Invariants. P9: the last add confirmed (LAC) moves only over a contiguous prefix whose entries all have an ack quorum in
 the current ensemble, and adds are confirmed in entry order. P1: an acknowledgement counts only from a member of the
 ensemble; when a bookie is replaced, its acknowledgements of pending adds are discarded, those adds are sent to the new
-bookie, and its later responses are ignored. The LAC is at most the highest id assigned. After a fatal event the LAC
-never moves again, so that what the application was told and what `close` stores agree.
+bookie, and its later responses are ignored. Responses to what a bookie was asked before it was tried again are ignored
+as well: it is asked again for what it has not acknowledged, and may be replaced before they arrive. The LAC is at most
+the highest id assigned. After a fatal event the LAC never moves again, so that what the application was told and what
+`close` stores agree.
 
 Failures (docs/protocol/client-protocol.md#responses-to-adds, docs/protocol/client-protocol.md#ensemble-changes). The
 first failure of a bookie starts a change; failures during a change are merged into it; a failure of an add that is
 already complete is handled at the next add. With `delay_ensemble_change` an add first tolerates write quorum − ack
-quorum failures. Adds that begin during a change are not sent to the failed members but to their replacements when it
-ends. A bookie for which there is no replacement is out: adds go to the rest of their write set as long as that contains
-an ack quorum (with `require_replacement` the ledger ends instead, as in BookKeeper). A single response of fenced,
-unauthorised or not allowed ends the ledger at once, and so does closing the client. With `deferred_sync` adds are
-acknowledged before they are durable, so the LAC waits for `on_forced`, and any failure ends the ledger, because a new
-bookie could not be given the acknowledged entries. Writers that differ: `advanced_writing`, `guaranteed_writing`.
+quorum failures, and remembers them when it is complete: a change may take its acknowledgements away. Adds that begin
+during a change are not sent to the failed members but to their replacements when it ends. A bookie for which there is
+no replacement is out: adds go to the rest of their write set as long as that contains an ack quorum (with
+`require_replacement` the ledger ends instead, as in BookKeeper). A single response of fenced, unauthorised or not
+allowed ends the ledger at once, and so does closing the client. With `deferred_sync` adds are acknowledged before they
+are durable, so the LAC waits for `on_forced`, and any failure ends the ledger, because a new bookie could not be given
+the acknowledged entries. Writers that differ: `advanced_writing`, `guaranteed_writing`.
 
 Not its job: time, packets, placement, and storing the ledger's metadata.
 """
@@ -106,7 +109,9 @@ class WriterRules:
 
 
 class Member:
-    """A bookie at its position in the ensemble. `bit` marks it in sets of indexes; 0 once the bookie was replaced."""
+    """A bookie at its position in the ensemble. `bit` marks it in sets of indexes; 0 once another one has taken its
+    place, or it was tried again: what it was asked before counts no more.
+    """
 
     __slots__ = ("bit", "bookie_id", "index")
 
@@ -371,8 +376,7 @@ class LedgerWriter:
             return self.abort(self._failed_unforced(member, error))
         complete = add is not None and self._is_complete(add)
         if self._rules.delay_ensemble_change and add is not None:
-            if not complete:
-                self._on_delayed_failure(member, error, add)
+            self._on_delayed_failure(member, error, add, complete=complete)
             return _NONE
         index = member.index
         if index in self._failed and (complete or index not in self._noted):
@@ -384,9 +388,12 @@ class LedgerWriter:
             self.want_change()
         return _NONE
 
-    def _on_delayed_failure(self, member: Member, error: BKException, add: PendingAdd) -> None:
+    def _on_delayed_failure(self, member: Member, error: BKException, add: PendingAdd, *, complete: bool) -> None:
+        # Of a complete add too: a change for another add may take its acknowledgements away.
         add.failures |= member.bit
         self._errors[member.index] = error
+        if complete:
+            return
         # Members that were out before got no request, so no event from them will arrive.
         lacking = (add.failures | self._out(add)) & ~add.acked
         if lacking.bit_count() <= self._tolerated and not isinstance(error, WriteOnReadOnlyBookieException):
@@ -469,7 +476,9 @@ class LedgerWriter:
             return ()
         old = self._members[index]
         self._members[index] = Member(index, old.bookie_id)
-        # Acknowledgements of the same bookie stay what they are; its late errors are those of the time before.
+        # What it acknowledged stays; what it says late to requests of the time before counts neither for it nor, once
+        # it is replaced, for the one in its place.
+        old.bit = 0
         self._noted.discard(index)
         self._write_sets = self._make_write_sets()
         bit = 1 << index

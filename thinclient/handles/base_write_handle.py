@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from functools import partial
 from itertools import compress
 from types import TracebackType
@@ -136,9 +136,13 @@ class BaseWriteHandle:
     ) -> None:
         if error is None:
             await self.close()
-            return
+        else:
+            await self._close_after_error(self.close)
+
+    async def _close_after_error(self, close: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Calls `close`, which closes this handle, after an error in the body of `async with`."""
         # The caller must see the body's own error; a ledger that stays open can be recovered.
-        await asyncio.gather(self.close(), return_exceptions=True)
+        await asyncio.gather(close(), return_exceptions=True)
 
     @property
     def ledger_id(self) -> LedgerId:

@@ -2,19 +2,26 @@
 
 An append returns at ack quorum, as in every ledger. The handle keeps the entry until its whole write set has stored it,
 and closes the ledger only then. The window counts kept entries as retained, so appends wait while too many are kept.
+After an error in the body of `async with` the wait for missing copies is bounded, since the caller must hear of the
+error; then the ledger is left open, for recovery.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
 
+from bookgate.ledger.errors import WriteException
 from bookgate.ledger.metadata_store import LedgerRecord
 from bookgate.thinclient.core.guaranteed_writing import GuaranteedLedgerWriter
 from bookgate.thinclient.core.writing import Changed, Member, PendingAdd, WriterRules
 from bookgate.thinclient.handles.context import ClientContext, LedgerSecrets
 from bookgate.thinclient.handles.write_handle import WriteHandle
+
+PATIENCE_IN_ADD_TIMEOUTS = 2
+"""After an error of the application: one to notice that a bookie is gone, one for the bookie in its place."""
 
 
 def writer_of(
@@ -55,6 +62,29 @@ class GuaranteedWriteHandle(WriteHandle):
             metadata.ack_quorum_size,
             rules,
         )
+
+    async def _close_after_error(self, close: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        # Unbounded, the wait would keep the error from the caller, and `asyncio.timeout` cancels once only.
+        patience = self._loop.call_later(PATIENCE_IN_ADD_TIMEOUTS * self._add_timeout, self._leave_open)
+        try:
+            await super()._close_after_error(close)
+        finally:
+            patience.cancel()
+
+    def _leave_open(self) -> None:
+        """Ends a writer that still waits for copies."""
+        writer = self._writer
+        if writer.error is None and (writer.pending_count or not writer.fully_replicated):
+            self._end(
+                WriteException(
+                    f"ledger {self.ledger_id} takes no more entries, and was not closed after an error in the "
+                    f"application's block: entries from {writer.last_add_confirmed + 1} on are not on their whole "
+                    f"write sets. Everything acknowledged (up to entry {writer.sequence_head}) is kept: open the "
+                    "ledger with recovery, and write on in a new one",
+                    ledger_id=self.ledger_id,
+                    bookies=writer.failed_bookies,
+                )
+            )
 
     def _send(self, adds: Sequence[PendingAdd], payloads: Sequence[bytes]) -> None:
         super()._send(adds, payloads)

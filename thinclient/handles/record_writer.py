@@ -56,8 +56,7 @@ class RecordWriter:
         if error is None:
             await self.close()
             return
-        # The caller must see the body's own error; a ledger that stays open can be recovered.
-        await asyncio.gather(self.close(), return_exceptions=True)
+        await self._handle._close_after_error(self.close)
 
     @property
     def ledger_id(self) -> LedgerId:
@@ -102,9 +101,9 @@ class RecordWriter:
         return future
 
     async def flush(self) -> None:
-        """Sends the current batch and waits until all records are acknowledged or have failed."""
+        """Sends the current batch and waits until all records so far are acknowledged or have failed."""
         self._send()
-        while self._appends:
+        if self._appends:  # not again for those that come meanwhile: under steady load there are always some
             await asyncio.wait(set(self._appends))
 
     async def close(self) -> None:

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from bookgate.ledger.entry import Entry, decode_entry
 from bookgate.ledger.errors import BKException, DigestMatchException, EntryNotConfirmedException
+from bookgate.ledger.ledger_id import NO_ENTRY
 from bookgate.ledger.metadata_store import LedgerRecord
 from bookgate.ledger.wire.fast_requests import ReadRequestEncoder
 from bookgate.ledger.wire.messages import EOK, READ_ENTRY, ReadResponse, Response
@@ -115,7 +116,9 @@ class SingleReads:
         stats.successes += 1
         if not asked.entry_id & SAMPLED:
             stats.succeeded.record(now - asked.asked_at)
-        asked.found.set_result(FoundEntry(entry, max(entry.last_add_confirmed, response.max_lac or 0)))
+        # In v2 a response has no LAC of its own.
+        told = NO_ENTRY if response.max_lac is None else response.max_lac
+        asked.found.set_result(FoundEntry(entry, max(entry.last_add_confirmed, told)))
 
     def _schedule(self) -> None:
         seconds = self._context.config.speculative_read_timeout_seconds / 4

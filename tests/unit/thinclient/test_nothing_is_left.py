@@ -8,12 +8,13 @@ import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from importlib import metadata
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from bookgate import BookKeeper, ClientConfig, WriteHandle
 from bookgate.ledger.errors import ClientClosedException, LedgerClosedException
+from bookgate.ledger.metadata_store import LedgerManagerFactory
 from bookgate.thinclient.bookies.wire import Wire
 from bookgate.thinclient.config import TlsMode
 from bookgate.thinclient.gateways.factory import RpcLedgerManagerFactory
@@ -23,7 +24,7 @@ from bookgate.thinclient.handles.read_handle import ReadHandle
 from tests.unit.thinclient.bookies.secure_bookie import SecureBookie
 from tests.unit.thinclient.bookies.test_secure_connections import Certificates, cluster_of, new_certificates
 from tests.unit.thinclient.fake_gateway import fake_gateways
-from tests.unit.thinclient.fakes import FakeCluster
+from tests.unit.thinclient.fakes import FakeCluster, fake_cluster
 
 PASSWORD = b"planted-p"
 
@@ -176,3 +177,33 @@ async def test_a_client_closed_in_the_middle_of_everything(certificates: Certifi
             still_open = [bookie.bookie_id for bookie in cluster.bookies if bookie.writers]
             left = [*still_open, *tasks(), *(type(thing()).__name__ for thing in things if thing() is not None)]
         assert left == []
+
+
+class Gateways:
+    """Connections to gateways that take a while to close."""
+
+    def __init__(self) -> None:
+        self.closing, self.may_close, self.closed = asyncio.Event(), asyncio.Event(), False
+
+    async def close(self) -> None:
+        self.closing.set()
+        await self.may_close.wait()
+        self.closed = True
+
+
+@pytest.mark.asyncio
+async def test_a_close_whose_caller_gives_up_goes_on_and_the_next_caller_waits_for_it() -> None:
+    async with fake_cluster(1) as cluster:
+        client, gateways = cluster.client(), Gateways()
+        client._factory = cast("LedgerManagerFactory", gateways)
+        first = asyncio.create_task(client.close())
+        await gateways.closing.wait()
+        first.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        second = asyncio.create_task(client.close())
+        await asyncio.sleep(0)
+        assert not second.done()
+        gateways.may_close.set()
+        await second
+        assert gateways.closed

@@ -7,6 +7,11 @@ from tests.simulation.mutations.mutation import Edit, Mutation
 _FAULTS = "tests/unit/thinclient/handles/test_faults.py"
 _BATCH_READING = "tests/unit/thinclient/core/test_batch_reading.py"
 _WINDOW = "tests/unit/thinclient/handles/test_in_flight_window.py"
+_BLOCKING = "tests/unit/thinclient/blocking/test_blocking.py"
+_ENDS = "tests/unit/thinclient/test_nothing_is_left.py"
+_READING = "tests/unit/thinclient/handles/test_append_and_read.py"
+_MODEL = "tests/unit/thinclient/core/test_protocol.py"
+_WRITING = "tests/unit/thinclient/core/test_writing.py"
 _RECOVERY = "tests/unit/thinclient/core/test_recovery.py"
 
 MUTATIONS = (
@@ -68,6 +73,26 @@ MUTATIONS = (
         ),
     ),
     Mutation(
+        "ack-from-before-another-try-counts",
+        "client",
+        (),
+        "a bookie is tried again and then replaced; what it was asked before, it acknowledges late for its successor",
+        "thinclient/core/writing.py",
+        "        old.bit = 0\n",
+        "",
+        tests=(f"{_MODEL}::test_bookies_that_are_tried_again_and_replaced_acknowledge_late",),
+    ),
+    Mutation(
+        "failure-of-a-complete-add-forgotten",
+        "client",
+        (),
+        "changes are put off, and one takes an add's acknowledgements away: who had failed it before is still awaited",
+        "thinclient/core/writing.py",
+        "        add.failures |= member.bit\n",
+        "        if complete:\n            return\n        add.failures |= member.bit\n",
+        tests=(f"{_MODEL}::test_bookies_that_are_tried_again_and_replaced_acknowledge_late", _WRITING, _RECOVERY),
+    ),
+    Mutation(
         "bookie-twice-in-ensemble",
         "client",
         ("P5",),
@@ -84,6 +109,67 @@ MUTATIONS = (
         "thinclient/handles/base_write_handle.py",
         "        if response is not None and response.status == EOK:\n            self._on_stored",
         "        if response is not None and response.status in (0, 504):\n            self._on_stored",
+    ),
+    # Ends and waits
+    Mutation(
+        "flush-waits-for-later-records",
+        "client",
+        (),
+        "`flush` of a writer of records waits for what is appended meanwhile, and never returns under steady load",
+        "thinclient/handles/record_writer.py",
+        "        if self._appends:  # not again",
+        "        while self._appends:  # not again",
+        tests=("tests/unit/thinclient/handles/test_record_writer.py",),
+    ),
+    Mutation(
+        "error-of-the-application-waits-for-copies",
+        "client",
+        (),
+        "an error in the body of `async with` is kept from the caller until a bookie that is gone has all copies",
+        "thinclient/handles/guaranteed_write_handle.py",
+        "self._loop.call_later(PATIENCE_IN_ADD_TIMEOUTS * self._add_timeout, self._leave_open)",
+        "self._loop.call_later(1e9, self._leave_open)",
+        tests=("tests/unit/thinclient/handles/test_guaranteed_write_quorum.py",),
+    ),
+    Mutation(
+        "v2-read-confirms-entry-0",
+        "client",
+        (),
+        "a response without a LAC, as all are in v2, counts as one that says that entry 0 is confirmed",
+        "thinclient/handles/single_read.py",
+        "told = NO_ENTRY if response.max_lac is None else response.max_lac\n",
+        "told = response.max_lac or 0\n",
+        tests=(f"{_READING}::test_reading_what_nobody_acknowledged_confirms_nothing",),
+    ),
+    Mutation(
+        "cancelled-close-of-the-client-ends-half-way",
+        "client",
+        (),
+        "a client whose `close` was cancelled keeps its connections to gateways, and closing it again does nothing",
+        "thinclient/client.py",
+        "        await asyncio.shield(self._closing)\n",
+        "        await self._closing\n",
+        tests=(f"{_ENDS}::test_a_close_whose_caller_gives_up_goes_on_and_the_next_caller_waits_for_it",),
+    ),
+    Mutation(
+        "loop-of-the-blocking-clients-waits-for-itself",
+        "client",
+        (),
+        "a blocking call in a done-callback stops the loop of all blocking clients of the process for ever",
+        "thinclient/blocking/loop_thread.py",
+        "        _here.is_loop = True\n",
+        "",
+        tests=(f"{_BLOCKING}::test_a_call_that_waits_on_the_loops_own_thread_is_refused_and_the_loop_goes_on",),
+    ),
+    Mutation(
+        "append-future-reads-the-buffer-later",
+        "client",
+        (),
+        "what `append_future` stores is what the caller's buffer holds when the loop gets to it",
+        "thinclient/blocking/facades.py",
+        "    return bytes(payload) if isinstance(payload, bytearray | memoryview) else payload\n",
+        "    return payload\n",
+        tests=(f"{_BLOCKING}::test_a_buffer_may_be_used_again_at_once",),
     ),
     # Recovery
     Mutation(

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import Future
+from typing import Any
 
 import pytest
 
-from bookgate.ledger.errors import ClientClosedException
-from bookgate.thinclient.blocking.client import BookKeeper
+from bookgate.ledger.errors import ClientClosedException, IllegalOpException
+from bookgate.thinclient.blocking.client import (
+    AdvancedWriteHandle,
+    BookKeeper,
+    RecordWriter,
+    StreamWriter,
+    UnboundedWriteHandle,
+    WriteHandle,
+)
 from bookgate.thinclient.blocking.loop_thread import LoopThread, iterate, result_of
 
 NOWHERE = "grpc://127.0.0.1:9"
@@ -67,3 +76,82 @@ def test_an_iterator_outlives_its_client_only_up_to_the_page_at_hand() -> None:
     client.close()
     with pytest.raises(ClientClosedException):
         list(pages)
+
+
+def test_a_call_that_waits_on_the_loops_own_thread_is_refused_and_the_loop_goes_on() -> None:
+    client = BookKeeper.connect_lazily(NOWHERE)
+    thread, ledgers = loop_of_the_clients(), client.ledger_manager
+    refused: list[type[BaseException]] = []
+
+    async def callback() -> None:
+        for call in (client.bookies, lambda: list(ledgers.ledger_ranges()), client.close):
+            try:
+                call()
+            except IllegalOpException as error:
+                refused.append(type(error))
+
+    thread.start(callback()).result(timeout=10)
+    assert refused == [IllegalOpException] * 3
+    assert thread.run(asyncio.sleep(0, "goes on")) == "goes on"
+    client.close()
+
+
+class Taken:
+    """A writer that notes what it is given when its turn comes."""
+
+    last_add_confirmed = -1
+
+    def __init__(self) -> None:
+        self.payloads: list[bytes] = []
+
+    async def append(self, *given: Any, **_: Any) -> int:
+        self.payloads.append(bytes(given[-1]))
+        return 0
+
+    async def append_all(self, payloads: list[Any], **_: Any) -> int:
+        self.payloads += map(bytes, payloads)
+        return 0
+
+
+STARTS: list[tuple[Callable[..., Any], Callable[[Any, Any], Future[Any]]]] = [
+    (WriteHandle, lambda writer, payload: writer.append_future(payload)),
+    (WriteHandle, lambda writer, payload: writer.append_all_future([payload])),
+    (UnboundedWriteHandle, lambda writer, payload: writer.append_future(payload)),
+    (AdvancedWriteHandle, lambda writer, payload: writer.append_future(7, payload)),
+    (RecordWriter, lambda writer, payload: writer.append_future(payload)),
+    (StreamWriter, lambda writer, payload: writer.append_future(payload)),
+]
+
+
+@pytest.mark.parametrize(("kind", "start"), STARTS)
+def test_a_buffer_may_be_used_again_at_once(kind: Callable[..., Any], start: Callable[[Any, Any], Future[Any]]) -> None:
+    thread, taken, busy = LoopThread.acquire(), Taken(), threading.Event()
+    try:
+        thread.loop.call_soon_threadsafe(busy.wait)  # the appends start, and their turn comes later
+        buffer, futures = bytearray(1), []
+        for number in range(3):
+            buffer[0] = number
+            futures.append(start(kind(thread, taken), memoryview(buffer)))
+        busy.set()
+        for future in futures:
+            result_of(future)
+    finally:
+        busy.set()
+        thread.release()
+    assert taken.payloads == [b"\0", b"\1", b"\2"]
+
+
+@pytest.mark.parametrize("kind", [WriteHandle, UnboundedWriteHandle, StreamWriter])
+def test_an_iterable_may_give_the_same_buffer_each_time(kind: Callable[..., Any]) -> None:
+    def numbers() -> Iterator[bytearray]:
+        buffer = bytearray(2)
+        for number in range(1500):  # more than are collected at once
+            buffer[:] = number.to_bytes(2)
+            yield buffer
+
+    thread, taken = LoopThread.acquire(), Taken()
+    try:
+        kind(thread, taken).append_all(numbers())
+    finally:
+        thread.release()
+    assert taken.payloads == [number.to_bytes(2) for number in range(1500)]

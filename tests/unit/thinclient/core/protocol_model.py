@@ -134,6 +134,8 @@ class World:
         custom = {GUARANTEED_KEY: b"true"} if guaranteed else {}
         self.store = Store(LedgerMetadata.new(names[: sizes[0]], sizes[1], sizes[2], custom_metadata=custom))
         self.messages: list[Message] = []
+        self.none_free = False
+        """No bookie is registered but the members: those that fail are tried again later."""
         self.turn = 0
         self.writer = Writer(self, rules)
         self.recoveries: list[Recovery] = []
@@ -154,6 +156,8 @@ class World:
 
     def choose(self, ensemble: tuple[str, ...], failed: Iterable[int], avoid: set[str], some: bool) -> dict[int, str]:
         """Replacements: none of the ensemble, and not always one though there is one."""
+        if self.none_free:
+            return {}
         free = [name for name in self.bookies if name not in ensemble and name not in avoid]
         # Another one each time: two dead bookies must not replace each other for ever.
         self.turn += 1
@@ -295,6 +299,19 @@ class Writer:
         found = self.world.choose(ensemble, still_failed(ensemble, failed), set(failed.values()), some)
         transform = change_ensemble(LEDGER, failed, found, self.machine.last_add_confirmed + 1)
         self.change = Update(self.world.store, self.record, transform)
+
+    @property
+    def may_try_again(self) -> bool:
+        """As the handle waits: between two changes, while members are out."""
+        return self.writable and self.change is None and not self.machine.changing and bool(self.machine.failed_bookies)
+
+    def try_again(self) -> None:
+        """Writes to the members again that failed and were not replaced; what they were asked before is on its way."""
+        out = self.machine.failed_bookies
+        for index, name in enumerate(self.machine.ensemble):
+            if name in out:
+                for add, _ in self.machine.readmit(index):
+                    self.send(add, index)
 
     def close(self) -> None:
         """As the handle does it, once it may."""

@@ -2,6 +2,7 @@
 
 import random
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -46,6 +47,15 @@ class LedgerLife(RuleBasedStateMachine):
     def change_ensemble(self, some: bool, lose_answer: bool) -> None:
         self.world.writer.change_step(some, lose_answer)
 
+    @precondition(lambda self: self.world.writer.may_try_again)
+    @rule()
+    def try_failed_members_again(self) -> None:
+        self.world.writer.try_again()
+
+    @rule()
+    def spare_bookies_leave_or_return(self) -> None:
+        self.world.none_free = not self.world.none_free
+
     @rule(position=positions)
     def crash_or_restart(self, position: int) -> None:
         bookie = list(self.world.bookies.values())[position % len(self.world.bookies)]
@@ -89,6 +99,7 @@ class LedgerLife(RuleBasedStateMachine):
         world = self.world
         for bookie in world.bookies.values():
             bookie.up = True
+        world.none_free = False
         world.recoveries.append(last := Recovery(world))
         rng = random.Random(len(world.writer.acknowledged))
         for _ in range(100_000):
@@ -170,3 +181,42 @@ def test_bookies_that_fail_while_another_one_lags(seed: int, sizes: tuple[int, i
         if writer.wants_step and rng.random() < 0.5:
             writer.change_step(True, False)
         world.check()
+
+
+@pytest.mark.parametrize("guaranteed", [False, True])
+@pytest.mark.parametrize("sizes", [(3, 3, 2), (4, 3, 2), (3, 2, 1)])
+def test_bookies_that_are_tried_again_and_replaced_acknowledge_late(
+    sizes: tuple[int, int, int], guaranteed: bool
+) -> None:
+    """P1: what a bookie was asked before it failed may be answered after another one has taken its place. P12: once all
+    is well, nothing waits.
+    """
+    for seed in range(80):
+        rng = random.Random(seed)
+        world = World(sizes, 8, WriterRules(delay_ensemble_change=seed % 2 > 0), guaranteed=guaranteed)
+        writer = world.writer
+        for step in range(240):
+            if step < 160 and rng.random() < 0.4:
+                writer.append()
+            if world.messages and rng.random() < 0.5:
+                position = rng.randrange(len(world.messages))
+                if rng.random() < 0.3:
+                    world.lose(position, carried_out=False)
+                else:
+                    world.deliver(position)
+            # A change that finds nobody leaves its failed members to be tried again.
+            world.none_free = rng.random() < 0.6
+            if writer.wants_step and rng.random() < 0.5:
+                writer.change_step(True, False)
+            if writer.may_try_again and rng.random() < 0.8:
+                writer.try_again()
+            world.check()
+        while world.messages or writer.wants_step or writer.may_try_again:
+            if writer.wants_step:
+                writer.change_step(True, False)
+            elif world.messages:
+                world.deliver(rng.randrange(len(world.messages)))
+            else:
+                writer.try_again()
+            world.check()
+        assert writer.may_close or writer.machine.error is not None, "P12"

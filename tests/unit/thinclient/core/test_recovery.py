@@ -32,7 +32,7 @@ from bookgate.thinclient.core.recovery import (
     Replace,
 )
 from bookgate.thinclient.core.recovery_reads import Answer, Missing, RecoveryRead, Unreadable
-from bookgate.thinclient.core.writing import Member
+from bookgate.thinclient.core.writing import Member, WriterRules
 
 LEDGER = LedgerId.unscoped(9)
 SIZE = 50
@@ -422,3 +422,32 @@ def test_a_long_tail_is_read_ahead_within_a_window_of_entries_and_bytes(payload:
         seen = max(seen, len(todo) + len(adds))
     assert effect == Finished(end - 1, payload * end)
     assert most // 2 < seen <= most
+
+
+def test_with_delay_a_failure_of_a_complete_add_counts_once_a_change_has_taken_its_acknowledgements() -> None:
+    """P12: as in writing."""
+    model = Model()
+    model.write(0, lac=-1)
+    model.write(1, lac=-1)
+    machine = LedgerRecovery(LEDGER, model.metadata, WriterRules(delay_ensemble_change=True), runs=False)
+    todo, adds = deque(machine.begin()), list[RecoveryAdd]()
+    while todo:
+        match todo.popleft():
+            case FenceRead(index, bookie):
+                todo += machine.on_fence_answer(index, model.bookies[bookie].read(-1))
+            case RecoveryRead(entry_id, bookie):
+                todo += machine.on_read_answer(entry_id, model.bookies[bookie].read(entry_id))
+            case RecoveryAdd() as add:
+                adds.append(add)
+    first, second = adds
+    late = TimeoutException("late")
+    by_name = {member.bookie_id: member for member in first.members}
+    machine.on_add_ack(second.add, by_name["b0"])
+    machine.on_add_ack(second.add, by_name["b1"])
+    assert not machine.on_add_failure(second.add, by_name["b2"], late)
+    assert not machine.on_add_failure(first.add, by_name["b0"], late)
+    assert machine.on_add_failure(first.add, by_name["b1"], late) == [Replace(("b0", "b1", "b2"), {0: "b0", 1: "b1"})]
+    again = [each for each in machine.on_replacements({0: "b3", 1: "b4"}) if isinstance(each, RecoveryAdd)]
+    new = {each.members[0].bookie_id: each.members[0] for each in again}
+    assert not machine.on_add_ack(second.add, new["b3"])
+    assert machine.on_add_failure(second.add, new["b4"], late) == [Replace(("b3", "b4", "b2"), {1: "b4", 2: "b2"})]

@@ -20,6 +20,7 @@ from bookgate.ledger.errors import (
 )
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.thinclient.core.advanced_writing import AdvancedLedgerWriter
+from bookgate.thinclient.core.guaranteed_writing import GuaranteedLedgerWriter
 from bookgate.thinclient.core.writing import LedgerWriter, PendingAdd, WriterRules
 
 LEDGER = LedgerId.unscoped(3)
@@ -205,6 +206,24 @@ def test_with_delay_a_member_that_is_out_counts_against_an_add_that_was_never_se
     assert add in machine.finish_change(machine.ensemble).failed
 
 
+def test_with_delay_a_failure_of_a_complete_add_counts_once_a_change_has_taken_its_acknowledgements() -> None:
+    rules = WriterRules(delay_ensemble_change=True)
+    machine = LedgerWriter(LEDGER, ["b0", "b1", "b2"], 3, 2, rules=rules)
+    first, second = machine.begin_adds((1, 1))
+    ack(machine, second, 0)
+    ack(machine, second, 1)
+    machine.on_failure(machine.members[2], TimeoutException(), second)
+    assert not machine.change_wanted, "it is complete"
+    machine.on_failure(machine.members[0], TimeoutException(), first)
+    machine.on_failure(machine.members[1], TimeoutException(), first)
+    assert machine.begin_change() == {0: "b0", 1: "b1"}
+    machine.finish_change(["b3", "b4", "b2"])
+    ack(machine, second, 0)
+    machine.on_failure(machine.members[1], TimeoutException(), second)
+    assert machine.change_wanted, "nobody is left who might acknowledge it"
+    assert machine.begin_change() == {1: "b4", 2: "b2"}
+
+
 @pytest.mark.parametrize("acknowledged", [True, False])
 def test_a_bookie_that_is_tried_again_gets_what_it_has_not_stored(acknowledged: bool) -> None:
     machine = writer()
@@ -219,3 +238,25 @@ def test_a_bookie_that_is_tried_again_gets_what_it_has_not_stored(acknowledged: 
     ack(machine, late, 0)
     assert not ack(machine, late, 1)
     assert [*ack(machine, add, 0), *ack(machine, add, 1)] == [add, late]
+
+
+def begun_by(kind: type[LedgerWriter]) -> tuple[LedgerWriter, PendingAdd]:
+    """A writer of this kind, and its first add."""
+    machine = kind(LEDGER, ["b0", "b1", "b2"], 3, 2)
+    if isinstance(machine, AdvancedLedgerWriter):
+        return machine, machine.begin_add_at(0, 1)
+    return machine, machine.begin_add(1)
+
+
+@pytest.mark.parametrize("kind", [LedgerWriter, AdvancedLedgerWriter, GuaranteedLedgerWriter])
+def test_what_a_bookie_was_asked_before_it_was_tried_again_counts_for_nobody_after_it(kind: type[LedgerWriter]) -> None:
+    machine, add = begun_by(kind)
+    first = machine.members[1]
+    fail(machine, 1, TimeoutException("late"))  # no spare bookie
+    assert machine.readmit(1) == [(add, 1)]
+    machine.on_failure(machine.members[1], TimeoutException("late"), add)
+    machine.begin_change()
+    assert machine.finish_change(["b0", "b3", "b2"]).resend == [(add, 1)]
+    assert not machine.on_ack(add, first)
+    assert not ack(machine, add, 0), "b3 has not stored it"
+    assert ack(machine, add, 2) == [add]

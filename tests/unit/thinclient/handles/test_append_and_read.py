@@ -405,6 +405,25 @@ async def test_open_without_recovery_leaves_the_writer_alone_and_sees_what_is_co
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("protocol", ["v3", "v2"])
+async def test_reading_what_nobody_acknowledged_confirms_nothing(protocol: str) -> None:
+    """P10: a response of v2 has no LAC of its own."""
+    async with fake_cluster(3) as cluster:
+        ledger = await cluster.client().create_ledger(3, 3, 2, password=b"planted-p")
+        first, *others = cluster.ensemble(ledger.metadata)
+        for bookie in others:
+            bookie.silent = True
+        under_way = ledger.append_nowait(b"on one bookie")
+        await first.until_requested(1, AddRequest)
+        for bookie in others:
+            bookie.silent = False
+        reader = await cluster.client(wire_protocol=protocol).open_ledger(ledger.ledger_id, b"planted-p")
+        assert [entry.payload async for entry in reader.read_unconfirmed(0, 0)] == [b"on one bookie"]
+        assert reader.last_add_confirmed == -1
+        under_way.cancel()
+
+
+@pytest.mark.asyncio
 async def test_ids_that_are_no_addresses_are_resolved_and_deletion_is_idempotent() -> None:
     async with fake_cluster(names=["alpha", "beta", "gamma"]) as cluster:
         client = cluster.client()

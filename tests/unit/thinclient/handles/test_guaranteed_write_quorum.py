@@ -5,10 +5,16 @@ import asyncio
 import pytest
 
 from bookgate import LedgerOptions, WriteHandle
-from bookgate.ledger.errors import IncorrectParameterException, LedgerRecoveryException, NotEnoughBookiesException
+from bookgate.ledger.errors import (
+    IncorrectParameterException,
+    LedgerRecoveryException,
+    NotEnoughBookiesException,
+    WriteException,
+)
 from bookgate.ledger.metadata import GUARANTEED_KEY
 from bookgate.ledger.wire.messages import AddRequest
 from bookgate.thinclient.handles.guaranteed_write_handle import GuaranteedWriteHandle
+from bookgate.thinclient.handles.record_writer import RecordWriter
 from tests.unit.thinclient.fakes import FakeBookie, FakeCluster, fake_cluster, payloads
 from tests.unit.thinclient.inside import window_of
 from tests.unit.virtual_time import until
@@ -235,3 +241,57 @@ async def test_force_does_not_move_the_lac() -> None:
         slow.let_go()
         await forcing
         await closed(ledger)
+
+
+@pytest.mark.parametrize("records", [False, True])
+@pytest.mark.parametrize("timed_out", [False, True])
+async def test_an_error_of_the_application_does_not_wait_for_a_bookie_that_is_gone(
+    records: bool, timed_out: bool
+) -> None:
+    async with fake_cluster(3) as cluster:
+        client = cluster.client(add_timeout_seconds=1, max_in_flight_entries=2)
+        options = LedgerOptions(3, 3, 2, password=b"planted-p", guaranteed_write_quorum=True)
+        opening = (
+            client.create_record_ledger(options, batch_bytes=1) if records else client.create_ledger(options=options)
+        )
+
+        async def application() -> None:
+            async with asyncio.timeout(30), opening as ledger:
+                await ledger.append(b"a")
+                handle = ledger.handle if isinstance(ledger, RecordWriter) else ledger
+                handles.append(handle)
+                await cluster.ensemble(handle.metadata)[2].stop()
+                await ledger.append(b"b")
+                if timed_out:
+                    while True:  # until so much waits for the third bookie that appends wait
+                        await ledger.append(b"c")
+                raise ValueError("of the application")
+
+        handles: list[WriteHandle] = []
+        async with asyncio.timeout(60):
+            with pytest.raises(TimeoutError if timed_out else ValueError):
+                await application()
+        (handle,) = handles
+        assert not cluster.metadata.records[handle.ledger_id].metadata.is_closed
+        with pytest.raises(WriteException, match="not closed after an error"):
+            await handle.append(b"d")
+        with pytest.raises(WriteException, match="not closed after an error"):
+            await handle.close()
+
+
+async def test_an_error_of_the_application_waits_for_the_bookie_in_the_place_of_a_lost_one() -> None:
+    async with fake_cluster(4) as cluster:
+
+        async def application(ledger: WriteHandle) -> None:
+            async with ledger:
+                await ledger.append(b"a")
+                cluster.ensemble(ledger.metadata)[2].silent = True
+                await ledger.append(b"b")
+                raise ValueError("of the application")
+
+        ledger = await cluster.client().create_ledger(3, 3, 2, password=b"planted-p", guaranteed_write_quorum=True)
+        with pytest.raises(ValueError, match="of the application"):
+            await application(ledger)
+        stored = cluster.metadata.records[ledger.ledger_id].metadata
+        assert stored.last_entry_id == 1
+        assert all(1 in held_by(bookie) for bookie in cluster.ensemble(stored))

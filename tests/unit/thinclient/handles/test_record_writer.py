@@ -58,6 +58,29 @@ async def test_flush_and_close_wait_for_what_was_gathered() -> None:
 
 
 @pytest.mark.asyncio
+async def test_flush_does_not_wait_for_what_is_appended_meanwhile() -> None:
+    async with fake_cluster() as cluster:
+        writer = await cluster.client().create_record_ledger(batch_bytes=1)
+        futures: list[asyncio.Future[RecordPosition]] = []
+
+        def append_one(_: object) -> None:
+            """Each record is followed by the next one as soon as it is acknowledged."""
+            if len(futures) < 300:
+                futures.append(writer.append_nowait(b"x"))
+                futures[-1].add_done_callback(append_one)
+
+        append_one(None)
+        append_one(None)
+        await writer.flush()
+        assert futures[0].done()
+        assert futures[1].done()
+        assert len(futures) < 300
+        await writer.close()
+        with pytest.raises(LedgerClosedException):
+            await writer.append(b"x")
+
+
+@pytest.mark.asyncio
 async def test_records_of_an_entry_that_fails_fail() -> None:
     async with fake_cluster() as cluster:
         client = cluster.client(max_frame_size_bytes=2000)
