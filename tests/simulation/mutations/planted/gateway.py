@@ -152,6 +152,17 @@ MUTATIONS = (
         ACCESS,
     ),
     Mutation(
+        "creation-ends-with-its-caller",
+        "gateway",
+        (),
+        "a creation without a token whose caller goes away gives its place in the quota back, and is made all the same",
+        "gateway/services/request_dedup.py",
+        "        (outcome,) = await self.run_once_each(method, [request], work)\n",
+        "        (outcome,) = await (self.run_once_each(method, [request], work) if request.request_token else "
+        "work([request]))\n",
+        tests=("tests/integration/gateway/test_quota_retries.py",),
+    ),
+    Mutation(
         "listings-show-all",
         "gateway",
         ("A5",),
