@@ -163,6 +163,16 @@ MUTATIONS = (
         tests=("tests/integration/gateway/test_quota_retries.py",),
     ),
     Mutation(
+        "file-that-could-not-be-read-counts-as-read",
+        "gateway",
+        (),
+        "a policy, token or key file that could not be read once is not read again until it changes",
+        "runtime/security/watched_file.py",
+        '            text = self._path.read_text(encoding="utf-8")\n',
+        '            self._mark = mark\n            text = self._path.read_text(encoding="utf-8")\n',
+        tests=("tests/unit/runtime/security/test_access_control.py",),
+    ),
+    Mutation(
         "listings-show-all",
         "gateway",
         ("A5",),
