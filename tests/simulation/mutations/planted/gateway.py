@@ -142,6 +142,29 @@ MUTATIONS = (
         ACCESS,
     ),
     Mutation(
+        "removal-of-another-version-than-looked-at",
+        "gateway",
+        (),
+        "the owner is looked at in one version of a ledger, and the caller's version, maybe another's, is removed",
+        "gateway/services/checked_changes.py",
+        "            if version is not None and version != record.version:\n"
+        "                raise _conflict(ledger_id, record.version, version)\n",
+        "",
+        tests=("tests/integration/gateway/test_access.py",),
+        more=(
+            Edit(
+                "gateway/services/checked_changes.py",
+                "                await manager.remove(ledger_id, record.version)\n",
+                "                await manager.remove(ledger_id, record.version if version is None else version)\n",
+            ),
+            Edit(
+                "gateway/services/checked_changes.py",
+                "            record = await self._read(ledger_id, version)\n",
+                "            record = await self._read(ledger_id, None)\n",
+            ),
+        ),
+    ),
+    Mutation(
         "quota-without-what-is-under-way",
         "gateway",
         ("A2",),
