@@ -382,6 +382,27 @@ MUTATIONS = (
         tests=("tests/integration/bookie/test_entry_access.py",),
     ),
     Mutation(
+        "owner-of-no-ledger-asked-for",
+        "bookie",
+        (),
+        "a request with a number that no ledger has waits for the ledger's owner",
+        "bookie/protocol/guarded_connection.py",
+        '        elif not is_number(getattr(request, "ledger_id", -1)):\n'
+        "            client.answer(error_response(request, Status.EBADREQ))\n",
+        "",
+        tests=("tests/integration/bookie/test_entry_access.py",),
+    ),
+    Mutation(
+        "owner-lookup-that-fails-otherwise",
+        "bookie",
+        (),
+        "after an unforeseen error in the look-up of an owner nothing is read from the connection any more",
+        "bookie/protocol/guarded_connection.py",
+        "        except Exception as error:  # else nothing would be read from the connection again\n",
+        "        except MemoryError as error:\n",
+        tests=("tests/integration/bookie/test_entry_access.py",),
+    ),
+    Mutation(
         "entry-denials-are-only-told",
         "bookie",
         ("A4",),
