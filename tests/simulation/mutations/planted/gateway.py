@@ -516,6 +516,16 @@ MUTATIONS = (
         METADATA,
     ),
     Mutation(
+        "watches-lost-again-during-the-sweep",
+        "gateway",
+        (),
+        "ledgers that were read after a lost connection are not read after the next one if others are still to be read",
+        "gateway/stores/ledger_listeners.py",
+        "            while self._all_due:\n",
+        "            if self._all_due:\n",
+        tests=("tests/unit/gateway/stores/test_ledger_listeners.py",),
+    ),
+    Mutation(
         "bookies-of-a-lost-connection",
         "gateway",
         ("M4",),
