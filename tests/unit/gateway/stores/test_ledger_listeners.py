@@ -223,7 +223,7 @@ async def test_all_are_read_that_lost_their_watch_again_while_others_were_still_
     listeners.all_changed()
     await asyncio.sleep(0)  # the first slice
     async with giving_way():  # then the next slice waits
-        while watched_in[ledgers[0]] != 1 or listeners._busy:
+        while watched_in[ledgers[0]] != 1 or listeners._busy:  # noqa: ASYNC110 - no event
             await asyncio.sleep(0)
         assert watched_in[ledgers[-1]] == 0, "its turn has not come"
         connection, versions[ledgers[0]] = 2, 7
