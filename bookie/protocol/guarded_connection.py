@@ -1,8 +1,9 @@
 """A connection to a bookie with a policy: each request passes the guard of its principal (`entry_access`).
 
 A request that waits for the owner of its ledger is parked, and later requests of the same ledger after it. Meanwhile
-nothing more is read from the connection, so only requests that were received together are parked. If a principal
-exceeds its rate, the bookie stops reading from this connection for as long as its requests exceeded the rate.
+nothing more is read from the connection, so only requests that were received together are parked. A number that no
+ledger id has belongs to nobody, and nothing waits for its owner. If a principal exceeds its rate, the bookie stops
+reading from this connection for as long as its requests exceeded the rate.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from bookgate.bookie.protocol.request_processor import RequestProcessor
 from bookgate.bookie.protocol.security import Security
 from bookgate.bookie.statistics import BookieStatistics
 from bookgate.ledger.errors import BKException
+from bookgate.ledger.ledger_id import is_number
 from bookgate.ledger.wire import fast_add, fast_read
 from bookgate.ledger.wire.error_responses import error_response
 from bookgate.ledger.wire.fast_add import AddRun
@@ -34,7 +36,7 @@ from bookgate.ledger.wire.messages import (
     Status,
 )
 from bookgate.ledger.wire.v2 import CURRENT_VERSION
-from bookgate.runtime.logs import log_event
+from bookgate.runtime.logs import log_bug, log_event
 from bookgate.runtime.security.principal import Principal
 
 _log = logging.getLogger(__name__)
@@ -143,6 +145,8 @@ class GuardedConnection(AcceptedConnection):
             self._process(client, request)
         elif answer is Answer.DENIED:
             self._refuse(client, request)
+        elif not is_number(getattr(request, "ledger_id", -1)):
+            client.answer(error_response(request, Status.EBADREQ))
         else:
             self._park(client, request)
 
@@ -201,6 +205,9 @@ class GuardedConnection(AcceptedConnection):
         except BKException as error:
             failed = True
             log_event(_log, "owner_unknown", logging.WARNING, ledger=number, error=error)
+        except Exception as error:  # else nothing would be read from the connection again
+            failed = True
+            log_bug(_log, "owner_unknown", error, ledger=number)
         for client, request in self._parked.pop(number, ()):
             if failed:
                 client.answer(error_response(request, Status.EIO))

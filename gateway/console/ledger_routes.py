@@ -194,6 +194,8 @@ async def read_ledgers(
                         for listed in page:
                             # What was told before may have had to be paid.
                             listing.require_still()
+                            if not listing.shows(listed):
+                                continue
                             yield listed.number, await _decoded(listed)
 
 

@@ -173,13 +173,15 @@ def _may(caller: Caller, record: LedgerRecord, ledger: LedgerRecord) -> dict[str
 async def _cursors(
     manager: LedgerManager, caller: Caller, record: LedgerRecord, row: dict[str, Any]
 ) -> list[dict[str, Any]]:
-    """The cursors of a stream, by name; those of an earlier stream of this name are none."""
+    """The cursors of a stream that the caller may read, by name; those of an earlier stream of this name are none."""
     scope_id = record.ledger_id.scope_id
     ids = [cursor_record_id(row["name"], cursor, scope_id) for cursor in sorted(row["cursors"])]
     answers: Sequence[LedgerRecord | BKException] = await manager.read_many(ids) if ids else ()
     found = []
     for answer in answers:
         if not isinstance(answer, LedgerRecord) or CURSOR_KEY not in answer.metadata.custom_metadata:
+            continue
+        if not caller.may(Action.LEDGER_READ, answer):
             continue
         cursor = CommittedCursor.of(answer.metadata.custom_metadata)
         if cursor.ledger == row["ledgerId"]:

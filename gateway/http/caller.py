@@ -17,7 +17,7 @@ from typing import Any
 from starlette.responses import JSONResponse, Response
 
 from bookgate.gateway.http.errors import HttpError, OverLimit
-from bookgate.gateway.stores.listed_ledgers import read_pages
+from bookgate.gateway.stores.listed_ledgers import Listed, read_pages
 from bookgate.ledger.errors import BKException
 from bookgate.ledger.metadata import OWNER_KEY, LedgerMetadata
 from bookgate.ledger.metadata_store import LedgerManager, LedgerRecord, RawLedgerRecord
@@ -179,6 +179,15 @@ class ScopeListing:
     def owner(self) -> str:
         """Whose ledgers are seen, where it is only those."""
         return str(self._caller.principal)
+
+    def shows(self, listed: Listed) -> bool:
+        """Whether the caller sees the ledger as it was read now: since it was listed, another owner's may have taken
+        its id.
+        """
+        stored = listed.outcome
+        if not self.owned_only or not isinstance(stored, RawLedgerRecord):
+            return True
+        return _owner(stored) == self.owner
 
     def require_still(self) -> None:
         """Asks once more where the policy has changed, before more is told. Raises HttpError where the caller may see

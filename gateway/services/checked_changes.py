@@ -1,8 +1,8 @@
 """Writes and removals of ledgers by a caller, whose permission depends on the stored metadata.
 
 The ledger is read first; the change then applies to exactly this version, so that owner and state are those that were
-checked. A write with another expected version than the stored one is rejected as a conflict, whichever of the caller's
-actions it would have been.
+checked. A write or removal with another expected version than the stored one is rejected as a conflict, whichever of
+the caller's actions it would have been: the ledger that has the expected version by then may be another owner's.
 """
 
 from __future__ import annotations
@@ -50,9 +50,7 @@ class CheckedChanges:
         if version != request.expected_version:
             if who is not None:
                 _require_one(who, ledger_id, stored)
-            raise MetadataVersionException(
-                f"ledger {ledger_id} is at version {version}, not at {request.expected_version}"
-            )
+            raise _conflict(ledger_id, version, request.expected_version)
         if who is None:
             return with_stored_password(metadata, stored), Action.LEDGER_WRITE
         action = action_of_write(metadata, stored)
@@ -72,11 +70,13 @@ class CheckedChanges:
             await manager.remove(ledger_id, version)
             return
         while True:
-            record = await self._read(ledger_id)
+            record = await self._read(ledger_id, version)
             who.require_ledger(Action.LEDGER_DELETE, ledger_id, owner_of_metadata(record.metadata))
+            if version is not None and version != record.version:
+                raise _conflict(ledger_id, record.version, version)
             try:
-                # Only this version, whose owner is known: a later one may be a new ledger of another owner.
-                await manager.remove(ledger_id, record.version if version is None else version)
+                # Only this version, whose owner is known: another one may be of a new ledger of another owner.
+                await manager.remove(ledger_id, record.version)
             except MetadataVersionException:
                 if version is not None:
                     raise
@@ -90,8 +90,8 @@ class CheckedChanges:
         record = await self._read(ledger_id, expected_version)
         return record.metadata, record.version
 
-    async def _read(self, ledger_id: LedgerId, least_version: int = 0) -> LedgerRecord:
-        """Reads the ledger, at `least_version` or later if that exists: a replica of the store may lag.
+    async def _read(self, ledger_id: LedgerId, expected_version: int | None) -> LedgerRecord:
+        """Reads the ledger, and once more if this is not the expected version: a replica of the store may lag.
 
         Raises NoSuchLedgerExistsOnMetadataServerException.
         """
@@ -100,10 +100,14 @@ class CheckedChanges:
             record = await manager.read(ledger_id)
         except NoSuchLedgerExistsOnMetadataServerException:
             record = None
-        if record is not None and record.version >= least_version:
+        if record is not None and expected_version in (None, record.version):
             return record
         await self._factory.catch_up(None)
         return await manager.read(ledger_id)
+
+
+def _conflict(ledger_id: LedgerId, version: int, expected_version: int) -> MetadataVersionException:
+    return MetadataVersionException(f"ledger {ledger_id} is at version {version}, not at {expected_version}")
 
 
 def _require_one(who: Caller, ledger_id: LedgerId, stored: LedgerMetadata) -> None:

@@ -1,13 +1,15 @@
 """Deduplicates requests that carry a token: a repeated request gets the response of the first one.
 
 A key consists of method, token and content. A repetition that arrives while the first request is in progress waits for
-its response. The work continues when its caller has gone, because that is exactly when a repetition follows. Only
-successes are remembered: a rejected request changed nothing, and a repetition finds the same state or a better one. A
-Create with a generated id whose outcome is unknown is remembered too: running it again could create a second ledger, so
-a retry gets the same unknown outcome. The memory is bounded in entries, bytes and time, and belongs to this gateway
-alone. Every gateway recognises a Create of a given id, because its token is stored with the ledger. A Write, or a
-Create with a generated id, is not recognised at another gateway. The Write then fails on its version with the current
-state in the response, in which the caller finds its own change; for such a Create nobody can tell.
+its response. The work continues when its caller has gone, because that is exactly when a repetition follows; it does so
+for a request without a token too, since what the store was asked for happens all the same, and quotas and the audit
+trail must learn of it. Only successes are remembered: a rejected request changed nothing, and a repetition finds the
+same state or a better one. A Create with a generated id whose outcome is unknown is remembered too: running it again
+could create a second ledger, so a retry gets the same unknown outcome. The memory is bounded in entries, bytes and
+time, and belongs to this gateway alone. Every gateway recognises a Create of a given id, because its token is stored
+with the ledger. A Write, or a Create with a generated id, is not recognised at another gateway. The Write then fails on
+its version with the current state in the response, in which the caller finds its own change; for such a Create nobody
+can tell.
 """
 
 from __future__ import annotations
@@ -77,7 +79,7 @@ class RequestDeduplicator:
         """Returns the response of `work`, which runs only if the same request was neither completed nor in progress
         before.
         """
-        (outcome,) = await (self.run_once_each(method, [request], work) if request.request_token else work([request]))
+        (outcome,) = await self.run_once_each(method, [request], work)
         if isinstance(outcome, BKException):
             raise outcome
         return outcome

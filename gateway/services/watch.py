@@ -430,11 +430,12 @@ class WatchService:
             if answer is None:
                 return
             response, shown = answer_message(answer, revision, stream.handled, stream.caller)
+            if not shown:
+                # Before the client takes it: by then it may have subscribed anew, and that is another subscription.
+                self.hub.unsubscribe(stream, answer.ledger_id)
+                await self._stop_following(answer.ledger_id)
             yield response
             stream.taken.set()
-            if not shown:
-                self.hub.unsubscribe(stream, answer.ledger_id)
-                await self.follow(answer.ledger_id)
             stream.waits_since = loop.time()
             if answer.record is None:
                 # The last subscription to the removed ledger has ended, although another ledger now has the id.

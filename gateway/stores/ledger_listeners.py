@@ -140,6 +140,8 @@ class LedgerListeners:
         self._ledgers: dict[LedgerId, _Watched] = {}
         self._sweep: asyncio.Task[None] | None = None
         """Starts the reads of all ledgers."""
+        self._all_due = False
+        """All ledgers may have changed since the sweep last looked which are outdated."""
 
     def __len__(self) -> int:
         """Number of watched ledgers."""
@@ -173,6 +175,7 @@ class LedgerListeners:
 
     def all_changed(self) -> None:
         """Every watched ledger may have changed. There may be very many, so their reads are started in slices."""
+        self._all_due = True
         for watched in self._ledgers.values():
             watched.outdated()
         if self._sweep is None:
@@ -203,17 +206,26 @@ class LedgerListeners:
             self._ended(watched)
 
     async def _start_reads(self) -> None:
-        """Starts reads of all ledgers that are outdated when their turn comes and are not being read."""
+        """Starts reads of all ledgers that are outdated when their turn comes and are not being read.
+
+        Once more from the beginning if all may have changed meanwhile: the ones that were read already may have lost
+        their watch again.
+        """
         try:
-            due = [ledger_id for ledger_id, watched in self._ledgers.items() if watched.changed]
-            for start in range(0, len(due), _STARTED_A_SLICE):
-                async with giving_way():
-                    for ledger_id in due[start : start + _STARTED_A_SLICE]:
-                        watched = self._ledgers.get(ledger_id)
-                        if watched is not None and watched.changed:
-                            self._read_soon(ledger_id, watched)
+            while self._all_due:
+                self._all_due = False
+                await self._start_reads_once()
         finally:
             self._sweep = None
+
+    async def _start_reads_once(self) -> None:
+        due = [ledger_id for ledger_id, watched in self._ledgers.items() if watched.changed]
+        for start in range(0, len(due), _STARTED_A_SLICE):
+            async with giving_way():
+                for ledger_id in due[start : start + _STARTED_A_SLICE]:
+                    watched = self._ledgers.get(ledger_id)
+                    if watched is not None and watched.changed:
+                        self._read_soon(ledger_id, watched)
 
     def _start_read(self, ledger_id: LedgerId, watched: _Watched) -> None:
         watched.outdated()

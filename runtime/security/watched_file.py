@@ -2,7 +2,8 @@
 
 Files are replaced by renaming, as Kubernetes does it with mounted secrets, or written in place. Whether a file changed
 is asked once a second at most, since every call comes by here; ten times for what the content lacks. What can't be used
-is an error in the log, once for each state of the file.
+is an error in the log, once for each state of the file. A file that could not be read, for want of a permission or of a
+file descriptor, is tried again at each look: becoming readable need not show in its mark.
 """
 
 from __future__ import annotations
@@ -87,13 +88,16 @@ class WatchedFile(Generic[T]):
         return True
 
     def _read(self) -> T:
+        self._mark = None
         try:
             # Before the content: what changes in between is read again.
-            self._mark = mark_of(self._path)
+            mark = mark_of(self._path)
             text = self._path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             reason = getattr(error, "strerror", None) or error
             raise IncorrectParameterException(f"{self._what} {self._path} can't be read: {reason}") from error
+        # Only now: content of no use is not read again until the file changes, but a failed read is.
+        self._mark = mark
         try:
             return self._parse(text)
         except IncorrectParameterException as error:

@@ -202,7 +202,7 @@ async def _with_metadata(
     part, size, separator = ["{"], 0, ""
     async with aclosing(read_pages(manager, query.ledger_scope_id, ids)) as pages:
         async for page in pages:
-            pieces = _members_of_page(page, separator, query.decode_meta)
+            pieces = _members_of_page(page, listing, separator, query.decode_meta)
             while True:
                 async with giving_way():
                     piece = next(pieces, None)
@@ -220,9 +220,11 @@ async def _with_metadata(
     yield "".join((*part, "}"))
 
 
-def _members_of_page(page: Sequence[Listed], separator: str, decoded: bool) -> Iterator[str]:
+def _members_of_page(page: Sequence[Listed], listing: ScopeListing, separator: str, decoded: bool) -> Iterator[str]:
     """Members of a JSON object, in pieces of which each takes little time."""
     for listed in page:
+        if not listing.shows(listed):
+            continue
         for piece in _member(listed, decoded):
             yield separator + piece
             separator = ""

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from bookgate.bookie.config.bookie import load_config
+from bookgate.bookie.protocol.ledger_owners import LedgerOwners
 from bookgate.bookie.server import BookieServer
 from bookgate.gateway.config import GatewayConfig
 from bookgate.gateway.stores.drivers import create_factory
@@ -23,7 +24,16 @@ from bookgate.ledger.wire import messages
 from bookgate.ledger.wire.messages import OPERATIONS, Request, Status
 from bookgate.ledger.wire.v3 import decode_request
 from tests.access_policy import NAMES, POLICY, policy_settings
-from tests.integration.bookie.entry_client import KEY, BinaryEntryClient, EntryClient, add, fence, lac_packet, read
+from tests.integration.bookie.entry_client import (
+    KEY,
+    BinaryEntryClient,
+    EntryClient,
+    add,
+    fence,
+    lac_packet,
+    packet,
+    read,
+)
 from tests.integration.bookie.in_process import entry_address, running_bookie
 from tests.tokens import signed, token_of
 
@@ -212,6 +222,38 @@ async def test_requests_behind_one_that_waits_for_its_owner_keep_their_order(tmp
                 return [client.receive().status for _ in wanted]
 
         assert await asyncio.to_thread(ask) == [Status.EOK] * 19
+
+
+NO_LEDGER = -5
+"""A number that no ledger id has."""
+
+
+async def test_a_request_of_a_ledger_that_can_not_be_is_a_bad_one_and_the_connection_goes_on(tmp_path: Path) -> None:
+    """Its owner can't be asked for."""
+    bad = [
+        *(read(NO_LEDGER, 0), fence(NO_LEDGER), add(NO_LEDGER, 0, body=packet(LEDGER, 0)), force(NO_LEDGER)),
+        *(messages.ReadLacRequest(next(_txn_ids), NO_LEDGER), messages.ListEntriesRequest(next(_txn_ids), NO_LEDGER)),
+    ]
+    async with guarded(tmp_path) as server:
+        for request in bad:
+            assert await status(server, "owner", request) is Status.EBADREQ, request
+        assert await status(server, "owner", *bad, read(LEDGER, 0)) is Status.EOK
+        assert await status(server, "nobody", read(NO_LEDGER, 0)) is Status.EUA
+
+
+async def test_an_owner_that_can_not_be_asked_for_holds_up_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """For whatever reason, also one that is a bug."""
+
+    async def faulty(_owners: LedgerOwners, _number: int) -> bool:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(LedgerOwners, "learn", faulty)
+    async with guarded(tmp_path) as server:
+        assert await status(server, "owner", read(LEDGER, 0)) is Status.EIO
+        assert await status(server, "owner", read(LEDGER, 0), REQUESTS["info"](LEDGER)) is Status.EOK
+    assert "event=owner_unknown" in caplog.text
 
 
 async def test_adds_that_come_together_are_under_the_policy_too(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +22,7 @@ from bookgate.ledger.id_set import decode_ids
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import OWNER_KEY, LedgerMetadata
 from bookgate.ledger.metadata_codec import from_format, to_format
+from bookgate.ledger.metadata_store import LedgerRecord
 from bookgate.ledger.password_check import PasswordCheck
 from bookgate.protos.bookkeeper.common.v1.status_pb2 import StatusCode
 from bookgate.protos.bookkeeper.gateway.v1 import ledger_metadata_service_pb2 as lm
@@ -193,6 +195,41 @@ async def test_a_ledger_belongs_to_who_created_it(gateway: Guarded, channel: grp
     assert await outcome(channel, METHODS["Write"], written, gateway.bearer("team-a")) == "SUCCESS"
     assert await outcome(channel, METHODS["Remove"], on(number), gateway.bearer("team-a")) == "SUCCESS"
     assert await outcome(channel, METHODS["Read"], on(number), gateway.bearer("team-a")) == "LEDGER_NOT_FOUND"
+
+
+@pytest.mark.parametrize("version", [None, 0, 1])
+async def test_a_removal_is_of_the_ledger_whose_owner_was_looked_at(
+    version: int | None, gateway: Guarded, channel: grpc.aio.Channel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another owner's ledger takes its place meanwhile, at a version that is not the one looked at."""
+    ledger_id, manager = LedgerId.unscoped(77), gateway.factory.ledger_manager
+    of_a, of_b = (replace(METADATA, custom_metadata={OWNER_KEY: each}) for each in (b"token:team-a", b"token:team-b"))
+    await manager.create(ledger_id, of_a)
+    await manager.write(ledger_id, of_a, 0)
+    read = manager.read
+
+    async def then_it_is_anothers(looked_at: LedgerId) -> LedgerRecord:
+        record = await read(looked_at)
+        monkeypatch.setattr(manager, "read", read)
+        await manager.remove(looked_at)
+        await manager.create(looked_at, of_b)
+        return record
+
+    monkeypatch.setattr(manager, "read", then_it_is_anothers)
+    removal = on(77) if version is None else on(77, expected_version=version)
+    rejected = "BAD_VERSION" if version == 1 else "PERMISSION_DENIED"
+    assert await outcome(channel, METHODS["Remove"], removal, gateway.bearer("team-a")) == rejected
+    assert (await manager.read(ledger_id)).metadata.custom_metadata[OWNER_KEY] == b"token:team-b"
+    await manager.remove(ledger_id)
+
+
+async def test_a_removal_of_another_version_is_a_conflict(gateway: Guarded, channel: grpc.aio.Channel) -> None:
+    number = (await created(gateway, channel, "team-a")).ledger_id
+    remove = METHODS["Remove"]
+    assert await outcome(channel, remove, on(number, expected_version=1), gateway.bearer("team-a")) == "BAD_VERSION"
+    denied = on(number, expected_version=1)
+    assert await outcome(channel, remove, denied, gateway.bearer("team-b")) == "PERMISSION_DENIED"
+    assert await outcome(channel, remove, on(number, expected_version=0), gateway.bearer("team-a")) == "SUCCESS"
 
 
 async def test_nobody_names_another_owner(gateway: Guarded, channel: grpc.aio.Channel) -> None:

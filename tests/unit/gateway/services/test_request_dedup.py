@@ -95,6 +95,19 @@ async def test_work_goes_on_when_its_caller_has_gone() -> None:
     assert work.done == 1
 
 
+async def test_work_without_a_token_goes_on_when_its_caller_has_gone() -> None:
+    tokens, work = RequestDeduplicator(), Work()
+    work.open.clear()
+    lost = asyncio.ensure_future(tokens.run_once("Create", LedgerMetadataRequest(), work))
+    await work.begun.wait()
+    lost.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await lost
+    work.open.set()
+    await tokens.run_once("Create", LedgerMetadataRequest(), work)
+    assert work.done == 2, "the first one was carried out too, though nobody waited for it"
+
+
 async def test_refusals_and_failures_are_tried_again() -> None:
     tokens, work = RequestDeduplicator(), Work(StatusCode.BAD_VERSION)
     assert (await tokens.run_once("Write", request(b"a"), work)).code == StatusCode.BAD_VERSION

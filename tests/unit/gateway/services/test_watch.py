@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from bookgate.gateway.services.caller import Caller, set_caller
 from bookgate.gateway.services.freshness import RevisionBarrier
 from bookgate.gateway.services.watch import WatchService
 from bookgate.gateway.services.watch_answers import WatchResponse
@@ -19,7 +20,7 @@ from bookgate.ledger.errors import (
     NoSuchLedgerExistsOnMetadataServerException,
 )
 from bookgate.ledger.ledger_id import LedgerId
-from bookgate.ledger.metadata import LedgerMetadata
+from bookgate.ledger.metadata import OWNER_KEY, LedgerMetadata
 from bookgate.ledger.metadata_store import LedgerRecord
 from bookgate.protos.bookkeeper.common.v1.status_pb2 import StatusCode
 from bookgate.protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2 import (
@@ -28,6 +29,10 @@ from bookgate.protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2 import (
     WatchAction,
     WatchEvent,
 )
+from bookgate.runtime.security.access_control import AccessControl
+from bookgate.runtime.security.authenticators import Authenticators
+from bookgate.runtime.security.policy import parse_policy
+from bookgate.runtime.security.principal import Kind, Principal
 
 LEDGER = LedgerId.unscoped(1)
 
@@ -239,6 +244,28 @@ async def test_a_state_that_waits_for_its_client_is_of_the_requests_before_it(fa
         await asking
         manager.listener(LEDGER, LedgerRecord(LEDGER, LedgerMetadata.new(["b1"], 1, 1), 1))
         assert (await client.take()).requests_handled == 2
+
+
+async def test_a_denial_that_waits_for_its_client_ends_no_later_subscription(factory: Any) -> None:
+    own = parse_policy('[[bindings]]\nprincipals = ["token:a"]\nrole = "reader"\nowned = true\n')
+    control = AccessControl(Authenticators(), own)
+    set_caller(Caller(control, Principal(Kind.TOKEN, "a"), "peer"))
+    of_another = LedgerMetadata.new(["b1"], 1, 1, custom_metadata={OWNER_KEY: b"token:b"})
+    manager, service = factory.ledger_manager, WatchService(factory, freshness=_CaughtUp(factory))
+    async with clients(service, 1) as (client,):
+        await client.ask()
+        manager.listener(LEDGER, LedgerRecord(LEDGER, of_another, 3))
+        assert (await client.take()).code == StatusCode.PERMISSION_DENIED
+        # It takes nothing more, and the policy lets everybody read now.
+        control._policy = parse_policy('[[bindings]]\nprincipals = ["token:a"]\nrole = "reader"\n')
+        await client.ask(watch_action=WatchAction.UNSUBSCRIBE)
+        await client.ask()
+        client.begin_to_take()
+        manager.listener(LEDGER, LedgerRecord(LEDGER, of_another, 4))
+        async with asyncio.timeout(10):
+            response = await client.take()
+        assert (response.code, response.version) == (StatusCode.SUCCESS, 4)
+    assert service.hub.subscription_count == 0
 
 
 async def test_a_damaged_ledger_in_doubt_is_told_as_such(factory: Any, monkeypatch: pytest.MonkeyPatch) -> None:

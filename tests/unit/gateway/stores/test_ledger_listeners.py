@@ -11,6 +11,7 @@ from bookgate.ledger.errors import MetaStoreException, ZKException
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import LedgerMetadata
 from bookgate.ledger.metadata_store import LedgerRecord
+from bookgate.runtime.cooperative_yield import giving_way
 
 LEDGER = LedgerId.unscoped(1)
 METADATA = LedgerMetadata.new(["b1"], 1, 1)
@@ -201,6 +202,36 @@ async def test_reading_everything_again_is_bounded_in_parallel(store: Store, lis
     listeners.all_changed()
     await listeners.settled()
     assert store.most_running == 3
+
+
+@pytest.mark.asyncio
+async def test_all_are_read_that_lost_their_watch_again_while_others_were_still_to_be_read() -> None:
+    connection, ledgers = 0, [LedgerId.unscoped(number) for number in range(200)]
+    versions, watched_in = dict.fromkeys(ledgers, 0), dict.fromkeys(ledgers, -1)
+
+    async def read(ledger_id: LedgerId) -> IncarnatedRecord:
+        """Sets a watch that ends with the connection, as in ZooKeeper."""
+        watched_in[ledger_id] = connection
+        return IncarnatedRecord(LedgerRecord(ledger_id, METADATA, versions[ledger_id]), 1)
+
+    listeners, first = LedgerListeners(read), Listener()
+    for ledger_id in ledgers:
+        listeners.add(ledger_id, first if ledger_id == ledgers[0] else Listener())
+    await listeners.settled()
+
+    connection = 1
+    listeners.all_changed()
+    await asyncio.sleep(0)  # the first slice
+    async with giving_way():  # then the next slice waits
+        while watched_in[ledgers[0]] != 1 or listeners._busy:  # noqa: ASYNC110 - no event
+            await asyncio.sleep(0)
+        assert watched_in[ledgers[-1]] == 0, "its turn has not come"
+        connection, versions[ledgers[0]] = 2, 7
+        listeners.all_changed()
+    await listeners.settled()
+    assert set(watched_in.values()) == {2}
+    assert first.told == [0, 7]
+    await listeners.close()
 
 
 @pytest.mark.asyncio

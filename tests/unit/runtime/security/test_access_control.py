@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -70,6 +71,44 @@ def test_a_policy_changes_under_way_and_a_broken_one_changes_nothing(
     file.refresh()
     assert not access.refused_files
     assert not access.decide(SPARK, Action.LEDGER_CREATE, Resource(0))
+
+
+def test_a_file_that_could_not_be_read_once_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That it can be read now changes neither its time nor its size: a mode was corrected, a descriptor is free."""
+    path = tmp_path / "policy.toml"
+    path.write_text(READERS)
+    access = AccessControl.from_settings(SecuritySettings(security_policy=path))
+    assert access is not None
+    (file,) = access.files
+    path.write_text(READERS.replace("reader", "writer"))
+    reads = []
+
+    def without_a_descriptor(self: Path, **_: Any) -> str:
+        reads.append(self)
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with monkeypatch.context() as full:
+        full.setattr(Path, "read_text", without_a_descriptor)
+        assert not file.refresh()
+        assert not file.refresh()
+    assert list(access.refused_files) == ["policy"]
+    assert len(reads) == 2
+    assert file.refresh()
+    assert access.decide(SPARK, Action.LEDGER_CREATE, Resource(0))
+    assert not access.refused_files
+
+
+def test_a_file_that_was_read_and_is_of_no_use_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "policy.toml"
+    path.write_text(READERS)
+    access = AccessControl.from_settings(SecuritySettings(security_policy=path))
+    assert access is not None
+    (file,) = access.files
+    path.write_text("rubbish")
+    assert not file.refresh()
+    monkeypatch.setattr(Path, "read_text", lambda self, **_: pytest.fail(f"{self} is read again"))
+    assert not file.refresh()
+    assert list(access.refused_files) == ["policy"]
 
 
 def test_each_file_that_can_not_be_used_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
