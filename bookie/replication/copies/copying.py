@@ -185,7 +185,8 @@ def groups_of(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
 
 def entries_a_piece(metadata: LedgerMetadata) -> int:
     """The number of entries in a piece, estimated from the metadata."""
-    if not metadata.is_closed or metadata.length <= 0:
+    # Metadata may tell a length of a ledger without entries.
+    if not metadata.is_closed or metadata.length <= 0 or metadata.last_entry_id < 0:
         return _PIECE_ENTRIES // 8
     average = max(1, metadata.length // (metadata.last_entry_id + 1))
     return max(1, min(_PIECE_ENTRIES, _PIECE_BYTES // average))

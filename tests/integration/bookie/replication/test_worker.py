@@ -437,6 +437,20 @@ async def test_an_open_ledger_given_up_is_looked_at_again_when_its_writer_has_cl
         await check(client, ledger.ledger_id, 20)
 
 
+async def test_a_ledger_that_claims_too_many_entries_is_put_off(cluster: ForkedCluster) -> None:
+    async with repairing(cluster) as repairs:
+        claimed = LedgerMetadata.new(("bookie-0", "bookie-1"), 2, 1).close(1 << 33, 50)
+        await repairs.factory.ledger_manager.create(LedgerId.unscoped(1000), claimed)
+        await repairs.mark(1000, "bookie-0")
+
+        async def is_put_off() -> bool:
+            return bool(repairs.worker.statistics.ledgers_failed)
+
+        await repairs.until(is_put_off)
+        assert await repairs.metadata.read_mark(1000) is not None
+        assert not await repairs.metadata.records(RecordKind.UNRECOVERABLE_LEDGER), "nothing is known of its copies"
+
+
 async def test_the_mark_of_a_deleted_ledger_goes(cluster: ForkedCluster) -> None:
     async with repairing(cluster) as repairs, await cluster.client() as client:
         ledger = await written(client, 1, 3, 3, 2)

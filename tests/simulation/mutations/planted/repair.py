@@ -112,8 +112,8 @@ MUTATIONS = (
         (),
         "what only a bookie that can't be asked may have is given up",
         _VERDICTS,
-        "        if isinstance(state, Unknown):\n            reasons.append(",
-        "        if isinstance(state, Lost):\n            reasons.append(",
+        "        if isinstance(state, Unknown):\n            yield ",
+        "        if isinstance(state, Unknown) and not state.reason:\n            yield ",
         tests=("tests/unit/bookie/replication/copies/test_verdicts.py",),
     ),
     Mutation(

@@ -14,7 +14,7 @@ from pyroaring import BitMap64
 
 from bookgate.bookie.replication.copies.bookies import Bookies, TargetRefusesException
 from bookgate.bookie.replication.copies.budget import CopyLimits, WorkerBudget
-from bookgate.bookie.replication.copies.copying import Copied, Copier, groups_of
+from bookgate.bookie.replication.copies.copying import Copied, Copier, entries_a_piece, groups_of
 from bookgate.ledger.digest import digest_for
 from bookgate.ledger.entry import Entry
 from bookgate.ledger.errors import BKException, TimeoutException, TooManyRequestsException
@@ -217,3 +217,8 @@ async def test_a_copy_without_an_answer_fails_the_group() -> None:
     target.fail(1, TimeoutException("late"))
     with pytest.raises(TimeoutException, match="late"):
         await task
+
+
+def test_a_piece_of_a_ledger_without_entries_has_a_size_too() -> None:
+    """Metadata of such a ledger may tell a length nevertheless."""
+    assert entries_a_piece(replace(ledger((0,), -1), length=50)) == entries_a_piece(ledger((0,), None))

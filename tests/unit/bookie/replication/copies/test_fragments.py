@@ -11,6 +11,7 @@ from bookgate.bookie.replication.copies.fragments import (
     CompleteFragment,
     complete_fragments,
     due_at,
+    why_not_examined,
     with_members_replaced,
     written_ensemble,
 )
@@ -73,6 +74,17 @@ def test_what_bookies_are_due_to_hold_is_counted_with_a_mean_of_bytes() -> None:
 def test_an_empty_ledger_has_a_fragment_without_entries() -> None:
     (fragment,) = complete_fragments(ledger((0,), -1))
     assert not fragment.due(0)
+
+
+def test_ledgers_that_claim_too_many_entries_are_not_examined() -> None:
+    for sizes, most in (((3, 3), 1 << 32), ((3, 2), 1 << 30)):
+        assert most >= 10**9
+        assert not why_not_examined(ledger((0,), most - 1, sizes))
+        assert f"claim {most + 1} entries" in why_not_examined(ledger((0,), most, sizes))
+        assert why_not_examined(ledger((0, 1 << 62), None, sizes)), "the complete fragment of an open ledger"
+        assert not why_not_examined(ledger((0,), None, sizes))
+        assert not why_not_examined(ledger((1 << 62,), (1 << 62) + 9, sizes)), "large ids, few entries"
+        assert not why_not_examined(ledger((0,), -1, sizes))
 
 
 def fragment_of(metadata: LedgerMetadata, first_entry_id: int) -> CompleteFragment:
