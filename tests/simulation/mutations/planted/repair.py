@@ -175,7 +175,7 @@ MUTATIONS = (
         more=(
             Edit(
                 _AUDITOR,
-                "seconds = await self._audit_if_due() if self._enabled else self._options.roll_call_seconds",
+                "seconds = await (self._audit_if_due() if self._enabled else self._note_who_is_missed())",
                 "seconds = await self._audit_if_due()",
             ),
         ),
