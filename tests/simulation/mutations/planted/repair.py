@@ -475,7 +475,7 @@ MUTATIONS = (
         ("R4",),
         "a lost bookie's place goes to another member of the ensemble, and the metadata take it",
         _FRAGMENTS,
-        "    return tuple(changed) if len(set(changed)) == len(changed) else None\n",
+        "    return tuple(changed) if all(changed.count(after) == 1 for _, after in replacements.values()) else None\n",
         "    return tuple(changed)\n",
         world=REPAIR,
         more=(
@@ -539,8 +539,8 @@ MUTATIONS = (
         "the members of a repaired fragment are written in the order of their names, so that entries are looked for "
         "where they are not",
         _FRAGMENTS,
-        "return tuple(changed) if len(set(changed))",
-        "return tuple(sorted(changed)) if len(set(changed))",
+        "return tuple(changed) if all(",
+        "return tuple(sorted(changed)) if all(",
         REPAIR,
     ),
     Mutation(
@@ -559,8 +559,8 @@ MUTATIONS = (
         ("R15",),
         "copies are sent as fast as they are read, whatever the budget grants",
         _COPYING,
-        "        if wait > 0:\n",
-        "        if wait > 3600:\n",
+        "            if step > 0:\n",
+        "            if wait > 3600:\n",
         REPAIR,
     ),
     Mutation(

@@ -118,3 +118,20 @@ def test_a_fragment_that_was_merged_with_the_next_one_is_not_the_one_that_was_co
     grown = replace(before, fragments=(before.fragments[0], replace(before.fragments[1], first_entry_id=8)))
     assert with_members_replaced(before, repaired, {1: ("b:1", "e:1")}) is not None
     assert with_members_replaced(grown, repaired, {1: ("b:1", "e:1")}) is None
+
+
+def test_an_ensemble_that_names_a_bookie_twice_is_repaired() -> None:
+    """BookKeeper's repairs can leave such a one (AR33)."""
+    closed = LedgerMetadata.new(("a:1", "b:1", "c:1"), 3, 1).close(9, 90)
+    twice = replace(closed, fragments=(Fragment(0, ("a:1", "a:1", "c:1")),))
+    (repaired,) = complete_fragments(twice)
+    for replacements, expected in (
+        ({2: ("c:1", "d:1")}, ("a:1", "a:1", "d:1")),
+        ({1: ("a:1", "b:1")}, ("a:1", "b:1", "c:1")),
+        ({0: ("a:1", "d:1"), 1: ("a:1", "b:1")}, ("d:1", "b:1", "c:1")),
+    ):
+        changed = with_members_replaced(twice, repaired, replacements)
+        assert changed is not None
+        assert changed.fragments[0].ensemble == expected
+    assert with_members_replaced(twice, repaired, {2: ("c:1", "a:1")}) is None
+    assert with_members_replaced(twice, repaired, {0: ("a:1", "d:1"), 1: ("a:1", "d:1")}) is None
