@@ -235,11 +235,9 @@ async def test_a_bookie_that_an_unbounded_ledger_names_keeps_its_cookie(cluster:
         assert (await answer(cluster, "replace", old, new))["cookie_removed"] is True
 
 
-async def test_a_ledger_that_can_not_get_all_its_copies_fails_although_it_is_still_open(
-    store: Store, tmp_path: Path
-) -> None:
+async def test_a_ledger_that_can_not_get_all_its_copies_fails_although_it_is_still_open(tmp_path: Path) -> None:
     """There are too few bookies for its complete fragment, so its end is never reached."""
-    with forked_cluster(tmp_path, 4, store.uri) as cluster:
+    with healing.store_of("sqlite", tmp_path) as store, forked_cluster(tmp_path, 4, store.uri) as cluster:
         async with using(cluster) as (factory, client):
             ledger = await written(client, 10, 3, 3, 2, close=False)
             first = ledger.metadata.last_fragment.ensemble
