@@ -130,6 +130,13 @@ def write_version_files(files: FileSystem, cookies: Mapping[Path, bytes]) -> Non
         files.sync_directory(current(path))
 
 
+def remove_version_files(files: FileSystem, directories: Iterable[Path]) -> None:
+    """Takes back what `write_version_files` has written for a new bookie."""
+    for path in directories:
+        files.unlink(current(path) / VERSION_FILE)
+        files.sync_directory(current(path))
+
+
 def empty_directories(files: FileSystem, directories: Iterable[Path]) -> frozenset[Path]:
     """The directories whose `current` is empty or contains only a cookie: no bookie was ever opened on them."""
     cookies = {VERSION_FILE, VERSION_FILE + NEW_SUFFIX}

@@ -31,6 +31,7 @@ from bookgate.ledger.bookie_info import (
     Endpoint,
     check_bookie_id,
 )
+from bookgate.ledger.errors import MetadataVersionException
 from bookgate.ledger.metadata_store import LedgerManagerFactory, Membership
 from bookgate.runtime.logs import log_event
 from bookgate.runtime.version import own_version
@@ -89,6 +90,7 @@ async def check_cookie(
 
     Raises:
         InvalidCookieException: The directories are another bookie's, or empty while this one has a cookie.
+        MetadataVersionException: Another bookie has just started for the first time with this id.
         BKException: The store can't be read.
         OSError: A directory can't be written.
     """
@@ -113,7 +115,13 @@ async def check_cookie(
         Limbo(files, config.ledgers).begin(former.naming)
         closed_before(files, config.ledgers).replace(former.closed)
         directories.write_version_files(files, dict.fromkeys(paths, content))
-        await registration.write_cookie(bookie_id, content, None)
+        try:
+            await registration.write_cookie(bookie_id, content, None)
+        except MetadataVersionException:
+            # Another process has started for the first time under this id. Its cookie may be the same, so with these
+            # files the next start would take these directories for its own (S4).
+            directories.remove_version_files(files, paths)
+            raise
         log_event(_log, "directories_stamped", bookie=bookie_id)
         return instance_id
     # The metadata store comes last: directories that its cookie does not list yet are new, so an interrupted start

@@ -26,6 +26,7 @@ class _Audited:
     pause: float
     """Seconds from the audit to the next one."""
     times: int
+    """Number of audits of a lost bookie; those of one that serves, and is to be emptied, do not count."""
 
 
 class AuditPlan:
@@ -59,11 +60,12 @@ class AuditPlan:
             else:
                 pause = 2 * before.pause
             pause = min(pause, self._longest)
-            self._audited[bookie_id] = _Audited(now + pause, pause, 1 if before is None else before.times + 1)
+            times = 0 if before is None else before.times
+            self._audited[bookie_id] = _Audited(now + pause, pause, times + (bookie_id not in draining))
 
     @property
     def settled(self) -> set[str]:
-        """Bookies that were audited at least twice, a minute or more apart."""
+        """Bookies that were audited as lost at least twice, a minute or more apart."""
         return {each for each, audited in self._audited.items() if audited.times > 1}
 
     def pauses(self, now: float) -> list[float]:

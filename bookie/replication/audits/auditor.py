@@ -8,7 +8,8 @@ are missed since when, and audits those that are lost or to be emptied (`audit`)
 that have one copy left.
 
 An auditor whose vote is lost marks nothing more (R12), nor does one while auto-recovery is disabled (R11); pending work
-continues when it is enabled. Errors of the store cause a pause (AR29). Source: docs/protocol/auto-recovery.md#auditor.
+continues when it is enabled, and who is missed is recorded meanwhile. Errors of the store cause a pause (AR29). Source:
+docs/protocol/auto-recovery.md#auditor.
 
 The auditor also counts the marks, for monitoring: the next time a minute after a count, or ten times as long as that
 took, so that it spends no more than about a tenth of its time on it.
@@ -100,7 +101,7 @@ class AuditorStatistics(AuditStatistics):
     enabled: bool = False
     """Whether auto-recovery is enabled, as far as this process knows."""
     roll: RollCalled | None = None
-    """None before the first roll call in office; there are none while auto-recovery is disabled."""
+    """None before the first roll call in office; not renewed while auto-recovery is disabled."""
     survey: Survey | None = None
     """The last count of the marks; None before the first one in office."""
     index: IndexStatistics = field(default_factory=IndexStatistics)
@@ -154,8 +155,8 @@ class Auditor:
         self._listed_names: Collection[str] = ()
         """Bookies that ledgers named in the last listing for this purpose, without an index."""
         self._list_names_at = 0.0
-        self._ordered = False
-        """Whether an operator has requested an audit."""
+        self._ordered_at: float | None = None
+        """When an operator has requested an audit that is not made yet; candidates hear of it too."""
         self._delay: int | None = None
         self._delay_told = False
         self._news = asyncio.Event()
@@ -200,7 +201,7 @@ class Auditor:
             case DelayChanged(seconds):
                 # Writing the same value again is BookKeeper's way to request an audit; the first report is not.
                 if self._delay_told and seconds == self._delay:
-                    self._ordered = True
+                    self._ordered_at = self._now()
                 self._delay, self._delay_told = seconds, True
             case DrainsChanged():
                 pass
@@ -257,6 +258,8 @@ class Auditor:
         self._plan_in_storm.clear()
         self._attendance = Attendance()
         self._listed_names, self._list_names_at = (), self._now() + self._options.names_seconds
+        if self._ordered_at is not None and self._now() - self._ordered_at > self._options.roll_call_seconds:
+            self._ordered_at = None  # it was for the auditor of that time
         await self._metadata.set_lost_bookie_delay(self._options.lost_bookie_delay_seconds, only_if_absent=True)
         unwatch = await self._factory.service_discovery.watch_bookies(BookieSet.ALL, self._on_bookies)
         self._counting = keep_running("count of marks", self._count_marks)
@@ -264,7 +267,7 @@ class Auditor:
         try:
             while self._state is VoteState.ELECTED:
                 self._news.clear()
-                seconds = await self._audit_if_due() if self._enabled else self._options.roll_call_seconds
+                seconds = await (self._audit_if_due() if self._enabled else self._note_who_is_missed())
                 with suppress(TimeoutError):
                     async with asyncio.timeout(seconds):
                         await self._news.wait()
@@ -289,7 +292,8 @@ class Auditor:
 
     async def _audit_if_due(self) -> float:
         """Audits due bookies; returns the seconds until the next roll call."""
-        ordered, self._ordered = self._ordered, False
+        ordered_at, self._ordered_at = self._ordered_at, None
+        ordered = ordered_at is not None
         try:
             if self._index.named is None and self._now() >= self._list_names_at:
                 await self._list_names()
@@ -297,9 +301,11 @@ class Auditor:
             await self._audit_lost(verdict, ordered=ordered)
             await self._audit_held(verdict)
         except OfficeLostError:
+            if self._state is VoteState.ELECTED:  # auto-recovery was disabled: the audit is made once it is enabled
+                self._ordered_at = self._ordered_at or ordered_at
             return 0.0
         except BaseException:
-            self._ordered = self._ordered or ordered
+            self._ordered_at = self._ordered_at or ordered_at
             raise
         pauses = [*self._plan.pauses(self._now()), *self._plan_in_storm.pauses(self._now())]
         if self._index.named is None:
@@ -341,7 +347,21 @@ class Auditor:
             names.update(*(record.metadata.bookies for record in page))
         self._listed_names, self._list_names_at = names, self._now() + self._options.audit_interval_seconds
 
+    async def _note_who_is_missed(self) -> float:
+        """Calls the roll while auto-recovery is disabled, so that the records are right afterwards (R13); nothing is
+        marked. Returns the seconds until the next roll call.
+        """
+        await self._noted(ordered=False)
+        return self._options.roll_call_seconds
+
     async def _call_the_roll(self, *, ordered: bool) -> RollCallResult:
+        verdict = await self._noted(ordered=ordered)
+        self._tell(verdict)
+        await self._keep_held_back(verdict.held_back)
+        return verdict
+
+    async def _noted(self, *, ordered: bool) -> RollCallResult:
+        """Decides which bookies are missed and which are lost, and records since when."""
         metadata = self._metadata
         bookies = await self._factory.service_discovery.bookies(BookieSet.ALL)
         missed_since = await missed_bookies(metadata)
@@ -375,8 +395,6 @@ class Auditor:
             for bookie_id in verdict.lost:
                 since_ms = min(roll.missed_since.get(bookie_id, at_ms), at_ms - delay_ms)
                 await metadata.write_record(RecordKind.MISSED_BOOKIE, bookie_id, b"%d" % since_ms, ANY_VERSION)
-        self._tell(verdict)
-        await self._keep_held_back(verdict.held_back)
         return verdict
 
     def _settled(self, known: Collection[str]) -> set[str]:

@@ -54,7 +54,7 @@ class CheckStatistics:
     ledgers_checked: int = 0
     ledgers_marked: int = 0
     ledgers_unreadable: int = 0
-    """Ledgers left out because their metadata are damaged."""
+    """Ledgers left out because their metadata are damaged, or claim too many entries."""
     ended_ms: int | None = None
     """When the last complete check ended, whoever made it, in milliseconds since 1970.
 
@@ -191,7 +191,7 @@ class LedgerCheck(OfficeTask):
             _log, "ledger_check", logging.WARNING, check=self.name, state="postponed", ledgers=ledgers, error=error
         )
 
-    def _not_checked(self, ledger_id: LedgerId, error: MetadataFormatException) -> None:
+    def _not_checked(self, ledger_id: LedgerId, error: MetadataFormatException | str) -> None:
         self.statistics.ledgers_unreadable += 1
         log_event(_log, "ledger_not_checked", logging.ERROR, check=self.name, ledger=ledger_id, error=error)
 

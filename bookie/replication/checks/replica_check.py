@@ -22,6 +22,7 @@ from bookgate.bookie.replication.checks.ledger_check import LedgerCheck
 from bookgate.bookie.replication.checks.office_task import loop_time
 from bookgate.bookie.replication.copies.bookies import Bookies
 from bookgate.bookie.replication.copies.budget import ByteBudget
+from bookgate.bookie.replication.copies.fragments import why_not_examined
 from bookgate.bookie.replication.copies.look import look
 from bookgate.bookie.replication.copies.verdicts import Copies, Holding, Unknown, lacking
 from bookgate.ledger.metadata_store import LedgerManagerFactory, LedgerRecord, Membership, RegisteredBookie
@@ -61,6 +62,9 @@ class ReplicaCheck(LedgerCheck):
 
     async def _look_at(self, record: LedgerRecord, present: Mapping[str, RegisteredBookie]) -> bool:
         """Marks missing copies; returns whether the entries of every registered bookie are known."""
+        if reason := why_not_examined(record.metadata):
+            self._not_checked(record.ledger_id, reason)
+            return True
         unbounded = record.metadata.is_unbounded
 
         async def ask(bookie_id: str, due: BitMap64) -> Copies:

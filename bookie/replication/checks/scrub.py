@@ -33,7 +33,7 @@ from bookgate.bookie.replication.copies.bookies import Bookies, all_of
 from bookgate.bookie.replication.copies.budget import ByteBudget
 from bookgate.bookie.replication.copies.copying import entries_a_piece
 from bookgate.bookie.replication.copies.corrupt_copies import decode_corrupt, ranges_of
-from bookgate.bookie.replication.copies.fragments import CompleteFragment, pieces_of
+from bookgate.bookie.replication.copies.fragments import CompleteFragment, pieces_of, why_not_examined
 from bookgate.bookie.replication.ledger_pages import all_numbers, see_all_ledgers
 from bookgate.ledger.corrupt_copies import note_corrupt
 from bookgate.ledger.errors import (
@@ -48,7 +48,7 @@ from bookgate.ledger.metadata_store import LedgerManagerFactory, LedgerRecord, M
 from bookgate.ledger.replication_checks import ORDERED_MS, SCRUB_PROGRESS
 from bookgate.ledger.replication_store import RecordKind
 from bookgate.runtime.clock import now_ms
-from bookgate.runtime.logs import log_event
+from bookgate.runtime.logs import log_bug, log_event
 from bookgate.thinclient.client import BookKeeper
 from bookgate.thinclient.handles.context import LedgerSecrets
 from bookgate.thinclient.handles.read_handle import ReadHandle
@@ -101,7 +101,8 @@ class ScrubStatistics:
     corrupt: int = 0
     """Copies found corrupt."""
     ledgers_unverified: int = 0
-    """Ledgers that can't be checked: their metadata are damaged, or have no digest type."""
+    """Ledgers that can't be checked: their metadata are damaged, have no digest type, or claim too many
+    entries."""
     ledgers_left_out: int | None = None
     """Skipped ledgers of the current pass; None out of office."""
     ended_ms: int | None = None
@@ -249,6 +250,9 @@ class Scrub(OfficeTask):
             log_event(_log, "ledger_not_scrubbed", logging.WARNING, ledger=number, state="postponed", error=error)
             self._take(self._progress.without(number))
             return
+        except Exception as error:  # an unforeseen error of one ledger must not prevent the scrub of the others
+            log_bug(_log, "ledger_scrub_failed", error, ledger=number)
+            self._unverified(LedgerId.of_number(number), str(error))
         self._take(self._progress.done_with(number))
         await self._save_now_and_then()
 
@@ -265,6 +269,9 @@ class Scrub(OfficeTask):
             if record.metadata.digest_type is None:
                 # The oldest formats lack it; a wrong guess would find all copies corrupt.
                 self._unverified(ledger_id, "its metadata name no digest")
+                return
+            if reason := why_not_examined(record.metadata):
+                self._unverified(ledger_id, reason)
                 return
             fragment = next_entries(record.metadata, entry_id, _PIECES_A_LOOK * entries_a_piece(record.metadata))
             if fragment is None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Any, NamedTuple
@@ -187,7 +187,9 @@ class Bookies:
             elif response.status not in _NOTHING_HELD:
                 raise ledger.refused(response.status, entry_id)
 
-        await all_of(read(entry_id) for entry_id in ids)
+        rest = iter(ids)
+        while some := list(islice(rest, _TASKS_AT_ONCE)):
+            await all_of(read(entry_id) for entry_id in some)
         return held
 
     async def _ask_for(self, ledger: _Ledger, entry_id: int) -> Response:
@@ -367,14 +369,16 @@ async def all_of(work: Iterable[Coroutine[Any, Any, None]]) -> None:
         raise
 
 
-def left_out_of_lists(listed: BitMap64, due: BitMap64) -> list[int]:
+def left_out_of_lists(listed: BitMap64, due: BitMap64) -> Iterator[int]:
     """Ids that a bookie may hold although its list lacks them, so that only a read can tell.
 
     BookKeeper's interleaved storage leaves out the last entry of a ledger if its id is the first of an index page.
     Source: docs/protocol/auto-recovery.md#worker.
     """
     last = listed.max() if listed else -1
-    return [entry_id for entry_id in due - listed if entry_id > last and entry_id % _INDEX_PAGE_ENTRIES == 0]
+    after = (last // _INDEX_PAGE_ENTRIES + 1) * _INDEX_PAGE_ENTRIES
+    page_starts = range(after, due.max() + 1, _INDEX_PAGE_ENTRIES) if due else ()
+    return (entry_id for entry_id in page_starts if entry_id in due)
 
 
 def _held(availability: bytes) -> Holding | Unknown:

@@ -66,13 +66,17 @@ class ByteBudget:
         """The current rate in bytes per second."""
         return self._rate
 
-    def refill_at(self, bytes_a_second: float) -> None:
-        """Sets the full rate; a rate lowered by overload stays low."""
+    def refill_at(self, bytes_a_second: float, now: float) -> None:
+        """Sets the full rate; a rate lowered by overload stays low. What was taken already is waited for at the new
+        rate.
+        """
         if bytes_a_second == self._full_rate:
             return
         unbounded = self._full_rate <= 0 or bytes_a_second <= 0
-        self._rate = bytes_a_second if unbounded else bytes_a_second * self._rate / self._full_rate
-        self._full_rate = bytes_a_second
+        rate = bytes_a_second if unbounded else bytes_a_second * self._rate / self._full_rate
+        if self._free_at > now:
+            self._free_at = now + (0.0 if unbounded else (self._free_at - now) * self._rate / rate)
+        self._full_rate, self._rate = bytes_a_second, rate
 
     def take(self, size: float, now: float) -> float:
         """Takes `size` bytes; returns the seconds for which the caller must wait before it uses them."""
@@ -117,22 +121,23 @@ class WorkerBudget:
         """The bucket for last copies; its rate is never lowered."""
         self._bookies: dict[str, ByteBudget] = {}
         self._times = AnswerTimes()
-        self._refill()
+        self._refill(now)
 
     @property
     def rate(self) -> float:
         """The worker's current rate in bytes per second; 0 for no limit."""
         return self._own.rate
 
-    def share(self, part: float, cluster: float) -> None:
+    def share(self, part: float, cluster: float, now: float) -> None:
         """Sets the worker's share of the common limits.
 
         Args:
             part: The worker's share of all locks; above 0 and up to 1.
             cluster: Limit of all workers together in bytes per second, 0 for no limit.
+            now: The current time.
         """
         self._share, self._cluster = part, cluster
-        self._refill()
+        self._refill(now)
 
     def take(self, sizes: Mapping[str, float], now: float, *, last_copies: bool = False) -> float:
         """Takes bytes, by bookie; returns the seconds for which the caller must wait before it uses them.
@@ -148,6 +153,16 @@ class WorkerBudget:
             if self._last_copies.wait(total, now) < wait:
                 return self._last_copies.take(total, now)
         return max(bucket.take(size, now) for bucket, size in buckets)
+
+    def backlog(self, bookie_ids: Iterable[str], now: float) -> float:
+        """The seconds until all bytes taken so far, at these bookies, may be used.
+
+        Whoever has taken some need not wait longer, whatever `take` said: the rate may have been raised since.
+        """
+        buckets = [self._own, self._last_copies]
+        if self._limits.bookie > 0:
+            buckets += [self._bucket(bookie_id, now) for bookie_id in bookie_ids]
+        return max(bucket.wait(0.0, now) for bucket in buckets)
 
     def answered(self, bookie_id: str, asked: Asked, size: int, seconds: float, now: float) -> None:
         """Records that a bookie has read or stored `size` bytes in `seconds`."""
@@ -179,8 +194,8 @@ class WorkerBudget:
             bucket = self._bookies[bookie_id] = ByteBudget(self._limits.bookie * self._share, now)
         return bucket
 
-    def _refill(self) -> None:
+    def _refill(self, now: float) -> None:
         bounds = [each for each in (self._limits.worker, self._cluster * self._share) if each > 0]
-        self._own.refill_at(min(bounds, default=0.0))
+        self._own.refill_at(min(bounds, default=0.0), now)
         for bucket in self._bookies.values():
-            bucket.refill_at(self._limits.bookie * self._share)
+            bucket.refill_at(self._limits.bookie * self._share, now)

@@ -34,6 +34,8 @@ _PIECE_BYTES = 256 * 1024
 twice that without one."""
 _PIECE_ENTRIES = 256
 _GROUP_COST = 128 * 1024
+_WAITING_STEP_SECONDS = 1.0
+"""Longest sleep of a group that waits for the budget."""
 
 
 class SourceFailedException(ReadException):
@@ -127,8 +129,7 @@ class Copier:
                 async with aclosing(_read(handle, first, last)) as batches:
                     async for batch in batches:
                         for group in groups_of(batch):
-                            await self._wait_for(group, sources, target, last_copies=last_copies)
-                            if not await may_go_on():
+                            if not await self._wait_for(group, sources, target, may_go_on, last_copies=last_copies):
                                 return
                             await self._store(handle.ledger_id, group, secrets, target)
 
@@ -139,15 +140,31 @@ class Copier:
                 raise stopped[0]
 
     async def _wait_for(
-        self, group: Sequence[Entry], sources: Sequence[str], target: str, *, last_copies: bool
-    ) -> None:
-        """Waits until the budget permits the group."""
+        self,
+        group: Sequence[Entry],
+        sources: Sequence[str],
+        target: str,
+        may_go_on: Callable[[], Awaitable[bool]],
+        *,
+        last_copies: bool,
+    ) -> bool:
+        """Waits until the budget permits the group; False if the repair must end.
+
+        It waits in short steps: meanwhile the repair may have to end, or the rate may be raised.
+        """
         cost = cost_of(len(entry.payload) for entry in group)
         read_from = [source for source in sources if source != target] or sources
         sizes = {**dict.fromkeys(read_from, cost / len(read_from)), target: cost}
         wait = self._budget.take(sizes, self._loop.time(), last_copies=last_copies)
-        if wait > 0:
-            await asyncio.sleep(wait)
+        while True:
+            step = min(wait, _WAITING_STEP_SECONDS)
+            if step > 0:
+                await asyncio.sleep(step)
+            if not await may_go_on():
+                return False
+            wait = min(wait - step, self._budget.backlog(sizes, self._loop.time()))
+            if wait <= 0:
+                return True
 
     async def _store(self, ledger_id: LedgerId, group: Sequence[Entry], secrets: LedgerSecrets, target: str) -> None:
         sent_at = self._loop.time()
@@ -185,7 +202,8 @@ def groups_of(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
 
 def entries_a_piece(metadata: LedgerMetadata) -> int:
     """The number of entries in a piece, estimated from the metadata."""
-    if not metadata.is_closed or metadata.length <= 0:
+    # Metadata may tell a length of a ledger without entries.
+    if not metadata.is_closed or metadata.length <= 0 or metadata.last_entry_id < 0:
         return _PIECE_ENTRIES // 8
     average = max(1, metadata.length // (metadata.last_entry_id + 1))
     return max(1, min(_PIECE_ENTRIES, _PIECE_BYTES // average))

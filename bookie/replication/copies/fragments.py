@@ -17,6 +17,11 @@ from pyroaring import BitMap64
 
 from bookgate.ledger.metadata import Fragment, LedgerMetadata
 
+_MOST_ENTRIES, _MOST_STRIPED_ENTRIES = 1 << 32, 1 << 30
+"""Maximum number of entries of a ledger whose copies are examined. A bitmap of so many ids takes a MiB where a bookie
+should hold all of them, and 128 MiB where it should hold some. Metadata may claim 2^63 entries, whose bitmaps would
+take all memory of the process."""
+
 
 @dataclass(frozen=True, slots=True)
 class CompleteFragment:
@@ -87,6 +92,15 @@ def complete_fragments(metadata: LedgerMetadata) -> list[CompleteFragment]:
     ]
 
 
+def why_not_examined(metadata: LedgerMetadata) -> str:
+    """Why the copies of a ledger can't be examined: its metadata claim too many entries. Empty if they can."""
+    fragments = complete_fragments(metadata)
+    entries = sum(max(0, each.last_entry_id + 1 - each.first_entry_id) for each in fragments)
+    striped = metadata.write_quorum_size < metadata.ensemble_size
+    most = _MOST_STRIPED_ENTRIES if striped else _MOST_ENTRIES
+    return f"its metadata claim {entries} entries, and at most {most} can be examined" if entries > most else ""
+
+
 def written_ensemble(metadata: LedgerMetadata) -> tuple[str, ...]:
     """The ensemble of the fragment that may still be extended; empty for a closed ledger."""
     return () if metadata.is_closed else metadata.last_fragment.ensemble
@@ -129,7 +143,8 @@ def _replaced(ensemble: tuple[str, ...], replacements: Mapping[int, tuple[str, s
         if index >= len(changed) or changed[index] != before:
             return None
         changed[index] = after
-    return tuple(changed) if len(set(changed)) == len(changed) else None
+    # An ensemble that names another bookie twice, as a flaw of BookKeeper's leaves it, is repaired nevertheless.
+    return tuple(changed) if all(changed.count(after) == 1 for _, after in replacements.values()) else None
 
 
 def pieces_of(ids: BitMap64, most: int) -> Iterator[tuple[int, int]]:

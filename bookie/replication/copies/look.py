@@ -52,6 +52,7 @@ async def _ask_all(metadata: LedgerMetadata, bookie_ids: Sequence[str], ask: Ask
 def _due(metadata: LedgerMetadata, bookie_id: str) -> BitMap64:
     due = BitMap64()
     for fragment in complete_fragments(metadata):
-        if bookie_id in fragment.ensemble:
-            due |= fragment.due(fragment.ensemble.index(bookie_id))
+        for index, member in enumerate(fragment.ensemble):
+            if member == bookie_id:
+                due |= fragment.due(index)
     return due

@@ -22,7 +22,7 @@ Not its job: asking bookies (`bookies`), copying (`copying`), when to fence (`wo
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pyroaring import BitMap64
@@ -127,11 +127,12 @@ def judge(metadata: LedgerMetadata, copies: Mapping[str, Copies]) -> Findings:
             if not without:
                 repairs.append(PlaceRepair(fragment, index, due, missing, replace, bool(missing & held_once)))
                 continue
-            for entry_id in without:
-                reasons = _unknown_holders(fragment, entry_id, copies)
-                unknown.update(dict.fromkeys(reasons))
-                if not reasons:
-                    unrecoverable.add(entry_id)
+            doubted = BitMap64()
+            for reason, ids in _unknown_holders(fragment, copies):
+                if not ids.isdisjoint(without):
+                    unknown[reason] = None
+                    doubted |= ids
+            unrecoverable |= without - doubted
     written = written_ensemble(metadata)
     lost = tuple(bookie_id for bookie_id in written if isinstance(copies[bookie_id], Lost))
     if not lost:
@@ -160,15 +161,14 @@ def _held(fragment: CompleteFragment, copies: Mapping[str, Copies]) -> tuple[Bit
     return held, held - again
 
 
-def _unknown_holders(fragment: CompleteFragment, entry_id: int, copies: Mapping[str, Copies]) -> list[str]:
-    reasons = []
-    for bookie_id in fragment.write_set(entry_id):
+def _unknown_holders(fragment: CompleteFragment, copies: Mapping[str, Copies]) -> Iterator[tuple[str, BitMap64]]:
+    """The positions whose bookie may hold entries that it does not show: why, and the ids that it should hold."""
+    for index, bookie_id in enumerate(fragment.ensemble):
         state = copies[bookie_id]
         if isinstance(state, Unknown):
-            reasons.append(f"{bookie_id}: {state.reason}")
+            yield f"{bookie_id}: {state.reason}", fragment.due(index)
         elif isinstance(state, Holding) and state.limbo:
-            reasons.append(f"{bookie_id}: the ledger is in limbo there")
-    return reasons
+            yield f"{bookie_id}: the ledger is in limbo there", fragment.due(index)
 
 
 def by_danger(repairs: Sequence[PlaceRepair]) -> list[tuple[CompleteFragment, list[PlaceRepair]]]:

@@ -50,7 +50,7 @@ class BudgetShare:
                 return
             try:
                 rate, held = await cluster_rate(self._metadata), len(await self._metadata.lock_holders())
-                self._budget.share(self._own_locks / max(self._own_locks, held), rate)
+                self._budget.share(self._own_locks / max(self._own_locks, held), rate, loop.time())
             except (BKException, TimeoutError) as error:
                 log_event(_log, "replication_budget_not_read", logging.WARNING, error=error)
             self._next_look = loop.time() + _LOOK_AGAIN_SECONDS

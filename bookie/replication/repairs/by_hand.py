@@ -332,8 +332,8 @@ class Recovery:
             return Ended(End.MOVED)
         if findings.unrecoverable and not findings.unknown:
             return Ended(End.UNRECOVERABLE, _without(findings.unrecoverable))
-        if findings.lost_where_written:
-            return None
+        if findings.lost_where_written and not findings.repairs:
+            return None  # until the grace period is over
         if self._order.bookies and not left:
             return Ended(End.MOVED)
         if findings.whole:

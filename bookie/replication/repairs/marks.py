@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 
 from bookgate.bookie.replication.copies.answers import in_words
@@ -37,12 +37,27 @@ async def unmark(metadata: ReplicationMetadata, mark: Mark, corrupt: Versioned[b
         Whether the mark is removed.
     """
     key = str(mark.value.ledger_id)
+    # Before the mark: a record without a mark would stay, since nobody examines the ledger any more.
+    await metadata.remove_record(RecordKind.UNRECOVERABLE_LEDGER, key)
     removed = await metadata.delete_mark(mark.value.ledger_id, mark.version)
     if corrupt is not None:
         with suppress(MetadataVersionException):
             await metadata.remove_record(RecordKind.CORRUPT_LEDGER, key, corrupt.version)
-    await metadata.remove_record(RecordKind.UNRECOVERABLE_LEDGER, key)
     return removed
+
+
+async def forget_unmarked(metadata: ReplicationMetadata, marked: Collection[int]) -> None:
+    """Removes records of unrecoverable ledgers that have no mark any more, since a worker died that removed it, or
+    BookKeeper's worker has removed it.
+
+    Args:
+        metadata: The store of auto-recovery.
+        marked: The ledgers of the last listing of marks; others are looked at, as they may have been marked since.
+    """
+    for key, stored in (await metadata.records(RecordKind.UNRECOVERABLE_LEDGER)).items():
+        if key.isdigit() and int(key) not in marked and await metadata.read_mark(int(key)) is None:
+            with suppress(MetadataVersionException):
+                await metadata.remove_record(RecordKind.UNRECOVERABLE_LEDGER, key, stored.version)
 
 
 async def give_up(metadata: ReplicationMetadata, mark: Mark, outcome: Outcome, gone: Sequence[str]) -> None:

@@ -36,6 +36,7 @@ from bookgate.bookie.replication.copies.fragments import (
     CompleteFragment,
     complete_fragments,
     mean_bytes,
+    why_not_examined,
     with_members_replaced,
 )
 from bookgate.bookie.replication.copies.look import look
@@ -179,6 +180,8 @@ class LedgerRepair:
             RepairStoppedException: The permission has ended; raised between two steps.
             BKException: The metadata store, or nearly all bookies, can't be reached.
         """
+        if reason := why_not_examined(self._record.metadata):
+            return Outcome(self._record, Findings(unknown=(reason,)), reason)
         for _ in range(_ROUNDS):
             self._permission.check()
             copies = await self._look(absent, draining)

@@ -159,13 +159,16 @@ class Tasks:
         if task is not None:
             await task.forget()
 
-    async def listed(self, marked: Collection[int]) -> None:
-        """Discards records of unmarked ledgers, at first and periodically in the store too. Raises BKException."""
+    async def listed(self, marked: Collection[int]) -> bool:
+        """Discards records of unmarked ledgers, at first and periodically in the store too; returns whether it has.
+
+        Raises BKException.
+        """
         for ledger_id in self._known.keys() - marked:
             del self._known[ledger_id]
         now = asyncio.get_running_loop().time()
         if self._swept_at is not None and now - self._swept_at < _SWEPT_SECONDS:
-            return
+            return False
         for key, stored in (await self._metadata.records(_KIND)).items():
             if not key.isdigit() or int(key) not in marked:
                 with suppress(MetadataVersionException):
@@ -173,3 +176,4 @@ class Tasks:
             elif int(key) not in self._known:
                 self._known[int(key)] = Task(self._metadata, int(key), stored)
         self._swept_at = now
+        return True

@@ -35,7 +35,7 @@ from bookgate.bookie.replication.copies.verdicts import Findings, Lost
 from bookgate.bookie.replication.repairs.circumstances import KnownCircumstances
 from bookgate.bookie.replication.repairs.grace import Graces
 from bookgate.bookie.replication.repairs.marked_ledgers import MarkedLedgers
-from bookgate.bookie.replication.repairs.marks import give_up, unmark
+from bookgate.bookie.replication.repairs.marks import forget_unmarked, give_up, unmark
 from bookgate.bookie.replication.repairs.permission import Permission, Permissions
 from bookgate.bookie.replication.repairs.progress import RepairProgress
 from bookgate.bookie.replication.repairs.repair import LedgerRepair, Outcome, RepairStoppedException, RepairTools
@@ -123,6 +123,8 @@ class ReplicationWorker:
         self._attendance = Attendance()
         self._circumstances = KnownCircumstances(self._metadata)
         self._enabled = False
+        self._watching = False
+        """Whether registrations are watched."""
         self._resting = False
         self._stopping = False
         self._changed = False
@@ -205,9 +207,11 @@ class ReplicationWorker:
         discovery = self._factory.service_discovery
         while not self._attendance.told:
             try:
-                self._unwatch.append(
-                    await discovery.watch_bookies(BookieSet.ALL, lambda found: self._on_bookies(list(found)))
-                )
+                if not self._watching:
+                    self._unwatch.append(
+                        await discovery.watch_bookies(BookieSet.ALL, lambda found: self._on_bookies(list(found)))
+                    )
+                    self._watching = True
                 found = list(await discovery.bookies(BookieSet.ALL))
                 # Reports of the watch are newer: this response may have been delayed.
                 if not self._attendance.told:
@@ -265,7 +269,8 @@ class ReplicationWorker:
         self._queue.keep_only(marked)
         self._ledgers.keep_only(marked)
         self._graces.keep_only(marked)
-        await self._tasks.listed(marked)
+        if await self._tasks.listed(marked):
+            await forget_unmarked(self._metadata, marked)
         emptied = (await self._circumstances.now()).draining.intersection(self._attendance.present)
         candidates = self._queue.order(await self._ledgers.candidates(due, emptied), self._now())
         self._progress.listed(marks, self._ledgers.known, self._queue.is_given_up, now_ms())
@@ -362,6 +367,7 @@ class ReplicationWorker:
         ledger_id = lock.ledger_id
         mark = await self._metadata.read_mark(ledger_id)
         if mark is None:
+            await self._metadata.remove_record(RecordKind.UNRECOVERABLE_LEDGER, str(ledger_id))
             self._ended(ledger_id)
             return
         if mark.version != mark_version:
@@ -461,8 +467,10 @@ class ReplicationWorker:
             await self._failed(ledger_id, mark.version, f"{', '.join(back)} returned during the repair")
             return
         self.statistics.ledgers_unrecoverable += 1
-        gone = sorted(outcome.record.metadata.bookies - self._attendance.present.keys())
-        # Waits before the record is written: a bookie that returns meanwhile ends the waiting.
-        self._queue.unrecoverable(ledger_id, mark.version, outcome.record.version, gone)
+        bookies = outcome.record.metadata.bookies
+        gone = sorted(bookies - self._attendance.present.keys())
+        # Waits before the record is written: a bookie that returns meanwhile ends the waiting. So does one that was
+        # present and lacked copies, or had corrupt ones: its disk may have been repaired.
+        self._queue.unrecoverable(ledger_id, mark.version, outcome.record.version, bookies)
         await give_up(self._metadata, mark, outcome, gone)
         self._progress.given_up(ledger_id)

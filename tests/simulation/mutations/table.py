@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.simulation.mutations.planted import (
+    auto_recovery,
     bookie,
     claims,
     client,
@@ -38,6 +39,7 @@ MUTATIONS = (
     *gateway.MUTATIONS,
     *leases.MUTATIONS,
     *repair.MUTATIONS,
+    *auto_recovery.MUTATIONS,
     *claims.MUTATIONS,
     *sqlite.MUTATIONS,
     *spark.MUTATIONS,

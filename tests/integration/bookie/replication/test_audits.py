@@ -1,17 +1,25 @@
-"""What one audit marks, by listings and by the index."""
+"""What one audit marks, by listings and by the index, and which audits an operator's order or a switch causes."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from bookgate.bookie.replication.audits.audit import Audits, AuditStatistics
+from bookgate.bookie.replication.audits.auditor import Auditor, AuditorOptions, RollCalled
 from bookgate.bookie.replication.audits.index_keeper import IndexKeeper, IndexOptions, IndexStatistics
 from bookgate.gateway.stores.drivers import create_factory
+from bookgate.ledger.bookie_info import BookieServiceInfo
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import LedgerMetadata
+from bookgate.ledger.metadata_store import LedgerManagerFactory
+from bookgate.ledger.replication_control import order_audit
+from bookgate.ledger.replication_store import RecordKind
+from tests.integration.bookie.replication.healing import until
 from tests.integration.bookie.replication.test_auditor_metrics import register
 from tests.stores import made
 
@@ -43,3 +51,144 @@ async def test_a_bookie_that_came_back_during_the_scan_is_not_marked_for(tmp_pat
         index.stop()
         await index.ended()
         await factory.close()
+
+
+BOOKIES = ("a", "b", "c", "d", "e")
+
+
+@contextlib.asynccontextmanager
+async def stores(root: Path, count: int) -> AsyncIterator[list[LedgerManagerFactory]]:
+    """Several processes' access to one store, with a cluster of five bookies."""
+    factories = [create_factory(made(f"sqlite://{root}/metadata.db")) for _ in range(count)]
+    for factory in factories:
+        await factory.initialize()
+    try:
+        await register(factories[0], *BOOKIES)
+        yield factories
+    finally:
+        for factory in factories:
+            await factory.close()
+
+
+async def three_leave(factory: LedgerManagerFactory) -> None:
+    """At once, which is a storm."""
+    for name in BOOKIES[2:]:
+        await factory.registration_manager.unregister_bookie(name)
+
+
+async def until_roll(auditor: Auditor) -> RollCalled:
+    async def is_called() -> bool:
+        return auditor.statistics.roll is not None
+
+    await until(is_called)
+    assert auditor.statistics.roll is not None
+    return auditor.statistics.roll
+
+
+async def test_an_order_that_a_candidate_heard_long_ago_is_not_for_its_own_term(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with stores(tmp_path, 2) as (here, there):
+        first, second = (
+            Auditor(factory, name, AuditorOptions(lost_bookie_delay_seconds=3600))
+            for factory, name in ((here, "first"), (there, "second"))
+        )
+        await first.start()
+        await until_roll(first)
+        await second.start()
+
+        async def both_know_the_delay() -> bool:
+            return first._delay_told and second._delay_told
+
+        async def is_ordered() -> bool:
+            return second._ordered_at is not None
+
+        await until(both_know_the_delay)
+        await order_audit(here.replication_metadata)
+        await until(is_ordered)
+        now, later = asyncio.get_running_loop().time, 3600.0
+        monkeypatch.setattr(Auditor, "_now", staticmethod(lambda: now() + later))
+        await three_leave(here)
+        await first.stop()
+        roll = await until_roll(second)
+        assert (roll.missed, roll.lost) == (3, 0)
+        await second.stop()
+
+
+async def test_an_order_that_was_given_a_moment_before_the_election_counts(tmp_path: Path) -> None:
+    async with stores(tmp_path, 1) as (here,):
+        auditor = Auditor(here, "here", AuditorOptions(lost_bookie_delay_seconds=3600))
+        auditor._ordered_at = asyncio.get_running_loop().time()
+        await three_leave(here)
+        await auditor.start()
+        assert (await until_roll(auditor)).lost == 3
+        await auditor.stop()
+
+
+async def test_an_order_that_is_interrupted_by_disabling_is_carried_out_when_enabled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A storm, in which nothing is marked without an order."""
+    async with stores(tmp_path, 1) as (here,):
+        await three_leave(here)
+        kept, count = here.replication_metadata, 80
+        for number in range(count):
+            names = ("a", "b", BOOKIES[2 + number % 3])
+            await here.ledger_manager.create(LedgerId.unscoped(number), LedgerMetadata.new(names, 3, 2))
+        auditor = Auditor(here, "here", AuditorOptions(lost_bookie_delay_seconds=0, roll_call_seconds=0.2))
+        mark, called, disabled = kept.mark, list[int](), asyncio.Event()
+
+        async def is_disabled() -> bool:
+            return not auditor.statistics.enabled
+
+        async def disabling(ledger_id: int, bookie_ids: Sequence[str], at_ms: int) -> None:
+            called.append(ledger_id)
+            if len(called) == 1:
+                await kept.set_enabled(False)
+                await until(is_disabled)
+                disabled.set()
+            await disabled.wait()
+            await mark(ledger_id, bookie_ids, at_ms)
+
+        async def all_are_marked() -> bool:
+            return len([each async for page in kept.marks() for each in page]) == count
+
+        await auditor.start()
+        assert (await until_roll(auditor)).storm
+        monkeypatch.setattr(kept, "mark", disabling)
+        await order_audit(kept)
+        await asyncio.wait_for(disabled.wait(), 30)
+        monkeypatch.setattr(kept, "mark", mark)
+        assert not await all_are_marked()
+        await kept.set_enabled(True)
+        await until(all_are_marked)
+        await auditor.stop()
+
+
+async def test_who_is_missed_and_who_is_back_is_recorded_while_disabled(tmp_path: Path) -> None:
+    """R13: otherwise a bookie that served all the time since would be lost at once when it is away the next time."""
+    async with stores(tmp_path, 2) as (here, clients):
+        kept = clients.replication_metadata
+        await here.ledger_manager.create(LedgerId.unscoped(7), LedgerMetadata.new(("b", "c"), 2, 1))
+        auditor = Auditor(here, "here", AuditorOptions(lost_bookie_delay_seconds=0))
+        await auditor.start()
+        await until_roll(auditor)
+        await kept.set_enabled(False)
+
+        async def is_disabled() -> bool:
+            return not auditor.statistics.enabled
+
+        async def one_is_missed() -> bool:
+            return list(await kept.records(RecordKind.MISSED_BOOKIE)) == ["c"]
+
+        async def nobody_is_missed() -> bool:
+            return not await kept.records(RecordKind.MISSED_BOOKIE)
+
+        await until(is_disabled)
+        await here.registration_manager.unregister_bookie("c")
+        await until(one_is_missed)
+        await here.registration_manager.register_bookie(BookieServiceInfo("c", ()), read_only=False)
+        await until(nobody_is_missed)
+        assert [page async for page in kept.marks()] in ([], [[]])
+        assert auditor.statistics.audits == 0
+        await auditor.stop()

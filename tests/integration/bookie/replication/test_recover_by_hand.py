@@ -233,3 +233,19 @@ async def test_a_bookie_that_an_unbounded_ledger_names_keeps_its_cookie(cluster:
         assert (await factory.ledger_manager.read(ledger.ledger_id)).metadata.bookies == {"bookie-0", "bookie-1", old}
         await client.delete_ledger(ledger.ledger_id)
         assert (await answer(cluster, "replace", old, new))["cookie_removed"] is True
+
+
+async def test_a_ledger_that_can_not_get_all_its_copies_fails_although_it_is_still_open(tmp_path: Path) -> None:
+    """There are too few bookies for its complete fragment, so its end is never reached."""
+    with healing.store_of("sqlite", tmp_path) as store, forked_cluster(tmp_path, 4, store.uri) as cluster:
+        async with using(cluster) as (factory, client):
+            ledger = await written(client, 10, 3, 3, 2, close=False)
+            first = ledger.metadata.last_fragment.ensemble
+            await lost(cluster, factory, first[2])
+            while first[2] in ledger.metadata.last_fragment.ensemble:
+                await ledger.append(b"more")
+            await lost(cluster, factory, first[0])
+            async with asyncio.timeout(60):
+                said = await incomplete(cluster, "recover", first[0], first[2], "--grace", "1")
+            ends = [(each["ledger_id"], each["state"]) for each in said["left"]]
+            assert ends == [(ledger.ledger_id.low, "failed")]

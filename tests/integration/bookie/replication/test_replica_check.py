@@ -22,6 +22,7 @@ from bookgate.bookie.replication.copies.budget import CopyLimits
 from bookgate.bookie.replication.copies.fragments import due_at
 from bookgate.bookie.replication.repairs.tools import WorkerTools
 from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.metadata import LedgerMetadata
 from bookgate.ledger.metadata_store import BookieSet, LedgerManagerFactory
 from bookgate.ledger.replication import PeriodicCheck
 from tests.integration.bookie.replication.test_auditor_metrics import register
@@ -285,6 +286,24 @@ async def test_ledgers_with_damaged_metadata_are_left_out_and_said(cluster: Fork
             await until(lambda: made_check.statistics.checks)
             done = made_check.statistics
             assert (done.ledgers_checked, done.ledgers_unreadable) == (1, 1)
+
+
+async def claims_too_much(factory: LedgerManagerFactory, *bookies: str) -> int:
+    """A ledger whose metadata say that it has many more entries than its bookies could hold; its id."""
+    claimed = LedgerMetadata.new(bookies, len(bookies), 1).close(1 << 33, 50)
+    record = await factory.ledger_manager.create(LedgerId.unscoped(1000), claimed)
+    return record.ledger_id.number
+
+
+async def test_ledgers_that_claim_too_many_entries_are_left_out_and_said(cluster: ForkedCluster) -> None:
+    async with metadata_of(cluster) as factory, await cluster.client() as client:
+        await written(client, 5, 3, 3, 2)
+        await claims_too_much(factory, "bookie-0", "bookie-1")
+        async with checking(factory) as made_check:
+            made_check.allow(True)
+            await until(lambda: made_check.statistics.checks)
+            done = made_check.statistics
+            assert (done.ledgers_unreadable, done.ledgers_marked) == (1, 0)
 
 
 async def test_who_is_in_office_is_told_while_auto_recovery_is_enabled(cluster: ForkedCluster) -> None:

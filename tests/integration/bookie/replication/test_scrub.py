@@ -24,14 +24,15 @@ from bookgate.bookie.replication.copies.budget import CopyLimits
 from bookgate.bookie.replication.copies.corrupt_copies import decode_corrupt
 from bookgate.bookie.replication.repairs.tools import WorkerTools
 from bookgate.ledger.errors import BKException, DigestMatchException, ReadException
-from bookgate.ledger.metadata import DigestType
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.metadata import DigestType, LedgerMetadata
 from bookgate.ledger.metadata_store import BookieSet, LedgerManagerFactory
 from bookgate.ledger.replication_store import RecordKind
 from bookgate.thinclient.tools.single_replica import batches_of_bookie
 from tests.integration.bookie.replication.test_auditor_metrics import register
 from tests.integration.bookie.replication.test_auto_recovery import metadata_of
 from tests.integration.bookie.replication.test_draining import until_unregistered
-from tests.integration.bookie.replication.test_replica_check import CLIENT, marked, moved, until
+from tests.integration.bookie.replication.test_replica_check import CLIENT, claims_too_much, marked, moved, until
 from tests.integration.bookie.replication.test_worker import PASSWORD, check, payload, written
 from tests.integration.thinclient.forked_cluster import ForkedCluster, forked_cluster
 
@@ -275,6 +276,41 @@ async def test_the_rate_bounds_what_is_read(cluster: ForkedCluster) -> None:
         async with scrubbing(factory, bytes_a_second=0) as never, scrubbing(factory, interval_seconds=0.0) as scrub:
             await until(lambda: scrub.statistics.passes)
             assert never.statistics.ended_ms is None
+
+
+async def test_a_ledger_that_claims_too_many_entries_is_left_out_and_said(cluster: ForkedCluster) -> None:
+    async with metadata_of(cluster) as factory:
+        await claims_too_much(factory, "bookie-0", "bookie-1")
+        async with scrubbing(factory) as scrub:
+            await until(lambda: scrub.statistics.passes)
+            assert (scrub.statistics.entries, scrub.statistics.ledgers_unverified) == (0, 1)
+
+
+async def test_a_ledger_without_entries_whose_metadata_tell_a_length_is_passed(cluster: ForkedCluster) -> None:
+    async with metadata_of(cluster) as factory:
+        strange = LedgerMetadata.new(("bookie-0", "bookie-1"), 2, 1).close(-1, 50)
+        await factory.ledger_manager.create(LedgerId.unscoped(1000), strange)
+        async with scrubbing(factory) as scrub:
+            await until(lambda: scrub.statistics.passes)
+            assert scrub.statistics.ledgers_unverified == 0
+
+
+async def test_a_bug_in_the_scrub_of_one_ledger_keeps_it_from_no_other(
+    cluster: ForkedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with metadata_of(cluster) as factory, await cluster.client() as client:
+        ledgers = [await written(client, 5, 3, 3, 2) for _ in range(3)]
+        read = Scrub._read_ledger
+
+        async def with_a_bug(self: Scrub, ledger_id: LedgerId, entry_id: int) -> None:
+            if ledger_id == ledgers[1].ledger_id:
+                raise ZeroDivisionError("planned")
+            await read(self, ledger_id, entry_id)
+
+        monkeypatch.setattr(Scrub, "_read_ledger", with_a_bug)
+        async with scrubbing(factory) as scrub:
+            await until(lambda: scrub.statistics.passes)
+            assert (scrub.statistics.entries, scrub.statistics.ledgers_unverified) == (2 * 3 * 5, 1)
 
 
 async def test_a_ledger_whose_metadata_name_no_digest_is_left_out_and_said(cluster: ForkedCluster) -> None:

@@ -21,12 +21,14 @@ from bookgate.bookie.replication.copies.copying import Copied
 from bookgate.bookie.replication.copies.verdicts import Holding
 from bookgate.bookie.replication.repairs import repair_queue
 from bookgate.bookie.replication.repairs import worker as worker_module
+from bookgate.bookie.replication.repairs.marks import forget_unmarked, unmark
 from bookgate.bookie.replication.repairs.repair import LedgerRepair
 from bookgate.bookie.replication.repairs.tools import WorkerTools
 from bookgate.bookie.replication.repairs.worker import ReplicationWorker, WorkerOptions
 from bookgate.gateway.stores.drivers import create_factory
 from bookgate.ledger.digest import digest_for
 from bookgate.ledger.entry import HEADER_SIZE, Entry
+from bookgate.ledger.errors import MetaStoreException
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import DigestType, LedgerMetadata, LedgerState
 from bookgate.ledger.metadata_store import LedgerManagerFactory
@@ -437,6 +439,79 @@ async def test_an_open_ledger_given_up_is_looked_at_again_when_its_writer_has_cl
         await check(client, ledger.ledger_id, 20)
 
 
+async def test_a_ledger_that_claims_too_many_entries_is_put_off(cluster: ForkedCluster) -> None:
+    async with repairing(cluster) as repairs:
+        claimed = LedgerMetadata.new(("bookie-0", "bookie-1"), 2, 1).close(1 << 33, 50)
+        await repairs.factory.ledger_manager.create(LedgerId.unscoped(1000), claimed)
+        await repairs.mark(1000, "bookie-0")
+
+        async def is_put_off() -> bool:
+            return bool(repairs.worker.statistics.ledgers_failed)
+
+        await repairs.until(is_put_off)
+        assert await repairs.metadata.read_mark(1000) is not None
+        assert not await repairs.metadata.records(RecordKind.UNRECOVERABLE_LEDGER), "nothing is known of its copies"
+
+
+async def test_what_is_given_up_for_a_bookie_that_serves_is_looked_at_again_when_that_was_restarted(
+    cluster: ForkedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its disk may have been repaired, or the right one mounted."""
+    async with repairing(cluster) as repairs, await cluster.client() as client:
+        ledger = await written(client, 10, 1, 1, 1)
+        number, (keeper,) = ledger.ledger_id.low, ledger.metadata.bookies
+
+        async def nothing(*_arguments: Any, **_more: Any) -> Holding:
+            return Holding(BitMap64())
+
+        async def is_listed() -> bool:
+            return bool(await repairs.metadata.records(RecordKind.UNRECOVERABLE_LEDGER))
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Bookies, "copies", nothing)
+            await repairs.mark(number, keeper)
+            await repairs.until(is_listed)
+
+        async def is_away() -> bool:
+            return keeper not in repairs.worker._attendance.present
+
+        cluster.lose(keeper)
+        await repairs.until(is_away)
+        cluster.start(keeper)
+        await repairs.until_unmarked(number)
+        assert not await is_listed()
+
+
+async def test_records_of_unrecoverable_ledgers_go_with_their_marks(
+    cluster: ForkedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever removed the mark: a worker that died then, or BookKeeper's. A decommission would believe them."""
+    kind = RecordKind.UNRECOVERABLE_LEDGER
+    async with repairing(cluster) as repairs:
+        await repairs.worker.stop()
+        await repairs.metadata.write_record(kind, "7", b"{}", None)
+        await repairs.metadata.write_record(kind, "8", b"{}", None)
+        await repairs.mark(8, "bookie-0")
+        (mark,) = [each async for page in repairs.metadata.marks() for each in page]
+        await forget_unmarked(repairs.metadata, [])
+        assert list(await repairs.metadata.records(kind)) == ["8"], "it was marked since the listing"
+
+        async def dies(*_arguments: object) -> bool:
+            raise asyncio.CancelledError
+
+        monkeypatch.setattr(repairs.metadata, "delete_mark", dies)
+        with pytest.raises(asyncio.CancelledError):
+            await unmark(repairs.metadata, mark, None)
+        assert not await repairs.metadata.records(kind)
+        await repairs.metadata.write_record(kind, "7", b"{}", None)
+        async with repairing(cluster) as another:
+
+            async def is_swept() -> bool:
+                return not await another.metadata.records(kind)
+
+            await another.until(is_swept)
+
+
 async def test_the_mark_of_a_deleted_ledger_goes(cluster: ForkedCluster) -> None:
     async with repairing(cluster) as repairs, await cluster.client() as client:
         ledger = await written(client, 1, 3, 3, 2)
@@ -509,6 +584,39 @@ async def test_a_worker_that_stops_ends_what_is_under_way(
             await repairs.until_unmarked(number)
             assert repairs.copied.entries == 300 - copied
             await check(client, ledger.ledger_id, 300)
+
+
+async def test_bookies_are_watched_once_however_often_a_start_fails(
+    cluster: ForkedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_module, "_STORE_PAUSE_SECONDS", 0.01)
+    watches, failures = list[object](), itertools.count()
+    factory = create_factory(cluster.metadata_uri)
+    await factory.initialize()
+    discovery = factory.service_discovery
+
+    async def watch_bookies(*_arguments: object) -> Callable[[], None]:
+        watches.append(object())
+        return watches.clear
+
+    async def bookies(_kind: object) -> list[object]:
+        if next(failures) < 5:
+            raise MetaStoreException("the gateway is away")
+        return []
+
+    monkeypatch.setattr(discovery, "watch_bookies", watch_bookies)
+    monkeypatch.setattr(discovery, "bookies", bookies)
+    tools = WorkerTools(factory, ClientConfig(), random.Random(1), CopyLimits())
+    worker = ReplicationWorker(factory, tools.repair, WorkerOptions(), random.Random(1))
+    await worker.start()
+    async with asyncio.timeout(30):
+        while not worker._attendance.told:  # noqa: ASYNC110 - nobody is told
+            await asyncio.sleep(0.01)
+    assert len(watches) == 1
+    await worker.stop()
+    assert not watches
+    await tools.close()
+    await factory.close()
 
 
 async def test_another_worker_goes_on_where_one_was_killed(cluster: ForkedCluster) -> None:

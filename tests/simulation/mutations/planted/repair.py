@@ -112,8 +112,8 @@ MUTATIONS = (
         (),
         "what only a bookie that can't be asked may have is given up",
         _VERDICTS,
-        "        if isinstance(state, Unknown):\n            reasons.append(",
-        "        if isinstance(state, Lost):\n            reasons.append(",
+        "        if isinstance(state, Unknown):\n            yield ",
+        "        if isinstance(state, Unknown) and not state.reason:\n            yield ",
         tests=("tests/unit/bookie/replication/copies/test_verdicts.py",),
     ),
     Mutation(
@@ -175,7 +175,7 @@ MUTATIONS = (
         more=(
             Edit(
                 _AUDITOR,
-                "seconds = await self._audit_if_due() if self._enabled else self._options.roll_call_seconds",
+                "seconds = await (self._audit_if_due() if self._enabled else self._note_who_is_missed())",
                 "seconds = await self._audit_if_due()",
             ),
         ),
@@ -475,7 +475,7 @@ MUTATIONS = (
         ("R4",),
         "a lost bookie's place goes to another member of the ensemble, and the metadata take it",
         _FRAGMENTS,
-        "    return tuple(changed) if len(set(changed)) == len(changed) else None\n",
+        "    return tuple(changed) if all(changed.count(after) == 1 for _, after in replacements.values()) else None\n",
         "    return tuple(changed)\n",
         world=REPAIR,
         more=(
@@ -539,8 +539,8 @@ MUTATIONS = (
         "the members of a repaired fragment are written in the order of their names, so that entries are looked for "
         "where they are not",
         _FRAGMENTS,
-        "return tuple(changed) if len(set(changed))",
-        "return tuple(sorted(changed)) if len(set(changed))",
+        "return tuple(changed) if all(",
+        "return tuple(sorted(changed)) if all(",
         REPAIR,
     ),
     Mutation(
@@ -559,8 +559,8 @@ MUTATIONS = (
         ("R15",),
         "copies are sent as fast as they are read, whatever the budget grants",
         _COPYING,
-        "        if wait > 0:\n",
-        "        if wait > 3600:\n",
+        "            if step > 0:\n",
+        "            if wait > 3600:\n",
         REPAIR,
     ),
     Mutation(
@@ -799,10 +799,10 @@ MUTATIONS = (
         (),
         "the return of a bookie is missed while the ledger that waits for it is listed as unrecoverable",
         _WORKER,
-        "        self._queue.unrecoverable(ledger_id, mark.version, outcome.record.version, gone)\n"
+        "        self._queue.unrecoverable(ledger_id, mark.version, outcome.record.version, bookies)\n"
         "        await give_up(self._metadata, mark, outcome, gone)\n",
         "        await give_up(self._metadata, mark, outcome, gone)\n"
-        "        self._queue.unrecoverable(ledger_id, mark.version, outcome.record.version, gone)\n",
+        "        self._queue.unrecoverable(ledger_id, mark.version, outcome.record.version, bookies)\n",
         tests=(f"{_MOMENTS}::test_a_ledger_is_not_given_up_for_a_bookie_that_returns_during_its_repair",),
     ),
     Mutation(

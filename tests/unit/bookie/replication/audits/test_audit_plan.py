@@ -35,6 +35,17 @@ def test_a_bookie_is_settled_with_its_second_audit() -> None:
     assert (plan.settled, plan.due(["a"], 61.0)) == (set(), ["a"])
 
 
+def test_audits_of_a_bookie_that_is_emptied_while_it_serves_settle_no_loss() -> None:
+    plan = AuditPlan(60.0, 86_400.0)
+    for _ in range(3):
+        plan.audited(["a"], 0.0, 1.0, draining=["a"])
+    assert plan.settled == set()
+    plan.audited(["a"], 0.0, 1.0)
+    assert plan.settled == set()
+    plan.audited(["a"], 0.0, 1.0)
+    assert plan.settled == {"a"}
+
+
 def test_who_is_not_wanted_any_more_begins_anew() -> None:
     plan = AuditPlan(60.0, 86_400.0)
     plan.audited(["a", "b"], 0.0, 1.0)

@@ -83,9 +83,9 @@ def test_a_worker_takes_its_share_of_the_common_limits() -> None:
     budget = WorkerBudget(CopyLimits(worker=50 * MIB, bookie=20 * MIB), 0.0)
     assert seconds_for(budget, 100 * MIB, "a") == 5.0
     budget = WorkerBudget(CopyLimits(worker=50 * MIB, bookie=20 * MIB), 0.0)
-    budget.share(0.25, 0.0)
+    budget.share(0.25, 0.0, 0.0)
     assert seconds_for(budget, 100 * MIB, "a") == 20.0
-    budget.share(0.25, 8 * MIB)
+    budget.share(0.25, 8 * MIB, 0.0)
     assert budget.rate == 2 * MIB
     assert seconds_for(WorkerBudget(CopyLimits(), 0.0), 1000 * MIB, "a") == 0.0
 
@@ -131,7 +131,7 @@ def seconds_of_last_copies(budget: WorkerBudget, size: int) -> float:
 
 def test_the_last_copies_have_a_rate_of_their_own_however_low_the_others_are() -> None:
     budget = WorkerBudget(LITTLE, 0.0)
-    budget.share(1 / 100, 100.0)
+    budget.share(1 / 100, 100.0, 0.0)
     for number in range(100):
         budget.overloaded("a", 950 + number / 2)
     assert 9 < seconds_of_last_copies(budget, 10 * MIB) <= 10
@@ -162,3 +162,18 @@ def test_without_such_a_rate_the_last_copies_wait_like_all() -> None:
     budget = WorkerBudget(CopyLimits(worker=MIB), 0.0)
     assert seconds_of_last_copies(budget, 10 * MIB) == 10.0
     assert WorkerBudget(CopyLimits(last_copies=1), 0.0).take({"a": MIB}, 0.0, last_copies=True) == 0.0
+
+
+def test_what_was_taken_at_a_low_rate_is_waited_for_at_the_rate_that_was_raised_since() -> None:
+    for raised, seconds in ((MIB, 1.0), (0.0, 0.0)):
+        budget = WorkerBudget(CopyLimits(bookie=50 * MIB), 0.0)
+        budget.share(1.0, MIB / 1000, 0.0)
+        assert budget.take({"a": MIB}, 0.0) > 900
+        assert budget.backlog(["a"], 1.0) > 900
+        budget.share(1.0, raised, 1.0)
+        assert round(budget.backlog(["a"], 1.0), 1) == seconds
+        assert round(budget.take({"a": MIB}, 1.0), 1) == 2 * seconds
+    budget = WorkerBudget(CopyLimits(worker=MIB), 0.0)
+    budget.take({"a": MIB}, 0.0)
+    budget.share(1.0, MIB / 10, 0.5)
+    assert 4.5 < budget.backlog(["a"], 0.5) < 5.5, "a rate that was lowered counts too"

@@ -12,9 +12,10 @@ from typing import Any, cast
 import pytest
 from pyroaring import BitMap64
 
+from bookgate.bookie.replication.copies import copying as module
 from bookgate.bookie.replication.copies.bookies import Bookies, TargetRefusesException
 from bookgate.bookie.replication.copies.budget import CopyLimits, WorkerBudget
-from bookgate.bookie.replication.copies.copying import Copied, Copier, groups_of
+from bookgate.bookie.replication.copies.copying import Copied, Copier, entries_a_piece, groups_of
 from bookgate.ledger.digest import digest_for
 from bookgate.ledger.entry import Entry
 from bookgate.ledger.errors import BKException, TimeoutException, TooManyRequestsException
@@ -217,3 +218,49 @@ async def test_a_copy_without_an_answer_fails_the_group() -> None:
     target.fail(1, TimeoutException("late"))
     with pytest.raises(TimeoutException, match="late"):
         await task
+
+
+def test_a_piece_of_a_ledger_without_entries_has_a_size_too() -> None:
+    """Metadata of such a ledger may tell a length nevertheless."""
+    assert entries_a_piece(replace(ledger((0,), -1), length=50)) == entries_a_piece(ledger((0,), None))
+
+
+@pytest.mark.asyncio
+async def test_a_group_that_waits_goes_on_when_the_rate_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first group alone would take minutes at the rate of the beginning."""
+    monkeypatch.setattr(module, "_WAITING_STEP_SECONDS", 0.01)
+    clock = asyncio.get_running_loop().time
+    budget, asked, copied = WorkerBudget(CopyLimits(), 0.0), list[float](), Copied()
+    budget.share(1.0, 1000.0, clock())
+
+    class Storing:
+        async def add_copies(self, *_arguments: object) -> int:
+            return 0
+
+    async def proceed() -> None:
+        asked.append(clock())
+        if len(asked) == 40:
+            budget.share(1.0, 0.0, clock())
+
+    copier = Copier(cast("Bookies", Storing()), budget, copied)
+    async with asyncio.timeout(30):
+        await copier.copy(Source(KIB), SECRETS, BitMap64(range(ENTRIES)), ["b1"], "b2", proceed)
+    assert copied.entries == ENTRIES
+
+
+@pytest.mark.asyncio
+async def test_a_group_that_waits_is_not_sent_once_the_repair_must_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_WAITING_STEP_SECONDS", 0.01)
+    budget, asked, copied = WorkerBudget(CopyLimits(), 0.0), list[int](), Copied()
+    budget.share(1.0, 1000.0, asyncio.get_running_loop().time())
+
+    async def proceed() -> None:
+        asked.append(1)
+        if len(asked) > 40:
+            raise BKException("it must end")
+
+    copier = Copier(cast("Bookies", None), budget, copied)
+    async with asyncio.timeout(30):
+        with pytest.raises(BKException, match="it must end"):
+            await copier.copy(Source(KIB), SECRETS, BitMap64(range(ENTRIES)), ["b1"], "b2", proceed)
+    assert copied.entries == 0

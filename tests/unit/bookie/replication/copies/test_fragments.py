@@ -11,6 +11,7 @@ from bookgate.bookie.replication.copies.fragments import (
     CompleteFragment,
     complete_fragments,
     due_at,
+    why_not_examined,
     with_members_replaced,
     written_ensemble,
 )
@@ -75,6 +76,17 @@ def test_an_empty_ledger_has_a_fragment_without_entries() -> None:
     assert not fragment.due(0)
 
 
+def test_ledgers_that_claim_too_many_entries_are_not_examined() -> None:
+    for sizes, most in (((3, 3), 1 << 32), ((3, 2), 1 << 30)):
+        assert most >= 10**9
+        assert not why_not_examined(ledger((0,), most - 1, sizes))
+        assert f"claim {most + 1} entries" in why_not_examined(ledger((0,), most, sizes))
+        assert why_not_examined(ledger((0, 1 << 62), None, sizes)), "the complete fragment of an open ledger"
+        assert not why_not_examined(ledger((0,), None, sizes))
+        assert not why_not_examined(ledger((1 << 62,), (1 << 62) + 9, sizes)), "large ids, few entries"
+        assert not why_not_examined(ledger((0,), -1, sizes))
+
+
 def fragment_of(metadata: LedgerMetadata, first_entry_id: int) -> CompleteFragment:
     (found,) = [each for each in complete_fragments(metadata) if each.first_entry_id == first_entry_id]
     return found
@@ -106,3 +118,20 @@ def test_a_fragment_that_was_merged_with_the_next_one_is_not_the_one_that_was_co
     grown = replace(before, fragments=(before.fragments[0], replace(before.fragments[1], first_entry_id=8)))
     assert with_members_replaced(before, repaired, {1: ("b:1", "e:1")}) is not None
     assert with_members_replaced(grown, repaired, {1: ("b:1", "e:1")}) is None
+
+
+def test_an_ensemble_that_names_a_bookie_twice_is_repaired() -> None:
+    """BookKeeper's repairs can leave such a one (AR33)."""
+    closed = LedgerMetadata.new(("a:1", "b:1", "c:1"), 3, 1).close(9, 90)
+    twice = replace(closed, fragments=(Fragment(0, ("a:1", "a:1", "c:1")),))
+    (repaired,) = complete_fragments(twice)
+    for replacements, expected in (
+        ({2: ("c:1", "d:1")}, ("a:1", "a:1", "d:1")),
+        ({1: ("a:1", "b:1")}, ("a:1", "b:1", "c:1")),
+        ({0: ("a:1", "d:1"), 1: ("a:1", "b:1")}, ("d:1", "b:1", "c:1")),
+    ):
+        changed = with_members_replaced(twice, repaired, replacements)
+        assert changed is not None
+        assert changed.fragments[0].ensemble == expected
+    assert with_members_replaced(twice, repaired, {2: ("c:1", "a:1")}) is None
+    assert with_members_replaced(twice, repaired, {0: ("a:1", "d:1"), 1: ("a:1", "d:1")}) is None

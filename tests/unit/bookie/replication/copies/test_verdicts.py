@@ -127,6 +127,16 @@ def test_an_entry_that_a_bookie_may_have_in_limbo_is_not_given_up() -> None:
     assert 0 in found({**in_limbo, "b:1": Holding(BitMap64())}).unrecoverable
 
 
+def test_a_ledger_of_which_its_bookies_hold_nothing_is_judged_as_a_whole() -> None:
+    """Not entry by entry: metadata may claim thousands of millions."""
+    many = ledger((0,), (1 << 31) - 1, (3, 3))
+    nothing: dict[str, Copies] = {"a:1": Holding(BitMap64()), "b:1": Lost(), "c:1": Holding(BitMap64([5]))}
+    assert len(found(nothing, many).unrecoverable) == (1 << 31) - 1
+    findings = found({**nothing, "b:1": Unknown("refused")}, many)
+    assert not findings.unrecoverable
+    assert findings.unknown == ("b:1: refused",)
+
+
 def test_the_fragment_that_is_written_is_left_alone() -> None:
     written = ledger((0,), None)
     findings = found({**whole(written), "b:1": Lost()}, written)
