@@ -60,6 +60,7 @@ def test_there_are_enough_of_them_and_each_is_one_of_a_kind() -> None:
         "spark",
         "auto-recovery",
         "scopes",
+        "tools",
     }
 
 
