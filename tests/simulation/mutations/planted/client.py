@@ -112,7 +112,7 @@ MUTATIONS = (
     ),
     # Ends and waits
     Mutation(
-        "flush-waits-for-later-records",
+        "batch-flush-waits-for-later-appends",
         "client",
         (),
         "`flush` of a writer of records waits for what is appended meanwhile, and never returns under steady load",
