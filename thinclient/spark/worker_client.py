@@ -8,6 +8,10 @@ A client that plans a read, on the driver, connects as any other program's does:
 gateway rejects the connection. A task has its records and may need no gateway, so its client connects to one only when
 it asks it, and then waits.
 
+What a client reads of the metadata never goes back in time, but a new client knows nothing of what others have seen: of
+an earlier driver of the query, of the tasks. So where a read is planned or a write is committed, it first catches up
+with the metadata store.
+
 Such a process goes through buffers of megabytes, which its allocator keeps (`runtime.allocator`).
 
 Who concludes from what a listing lacks has a client of its own, whose listings are complete or fail: reads of the same
@@ -16,6 +20,7 @@ process list what a policy shows them.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -31,6 +36,8 @@ if TYPE_CHECKING:
     from bookgate.thinclient.blocking.client import BookKeeper
     from bookgate.thinclient.config import ClientConfig
     from bookgate.thinclient.metrics import ClientMetrics
+
+_log = logging.getLogger(__name__)
 
 
 def _connect(gateways: str, settings: ClientSettings, plans: bool) -> BookKeeper:
@@ -63,19 +70,29 @@ class WorkerClients:
         self._clients: dict[_Key, BookKeeper] = {}
 
     def plan(self, gateways: str, settings: ClientSettings = ()) -> AbstractContextManager[BookKeeper]:
-        """As `use`, for the planning of a read: does not wait for gateways that all reject connections."""
-        return self.use(gateways, settings, plans=True)
+        """As `use`, for the planning of a read: does not wait for gateways that all reject connections, and nothing
+        that is read in the block is older than its beginning.
+        """
+        return self.use(gateways, settings, plans=True, catches_up=True)
 
     @contextmanager
     def use(
-        self, gateways: str, settings: ClientSettings = (), *, plans: bool = False, lists_all: bool = False
+        self,
+        gateways: str,
+        settings: ClientSettings = (),
+        *,
+        plans: bool = False,
+        lists_all: bool = False,
+        catches_up: bool = False,
     ) -> Iterator[BookKeeper]:
         """The client for these gateways and settings; it is discarded if the block raises. `lists_all`: another one,
-        whose listings fail where a policy would leave ledgers out.
+        whose listings fail where a policy would leave ledgers out. `catches_up`: it reads nothing older than this call.
         """
         key = gateways, settings, lists_all
         client = self._client(key, plans)
         try:
+            if catches_up:
+                _catch_up(client)
             yield client
         except Exception:
             self._discard(key, client)
@@ -103,6 +120,16 @@ class WorkerClients:
             del self._clients[key]
         with suppress(BKException, OSError, RuntimeError):
             client.close()
+
+
+def _catch_up(client: BookKeeper) -> None:
+    from bookgate.thinclient.gateways.discovery import NoRevisionException
+
+    try:
+        client.catch_up()
+    except NoRevisionException as error:
+        # Clients and gateways are upgraded in any order.
+        _log.info("%s: what is read may be older than what others have seen", error)
 
 
 clients = WorkerClients()

@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from bookgate.ledger.errors import BKException, NoSuchLedgerExistsOnMetadataServerException
+from bookgate.ledger.errors import BKException, MetaStoreException, NoSuchLedgerExistsOnMetadataServerException
 from bookgate.ledger.ledger_id import NO_ENTRY, LedgerId
 from bookgate.ledger.metadata_store import LedgerRecord
 from bookgate.thinclient.spark.commit_protocol import Committed, SinkState, sink_state
@@ -246,6 +246,11 @@ class Available:
         return record if record is not None and (piece.last is not None or record.metadata.is_closed) else None
 
     def _slice(self, client: BookKeeper, shapes: TemplateTable, record: LedgerRecord, piece: Range) -> Slice | None:
+        if piece.last is None and not record.metadata.is_closed:
+            raise MetaStoreException(
+                f"ledger {record.ledger_id} is {record.metadata.state.name} in the metadata, and the query's "
+                "checkpoint has it as closed: what the gateway knows is older; start the query again"
+            )
         password = self._options.password_of(record)
         client.open_record(record, password=password)
         record = opened_with(record, password)

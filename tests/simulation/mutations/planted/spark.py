@@ -8,6 +8,8 @@ _DRIVERS = "tests/unit/thinclient/spark/writing/test_sink_interleavings.py"
 _SINK = "tests/unit/thinclient/spark/test_commit_protocol.py"
 _SCOPES = f"{_SINK}::test_in_a_scope_ids_are_marked_and_compared_without_sign"
 _CHOICE_OF_LEDGERS = "tests/unit/thinclient/spark/reading/test_entries.py"
+_STREAM = "tests/unit/thinclient/spark/streaming/test_stream.py"
+_WRITING = "tests/unit/thinclient/spark/writing/test_sink.py"
 _PLANNING = "tests/unit/thinclient/spark/reading/test_planning.py"
 _PLAIN_LEDGERS = "tests/unit/thinclient/spark/reading/test_plain_ledgers.py"
 _COLUMNS = "tests/unit/gateway/services/test_listed_columns.py"
@@ -155,7 +157,37 @@ MUTATIONS = (
         "    if options.starting_timestamp_ms is not None and (created or 0) < options.starting_timestamp_ms:\n",
         tests=(_CHOICE_OF_LEDGERS,),
     ),
+    Mutation(
+        "stream-finished-ledger-still-open",
+        "spark",
+        (),
+        "a ledger that the checkpoint has as finished and older metadata as open is planned without a row",
+        "thinclient/spark/streaming/available.py",
+        "        if piece.last is None and not record.metadata.is_closed:\n",
+        "        if False:\n",
+        tests=(_STREAM,),
+    ),
+    Mutation(
+        "plan-of-older-metadata",
+        "spark",
+        (),
+        "a read is planned with whatever the gateway knows, though others have seen more",
+        "thinclient/spark/worker_client.py",
+        "        return self.use(gateways, settings, plans=True, catches_up=True)\n",
+        "        return self.use(gateways, settings, plans=True)\n",
+        tests=(_CHOICE_OF_LEDGERS,),
+    ),
     # Spark: the sink
+    Mutation(
+        "commit-of-older-metadata",
+        "spark",
+        (),
+        "a commit takes what its tasks closed at other gateways for deleted, since its own gateway is behind",
+        "thinclient/spark/writing/sink.py",
+        "lists_all=lists_all, catches_up=True) as client:\n",
+        "lists_all=lists_all) as client:\n",
+        tests=(_WRITING,),
+    ),
     Mutation(
         "sink-claims-nothing",
         "spark",

@@ -30,6 +30,7 @@ from bookgate.ledger.metadata import DigestType, LedgerMetadata
 from bookgate.ledger.metadata_store import LedgerRecord
 from bookgate.thinclient.blocking.client import BookKeeper
 from bookgate.thinclient.config import ClientConfig
+from bookgate.thinclient.gateways.discovery import NoRevisionException
 from bookgate.thinclient.spark.commit_protocol import Write, attempt_metadata, with_mark
 from bookgate.thinclient.spark.options.read_options import Options, ReadMode
 from bookgate.thinclient.spark.options.values import LedgerRange
@@ -98,6 +99,13 @@ class FakeClient:
         self.unreadable: set[int] = set()
         self.no_gateway = False
         self.demands_all = False
+        self.catch_ups = 0
+        self.is_behind: BKException | None = None
+
+    def catch_up(self) -> None:
+        self.catch_ups += 1
+        if self.is_behind is not None:
+            raise self.is_behind
 
     def demand_complete_listings(self) -> None:
         self.demands_all = True
@@ -587,6 +595,35 @@ class TestWorkerClients:
             with clients.use("g", lists_all=lists_all):
                 pass
         assert [client.demands_all for client in made] == [False, True]
+
+    def test_a_plan_and_a_commit_catch_up_with_the_store_first(self) -> None:
+        """Each time: the process keeps its client, and others go on meanwhile."""
+        made: list[FakeClient] = []
+        clients = WorkerClients(lambda *_: as_client(_made(made)))
+        with clients.use("g"):
+            assert made[0].catch_ups == 0, "a task has all that it needs"
+        for number in range(2):
+            with clients.plan("g"):
+                assert made[0].catch_ups == number + 1
+        with clients.use("g", lists_all=True, catches_up=True):
+            assert made[1].catch_ups == 1
+
+    def test_who_can_not_catch_up_does_not_go_on(self) -> None:
+        made: list[FakeClient] = []
+        clients = WorkerClients(lambda *_: as_client(_made(made)))
+        with clients.use("g"):
+            made[0].is_behind = MetaStoreException("no gateway")
+        with pytest.raises(MetaStoreException, match="no gateway"), clients.plan("g"):
+            raise AssertionError("it went on")
+        assert made[0].closed
+
+    def test_gateways_that_tell_no_revision_are_used_as_before(self) -> None:
+        made: list[FakeClient] = []
+        clients = WorkerClients(lambda *_: as_client(_made(made)))
+        with clients.use("g"):
+            made[0].is_behind = NoRevisionException("older")
+        with clients.plan("g"):
+            assert not made[0].closed
 
 
 def _made(made: list[FakeClient]) -> FakeClient:

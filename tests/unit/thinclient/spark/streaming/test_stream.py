@@ -17,6 +17,7 @@ from bookgate.ledger.errors import (
     BKException,
     BookieHandleNotAvailableException,
     DigestMatchException,
+    MetaStoreException,
     NoSuchLedgerExistsOnMetadataServerException,
     UnauthorizedAccessException,
 )
@@ -362,6 +363,23 @@ def test_a_ledger_that_is_deleted_between_offset_and_tasks(ledgers: Ledgers) -> 
         else:
             with pytest.raises(NoSuchLedgerExistsOnMetadataServerException, match=r"1 \(entries from 0 on\)"):
                 query.rows(query.offset, end)
+
+
+@pytest.mark.parametrize("fails_on_loss", [True, False])
+def test_a_finished_ledger_that_still_looks_open_is_an_error(ledgers: Ledgers, fails_on_loss: bool) -> None:
+    """The batch was planned, its driver died, and what the next one reads of the metadata is older."""
+    query = Query(failOnDataLoss=fails_on_loss)
+    ledgers.add(7, 5, close=False)
+    older = ledgers.records[7]
+    ledgers.close(7)
+    end = query._json(query.reader.latestOffset(query.offset, query.limit))
+    planned = query.rows(query.offset, end)
+    query.restart()
+    newest, ledgers.records[7] = ledgers.records[7], older
+    with pytest.raises(MetaStoreException, match=r"ledger 7 is OPEN .* checkpoint has it as closed"):
+        query.rows(query.offset, end)
+    ledgers.records[7] = newest
+    assert query.rows(query.offset, end) == planned == entries(7, 5)
 
 
 def test_a_ledger_asked_for_by_id_has_to_exist(ledgers: Ledgers) -> None:
