@@ -226,8 +226,10 @@ class Available:
 
     # Planning
 
-    def slices(self, client: BookKeeper, found: Sequence[Range]) -> list[Slice]:
-        """The slices of these ranges. Ledgers that are gone meanwhile are data loss."""
+    def slices(self, client: BookKeeper, found: Sequence[Range], sizes: Mapping[int, int]) -> list[Slice]:
+        """The slices of these ranges, with the sizes that the batch was planned with first. Ledgers that are gone
+        meanwhile are data loss.
+        """
         known = {piece.ledger_id: self._usable(piece) for piece in found}
         unknown = [number for number, record in known.items() if record is None]
         records, gone = read_records(client, self._options.scope_id, unknown)
@@ -238,7 +240,7 @@ class Available:
             record = known[piece.ledger_id]
             made = None if record is None else self._slice(client, shapes, record, piece)
             if made is not None:
-                slices.append(made)
+                slices.append(made._replace(size=sizes.get(piece.ledger_id, made.size)))
         return slices
 
     def _usable(self, piece: Range) -> LedgerRecord | None:

@@ -12,6 +12,7 @@ Source: docs/spark.md#streaming; PySpark's `sql/datasource.py`.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -37,6 +38,7 @@ from bookgate.thinclient.spark.offsets import (
     earliest,
     latest,
     ranges,
+    with_basis,
     without,
 )
 from bookgate.thinclient.spark.options.read_options import OptionError, Options
@@ -101,7 +103,7 @@ class EntriesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._turn += 1
         end = advance(offset, ends, grants)
         self._ends, self._planned = ends, end
-        return start if end is offset else end.to_json()
+        return start if end is offset else with_basis(offset, end, ends, os.cpu_count() or 1).to_json()
 
     def _limits(self, limit: ReadLimit) -> tuple[int | None, int | None]:
         """Limits of entries and bytes. Trigger.Once asks for everything, whatever the options say."""
@@ -127,9 +129,11 @@ class EntriesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @plain_errors
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The tasks between two offsets; after a restart this may be a batch begun before it."""
-        found = ranges(StreamOffset.from_json(start), StreamOffset.from_json(end))
+        stop = StreamOffset.from_json(end)
+        found, basis = ranges(StreamOffset.from_json(start), stop), stop.basis
         with clients.plan(self._options.gateways, self._options.client_settings) as client:
-            return tasks_of(client, self._available.slices(client, found), self._options)
+            slices = self._available.slices(client, found, {} if basis is None else basis.sizes)
+            return tasks_of(client, slices, self._options, None if basis is None else basis.cores)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The entries of a task, as record batches. Runs in the task."""

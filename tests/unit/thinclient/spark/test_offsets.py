@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from bookgate.thinclient.spark.offsets import (
     NOTHING,
     Backlog,
+    Basis,
     End,
     LedgerIds,
     OffsetError,
@@ -46,9 +47,12 @@ def test_sets_of_ids_come_back_from_their_text(some: set[int], more: set[int]) -
     assert len(again) == len(some)
 
 
-@given(st.dictionaries(LEDGER_IDS, st.integers(0, 1 << 62)), st.sets(LEDGER_IDS))
-def test_offsets_come_back_from_json(next_entries: dict[int, int], done: set[int]) -> None:
-    offset = StreamOffset(next_entries, LedgerIds(done))
+NUMBERS = st.dictionaries(LEDGER_IDS, st.integers(0, 1 << 62))
+
+
+@given(NUMBERS, st.sets(LEDGER_IDS), st.one_of(st.none(), st.builds(Basis, st.integers(1, 999), NUMBERS)))
+def test_offsets_come_back_from_json(next_entries: dict[int, int], done: set[int], basis: Basis | None) -> None:
+    offset = StreamOffset(next_entries, LedgerIds(done), basis)
     text = json.dumps(offset.to_json())
     assert StreamOffset.from_json(json.loads(text)) == offset
     assert json.dumps(StreamOffset.from_json(json.loads(text)).to_json()) == text
@@ -71,6 +75,9 @@ def test_the_form_of_an_offset() -> None:
         {"v": 1, "ledgers": {}, "done": "??"},
         {"v": 1, "ledgers": {}, "done": "AAAA"},
         {"v": 1, "ledgers": {}, "done": 7},
+        {"v": 1, "ledgers": {}, "cores": -1, "sizes": {}},
+        {"v": 1, "ledgers": {}, "cores": 1, "sizes": 7},
+        {"v": 1, "ledgers": {}, "cores": 1, "sizes": {"1": "x"}},
     ],
 )
 def test_what_is_no_offset_is_refused(document: object) -> None:
