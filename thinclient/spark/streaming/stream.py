@@ -44,7 +44,7 @@ from bookgate.thinclient.spark.offsets import (
 from bookgate.thinclient.spark.options.read_options import OptionError, Options
 from bookgate.thinclient.spark.plain_errors import plain_errors
 from bookgate.thinclient.spark.reading.batch import EntriesReader, tasks_of
-from bookgate.thinclient.spark.streaming.admission import admit
+from bookgate.thinclient.spark.streaming.admission import admit, still_passed_over
 from bookgate.thinclient.spark.streaming.available import Available
 from bookgate.thinclient.spark.worker_client import clients
 
@@ -59,7 +59,7 @@ class EntriesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: dict[int, End] | None = None
         self._ends: dict[int, End] = {}
         self._planned: StreamOffset | None = None
-        self._turn = 0
+        self._passed_over: dict[int, int] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         """Tasks need the options only."""
@@ -99,8 +99,8 @@ class EntriesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._available.lose([Range(each, began.next_entries.get(each, 0), None) for each in gone])
             offset = without(began, gone)
         ends = ends if self._target is None else _up_to(ends, self._target)
-        grants = admit(backlogs(offset, ends), *self._limits(limit), turn=self._turn)
-        self._turn += 1
+        grants = admit(backlogs(offset, ends), *self._limits(limit), self._passed_over)
+        self._passed_over = still_passed_over(self._passed_over, grants)
         end = advance(offset, ends, grants)
         self._ends, self._planned = ends, end
         return start if end is offset else with_basis(offset, end, ends, os.cpu_count() or 1).to_json()

@@ -10,6 +10,8 @@ _SCOPES = f"{_SINK}::test_in_a_scope_ids_are_marked_and_compared_without_sign"
 _CHOICE_OF_LEDGERS = "tests/unit/thinclient/spark/reading/test_entries.py"
 _STREAM = "tests/unit/thinclient/spark/streaming/test_stream.py"
 _WRITING = "tests/unit/thinclient/spark/writing/test_sink.py"
+_RECORDS = "tests/unit/thinclient/spark/records/test_record_reads.py"
+_OFFSETS = "tests/unit/thinclient/spark/test_offsets.py"
 _PLANNING = "tests/unit/thinclient/spark/reading/test_planning.py"
 _PLAIN_LEDGERS = "tests/unit/thinclient/spark/reading/test_plain_ledgers.py"
 _COLUMNS = "tests/unit/gateway/services/test_listed_columns.py"
@@ -196,6 +198,26 @@ MUTATIONS = (
         "        return self.use(gateways, settings, plans=True, catches_up=True)\n",
         "        return self.use(gateways, settings, plans=True)\n",
         tests=(_CHOICE_OF_LEDGERS,),
+    ),
+    Mutation(
+        "available-now-of-another-stream",
+        "spark",
+        (),
+        "a query that ends with what is there finds nothing new in a stream that was deleted and created again",
+        "thinclient/spark/records/record_reads.py",
+        "        now = self._look(starts)\n",
+        "        now = self._look(starts if self._target is None else None)\n",
+        tests=(_RECORDS,),
+    ),
+    Mutation(
+        "small-ledgers-wait-for-ever",
+        "spark",
+        (),
+        "what is left of a trigger's limit goes to the same small ledgers each time",
+        "thinclient/spark/streaming/admission.py",
+        "    small.sort(key=lambda ledger_id: -passed_over.get(ledger_id, 0))\n",
+        "",
+        tests=(_OFFSETS,),
     ),
     # Spark: the sink
     Mutation(
