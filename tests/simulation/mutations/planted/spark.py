@@ -149,6 +149,16 @@ MUTATIONS = (
         tests=(_PLANNING,),
     ),
     Mutation(
+        "deleted-while-planned",
+        "spark",
+        (),
+        "an open ledger that is deleted while a read of all ledgers is planned ends the read",
+        "thinclient/spark/reading/entries.py",
+        "        except NoSuchLedgerExistsOnMetadataServerException:\n            return None\n",
+        "        except NoSuchLedgerExistsOnMetadataServerException:\n            raise\n",
+        tests=(_CHOICE_OF_LEDGERS,),
+    ),
+    Mutation(
         "old-ledgers-left-out",
         "spark",
         (),

@@ -306,6 +306,20 @@ def test_open_ledgers_are_read_up_to_their_last_add_confirmed_without_recovery()
     assert all(s.record.metadata.is_closed for s in slices)
 
 
+@pytest.mark.parametrize("mode", [ReadMode.CONFIRMED, ReadMode.RECOVER])
+def test_an_open_ledger_that_is_deleted_while_the_read_is_planned_is_as_one_deleted_before(mode: ReadMode) -> None:
+    listed = FakeClient(ledger(1), ledger(2, entries=None), ledger(3, entries=None))
+    client = FakeClient(ledger(1), ledger(3, entries=None))
+    client.last_confirmed[LedgerId.unscoped(3)] = 6
+    client.list_ledgers = listed.list_ledgers  # type: ignore[method-assign]
+    assert [span[0] for span in spans(client, options(read_mode=mode))] == [1, 3]
+    client.read_many = listed.read_many  # type: ignore[method-assign]
+    asked_for = options(read_mode=mode, ledger_ids=(1, 2, 3))
+    with pytest.raises(NoSuchLedgerExistsOnMetadataServerException, match=r"ledgerIds .*: 2; failOnDataLoss"):
+        spans(client, asked_for)
+    assert [span[0] for span in spans(client, replace(asked_for, fail_on_data_loss=False))] == [1, 3]
+
+
 def test_recover_closes_open_ledgers_and_only_those() -> None:
     client = FakeClient(ledger(1, entries=None), ledger(2, entries=3))
     client.last_confirmed[LedgerId.unscoped(1)] = 6
