@@ -100,6 +100,7 @@ class FakeClient:
         self.no_gateway = False
         self.demands_all = False
         self.catch_ups = 0
+        self.metrics = object()
         self.is_behind: BKException | None = None
 
     def catch_up(self) -> None:
@@ -609,6 +610,33 @@ class TestWorkerClients:
             with clients.use("g", lists_all=lists_all):
                 pass
         assert [client.demands_all for client in made] == [False, True]
+
+    def test_a_few_unused_clients_are_kept_and_the_others_closed(self) -> None:
+        """A process lives through many jobs, and each may have settings of its own, as a token that is renewed."""
+        made: list[FakeClient] = []
+        clients = WorkerClients(lambda *_: as_client(_made(made)))
+        with clients.use("in use"), clients.use("in use"):
+            for number in range(20):
+                with clients.use("often used"):
+                    pass
+                with clients.use("g", (("auth_token", str(number)),)):
+                    assert not made[-1].closed
+            assert [client.closed for client in made] == [False, False, *[True] * 17, *[False] * 3]
+            assert len(clients.metrics()) == 5
+        assert [number for number, client in enumerate(made) if not client.closed] == [0, 1, 20, 21]
+
+    def test_a_client_has_its_number_as_long_as_it_lives(self) -> None:
+        """It is a label of metrics: a counter of one is not continued by another, except from nothing."""
+        made: list[FakeClient] = []
+        clients = WorkerClients(lambda *_: as_client(_made(made)))
+        for gateways in "abc":
+            with clients.use(gateways):
+                pass
+        with pytest.raises(BKException), clients.use("b"):
+            raise BKException("no")
+        assert clients.metrics() == {0: made[0].metrics, 2: made[2].metrics}
+        with clients.use("d"):
+            assert clients.metrics() == {0: made[0].metrics, 2: made[2].metrics, 1: made[3].metrics}
 
     def test_a_plan_and_a_commit_catch_up_with_the_store_first(self) -> None:
         """Each time: the process keeps its client, and others go on meanwhile."""
