@@ -1069,6 +1069,17 @@ class BookKeeper(BookKeeperFacade):
         """
         return self._asynchronous.add_connection_listener(listener)
 
+    def catch_up(self) -> None:
+        """Ensures that nothing that this client reads of the metadata from now on is older than this call.
+
+        What one client reads never goes back in time. A new one does not know what others have seen, and a gateway may
+        be behind: call it before conclusions are drawn from what another client did.
+
+        Raises:
+            MetaStoreException: No gateway responds, the store is unreachable, or the gateway tells no revision.
+        """
+        self._run(self._asynchronous.catch_up())
+
     def read_record(self, ledger_id: int | LedgerId | UUID, *, scope_id: int = 0) -> LedgerRecord:
         """Reads a ledger's metadata and version. `scope_id` is the scope of a ledger given by a number.
 

@@ -29,6 +29,10 @@ _SETS = {
 }
 
 
+class NoRevisionException(MetaStoreException):
+    """The gateway is older than this client, and does not tell how new its answers are."""
+
+
 def _check(code: int, message: str, what: str) -> None:
     if code == StatusCode.SUCCESS:
         return
@@ -117,11 +121,14 @@ class RpcServiceDiscovery(ServiceDiscovery):
         return ClusterInfo(response.instance_id, response.ledger_manager, tuple(response.features))
 
     async def current_revision(self) -> int:
-        """A revision of the metadata store that is not older than this call. Raises MetaStoreException."""
+        """A revision of the metadata store that is not older than this call.
+
+        Raises MetaStoreException; NoRevisionException if the gateway is too old to tell.
+        """
         what = "catch up with the metadata store"
         response = await self._describe_cluster(what, wire.GetClusterInfoRequest(catch_up=True))
         if not response.HasField("revision"):
-            raise MetaStoreException(f"can't {what}: the gateway tells no revision; it is older than this client")
+            raise NoRevisionException(f"can't {what}: the gateway tells no revision; it is older than this client")
         return response.revision
 
     async def _describe_cluster(self, what: str, request: wire.GetClusterInfoRequest) -> wire.GetClusterInfoResponse:

@@ -10,6 +10,10 @@ is closed and read to its end moves into `done`, a set in the 64-bit Roaring ser
 cost next to nothing, so an offset stays small however many ledgers were read. Ids are decimal strings, since JSON
 readers lose bits of large numbers. The scope is not part of an offset: a stream has only one.
 
+The end of a batch also has what its tasks depend on besides the options and the metadata of finished ledgers: `cores`
+of the machine that planned it, and in `sizes` the bytes that were expected of ledgers that are not finished. So a batch
+that another driver repeats is cut into the same tasks; a sink that writes by partition relies on it.
+
 What may be read is given by *ends*: a ledger's first entry that may not be read (yet), and whether that end is final.
 Rules, which the tests hold for arbitrary ledgers:
 
@@ -27,7 +31,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pyroaring import BitMap64
@@ -122,11 +126,24 @@ class LedgerIds:
 
 
 @dataclass(frozen=True, slots=True)
+class Basis:
+    """What the tasks of the batch that ends here were planned with. `sizes`: expected bytes of the batch's entries in
+    ledgers that are not done; those of the others are in their metadata, finally.
+    """
+
+    cores: int
+    sizes: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True)
 class StreamOffset:
-    """The position of a stream. `next_entries` has the ledgers begun and not done."""
+    """The position of a stream. `next_entries` has the ledgers begun and not done. `basis`: earlier releases wrote
+    none.
+    """
 
     next_entries: Mapping[int, int]
     done: LedgerIds
+    basis: Basis | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Spark's form of the offset; equal offsets give equal text."""
@@ -134,6 +151,9 @@ class StreamOffset:
         document: dict[str, Any] = {"v": VERSION, "ledgers": ledgers}
         if len(self.done):
             document["done"] = self.done.text
+        if self.basis is not None:
+            document["cores"] = self.basis.cores
+            document["sizes"] = {str(each): self.basis.sizes[each] for each in sorted(self.basis.sizes)}
         return document
 
     @classmethod
@@ -148,7 +168,7 @@ class StreamOffset:
             )
         try:
             next_entries = {int(ledger_id): _entry_id(entry) for ledger_id, entry in document["ledgers"].items()}
-            return cls(next_entries, LedgerIds.parse(document.get("done", "")))
+            return cls(next_entries, LedgerIds.parse(document.get("done", "")), _basis(document))
         except (ValueError, TypeError, binascii.Error) as error:
             raise OffsetError(f"the checkpoint's offset can't be read: {error}") from error
 
@@ -161,9 +181,20 @@ NOTHING = StreamOffset({}, LedgerIds())
 
 
 def _entry_id(value: object) -> int:
+    return _number(value, "an entry id")
+
+
+def _number(value: object, what: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise OffsetError(f"{value!r} is not an entry id")
+        raise OffsetError(f"{value!r} is not {what}")
     return value
+
+
+def _basis(document: Mapping[str, Any]) -> Basis | None:
+    if "cores" not in document:
+        return None
+    sizes = {int(ledger_id): _number(size, "a size") for ledger_id, size in dict(document.get("sizes", {})).items()}
+    return Basis(_number(document["cores"], "a number of cores"), sizes)
 
 
 def earliest(starting: Mapping[int, int] | None) -> StreamOffset:
@@ -223,14 +254,27 @@ def without(offset: StreamOffset, ledger_ids: Iterable[int]) -> StreamOffset:
 
 def ranges(start: StreamOffset, end: StreamOffset) -> list[Range]:
     """The ranges between two offsets, by ledger id. A finished ledger whose last entry was read before has none."""
-    found = []
+    finished = end.done.minus(start.done)
+    found = [Range(ledger_id, start.next_entries.get(ledger_id, 0), None) for ledger_id in finished]
+    found += [Range(ledger_id, first, stop - 1) for ledger_id, first, stop in _unfinished(start, end)]
+    return sorted(found, key=lambda each: each.ledger_id)
+
+
+def _unfinished(start: StreamOffset, end: StreamOffset) -> Iterator[tuple[int, int, int]]:
+    """Ledger, first entry and the entry behind the last of each range that does not finish its ledger."""
     for ledger_id, stop in end.next_entries.items():
         first = start.position(ledger_id)
         if first is not None and first < stop:
-            found.append(Range(ledger_id, first, stop - 1))
-    finished = end.done.minus(start.done)
-    found += [Range(ledger_id, start.next_entries.get(ledger_id, 0), None) for ledger_id in finished]
-    return sorted(found, key=lambda each: each.ledger_id)
+            yield ledger_id, first, stop
+
+
+def with_basis(start: StreamOffset, end: StreamOffset, ends: Mapping[int, End], cores: int) -> StreamOffset:
+    """The end of a batch with what its tasks are planned with, now and whenever it is repeated."""
+    sizes = {}
+    for ledger_id, first, stop in _unfinished(start, end):
+        if (known := ends.get(ledger_id)) is not None:
+            sizes[ledger_id] = known.size * (stop - first) // known.next_entry_id
+    return replace(end, basis=Basis(cores, sizes))
 
 
 def behind_latest(offset: StreamOffset, ends: Mapping[int, End]) -> dict[str, str]:

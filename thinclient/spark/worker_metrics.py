@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -138,7 +138,7 @@ class _Worker:
         self.metrics = JobMetrics()
 
     def write(self, directory: str) -> None:
-        of_clients = [client.snapshot() for client in clients.metrics()]
+        of_clients = {number: client.snapshot() for number, client in clients.metrics().items()}
         MetricsFile(Path(directory), self.pid).write([*self.metrics.snapshot(), *merged(of_clients)])
 
 
@@ -158,10 +158,10 @@ def counted(table: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Record
     return worker.metrics.task(table, batches, lambda: worker.write(directory))
 
 
-def merged(snapshots: Sequence[Sequence[ClientMetric]]) -> list[ClientMetric]:
+def merged(snapshots: Mapping[int, Sequence[ClientMetric]]) -> list[ClientMetric]:
     """The metrics of several clients under one name each, distinguished by the label `client`."""
     together: dict[str, ClientMetric] = {}
-    for number, snapshot in enumerate(snapshots):
+    for number, snapshot in snapshots.items():
         for metric in snapshot:
             samples = together.setdefault(metric.name, metric._replace(samples=[])).samples
             samples += [sample._replace(labels={**sample.labels, "client": str(number)}) for sample in metric.samples]

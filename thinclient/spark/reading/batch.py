@@ -108,9 +108,11 @@ def _no_collection() -> Iterator[None]:
             gc.enable()
 
 
-def tasks_of(client: BookKeeper, slices: Sequence[Slice], options: Options) -> list[InputPartition]:
-    """The slices as tasks, each with the addresses of its bookies."""
-    tasks = plan(slices, limits_of(options))
+def tasks_of(
+    client: BookKeeper, slices: Sequence[Slice], options: Options, cores: int | None = None
+) -> list[InputPartition]:
+    """The slices as tasks, each with the addresses of its bookies. `cores`: see `limits_of`."""
+    tasks = plan(slices, limits_of(options, cores))
     bookies = client.bookies(BookieSet.ALL) if tasks else ()
     infos = {bookie.bookie_id: bookie.info for bookie in bookies}
     return [EntriesPartition(task, _of_task(task, infos)) for task in tasks]

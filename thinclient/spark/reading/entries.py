@@ -146,12 +146,29 @@ def readable_slices(client: BookKeeper, options: Options, bounds: Bounds = EVERY
                 whole.append(shapes.slice_of(record))
             else:
                 unfinished.append(record)
-    with ThreadPoolExecutor(_OPENED_AT_ONCE) as pool:
-        for snapshot in pool.map(lambda record: readable_snapshot(client, record, options), unfinished):
-            whole.append(shapes.slice_of(snapshot))
+    whole += map(shapes.slice_of, _snapshots(client, unfinished, options))
     whole += plain.slices
     found = [part for each in whole if (part := wanted_part(each, options, bounds)) is not None]
     return sorted(found, key=lambda piece: piece.ledger_id)
+
+
+def _snapshots(client: BookKeeper, records: Sequence[LedgerRecord], options: Options) -> list[LedgerRecord]:
+    """Ledgers that are not closed, as far as they may be read now. One that was deleted since it was listed is as one
+    that was deleted before.
+    """
+
+    def snapshot(record: LedgerRecord) -> LedgerRecord | None:
+        try:
+            return readable_snapshot(client, record, options)
+        except NoSuchLedgerExistsOnMetadataServerException:
+            return None
+
+    with ThreadPoolExecutor(_OPENED_AT_ONCE) as pool:
+        found = list(pool.map(snapshot, records))
+    gone = [record.ledger_id.low for record, seen in zip(records, found, strict=True) if seen is None]
+    if gone and options.ledger_ids is not None:
+        _ledgers_are_gone(gone, options)
+    return [seen for seen in found if seen is not None]
 
 
 def _committed(

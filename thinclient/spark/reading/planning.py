@@ -163,10 +163,12 @@ class TaskLimits:
     max_bytes: int = DEFAULT_MAX_BYTES_PER_PARTITION
 
 
-def limits_of(options: Options) -> TaskLimits:
-    """The limits that the options set; the desired number of tasks is at least one per core of the planning machine."""
+def limits_of(options: Options, cores: int | None = None) -> TaskLimits:
+    """The limits that the options set; the desired number of tasks is at least one per core, of this machine unless a
+    number is given.
+    """
     return TaskLimits(
-        spread_over=os.cpu_count() or 1,
+        spread_over=cores or os.cpu_count() or 1,
         min_partitions=options.min_partitions or 1,
         max_entries=options.max_entries_per_partition,
         max_bytes=options.max_bytes_per_partition,

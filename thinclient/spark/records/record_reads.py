@@ -31,7 +31,7 @@ from bookgate.thinclient.spark.options.read_options import OptionError, PayloadA
 from bookgate.thinclient.spark.plain_errors import plain_errors
 from bookgate.thinclient.spark.records.opened_stream import opened_stream
 from bookgate.thinclient.spark.records.record_options import RecordOptions
-from bookgate.thinclient.spark.streaming.admission import admit
+from bookgate.thinclient.spark.streaming.admission import admit, still_passed_over
 from bookgate.thinclient.spark.worker_client import clients
 from bookgate.thinclient.streams.places import Start
 
@@ -195,7 +195,7 @@ class RecordsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: list[int] | None = None
         self._latest: list[int] = []
         self._planned: list[_Offset] | None = None
-        self._turn = 0
+        self._passed_over: dict[int, int] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         """Tasks need the options and the columns only."""
@@ -230,11 +230,13 @@ class RecordsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not isinstance(limit, ReadMaxRows | ReadAllAvailable):
             raise OptionError(f"a stream knows no limit such as {limit!r}: set maxEntriesPerTrigger")
         starts = self._parts(start)
-        self._latest = self._look(starts) if self._target is None else self._target
+        now = self._look(starts)
+        self._latest = now if self._target is None else self._target
         behind = enumerate(_behind(starts, self._latest))
         waiting = {part: Backlog(entries, 0) for part, entries in behind if entries}
-        grants = admit(waiting, limit.max_rows if isinstance(limit, ReadMaxRows) else None, None, self._turn)
-        self._turn += 1
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        grants = admit(waiting, most, None, self._passed_over)
+        self._passed_over = still_passed_over(self._passed_over, grants)
         self._planned = [
             {**each, "entry": each["entry"] + grants[part], "record": 0} if grants.get(part) else each
             for part, each in enumerate(starts)
@@ -276,7 +278,9 @@ class RecordsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Nothing to end: the process's client is kept for the next query."""
 
     def _look(self, starts: Sequence[_Offset] | None) -> list[int]:
-        """The entry behind the last confirmed one of each stream."""
+        """The entry behind the last confirmed one of each stream. Raises IllegalOpException if one is not that of its
+        start.
+        """
         with clients.plan(self._options.gateways, self._options.client_settings) as client:
             streams = _opened(client, self._options)
             if starts is not None:

@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from bookgate.ledger.errors import BKException, NoSuchLedgerExistsOnMetadataServerException
+from bookgate.ledger.errors import BKException, MetaStoreException, NoSuchLedgerExistsOnMetadataServerException
 from bookgate.ledger.ledger_id import NO_ENTRY, LedgerId
 from bookgate.ledger.metadata_store import LedgerRecord
 from bookgate.thinclient.spark.commit_protocol import Committed, SinkState, sink_state
@@ -226,8 +226,10 @@ class Available:
 
     # Planning
 
-    def slices(self, client: BookKeeper, found: Sequence[Range]) -> list[Slice]:
-        """The slices of these ranges. Ledgers that are gone meanwhile are data loss."""
+    def slices(self, client: BookKeeper, found: Sequence[Range], sizes: Mapping[int, int]) -> list[Slice]:
+        """The slices of these ranges, with the sizes that the batch was planned with first. Ledgers that are gone
+        meanwhile are data loss.
+        """
         known = {piece.ledger_id: self._usable(piece) for piece in found}
         unknown = [number for number, record in known.items() if record is None]
         records, gone = read_records(client, self._options.scope_id, unknown)
@@ -238,7 +240,7 @@ class Available:
             record = known[piece.ledger_id]
             made = None if record is None else self._slice(client, shapes, record, piece)
             if made is not None:
-                slices.append(made)
+                slices.append(made._replace(size=sizes.get(piece.ledger_id, made.size)))
         return slices
 
     def _usable(self, piece: Range) -> LedgerRecord | None:
@@ -246,6 +248,11 @@ class Available:
         return record if record is not None and (piece.last is not None or record.metadata.is_closed) else None
 
     def _slice(self, client: BookKeeper, shapes: TemplateTable, record: LedgerRecord, piece: Range) -> Slice | None:
+        if piece.last is None and not record.metadata.is_closed:
+            raise MetaStoreException(
+                f"ledger {record.ledger_id} is {record.metadata.state.name} in the metadata, and the query's "
+                "checkpoint has it as closed: what the gateway knows is older; start the query again"
+            )
         password = self._options.password_of(record)
         client.open_record(record, password=password)
         record = opened_with(record, password)

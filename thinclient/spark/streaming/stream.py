@@ -12,6 +12,7 @@ Source: docs/spark.md#streaming; PySpark's `sql/datasource.py`.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -37,12 +38,13 @@ from bookgate.thinclient.spark.offsets import (
     earliest,
     latest,
     ranges,
+    with_basis,
     without,
 )
 from bookgate.thinclient.spark.options.read_options import OptionError, Options
 from bookgate.thinclient.spark.plain_errors import plain_errors
 from bookgate.thinclient.spark.reading.batch import EntriesReader, tasks_of
-from bookgate.thinclient.spark.streaming.admission import admit
+from bookgate.thinclient.spark.streaming.admission import admit, still_passed_over
 from bookgate.thinclient.spark.streaming.available import Available
 from bookgate.thinclient.spark.worker_client import clients
 
@@ -57,7 +59,7 @@ class EntriesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: dict[int, End] | None = None
         self._ends: dict[int, End] = {}
         self._planned: StreamOffset | None = None
-        self._turn = 0
+        self._passed_over: dict[int, int] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         """Tasks need the options only."""
@@ -97,11 +99,11 @@ class EntriesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._available.lose([Range(each, began.next_entries.get(each, 0), None) for each in gone])
             offset = without(began, gone)
         ends = ends if self._target is None else _up_to(ends, self._target)
-        grants = admit(backlogs(offset, ends), *self._limits(limit), turn=self._turn)
-        self._turn += 1
+        grants = admit(backlogs(offset, ends), *self._limits(limit), self._passed_over)
+        self._passed_over = still_passed_over(self._passed_over, grants)
         end = advance(offset, ends, grants)
         self._ends, self._planned = ends, end
-        return start if end is offset else end.to_json()
+        return start if end is offset else with_basis(offset, end, ends, os.cpu_count() or 1).to_json()
 
     def _limits(self, limit: ReadLimit) -> tuple[int | None, int | None]:
         """Limits of entries and bytes. Trigger.Once asks for everything, whatever the options say."""
@@ -127,9 +129,11 @@ class EntriesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @plain_errors
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The tasks between two offsets; after a restart this may be a batch begun before it."""
-        found = ranges(StreamOffset.from_json(start), StreamOffset.from_json(end))
+        stop = StreamOffset.from_json(end)
+        found, basis = ranges(StreamOffset.from_json(start), stop), stop.basis
         with clients.plan(self._options.gateways, self._options.client_settings) as client:
-            return tasks_of(client, self._available.slices(client, found), self._options)
+            slices = self._available.slices(client, found, {} if basis is None else basis.sizes)
+            return tasks_of(client, slices, self._options, None if basis is None else basis.cores)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The entries of a task, as record batches. Runs in the task."""

@@ -92,10 +92,11 @@ class _Sink:
     @contextmanager
     def _committer(self, write: Write, start: str) -> Iterator[Committer]:
         """A commit is judged by all ledgers of the query, those of drivers with other credentials too. Only a batch
-        write without `writeId` has an id that no other driver can have.
+        write without `writeId` has an id that no other driver can have. The tasks closed their ledgers at any gateway,
+        so the client catches up.
         """
-        options = self._options
-        with clients.use(options.gateways, options.client_settings, lists_all=write.query != start) as client:
+        options, lists_all = self._options, write.query != start
+        with clients.use(options.gateways, options.client_settings, lists_all=lists_all, catches_up=True) as client:
             yield Committer(client, start, lookups, options.scope_id)
 
 

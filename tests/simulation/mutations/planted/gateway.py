@@ -382,8 +382,8 @@ MUTATIONS = (
         (),
         "a batch whose commit the policy hides is committed again",
         "thinclient/spark/writing/sink.py",
-        "lists_all=write.query != start",
-        "lists_all=False",
+        "lists_all = self._options, write.query != start",
+        "lists_all = self._options, False",
         tests=(_COMPLETE_LISTINGS,),
     ),
     Mutation(

@@ -8,6 +8,10 @@ _DRIVERS = "tests/unit/thinclient/spark/writing/test_sink_interleavings.py"
 _SINK = "tests/unit/thinclient/spark/test_commit_protocol.py"
 _SCOPES = f"{_SINK}::test_in_a_scope_ids_are_marked_and_compared_without_sign"
 _CHOICE_OF_LEDGERS = "tests/unit/thinclient/spark/reading/test_entries.py"
+_STREAM = "tests/unit/thinclient/spark/streaming/test_stream.py"
+_WRITING = "tests/unit/thinclient/spark/writing/test_sink.py"
+_RECORDS = "tests/unit/thinclient/spark/records/test_record_reads.py"
+_OFFSETS = "tests/unit/thinclient/spark/test_offsets.py"
 _PLANNING = "tests/unit/thinclient/spark/reading/test_planning.py"
 _PLAIN_LEDGERS = "tests/unit/thinclient/spark/reading/test_plain_ledgers.py"
 _COLUMNS = "tests/unit/gateway/services/test_listed_columns.py"
@@ -145,6 +149,16 @@ MUTATIONS = (
         tests=(_PLANNING,),
     ),
     Mutation(
+        "deleted-while-planned",
+        "spark",
+        (),
+        "an open ledger that is deleted while a read of all ledgers is planned ends the read",
+        "thinclient/spark/reading/entries.py",
+        "        except NoSuchLedgerExistsOnMetadataServerException:\n            return None\n",
+        "        except NoSuchLedgerExistsOnMetadataServerException:\n            raise\n",
+        tests=(_CHOICE_OF_LEDGERS,),
+    ),
+    Mutation(
         "old-ledgers-left-out",
         "spark",
         (),
@@ -155,7 +169,97 @@ MUTATIONS = (
         "    if options.starting_timestamp_ms is not None and (created or 0) < options.starting_timestamp_ms:\n",
         tests=(_CHOICE_OF_LEDGERS,),
     ),
+    Mutation(
+        "stream-finished-ledger-still-open",
+        "spark",
+        (),
+        "a ledger that the checkpoint has as finished and older metadata as open is planned without a row",
+        "thinclient/spark/streaming/available.py",
+        "        if piece.last is None and not record.metadata.is_closed:\n",
+        "        if False:\n",
+        tests=(_STREAM,),
+    ),
+    Mutation(
+        "repeated-batch-for-other-cores",
+        "spark",
+        (),
+        "a repeated batch is cut for the cores of the driver that repeats it: rows come to other tasks",
+        "thinclient/spark/streaming/stream.py",
+        "self._options, None if basis is None else basis.cores)\n",
+        "self._options)\n",
+        tests=(_STREAM,),
+    ),
+    Mutation(
+        "repeated-batch-of-other-sizes",
+        "spark",
+        (),
+        "a repeated batch is cut by the sizes that its ledgers have by then: rows come to other tasks",
+        "thinclient/spark/streaming/available.py",
+        "slices.append(made._replace(size=sizes.get(piece.ledger_id, made.size)))\n",
+        "slices.append(made)\n",
+        tests=(_STREAM,),
+    ),
+    Mutation(
+        "clients-pile-up",
+        "spark",
+        (),
+        "a worker process keeps one client more for each job with settings of its own",
+        "thinclient/spark/worker_client.py",
+        "        for key, kept in unused[_MOST_UNUSED:]:\n",
+        "        for key, kept in unused[len(unused) :]:\n",
+        tests=(_CHOICE_OF_LEDGERS,),
+    ),
+    Mutation(
+        "client-closed-in-use",
+        "spark",
+        (),
+        "a worker process closes a client that a task still uses, since other jobs have had theirs since",
+        "thinclient/spark/worker_client.py",
+        " for each in clients if not each[1].users), key",
+        " for each in clients), key",
+        tests=(_CHOICE_OF_LEDGERS,),
+    ),
+    Mutation(
+        "plan-of-older-metadata",
+        "spark",
+        (),
+        "a read is planned with whatever the gateway knows, though others have seen more",
+        "thinclient/spark/worker_client.py",
+        "        return self.use(gateways, settings, plans=True, catches_up=True)\n",
+        "        return self.use(gateways, settings, plans=True)\n",
+        tests=(_CHOICE_OF_LEDGERS,),
+    ),
+    Mutation(
+        "available-now-of-another-stream",
+        "spark",
+        (),
+        "a query that ends with what is there finds nothing new in a stream that was deleted and created again",
+        "thinclient/spark/records/record_reads.py",
+        "        now = self._look(starts)\n",
+        "        now = self._look(starts if self._target is None else None)\n",
+        tests=(_RECORDS,),
+    ),
+    Mutation(
+        "small-ledgers-wait-for-ever",
+        "spark",
+        (),
+        "what is left of a trigger's limit goes to the same small ledgers each time",
+        "thinclient/spark/streaming/admission.py",
+        "    small.sort(key=lambda ledger_id: -passed_over.get(ledger_id, 0))\n",
+        "",
+        tests=(_OFFSETS,),
+    ),
     # Spark: the sink
+    Mutation(
+        "commit-of-older-metadata",
+        "spark",
+        (),
+        "a commit takes what its tasks closed at other gateways for deleted, since its own gateway is behind",
+        "thinclient/spark/writing/sink.py",
+        "lists_all=lists_all, catches_up=True) as client:\n",
+        "lists_all=lists_all) as client:\n",
+        tests=(_WRITING,),
+    ),
     Mutation(
         "sink-claims-nothing",
         "spark",

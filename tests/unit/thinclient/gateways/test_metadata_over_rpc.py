@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
@@ -13,7 +14,6 @@ from bookgate.ledger.errors import (
     BKException,
     LedgerExistException,
     MetadataVersionException,
-    MetaStoreException,
     NoSuchLedgerExistsOnMetadataServerException,
     UnknownOutcomeException,
 )
@@ -21,6 +21,8 @@ from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import LedgerMetadata
 from bookgate.ledger.metadata_store import CreateRequest, LedgerRecord
 from bookgate.protos.bookkeeper.gateway.v1 import ledger_metadata_service_pb2 as wire
+from bookgate.thinclient.client import BookKeeper
+from bookgate.thinclient.gateways.discovery import NoRevisionException
 from bookgate.thinclient.gateways.factory import RpcLedgerManagerFactory
 from bookgate.thinclient.gateways.ledger_manager import RpcLedgerManager
 from tests.unit.thinclient.fake_gateway import METADATA, SEVEN, FakeGateway, connected, fake_gateways
@@ -324,9 +326,20 @@ async def test_after_a_catch_up_no_request_takes_an_older_answer() -> None:
 
 
 @pytest.mark.asyncio
+async def test_a_client_catches_up() -> None:
+    async with fake_gateways() as (uri, (gateway,)):
+        gateway.revision = 41
+        async with await BookKeeper.connect(uri) as client:
+            await client.catch_up()
+            with suppress(NoSuchLedgerExistsOnMetadataServerException):
+                await client.read_record(7)
+        assert getattr(gateway.requests[-1], "min_revision", 0) == 41
+
+
+@pytest.mark.asyncio
 async def test_a_gateway_that_does_not_catch_up_is_no_reason_to_go_on() -> None:
     async with fake_gateways() as (uri, _gateways):
         factory = RpcLedgerManagerFactory(uri)
-        with pytest.raises(MetaStoreException, match="tells no revision; it is older than this client"):
+        with pytest.raises(NoRevisionException, match="tells no revision; it is older than this client"):
             await factory.catch_up(None)
         await factory.close()

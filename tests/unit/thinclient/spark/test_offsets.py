@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from bookgate.thinclient.spark.offsets import (
     NOTHING,
     Backlog,
+    Basis,
     End,
     LedgerIds,
     OffsetError,
@@ -25,7 +26,7 @@ from bookgate.thinclient.spark.offsets import (
     ranges,
     without,
 )
-from bookgate.thinclient.spark.streaming.admission import admit
+from bookgate.thinclient.spark.streaming.admission import admit, still_passed_over
 
 LEDGER_IDS = st.one_of(st.integers(0, 20), st.integers(-(1 << 63), (1 << 63) - 1))
 
@@ -46,9 +47,12 @@ def test_sets_of_ids_come_back_from_their_text(some: set[int], more: set[int]) -
     assert len(again) == len(some)
 
 
-@given(st.dictionaries(LEDGER_IDS, st.integers(0, 1 << 62)), st.sets(LEDGER_IDS))
-def test_offsets_come_back_from_json(next_entries: dict[int, int], done: set[int]) -> None:
-    offset = StreamOffset(next_entries, LedgerIds(done))
+NUMBERS = st.dictionaries(LEDGER_IDS, st.integers(0, 1 << 62))
+
+
+@given(NUMBERS, st.sets(LEDGER_IDS), st.one_of(st.none(), st.builds(Basis, st.integers(1, 999), NUMBERS)))
+def test_offsets_come_back_from_json(next_entries: dict[int, int], done: set[int], basis: Basis | None) -> None:
+    offset = StreamOffset(next_entries, LedgerIds(done), basis)
     text = json.dumps(offset.to_json())
     assert StreamOffset.from_json(json.loads(text)) == offset
     assert json.dumps(StreamOffset.from_json(json.loads(text)).to_json()) == text
@@ -71,6 +75,9 @@ def test_the_form_of_an_offset() -> None:
         {"v": 1, "ledgers": {}, "done": "??"},
         {"v": 1, "ledgers": {}, "done": "AAAA"},
         {"v": 1, "ledgers": {}, "done": 7},
+        {"v": 1, "ledgers": {}, "cores": -1, "sizes": {}},
+        {"v": 1, "ledgers": {}, "cores": 1, "sizes": 7},
+        {"v": 1, "ledgers": {}, "cores": 1, "sizes": {"1": "x"}},
     ],
 )
 def test_what_is_no_offset_is_refused(document: object) -> None:
@@ -124,15 +131,16 @@ TRIGGERS = st.lists(
 @given(st.lists(st.integers(0, 12), min_size=5, max_size=5), TRIGGERS)
 def test_every_entry_is_read_once_whatever_the_triggers(sizes: list[int], triggers: list[Trigger]) -> None:
     world = World(dict(enumerate(sizes)))
-    offset, seen = NOTHING, list[tuple[int, int]]()
+    offset, seen, passed_over = NOTHING, list[tuple[int, int]](), dict[int, int]()
     everything: Trigger = ([(each, 12, True) for each in range(5)], None, None, True)
-    for turn, (steps, max_entries, max_bytes, restarted) in enumerate([*triggers, everything]):
+    for steps, max_entries, max_bytes, restarted in [*triggers, everything]:
         for step in steps:
             world.show(*step)
         if restarted:
             offset = StreamOffset.from_json(json.loads(json.dumps(offset.to_json())))
         waiting = backlogs(offset, world.ends())
-        grants = admit(waiting, max_entries, max_bytes, turn)
+        grants = admit(waiting, max_entries, max_bytes, passed_over)
+        passed_over = still_passed_over(passed_over, grants)
         assert all(0 <= granted <= waiting[each].entries for each, granted in grants.items())
         if max_entries is not None:
             assert sum(grants.values()) <= max_entries
@@ -193,12 +201,15 @@ WAITING = st.dictionaries(
 )
 
 
-@given(WAITING, st.integers(1, 3000), st.integers(0, 5))
-@example({0: Backlog(2, 0), 1: Backlog(3, 0), 2: Backlog(3, 0)}, 4, 0)
+PASSED_OVER = st.dictionaries(st.integers(0, 50), st.integers(1, 9), max_size=20)
+
+
+@given(WAITING, st.integers(1, 3000), PASSED_OVER)
+@example({0: Backlog(2, 0), 1: Backlog(3, 0), 2: Backlog(3, 0)}, 4, {})
 def test_a_limit_of_entries_is_exact_and_shared_in_proportion(
-    waiting: dict[int, Backlog], limit: int, turn: int
+    waiting: dict[int, Backlog], limit: int, passed_over: dict[int, int]
 ) -> None:
-    grants = admit(waiting, limit, None, turn)
+    grants = admit(waiting, limit, None, passed_over)
     total = sum(backlog.entries for backlog in waiting.values())
     assert sum(grants.values()) == min(limit, total)
     for ledger_id, backlog in waiting.items():
@@ -206,11 +217,11 @@ def test_a_limit_of_entries_is_exact_and_shared_in_proportion(
         assert share - 1 < grants[ledger_id] < share + 1 or grants[ledger_id] == share
 
 
-@given(WAITING, st.integers(1, 1 << 32), st.integers(0, 5))
+@given(WAITING, st.integers(1, 1 << 32), PASSED_OVER)
 def test_a_limit_of_bytes_takes_the_same_part_of_every_ledger(
-    waiting: dict[int, Backlog], limit: int, turn: int
+    waiting: dict[int, Backlog], limit: int, passed_over: dict[int, int]
 ) -> None:
-    grants = admit(waiting, None, limit, turn)
+    grants = admit(waiting, None, limit, passed_over)
     total = sum(backlog.size for backlog in waiting.values())
     if total <= limit:
         assert grants == {ledger_id: backlog.entries for ledger_id, backlog in waiting.items()}
@@ -220,13 +231,29 @@ def test_a_limit_of_bytes_takes_the_same_part_of_every_ledger(
         assert grants[ledger_id] <= backlog.entries * limit / total + 1
 
 
-def test_no_ledger_waits_for_ever_behind_a_large_one() -> None:
-    waiting = {0: Backlog(1_000_000, 1), **{ledger_id: Backlog(1, 1) for ledger_id in range(1, 100)}}
-    served: set[int] = set()
-    for turn in range(100):
-        grants = admit(waiting, 7, None, turn)
+@pytest.mark.parametrize("limits", [(7, None), (1000, None), (100_000, None), (None, 7), (1000, 900)])
+def test_no_ledger_waits_for_ever_behind_a_large_one(limits: tuple[int | None, int | None]) -> None:
+    """Nor behind other small ones, which are written to as fast as they are read."""
+    waiting = {0: Backlog(10**9, 10**9), **{ledger_id: Backlog(5, 5) for ledger_id in range(1, 100)}}
+    served, passed_over = set[int](), dict[int, int]()
+    for _ in range(100):
+        grants = admit(waiting, *limits, passed_over)
+        passed_over = still_passed_over(passed_over, grants)
         served |= {ledger_id for ledger_id, granted in grants.items() if granted}
     assert served == set(waiting)
+
+
+def test_who_waits_is_served_though_others_come_and_go() -> None:
+    """With every other call three ledgers more wait in front of it."""
+    passed_over = dict[int, int]()
+    for call in range(10):
+        others = range(10, 13) if call % 2 else range(10, 11)
+        waiting = {0: Backlog(10**9, 1), **{each: Backlog(1, 1) for each in (*others, 20)}}
+        grants = admit(waiting, 1000, None, passed_over)
+        passed_over = still_passed_over(passed_over, grants)
+        if grants[20]:
+            return
+    raise AssertionError("it waits for ever")
 
 
 def test_both_limits_hold_together() -> None:

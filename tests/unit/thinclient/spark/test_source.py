@@ -9,6 +9,7 @@ import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
+from unittest.mock import Mock
 
 import pytest
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -82,7 +83,7 @@ def test_the_partition_that_spark_makes_up_for_an_empty_plan_yields_nothing() ->
 
 def test_partitions_are_a_list_even_when_there_is_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(source, "readable_slices", lambda _client, _options, _bounds: [])
-    monkeypatch.setattr(source, "clients", WorkerClients(lambda *_: cast(BookKeeper, object())))
+    monkeypatch.setattr(source, "clients", WorkerClients(lambda *_: cast(BookKeeper, Mock())))
     assert EntriesReader(Options(gateways="grpc://127.0.0.1:1")).partitions() == []
 
 

@@ -67,10 +67,10 @@ def test_a_long_task_tells_now_and_then() -> None:
 def test_several_clients_share_the_names() -> None:
     one, other = ClientMetrics(), ClientMetrics()
     other.count("READ_ENTRY_DM")
-    together = {metric.name: metric for metric in merged([one.snapshot(), other.snapshot()])}
+    together = {metric.name: metric for metric in merged({0: one.snapshot(), 2: other.snapshot()})}
     assert len(together) == len(one.snapshot())
     samples = together["bookkeeper_client_READ_ENTRY_DM"].samples
-    assert [(sample.labels, sample.value) for sample in samples] == [({"client": "0"}, 0), ({"client": "1"}, 1)]
+    assert [(sample.labels, sample.value) for sample in samples] == [({"client": "0"}, 0), ({"client": "2"}, 1)]
 
 
 def test_files_of_workers_that_ended_are_removed_and_no_others(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ from bookgate.ledger.metadata import DigestType, LedgerMetadata
 from bookgate.ledger.metadata_store import LedgerRecord
 from bookgate.thinclient.blocking.client import BookKeeper
 from bookgate.thinclient.config import ClientConfig
+from bookgate.thinclient.gateways.discovery import NoRevisionException
 from bookgate.thinclient.spark.commit_protocol import Write, attempt_metadata, with_mark
 from bookgate.thinclient.spark.options.read_options import Options, ReadMode
 from bookgate.thinclient.spark.options.values import LedgerRange
@@ -98,6 +99,14 @@ class FakeClient:
         self.unreadable: set[int] = set()
         self.no_gateway = False
         self.demands_all = False
+        self.catch_ups = 0
+        self.metrics = object()
+        self.is_behind: BKException | None = None
+
+    def catch_up(self) -> None:
+        self.catch_ups += 1
+        if self.is_behind is not None:
+            raise self.is_behind
 
     def demand_complete_listings(self) -> None:
         self.demands_all = True
@@ -296,6 +305,20 @@ def test_open_ledgers_are_read_up_to_their_last_add_confirmed_without_recovery()
     assert [(s.ledger_id.low, s.last_entry_id, s.size) for s in slices] == [(1, 6, 70), (2, 2, 30)]
     assert client.recovered == []
     assert all(s.record.metadata.is_closed for s in slices)
+
+
+@pytest.mark.parametrize("mode", [ReadMode.CONFIRMED, ReadMode.RECOVER])
+def test_an_open_ledger_that_is_deleted_while_the_read_is_planned_is_as_one_deleted_before(mode: ReadMode) -> None:
+    listed = FakeClient(ledger(1), ledger(2, entries=None), ledger(3, entries=None))
+    client = FakeClient(ledger(1), ledger(3, entries=None))
+    client.last_confirmed[LedgerId.unscoped(3)] = 6
+    client.list_ledgers = listed.list_ledgers  # type: ignore[method-assign]
+    assert [span[0] for span in spans(client, options(read_mode=mode))] == [1, 3]
+    client.read_many = listed.read_many  # type: ignore[method-assign]
+    asked_for = options(read_mode=mode, ledger_ids=(1, 2, 3))
+    with pytest.raises(NoSuchLedgerExistsOnMetadataServerException, match=r"ledgerIds .*: 2; failOnDataLoss"):
+        spans(client, asked_for)
+    assert [span[0] for span in spans(client, replace(asked_for, fail_on_data_loss=False))] == [1, 3]
 
 
 def test_recover_closes_open_ledgers_and_only_those() -> None:
@@ -587,6 +610,62 @@ class TestWorkerClients:
             with clients.use("g", lists_all=lists_all):
                 pass
         assert [client.demands_all for client in made] == [False, True]
+
+    def test_a_few_unused_clients_are_kept_and_the_others_closed(self) -> None:
+        """A process lives through many jobs, and each may have settings of its own, as a token that is renewed."""
+        made: list[FakeClient] = []
+        clients = WorkerClients(lambda *_: as_client(_made(made)))
+        with clients.use("in use"), clients.use("in use"):
+            for number in range(20):
+                with clients.use("often used"):
+                    pass
+                with clients.use("g", (("auth_token", str(number)),)):
+                    assert not made[-1].closed
+            assert [client.closed for client in made] == [False, False, *[True] * 17, *[False] * 3]
+            assert len(clients.metrics()) == 5
+        assert [number for number, client in enumerate(made) if not client.closed] == [0, 1, 20, 21]
+
+    def test_a_client_has_its_number_as_long_as_it_lives(self) -> None:
+        """It is a label of metrics: a counter of one is not continued by another, except from nothing."""
+        made: list[FakeClient] = []
+        clients = WorkerClients(lambda *_: as_client(_made(made)))
+        for gateways in "abc":
+            with clients.use(gateways):
+                pass
+        with pytest.raises(BKException), clients.use("b"):
+            raise BKException("no")
+        assert clients.metrics() == {0: made[0].metrics, 2: made[2].metrics}
+        with clients.use("d"):
+            assert clients.metrics() == {0: made[0].metrics, 2: made[2].metrics, 1: made[3].metrics}
+
+    def test_a_plan_and_a_commit_catch_up_with_the_store_first(self) -> None:
+        """Each time: the process keeps its client, and others go on meanwhile."""
+        made: list[FakeClient] = []
+        clients = WorkerClients(lambda *_: as_client(_made(made)))
+        with clients.use("g"):
+            assert made[0].catch_ups == 0, "a task has all that it needs"
+        for number in range(2):
+            with clients.plan("g"):
+                assert made[0].catch_ups == number + 1
+        with clients.use("g", lists_all=True, catches_up=True):
+            assert made[1].catch_ups == 1
+
+    def test_who_can_not_catch_up_does_not_go_on(self) -> None:
+        made: list[FakeClient] = []
+        clients = WorkerClients(lambda *_: as_client(_made(made)))
+        with clients.use("g"):
+            made[0].is_behind = MetaStoreException("no gateway")
+        with pytest.raises(MetaStoreException, match="no gateway"), clients.plan("g"):
+            raise AssertionError("it went on")
+        assert made[0].closed
+
+    def test_gateways_that_tell_no_revision_are_used_as_before(self) -> None:
+        made: list[FakeClient] = []
+        clients = WorkerClients(lambda *_: as_client(_made(made)))
+        with clients.use("g"):
+            made[0].is_behind = NoRevisionException("older")
+        with clients.plan("g"):
+            assert not made[0].closed
 
 
 def _made(made: list[FakeClient]) -> FakeClient:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from bookgate.ledger.errors import (
     BKException,
     BookieHandleNotAvailableException,
     DigestMatchException,
+    MetaStoreException,
     NoSuchLedgerExistsOnMetadataServerException,
     UnauthorizedAccessException,
 )
@@ -173,6 +175,10 @@ def rows_of(partitions: Sequence[InputPartition]) -> list[tuple[int, int]]:
     return sorted(found)
 
 
+def tasks(partitions: Sequence[InputPartition]) -> list[list[tuple[int, int]]]:
+    return [rows_of([partition]) for partition in partitions]
+
+
 def entries(number: int, *which: int) -> list[tuple[int, int]]:
     return [(number, entry) for entry in range(*which)]
 
@@ -213,6 +219,31 @@ def test_a_restarted_driver_plans_a_begun_batch_as_before(ledgers: Ledgers) -> N
     assert [query.rows(start, end) for start, end in query.batches] == planned
     assert query.trigger() == entries(1, 9, 14)
     assert sorted(query.read) == [*entries(1, 14), *entries(2, 4)]
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_a_repeated_batch_is_cut_into_the_same_tasks(
+    ledgers: Ledgers, monkeypatch: pytest.MonkeyPatch, closed: bool
+) -> None:
+    """By another driver, with more cores, which finds a ledger longer, or closed: a sink writes by partition."""
+    monkeypatch.setitem(globals(), "ENTRY_SIZE", 10_000)
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    ledgers.add(1, 100, close=False)
+    ledgers.add(2, 30)
+    ledgers.add(3, 40)
+    query = Query(maxEntriesPerTrigger=150)
+    end = query._json(query.reader.latestOffset(query.offset, query.limit))
+    planned = tasks(query.reader.partitions(query.offset, end))
+    assert len(planned) > 4
+    ledgers.grow(1, 500)
+    if closed:
+        ledgers.close(1)
+    monkeypatch.setattr(os, "cpu_count", lambda: 16)
+    query.restart()
+    assert tasks(query.reader.partitions(query.offset, end)) == planned
+    # A checkpoint of an earlier release does not say what the batch was planned with.
+    del end["cores"], end["sizes"]
+    assert query.rows(query.offset, end) == sorted(row for task in planned for row in task)
 
 
 def test_readers_travel_to_the_tasks_without_the_drivers_state(ledgers: Ledgers) -> None:
@@ -362,6 +393,23 @@ def test_a_ledger_that_is_deleted_between_offset_and_tasks(ledgers: Ledgers) -> 
         else:
             with pytest.raises(NoSuchLedgerExistsOnMetadataServerException, match=r"1 \(entries from 0 on\)"):
                 query.rows(query.offset, end)
+
+
+@pytest.mark.parametrize("fails_on_loss", [True, False])
+def test_a_finished_ledger_that_still_looks_open_is_an_error(ledgers: Ledgers, fails_on_loss: bool) -> None:
+    """The batch was planned, its driver died, and what the next one reads of the metadata is older."""
+    query = Query(failOnDataLoss=fails_on_loss)
+    ledgers.add(7, 5, close=False)
+    older = ledgers.records[7]
+    ledgers.close(7)
+    end = query._json(query.reader.latestOffset(query.offset, query.limit))
+    planned = query.rows(query.offset, end)
+    query.restart()
+    newest, ledgers.records[7] = ledgers.records[7], older
+    with pytest.raises(MetaStoreException, match=r"ledger 7 is OPEN .* checkpoint has it as closed"):
+        query.rows(query.offset, end)
+    ledgers.records[7] = newest
+    assert query.rows(query.offset, end) == planned == entries(7, 5)
 
 
 def test_a_ledger_asked_for_by_id_has_to_exist(ledgers: Ledgers) -> None:

@@ -8,24 +8,37 @@ from typing import Any, cast
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import BinaryType, IntegerType, StringType, StructField, StructType
 
-from bookgate.ledger.errors import NotEnoughBookiesException, WriteException
+from bookgate.ledger.errors import (
+    BKException,
+    NoSuchLedgerExistsOnMetadataServerException,
+    NotEnoughBookiesException,
+    WriteException,
+)
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import DigestType
+from bookgate.ledger.metadata_store import LedgerRecord
 from bookgate.thinclient.blocking.client import BookKeeper
 from bookgate.thinclient.spark.commit_protocol import Write, attempt_metadata
 from bookgate.thinclient.spark.options.read_options import OptionError
 from bookgate.thinclient.spark.options.write_options import parse_write_options
 from bookgate.thinclient.spark.source import BookKeeperDataSource
+from bookgate.thinclient.spark.worker_client import WorkerClients
 from bookgate.thinclient.spark.writing import rows as rows_module
+from bookgate.thinclient.spark.writing import sink as sink_module
 from bookgate.thinclient.spark.writing.commit import Written
 from bookgate.thinclient.spark.writing.rows import chunks, payload_column
 from bookgate.thinclient.spark.writing.sink import (
     BatchSink,
+    StreamSink,
     TaskLedger,
     TaskMessage,
 )
+from tests.unit.thinclient.spark.interleavings import LOW, World
+from tests.unit.thinclient.spark.interleavings import WRITE as STORE_WRITE
+from tests.unit.thinclient.spark.interleavings import Client as StoreClient
 
 
 def batch(values: Sequence[object], kind: pa.DataType, name: str = "payload") -> pa.RecordBatch:
@@ -289,3 +302,32 @@ def test_a_commit_needs_the_message_of_every_task() -> None:
         writer.commit([None])
     with pytest.raises(WriteException, match="not every task's message"):
         writer.commit([other])
+
+
+class Behind(StoreClient):
+    """At a gateway whose store is behind until it has been told to catch up: it has no ledger yet."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.is_disturbed = False
+        self.is_behind = True
+
+    def demand_complete_listings(self) -> None:
+        pass
+
+    def catch_up(self) -> None:
+        self.is_behind = False
+
+    def _read(self, number: int) -> LedgerRecord | BKException:
+        missing = NoSuchLedgerExistsOnMetadataServerException(str(number))
+        return missing if self.is_behind else super()._read(number)
+
+
+def test_a_commit_sees_what_its_tasks_closed_at_other_gateways(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    client = Behind(world)
+    monkeypatch.setattr(sink_module, "clients", WorkerClients(lambda *_: cast(BookKeeper, client)))
+    written = [client.create(LOW) for _ in range(2)]
+    messages: list[WriterCommitMessage | None] = [TaskMessage(STORE_WRITE, "run", each) for each in written]
+    StreamSink(parse_write_options(BASE), 0).commit(messages, STORE_WRITE.batch)
+    assert world.committed == {each.ledger_id.low for each in written}

@@ -1,0 +1,79 @@
+"""The driver's side of a streaming read of records, over streams in memory: where it ends, and of which stream."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+from bookgate.ledger.errors import IllegalOpException
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.payload_codec import RecordPosition
+from bookgate.thinclient.spark.records import record_reads
+from bookgate.thinclient.spark.records.record_options import parse_record_options
+from bookgate.thinclient.spark.records.record_reads import RecordsStreamReader
+from bookgate.thinclient.streams.places import From, Start
+
+
+@dataclass
+class FakeStream:
+    name: str
+    ledger_id: LedgerId
+    entries: int
+
+    def position_of(self, start: From) -> RecordPosition:
+        return RecordPosition(self.entries if start is Start.LATEST else 0, 0)
+
+
+@pytest.fixture
+def orders(monkeypatch: pytest.MonkeyPatch) -> FakeStream:
+    """The stream that the name means."""
+    made = FakeStream("orders", LedgerId(4711, 1), 10)
+
+    class OneClient:
+        @contextmanager
+        def plan(self, _gateways: str, _settings: object) -> Iterator[None]:
+            yield
+
+    monkeypatch.setattr(record_reads, "clients", OneClient())
+    monkeypatch.setattr(record_reads, "opened_stream", lambda _client, _options, _name: made)
+    return made
+
+
+def reader(**options: str) -> RecordsStreamReader:
+    return RecordsStreamReader(parse_record_options({"gateways": "g:1", "stream": "orders", **options}))
+
+
+def _json(document: Any) -> Any:
+    return json.loads(json.dumps(document))
+
+
+@pytest.mark.parametrize("available_now", [True, False])
+@pytest.mark.parametrize("entries", [3, 10, 11])
+def test_another_stream_of_the_same_name_is_refused(orders: FakeStream, available_now: bool, entries: int) -> None:
+    """Also by a query that ends with what is there, and where the new stream is shorter than the checkpoint."""
+    first = reader()
+    offset = _json(first.latestOffset(_json(first.initialOffset()), ReadAllAvailable()))
+    orders.ledger_id, orders.entries = LedgerId(4711, 2), entries
+    again = reader()
+    if available_now:
+        again.prepareForTriggerAvailableNow()
+    with pytest.raises(IllegalOpException, match="'orders' was deleted and created again"):
+        again.latestOffset(offset, ReadAllAvailable())
+
+
+def test_available_now_ends_where_the_stream_ended_at_its_start(orders: FakeStream) -> None:
+    query = reader()
+    offset = _json(query.initialOffset())
+    query.prepareForTriggerAvailableNow()
+    orders.entries = 20
+    ends = []
+    for _ in range(4):
+        offset = _json(query.latestOffset(offset, ReadMaxRows(4)))
+        ends.append(offset["entry"])
+    assert ends == [4, 8, 10, 10]
