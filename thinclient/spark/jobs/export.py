@@ -9,7 +9,8 @@ means that the files are complete, and a killed run leaves at most one group wit
 again. A closed ledger with a line is not exported again. An open one may have grown: it is exported again, as a whole.
 So is one whose lost entries were skipped (`failOnDataLoss=false`): its line says how many, and that it is not complete;
 each further run tries again. If nothing at all is left of a ledger the files of an earlier run stay. Ledgers that a
-sink has not committed are left to a later run, unless `includeUncommitted` is set.
+sink has not committed are left to a later run, unless `includeUncommitted` is set, and unbounded ledgers until they are
+closed.
 
 A line also identifies the ledger: the cluster's instance id, the ledger's creation time, its length and its last entry.
 An id alone may belong to another ledger, in another cluster, or in this one after its metadata were formatted or
@@ -53,7 +54,7 @@ MANIFEST_SCHEMA = StructType(
         StructField("length", LongType()),
     ]
 )
-_WRITTEN_SCHEMA = "entry_id bigint, payload binary, scope_id bigint, ledger_id bigint"
+_WRITTEN_SCHEMA = "entry_id bigint, payload binary, ledger_length bigint, scope_id bigint, ledger_id bigint"
 
 GROUP_LEDGERS = 200
 GROUP_BYTES = 1 << 30
@@ -73,7 +74,11 @@ class ExportException(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Ledger:
-    """What a group needs to know of a ledger. `entries` and `bytes` are None until it is closed."""
+    """What a group needs to know of a ledger.
+
+    `entries` and `bytes` are None until it is closed. `deleted_before` is the first entry that no trim has deleted, of
+    an unbounded ledger; None for others. Such a ledger has fewer than `entries`: ids have gaps where it was taken over.
+    """
 
     scope_id: int
     ledger_id: int
@@ -82,6 +87,7 @@ class _Ledger:
     entries: int | None
     bytes: int | None
     created_ms: int | None
+    deleted_before: int | None
 
     @property
     def directory(self) -> str:
@@ -90,10 +96,11 @@ class _Ledger:
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    """The contents of a ledger's files."""
+    """The contents of a ledger's files. `length_before` is the ledger's length before the first entry in them."""
 
     entries: int = 0
     bytes: int = 0
+    length_before: int = 0
     first_entry_id: int | None = None
     last_entry_id: int | None = None
     files: tuple[str, ...] = ()
@@ -182,8 +189,10 @@ def _pending(spark: SparkSession, options: Mapping[str, str], output: str) -> li
         (F.col("last_entry_id") + 1).alias("entries"),
         F.col("length").alias("bytes"),
         F.unix_millis("creation_time").alias("created_ms"),
+        F.when(F.col("term").isNotNull(), F.col("fragments")[0]["first_entry_id"]).alias("deleted_before"),
     )
-    found = chosen.join(_lines_to_compare(spark, output), _KEY, "left").orderBy(*_KEY).collect()
+    rows = chosen.join(_lines_to_compare(spark, output), _KEY, "left").orderBy(*_KEY).collect()
+    found = [row for row in rows if not _is_written_without_end(row, parse_options(options).ledger_ids is not None)]
     others = [str(row.ledger_id) for row in found if _is_of_another(row)]
     if others:
         more = f" and {len(others) - _NAMED_AT_MOST} more" if len(others) > _NAMED_AT_MOST else ""
@@ -205,8 +214,19 @@ def _lines_to_compare(spark: SparkSession, output: str) -> DataFrame:
     )
 
 
+def _is_written_without_end(row: Row, is_named: bool) -> bool:
+    """Whether the ledger is unbounded and not closed. Raises ExportException if it was asked for by its id."""
+    if row.deleted_before is None or row.state == "CLOSED":
+        return False
+    if is_named:
+        raise ExportException(f"ledger {row.ledger_id} is unbounded and not closed: it is exported once it is closed")
+    return True
+
+
 def _is_complete(row: Row) -> bool:
-    return bool(row.line_complete) and (row.line_entries, row.line_bytes) == (row.entries, row.bytes)
+    # How many entries an unbounded ledger has is not known; its length tells.
+    has_all = row.deleted_before is not None or row.line_entries == row.entries
+    return bool(row.line_complete) and has_all and row.line_bytes == row.bytes
 
 
 def _is_of_another(row: Row) -> bool:
@@ -265,7 +285,7 @@ def _written(spark: SparkSession, output: str, group: Sequence[_Ledger], skips_l
     paths = []
     for ledger in group:
         path = f"{output}/{ledger.directory}"
-        may_lack_rows = skips_losses or ledger.entries is None
+        may_lack_rows = skips_losses or ledger.entries is None or ledger.deleted_before is not None
         if ledger.entries != 0 and (not may_lack_rows or _is_there(spark, path)):
             paths.append(path)
     if not paths:
@@ -274,12 +294,20 @@ def _written(spark: SparkSession, output: str, group: Sequence[_Ledger], skips_l
     rows = files.groupBy("ledger_id").agg(
         F.count("*").alias("entries"),
         F.sum(F.octet_length("payload")).alias("bytes"),
+        F.min(F.col("ledger_length") - F.octet_length("payload")).alias("length_before"),
         F.min("entry_id").alias("first_entry_id"),
         F.max("entry_id").alias("last_entry_id"),
         F.array_sort(F.collect_set("_metadata.file_name")).alias("files"),
     )
     return {
-        row.ledger_id: _Written(row.entries, row.bytes, row.first_entry_id, row.last_entry_id, tuple(row.files))
+        row.ledger_id: _Written(
+            row.entries,
+            row.bytes,
+            row.length_before,
+            row.first_entry_id,
+            row.last_entry_id,
+            tuple(row.files),
+        )
         for row in rows.collect()
     }
 
@@ -296,6 +324,9 @@ def _is_there(spark: SparkSession, path: str) -> bool:
 
 def _check(ledger: _Ledger, found: _Written) -> None:
     """Raises ExportException if entries are missing."""
+    if ledger.deleted_before is not None:
+        _check_unbounded(ledger, found)
+        return
     expected = found.entries if ledger.entries is None else ledger.entries
     size = found.bytes if ledger.bytes is None else ledger.bytes
     last = None if found.entries == 0 else found.entries - 1
@@ -304,6 +335,16 @@ def _check(ledger: _Ledger, found: _Written) -> None:
             f"ledger {ledger.ledger_id} of scope {ledger.scope_id} should have {expected} entries of {size} bytes; the "
             f"files hold {found.entries} of {found.bytes} bytes, up to entry {found.last_entry_id}. Run the export "
             "again; if it stays so, `bookgate spark audit` tells what is wrong with the ledger"
+        )
+
+
+def _check_unbounded(ledger: _Ledger, found: _Written) -> None:
+    """Raises ExportException if entries are missing in a closed ledger, whose ids have gaps: its length tells."""
+    if _lost(ledger, found):
+        raise ExportException(
+            f"unbounded ledger {ledger.ledger_id} of scope {ledger.scope_id} should have {ledger.bytes} bytes; the "
+            f"files hold {found.bytes}, from byte {found.length_before} on, up to entry {found.last_entry_id}. Run the "
+            "export again; if it stays so, `bookgate spark audit` tells what is wrong with the ledger"
         )
 
 
@@ -332,6 +373,19 @@ def _line(ledger: _Ledger, found: _Written, instance_id: str) -> tuple[object, .
 
 
 def _lost(ledger: _Ledger, found: _Written) -> int:
-    """The number of entries missing in the files; for an open ledger only those before the last entry present."""
+    """The number of entries missing in the files; for an open ledger only those before the last entry present, and for
+    an unbounded one that lacks any with its gaps.
+    """
     last = -1 if found.last_entry_id is None else found.last_entry_id
-    return max(0, (last + 1 if ledger.entries is None else ledger.entries) - found.entries)
+    if ledger.deleted_before is not None and _is_whole(ledger, found):
+        return 0
+    expected = (last + 1 if ledger.entries is None else ledger.entries) - (ledger.deleted_before or 0)
+    return max(0, expected - found.entries)
+
+
+def _is_whole(ledger: _Ledger, found: _Written) -> bool:
+    """Whether the files hold all entries of a closed unbounded ledger that no trim has deleted, by their lengths."""
+    deleted = ledger.deleted_before or 0
+    if not found.entries:
+        return not ledger.bytes or deleted + 1 >= (ledger.entries or 0)
+    return found.length_before + found.bytes == ledger.bytes and (deleted > 0 or found.length_before == 0)

@@ -32,6 +32,7 @@ from bookgate.thinclient.spark.reading.planning import (
     Slice,
     TemplateTable,
     check_digest_type,
+    has_readable_end,
     is_wanted,
     opened_with,
     readable_record,
@@ -101,7 +102,7 @@ class Available:
             self._left_out = self._left_out.with_more(others)
         for record in chosen:
             check_digest_type(record, self._options.digest_type)
-        return chosen
+        return [record for record in chosen if has_readable_end(record, self._options)]
 
     def _committed(
         self, client: BookKeeper, records: Sequence[LedgerRecord], listed: LedgerIds, offset: StreamOffset
@@ -253,8 +254,9 @@ class Available:
         if piece.last is not None:
             length = length * (piece.last + 1) // max(1, entries)
         whole = shapes.slice_of(readable_record(record, NO_ENTRY if piece.last is None else piece.last, length))
+        first = max(piece.first, whole.first_entry_id)
         last = whole.end if piece.last is None else min(whole.end, piece.last)
-        return whole.between(piece.first, last) if piece.first <= last else None
+        return whole.between(first, last) if first <= last else None
 
     def lose(self, pieces: Sequence[Range]) -> None:
         """Data loss: an error that names ledgers and entries; without failOnDataLoss a warning, once per ledger."""
