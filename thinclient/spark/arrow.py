@@ -93,8 +93,8 @@ LEDGERS_SCHEMA = pa.schema(
         pa.field("term", pa.int64()),
     ]
 )
-"""`length` and `last_entry_id` are null until the ledger is closed, since they are unknown before. `term` is null unless
-the ledger is unbounded.
+"""`length` and `last_entry_id` are null until the ledger is closed, since they are unknown before. `term` is null for
+all ledgers but unbounded ones.
 """
 
 BOOKIES_SCHEMA = pa.schema(

@@ -30,8 +30,16 @@ from pyspark.sql import DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import ArrayType, BooleanType, LongType, StringType, StructField, StructType
 
-from bookgate.thinclient.spark.commit_protocol import COMMITTED_KEY, QUERY_KEY
-from bookgate.thinclient.spark.options.read_options import OptionError, ledger_options, parse_options, without_selection
+from bookgate.ledger.metadata_store import LedgerRecord
+from bookgate.thinclient.spark.commit_protocol import QUERY_KEY, Committed
+from bookgate.thinclient.spark.options.read_options import (
+    OptionError,
+    Options,
+    ledger_options,
+    parse_options,
+    without_selection,
+)
+from bookgate.thinclient.spark.reading.entries import read_records
 from bookgate.thinclient.spark.worker_client import clients
 
 MANIFEST = "_manifest"
@@ -63,6 +71,7 @@ GROUP_BYTES = 1 << 30
 _PARTS_OF_LEDGERS = ("startingoffsets", "endingoffsets", "includepayload")
 _KEY = ["scope_id", "ledger_id"]
 _NAMED_AT_MOST = 10
+_READ_AT_ONCE = 4096
 
 
 class ExportException(Exception):
@@ -179,9 +188,6 @@ def _pending(spark: SparkSession, options: Mapping[str, str], output: str) -> li
     """The ledgers that have no complete export, by id. Raises ExportException."""
     wanted = {**ledger_options(options), "table": "ledgers"}
     ledgers = spark.read.format("bookkeeper").options(**wanted).load()
-    if not parse_options(options).include_uncommitted:
-        custom = F.col("custom_metadata")
-        ledgers = ledgers.where(custom[QUERY_KEY].isNull() | custom[COMMITTED_KEY].isNotNull())
     chosen = ledgers.select(
         *_KEY,
         "state",
@@ -190,9 +196,14 @@ def _pending(spark: SparkSession, options: Mapping[str, str], output: str) -> li
         F.col("length").alias("bytes"),
         F.unix_millis("creation_time").alias("created_ms"),
         F.when(F.col("term").isNotNull(), F.col("fragments")[0]["first_entry_id"]).alias("deleted_before"),
+        F.col("custom_metadata")[QUERY_KEY].isNotNull().alias("is_of_sink"),
     )
     rows = chosen.join(_lines_to_compare(spark, output), _KEY, "left").orderBy(*_KEY).collect()
-    found = [row for row in rows if not _is_written_without_end(row, parse_options(options).ledger_ids is not None)]
+    parsed = parse_options(options)
+    of_sinks = [row.ledger_id for row in rows if row.is_of_sink and not parsed.include_uncommitted]
+    left_out = set(of_sinks) - _committed(parsed, of_sinks)
+    is_named = parsed.ledger_ids is not None
+    found = [row for row in rows if row.ledger_id not in left_out and not _is_written_without_end(row, is_named)]
     others = [str(row.ledger_id) for row in found if _is_of_another(row)]
     if others:
         more = f" and {len(others) - _NAMED_AT_MOST} more" if len(others) > _NAMED_AT_MOST else ""
@@ -212,6 +223,20 @@ def _lines_to_compare(spark: SparkSession, output: str) -> DataFrame:
         F.coalesce("length", "bytes").alias("line_bytes"),
         F.col("created_ms").alias("line_created_ms"),
     )
+
+
+def _committed(options: Options, ledger_ids: Sequence[int]) -> set[int]:
+    """Those of these ledgers of sinks that are committed."""
+    seen, shown = Committed(), list[LedgerRecord]()
+    if ledger_ids:
+        with clients.use(options.gateways, options.client_settings) as client:
+            for start in range(0, len(ledger_ids), _READ_AT_ONCE):
+                records, _ = read_records(client, options.scope_id, ledger_ids[start : start + _READ_AT_ONCE])
+                seen.show(records)
+                leads, _ = read_records(client, options.scope_id, seen.unknown_leads(records))
+                seen.show(leads)
+                shown += records
+    return {record.ledger_id.low for record in seen.take(shown)}
 
 
 def _is_written_without_end(row: Row, is_named: bool) -> bool:

@@ -110,6 +110,10 @@ class Available:
         """The records without those ledgers of sinks that do not count yet."""
         seen = Committed(self._leads)
         seen.show(records)
+        leads, _ = read_records(
+            client, self._options.scope_id, seen.unknown_leads(each for each in records if not seen.counts(each))
+        )
+        seen.show(leads)
         waiting = [record.ledger_id.low for record in records if not seen.counts(record)]
         if waiting and len(offset.done) and not self._has_looked:
             self._show_leads_of_before(client, seen, offset, max(waiting))
@@ -122,9 +126,9 @@ class Available:
 
     def _remember(self, leads: Sequence[SinkState], to_come: Sequence[int]) -> None:
         """Keeps new leads, and old ones that name a ledger still to come."""
-        old = {lead.write for lead in self._leads}
+        old = {lead.origin for lead in self._leads}
         # A ledger that a new lead names may have appeared behind the listing's position; the next listing has it.
-        self._leads = [lead for lead in leads if lead.write not in old or any(map(lead.names, to_come))]
+        self._leads = [lead for lead in leads if lead.origin not in old or any(map(lead.names, to_come))]
 
     def _show_leads_of_before(self, client: BookKeeper, seen: Committed, offset: StreamOffset, last: int) -> None:
         # A lead has the lowest id of its write; in scopes ids are compared without sign there, and all may be lower.

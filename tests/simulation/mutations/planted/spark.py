@@ -10,6 +10,8 @@ _SCOPES = f"{_SINK}::test_in_a_scope_ids_are_marked_and_compared_without_sign"
 _CHOICE_OF_LEDGERS = "tests/unit/thinclient/spark/reading/test_entries.py"
 _PLANNING = "tests/unit/thinclient/spark/reading/test_planning.py"
 _PLAIN_LEDGERS = "tests/unit/thinclient/spark/reading/test_plain_ledgers.py"
+_STREAM = "tests/unit/thinclient/spark/streaming/test_stream.py"
+_EXPORT = "tests/unit/thinclient/spark/jobs/test_export.py"
 _COLUMNS = "tests/unit/gateway/services/test_listed_columns.py"
 
 MUTATIONS = (
@@ -236,6 +238,66 @@ MUTATIONS = (
         "    if state is None or state.write.query != write.query:\n",
         tests=(_SINK, _DRIVERS),
     ),
+    Mutation(
+        "mark-believed-whoever-made-it",
+        "spark",
+        (),
+        "a reader takes a lead that another owner has forged for that of a write, and reads other ledgers",
+        "thinclient/spark/commit_protocol.py",
+        "        return self.write, self.owner\n",
+        '        return self.write, b""\n',
+        tests=(f"{_SINK}::test_a_mark_speaks_for_ledgers_of_its_owner_only",),
+    ),
+    Mutation(
+        "committed-because-another-owner-says-so",
+        "spark",
+        (),
+        "a driver takes a write for committed because of a mark that anybody may make, and deletes its rows",
+        "thinclient/spark/commit_protocol.py",
+        "        if state.marked and state.write == write and owners and state.owner not in owners:\n",
+        "        if not states:\n",
+        tests=(f"{_SINK}::test_no_write_is_taken_for_committed_because_another_owner_says_so",),
+    ),
+    Mutation(
+        "mark-of-any-width",
+        "spark",
+        (),
+        "a reader collects as many ids as a mark names, and does not end",
+        "thinclient/spark/commit_protocol.py",
+        "        sum(last - first + 1 for first, last in runs) <= MOST_NAMED\n",
+        "        sum(last - first + 1 for first, last in runs) > 0\n",
+        tests=(f"{_SINK}::test_a_mark_of_more_ledgers_than_a_write_may_have_is_none",),
+    ),
+    Mutation(
+        "claims-say-nothing-to-readers",
+        "spark",
+        (),
+        "what a driver committed and died before it marked it is not read by whoever does not select its lead",
+        "thinclient/spark/commit_protocol.py",
+        "        return self.lead if self.marked else self.claimed_for\n",
+        "        return self.lead if self.marked else None\n",
+        tests=(f"{_CHOICE_OF_LEDGERS}::test_a_selection_without_the_lead_reads_what_its_driver_had_no_time_to_mark",),
+    ),
+    Mutation(
+        "claims-say-nothing-to-streams",
+        "spark",
+        (),
+        "a stream that does not select the lead never reads what a driver committed and died before it marked it",
+        "thinclient/spark/streaming/available.py",
+        "seen.unknown_leads(each for each in records if not seen.counts(each))",
+        "[]",
+        tests=(f"{_STREAM}::test_a_selection_without_the_lead_reads_what_its_driver_had_no_time_to_mark",),
+    ),
+    Mutation(
+        "claims-say-nothing-to-the-export",
+        "spark",
+        (),
+        "the export leaves out what a driver committed and died before it marked it, and reports success",
+        "thinclient/spark/jobs/export.py",
+        "                leads, _ = read_records(client, options.scope_id, seen.unknown_leads(records))\n",
+        "                leads, _ = read_records(client, options.scope_id, [])\n",
+        tests=(f"{_EXPORT}::test_committed_ledgers_without_their_mark_are_exported",),
+    ),
     # Spark: unbounded ledgers
     Mutation(
         "unbounded-ledger-read-while-it-is-written",
@@ -275,7 +337,7 @@ MUTATIONS = (
         "thinclient/spark/jobs/export.py",
         "    if ledger.deleted_before is not None and _is_whole(ledger, found):\n",
         "    if ledger.deleted_before is None and _is_whole(ledger, found):\n",
-        tests=("tests/unit/thinclient/spark/jobs/test_export.py",),
+        tests=(_EXPORT,),
     ),
     Mutation(
         "audit-stumbles-over-a-gap",

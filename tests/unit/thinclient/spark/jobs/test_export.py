@@ -1,12 +1,18 @@
-"""The export's check that the files of a ledger hold all of it."""
+"""What the export takes, and its check that the files of a ledger hold all of it."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
 
+from bookgate.thinclient.spark.commit_protocol import with_claim
+from bookgate.thinclient.spark.jobs import export as exporting
 from bookgate.thinclient.spark.jobs.export import ExportException, _check, _Ledger, _lost, _Written
+from bookgate.thinclient.spark.options.read_options import Options
+from tests.unit.thinclient.spark.reading.test_entries import FakeClient, sink_ledger
 
 ORDINARY = _Ledger(0, 7, "CLOSED", 1, entries=10, bytes=100, created_ms=None, deleted_before=None)
 UNBOUNDED = replace(ORDINARY, deleted_before=0)
@@ -51,3 +57,18 @@ def test_what_is_missing_is_told(ledger: _Ledger, found: _Written, lost: int) ->
     with pytest.raises(ExportException, match="ledger 7 of scope 0"):
         _check(ledger, found)
     assert _lost(ledger, found) == lost
+
+
+def test_committed_ledgers_without_their_mark_are_exported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their driver may have died right after the commit point, and no later commit sets the marks."""
+    unmarked = [replace(each, metadata=with_claim(each.metadata, 1)) for each in (sink_ledger(2), sink_ledger(3))]
+    client = FakeClient(sink_ledger(1, mark=[1, 2]), *unmarked)
+
+    class Clients:
+        @contextmanager
+        def use(self, *_settings: object) -> Iterator[FakeClient]:
+            yield client
+
+    monkeypatch.setattr(exporting, "clients", Clients())
+    assert exporting._committed(Options(gateways="g"), [2, 3]) == {2}
+    assert exporting._committed(Options(gateways="g"), []) == set()

@@ -33,7 +33,7 @@ from bookgate.ledger.metadata_store import LedgerRecord
 from bookgate.ledger.unbounded import create_unbounded
 from bookgate.thinclient.blocking.client import BookKeeper
 from bookgate.thinclient.config import ClientConfig
-from bookgate.thinclient.spark.commit_protocol import Write, attempt_metadata, with_mark
+from bookgate.thinclient.spark.commit_protocol import Write, attempt_metadata, with_claim, with_mark
 from bookgate.thinclient.spark.options.read_options import Options, ReadMode
 from bookgate.thinclient.spark.options.values import LedgerRange
 from bookgate.thinclient.spark.reading.entries import listing_ends, readable_slices, selected_records
@@ -224,6 +224,15 @@ def test_a_ledger_that_was_listed_before_its_write_was_committed_is_read_whole()
     listed = FakeClient(sink_ledger(1, mark=[1, 2, 3]), sink_ledger(2, entries=None))
     client.list_ledgers = listed.list_ledgers  # type: ignore[method-assign]
     assert spans(client, options()) == [(1, 0, 9, 100), (2, 0, 9, 100), (3, 0, 9, 100)]
+
+
+def test_a_selection_without_the_lead_reads_what_its_driver_had_no_time_to_mark() -> None:
+    late = sink_ledger(2)
+    late = replace(late, metadata=with_claim(late.metadata, 1))
+    client = FakeClient(sink_ledger(1, mark=[1, 2]), late)
+    assert spans(client, options(ledger_ids=(2,))) == [(2, 0, 9, 100)]
+    client.records[LedgerId(0, 1)] = sink_ledger(1)
+    assert spans(client, options(ledger_ids=(2,))) == []
 
 
 class Ordered(FakeClient):
