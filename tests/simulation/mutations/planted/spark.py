@@ -350,4 +350,14 @@ MUTATIONS = (
         "            return [_without_payload(columns)]\n",
         tests=("tests/unit/thinclient/spark/jobs/test_copies.py",),
     ),
+    Mutation(
+        "orphans-of-closed-ledgers-only",
+        "spark",
+        (),
+        "a bookie that lacks a ledger which is still written is not reported: nothing of the ledger is read",
+        "thinclient/spark/jobs/orphans.py",
+        "client.open_record(closed_record_on(record, bookie_id, entry_id), password=password)",
+        "client.open_record(closed_record_on(record, bookie_id, record.metadata.last_entry_id), password=password)",
+        tests=("tests/unit/thinclient/spark/jobs/test_orphans.py",),
+    ),
 )
