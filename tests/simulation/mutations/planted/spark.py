@@ -360,4 +360,14 @@ MUTATIONS = (
         "client.open_record(closed_record_on(record, bookie_id, record.metadata.last_entry_id), password=password)",
         tests=("tests/unit/thinclient/spark/jobs/test_orphans.py",),
     ),
+    Mutation(
+        "bookies-asked-as-nobody",
+        "spark",
+        (),
+        "the job orphans asks bookies that have a policy without a token, and checks none",
+        "thinclient/spark/jobs/held_ledgers_table.py",
+        "    return replace(admin, token=read_token(token, file))\n",
+        "    return admin\n",
+        tests=("tests/unit/thinclient/spark/jobs/test_held_ledgers.py",),
+    ),
 )
