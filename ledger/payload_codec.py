@@ -68,6 +68,8 @@ _CODECS = {
 }
 _FORMS = {Codec.RECORDS: 0, Codec.RECORDS_LZ4: 1, Codec.RECORDS_ZSTD: 2}
 _UNCOMPRESSED, _LZ4, _ZSTD = 0, 1, 2
+_NOT_STATED = -1
+"""The library's word for the size of a frame that does not state it."""
 _INSTALL = "which is not installed; run: pip install 'bookgate[compression]'"
 
 
@@ -94,7 +96,7 @@ def encode_records(codec: Codec, records: Sequence[bytes]) -> bytes:
     """The payload of an entry with these records, one at least. What compression does not make smaller stays as it is.
 
     Raises:
-        IncorrectParameterException: There is no record, or several in a plain ledger.
+        IncorrectParameterException: There is no record, or several in a plain ledger, or more bytes than are decoded.
         IllegalOpException: The library is not installed.
     """
     if codec is Codec.PLAIN and len(records) == 1:
@@ -102,6 +104,10 @@ def encode_records(codec: Codec, records: Sequence[bytes]) -> bytes:
     if codec is Codec.PLAIN or not records:
         raise IncorrectParameterException(f"{len(records)} records don't make an entry of the codec {codec.value!r}")
     body = b"".join((encode_varint(len(records)), *(encode_varint(len(each)) for each in records), *records))
+    if codec is not Codec.RECORDS and len(body) > MAX_DECODED_BYTES:
+        raise IncorrectParameterException(
+            f"the records of an entry have {len(body)} bytes; at most {MAX_DECODED_BYTES} are compressed together"
+        )
     compressed = _compressed(_FORMS[codec], body)
     if compressed is not None and len(compressed) + _LONGEST_VARINT < len(body):
         return b"".join((bytes((_FORMS[codec],)), encode_varint(len(body)), compressed))
@@ -186,11 +192,20 @@ def _decompressed(form: int, data: bytes, size: int) -> bytes:
     try:
         if form == _LZ4:
             return bytes(_library(Compression.LZ4).decompress(data, uncompressed_size=size))
-        return bytes(_library(Compression.ZSTD).ZstdDecompressor().decompress(data, max_output_size=size))
-    except IllegalOpException:
+        return _one_frame(_library(Compression.ZSTD), data, size)
+    except (IllegalOpException, PayloadCodecException):
         raise
     except Exception as error:  # each library has errors of its own
         raise PayloadCodecException(f"the records of an entry can't be decompressed: {error}") from error
+
+
+def _one_frame(zstandard: Any, data: bytes, size: int) -> bytes:
+    """The contents of a Zstandard frame that must be `size` bytes."""
+    # A frame usually states its size, and then the library allocates that much, whatever `max_output_size` is.
+    stated = zstandard.frame_content_size(data)
+    if stated not in (_NOT_STATED, size):
+        raise PayloadCodecException(f"an entry of {size} bytes of records has a frame of {stated}")
+    return bytes(zstandard.ZstdDecompressor().decompress(data, max_output_size=size))
 
 
 def _library(compression: Compression) -> Any:

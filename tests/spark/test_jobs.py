@@ -12,6 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Row, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from bookgate import LedgerOptions
 from bookgate.bookie.standalone.cluster import StandaloneCluster
 from bookgate.ledger.metadata import DigestType, LedgerMetadata
 from bookgate.thinclient.blocking.client import BookKeeper
@@ -173,6 +174,34 @@ def test_an_export_is_restarted_where_it_was_left(
     assert rows_of(spark, output, exported[2]) == [b"second"]
     export(spark, options, str(output), on_group=lambda done, total: groups.append((done, total)))
     assert groups == [(1, 1)], "everything was there"
+
+
+@pytest.mark.long
+def test_an_unbounded_ledger_is_exported_and_audited_once_it_is_closed(
+    spark: SparkSession, cluster: StandaloneCluster, client: BookKeeper, tmp_path: Path
+) -> None:
+    options = LedgerOptions(password=PASSWORD, custom_metadata={"jobs": b"unbounded"})
+    writer = client.create_unbounded_ledger(options)
+    chosen = {"gateways": cluster.gateway_uri, "customMetadata.jobs": "unbounded", "password": PASSWORD.decode()}
+    writer.append(b"a0")
+    writer.append(b"a1")
+    assert export(spark, chosen, str(tmp_path)).collect() == []
+    assert audit(spark, chosen).collect() == []
+    named = {**chosen, "ledgerIds": str(writer.ledger_id.low)}
+    del named["customMetadata.jobs"]
+    with pytest.raises(ExportException, match="unbounded and not closed"):
+        export(spark, named, str(tmp_path))
+    writer.release()
+    writer = client.take_over(writer.ledger_id, PASSWORD)
+    writer.append(b"b0")
+    writer.append(b"b1")
+    writer.close()
+    for _ in range(2):
+        (line,) = export(spark, chosen, str(tmp_path)).collect()
+        assert (line.entries, line.last_entry_id, line.complete) == (4, 4, True)
+    rows = spark.read.parquet(str(tmp_path)).orderBy("entry_id").collect()
+    assert [(row.entry_id, bytes(row.payload)) for row in rows] == [(0, b"a0"), (1, b"a1"), (3, b"b0"), (4, b"b1")]
+    assert {(row.copies, row.good) for row in audit(spark, chosen).collect()} == {(5, 5)}
 
 
 def change_manifest(output: Path, **changes: object) -> None:

@@ -90,9 +90,12 @@ LEDGERS_SCHEMA = pa.schema(
         _required("custom_metadata", pa.map_(pa.string(), pa.binary())),
         pa.field("digest_type", pa.string()),
         _required("metadata_version", pa.int64()),
+        pa.field("term", pa.int64()),
     ]
 )
-"""`length` and `last_entry_id` are null until the ledger is closed, since they are unknown before."""
+"""`length` and `last_entry_id` are null until the ledger is closed, since they are unknown before. `term` is null for
+all ledgers but unbounded ones.
+"""
 
 BOOKIES_SCHEMA = pa.schema(
     [
@@ -306,6 +309,7 @@ def _ledger_row(record: LedgerRecord) -> dict[str, object]:
         "custom_metadata": list(metadata.custom_metadata.items()),
         "digest_type": metadata.digest_type.name if metadata.digest_type else None,
         "metadata_version": record.version,
+        "term": None if metadata.terms is None else metadata.terms.term,
     }
 
 

@@ -54,14 +54,21 @@ of a write, the write never happened: a driver suspended for that long may commi
 **Readers.** A ledger without these keys was not written by a sink and is always read. For the others (the sources'
 default):
 
-* if the lead is known, a ledger counts if the lead is committed and names it. A lead that a marked ledger names and the
-  listing lacks is looked up; ledgers that a committed lead names and the listing has not shown as committed are read by
+* if the lead is known, a ledger counts if the lead is committed and names it. A lead that a mark or a claim names and
+  the listing, or a selection, lacks is looked up: between steps 4 and 5 a driver may die, and no later commit of the
+  query may set the marks. Ledgers that a committed lead names and the listing has not shown as committed are read by
   id at the end. If the listing has shown the lead without its mark, nothing of the write counts. So a listing shows a
   write as a whole or not at all, at whatever moment;
 * if the lead was deleted, a ledger counts if it has the key itself.
 
 A stream does not list again what it has read; it remembers the leads among those ledgers, and after a restart looks
 them up. For a stream a mark is enough: the other ledgers of the write arrive at the next look.
+
+**Owners.** Whoever may create ledgers may give them any of these keys, with the query of another. Where gateways note
+the owner of a ledger, which no client can forge, a mark speaks for ledgers of the same owner only: for readers, and in
+step 3. If a ledger of another owner says that the write is committed, the commit fails: the driver can't tell a forged
+mark from a commit under earlier credentials, so it neither takes its rows for written nor writes them again. All
+ledgers of a write have one owner. A mark that names more than `MOST_NAMED` ledgers is no mark.
 
 **Scopes.** All ledgers of a query are in one scope, and what is said of ids holds for their lower halves. They are
 written into marks and compared without sign, as the store lists them.
@@ -79,6 +86,7 @@ Not its job: the calls (`spark.writing.commit`), and Spark (`sink`).
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -87,7 +95,7 @@ from typing import Any
 from pyroaring import BitMap64
 
 from bookgate.ledger.id_set import signed, unsigned
-from bookgate.ledger.metadata import LedgerMetadata
+from bookgate.ledger.metadata import OWNER_KEY, LedgerMetadata
 from bookgate.ledger.metadata_store import LedgerRecord
 from bookgate.thinclient.spark.offsets import LedgerIds
 
@@ -97,6 +105,10 @@ TASK_KEY = "bookgate.sink.task"
 CLAIMED_KEY = "bookgate.sink.claimed"
 COMMITTED_KEY = "bookgate.sink.committed"
 KEYS_BEGIN_WITH = "bookgate.sink."
+
+MOST_NAMED = 1 << 20
+"""The most ledgers of a write; a mark that names more was made by no sink, and would take a reader's memory."""
+_IDS = 1 << 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,17 +143,33 @@ def parse_ids(text: str) -> Iterator[tuple[int, int]]:
         yield int(first), int(last or first)
 
 
+Origin = tuple[Write, bytes]
+"""A write, and the owner of its ledgers."""
+
+
 @dataclass(frozen=True, slots=True)
 class SinkState:
     """The sink's keys in a ledger's custom metadata. All ids in it are unsigned.
 
-    `named`: the ids in its mark, as runs; empty without a mark. `claimed_for`: the lead that its claim names.
+    `named`: the ids in its mark, as runs; empty without a mark. `claimed_for`: the lead that its claim names. `owner`:
+    the principal that made the ledger, as the gateway has noted it; empty without one.
     """
 
     write: Write
     ledger_id: int
     named: tuple[tuple[int, int], ...] = ()
     claimed_for: int | None = None
+    owner: bytes = b""
+
+    @property
+    def origin(self) -> Origin:
+        """What a ledger's mark can speak for."""
+        return self.write, self.owner
+
+    @property
+    def said_lead(self) -> int | None:
+        """The lead that the mark names, or the claim."""
+        return self.lead if self.marked else self.claimed_for
 
     @property
     def marked(self) -> bool:
@@ -177,7 +205,16 @@ def sink_state(record: LedgerRecord) -> SinkState | None:
         claimed_for = int(custom[CLAIMED_KEY]) if CLAIMED_KEY in custom else None
     except (KeyError, ValueError):
         return None
-    return SinkState(write, unsigned(record.ledger_id.low), named, claimed_for)
+    if not _are_ids(named) or not (claimed_for is None or 0 <= claimed_for < _IDS):
+        return None
+    return SinkState(write, unsigned(record.ledger_id.low), named, claimed_for, custom.get(OWNER_KEY, b""))
+
+
+def _are_ids(runs: Sequence[tuple[int, int]]) -> bool:
+    """Whether these are runs of as many ids as a write may have."""
+    return all(0 <= first <= last < _IDS for first, last in runs) and (
+        sum(last - first + 1 for first, last in runs) <= MOST_NAMED
+    )
 
 
 def with_claim(metadata: LedgerMetadata, lead: int) -> LedgerMetadata:
@@ -204,8 +241,8 @@ class Committed:
 
     def __init__(self, leads: Iterable[SinkState] = ()) -> None:
         """`leads`: committed leads that are already known."""
-        self._leads = {lead.write: lead for lead in leads}
-        self._unmarked: set[tuple[Write, int]] = set()
+        self._leads = {lead.origin: lead for lead in leads}
+        self._unmarked: set[tuple[Origin, int]] = set()
         self._looked_up: set[int] = set()
         self._taken: Any = BitMap64()
 
@@ -216,17 +253,19 @@ class Committed:
             if state is None:
                 continue
             if not state.marked:
-                self._unmarked.add((state.write, state.ledger_id))
+                self._unmarked.add((state.origin, state.ledger_id))
             elif state.is_committed_lead:
-                self._leads.setdefault(state.write, state)
+                self._leads.setdefault(state.origin, state)
 
     def unknown_leads(self, records: Iterable[LedgerRecord]) -> list[int]:
-        """The leads that marked ledgers among these records name and that were not shown yet; each is returned once."""
-        states = [state for record in records if (state := sink_state(record)) is not None and state.marked]
+        """The leads that marks and claims of these records name and that were not shown yet; each is returned once."""
+        states = [state for record in records if (state := sink_state(record)) is not None]
         unknown = {
-            state.lead
+            lead
             for state in states
-            if state.write not in self._leads and (state.write, state.lead) not in self._unmarked
+            if (lead := state.said_lead) is not None
+            and state.origin not in self._leads
+            and (state.origin, lead) not in self._unmarked
         } - self._looked_up
         self._looked_up |= unknown
         return list(map(signed, sorted(unknown)))
@@ -236,10 +275,10 @@ class Committed:
         state = sink_state(record)
         if state is None:
             return True
-        lead = self._leads.get(state.write)
+        lead = self._leads.get(state.origin)
         if lead is not None:
             return lead.names(state.ledger_id)
-        return state.marked and (state.write, state.lead) not in self._unmarked
+        return state.marked and (state.origin, state.lead) not in self._unmarked
 
     def take(self, records: Iterable[LedgerRecord]) -> list[LedgerRecord]:
         """The records that count; `not_taken` no longer returns them."""
@@ -277,11 +316,13 @@ class Verdict:
 
     `committed_by`: a ledger that shows that the write is committed already. `unmarked`: committed ledgers whose mark is
     missing, with the id of their lead. `left_over`: to be deleted in this order, up to the first that can't be deleted.
+    `disputed_by`: a ledger of another owner that says that the write is committed.
     """
 
     committed_by: LedgerRecord | None
     unmarked: tuple[tuple[LedgerRecord, int], ...]
     left_over: tuple[LedgerRecord, ...]
+    disputed_by: LedgerRecord | None = None
 
 
 def leads_not_shown(records: Iterable[LedgerRecord]) -> list[int]:
@@ -300,19 +341,24 @@ def judge(records: Iterable[LedgerRecord], write: Write, own: Iterable[int] = ()
     """
     mine = set(map(unsigned, own))
     states = {record.ledger_id: (record, state) for record in records if (state := _earlier(record, write)) is not None}
-    leads = [state for _, state in states.values() if state.is_committed_lead]
-    named_by = {(lead.write, each): lead.ledger_id for lead in leads for each in lead.named_ids}
-    committed_by, unmarked, left_over = None, [], []
+    leads = defaultdict[Origin, list[SinkState]](list)
+    for _, state in states.values():
+        if state.is_committed_lead:
+            leads[state.origin].append(state)
+    owners = {state.owner for _, state in states.values() if state.ledger_id in mine}
+    committed_by, disputed_by, unmarked, left_over = None, None, [], []
     for _, (record, state) in sorted(states.items()):
-        lead = named_by.get((state.write, state.ledger_id))
-        if state.marked:
+        lead = next((lead.ledger_id for lead in leads[state.origin] if lead.names(state.ledger_id)), None)
+        if state.marked and state.write == write and owners and state.owner not in owners:
+            disputed_by = disputed_by or record
+        elif state.marked:
             committed_by = committed_by or (record if state.write == write else None)
         elif lead is not None:
             unmarked.append((record, signed(lead)))
         elif state.ledger_id not in mine and state.claimed_for not in mine:
             left_over.append(record)
     # In ascending order: a lead has the lowest id of those that are claimed for it.
-    return Verdict(committed_by, tuple(unmarked), tuple(left_over))
+    return Verdict(committed_by, tuple(unmarked), tuple(left_over), disputed_by)
 
 
 def settled(records: Iterable[LedgerRecord], write: Write, listed: LedgerIds) -> list[int]:

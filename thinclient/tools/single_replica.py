@@ -21,9 +21,7 @@ async def batches_of_bookie(
     Digests are checked. Raises the bookie's error for an entry that it should have and does not, after all entries
     before it were delivered.
     """
-    alone = record_on(record, bookie_id)
-    closed = replace(alone.metadata, state=LedgerState.CLOSED, last_entry_id=last, length=0)
-    async with client.open_record(replace(alone, metadata=closed), password) as reader:
+    async with client.open_record(closed_record_on(record, bookie_id, last), password) as reader:
         for start, end in ranges_of_bookie(record.metadata, bookie_id, first, last):
             async with aclosing(reader.read_batches(start, end)) as batches:
                 async for batch in batches:
@@ -40,6 +38,13 @@ def record_on(record: LedgerRecord, bookie_id: str) -> LedgerRecord:
         fragments=(Fragment(0, (bookie_id,)),),
     )
     return replace(record, metadata=alone)
+
+
+def closed_record_on(record: LedgerRecord, bookie_id: str, last: int) -> LedgerRecord:
+    """The ledger as if this bookie alone held it, and it ended at `last`: of one that is not closed nothing is read."""
+    alone = record_on(record, bookie_id)
+    closed = replace(alone.metadata, state=LedgerState.CLOSED, last_entry_id=last, length=0)
+    return replace(alone, metadata=closed)
 
 
 def ranges_of_bookie(metadata: LedgerMetadata, bookie_id: str, first: int, last: int) -> Iterator[tuple[int, int]]:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sys
+import tracemalloc
 
 import pytest
+import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bookgate.ledger import payload_codec
 from bookgate.ledger.entry import Entry
 from bookgate.ledger.errors import IllegalOpException, IncorrectParameterException, PayloadCodecException
 from bookgate.ledger.payload_codec import (
@@ -81,6 +84,34 @@ def test_a_body_of_another_length_than_said_is_damaged() -> None:
         decode_records(Codec.RECORDS_ZSTD, b"\x02" + encode_varint(1004) + whole[3:])
     with pytest.raises(PayloadCodecException):
         decode_records(Codec.RECORDS_ZSTD, b"\x02" + encode_varint(900) + whole[3:])
+
+
+@pytest.mark.parametrize("states_size", [True, False])
+def test_a_frame_that_holds_more_than_the_entry_says_takes_no_more_memory(states_size: bool) -> None:
+    frame = zstandard.ZstdCompressor(write_content_size=states_size).compress(b"\0" * (64 << 20))
+    tracemalloc.start()
+    try:
+        with pytest.raises(PayloadCodecException):
+            decode_records(Codec.RECORDS_ZSTD, b"\x02" + encode_varint(100) + frame)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_frame_that_does_not_state_its_size_is_read() -> None:
+    body = b"\x01\xe8\x07" + b"x" * 1000
+    frame = zstandard.ZstdCompressor(write_content_size=False).compress(body)
+    assert decode_records(Codec.RECORDS_ZSTD, b"\x02" + encode_varint(len(body)) + frame) == [b"x" * 1000]
+
+
+@pytest.mark.parametrize("codec", [Codec.RECORDS_LZ4, Codec.RECORDS_ZSTD])
+def test_no_entry_is_made_that_could_not_be_decoded(codec: Codec, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(payload_codec, "MAX_DECODED_BYTES", 1000)
+    within = [b"x" * 997]
+    assert decode_records(codec, encode_records(codec, within)) == within
+    with pytest.raises(IncorrectParameterException, match="1001 bytes; at most 1000"):
+        encode_records(codec, [b"x" * 998])
+    assert decode_records(codec, encode_records(Codec.RECORDS, [b"x" * 998])) == [b"x" * 998]
 
 
 def test_the_custom_metadata_name_the_codec() -> None:

@@ -348,7 +348,7 @@ def _copies(handle: ReadHandle, first: int, last: int, patience: Patience) -> It
             for columns in handle.read_columns(position, last):
                 patience.answered()
                 yield _without_payload(columns)
-                position += len(columns)
+                position = columns.first_entry_id + len(columns)  # not the sum: ids may have gaps
             return
         except BKException as failed:
             error = failed
@@ -362,21 +362,21 @@ def _copies(handle: ReadHandle, first: int, last: int, patience: Patience) -> It
         patience.answered()
         probed = range(position, min(last, position + _PROBED_AT_ONCE - 1) + 1)
         with ThreadPoolExecutor(_PROBE_THREADS) as pool:
-            yield from pool.map(lambda entry_id: _copy(handle, entry_id, patience.fresh()), probed)
+            for copy in pool.map(lambda entry_id: _copy(handle, entry_id, patience.fresh()), probed):
+                yield from copy
         position = probed.stop
 
 
-def _copy(handle: ReadHandle, entry_id: int, patience: Patience) -> EntryColumns | FaultRange:
-    """Reads one copy."""
+def _copy(handle: ReadHandle, entry_id: int, patience: Patience) -> list[EntryColumns | FaultRange]:
+    """Reads one copy; nothing is returned for a truncate entry that the bookie holds."""
     while True:
         try:
-            (columns,) = handle.read_columns(entry_id, entry_id)
+            return [_without_payload(columns) for columns in handle.read_columns(entry_id, entry_id)]
         except BKException as error:
             fault = _fault_of(error)
             if fault is Fault.BUSY and patience.once_more():
                 continue
-            return FaultRange(fault, entry_id, entry_id, str(error))
-        return _without_payload(columns)
+            return [FaultRange(fault, entry_id, entry_id, str(error))]
 
 
 def _fault_of(error: BKException) -> Fault:

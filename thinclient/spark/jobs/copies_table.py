@@ -31,6 +31,7 @@ from bookgate.thinclient.spark.reading.planning import (
     Slice,
     TemplateTable,
     by_fragment,
+    has_readable_end,
     limits_of,
     packed,
     plan,
@@ -97,6 +98,8 @@ class CopiesReader(DataSourceReader):
         with clients.plan(self._options.gateways, self._options.client_settings) as client:
             # For a million ledgers only their slices are kept, and these share what ledgers have in common.
             for record in (record for page in selected_records(client, self._options) for record in page):
+                if not has_readable_end(record, self._options):
+                    continue
                 if record.metadata.is_closed:
                     found += _without_entries(record)
                     slices += self._fragments(shapes, record)

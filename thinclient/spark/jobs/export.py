@@ -9,7 +9,8 @@ means that the files are complete, and a killed run leaves at most one group wit
 again. A closed ledger with a line is not exported again. An open one may have grown: it is exported again, as a whole.
 So is one whose lost entries were skipped (`failOnDataLoss=false`): its line says how many, and that it is not complete;
 each further run tries again. If nothing at all is left of a ledger the files of an earlier run stay. Ledgers that a
-sink has not committed are left to a later run, unless `includeUncommitted` is set.
+sink has not committed are left to a later run, unless `includeUncommitted` is set, and unbounded ledgers until they are
+closed.
 
 A line also identifies the ledger: the cluster's instance id, the ledger's creation time, its length and its last entry.
 An id alone may belong to another ledger, in another cluster, or in this one after its metadata were formatted or
@@ -29,8 +30,16 @@ from pyspark.sql import DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import ArrayType, BooleanType, LongType, StringType, StructField, StructType
 
-from bookgate.thinclient.spark.commit_protocol import COMMITTED_KEY, QUERY_KEY
-from bookgate.thinclient.spark.options.read_options import OptionError, ledger_options, parse_options, without_selection
+from bookgate.ledger.metadata_store import LedgerRecord
+from bookgate.thinclient.spark.commit_protocol import QUERY_KEY, Committed
+from bookgate.thinclient.spark.options.read_options import (
+    OptionError,
+    Options,
+    ledger_options,
+    parse_options,
+    without_selection,
+)
+from bookgate.thinclient.spark.reading.entries import read_records
 from bookgate.thinclient.spark.worker_client import clients
 
 MANIFEST = "_manifest"
@@ -53,7 +62,7 @@ MANIFEST_SCHEMA = StructType(
         StructField("length", LongType()),
     ]
 )
-_WRITTEN_SCHEMA = "entry_id bigint, payload binary, scope_id bigint, ledger_id bigint"
+_WRITTEN_SCHEMA = "entry_id bigint, payload binary, ledger_length bigint, scope_id bigint, ledger_id bigint"
 
 GROUP_LEDGERS = 200
 GROUP_BYTES = 1 << 30
@@ -62,6 +71,7 @@ GROUP_BYTES = 1 << 30
 _PARTS_OF_LEDGERS = ("startingoffsets", "endingoffsets", "includepayload")
 _KEY = ["scope_id", "ledger_id"]
 _NAMED_AT_MOST = 10
+_READ_AT_ONCE = 4096
 
 
 class ExportException(Exception):
@@ -73,7 +83,11 @@ class ExportException(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Ledger:
-    """What a group needs to know of a ledger. `entries` and `bytes` are None until it is closed."""
+    """What a group needs to know of a ledger.
+
+    `entries` and `bytes` are None until it is closed. `deleted_before` is the first entry that no trim has deleted, of
+    an unbounded ledger; None for others. Such a ledger has fewer than `entries`: ids have gaps where it was taken over.
+    """
 
     scope_id: int
     ledger_id: int
@@ -82,6 +96,7 @@ class _Ledger:
     entries: int | None
     bytes: int | None
     created_ms: int | None
+    deleted_before: int | None
 
     @property
     def directory(self) -> str:
@@ -90,10 +105,11 @@ class _Ledger:
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    """The contents of a ledger's files."""
+    """The contents of a ledger's files. `length_before` is the ledger's length before the first entry in them."""
 
     entries: int = 0
     bytes: int = 0
+    length_before: int = 0
     first_entry_id: int | None = None
     last_entry_id: int | None = None
     files: tuple[str, ...] = ()
@@ -172,9 +188,6 @@ def _pending(spark: SparkSession, options: Mapping[str, str], output: str) -> li
     """The ledgers that have no complete export, by id. Raises ExportException."""
     wanted = {**ledger_options(options), "table": "ledgers"}
     ledgers = spark.read.format("bookkeeper").options(**wanted).load()
-    if not parse_options(options).include_uncommitted:
-        custom = F.col("custom_metadata")
-        ledgers = ledgers.where(custom[QUERY_KEY].isNull() | custom[COMMITTED_KEY].isNotNull())
     chosen = ledgers.select(
         *_KEY,
         "state",
@@ -182,8 +195,15 @@ def _pending(spark: SparkSession, options: Mapping[str, str], output: str) -> li
         (F.col("last_entry_id") + 1).alias("entries"),
         F.col("length").alias("bytes"),
         F.unix_millis("creation_time").alias("created_ms"),
+        F.when(F.col("term").isNotNull(), F.col("fragments")[0]["first_entry_id"]).alias("deleted_before"),
+        F.col("custom_metadata")[QUERY_KEY].isNotNull().alias("is_of_sink"),
     )
-    found = chosen.join(_lines_to_compare(spark, output), _KEY, "left").orderBy(*_KEY).collect()
+    rows = chosen.join(_lines_to_compare(spark, output), _KEY, "left").orderBy(*_KEY).collect()
+    parsed = parse_options(options)
+    of_sinks = [row.ledger_id for row in rows if row.is_of_sink and not parsed.include_uncommitted]
+    left_out = set(of_sinks) - _committed(parsed, of_sinks)
+    is_named = parsed.ledger_ids is not None
+    found = [row for row in rows if row.ledger_id not in left_out and not _is_written_without_end(row, is_named)]
     others = [str(row.ledger_id) for row in found if _is_of_another(row)]
     if others:
         more = f" and {len(others) - _NAMED_AT_MOST} more" if len(others) > _NAMED_AT_MOST else ""
@@ -205,8 +225,33 @@ def _lines_to_compare(spark: SparkSession, output: str) -> DataFrame:
     )
 
 
+def _committed(options: Options, ledger_ids: Sequence[int]) -> set[int]:
+    """Those of these ledgers of sinks that are committed."""
+    seen, shown = Committed(), list[LedgerRecord]()
+    if ledger_ids:
+        with clients.use(options.gateways, options.client_settings) as client:
+            for start in range(0, len(ledger_ids), _READ_AT_ONCE):
+                records, _ = read_records(client, options.scope_id, ledger_ids[start : start + _READ_AT_ONCE])
+                seen.show(records)
+                leads, _ = read_records(client, options.scope_id, seen.unknown_leads(records))
+                seen.show(leads)
+                shown += records
+    return {record.ledger_id.low for record in seen.take(shown)}
+
+
+def _is_written_without_end(row: Row, is_named: bool) -> bool:
+    """Whether the ledger is unbounded and not closed. Raises ExportException if it was asked for by its id."""
+    if row.deleted_before is None or row.state == "CLOSED":
+        return False
+    if is_named:
+        raise ExportException(f"ledger {row.ledger_id} is unbounded and not closed: it is exported once it is closed")
+    return True
+
+
 def _is_complete(row: Row) -> bool:
-    return bool(row.line_complete) and (row.line_entries, row.line_bytes) == (row.entries, row.bytes)
+    # How many entries an unbounded ledger has is not known; its length tells.
+    has_all = row.deleted_before is not None or row.line_entries == row.entries
+    return bool(row.line_complete) and has_all and row.line_bytes == row.bytes
 
 
 def _is_of_another(row: Row) -> bool:
@@ -265,7 +310,7 @@ def _written(spark: SparkSession, output: str, group: Sequence[_Ledger], skips_l
     paths = []
     for ledger in group:
         path = f"{output}/{ledger.directory}"
-        may_lack_rows = skips_losses or ledger.entries is None
+        may_lack_rows = skips_losses or ledger.entries is None or ledger.deleted_before is not None
         if ledger.entries != 0 and (not may_lack_rows or _is_there(spark, path)):
             paths.append(path)
     if not paths:
@@ -274,12 +319,20 @@ def _written(spark: SparkSession, output: str, group: Sequence[_Ledger], skips_l
     rows = files.groupBy("ledger_id").agg(
         F.count("*").alias("entries"),
         F.sum(F.octet_length("payload")).alias("bytes"),
+        F.min(F.col("ledger_length") - F.octet_length("payload")).alias("length_before"),
         F.min("entry_id").alias("first_entry_id"),
         F.max("entry_id").alias("last_entry_id"),
         F.array_sort(F.collect_set("_metadata.file_name")).alias("files"),
     )
     return {
-        row.ledger_id: _Written(row.entries, row.bytes, row.first_entry_id, row.last_entry_id, tuple(row.files))
+        row.ledger_id: _Written(
+            row.entries,
+            row.bytes,
+            row.length_before,
+            row.first_entry_id,
+            row.last_entry_id,
+            tuple(row.files),
+        )
         for row in rows.collect()
     }
 
@@ -296,6 +349,9 @@ def _is_there(spark: SparkSession, path: str) -> bool:
 
 def _check(ledger: _Ledger, found: _Written) -> None:
     """Raises ExportException if entries are missing."""
+    if ledger.deleted_before is not None:
+        _check_unbounded(ledger, found)
+        return
     expected = found.entries if ledger.entries is None else ledger.entries
     size = found.bytes if ledger.bytes is None else ledger.bytes
     last = None if found.entries == 0 else found.entries - 1
@@ -304,6 +360,16 @@ def _check(ledger: _Ledger, found: _Written) -> None:
             f"ledger {ledger.ledger_id} of scope {ledger.scope_id} should have {expected} entries of {size} bytes; the "
             f"files hold {found.entries} of {found.bytes} bytes, up to entry {found.last_entry_id}. Run the export "
             "again; if it stays so, `bookgate spark audit` tells what is wrong with the ledger"
+        )
+
+
+def _check_unbounded(ledger: _Ledger, found: _Written) -> None:
+    """Raises ExportException if entries are missing in a closed ledger, whose ids have gaps: its length tells."""
+    if _lost(ledger, found):
+        raise ExportException(
+            f"unbounded ledger {ledger.ledger_id} of scope {ledger.scope_id} should have {ledger.bytes} bytes; the "
+            f"files hold {found.bytes}, from byte {found.length_before} on, up to entry {found.last_entry_id}. Run the "
+            "export again; if it stays so, `bookgate spark audit` tells what is wrong with the ledger"
         )
 
 
@@ -332,6 +398,19 @@ def _line(ledger: _Ledger, found: _Written, instance_id: str) -> tuple[object, .
 
 
 def _lost(ledger: _Ledger, found: _Written) -> int:
-    """The number of entries missing in the files; for an open ledger only those before the last entry present."""
+    """The number of entries missing in the files; for an open ledger only those before the last entry present, and for
+    an unbounded one that lacks any with its gaps.
+    """
     last = -1 if found.last_entry_id is None else found.last_entry_id
-    return max(0, (last + 1 if ledger.entries is None else ledger.entries) - found.entries)
+    if ledger.deleted_before is not None and _is_whole(ledger, found):
+        return 0
+    expected = (last + 1 if ledger.entries is None else ledger.entries) - (ledger.deleted_before or 0)
+    return max(0, expected - found.entries)
+
+
+def _is_whole(ledger: _Ledger, found: _Written) -> bool:
+    """Whether the files hold all entries of a closed unbounded ledger that no trim has deleted, by their lengths."""
+    deleted = ledger.deleted_before or 0
+    if not found.entries:
+        return not ledger.bytes or deleted + 1 >= (ledger.entries or 0)
+    return found.length_before + found.bytes == ledger.bytes and (deleted > 0 or found.length_before == 0)

@@ -7,6 +7,8 @@ A bookie that holds nothing has one row without a ledger; for one that can't be 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -15,8 +17,11 @@ from bookgate.ledger.bookie_info import HTTP
 from bookgate.ledger.metadata_store import BookieSet
 from bookgate.thinclient.spark.options.read_options import Options
 from bookgate.thinclient.spark.worker_client import client_config, clients
-from bookgate.thinclient.tools.admin_client import AdminHttp, AdminRefusedException, endpoint_url
+from bookgate.thinclient.tools.admin_client import AdminHttp, AdminRefusedException, endpoint_url, read_token
 from bookgate.thinclient.tools.held_ledgers import held_pages
+
+if TYPE_CHECKING:
+    from bookgate.thinclient.config import ClientConfig
 
 HELD_SCHEMA = pa.schema(
     [
@@ -58,14 +63,26 @@ class HeldLedgersReader(DataSourceReader):
         yield _held_batch(bookie_id, [None], None if partition.http else "it is not registered with an HTTP admin")
         if partition.http is None:
             return
-        config = client_config(self._options.client_settings)
-        # HTTP shares the certificate of the entry port, so the client's authorities for that port apply.
-        admin = AdminHttp(partition.http, authorities=config.bookie_tls_ca or config.tls_ca)
+        admin = admin_as(client_config(self._options.client_settings), partition.http)
         try:
             for page in held_pages(admin, self._options.scope_id):
                 yield _held_batch(bookie_id, page, None)
         except AdminRefusedException as error:
             yield _held_batch(bookie_id, [None], f"it does not tell its ledgers: {error}")
+
+
+def admin_as(config: ClientConfig, url: str) -> AdminHttp:
+    """A bookie's HTTP admin, asked as whom the client's settings show to bookies.
+
+    Raises IncorrectParameterException for a token that can't be read.
+    """
+    # HTTP shares the certificate of the entry port, so the client's authorities for that port apply. So do a bookie's
+    # principals: who has a token for it has the same one here. A bookie without principals is not shown any.
+    admin = AdminHttp(url, authorities=config.bookie_tls_ca or config.tls_ca)
+    if config.auth_provider is None or not admin.may_carry_token:
+        return admin
+    file, token = config.token_for_bookies
+    return replace(admin, token=read_token(token, file))
 
 
 def _held_batch(bookie_id: str, ledgers: Sequence[int | None], trouble: str | None) -> pa.RecordBatch:

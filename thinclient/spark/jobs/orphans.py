@@ -26,7 +26,7 @@ from bookgate.thinclient.core.copy_check import held_ranges
 from bookgate.thinclient.spark.jobs.copies import password_for
 from bookgate.thinclient.spark.options.read_options import Options, Table, parse_options
 from bookgate.thinclient.spark.worker_client import clients
-from bookgate.thinclient.tools.single_replica import record_on
+from bookgate.thinclient.tools.single_replica import closed_record_on
 
 if TYPE_CHECKING:
     from bookgate.thinclient.blocking.client import BookKeeper
@@ -106,7 +106,7 @@ def _ask_bookie(client: BookKeeper, record: LedgerRecord, bookie_id: str, option
         return None
     try:
         password = password_for(record, options.password)
-        with client.open_record(record_on(record, bookie_id), password=password) as handle:
+        with client.open_record(closed_record_on(record, bookie_id, entry_id), password=password) as handle:
             for _ in handle.read_columns(entry_id, entry_id):
                 pass
     except NoSuchLedgerExistsException:

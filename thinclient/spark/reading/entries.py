@@ -29,6 +29,7 @@ from bookgate.thinclient.spark.reading.planning import (
     Slice,
     TemplateTable,
     check_digest_type,
+    has_readable_end,
     is_wanted,
     opened_with,
     readable_record,
@@ -141,7 +142,7 @@ def readable_slices(client: BookKeeper, options: Options, bounds: Bounds = EVERY
     passwords = Passwords(client, options)
     plain = PlainLedgers(options, bounds, lambda record: shapes.shape_of(passwords.opened(record)))
     for page in _committed(client, options, bounds, plain):
-        for record in map(passwords.opened, page):
+        for record in map(passwords.opened, (each for each in page if has_readable_end(each, options))):
             if record.metadata.is_closed:
                 whole.append(shapes.slice_of(record))
             else:

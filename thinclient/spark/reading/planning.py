@@ -25,10 +25,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from bookgate.ledger.errors import DigestMatchException
+from bookgate.ledger.errors import DigestMatchException, IllegalOpException
 from bookgate.ledger.ledger_id import NO_ENTRY, LedgerId
 from bookgate.ledger.metadata import DigestType, LedgerMetadata
 from bookgate.ledger.metadata_store import LedgerRecord
+from bookgate.ledger.unbounded import deleted_before
 from bookgate.thinclient.spark.options.read_options import DEFAULT_MAX_BYTES_PER_PARTITION, Options
 from bookgate.thinclient.spark.reading.pushdown import EVERYTHING, Bounds, Interval
 
@@ -118,11 +119,13 @@ class TemplateTable:
         self._with_ledger_columns = with_ledger_columns
 
     def slice_of(self, record: LedgerRecord) -> Slice:
-        """The slice of all entries of a closed record."""
+        """The slice of all entries of a closed record, without those that a trim has deleted."""
         metadata = record.metadata
         shape = self.shape_of(record)
-        last, length = metadata.last_entry_id, metadata.length
-        return Slice(record.ledger_id, shape, record.version, last, length, 0, last, length)
+        last, length, first = metadata.last_entry_id, metadata.length, deleted_before(metadata)
+        # The length counts the deleted entries too.
+        size = length * (last + 1 - first) // (last + 1) if first else length
+        return Slice(record.ledger_id, shape, record.version, last, length, first, last, size)
 
     def shape_of(self, record: LedgerRecord) -> LedgerMetadata:
         """The shape of all ledgers like this one."""
@@ -183,9 +186,29 @@ def opened_with(record: LedgerRecord, password: bytes) -> LedgerRecord:
     return replace(record, metadata=replace(metadata, password=password, password_check=None))
 
 
+def has_readable_end(record: LedgerRecord, options: Options) -> bool:
+    """Whether a table can tell up to where the ledger may be read: not while an unbounded ledger is written.
+
+    A snapshot of it would be closed metadata, with which a reader takes what another term has left (U4).
+
+    Raises:
+        IllegalOpException: It can't, and option `ledgerIds` names the ledger.
+    """
+    metadata = record.metadata
+    if metadata.is_closed or not metadata.is_unbounded:
+        return True
+    if options.ledger_ids is not None:
+        raise IllegalOpException(
+            f"ledger {record.ledger_id} of option ledgerIds is unbounded and not closed: tables have its entries once "
+            "it is closed",
+            ledger_id=record.ledger_id,
+        )
+    return False
+
+
 def readable_record(record: LedgerRecord, last_add_confirmed: int = NO_ENTRY, length: int = 0) -> LedgerRecord:
     """The record as a snapshot of what may be read: if it is not closed, it is returned closed at
-    `last_add_confirmed`.
+    `last_add_confirmed`. Not for an unbounded ledger that is not closed (`has_readable_end`).
     """
     if record.metadata.is_closed:
         return record
@@ -244,14 +267,14 @@ def check_digest_type(record: LedgerRecord, digest_type: DigestType | None) -> N
 def wanted_part(whole: Slice, options: Options, bounds: Bounds = EVERYTHING) -> Slice | None:
     """The entries of a readable ledger within offsets and bounds; None when there are none."""
     ledger_id = whole.ledger_id.low
-    first, last = max(0, bounds.entry_id.first), min(whole.end, bounds.entry_id.last)
+    first, last = max(whole.first_entry_id, bounds.entry_id.first), min(whole.end, bounds.entry_id.last)
     if options.starting_offsets:
         first = max(first, options.starting_offsets.get(ledger_id, 0))
     if options.ending_offsets:
         last = min(last, options.ending_offsets.get(ledger_id, last + 1) - 1)
     if first > last:
         return None
-    return whole if (first, last) == (0, whole.end) else whole.between(first, last)
+    return whole if (first, last) == (whole.first_entry_id, whole.end) else whole.between(first, last)
 
 
 def plan(slices: Sequence[Slice], limits: TaskLimits) -> list[list[Slice]]:

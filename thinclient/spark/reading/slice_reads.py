@@ -25,6 +25,7 @@ from bookgate.ledger.errors import (
     BKException,
     ClientClosedException,
     DigestMatchException,
+    LedgerTrimmedException,
     NoSuchEntryException,
     NoSuchLedgerExistsException,
     NoSuchLedgerExistsOnMetadataServerException,
@@ -171,16 +172,18 @@ class _Progress:
 
     def follow(self, batches: Iterable[Sequence[Entry]]) -> Iterator[Sequence[Entry]]:
         for batch in batches:
-            self.next += len(batch)
+            # Ids have a gap where an unbounded ledger was taken over.
+            self.next = batch[-1].entry_id + 1
             yield batch
 
 
 def _told(error: BKException, piece: Slice, first: int) -> BKException:
     """The same error with ledger and range added, and with a remedy where there is one."""
     hint = "; failOnDataLoss=false skips what is lost" if isinstance(error, _LOST) else ""
-    return type(error)(
-        f"entries {first} to {piece.last_entry_id} of ledger {piece.ledger_id} can't be read: {error}{hint}"
-    )
+    what = f"entries {first} to {piece.last_entry_id} of ledger {piece.ledger_id} can't be read: {error}{hint}"
+    if isinstance(error, LedgerTrimmedException):
+        return LedgerTrimmedException(what, error.first_available)
+    return type(error)(what)
 
 
 def _moved(client: BookKeeper, piece: Slice, options: Options) -> Slice | None:
@@ -223,6 +226,7 @@ def _read(
             start, last = ranges.pop()
             try:
                 yield from progress.follow(handle.read_columns(start, last))
+                progress.next = last + 1
             except _LOST as error:
                 if options.fail_on_data_loss:
                     raise

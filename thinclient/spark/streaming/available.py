@@ -32,6 +32,7 @@ from bookgate.thinclient.spark.reading.planning import (
     Slice,
     TemplateTable,
     check_digest_type,
+    has_readable_end,
     is_wanted,
     opened_with,
     readable_record,
@@ -101,7 +102,7 @@ class Available:
             self._left_out = self._left_out.with_more(others)
         for record in chosen:
             check_digest_type(record, self._options.digest_type)
-        return chosen
+        return [record for record in chosen if has_readable_end(record, self._options)]
 
     def _committed(
         self, client: BookKeeper, records: Sequence[LedgerRecord], listed: LedgerIds, offset: StreamOffset
@@ -109,6 +110,10 @@ class Available:
         """The records without those ledgers of sinks that do not count yet."""
         seen = Committed(self._leads)
         seen.show(records)
+        leads, _ = read_records(
+            client, self._options.scope_id, seen.unknown_leads(each for each in records if not seen.counts(each))
+        )
+        seen.show(leads)
         waiting = [record.ledger_id.low for record in records if not seen.counts(record)]
         if waiting and len(offset.done) and not self._has_looked:
             self._show_leads_of_before(client, seen, offset, max(waiting))
@@ -121,9 +126,9 @@ class Available:
 
     def _remember(self, leads: Sequence[SinkState], to_come: Sequence[int]) -> None:
         """Keeps new leads, and old ones that name a ledger still to come."""
-        old = {lead.write for lead in self._leads}
+        old = {lead.origin for lead in self._leads}
         # A ledger that a new lead names may have appeared behind the listing's position; the next listing has it.
-        self._leads = [lead for lead in leads if lead.write not in old or any(map(lead.names, to_come))]
+        self._leads = [lead for lead in leads if lead.origin not in old or any(map(lead.names, to_come))]
 
     def _show_leads_of_before(self, client: BookKeeper, seen: Committed, offset: StreamOffset, last: int) -> None:
         # A lead has the lowest id of its write; in scopes ids are compared without sign there, and all may be lower.
@@ -260,8 +265,9 @@ class Available:
         if piece.last is not None:
             length = length * (piece.last + 1) // max(1, entries)
         whole = shapes.slice_of(readable_record(record, NO_ENTRY if piece.last is None else piece.last, length))
+        first = max(piece.first, whole.first_entry_id)
         last = whole.end if piece.last is None else min(whole.end, piece.last)
-        return whole.between(piece.first, last) if piece.first <= last else None
+        return whole.between(first, last) if first <= last else None
 
     def lose(self, pieces: Sequence[Range]) -> None:
         """Data loss: an error that names ledgers and entries; without failOnDataLoss a warning, once per ledger."""

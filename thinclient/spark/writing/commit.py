@@ -27,9 +27,10 @@ from bookgate.ledger.errors import (
 )
 from bookgate.ledger.id_set import unsigned
 from bookgate.ledger.ledger_id import LedgerId
-from bookgate.ledger.metadata import LedgerMetadata
+from bookgate.ledger.metadata import OWNER_KEY, LedgerMetadata
 from bookgate.ledger.metadata_store import LedgerRecord
 from bookgate.thinclient.spark.commit_protocol import (
+    MOST_NAMED,
     QUERY_KEY,
     SinkState,
     Verdict,
@@ -131,6 +132,11 @@ class Committer:
         records = self._claimed(write, records)
         look, verdict = self._clean(write, own)
         self._mark(verdict.unmarked)
+        if verdict.disputed_by is not None:
+            raise WriteException(
+                f"ledger {verdict.disputed_by.ledger_id} of another owner says that {write} is committed; if that "
+                "owner did not write it, delete that ledger, and write again"
+            )
         if verdict.committed_by is not None:
             _log.warning("%s is committed already, as ledger %s says", write, verdict.committed_by.ledger_id)
             self._deleted(records)
@@ -163,6 +169,12 @@ class Committer:
                     f"closed it with {entries}"
                 )
             records.append(outcome)
+        owners = {record.metadata.custom_metadata.get(OWNER_KEY) for record in records}
+        if len(owners) > 1 or len(records) > MOST_NAMED:
+            raise WriteException(
+                f"the {len(records)} ledgers of a write have {len(owners)} owners; a write has one owner, and at most "
+                f"{MOST_NAMED} ledgers"
+            )
         return records
 
     def _claimed(self, write: Write, records: Sequence[LedgerRecord]) -> list[LedgerRecord]:

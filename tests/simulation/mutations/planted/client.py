@@ -12,6 +12,7 @@ _ENDS = "tests/unit/thinclient/test_nothing_is_left.py"
 _READING = "tests/unit/thinclient/handles/test_append_and_read.py"
 _MODEL = "tests/unit/thinclient/core/test_protocol.py"
 _WRITING = "tests/unit/thinclient/core/test_writing.py"
+_RECORDS = "tests/unit/ledger/test_payload_codec.py"
 _RECOVERY = "tests/unit/thinclient/core/test_recovery.py"
 
 MUTATIONS = (
@@ -296,5 +297,26 @@ MUTATIONS = (
         "        while self._unasked and self._unasked[0][0] < end:\n",
         "        while self._unasked and self._failed_at is None:\n",
         tests=(_BATCH_READING,),
+    ),
+    # Records in entries
+    Mutation(
+        "size-that-a-frame-states-believed",
+        "client",
+        (),
+        "a reader allocates whatever a compressed frame says that it holds, though its entry says less",
+        "ledger/payload_codec.py",
+        "    if stated not in (_NOT_STATED, size):\n",
+        "    if stated == 0 != size:\n",
+        tests=(_RECORDS,),
+    ),
+    Mutation(
+        "entry-that-nobody-can-decode-written",
+        "client",
+        (),
+        "records are compressed together, and acknowledged, that no reader decodes",
+        "ledger/payload_codec.py",
+        "    if codec is not Codec.RECORDS and len(body) > MAX_DECODED_BYTES:\n",
+        "    if False:\n",
+        tests=(_RECORDS,),
     ),
 )

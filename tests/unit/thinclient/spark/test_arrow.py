@@ -159,6 +159,7 @@ def test_ledger_rows() -> None:
         "custom_metadata": [("app", b"\xff")],
         "digest_type": "HMAC",
         "metadata_version": 3,
+        "term": None,
     }
     assert (second["state"], second["length"], second["last_entry_id"]) == ("OPEN", None, None)
 

@@ -22,11 +22,12 @@ from bookgate.ledger.errors import (
 )
 from bookgate.ledger.id_set import signed, unsigned
 from bookgate.ledger.ledger_id import LedgerId
-from bookgate.ledger.metadata import LedgerMetadata
+from bookgate.ledger.metadata import OWNER_KEY, LedgerMetadata
 from bookgate.ledger.metadata_store import LedgerRecord
 from bookgate.thinclient.blocking.client import BookKeeper
 from bookgate.thinclient.spark.commit_protocol import (
     COMMITTED_KEY,
+    MOST_NAMED,
     Committed,
     Write,
     attempt_metadata,
@@ -77,6 +78,39 @@ def test_what_a_reader_counts() -> None:
     seen.show([lead, ledger(3)])
     assert seen.take([lead, ledger(3)]) == [lead]
     assert seen.not_taken() == [4]
+
+
+def owned(record: LedgerRecord, owner: bytes) -> LedgerRecord:
+    custom = {**record.metadata.custom_metadata, OWNER_KEY: owner}
+    return replace(record, metadata=replace(record.metadata, custom_metadata=custom))
+
+
+def test_a_mark_speaks_for_ledgers_of_its_owner_only() -> None:
+    forged = owned(ledger(1, mark=[1, 5]), b"other")
+    mine = [owned(each, b"me") for each in (ledger(2, mark=[2, 4]), ledger(4), ledger(5))]
+    assert committed([forged, *mine]) == [forged, *mine[:2]]
+    verdict = judge([forged, owned(claimed(5, 1), b"me")], Write(QUERY))
+    assert (verdict.unmarked, [each.ledger_id.low for each in verdict.left_over]) == ((), [5])
+
+
+def test_a_mark_of_more_ledgers_than_a_write_may_have_is_none() -> None:
+    widest = f"5-{MOST_NAMED + 4}"
+    for text in ("0-9000000000000000000", f"5-{MOST_NAMED + 5}", f"{widest},{1 << 63}", "18446744073709551616", "9-5"):
+        custom = {**ledger(5).metadata.custom_metadata, COMMITTED_KEY: text.encode()}
+        assert sink_state(replace(ledger(5), metadata=replace(ledger(5).metadata, custom_metadata=custom))) is None
+    custom = {**ledger(5).metadata.custom_metadata, COMMITTED_KEY: widest.encode()}
+    state = sink_state(replace(ledger(5), metadata=replace(ledger(5).metadata, custom_metadata=custom)))
+    assert state is not None
+    assert state.names(MOST_NAMED + 4)
+
+
+def test_what_is_claimed_and_not_marked_yet_has_its_lead_looked_up() -> None:
+    """Its driver may have died right after the commit point."""
+    seen, late = Committed(), claimed(40, 2)
+    seen.show([late])
+    assert (seen.unknown_leads([late]), seen.counts(late)) == ([2], False)
+    seen.show([ledger(2, mark=[2, 40])])
+    assert seen.take([late]) == [late]
 
 
 def test_a_lead_that_a_listing_has_passed_is_to_be_looked_up_once() -> None:
@@ -299,6 +333,29 @@ def test_a_write_found_committed_is_not_written_twice() -> None:
     committer(store, "another run").commit(WRITE, [store.write_ledger(WRITE, 3)])
     assert store.visible() == {WRITE: numbers(first)}
     assert set(store.records) == numbers(first)
+
+
+def test_no_write_is_taken_for_committed_because_another_owner_says_so() -> None:
+    store = Store()
+    mine = [store.write_ledger(WRITE, 3), store.write_ledger(WRITE, 3)]
+    for each in mine:
+        store.records[each.ledger_id.low] = owned(store.records[each.ledger_id.low], b"me")
+    store.records[7] = owned(replace(ledger(7, WRITE.batch, mark=[999999])), b"other")
+    with pytest.raises(WriteException, match=r"ledger 7 of another owner says that batch 3 .* is committed"):
+        committer(store).commit(WRITE, mine)
+    assert numbers(mine) < set(store.records), "the rows are still there"
+    del store.records[7]
+    committer(store).commit(WRITE, mine)
+    assert store.visible() == {WRITE: numbers(mine)}
+
+
+def test_the_ledgers_of_a_write_have_one_owner() -> None:
+    store = Store()
+    mine = [store.write_ledger(WRITE, 3), store.write_ledger(WRITE, 3)]
+    number = mine[0].ledger_id.low
+    store.records[number] = owned(store.records[number], b"another")
+    with pytest.raises(WriteException, match="2 owners"):
+        committer(store).commit(WRITE, mine)
 
 
 def test_a_write_whose_lead_was_deleted_is_still_found_committed() -> None:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pyspark.sql.datasource import EqualTo, GreaterThan, GreaterThanOrEqual, In, LessThan, LessThanOrEqual
 
@@ -19,6 +19,8 @@ from bookgate.ledger.errors import (
     BKException,
     BookieHandleNotAvailableException,
     DigestMatchException,
+    IllegalOpException,
+    LedgerTrimmedException,
     MetaStoreException,
     NoSuchEntryException,
     NoSuchLedgerExistsOnMetadataServerException,
@@ -28,10 +30,11 @@ from bookgate.ledger.id_set import unsigned
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import DigestType, LedgerMetadata
 from bookgate.ledger.metadata_store import LedgerRecord
+from bookgate.ledger.unbounded import create_unbounded
 from bookgate.thinclient.blocking.client import BookKeeper
 from bookgate.thinclient.config import ClientConfig
 from bookgate.thinclient.gateways.discovery import NoRevisionException
-from bookgate.thinclient.spark.commit_protocol import Write, attempt_metadata, with_mark
+from bookgate.thinclient.spark.commit_protocol import Write, attempt_metadata, with_claim, with_mark
 from bookgate.thinclient.spark.options.read_options import Options, ReadMode
 from bookgate.thinclient.spark.options.values import LedgerRange
 from bookgate.thinclient.spark.reading.entries import listing_ends, readable_slices, selected_records
@@ -69,6 +72,11 @@ class FakeHandle:
         for start in range(first, last + 1, 4):
             batch: list[Entry] = []
             for entry_id in range(start, min(start + 4, last + 1)):
+                if entry_id in self.client.gaps:
+                    if batch:
+                        yield batch
+                    batch = []
+                    continue
                 error = self.client.error_at(self.record, entry_id)
                 if error is not None:
                     if batch:
@@ -76,16 +84,20 @@ class FakeHandle:
                     raise error
                 length = ENTRY_SIZE * (entry_id + 1)
                 batch.append(Entry(self.record.ledger_id.low, entry_id, entry_id - 1, length, b"x" * ENTRY_SIZE))
-            yield batch
+            if batch:
+                yield batch
 
 
 class FakeClient:
-    """Ledgers in memory. `lost` are entries no bookie holds, `gone` bookies that can't be reached."""
+    """Ledgers in memory. `lost` are entries no bookie holds, `gone` bookies that can't be reached, and `gaps` truncate
+    entries.
+    """
 
     def __init__(self, *records: LedgerRecord) -> None:
         self.records = {record.ledger_id: record for record in records}
         self.last_confirmed: dict[LedgerId, int] = {}
         self.lost: set[int] = set()
+        self.gaps: set[int] = set()
         self.gone: set[str] = set()
         self.listings: list[tuple[int | None, int | None]] = []
         self.recovered: list[LedgerId] = []
@@ -223,6 +235,15 @@ def test_a_ledger_that_was_listed_before_its_write_was_committed_is_read_whole()
     assert spans(client, options()) == [(1, 0, 9, 100), (2, 0, 9, 100), (3, 0, 9, 100)]
 
 
+def test_a_selection_without_the_lead_reads_what_its_driver_had_no_time_to_mark() -> None:
+    late = sink_ledger(2)
+    late = replace(late, metadata=with_claim(late.metadata, 1))
+    client = FakeClient(sink_ledger(1, mark=[1, 2]), late)
+    assert spans(client, options(ledger_ids=(2,))) == [(2, 0, 9, 100)]
+    client.records[LedgerId(0, 1)] = sink_ledger(1)
+    assert spans(client, options(ledger_ids=(2,))) == []
+
+
 class Ordered(FakeClient):
     """Lists ids as the stores do: in the order of their bits."""
 
@@ -326,6 +347,20 @@ def test_recover_closes_open_ledgers_and_only_those() -> None:
     client.last_confirmed[LedgerId.unscoped(1)] = 6
     assert spans(client, options(read_mode=ReadMode.RECOVER)) == [(1, 0, 7, 80), (2, 0, 2, 30)]
     assert client.recovered == [LedgerId.unscoped(1)]
+
+
+def unbounded(ledger_id: int, entries: int | None) -> LedgerRecord:
+    record = ledger(ledger_id, entries)
+    return replace(record, metadata=create_unbounded(record.metadata))
+
+
+def test_an_unbounded_ledger_is_read_once_it_is_closed() -> None:
+    client = FakeClient(ledger(1), unbounded(2, None), unbounded(3, 5))
+    assert spans(client, options()) == [(1, 0, 9, 100), (3, 0, 4, 50)]
+    assert spans(client, options(read_mode=ReadMode.RECOVER)) == [(1, 0, 9, 100), (3, 0, 4, 50)]
+    assert client.opened == []
+    with pytest.raises(IllegalOpException, match="ledger 2 of option ledgerIds is unbounded and not closed"):
+        spans(client, options(ledger_ids=(1, 2)))
 
 
 def test_wrong_password_and_digest_type_name_the_ledger_before_anything_is_opened() -> None:
@@ -472,15 +507,28 @@ class Breaking(FakeClient):
         return super().error_at(record, entry_id)
 
 
-@given(st.sets(st.integers(0, 39)), st.sets(st.integers(0, 39), max_size=4))
+@given(st.sets(st.integers(0, 39)), st.sets(st.integers(0, 39), max_size=4), st.sets(st.integers(0, 39), max_size=4))
+@example(lost={5}, breaks=set(), gaps={4})
+@example(lost=set(), breaks={9}, gaps={3})
 def test_every_entry_comes_once_and_every_loss_counts_once_whatever_fails_between(
-    lost: set[int], breaks: set[int]
+    lost: set[int], breaks: set[int], gaps: set[int]
 ) -> None:
-    client, losses = Breaking(ledger(1, 40)), Losses()
-    client.lost, client.breaks = lost, frozenset(breaks)
+    """Gaps are where an unbounded ledger was taken over."""
+    lost, client, losses = lost - gaps, Breaking(ledger(1, 40)), Losses()
+    client.lost, client.breaks, client.gaps = lost, frozenset(breaks), gaps
     skipping = options(fail_on_data_loss=False, num_retries=4)
-    assert read(client, whole(ledger(1, 40)), skipping, losses) == sorted(set(range(40)) - lost)
+    assert read(client, whole(ledger(1, 40)), skipping, losses) == sorted(set(range(40)) - lost - gaps)
     assert losses.entries == len(lost)
+
+
+def test_an_entry_that_was_trimmed_meanwhile_is_told_with_the_first_that_is_left() -> None:
+    class Trimmed(FakeClient):
+        def error_at(self, record: LedgerRecord, entry_id: int) -> BKException | None:
+            return LedgerTrimmedException(f"entry {entry_id} was deleted", 4) if entry_id < 4 else None
+
+    with pytest.raises(LedgerTrimmedException, match="entries 0 to 9 of ledger 1") as caught:
+        read(Trimmed(ledger(1)), whole(ledger(1)), options())
+    assert caught.value.first_available == 4
 
 
 def test_a_dead_bookie_of_a_ledger_that_did_not_move_is_an_error() -> None:

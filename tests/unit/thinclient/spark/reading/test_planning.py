@@ -14,6 +14,7 @@ from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import DigestType, LedgerMetadata
 from bookgate.ledger.metadata_store import LedgerRecord
 from bookgate.ledger.terms import Terms
+from bookgate.ledger.unbounded import trim
 from bookgate.thinclient.spark.options.read_options import Options
 from bookgate.thinclient.spark.options.values import LedgerRange
 from bookgate.thinclient.spark.reading.planning import (
@@ -21,6 +22,7 @@ from bookgate.thinclient.spark.reading.planning import (
     Slice,
     TaskLimits,
     TemplateTable,
+    by_fragment,
     check_digest_type,
     is_wanted,
     packed,
@@ -184,6 +186,21 @@ def test_an_unbounded_ledger_shares_no_shape_with_an_ordinary_one() -> None:
         terms,
         None,
     ]
+
+
+def test_a_trimmed_ledger_begins_where_the_trim_ended() -> None:
+    closed = record(2, 10, 100, borders=(6,))
+    unbounded = replace(closed, metadata=trim(replace(closed.metadata, terms=Terms(term=1, holder=7)), 4))
+    piece = slice_of(unbounded, OPTIONS)
+    assert piece is not None
+    assert (piece.first_entry_id, piece.last_entry_id, piece.size, piece.length) == (4, 9, 60, 100)
+    named = Options(gateways="g", starting_offsets={2: 2}, ending_offsets={2: 7})
+    part = slice_of(unbounded, named)
+    assert part is not None
+    assert (part.first_entry_id, part.last_entry_id, part.size) == (4, 6, 30)
+    assert spans([list(by_fragment(piece))]) == [[(2, 4, 5), (2, 6, 9)]]
+    everything = replace(unbounded, metadata=trim(unbounded.metadata, 10))
+    assert slice_of(everything, OPTIONS) is None
 
 
 def test_a_task_does_not_take_tiny_ledgers_without_end() -> None:

@@ -25,7 +25,7 @@ from bookgate.ledger.errors import (
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import LedgerMetadata
 from bookgate.ledger.metadata_store import LedgerRecord
-from bookgate.thinclient.spark.commit_protocol import Write, attempt_metadata, with_mark
+from bookgate.thinclient.spark.commit_protocol import Write, attempt_metadata, with_claim, with_mark
 from bookgate.thinclient.spark.options.read_options import OptionError, Options, parse_options
 from bookgate.thinclient.spark.reading.batch import EntriesPartition
 from bookgate.thinclient.spark.streaming import stream as stream_module
@@ -340,6 +340,17 @@ def test_ledgers_of_a_sink_are_read_when_they_are_committed(ledgers: Ledgers) ->
     assert len(everything.trigger()) == 3
     ledgers.mark(1, [1, 2])
     assert query.trigger() == [(1, 0), (2, 0)]
+
+
+def test_a_selection_without_the_lead_reads_what_its_driver_had_no_time_to_mark(ledgers: Ledgers) -> None:
+    for number in (1, 2):
+        ledgers.add(number, 1, custom=attempt_metadata(Write("q"), "0.0.0"))
+    claimed = ledgers.records[2]
+    ledgers.records[2] = LedgerRecord(claimed.ledger_id, with_claim(claimed.metadata, 1), 1)
+    query = Query(ledgerRange="2-")
+    assert query.trigger() == []
+    ledgers.mark(1, [1, 2])
+    assert query.trigger() == [(2, 0)]
 
 
 def test_what_a_lead_names_is_read_though_the_lead_was_read_before(ledgers: Ledgers) -> None:
