@@ -10,8 +10,8 @@ gateway rejects the connection. A task has its records and may need no gateway, 
 it asks it, and then waits.
 
 What a client reads of the metadata never goes back in time, but a new client knows nothing of what others have seen: of
-an earlier driver of the query, of the tasks. So where a read is planned or a write is committed, it first catches up
-with the metadata store.
+an earlier driver of the query, of the tasks. So where a read is planned, a write is committed, or something is taken
+for lost, it first catches up with the metadata store.
 
 Such a process goes through buffers of megabytes, which its allocator keeps (`runtime.allocator`).
 
@@ -109,7 +109,7 @@ class WorkerClients:
         kept.users += 1
         try:
             if catches_up:
-                _catch_up(kept.client)
+                catch_up(kept.client)
             yield kept.client
         except Exception:
             self._discard(key, kept)
@@ -153,7 +153,8 @@ class WorkerClients:
             kept.client.close()
 
 
-def _catch_up(client: BookKeeper) -> None:
+def catch_up(client: BookKeeper) -> None:
+    """Has the client read nothing that is older than this call, if its gateways can tell. Raises BKException."""
     from bookgate.thinclient.gateways.discovery import NoRevisionException
 
     try:

@@ -34,6 +34,7 @@ from bookgate.ledger.errors import (
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.thinclient.spark.options.read_options import Options
 from bookgate.thinclient.spark.reading.planning import Slice, TemplateTable, opened_with, readable_record
+from bookgate.thinclient.spark.worker_client import catch_up
 
 if TYPE_CHECKING:
     from bookgate.thinclient.blocking.client import BookKeeper
@@ -198,6 +199,7 @@ def _newer(client: BookKeeper, piece: Slice, options: Options) -> Slice | None:
     """The slice with newer metadata, None if there are none. Raises NoSuchLedgerExistsOnMetadataServerException and
     others.
     """
+    catch_up(client)
     record = client.read_record(piece.ledger_id)
     if record.version <= piece.version:
         return None

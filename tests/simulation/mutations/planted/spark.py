@@ -222,6 +222,16 @@ MUTATIONS = (
         tests=(_CHOICE_OF_LEDGERS,),
     ),
     Mutation(
+        "lost-by-older-metadata",
+        "spark",
+        (),
+        "a task skips entries that have moved, since its gateway is behind and knows of no newer metadata",
+        "thinclient/spark/reading/slice_reads.py",
+        "    catch_up(client)\n    record = client.read_record(piece.ledger_id)\n",
+        "    record = client.read_record(piece.ledger_id)\n",
+        tests=(_CHOICE_OF_LEDGERS,),
+    ),
+    Mutation(
         "plan-of-older-metadata",
         "spark",
         (),

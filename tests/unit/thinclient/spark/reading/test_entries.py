@@ -465,6 +465,20 @@ def test_what_moved_is_not_lost(fails: bool, first: int) -> None:
     assert losses.entries == 0
 
 
+@pytest.mark.parametrize("is_known", [True, False])
+def test_what_moved_is_not_lost_where_the_gateway_lags(is_known: bool) -> None:
+    """It tells the ledger's metadata as they were, or does not know the ledger yet, until it has caught up."""
+    client, losses = Moved(moved(ledger(1), 3)), Losses()
+    newest, older = client.read_record, FakeClient(*([ledger(1)] if is_known else []))
+
+    def read_record(ledger_id: LedgerId) -> LedgerRecord:
+        return newest(ledger_id) if client.catch_ups else older.read_record(ledger_id)
+
+    client.read_record = read_record  # type: ignore[method-assign]
+    assert read(client, whole(ledger(1)), options(fail_on_data_loss=False), losses) == list(range(10))
+    assert losses.entries == 0
+
+
 def test_what_moved_in_the_middle_of_losses_is_not_lost() -> None:
     client, losses = Moved(ledger(1)), Losses()
     client.lost = {2, 6}
