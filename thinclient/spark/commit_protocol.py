@@ -67,7 +67,8 @@ them up. For a stream a mark is enough: the other ledgers of the write arrive at
 **Owners.** Whoever may create ledgers may give them any of these keys, with the query of another. Where gateways note
 the owner of a ledger, which no client can forge, a mark speaks for ledgers of the same owner only: for readers, and in
 step 3. If a ledger of another owner says that the write is committed, the commit fails: the driver can't tell a forged
-mark from a commit under earlier credentials, so it neither takes its rows for written nor writes them again. All
+mark from a commit under earlier credentials, so it neither takes its rows for written nor writes them again, and what
+another owner's commit names is not left over. All
 ledgers of a write have one owner. A mark that names more than `MOST_NAMED` ledgers is no mark.
 
 **Scopes.** All ledgers of a query are in one scope, and what is said of ids holds for their lower halves. They are
@@ -341,21 +342,23 @@ def judge(records: Iterable[LedgerRecord], write: Write, own: Iterable[int] = ()
     """
     mine = set(map(unsigned, own))
     states = {record.ledger_id: (record, state) for record in records if (state := _earlier(record, write)) is not None}
-    leads = defaultdict[Origin, list[SinkState]](list)
+    leads = defaultdict[Write, list[SinkState]](list)
     for _, state in states.values():
         if state.is_committed_lead:
-            leads[state.origin].append(state)
+            leads[state.write].append(state)
     owners = {state.owner for _, state in states.values() if state.ledger_id in mine}
     committed_by, disputed_by, unmarked, left_over = None, None, [], []
     for _, (record, state) in sorted(states.items()):
-        lead = next((lead.ledger_id for lead in leads[state.origin] if lead.names(state.ledger_id)), None)
+        named_by = [lead for lead in leads[state.write] if lead.names(state.ledger_id)]
+        lead = next((lead.ledger_id for lead in named_by if lead.owner == state.owner), None)
         if state.marked and state.write == write and owners and state.owner not in owners:
             disputed_by = disputed_by or record
         elif state.marked:
             committed_by = committed_by or (record if state.write == write else None)
         elif lead is not None:
             unmarked.append((record, signed(lead)))
-        elif state.ledger_id not in mine and state.claimed_for not in mine:
+        elif not named_by and state.ledger_id not in mine and state.claimed_for not in mine:
+            # Named by another owner's lead it stays: nobody can tell whether it is part of that commit.
             left_over.append(record)
     # In ascending order: a lead has the lowest id of those that are claimed for it.
     return Verdict(committed_by, tuple(unmarked), tuple(left_over), disputed_by)

@@ -21,7 +21,7 @@ from bookgate.bookie.membership.cookie import Cookie
 from bookgate.bookie.replication.ledger_pages import see_all_ledgers
 from bookgate.bookie.replication.repairs.by_hand import Order, make_plan
 from bookgate.gateway.stores.drivers import create_factory
-from bookgate.ledger.errors import UnauthorizedAccessException
+from bookgate.ledger.errors import UnauthorizedAccessException, WriteException
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import OWNER_KEY, LedgerMetadata
 from bookgate.ledger.metadata_store import LedgerManagerFactory, Membership
@@ -260,11 +260,13 @@ async def test_a_sink_that_is_not_shown_all_commits_no_batch_again_and_deletes_n
             await asyncio.to_thread(end, messages, 0)
     assert not await state_of(gateway, LedgerId.unscoped(4))
     assert await listed(gateway.factory) == [1, 3, 4, 5]
-    # Who sees all finds the commit, and makes way for it.
+    # Who sees all finds the commit. It is another owner's, who may have forged it, or committed with other credentials:
+    # so nothing is written again, and nothing deleted.
     messages = [TaskMessage(Write("q"), "a later run", Written(LedgerId.unscoped(4), 3))]
-    await asyncio.to_thread(StreamSink(sink_options(gateway, "admin"), 0).commit, messages, 0)
-    assert await listed(gateway.factory) == [1, 3, 5]
-    assert await state_of(gateway, LedgerId.unscoped(5))
+    with pytest.raises(WriteException, match="ledger 3 of another owner says that batch 0 of query q is committed"):
+        await asyncio.to_thread(StreamSink(sink_options(gateway, "admin"), 0).commit, messages, 0)
+    assert await listed(gateway.factory) == [1, 3, 4, 5]
+    assert not await state_of(gateway, LedgerId.unscoped(4))
 
 
 async def test_a_sink_commits_in_a_scope_that_it_sees_all_of(gateway: Guarded) -> None:

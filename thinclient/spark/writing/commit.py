@@ -134,8 +134,8 @@ class Committer:
         self._mark(verdict.unmarked)
         if verdict.disputed_by is not None:
             raise WriteException(
-                f"ledger {verdict.disputed_by.ledger_id} of another owner says that {write} is committed; if that "
-                "owner did not write it, delete that ledger, and write again"
+                f"ledger {verdict.disputed_by.ledger_id} of another owner says that {write} is committed. If it is, "
+                "under earlier credentials, repeat it once with these; else delete that ledger, and write again"
             )
         if verdict.committed_by is not None:
             _log.warning("%s is committed already, as ledger %s says", write, verdict.committed_by.ledger_id)

@@ -363,6 +363,16 @@ MUTATIONS = (
         tests=(f"{_SINK}::test_a_mark_speaks_for_ledgers_of_its_owner_only",),
     ),
     Mutation(
+        "what-another-owner-committed-left-over",
+        "spark",
+        (),
+        "ledgers that were committed under other credentials, and have no mark yet, are deleted as left over",
+        "thinclient/spark/commit_protocol.py",
+        "        elif not named_by and state.ledger_id not in mine and state.claimed_for not in mine:\n",
+        "        elif state.ledger_id not in mine and state.claimed_for not in mine:\n",
+        tests=(f"{_SINK}::test_what_the_commit_of_another_owner_names_is_not_left_over",),
+    ),
+    Mutation(
         "committed-because-another-owner-says-so",
         "spark",
         (),
