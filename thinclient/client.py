@@ -39,6 +39,7 @@ from bookgate.ledger.metadata_store import (
 )
 from bookgate.ledger.payload_codec import CODEC_KEY, Compression, codec_for
 from bookgate.ledger.terms import FragmentCaps
+from bookgate.runtime.shared_tasks import shared_task
 from bookgate.runtime.unclosed import made_at, report_unclosed, warn_unclosed
 from bookgate.thinclient.bookies.auth import ClientAuthProvider
 from bookgate.thinclient.bookies.connection import Connector, tcp_connector
@@ -222,8 +223,7 @@ class BookKeeper:
             self._closed = True
             for end in list(self._context.active_handles):
                 end.client_closed(ClientClosedException("the client was closed while the ledger was open"))
-            self._closing = asyncio.create_task(self._close_connections())
-            self._closing.add_done_callback(_take_error)  # all callers may have been cancelled
+            self._closing = shared_task(self._close_connections())
         await asyncio.shield(self._closing)
 
     async def _close_connections(self) -> None:
@@ -710,9 +710,3 @@ def _pending_adds(context: ClientContext) -> int:
     """Number of appends that are not acknowledged yet."""
     writers = (EnsembleChanger, UnboundedWriteHandle)
     return sum(end.pending_adds for end in list(context.active_handles) if isinstance(end, writers))
-
-
-def _take_error(closing: asyncio.Task[None]) -> None:
-    """Retrieves the error of a close whose callers were all cancelled; the next caller of `close` gets it."""
-    if not closing.cancelled():
-        closing.exception()

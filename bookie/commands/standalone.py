@@ -7,6 +7,7 @@ import socket
 import sys
 import threading
 import time
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from types import FrameType
@@ -140,46 +141,34 @@ def _check_ports(option: str, first: int, count: int) -> None:
 
 def _watch(cluster: StandaloneCluster, stop: threading.Event, restart: bool) -> None:
     """Waits for the end, telling of bookies that end before, and starting them again where that is wanted."""
-    told: set[str] = set()
-    away = _Away()
+    away: dict[str, _Away] = {}
     while not stop.wait(_LOOK_EVERY_SECONDS):
         for process in cluster.ended():
-            if process.bookie_id not in told:
-                told.add(process.bookie_id)
+            if process.bookie_id not in away:
+                away[process.bookie_id] = _Away(process)
                 _tell_of_end(process, restart)
-                if restart:
-                    away.add(process)
-        for process in away.due():
-            if _starts(process):
-                told.discard(process.bookie_id)
-                away.remove(process)
-        if not restart and len(told) == len(cluster.processes):
+        for each in [each for each in away.values() if restart and each.is_due()]:
+            if _starts(each.process):
+                del away[each.process.bookie_id]
+        if not restart and len(away) == len(cluster.processes):
             fail("all bookies have ended")
 
 
+@dataclass(slots=True)
 class _Away:
-    """Bookies that have ended and are to be started again, until that succeeds."""
+    """A bookie that has ended, and was not started again since."""
 
-    def __init__(self) -> None:
-        self._processes: dict[str, BookieProcess] = {}
-        self._pauses: dict[str, Pauses] = {}
-        self._due: dict[str, float] = {}
-        """When each is tried next, by bookie id like the others."""
+    process: BookieProcess
+    _pauses: Pauses = field(default_factory=Pauses)
+    _due: float = 0.0
 
-    def add(self, process: BookieProcess) -> None:
-        self._processes[process.bookie_id], self._due[process.bookie_id] = process, 0.0
-        self._pauses[process.bookie_id] = Pauses()
-
-    def remove(self, process: BookieProcess) -> None:
-        del self._processes[process.bookie_id]
-
-    def due(self) -> list[BookieProcess]:
-        """Those whose pause is over; the next one, should the start fail, is longer."""
+    def is_due(self) -> bool:
+        """Whether it is to be started now; should that fail, the pause until the next time is longer."""
         now = time.monotonic()
-        due = [bookie_id for bookie_id in self._processes if self._due[bookie_id] <= now]
-        for bookie_id in due:
-            self._due[bookie_id] = now + self._pauses[bookie_id].after(0)
-        return [self._processes[bookie_id] for bookie_id in due]
+        if now < self._due:
+            return False
+        self._due = now + self._pauses.after(0)
+        return True
 
 
 def _tell_of_end(process: BookieProcess, restart: bool) -> None:

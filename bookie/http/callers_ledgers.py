@@ -47,10 +47,7 @@ class CallersLedgers:
         """Raises as `LedgerManager.write`; HttpError where the caller may not."""
         stored = await self._ledgers.read(ledger_id)
         self._caller.check_ledger(action_of_write(metadata, stored.metadata), stored)
-        if stored.version != expected_version:
-            raise MetadataVersionException(
-                f"ledger {ledger_id} has version {stored.version} and not {expected_version}"
-            )
+        _require_version(stored, expected_version)
         return await self._ledgers.write(ledger_id, metadata, expected_version)
 
     async def remove(self, ledger_id: LedgerId, expected_version: int | None = None) -> None:
@@ -61,10 +58,7 @@ class CallersLedgers:
         stored = await self._ledgers.read(ledger_id)
         self._caller.check_ledger(Action.LEDGER_DELETE, stored)
         try:
-            if stored.version != expected_version:
-                raise MetadataVersionException(
-                    f"ledger {ledger_id} has version {stored.version} and not {expected_version}"
-                )
+            _require_version(stored, expected_version)
             await self._ledgers.remove(ledger_id, expected_version)
         except MetadataVersionException:
             # A replica of the store that lags would show the client the same version again.
@@ -78,3 +72,11 @@ class CallersLedgers:
     async def unregister_listener(self, ledger_id: LedgerId, listener: LedgerMetadataListener) -> None:
         """Ends that."""
         await self._ledgers.unregister_listener(ledger_id, listener)
+
+
+def _require_version(stored: LedgerRecord, expected_version: int) -> None:
+    """Raises MetadataVersionException."""
+    if stored.version != expected_version:
+        raise MetadataVersionException(
+            f"ledger {stored.ledger_id} has version {stored.version} and not {expected_version}"
+        )

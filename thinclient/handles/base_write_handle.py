@@ -33,6 +33,7 @@ from bookgate.ledger.metadata import LedgerMetadata
 from bookgate.ledger.metadata_store import LedgerRecord
 from bookgate.ledger.wire.messages import ADD_ENTRY, EOK, ForceLedgerRequest, Operation, Response
 from bookgate.runtime.logs import log_event
+from bookgate.runtime.shared_tasks import has_failed, shared_task
 from bookgate.runtime.unclosed import made_at, warn_unclosed
 from bookgate.thinclient.bookies.connection import AddSink, BookieConnection
 from bookgate.thinclient.bookies.pool import V3, AddEncoder
@@ -233,11 +234,9 @@ class BaseWriteHandle:
             MetadataVersionException: The ledger was closed by someone else.
             MetaStoreException: The metadata is unreachable.
         """
-        failed = self._closing is not None and self._closing.done() and self._closing.exception() is not None
-        if self._closing is None or (failed and self._deferred_sync and not force):
+        if self._closing is None or (has_failed(self._closing) and self._deferred_sync and not force):
             self._begin_gathered()
-            self._closing = self._loop.create_task(self._close(force))
-            self._closing.add_done_callback(_take_error)  # all callers may have been cancelled
+            self._closing = shared_task(self._close(force))
         await asyncio.shield(self._closing)
 
     async def _close(self, force: bool) -> None:
@@ -536,9 +535,3 @@ class BaseWriteHandle:
         sampled = -adds[0].entry_id & SAMPLED
         if sampled < len(adds):
             stats.succeeded.record(time.perf_counter() - adds[sampled].began)
-
-
-def _take_error(closing: asyncio.Task[None]) -> None:
-    """Retrieves the error of a close whose callers were all cancelled; the next caller of `close` gets it."""
-    if not closing.cancelled():
-        closing.exception()

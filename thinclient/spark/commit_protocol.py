@@ -68,8 +68,8 @@ them up. For a stream a mark is enough: the other ledgers of the write arrive at
 the owner of a ledger, which no client can forge, a mark speaks for ledgers of the same owner only: for readers, and in
 step 3. If a ledger of another owner says that the write is committed, the commit fails: the driver can't tell a forged
 mark from a commit under earlier credentials, so it neither takes its rows for written nor writes them again, and what
-another owner's commit names is not left over. All
-ledgers of a write have one owner. A mark that names more than `MOST_NAMED` ledgers is no mark.
+another owner's commit names is not left over. All ledgers of a write have one owner. A mark that names more than
+`MOST_NAMED` ledgers is no mark.
 
 **Scopes.** All ledgers of a query are in one scope, and what is said of ids holds for their lower halves. They are
 written into marks and compared without sign, as the store lists them.

@@ -27,6 +27,7 @@ from bookgate.ledger.errors import IncorrectParameterException, LedgerClosedExce
 from bookgate.ledger.payload_codec import RecordPosition
 from bookgate.ledger.stream_entry import OPENING, StreamEntry, encode_stream_entry
 from bookgate.runtime.logs import log_event
+from bookgate.runtime.shared_tasks import shared_task
 from bookgate.runtime.unclosed import made_at, warn_unclosed
 from bookgate.thinclient.core.streams.appends import Offer, StreamAppends
 from bookgate.thinclient.handles.read_handle import ReadHandle
@@ -182,7 +183,7 @@ class StreamWriter:
         Nothing is appended from the call on. A call that is cancelled does not stop it; others wait for the same end.
         """
         if self._closing is None:
-            self._closing = self._loop.create_task(self._close())
+            self._closing = shared_task(self._close())
         await asyncio.shield(self._closing)
 
     async def _close(self) -> None:

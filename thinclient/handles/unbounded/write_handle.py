@@ -40,6 +40,7 @@ from bookgate.ledger.metadata_store import LedgerRecord
 from bookgate.ledger.unbounded import terms_of
 from bookgate.ledger.wire.messages import EOK, AddResponse, Response
 from bookgate.runtime.logs import log_bug, log_event
+from bookgate.runtime.shared_tasks import has_failed, shared_task
 from bookgate.runtime.unclosed import made_at, warn_unclosed
 from bookgate.thinclient.bookies.pool import V3
 from bookgate.thinclient.core.recovery import Replace
@@ -438,9 +439,8 @@ class UnboundedWriteHandle(Appending[Add]):
             TermSupersededException: Another client has taken over the ledger.
             BKException: The error that ended the writer, or the metadata could not be changed.
         """
-        if self._closing is None or _failed(self._closing):
-            self._closing = self._loop.create_task(self._close())
-            self._closing.add_done_callback(_take_error)  # all callers may have been cancelled
+        if self._closing is None or has_failed(self._closing):
+            self._closing = shared_task(self._close())
         await asyncio.shield(self._closing)
 
     async def _close(self) -> None:
@@ -463,8 +463,8 @@ class UnboundedWriteHandle(Appending[Add]):
 
         The next writer takes the ledger over, which is faster the more entries are fully replicated.
         """
-        if (self._closing is None or _failed(self._closing)) and self._writer.error is None:
-            self._closing = self._loop.create_task(self._release())
+        if (self._closing is None or has_failed(self._closing)) and self._writer.error is None:
+            self._closing = shared_task(self._release())
         if self._closing is not None:
             await asyncio.gather(asyncio.shield(self._closing), return_exceptions=True)
 
@@ -501,13 +501,3 @@ class UnboundedWriteHandle(Appending[Add]):
         self._settle(failed, error)
         self._forget(self._writer.last_add_pushed, self._writer.length)
         self._window.fail(error)
-
-
-def _failed(closing_task: asyncio.Task[None]) -> bool:
-    return closing_task.done() and not closing_task.cancelled() and closing_task.exception() is not None
-
-
-def _take_error(closing_task: asyncio.Task[None]) -> None:
-    """Retrieves the error of a close whose callers were all cancelled; the next caller of `close` gets it."""
-    if not closing_task.cancelled():
-        closing_task.exception()

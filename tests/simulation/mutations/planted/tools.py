@@ -41,8 +41,8 @@ MUTATIONS = (
         (),
         "a bookie that could not be started again once stays away",
         "bookie/commands/standalone.py",
-        "            if _starts(process):\n",
-        "            if _starts(process) or process.process is None:\n",
+        "            if _starts(each.process):\n",
+        "            if _starts(each.process) or each.process.process is None:\n",
         tests=("tests/unit/bookie/standalone/test_restarts.py",),
     ),
     Mutation(

@@ -201,8 +201,8 @@ MUTATIONS = (
         (),
         "a writer whose close failed by the metadata can neither be closed nor released; its timers run on",
         "thinclient/handles/unbounded/write_handle.py",
-        "    return closing_task.done() and ",
-        "    return False and ",
+        "        if self._closing is None or has_failed(self._closing):\n",
+        "        if self._closing is None:\n",
         tests=(
             "tests/integration/thinclient/test_unbounded_ledgers.py::"
             "test_a_handle_whose_close_failed_can_be_closed_or_released",

@@ -25,10 +25,21 @@ from bookgate.runtime.security.principal import ANONYMOUS, LOCAL, Kind, Principa
 from bookgate.runtime.security.refused_files import FileKind, refused_samples
 from bookgate.runtime.security.settings import SecuritySettings
 from bookgate.runtime.security.static_tokens import StaticTokens, new_token
+from bookgate.runtime.security.watched_file import WatchedFile
 from bookgate.thinclient.commands.main import app
 
 READERS = '[[bindings]]\nprincipals = ["token:*"]\nrole = "reader"\n'
 SPARK = Principal(Kind.TOKEN, "spark")
+
+
+def with_policy(directory: Path) -> tuple[Path, AccessControl, WatchedFile[Any]]:
+    """A policy that gives all tokens the role of readers, in a file that is followed."""
+    path = directory / "policy.toml"
+    path.write_text(READERS)
+    access = AccessControl.from_settings(SecuritySettings(security_policy=path))
+    assert access is not None
+    (file,) = access.files
+    return path, access, file
 
 
 def test_without_settings_there_is_no_access_control() -> None:
@@ -47,13 +58,9 @@ def test_without_a_policy_whoever_is_authenticated_may_do_all(tmp_path: Path) ->
 def test_a_policy_changes_under_way_and_a_broken_one_changes_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    path = tmp_path / "policy.toml"
-    path.write_text(READERS)
-    access = AccessControl.from_settings(SecuritySettings(security_policy=path))
-    assert access is not None
+    path, access, file = with_policy(tmp_path)
     assert not access.decide(SPARK, Action.LEDGER_CREATE, Resource(0))
     path.write_text(READERS.replace("reader", "writer"))
-    (file,) = access.files
     file.refresh()
     assert access.decide(SPARK, Action.LEDGER_CREATE, Resource(0))
     path.write_text("rubbish")
@@ -75,11 +82,7 @@ def test_a_policy_changes_under_way_and_a_broken_one_changes_nothing(
 
 def test_a_file_that_could_not_be_read_once_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """That it can be read now changes neither its time nor its size: a mode was corrected, a descriptor is free."""
-    path = tmp_path / "policy.toml"
-    path.write_text(READERS)
-    access = AccessControl.from_settings(SecuritySettings(security_policy=path))
-    assert access is not None
-    (file,) = access.files
+    path, access, file = with_policy(tmp_path)
     path.write_text(READERS.replace("reader", "writer"))
     reads = []
 
@@ -99,11 +102,7 @@ def test_a_file_that_could_not_be_read_once_is_read_again(tmp_path: Path, monkey
 
 
 def test_a_file_that_was_read_and_is_of_no_use_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "policy.toml"
-    path.write_text(READERS)
-    access = AccessControl.from_settings(SecuritySettings(security_policy=path))
-    assert access is not None
-    (file,) = access.files
+    path, access, file = with_policy(tmp_path)
     path.write_text("rubbish")
     assert not file.refresh()
     monkeypatch.setattr(Path, "read_text", lambda self, **_: pytest.fail(f"{self} is read again"))

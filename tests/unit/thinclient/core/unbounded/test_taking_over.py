@@ -62,6 +62,17 @@ def dirty(model: Model, name: str, entry_id: int, payload: bytes) -> None:
     model.bookies[name].entries[entry_id] = Entry(9, entry_id, -1, SIZE, payload)
 
 
+def append_at(model: Model, client: Client, count: int, *names: str) -> None:
+    """Appends; of all bookies only these get the entries, and acknowledge them."""
+    for _ in range(count):
+        client.append()
+    for name in names:
+        for index in model.messages_of(f"to {name}"):
+            model.deliver(index)
+    for index in model.messages_of("answer"):
+        model.deliver(index)
+
+
 def test_a_dirty_entry_does_not_outlive_the_truncate_entry() -> None:
     """The published counter-example: one bookie keeps an old value at an id that the next term uses again."""
     model = Model(spares=0)
@@ -95,13 +106,7 @@ def test_a_bookie_that_comes_back_with_dirty_entries_shows_none() -> None:
     second.begin_take_over()
     model.settle()
     model.check()
-    for _ in range(3):
-        second.append()
-    for name in ("b0", "b1"):
-        for index in model.messages_of(f"to {name}"):
-            model.deliver(index)
-    for index in model.messages_of("answer"):
-        model.deliver(index)
+    append_at(model, second, 3, "b0", "b1")
     assert sorted(model.acknowledged) == [1, 2, 3]
     for index in model.messages_of("to b2"):
         model.lose(index)
@@ -121,13 +126,7 @@ def test_what_a_bookie_that_did_not_come_to_join_holds_is_no_entry_of_the_term()
     second.begin_take_over()
     model.settle()
     model.check()
-    for _ in range(2):
-        second.append()
-    for name in ("b0", "b1"):
-        for index in model.messages_of(f"to {name}"):
-            model.deliver(index)
-    for index in model.messages_of("answer"):
-        model.deliver(index)
+    append_at(model, second, 2, "b0", "b1")
     assert sorted(model.acknowledged) == [1, 2]
     for name in ("b2", "b3"):
         for index in model.messages_of(f"to {name}"):
