@@ -162,11 +162,13 @@ class UnboundedRules:
         self._truncate_entry_id = max(highest.values(), default=self._truncate_entry_id)
 
     def _check_members(self, metadata: LedgerMetadata, held: Held) -> None:
-        """U3, of a bookie that joins: whoever completed the take-over tells a LAC from its truncate entry on."""
-        truncate_entry_id = self._truncate_entry_id
+        """U3, of a bookie that joins: whoever completed the take-over tells a LAC from its truncate entry on. What a
+        member holds below its fragment counts for nothing: readers and take-overs ask others for it.
+        """
+        truncate_entry_id, first = self._truncate_entry_id, metadata.last_fragment.first_entry_id
         for bookie_id in metadata.last_fragment.ensemble:
             self.looked["U3"] += 1
-            above = (entry for entry in held.get(bookie_id, {}).values() if entry.entry_id > truncate_entry_id)
+            above = (e for e in held.get(bookie_id, {}).values() if e.entry_id >= max(first, truncate_entry_id + 1))
             before = sorted(entry.entry_id for entry in above if entry.last_add_confirmed < truncate_entry_id)
             if before:
                 self._fail(TruncatedTooLittle(f"{bookie_id} is a member and holds {before} of earlier terms"))
