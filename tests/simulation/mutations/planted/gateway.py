@@ -175,6 +175,16 @@ MUTATIONS = (
         ACCESS,
     ),
     Mutation(
+        "owners-of-used-ids-read-once",
+        "gateway",
+        (),
+        "a ledger that another gateway made under an id that was used before counts for the former owner for ever",
+        "gateway/services/ledger_quotas.py",
+        "list(present - ledgers.looked_at | again)",
+        "list(present - ledgers.looked_at)",
+        tests=("tests/unit/gateway/services/test_ledger_quotas.py",),
+    ),
+    Mutation(
         "creation-ends-with-its-caller",
         "gateway",
         (),
