@@ -136,9 +136,10 @@ class WatchHub:
         self._epoch = 0
 
     def epoch(self, ledger_id: LedgerId) -> int | None:
-        """Identifies the period for which a ledger has been wanted without interruption; None if it is not wanted.
+        """Identifies the period for which a ledger has been wanted without interruption, and has been the same one as
+        far as its listener knows; None if it is not wanted.
 
-        A new period begins without a state: the caller must ask the store's listener for it again.
+        A new period needs a new listener at the store: what one of an earlier period tells does not count.
         """
         ledger = self._ledgers.get(ledger_id)
         return None if ledger is None else ledger.epoch
