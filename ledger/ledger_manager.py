@@ -30,7 +30,9 @@ class LedgerRecord:
     version: int
     created_ms: int | None = field(default=None, compare=False)
     incarnation: int | None = field(default=None, compare=False)
-    """The store's number for this creation, set in records passed to listeners: a recreated ledger has another one."""
+    """The store's number for this creation, set in records that `read` returns and those passed to listeners: a
+    recreated ledger has a higher one.
+    """
 
     @property
     def needs(self) -> Features:

@@ -4,7 +4,9 @@ If the policy has quotas, a gateway counts the ledgers of the store at start-up 
 adds ledgers created, and subtracts ledgers deleted, through itself. A single gateway never exceeds a quota; if several
 create ledgers for the same principal, the quota may be exceeded by the ledgers that the others create between two
 counts. A ledger's owner never changes, so a count reads the metadata of new ledgers only, and only if owners have
-quotas.
+quotas. But another gateway may delete a ledger and create one with its id for another owner, and listings have ids
+only: each count therefore also reads the owners of a fixed part of the ledgers again, so that `_PARTS` counts have read
+all of them.
 
 A creation reserves its place before it is sent to the store (`room`), so that concurrent creations do not exceed the
 quota together; one with an unknown outcome keeps the place until the next count (`in_doubt`). Before the first count is
@@ -18,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, aclosing, contextmanager, nullcontext
 
 from pyroaring import BitMap64
@@ -42,6 +44,8 @@ _COUNT_SECONDS = 60.0
 _REST = 10
 """Minimum pause after a count, as a multiple of its duration."""
 _RETRY_SECONDS = 1.0
+_PARTS = 60
+"""Counts in which the owners of all ledgers are read again: an hour, unless counts are made less often."""
 _READ_AT_ONCE = 1000
 _SLICE = 32
 _NO_QUOTAS = (None, None)
@@ -64,6 +68,15 @@ class OwnedLedgers:
         self.looked_at.add(number)
         if owner is not None:
             self.owners.setdefault(owner, BitMap64()).add(number)
+
+    def read(self, owners: Mapping[int, str | None]) -> None:
+        """Takes in the owners of ledgers as the store has them now, whatever was known of these ledgers."""
+        numbers = BitMap64(owners)
+        if not numbers.isdisjoint(self.looked_at):
+            for owned in self.owners.values():
+                owned.difference_update(numbers)
+        for number, owner in owners.items():
+            self.add(number, owner)
 
     def discard(self, number: int) -> str | None:
         """Removes a ledger; returns its owner, if known."""
@@ -104,6 +117,7 @@ class LedgerQuotas:
         self._doubts: list[tuple[str, int]] = []
         """Owner and scope of ledgers that may have been created; each occupies a place."""
         self._counting = False
+        self._counts = 0
         self._has_counted = self._has_owners = False
         self._wanted = asyncio.Event()
 
@@ -258,6 +272,7 @@ class LedgerQuotas:
             for ledger_id, owner, there in self._changes:
                 self._apply(ledger_id, owner, there=there)
             self._has_counted, self._has_owners = True, owners
+            self._counts += 1
             self._settle(doubts)
         finally:
             self._counting, self._changes = False, []
@@ -282,19 +297,22 @@ class LedgerQuotas:
                         yield scope_id
 
     async def _count_scope(self, scope_id: int, owners: bool) -> OwnedLedgers:
-        before, present = self._scopes.get(scope_id), BitMap64()
+        before, present, again = self._scopes.get(scope_id), BitMap64(), BitMap64()
+        # Not the same part in each scope: there may be very many of a few ledgers.
+        part = (self._counts + scope_id) % _PARTS
         async with aclosing(self._factory.ledger_manager.ledger_ranges(scope_id)) as runs:  # type: ignore[type-var]
             async for ids in runs:
                 async with giving_way():
                     present.update(number & _MASK_64 for number in ids)
+                    again.update(number & _MASK_64 for number in ids if owners and number % _PARTS == part)
         ledgers = OwnedLedgers()
         if before is not None:
             ledgers.looked_at, ledgers.owners = before.looked_at.copy(), dict(before.owners)
         ledgers.keep(present)
         if owners:
-            new = list(present - ledgers.looked_at)
-            for start in range(0, len(new), _READ_AT_ONCE):
-                await self._read_owners(scope_id, new[start : start + _READ_AT_ONCE], ledgers)
+            wanted = list(present - ledgers.looked_at | again)
+            for start in range(0, len(wanted), _READ_AT_ONCE):
+                await self._read_owners(scope_id, wanted[start : start + _READ_AT_ONCE], ledgers)
         return ledgers
 
     async def _read_owners(self, scope_id: int, numbers: Sequence[int], ledgers: OwnedLedgers) -> None:
@@ -307,9 +325,11 @@ class LedgerQuotas:
                     return
                 for first in range(0, len(page), _SLICE):
                     async with giving_way():
-                        for number, outcome in page[first : first + _SLICE]:
-                            if isinstance(outcome, RawLedgerRecord):
-                                ledgers.add(number & _MASK_64, _owner(outcome))
+                        part = page[first : first + _SLICE]
+                        # One that can't be read now keeps the owner that is known.
+                        ledgers.read(
+                            {n & _MASK_64: _owner(each) for n, each in part if isinstance(each, RawLedgerRecord)}
+                        )
 
 
 def _owner(stored: RawLedgerRecord) -> str | None:

@@ -16,14 +16,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict, deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 
 import grpc
 
 from bookgate.gateway.limits import GatewayLimits
 from bookgate.gateway.services.caller import AccessDeniedException, Caller, caller
-from bookgate.gateway.services.encoded_responses import encode_ledger
+from bookgate.gateway.services.encoded_responses import EncodedLedger, encode_ledger
 from bookgate.gateway.services.freshness import RevisionBarrier
 from bookgate.gateway.services.messages import failure, required_ledger_id
 from bookgate.gateway.services.status import Context, abort_with
@@ -37,7 +37,7 @@ from bookgate.gateway.services.watch_answers import (
     require_watch,
     view_of_scope,
 )
-from bookgate.gateway.services.watch_hub import TooManySubscriptions, WatchedRecord, WatchHub
+from bookgate.gateway.services.watch_hub import StreamId, TooManySubscriptions, WatchHub
 from bookgate.gateway.stores.ledger_listeners import LedgerFollower
 from bookgate.ledger.errors import (
     BKException,
@@ -46,7 +46,7 @@ from bookgate.ledger.errors import (
     NoSuchLedgerExistsOnMetadataServerException,
 )
 from bookgate.ledger.ledger_id import LedgerId
-from bookgate.ledger.metadata_store import LedgerManagerFactory, LedgerMetadataListener, LedgerRecord
+from bookgate.ledger.metadata_store import LedgerManagerFactory, LedgerRecord
 from bookgate.protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2 import (
     LedgerMetadataRequest,
     LedgerMetadataResponse,
@@ -109,22 +109,27 @@ class _Stream:
 class _Listener(LedgerFollower):
     """The store listener of one ledger, shared by all streams of this gateway."""
 
-    __slots__ = ("_ledger_id", "_on_damaged", "_on_state", "in_doubt")
+    __slots__ = ("_ledger_id", "_on_damaged", "_on_state", "epoch", "in_doubt")
 
     def __init__(
         self,
         ledger_id: LedgerId,
-        on_state: LedgerMetadataListener,
-        on_damaged: Callable[[LedgerId, MetadataFormatException], None],
+        epoch: int,
+        on_state: Callable[[LedgerId, int, LedgerRecord | None], None],
+        on_damaged: Callable[[LedgerId, int, MetadataFormatException], None],
     ) -> None:
         self._ledger_id = ledger_id
         self._on_state = on_state
         self._on_damaged = on_damaged
-        self.in_doubt = False
-        """Whether the last read failed: the known state may be older than the revision of the gateway."""
+        self.epoch = epoch
+        """The hub's period that it serves."""
+        self.in_doubt = True
+        """Whether the last read failed, or none has ended yet: the known state may be older than the revision of the
+        gateway.
+        """
 
     def __call__(self, ledger_id: LedgerId, record: LedgerRecord | None) -> None:
-        self._on_state(ledger_id, record)
+        self._on_state(ledger_id, self.epoch, record)
 
     def outdated(self) -> None:
         return
@@ -136,7 +141,7 @@ class _Listener(LedgerFollower):
         is_damaged = isinstance(error, MetadataFormatException)
         self.in_doubt = error is not None and not is_damaged
         if isinstance(error, MetadataFormatException):
-            self._on_damaged(self._ledger_id, error)
+            self._on_damaged(self._ledger_id, self.epoch, error)
 
 
 class WatchService:
@@ -155,7 +160,7 @@ class WatchService:
         self.hub = WatchHub(limits.subscriptions_a_stream, limits.subscriptions)
         self._streams: dict[_Stream, None] = {}
         self._of_caller: defaultdict[Principal, dict[_Stream, None]] = defaultdict(dict)
-        self._listening: dict[LedgerId, tuple[int, _Listener]] = {}
+        self._listening: dict[LedgerId, _Listener] = {}
         self._follow_lock = asyncio.Lock()
         self._suspended = False
         self._draining = False
@@ -271,12 +276,16 @@ class WatchService:
             view_of_scope(stream.caller, ledger_id)
             self._check_room(stream.caller)
         version = request.expected_version if request.HasField("expected_version") else None
-        if request.min_revision:
-            await self._catch_up(ledger_id, request.min_revision, version)
         incarnation = request.incarnation if version is not None and request.HasField("incarnation") else None
+        read = None
+        if request.min_revision:
+            read = await self._read_newer(ledger_id, request.min_revision, version, incarnation)
         stream.handled = stream.received
-        if self.hub.subscribe(stream, ledger_id, version, incarnation):
-            stream.wake.set()
+        woken = self.hub.subscribe(stream, ledger_id, version, incarnation, read)
+        if read is None:
+            self._wake(woken)
+        else:
+            self._tell(woken)
         try:
             await self.follow(ledger_id)
         except BKException:
@@ -290,12 +299,17 @@ class WatchService:
         if most is not None and sum(map(self.hub.subscriptions_of, self._of_caller[who.principal])) >= most:
             raise TooManySubscriptions(f"{who.principal} has {most} subscriptions here, its limit")
 
-    async def _catch_up(self, ledger_id: LedgerId, min_revision: int, version: int | None) -> None:
-        """Brings the hub's state of a ledger, of which the client has seen `version`, to at least `min_revision`."""
+    async def _read_newer(
+        self, ledger_id: LedgerId, min_revision: int, version: int | None, incarnation: int | None
+    ) -> EncodedLedger | None:
+        """A state of at least `min_revision`, unless that of the hub is. The client has seen `version`, of the ledger
+        with `incarnation`.
+        """
         await self._freshness.wait_for(min_revision)
-        known, in_doubt = self.hub.version(ledger_id), self._is_in_doubt(ledger_id)
-        if known is None or (not in_doubt and (version is None or known >= version)):
-            return
+        epoch, in_doubt = self.hub.epoch(ledger_id), self._is_in_doubt(ledger_id)
+        lags = in_doubt or (version is not None and self.hub.lags(ledger_id, version, incarnation))
+        if epoch is None or self.hub.record(ledger_id) is None or not lags:
+            return None
         # Either the ledger was recreated under its id, or the listener could not read it yet.
         try:
             record = await self._factory.ledger_manager.read(ledger_id)
@@ -304,16 +318,17 @@ class WatchService:
                 # The response to this subscription only: the hub's state is too old for it.
                 raise
             # The store's listener is about to report the removal to everyone, or already has.
-            return
+            return None
         except MetadataFormatException as error:
             if in_doubt:
-                self._on_damaged(ledger_id, error)
-            return
-        self._on_state(ledger_id, record)
+                self._on_damaged(ledger_id, epoch, error)
+            return None
+        # In a later period the store's listener was asked again, after this read began.
+        return encode_ledger(record) if self.hub.epoch(ledger_id) == epoch else None
 
     def _is_in_doubt(self, ledger_id: LedgerId) -> bool:
-        listening = self._listening.get(ledger_id)
-        return listening is not None and listening[1].in_doubt
+        listener = self._listening.get(ledger_id)
+        return listener is None or listener.in_doubt
 
     # --- the policy ---------------------------------------------------------------------------------------------
 
@@ -352,17 +367,17 @@ class WatchService:
         """Adds or removes the store listener of one ledger, as the hub requires now."""
         async with self._follow_lock:
             epoch = self.hub.epoch(ledger_id)
-            listening = self._listening.get(ledger_id)
-            if epoch == (listening and listening[0]):
+            former = self._listening.get(ledger_id)
+            if epoch == (former and former.epoch):
                 return
             manager = self._factory.ledger_manager
-            if listening is not None:
+            if former is not None:
                 del self._listening[ledger_id]
-                await manager.unregister_listener(ledger_id, listening[1])
+                await manager.unregister_listener(ledger_id, former)
             if epoch is not None:
-                listener = _Listener(ledger_id, self._on_state, self._on_damaged)
+                listener = _Listener(ledger_id, epoch, self._on_state, self._on_damaged)
                 await manager.register_listener(ledger_id, listener)
-                self._listening[ledger_id] = (epoch, listener)
+                self._listening[ledger_id] = listener
 
     async def _forget(self, stream: _Stream) -> None:
         for number, ledger_id in enumerate(self.hub.close_stream(stream), 1):
@@ -375,19 +390,27 @@ class WatchService:
         except BKException as error:
             log_event(_LOG, "listener_not_removed", logging.WARNING, ledger=ledger_id, error=error)
 
-    def _on_state(self, ledger_id: LedgerId, record: LedgerRecord | None) -> None:
+    def _on_state(self, ledger_id: LedgerId, epoch: int, record: LedgerRecord | None) -> None:
+        if self.hub.epoch(ledger_id) != epoch:
+            return  # of a former ledger, or nobody wants it any more
         if record is None:
             self._listening.pop(ledger_id, None)
         # Encoded once for all subscribers.
-        self._tell(ledger_id, None if record is None else encode_ledger(record))
+        self._tell(self.hub.state(ledger_id, None if record is None else encode_ledger(record)))
 
-    def _on_damaged(self, ledger_id: LedgerId, error: MetadataFormatException) -> None:
-        self._tell(ledger_id, DamagedLedger(ledger_id, error))
+    def _on_damaged(self, ledger_id: LedgerId, epoch: int, error: MetadataFormatException) -> None:
+        if self.hub.epoch(ledger_id) == epoch:
+            self._tell(self.hub.state(ledger_id, DamagedLedger(ledger_id, error)))
 
-    def _tell(self, ledger_id: LedgerId, state: WatchedRecord | None) -> None:
+    def _tell(self, streams: Sequence[StreamId]) -> None:
+        """Wakes the streams that have something to take since the hub has learnt a state."""
         self._states_told += 1
+        self._wake(streams)
+
+    @staticmethod
+    def _wake(streams: Sequence[StreamId]) -> None:
         now = asyncio.get_running_loop().time()
-        for stream in self.hub.state(ledger_id, state):
+        for stream in streams:
             assert isinstance(stream, _Stream)
             if stream.waits_since is None:
                 stream.waits_since = now

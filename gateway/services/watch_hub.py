@@ -12,8 +12,10 @@ unsubscribed or subscribed again meanwhile.
 Invariants: responses of one subscription have strictly growing versions (M1), except for the first, which is sent
 whenever the stored version differs from the one the client named; the latest state is always in the outbox or sent
 (M2); a removal is sent exactly once and ends the subscription, unless a new subscription to the same ledger overtakes
-it, which then reports the state itself; after `close_stream` nothing of the stream remains. A state that can't be
-parsed (`DAMAGED`) is reported once, like any other state, and any readable state after it is reported again.
+it, which then reports the state itself; after `close_stream` nothing of the stream remains. A ledger that was removed
+and created again with the same id is another incarnation, with a higher number: its state ends the subscriptions that
+knew the former ledger with a removal, and no others. A state that can't be parsed (`DAMAGED`) is reported once, like
+any other state, and any readable state after it is reported again.
 
 Not its job: reading the store, writing to streams, time (bookmarks).
 """
@@ -62,7 +64,16 @@ class _Subscription:
         self.version = version
         """The last version that the client has seen."""
         self.incarnation = incarnation
-        """The incarnation of the ledger that had this version, if the client named it."""
+        """The incarnation of the ledger that had this version, if it is known."""
+
+    def saw(self, record: WatchedRecord) -> None:
+        self.version = record.version
+        self.assume(record.incarnation)
+
+    def assume(self, incarnation: int | None) -> None:
+        """Records of which ledger the client has seen a version; unlike others, a damaged state does not tell."""
+        if self.version is not None and incarnation is not None:
+            self.incarnation = incarnation
 
     def is_of_another(self, incarnation: int | None) -> bool:
         """Whether the ledger that the client saw was removed and this is another one with its id."""
@@ -84,12 +95,32 @@ class _Stream:
 
 
 class _Ledger:
-    __slots__ = ("epoch", "record", "streams")
+    __slots__ = ("epoch", "incarnation", "record", "streams")
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
         self.record: WatchedRecord | None = None
+        self.incarnation: int | None = None
+        """That of the latest state that could be parsed."""
         self.streams: dict[StreamId, _Subscription] = {}
+
+    def takes(self, record: WatchedRecord) -> bool:
+        """Whether a state is news, and not older than the known one."""
+        known = self.record
+        if known is None or record.version == DAMAGED:
+            return known is None or known.version != DAMAGED
+        return _comes_after(record.version, record.incarnation, known.version, self.incarnation)
+
+    def is_succeeded_by(self, record: WatchedRecord) -> bool:
+        """Whether a state is that of a later ledger with the same id."""
+        return _comes_after(0, record.incarnation, 0, self.incarnation)
+
+
+def _comes_after(version: int, incarnation: int | None, former: int, former_incarnation: int | None) -> bool:
+    """Whether a version is later than a former one: incarnations of an id grow, and versions within each of them."""
+    if incarnation is None or former_incarnation is None or incarnation == former_incarnation:
+        return version > former
+    return incarnation > former_incarnation
 
 
 class WatchHub:
@@ -105,17 +136,20 @@ class WatchHub:
         self._epoch = 0
 
     def epoch(self, ledger_id: LedgerId) -> int | None:
-        """Identifies the period for which a ledger has been wanted without interruption; None if it is not wanted.
+        """Identifies the period for which a ledger has been wanted without interruption, and has been the same one as
+        far as its listener knows; None if it is not wanted.
 
-        A new period begins without a state: the caller must ask the store's listener for it again.
+        A new period needs a new listener at the store: what one of an earlier period tells does not count.
         """
         ledger = self._ledgers.get(ledger_id)
         return None if ledger is None else ledger.epoch
 
-    def version(self, ledger_id: LedgerId) -> int | None:
-        """The version of the latest known state, or None."""
-        record = self.record(ledger_id)
-        return None if record is None else record.version
+    def lags(self, ledger_id: LedgerId, version: int, incarnation: int | None) -> bool:
+        """Whether the known state is older than what a client has seen."""
+        ledger = self._ledgers.get(ledger_id)
+        if ledger is None or ledger.record is None:
+            return False
+        return _comes_after(version, incarnation, ledger.record.version, ledger.incarnation)
 
     def record(self, ledger_id: LedgerId) -> WatchedRecord | None:
         """The latest known state, or None."""
@@ -161,11 +195,17 @@ class WatchHub:
         return [*stream.subscriptions, *stream.removed]
 
     def subscribe(
-        self, stream_id: StreamId, ledger_id: LedgerId, version: int | None, incarnation: int | None = None
-    ) -> bool:
-        """Subscribes, or replaces the subscription; returns True if a response can be taken at once.
+        self,
+        stream_id: StreamId,
+        ledger_id: LedgerId,
+        version: int | None,
+        incarnation: int | None = None,
+        read: WatchedRecord | None = None,
+    ) -> list[StreamId]:
+        """Subscribes, or replaces the subscription; returns the streams that have something to take.
 
-        `version` is the last one that the client has seen, of the ledger with `incarnation`. Raises
+        `version` is the last one that the client has seen, of the ledger with `incarnation`. `read` is a state that was
+        read for this subscription, in the present period, since the known one may be too old for it. Raises
         TooManySubscriptions.
         """
         stream = self._streams[stream_id]
@@ -180,7 +220,10 @@ class WatchHub:
             self._epoch += 1
             ledger = self._ledgers[ledger_id] = _Ledger(self._epoch)
         ledger.streams[stream_id] = subscription
-        return ledger.record is not None and self._notice(stream_id, subscription, ledger.record)
+        woken = [] if read is None else self._take_read(ledger, read)
+        if stream_id not in woken and ledger.record is not None:
+            woken += [stream_id] if self._notice(stream_id, subscription, ledger.record) else []
+        return woken
 
     def _make_room(self, stream: _Stream) -> None:
         if len(stream.subscriptions) >= self._max_subscriptions_a_stream:
@@ -211,15 +254,27 @@ class WatchHub:
             return []
         if record is None:
             return self._remove(ledger_id, ledger)
-        known = ledger.record
-        if known is not None and (record.version == known.version or DAMAGED < record.version < known.version):
+        if not ledger.takes(record):
             return []
         ledger.record = record
+        if record.incarnation is not None:
+            ledger.incarnation = record.incarnation
         return [
             stream_id
             for stream_id, subscription in list(ledger.streams.items())
             if self._notice(stream_id, subscription, record)
         ]
+
+    def _take_read(self, ledger: _Ledger, record: WatchedRecord) -> list[StreamId]:
+        """As `state`, for one that was read beside the store's listener.
+
+        If it is of a later ledger with the id, a new period begins: the listener is that of the former ledger, and what
+        it is still to report is its removal.
+        """
+        if ledger.is_succeeded_by(record):
+            self._epoch += 1
+            ledger.epoch = self._epoch
+        return self.state(record.ledger_id, record)
 
     def take(self, stream_id: StreamId) -> Answer | None:
         """Removes the next response from a stream's outbox and returns it; removals come first."""
@@ -237,7 +292,7 @@ class WatchHub:
             subscription = stream.subscriptions[ledger_id]
             # It may have become the version that the client has while it waited.
             if record is not None and subscription.wants(record.version):
-                subscription.version = record.version
+                subscription.saw(record)
                 return Answer(ledger_id, record)
         return None
 
@@ -251,28 +306,31 @@ class WatchHub:
         return stream is not None and bool(stream.removed or stream.outbox)
 
     def _notice(self, stream_id: StreamId, subscription: _Subscription, record: WatchedRecord) -> bool:
-        stream = self._streams[stream_id]
         if subscription.is_of_another(record.incarnation):
-            del stream.subscriptions[record.ledger_id]
-            self._subscriptions -= 1
-            stream.removed[record.ledger_id] = None
-            self._leave(stream_id, record.ledger_id)
+            self._end(stream_id, record.ledger_id)
             return True
+        # A client that names none has seen the ledger that is there when it subscribes, as far as can be told.
+        subscription.assume(record.incarnation)
         if not subscription.wants(record.version):
             return False
-        stream.outbox[record.ledger_id] = None
+        self._streams[stream_id].outbox[record.ledger_id] = None
         return True
 
     def _remove(self, ledger_id: LedgerId, ledger: _Ledger) -> list[StreamId]:
-        del self._ledgers[ledger_id]
-        self._subscriptions -= len(ledger.streams)
+        ended = list(ledger.streams)
+        for stream_id in ended:
+            self._end(stream_id, ledger_id)
+        return ended
+
+    def _end(self, stream_id: StreamId, ledger_id: LedgerId) -> None:
+        """Ends a subscription with a removal."""
+        stream = self._streams[stream_id]
+        del stream.subscriptions[ledger_id]
+        self._subscriptions -= 1
         assert self._subscriptions >= 0, "a subscription ends once"
-        for stream_id in ledger.streams:
-            stream = self._streams[stream_id]
-            del stream.subscriptions[ledger_id]
-            stream.outbox.pop(ledger_id, None)
-            stream.removed[ledger_id] = None
-        return list(ledger.streams)
+        stream.outbox.pop(ledger_id, None)
+        stream.removed[ledger_id] = None
+        self._leave(stream_id, ledger_id)
 
     def _leave(self, stream_id: StreamId, ledger_id: LedgerId) -> None:
         ledger = self._ledgers[ledger_id]

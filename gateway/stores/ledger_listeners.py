@@ -7,7 +7,8 @@ A watched ledger is idle, being read, or being read with a further change noted.
 so responses can't overtake each other; any number of changes during a read cause one more read. Each listener receives
 strictly increasing versions (M1), finally the newest one (M2), and one None when the ledger is gone, then nothing. A
 ledger that was removed and created again with the same id is another ledger: the store gives each creation its own
-incarnation number, and a listener of the old ledger receives None. A failed read is repeated as long as there are
+incarnation number, and a listener of the old ledger receives None; one that has received nothing yet is a listener of
+the new one. A failed read is repeated as long as there are
 listeners; `settled` does not wait for it, since reads of a ledger may fail for ever.
 
 The number of concurrent reads is bounded (many are due after a lost session): the others wait in a queue, from which a
@@ -26,7 +27,7 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -45,10 +46,16 @@ _STARTED_A_SLICE = 50
 
 
 class IncarnatedRecord(NamedTuple):
-    """A ledger's record, and the number of its creation (assigned by the store, never reused)."""
+    """A ledger's record, and the number of its creation: assigned by the store, higher than those of ledgers that had
+    the id before.
+    """
 
     record: LedgerRecord
     incarnation: int
+
+    def marked(self) -> LedgerRecord:
+        """The record with its incarnation."""
+        return replace(self.record, incarnation=self.incarnation)
 
 
 class LedgerFollower(ABC):
@@ -311,20 +318,26 @@ class LedgerListeners:
             self._start_read(ledger_id, watched)
 
     def _tell(self, ledger_id: LedgerId, watched: _Watched, stored: IncarnatedRecord | None) -> None:
-        if watched.incarnation is None and stored is not None:
-            watched.incarnation = stored.incarnation
-        if stored is None or stored.incarnation != watched.incarnation:
-            if self._ledgers.get(ledger_id) is watched:
-                del self._ledgers[ledger_id]
-            listeners, watched.listeners = list(watched.listeners), {}
-            for listener in listeners:
-                self._call(listener, ledger_id, None)
+        if stored is None:
+            self._end(ledger_id, watched, list(watched.listeners))
             return
-        record = replace(stored.record, incarnation=stored.incarnation)
+        if watched.incarnation not in (None, stored.incarnation):
+            self._end(ledger_id, watched, [each for each, seen in watched.listeners.items() if seen != _UNSEEN])
+        watched.incarnation = stored.incarnation
+        record = stored.marked()
         for listener, seen in list(watched.listeners.items()):
             if record.version > seen and listener in watched.listeners:
                 watched.listeners[listener] = record.version
                 self._call(listener, ledger_id, record)
+
+    def _end(self, ledger_id: LedgerId, watched: _Watched, listeners: Sequence[LedgerMetadataListener]) -> None:
+        """Tells listeners that their ledger is gone."""
+        for listener in listeners:
+            del watched.listeners[listener]
+        if not watched.listeners and self._ledgers.get(ledger_id) is watched:
+            del self._ledgers[ledger_id]
+        for listener in listeners:
+            self._call(listener, ledger_id, None)
 
     @staticmethod
     def _was_read(followers: list[LedgerFollower], error: BKException | None, holds: bool) -> None:

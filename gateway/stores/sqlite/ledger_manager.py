@@ -67,7 +67,7 @@ class SqliteLedgerManager(LedgerManager):
         stored = await self._read_stored(ledger_id)
         if stored is None:
             raise _missing(ledger_id)
-        return stored.record
+        return stored.marked()
 
     async def read_many(self, ledger_ids: Sequence[LedgerId]) -> list[LedgerRecord | BKException]:
         results: list[LedgerRecord | BKException] = []

@@ -160,7 +160,7 @@ class ZooKeeperLedgerManager(LedgerManager):
             return True
 
     async def read(self, ledger_id: LedgerId) -> LedgerRecord:
-        return (await self._read_stored(ledger_id, None)).record
+        return (await self._read_stored(ledger_id, None)).marked()
 
     async def read_many(self, ledger_ids: Sequence[LedgerId]) -> list[LedgerRecord | BKException]:
         return await self._read_parts(ledger_ids, lambda ledger_id, content: _stored(ledger_id, content).record)

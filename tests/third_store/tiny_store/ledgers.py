@@ -41,7 +41,8 @@ class TinyLedgerManager(LedgerManager):
         return LedgerRecord(chosen, metadata, 0)
 
     async def read(self, ledger_id: LedgerId) -> LedgerRecord:
-        return _stored(ledger_id, _found(self._file.read(), ledger_id))
+        row = _found(self._file.read(), ledger_id)
+        return IncarnatedRecord(_stored(ledger_id, row), row["incarnation"]).marked()
 
     async def write(self, ledger_id: LedgerId, metadata: LedgerMetadata, expected_version: int) -> LedgerRecord:
         with self._file.change() as state:

@@ -173,6 +173,7 @@ async def test_a_count_reads_what_it_has_not_read_before_and_sees_what_others_di
     gateway = _Gateway()
     gateway.store.ledgers[0] = dict.fromkeys(range(100), "token:a")
     await gateway.quotas.count()
+    # The next count reads ledgers 1 and 61 again, if they are there.
     gateway.store.ledgers[0] = {99: "token:a", 100: "token:b"}
     await gateway.quotas.count()
     assert (gateway.store.read, gateway.quotas.owned_by("token:a")) == (101, 1)
@@ -180,3 +181,26 @@ async def test_a_count_reads_what_it_has_not_read_before_and_sees_what_others_di
     without_owners.store.ledgers[0] = {1: None}
     await without_owners.quotas.count()
     assert (without_owners.store.read, without_owners.quotas.in_scope(0)) == (0, 1)
+
+
+async def test_owners_of_ids_that_another_gateway_used_again_are_learnt_within_sixty_counts() -> None:
+    gateway = _Gateway()
+    gateway.store.ledgers = {0: dict.fromkeys(range(90), "token:a"), 7: {1: "token:b", 2: None}}
+    await gateway.quotas.count()
+    gateway.store.ledgers = {0: dict.fromkeys(range(90), "token:b") | {89: None}, 7: {1: None, 2: "token:a"}}
+    read = gateway.store.read
+    for _ in range(60):
+        await gateway.quotas.count()
+    assert (gateway.quotas.owned_by("token:a"), gateway.quotas.owned_by("token:b")) == (1, 89)
+    # A part with each count, and all of them once.
+    assert gateway.store.read - read == 92
+
+
+async def test_an_owner_stays_known_where_its_ledger_can_not_be_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    gateway = _Gateway()
+    gateway.store.ledgers[0] = {1: "token:a"}
+    await gateway.quotas.count()
+    monkeypatch.setattr(gateway.store, "_stored", lambda _: BKException("not now"))
+    for _ in range(60):
+        await gateway.quotas.count()
+    assert gateway.quotas.owned_by("token:a") == 1

@@ -205,6 +205,66 @@ async def test_a_state_that_could_not_be_read_anew_answers_nobody_who_has_seen_a
         assert (await third.take()).version == 2
 
 
+def _state(version: int, incarnation: int) -> LedgerRecord:
+    return LedgerRecord(LEDGER, LedgerMetadata.new(["b1"], 1, 1), version, incarnation=incarnation)
+
+
+@pytest.mark.parametrize("version", [0, 7])
+async def test_a_ledger_made_anew_while_its_state_is_in_doubt_is_no_change_of_the_former_one(
+    factory: Any, version: int
+) -> None:
+    manager, service = factory.ledger_manager, WatchService(factory, freshness=_CaughtUp(factory))
+    async with clients(service, 2) as (early, late):
+        await early.ask()
+        former = manager.listener
+        former(LEDGER, _state(5, 10))
+        assert (await early.take()).version == 5
+        early.begin_to_take()
+        former.was_read(MetaStoreException("connection lost"), False)
+        manager.stored = _state(version, 20)
+        await late.ask(min_revision=9)
+        assert (await early.take()).event == WatchEvent.REMOVED
+        told = await late.take()
+        assert (told.event, told.version, told.incarnation) == (WatchEvent.STATE, version, 20)
+        # The former ledger's listener tells its end, which is not that of the new one.
+        late.begin_to_take()
+        former(LEDGER, None)
+        assert manager.calls == ["register", "read", "unregister", "register"]
+        manager.listener(LEDGER, _state(version + 1, 20))
+        assert (await late.take()).version == version + 1
+        assert service.hub.subscription_count == 1
+
+
+async def test_a_state_read_before_a_ledger_was_made_anew_tells_nobody_of_the_former_one(
+    factory: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager, service = factory.ledger_manager, WatchService(factory, freshness=_CaughtUp(factory))
+    reading, go_on = asyncio.Event(), asyncio.Event()
+
+    async def read(ledger_id: LedgerId) -> LedgerRecord:
+        reading.set()
+        await go_on.wait()
+        return _state(6, 10)
+
+    monkeypatch.setattr(manager, "read", read)
+    async with clients(service, 3) as (early, slow, late):
+        await early.ask()
+        manager.listener(LEDGER, _state(5, 10))
+        assert (await early.take()).version == 5
+        manager.listener.was_read(MetaStoreException("connection lost"), False)
+        asking = asyncio.ensure_future(slow.ask(min_revision=9))
+        await reading.wait()
+        # Meanwhile the listener comes to know, and somebody asks for the new ledger, of which nothing is known yet.
+        manager.listener(LEDGER, None)
+        await late.ask(min_revision=9)
+        go_on.set()
+        await asking
+        manager.listener(LEDGER, _state(0, 20))
+        for each in (slow, late):
+            told = await each.take()
+            assert (told.version, told.incarnation) == (0, 20)
+
+
 async def test_each_response_tells_how_many_requests_came_before_its_state(factory: Any) -> None:
     manager, service = factory.ledger_manager, WatchService(factory, freshness=_CaughtUp(factory))
     async with clients(service, 1) as (client,):

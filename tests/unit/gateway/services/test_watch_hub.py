@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from bookgate.gateway.services.watch_hub import Answer, TooManySubscriptions, WatchHub
+from bookgate.gateway.services.watch_hub import DAMAGED, Answer, TooManySubscriptions, WatchHub
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import LedgerMetadata
 from bookgate.ledger.metadata_store import LedgerRecord
@@ -19,8 +17,8 @@ LEDGERS = [LedgerId.unscoped(number) for number in range(3)]
 STREAMS = ["s1", "s2", "s3"]
 
 
-def record(ledger_id: LedgerId, version: int) -> LedgerRecord:
-    return LedgerRecord(ledger_id, METADATA, version)
+def record(ledger_id: LedgerId, version: int, incarnation: int | None = None) -> LedgerRecord:
+    return LedgerRecord(ledger_id, METADATA, version, incarnation=incarnation)
 
 
 def taken(hub: WatchHub, stream: str, limit: int = 10) -> list[Answer]:
@@ -130,7 +128,7 @@ def test_new_subscription_to_a_ledger_made_again_hears_nothing_of_the_removal(hu
 
 
 def test_a_ledger_that_only_has_the_id_of_the_one_that_was_seen_is_told_as_its_removal(hub: WatchHub) -> None:
-    second = replace(record(LEDGERS[0], 4), incarnation=20)
+    second = record(LEDGERS[0], 4, 20)
     hub.subscribe("s1", LEDGERS[0], 4, 10)
     hub.subscribe("s2", LEDGERS[0], 4)
     assert hub.state(LEDGERS[0], second) == ["s1"]
@@ -141,6 +139,72 @@ def test_a_ledger_that_only_has_the_id_of_the_one_that_was_seen_is_told_as_its_r
     hub.close_stream("s2")
     assert hub.epoch(LEDGERS[0]) is None
     assert hub.close_stream("s1") == [LEDGERS[0]]
+
+
+@pytest.mark.parametrize("version", [0, 7])
+def test_a_ledger_made_anew_ends_the_subscriptions_that_knew_the_former_one(hub: WatchHub, version: int) -> None:
+    hub.subscribe("s1", LEDGERS[0], None)
+    hub.state(LEDGERS[0], record(LEDGERS[0], 4, 10))
+    assert versions(taken(hub, "s1")) == [4]
+    hub.state(LEDGERS[0], record(LEDGERS[0], 5, 10))  # not taken yet
+    hub.subscribe("s2", LEDGERS[0], 5)  # an older client, which names no incarnation
+    epoch = hub.epoch(LEDGERS[0])
+    read = record(LEDGERS[0], version, 20)
+    assert hub.subscribe("s3", LEDGERS[0], None, read=read) == ["s1", "s2", "s3"]
+    assert [versions(taken(hub, stream)) for stream in STREAMS] == [[None], [None], [version]]
+    # Its listener is to be asked for anew, and nothing older is told any more.
+    assert hub.epoch(LEDGERS[0]) not in (None, epoch)
+    assert hub.state(LEDGERS[0], record(LEDGERS[0], 9, 10)) == []
+    assert hub.state(LEDGERS[0], record(LEDGERS[0], version + 1, 20)) == ["s3"]
+    assert versions(taken(hub, "s3")) == [version + 1]
+
+
+def test_who_subscribes_with_a_read_of_another_ledger_than_it_has_seen(hub: WatchHub) -> None:
+    read = record(LEDGERS[0], 4, 20)
+    for stream in STREAMS:
+        hub.subscribe(stream, LEDGERS[0], None)
+    hub.state(LEDGERS[0], record(LEDGERS[0], 4, 10))
+    assert versions(taken(hub, "s1")) == versions(taken(hub, "s2")) == versions(taken(hub, "s3")) == [4]
+    # One knew the former ledger; one knows this one, and so does a client that names only the version.
+    hub.subscribe("s1", LEDGERS[0], 4, 10, read)
+    hub.subscribe("s2", LEDGERS[0], 4, 20, read)
+    hub.subscribe("s3", LEDGERS[0], 4, None, read)
+    assert [versions(taken(hub, stream)) for stream in STREAMS] == [[None], [], []]
+    hub.state(LEDGERS[0], record(LEDGERS[0], 5, 20))
+    assert [versions(taken(hub, stream)) for stream in STREAMS] == [[], [5], [5]]
+
+
+def test_a_read_of_the_same_ledger_begins_no_new_period(hub: WatchHub) -> None:
+    hub.subscribe("s1", LEDGERS[0], None)
+    hub.state(LEDGERS[0], record(LEDGERS[0], 4, 10))
+    epoch = hub.epoch(LEDGERS[0])
+    assert hub.subscribe("s2", LEDGERS[0], None, read=record(LEDGERS[0], 5, 10)) == ["s1", "s2"]
+    # What the listener has told meanwhile may be newer than the read.
+    assert hub.subscribe("s3", LEDGERS[0], None, read=record(LEDGERS[0], 9, 9)) == ["s3"]
+    assert [versions(taken(hub, stream)) for stream in STREAMS] == [[5], [5], [5]]
+    assert hub.epoch(LEDGERS[0]) == epoch
+
+
+def test_a_damaged_state_does_not_hide_that_the_ledger_was_made_anew(hub: WatchHub) -> None:
+    hub.subscribe("s1", LEDGERS[0], None)
+    hub.state(LEDGERS[0], record(LEDGERS[0], 4, 10))
+    assert versions(taken(hub, "s1")) == [4]
+    hub.state(LEDGERS[0], record(LEDGERS[0], DAMAGED))
+    hub.subscribe("s2", LEDGERS[0], 4, 10)
+    assert versions(taken(hub, "s1")) == versions(taken(hub, "s2")) == [DAMAGED]
+    epoch = hub.epoch(LEDGERS[0])
+    hub.subscribe("s3", LEDGERS[0], None, read=record(LEDGERS[0], 0, 20))
+    assert [versions(taken(hub, stream)) for stream in STREAMS] == [[None], [None], [0]]
+    assert hub.epoch(LEDGERS[0]) != epoch
+
+
+def test_whether_the_known_state_is_older_than_what_a_client_has_seen(hub: WatchHub) -> None:
+    assert not hub.lags(LEDGERS[0], 5, 10)
+    hub.subscribe("s1", LEDGERS[0], None)
+    assert not hub.lags(LEDGERS[0], 5, 10)
+    hub.state(LEDGERS[0], record(LEDGERS[0], 4, 10))
+    seen = [(4, 10), (5, 10), (5, None), (4, None), (0, 20), (9, 9)]
+    assert [hub.lags(LEDGERS[0], *each) for each in seen] == [False, True, True, False, True, False]
 
 
 def test_limit_refuses_one_more_but_not_a_repeat() -> None:
@@ -187,6 +251,7 @@ class HubMachine(RuleBasedStateMachine):
         super().__init__()
         self.hub = WatchHub()
         self.store: dict[LedgerId, int] = {}
+        self.incarnations = dict.fromkeys(LEDGERS, 1)
         self.open: set[str] = set()
         # What each subscription's client has seen last, and the newest version the hub was told while it existed.
         self.seen: dict[tuple[str, LedgerId], int | None] = {}
@@ -211,16 +276,18 @@ class HubMachine(RuleBasedStateMachine):
 
     @rule(stream=st.sampled_from(STREAMS), ledger=st.sampled_from(LEDGERS), version=st.none() | st.integers(0, 5))
     def subscribe(self, stream: str, ledger: LedgerId, version: int | None) -> None:
-        if stream not in self.open:
-            return
-        self.hub.subscribe(stream, ledger, version)
+        if stream in self.open:
+            self.subscribe_with(stream, ledger, version, None)
+
+    def subscribe_with(self, stream: str, ledger: LedgerId, version: int | None, read: LedgerRecord | None) -> None:
+        self.hub.subscribe(stream, ledger, version, read=read)
         # The new subscription says how it is: a removal that waits is the old one's.
         self.owed_removals.pop((stream, ledger), None)
         self.seen[stream, ledger] = version
         self.first.add((stream, ledger))
         # The store's listener tells the present state of what is newly wanted.
         if ledger in self.store:
-            self.hub.state(ledger, record(ledger, self.store[ledger]))
+            self.hub.state(ledger, self.stored(ledger))
         else:
             self.told_removed(ledger)
 
@@ -235,22 +302,54 @@ class HubMachine(RuleBasedStateMachine):
     @rule(ledger=st.sampled_from(LEDGERS))
     def change(self, ledger: LedgerId) -> None:
         self.store[ledger] = self.store.get(ledger, -1) + 1
-        self.hub.state(ledger, record(ledger, self.store[ledger]))
+        self.hub.state(ledger, self.stored(ledger))
+
+    def stored(self, ledger: LedgerId) -> LedgerRecord:
+        return record(ledger, self.store[ledger], self.incarnations[ledger])
+
+    @rule(
+        stream=st.sampled_from(STREAMS), ledger=st.sampled_from(LEDGERS), version=st.integers(0, 5), told=st.booleans()
+    )
+    def make_anew(self, stream: str, ledger: LedgerId, version: int, told: bool) -> None:
+        """The next state is that of another ledger, be it told by the listener or read for a subscription."""
+        if ledger not in self.store or not (told or stream in self.open):
+            return
+        self.store[ledger] = version
+        self.incarnations[ledger] += 1
+        epoch = self.hub.epoch(ledger)
+        if told:
+            self.hub.state(ledger, self.stored(ledger))
+        else:
+            self.subscribe_with(stream, ledger, None, None if epoch is None else self.stored(ledger))
+        self.end([key for key, seen in self.seen.items() if key[1] == ledger and seen is not None])
+        if told and any(key[1] == ledger for key in self.seen):
+            assert self.hub.epoch(ledger) == epoch
+        elif not told:
+            assert self.hub.epoch(ledger) not in (None, epoch)
 
     @rule(ledger=st.sampled_from(LEDGERS))
     def old_news(self, ledger: LedgerId) -> None:
         if self.store.get(ledger, 0) > 0:
-            self.hub.state(ledger, record(ledger, self.store[ledger] - 1))
+            self.hub.state(ledger, record(ledger, self.store[ledger] - 1, self.incarnations[ledger]))
+
+    @rule(ledger=st.sampled_from(LEDGERS), version=st.integers(0, 9))
+    def news_of_a_former_ledger(self, ledger: LedgerId, version: int) -> None:
+        if ledger in self.store:
+            self.hub.state(ledger, record(ledger, version, self.incarnations[ledger] - 1))
 
     @precondition(lambda self: bool(self.store))
     @rule(ledger=st.sampled_from(LEDGERS))
     def remove(self, ledger: LedgerId) -> None:
         if self.store.pop(ledger, None) is not None:
+            self.incarnations[ledger] += 1
             self.told_removed(ledger)
 
     def told_removed(self, ledger: LedgerId) -> None:
         self.hub.state(ledger, None)
-        for key in [key for key in self.seen if key[1] == ledger]:
+        self.end([key for key in self.seen if key[1] == ledger])
+
+    def end(self, keys: list[tuple[str, LedgerId]]) -> None:
+        for key in keys:
             del self.seen[key]
             self.first.discard(key)
             self.owed_removals[key] = 1

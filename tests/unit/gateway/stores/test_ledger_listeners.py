@@ -175,6 +175,24 @@ async def test_ledger_made_anew_under_the_same_id_is_another(store: Store, liste
 
 
 @pytest.mark.asyncio
+async def test_ledger_made_anew_is_no_removal_for_who_has_heard_nothing_of_the_former_one(
+    store: Store, listeners: LedgerListeners
+) -> None:
+    former, new = Listener(), Listener()
+    store.state = (5, 1)
+    listeners.add(LEDGER, former)
+    await listeners.settled()
+    store.state = (0, 2)
+    listeners.add(LEDGER, new)
+    await listeners.settled()
+    store.state = (1, 2)
+    listeners.changed(LEDGER)
+    await listeners.settled()
+    assert (former.told, new.told) == ([5, None], [0, 1])
+    assert store.released == []
+
+
+@pytest.mark.asyncio
 async def test_last_listener_releases_the_watch_also_during_a_read(store: Store, listeners: LedgerListeners) -> None:
     first, second = Listener(), Listener()
     listeners.add(LEDGER, first)
