@@ -12,6 +12,12 @@ _TRIMMED = "tests/unit/bookie/collection/test_trimmed_ledgers.py"
 _INDEX_FILES = "tests/unit/bookie/index/test_file_index.py"
 _MOVED_SLOTS = f"{_INDEX_FILES}::test_moved_slots_bring_header_and_name_to_the_disk_that_only_memory_showed"
 _MADE_ANEW = "tests/unit/bookie/storage/test_lost_data.py::test_a_ledger_made_anew"
+_BROUGHT_BACK = (
+    "tests/unit/bookie/storage/test_lost_data.py::test_a_ledger_that_a_replay_brought_back_does_not_begin_again"
+)
+_REFUSED = (
+    "tests/unit/bookie/storage/test_lost_data.py::test_a_new_ledger_that_was_refused_still_begins_once_the_index_has_it"
+)
 _USED_AGAIN = (
     "tests/unit/bookie/storage/test_storage.py"
     "::test_a_ledger_made_anew_while_its_deletion_is_synced_has_nothing_of_the_former_one"
@@ -36,19 +42,39 @@ MUTATIONS = (
         (),
         "a ledger counts as no longer made anew after a request that the journal refused",
         "bookie/storage/writer.py",
-        "        if is_made_anew:\n            journal.append(",
-        "        if is_made_anew:\n            self._ledgers.made_anew(ledger)\n            journal.append(",
+        "            self._ledgers.begins(ledger)\n",
+        "            self._ledgers.has_begun(ledger)\n",
         tests=(f"{_MADE_ANEW}_that_the_journal_refused_at_first",),
     ),
     Mutation(
-        "made-anew-told-for-the-one-before",
+        "refused-beginning-forgotten",
         "storage",
         (),
-        "a ledger that is deleted while its key is journaled takes the proof of that from the next one",
+        "a new ledger whose first record the journal refused, and that a checkpoint has stored, counts as begun",
         "bookie/storage/ledger_table.py",
-        "            if not ledger.deleted:  # otherwise the next one is made anew, too\n",
-        "            if True:\n",
-        tests=("tests/unit/bookie/storage/test_lost_data.py",),
+        "            self._beginning.add(ledger.number)\n",
+        "            pass\n",
+        tests=(_REFUSED,),
+    ),
+    Mutation(
+        "made-anew-told-of-replayed-ledgers",
+        "storage",
+        (),
+        "what the journal has of a ledger that a replay created counts as another one's",
+        "bookie/storage/ledger_table.py",
+        "last_entry_id, is_new=False)\n",
+        "last_entry_id, is_new=True)\n",
+        tests=(_BROUGHT_BACK,),
+    ),
+    Mutation(
+        "deleted-ledgers-listed-for-ever",
+        "storage",
+        (),
+        "a bookie remembers of each scope which ledgers it held, after their deletion too",
+        "bookie/storage/recently_deleted.py",
+        "            del self._in_metadata[scope_id]\n",
+        "            pass\n",
+        tests=("tests/unit/bookie/storage/test_recently_deleted.py",),
     ),
     Mutation(
         "limbo-changed-by-two-at-once",
