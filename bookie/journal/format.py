@@ -41,8 +41,8 @@ LEDGER_KEY = -0x1000
 FENCE = -0x2000
 EXPLICIT_LAC = -0x8000
 MADE_ANEW = -0x42474D41
-"""The following records belong to a new ledger, and earlier ones to a deleted ledger that had its id. Apache
-BookKeeper's bookie does not know this record and skips it.
+"""The ledger was deleted, and the following records belong to a new ledger with the same id. Apache BookKeeper's bookie
+does not know this record and skips it.
 """
 TERM = -0x42475445
 """The ledger's term changed. Apache BookKeeper's bookie skips this record and the next."""
@@ -130,7 +130,7 @@ def encode_fence(ledger_id: int) -> bytes:
 
 
 def encode_made_anew(ledger_id: int) -> bytes:
-    """Payload of the record that precedes all others of a new ledger, whose id may have belonged to an earlier one."""
+    """Payload of the record that precedes all others of a ledger whose id belonged to an earlier ledger."""
     return encode_ids(ledger_id, MADE_ANEW)
 
 

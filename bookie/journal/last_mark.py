@@ -3,7 +3,8 @@
 A `lastMark` file is 16 bytes, journal id and offset; Apache BookKeeper reads and writes no more. A tag and a CRC-32 of
 these bytes follow: the *seal*, which a mark written by Apache BookKeeper's bookie does not have. A damaged mark can
 therefore be recognised: it counts as none, and the directory's journal is replayed from its beginning, with all files
-that are kept. That takes time, and brings deleted ledgers back until they are collected again.
+that are kept. That takes time, brings deleted ledgers back until they are collected again, and takes a ledger and one
+that had its id before, and that an earlier process deleted, for the same.
 
 Source: docs/protocol/storage.md#lastmark. Not its job: whether the journal confirms a mark (`replay_start`).
 """

@@ -28,7 +28,6 @@ class LedgerDescriptor(BookieLedgerState):
         "__weakref__",
         "deleted",
         "has_header",
-        "is_new",
         "key_journaled",
         "last_entry_id",
         "limbo",
@@ -46,7 +45,6 @@ class LedgerDescriptor(BookieLedgerState):
         known_lac: int = NO_ENTRY,
         last_entry_id: int = NO_ENTRY,
         limbo: bool = False,
-        is_new: bool = False,
     ) -> None:
         super().__init__(ledger_id, master_key, fenced=fenced, explicit_lac=explicit_lac, known_lac=known_lac)
         self.number = ledger_id.number
@@ -54,8 +52,6 @@ class LedgerDescriptor(BookieLedgerState):
         """Highest entry held in cache or index, -1 if none."""
         self.limbo = limbo
         """Whether the ledger is in limbo: entries that are not held are unknown. It is fenced then."""
-        self.is_new = is_new
-        """Whether the ledger begins here: the journal has no record of it, only of others that had its id."""
         self.deleted = False
         """Set under the write cache's lock once the ledger was deleted: this object accepts nothing more."""
         self.has_header = False

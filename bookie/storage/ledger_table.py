@@ -41,8 +41,8 @@ class LedgerTable:
         self._stores = stores
         self._limbo = limbo
         self._closed_before = closed_before
-        self._beginning = LedgerNumbers()
-        """New ledgers whose first records the journal has not accepted yet, or has refused; the index may have them."""
+        self._deleted_here = LedgerNumbers()
+        """Ledgers that were deleted, without a record in the journal that another one with the id began."""
         self._limit = limit
         self._lock = threads.lock()
         self._recent: OrderedDict[int, LedgerDescriptor] = OrderedDict()
@@ -91,13 +91,13 @@ class LedgerTable:
         return ledger
 
     def create(self, ledger_id: LedgerId, master_key: bytes) -> LedgerDescriptor:
-        """Creates a ledger that `get` does not know, or whose header was never written, for a replay: the journal has
-        records of it. It includes entries in its index file.
+        """Creates a ledger that `get` does not know, or whose header was never written. It includes entries in its
+        index file.
         """
         with self._lock:
             found = self._stored(ledger_id)
             last_entry_id = found[1] if found else -1
-            ledger = self._new(ledger_id, master_key, last_entry_id, is_new=False)
+            ledger = self._new(ledger_id, master_key, last_entry_id)
             self._keep(ledger)
         return ledger
 
@@ -128,7 +128,7 @@ class LedgerTable:
                 fenced, held_entries = self._fenced_on_disk(ledger_id)
             on_deleted(key, fenced, held_entries)
             self._deleting.add(key)
-            self._beginning.discard(key)
+            self._deleted_here.add(key)
             self._index(ledger_id).delete(ledger_id)
             return True
 
@@ -143,22 +143,22 @@ class LedgerTable:
         self.delete(ledger_id, discard_known, lambda number, fenced, held_entries: None)
         self._index(ledger_id).sync()
         self.deleted()
+        self._deleted_here.discard(ledger_id.number)  # the journal already says so
 
     def deleted(self) -> None:
         """Must be called after the index was synced, or could not be: from then on the index itself shows deletions."""
         with self._lock:
             self._deleting.clear()
 
-    def begins(self, ledger: LedgerDescriptor) -> None:
-        """Must be called before the first records of a new ledger go to the journal, which may refuse them."""
-        with self._lock:
-            self._beginning.add(ledger.number)
+    def is_made_anew(self, ledger_id: LedgerId) -> bool:
+        """Whether this table deleted a ledger with this id, and the journal has no record that another one began."""
+        return ledger_id.number in self._deleted_here
 
-    def has_begun(self, ledger: LedgerDescriptor) -> None:
-        """Must be called once the journal has accepted the record that the ledger begins, and its key."""
+    def made_anew(self, ledger: LedgerDescriptor) -> None:
+        """Must be called once the journal has accepted the record that the ledger was made anew, and its key."""
         with self._lock:
-            ledger.is_new = False
-            self._beginning.discard(ledger.number)
+            if not ledger.deleted:  # otherwise the next one is made anew, too
+                self._deleted_here.discard(ledger.number)
 
     def enter_limbo(self, numbers: Iterable[int]) -> None:
         """Updates the objects in memory of ledgers that entered limbo."""
@@ -214,14 +214,12 @@ class LedgerTable:
     def _stored_or_new(self, ledger_id: LedgerId, master_key: bytes) -> LedgerDescriptor:
         found = self._stored(ledger_id)
         ledger = None if found is None else self._loaded(ledger_id, found, False)
-        return ledger or self._new(ledger_id, master_key, NO_ENTRY, is_new=True)
+        return ledger or self._new(ledger_id, master_key, NO_ENTRY)
 
-    def _new(self, ledger_id: LedgerId, master_key: bytes, last_entry_id: int, *, is_new: bool) -> LedgerDescriptor:
+    def _new(self, ledger_id: LedgerId, master_key: bytes, last_entry_id: int) -> LedgerDescriptor:
         limbo = self._in_limbo(ledger_id)
         fenced = limbo or ledger_id.number in self._closed_before
-        return LedgerDescriptor(
-            ledger_id, master_key, fenced=fenced, last_entry_id=last_entry_id, limbo=limbo, is_new=is_new
-        )
+        return LedgerDescriptor(ledger_id, master_key, fenced=fenced, last_entry_id=last_entry_id, limbo=limbo)
 
     def _in_limbo(self, ledger_id: LedgerId) -> bool:
         return self._limbo is not None and ledger_id.number in self._limbo
@@ -257,7 +255,6 @@ class LedgerTable:
             explicit_lac=header.explicit_lac,
             last_entry_id=last_entry_id,
             limbo=limbo,
-            is_new=ledger_id.number in self._beginning,
         )
         if header.terms is not None:
             ledger.take_terms(header.terms)

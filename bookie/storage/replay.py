@@ -7,8 +7,8 @@ key is neither in the journal nor in the index belongs to a deleted ledger, and 
 unknown type.
 
 A ledger's key is the one stored first (S7): a key record that differs from the index header is skipped; two different
-key records refuse the start. If a record says that the ledger begins, everything applied of it so far belonged to a
-deleted ledger, and is dropped.
+key records refuse the start. If a record says that the ledger was created again, everything applied of it so far
+belonged to a deleted ledger, and is dropped.
 
 Every file and its name are synced before its records are applied: the mark passes them, and a power failure must not
 remove data before the mark, which would look like a loss.

@@ -327,17 +327,17 @@ class EntryWriter:
         if not ledger.has_header:
             self._cache.mark_header(ledger)
         journal = self._journal_of(ledger.number)
-        if begins := ledger.is_new:
-            self._ledgers.begins(ledger)
+        is_made_anew = self._ledgers.is_made_anew(ledger.ledger_id)
+        if is_made_anew:
             journal.append(journal_format.encode_made_anew(ledger.number), None)
         journal.append(journal_format.encode_key(ledger.number, ledger.master_key), None)
         if ledger.fenced:
             journal.append(journal_format.encode_fence(ledger.number), None)
         if ledger.term is not None:
             journal.append(_term_record(ledger), None)
-        if begins:
-            # Not before: a refused request comes again, and finds a ledger that is still to begin.
-            self._ledgers.has_begun(ledger)
+        if is_made_anew:
+            # Not before: a refused request comes again, and finds the ledger made anew.
+            self._ledgers.made_anew(ledger)
         ledger.key_journaled = True
 
     def _journal_of(self, number: int) -> Journal:

@@ -20,8 +20,6 @@ from tests.unit.bookie.storage.storage_support import KEY, lac_packet, opened, p
 PRE_ALLOC = 16 * 1024
 ALIGNMENT = 512
 LOG_LIMIT = 3000
-MADE_ANEW = -0x42474D41
-"""Precedes the records of a new ledger; Apache BookKeeper's bookie passes over it."""
 
 
 @pytest.fixture
@@ -65,8 +63,7 @@ def journal_records(path: Path) -> Iterator[tuple[int, int, bytes]]:
         assert len(payload) == length
         position += 4 + length
         ledger_id, entry_id = struct.unpack_from(">qq", payload)
-        assert entry_id >= 0 or entry_id in (-0x1000, -0x2000, -0x8000, MADE_ANEW)
-        assert entry_id != MADE_ANEW or length == 16
+        assert entry_id >= 0 or entry_id in (-0x1000, -0x2000, -0x8000)
         yield ledger_id, entry_id, payload
     assert position % ALIGNMENT == 0, "a flush ends on the alignment"
     assert not any(data[position:]), "zeros behind the data"
@@ -86,9 +83,6 @@ def test_journals(root: Path) -> None:
     entries: dict[tuple[int, int], bytes] = {}
     kinds: dict[int, list[int]] = defaultdict(list)
     for ledger_id, entry_id, payload in found:
-        if entry_id == MADE_ANEW:
-            assert ledger_id not in keyed, "a ledger begins once"
-            continue
         if entry_id == -0x1000:
             assert payload[16:] == struct.pack(">i", 20) + KEY
             keyed.add(ledger_id)

@@ -12,12 +12,6 @@ _TRIMMED = "tests/unit/bookie/collection/test_trimmed_ledgers.py"
 _INDEX_FILES = "tests/unit/bookie/index/test_file_index.py"
 _MOVED_SLOTS = f"{_INDEX_FILES}::test_moved_slots_bring_header_and_name_to_the_disk_that_only_memory_showed"
 _MADE_ANEW = "tests/unit/bookie/storage/test_lost_data.py::test_a_ledger_made_anew"
-_BROUGHT_BACK = (
-    "tests/unit/bookie/storage/test_lost_data.py::test_a_ledger_that_a_replay_brought_back_does_not_begin_again"
-)
-_REFUSED = (
-    "tests/unit/bookie/storage/test_lost_data.py::test_a_new_ledger_that_was_refused_still_begins_once_the_index_has_it"
-)
 _USED_AGAIN = (
     "tests/unit/bookie/storage/test_storage.py"
     "::test_a_ledger_made_anew_while_its_deletion_is_synced_has_nothing_of_the_former_one"
@@ -42,29 +36,19 @@ MUTATIONS = (
         (),
         "a ledger counts as no longer made anew after a request that the journal refused",
         "bookie/storage/writer.py",
-        "            self._ledgers.begins(ledger)\n",
-        "            self._ledgers.has_begun(ledger)\n",
+        "        if is_made_anew:\n            journal.append(",
+        "        if is_made_anew:\n            self._ledgers.made_anew(ledger)\n            journal.append(",
         tests=(f"{_MADE_ANEW}_that_the_journal_refused_at_first",),
     ),
     Mutation(
-        "refused-beginning-forgotten",
+        "made-anew-told-for-the-one-before",
         "storage",
         (),
-        "a new ledger whose first record the journal refused, and that a checkpoint has stored, counts as begun",
+        "a ledger that is deleted while its key is journaled takes the proof of that from the next one",
         "bookie/storage/ledger_table.py",
-        "            self._beginning.add(ledger.number)\n",
-        "            pass\n",
-        tests=(_REFUSED,),
-    ),
-    Mutation(
-        "made-anew-told-of-replayed-ledgers",
-        "storage",
-        (),
-        "what the journal has of a ledger that a replay created counts as another one's",
-        "bookie/storage/ledger_table.py",
-        "last_entry_id, is_new=False)\n",
-        "last_entry_id, is_new=True)\n",
-        tests=(_BROUGHT_BACK,),
+        "            if not ledger.deleted:  # otherwise the next one is made anew, too\n",
+        "            if True:\n",
+        tests=("tests/unit/bookie/storage/test_lost_data.py",),
     ),
     Mutation(
         "deleted-ledgers-listed-for-ever",

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import errno
-import gc
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -37,7 +36,6 @@ from tests.unit.bookie.storage.storage_support import (
     packet,
     small_config,
 )
-from tests.unit.memory import memory_kept
 
 LATE = 2
 """The ledger whose entries came after the last mark."""
@@ -109,7 +107,7 @@ def mark_of_others_behind_the_data(root: Path) -> None:
 
 def mark_of_others_within_a_record(root: Path) -> None:
     mark = read_mark(REAL_FILE_SYSTEM, [root / "ledgers"])
-    mark_file(root).write_bytes(LogMark(mark.journal_id, mark.offset + 40).encode())
+    mark_file(root).write_bytes(LogMark(mark.journal_id, mark.offset + 64).encode())
 
 
 def missing_in_the_middle(root: Path) -> None:
@@ -309,88 +307,7 @@ def test_a_ledger_made_anew_since_the_last_mark(tmp_path: Path) -> None:
                 assert (found.master_key, found.fenced, found.last_entry_id) == (key, False, 0)
                 assert list(again.storage.reader.entry_ids(found)) == [(0, 1)]
                 assert again.storage.reader.read_entry(found, 0) == packet(7, 0, fill=9)
-                assert not found.is_new, "the journal says it once"
-
-
-def test_a_ledger_made_anew_by_a_later_process_is_not_taken_for_the_former_one(tmp_path: Path) -> None:
-    """Not even by a replay of all journal files that are kept, since the mark is lost."""
-    root, left = tmp_path / "root", tmp_path / "left"
-    with opened(root) as bookie:
-        bookie.add(7, 0, 1, 2)
-        bookie.fence(7)
-        bookie.storage.delete_ledgers([7])
-    bookie = OpenStorage(root)
-    ledger = bookie.ledger(7, b"other" * 4)
-    bookie.writer.add_entry(ledger, 0, packet(7, 0, fill=9), "new")
-    bookie.acks.wait_for("new")
-    _copy(root, left)
-    bookie.storage.close()
-    mark_file(left).unlink()
-    with opened(left) as again:
-        found = again.ledger(7)
-        assert (found.master_key, found.fenced, found.last_entry_id) == (b"other" * 4, False, 0)
-
-
-def test_a_ledger_that_a_replay_brought_back_does_not_begin_again(tmp_path: Path) -> None:
-    roots = [tmp_path / f"root-{number}" for number in range(3)]
-    for entry_id in range(2):
-        bookie = OpenStorage(roots[entry_id])
-        bookie.add(7, entry_id)
-        _copy(roots[entry_id], roots[entry_id + 1])
-        bookie.storage.close()
-    mark_file(roots[2]).unlink()
-    with opened(roots[2]) as again:
-        assert list(again.storage.reader.entry_ids(again.ledger(7))) == [(0, 2)]
-        assert again.storage.reader.read_entry(again.ledger(7), 0) == packet(7, 0)
-
-
-def test_deleted_ledgers_leave_nothing_in_memory(tmp_path: Path) -> None:
-    with opened(tmp_path, storage="db") as bookie:
-
-        def make_and_delete(scope_ids: Iterable[int]) -> None:
-            numbers = [LedgerId(scope_id, 7).number for scope_id in scope_ids]
-            for number in numbers:
-                bookie.writer.fence(bookie.ledger(number), number)
-            bookie.acks.wait_for_count(len(numbers))
-            bookie.storage.delete_ledgers(numbers)
-            bookie.acks.tokens.clear()
-            gc.collect()
-
-        make_and_delete(range(1, 101))
-        with memory_kept() as kept:
-            for first in range(101, 2101, 100):
-                make_and_delete(range(first, first + 100))
-            assert kept() < 100_000
-
-
-def test_a_new_ledger_that_was_refused_still_begins_once_the_index_has_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    root, left = tmp_path / "root", tmp_path / "left"
-    bookie = OpenStorage(root, ledger_state_limit=1)
-    bookie.add(7, 0, 1, 2)
-    bookie.storage.delete_ledgers([7])
-
-    def without_space(_journal: Journal, _record: bytes, *_more: Any) -> None:
-        raise OSError(errno.ENOSPC, "full")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Journal, "append", without_space)
-        with pytest.raises(OSError, match="full"):
-            bookie.writer.add_entry(bookie.ledger(7, b"other" * 4), 0, packet(7, 0, fill=9), "refused")
-    bookie.storage.checkpoint()
-    bookie.add(8, 0)
-    gc.collect()
-    bookie.writer.add_entry(bookie.ledger(7), 1, packet(7, 1, fill=9), "new")
-    bookie.acks.wait_for("new")
-    # Both lives are in the journal that a replay reads, since the mark of the checkpoint is lost.
-    _copy(root, left)
-    bookie.storage.close()
-    mark_file(left).unlink()
-    with opened(left) as again:
-        found = again.ledger(7)
-        assert (found.master_key, found.last_entry_id) == (b"other" * 4, 1)
-        assert again.storage.reader.read_entry(found, 1) == packet(7, 1, fill=9)
+                assert not again.storage.ledgers.is_made_anew(found.ledger_id), "the journal says it once"
 
 
 @pytest.mark.parametrize("refused", ["made anew", "master key"])
@@ -440,7 +357,7 @@ def test_a_ledger_deleted_again_while_its_key_is_journaled_is_made_anew_again(
 
         monkeypatch.setattr(Journal, "append", delete_first)
         bookie.writer.add_entry(ledger, 0, packet(7, 0), "deleted")
-        assert bookie.ledger(7).is_new
+        assert bookie.storage.ledgers.is_made_anew(ledger.ledger_id)
 
 
 def test_a_mark_never_passes_what_a_killed_process_had_not_synced(tmp_path: Path) -> None:
