@@ -56,6 +56,7 @@ from bookgate.bookie.storage.storage import LedgerStorage
 from bookgate.gateway.config import GatewayConfig
 from bookgate.gateway.http.server import AdminServer
 from bookgate.gateway.metrics import GatewayNumbers
+from bookgate.ledger.addresses import address_of
 from bookgate.ledger.errors import BKException
 from bookgate.ledger.metadata_store import LedgerManagerFactory, Membership
 from bookgate.ledger.replication_control import is_default
@@ -182,7 +183,7 @@ class BookieServer:
             "metadata_uri": config.metadata_uri,
             "gateway": None,
             "http": None,
-            **{kind: f"{host}:{port}" for kind, port in ports.items()},
+            **{kind: address_of(host, port) for kind, port in ports.items()},
         }
         self._mode.start()
         addresses = self._addresses

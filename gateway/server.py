@@ -37,6 +37,7 @@ from bookgate.gateway.services.store_budget import StoreBudget
 from bookgate.gateway.services.turns import Turns
 from bookgate.gateway.services.watch import BOOKMARK_SECONDS, WatchService
 from bookgate.gateway.tls import ServerCertificates
+from bookgate.ledger.addresses import address_of
 from bookgate.ledger.errors import BKException
 from bookgate.ledger.metadata_store import LedgerManagerFactory
 from bookgate.protos.bookkeeper.gateway.v1 import (
@@ -54,7 +55,7 @@ from bookgate.protos.bookkeeper.gateway.v1.registration_service_pb2_grpc import 
 from bookgate.protos.bookkeeper.gateway.v1.replication_service_pb2_grpc import add_ReplicationServiceServicer_to_server
 from bookgate.protos.bookkeeper.gateway.v1.service_discovery_pb2_grpc import add_ServiceDiscoveryServicer_to_server
 from bookgate.runtime.background import keep_running
-from bookgate.runtime.listening import address_of, check_bindable
+from bookgate.runtime.listening import check_bindable
 from bookgate.runtime.logs import log_event
 from bookgate.runtime.security.access_control import AccessControl
 from bookgate.runtime.tls.files import ServerTlsFiles

@@ -15,6 +15,7 @@ from itertools import chain
 
 from google.protobuf.message import DecodeError
 
+from bookgate.ledger.addresses import address_of
 from bookgate.ledger.errors import IncorrectParameterException, MetadataFormatException
 from bookgate.protos.bookkeeper.proto.data_formats_pb2 import BookieServiceInfoFormat
 
@@ -139,7 +140,7 @@ class Endpoint:
     @property
     def address(self) -> str:
         """`host:port`; an IPv6 host is enclosed in brackets."""
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return address_of(self.host, self.port)
 
 
 @dataclass(frozen=True, slots=True)

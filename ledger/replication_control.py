@@ -16,6 +16,7 @@ import json
 from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from bookgate.ledger.bookie_info import check_bookie_id
@@ -110,18 +111,18 @@ async def order_audit(store: ReplicationMetadata) -> str:
 
 # --- whether it runs where nobody has said so -------------------------------------------------------------------
 
-_DEFAULT_KEY = "auto_recovery"
+_DEFAULT_KEY, _ON = "auto_recovery", b"on"
 
-
-async def make_default(store: ReplicationMetadata) -> None:
-    """From now on bookies run auto-recovery unless their settings say that they do not."""
-    await store.write_record(RecordKind.SETTING, _DEFAULT_KEY, b"on", ANY_VERSION)
+SETTINGS_OF_NEW_CLUSTERS: Mapping[str, bytes] = MappingProxyType({_DEFAULT_KEY: _ON})
+"""Records of `RecordKind.SETTING` with which a cluster begins: its bookies run auto-recovery unless their settings say
+that they do not.
+"""
 
 
 async def is_default(store: ReplicationMetadata) -> bool:
     """Whether bookies whose settings do not say so run auto-recovery: Bookgate has made the cluster."""
     record = await store.read_record(RecordKind.SETTING, _DEFAULT_KEY)
-    return record is not None and record.value == b"on"
+    return record is not None and record.value == _ON
 
 
 async def note_candidate(store: ReplicationMetadata, voter: str) -> None:

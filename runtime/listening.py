@@ -11,6 +11,8 @@ import asyncio
 import errno
 import socket
 
+from bookgate.ledger.addresses import address_of
+
 BACKLOG = 1024
 
 _KEEP_ALIVE: list[tuple[int, int, int]] = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)]
@@ -26,11 +28,6 @@ if hasattr(socket, "TCP_KEEPIDLE"):
 def backlog_for(connections: int) -> int:
     """Listen backlog for a server with that many connections: an event loop accepts all waiting connections at once."""
     return max(8, min(BACKLOG, connections // 4))
-
-
-def address_of(host: str, port: int) -> str:
-    """`host:port`; an IPv6 host is enclosed in brackets."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def listen(host: str, port: int) -> socket.socket:

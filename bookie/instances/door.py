@@ -23,8 +23,9 @@ from bookgate.gateway.http.errors import HttpError
 from bookgate.gateway.http.openapi import document
 from bookgate.gateway.http.routes.process import process_routes
 from bookgate.gateway.http.server import AdminServer
+from bookgate.ledger.addresses import address_of
 from bookgate.runtime.background import keep_running
-from bookgate.runtime.listening import address_of, listen
+from bookgate.runtime.listening import listen
 from bookgate.runtime.security.authenticators import is_loopback
 from bookgate.runtime.version import own_version
 

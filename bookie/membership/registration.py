@@ -41,6 +41,7 @@ _log = logging.getLogger(__name__)
 
 def bookie_id_of(config: BookieConfig, port: int) -> str:
     """The configured id, else the advertised address and port. Raises IncorrectParameterException."""
+    # Without brackets for IPv6: an id may not have them, and directories and ledgers are bound to the ids of today.
     return check_bookie_id(config.bookie_id or f"{config.advertised_host()}:{port}")
 
 

@@ -34,6 +34,7 @@ from bookgate.bookie.protocol.request_processor import RequestProcessor
 from bookgate.bookie.protocol.security import OPEN, Security
 from bookgate.bookie.protocol.v2_client import BinaryClient
 from bookgate.bookie.statistics import BookieStatistics
+from bookgate.ledger.addresses import address_of
 from bookgate.ledger.wire import fast_add, fast_read, v2
 from bookgate.ledger.wire.fast_add import AddReader, AddRun
 from bookgate.ledger.wire.fast_read import FastRead
@@ -50,7 +51,6 @@ from bookgate.ledger.wire.messages import (
 )
 from bookgate.ledger.wire.v2 import CURRENT_VERSION
 from bookgate.ledger.wire.v3 import ProtocolError, decode_request, encode_response
-from bookgate.runtime.listening import address_of
 from bookgate.runtime.logs import log_event
 from bookgate.runtime.tls.channel import CLIENT_HELLO, TlsChannel
 

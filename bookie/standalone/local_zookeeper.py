@@ -1,8 +1,8 @@
 """A real ZooKeeper server on this machine, without a download: PySpark ships its jars.
 
 For trying things out and for tests; one server, no ensemble, loopback only. States: stopped → starting → serving →
-stopped (`stop`, `kill`); a stopped one may be started again, on the same port and data. Its output goes to a log file
-in the data directory.
+stopped (`stop`, `kill`); a stopped one may be started again, on the same port and data. It ends with the process that
+started it, even one that is killed (Linux only). Its output goes to a log file in the data directory.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Self
+
+from bookgate.bookie.standalone.guard import Guard
 
 _MAIN_CLASS = "org.apache.zookeeper.server.ZooKeeperServerMain"
 _HOST = "127.0.0.1"
@@ -68,6 +70,7 @@ class LocalZooKeeper:
         self._tick_time_ms = tick_time_ms
         self._heap_mib = heap_mib
         self._process: subprocess.Popen[bytes] | None = None
+        self._guard: Guard | None = None
 
     @property
     def address(self) -> str:
@@ -94,6 +97,7 @@ class LocalZooKeeper:
             if chosen_here:
                 self.port = _free_port()
             self._process = self._launch(java, class_path)
+            self._guard = Guard(self._process.pid)
             if self._wait_until_serving(deadline):
                 return self
             self.kill()
@@ -154,6 +158,9 @@ class LocalZooKeeper:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+        guard, self._guard = self._guard, None
+        if guard is not None:
+            guard.release()
 
     def _launch(self, java: str, class_path: str) -> subprocess.Popen[bytes]:
         config = self.data_dir / "zoo.cfg"

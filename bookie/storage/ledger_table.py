@@ -105,12 +105,12 @@ class LedgerTable:
         self,
         ledger_id: LedgerId,
         discard: Callable[[LedgerDescriptor | None], bool],
-        on_fenced: Callable[[int, bool], None],
+        on_deleted: Callable[[int, bool, bool], None],
     ) -> bool:
         """Deletes the ledger from its index, and calls `discard` for the object in memory (None if there is none).
 
-        If `discard` returns False the ledger stays, and so does this method. For a fenced ledger `on_fenced` gets its
-        number, and whether it held an entry, before the deletion is visible. From now on look-ups do not find the
+        If `discard` returns False the ledger stays, and so does this method. `on_deleted` gets its number, whether it
+        was fenced, and whether it held an entry, before the deletion is visible. From now on look-ups do not find the
         ledger in the index; call `deleted` when the index itself shows the deletion.
         """
         key = ledger_id.number
@@ -126,8 +126,7 @@ class LedgerTable:
                 held_entries = ledger.limbo or ledger.last_entry_id != NO_ENTRY
             else:
                 fenced, held_entries = self._fenced_on_disk(ledger_id)
-            if fenced:
-                on_fenced(key, held_entries)
+            on_deleted(key, fenced, held_entries)
             self._deleting.add(key)
             self._deleted_here.add(key)
             self._index(ledger_id).delete(ledger_id)
@@ -141,7 +140,7 @@ class LedgerTable:
                 discard(ledger)
             return True
 
-        self.delete(ledger_id, discard_known, lambda number, held_entries: None)
+        self.delete(ledger_id, discard_known, lambda number, fenced, held_entries: None)
         self._index(ledger_id).sync()
         self.deleted()
         self._deleted_here.discard(ledger_id.number)  # the journal already says so

@@ -38,15 +38,28 @@ class FencedAndDeleted:
             if now := (known & held) | (held - lacking):
                 self._in_metadata[scope_id] = now
 
-    def add(self, number: int, held_entries: bool) -> None:
-        """Records the deletion of a fenced ledger. It is remembered if there was more of it than the fence."""
+    def deleted(self, number: int, fenced: bool, held_entries: bool) -> None:
+        """Records the deletion of a ledger. It is remembered if it was fenced, and there was more of it than that."""
         with self._lock:
-            if not held_entries and number not in self._in_metadata.get(scope_of(number), ()):
+            was_in_metadata = self._forget_listed(number)
+            if not fenced or not (held_entries or was_in_metadata):
                 return
             self._forgotten_at[number] = self._clock() + REMEMBERED_SECONDS
             self._forgotten_at.move_to_end(number)
             if len(self._forgotten_at) > REMEMBERED_LEDGERS:
                 self._forgotten_at.popitem(last=False)
+
+    def _forget_listed(self, number: int) -> bool:
+        """Whether the metadata have had the ledger. Another one that gets its id is not that ledger."""
+        scope_id = scope_of(number)
+        listed = self._in_metadata.get(scope_id)
+        if listed is None or number not in listed:
+            return False
+        listed.discard(number)
+        if not listed:
+            # A scope may have held this ledger only, and nobody asks for scopes without ledgers any more.
+            del self._in_metadata[scope_id]
+        return True
 
     def __contains__(self, number: int) -> bool:
         if number not in self._forgotten_at:

@@ -443,7 +443,7 @@ class LedgerStorage:
                 self._cache.discard(ledger)
             return True
 
-        return self.ledgers.delete(LedgerId.of_number(number), discard, self._deleted.add)
+        return self.ledgers.delete(LedgerId.of_number(number), discard, self._deleted.deleted)
 
     def compared(self, scope_id: int, local: Sequence[int], missing: Sequence[int]) -> None:
         """Records that the metadata lack those of a scope's local ledgers in `missing`, and have the others. Any

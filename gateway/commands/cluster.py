@@ -18,10 +18,10 @@ import typer
 
 from bookgate.gateway.config import GatewayConfig
 from bookgate.gateway.stores.cluster_admin import ClusterAdmin, ClusterSummary
-from bookgate.gateway.stores.drivers import create_admin, create_factory
+from bookgate.gateway.stores.drivers import create_admin
 from bookgate.ledger.bookie_registry import store_in_words
-from bookgate.ledger.errors import BKException, IllegalOpException, LedgerExistException
-from bookgate.ledger.replication_control import make_default
+from bookgate.ledger.errors import BKException, LedgerExistException
+from bookgate.ledger.replication_control import SETTINGS_OF_NEW_CLUSTERS
 from bookgate.runtime.command_line.groups import new_group
 from bookgate.runtime.command_line.output import AsJson, Yes, confirm, print_result
 
@@ -56,26 +56,12 @@ def init(
     Example: bookgate cluster init --metadata-uri zk+hierarchical://zk-1:2181/ledgers
     """
 
-    settings = GatewayConfig.load(config, {"metadata_uri": metadata_uri})
-
     async def work(admin: ClusterAdmin) -> ClusterSummary:
         with contextlib.suppress(*((LedgerExistException,) if exist_ok else ())):
-            await admin.initialize()
-            await _recover_by_default(settings)
+            await admin.initialize(SETTINGS_OF_NEW_CLUSTERS)
         return await admin.summary()
 
     print_summary(with_admin(metadata_uri, config, work), as_json)
-
-
-async def _recover_by_default(settings: GatewayConfig) -> None:
-    """Bookies of a new cluster run auto-recovery, if its store has a place for that."""
-    factory = create_factory(settings.metadata_uri, settings)
-    await factory.initialize()
-    try:
-        with contextlib.suppress(IllegalOpException):
-            await make_default(factory.replication_metadata)
-    finally:
-        await factory.close()
 
 
 @app.command("format")

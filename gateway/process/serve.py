@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from bookgate.gateway.config import GatewayConfig
+from bookgate.ledger.addresses import address_of
 from bookgate.runtime.garbage import leave_out_what_is_there
 
 
@@ -28,7 +29,6 @@ async def serve(
     from bookgate.gateway.process.http import HttpServer
     from bookgate.gateway.server import GatewayServer
     from bookgate.gateway.stores.drivers import create_factory
-    from bookgate.runtime.listening import address_of
 
     factory = create_factory(settings.metadata_uri, settings)
     http = None

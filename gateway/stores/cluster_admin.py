@@ -8,11 +8,14 @@ registered.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Self
 
 from bookgate.ledger.errors import IllegalOpException
+
+NO_SETTINGS: Mapping[str, bytes] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +52,12 @@ class ClusterAdmin(ABC):
     async def close(self) -> None: ...
 
     @abstractmethod
-    async def initialize(self) -> None:
-        """Creates a cluster, completely or not at all. Raises LedgerExistException if there is one."""
+    async def initialize(self, settings: Mapping[str, bytes] = NO_SETTINGS) -> None:
+        """Creates a cluster with these records of `RecordKind.SETTING`, completely or not at all.
+
+        A store without auto-recovery leaves the records out. Raises LedgerExistException if there is a cluster, which
+        stays as it is.
+        """
 
     @abstractmethod
     async def require_cluster(self) -> None:

@@ -31,6 +31,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any, ClassVar, NamedTuple
 
+from bookgate.ledger.addresses import address_of
 from bookgate.ledger.errors import (
     BKException,
     BookieHandleNotAvailableException,
@@ -131,7 +132,7 @@ class Address(NamedTuple):
     port: int
 
     def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return address_of(self.host, self.port)
 
 
 def _not_counted(_metric: str) -> None:

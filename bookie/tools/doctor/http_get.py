@@ -9,6 +9,8 @@ import ssl
 from dataclasses import dataclass
 from email.message import Message
 
+from bookgate.ledger.addresses import address_of
+
 _MOST_BYTES = 4 * 1024 * 1024
 
 
@@ -30,9 +32,8 @@ async def get(
     """
     reader, writer = await asyncio.open_connection(host, port, ssl=context)
     try:
-        shown_host = f"[{host}]" if ":" in host else host
         shown = "" if token is None else f"Authorization: Bearer {token}\r\n"
-        head = f"GET {path} HTTP/1.1\r\nHost: {shown_host}:{port}\r\n{shown}Connection: close\r\n\r\n"
+        head = f"GET {path} HTTP/1.1\r\nHost: {address_of(host, port)}\r\n{shown}Connection: close\r\n\r\n"
         writer.write(head.encode("ascii"))
         await writer.drain()
         content = bytearray()

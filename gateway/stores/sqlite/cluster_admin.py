@@ -10,9 +10,10 @@ from __future__ import annotations
 import os
 import sqlite3
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
 
-from bookgate.gateway.stores.cluster_admin import ClusterAdmin, ClusterSummary
+from bookgate.gateway.stores.cluster_admin import NO_SETTINGS, ClusterAdmin, ClusterSummary
 from bookgate.gateway.stores.sqlite.discovery import LEDGER_MANAGER_NAME
 from bookgate.gateway.stores.sqlite.process_identity import surely_dead
 from bookgate.gateway.stores.sqlite.registration import instance_id, wall_clock_ms
@@ -36,7 +37,7 @@ class SqliteClusterAdmin(ClusterAdmin):
         if store is not None:
             await store.close()
 
-    async def initialize(self) -> None:
+    async def initialize(self, settings: Mapping[str, bytes] = NO_SETTINGS) -> None:
         try:
             # The file contains the ledgers' passwords; SQLite gives the files beside it the same permissions.
             os.close(os.open(self._path, os.O_CREAT | os.O_WRONLY, 0o600))
@@ -44,7 +45,7 @@ class SqliteClusterAdmin(ClusterAdmin):
             raise MetaStoreException(f"the metadata database {self._path} can't be made: {error.strerror}") from error
         store = SqliteStore(self._path)
         try:
-            await store.create()
+            await store.create(settings)
         except BaseException:
             await store.close()
             raise

@@ -27,12 +27,15 @@ import os
 import sqlite3
 import struct
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from bookgate.gateway.stores.cluster_admin import NO_SETTINGS
 from bookgate.ledger.errors import LedgerExistException, MetaStoreException, UnknownOutcomeException
+from bookgate.ledger.replication_store import RecordKind
 from bookgate.runtime.logs import log_event
 
 T = TypeVar("T")
@@ -115,9 +118,12 @@ class SqliteStore:
         """Opens a cluster's file. Raises MetaStoreException, which names the file, also if it is not a cluster's."""
         await self._in_worker(lambda: self._open(_check))
 
-    async def create(self) -> None:
-        """Creates a new cluster in an empty file, and opens it. Raises like `open`, and LedgerExistException."""
-        await self._in_worker(lambda: self._open(_create))
+    async def create(self, settings: Mapping[str, bytes] = NO_SETTINGS) -> None:
+        """Creates a new cluster with these records of `RecordKind.SETTING` in an empty file, and opens it.
+
+        Raises like `open`, and LedgerExistException.
+        """
+        await self._in_worker(lambda: self._open(partial(_create, settings)))
 
     async def close(self) -> None:
         """Releases the file; a second call does nothing."""
@@ -378,7 +384,7 @@ def _add_replication(connection: sqlite3.Connection) -> None:
         connection.execute(statement)
 
 
-def _create(connection: sqlite3.Connection, path: str) -> None:
+def _create(settings: Mapping[str, bytes], connection: sqlite3.Connection, path: str) -> None:
     """Creates the cluster; of several concurrent attempts one succeeds. Raises LedgerExistException,
     MetaStoreException.
     """
@@ -390,6 +396,10 @@ def _create(connection: sqlite3.Connection, path: str) -> None:
     connection.executemany(
         "INSERT INTO meta (name, value) VALUES (?, ?)",
         [("instance_id", str(uuid.uuid4())), ("revision", 0), ("next_ledger_id", 0)],
+    )
+    connection.executemany(
+        "INSERT INTO replication_values (kind, key, version, content) VALUES (?, ?, 0, ?)",
+        [(RecordKind.SETTING.value, key, content) for key, content in settings.items()],
     )
     connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")

@@ -11,10 +11,11 @@ from __future__ import annotations
 import contextlib
 import re
 import uuid
+from collections.abc import Mapping
 
 from kazoo.exceptions import KazooException, NodeExistsError, NoNodeError, NotEmptyError
 
-from bookgate.gateway.stores.cluster_admin import ClusterAdmin, ClusterSummary
+from bookgate.gateway.stores.cluster_admin import NO_SETTINGS, ClusterAdmin, ClusterSummary
 from bookgate.gateway.stores.zookeeper.discovery import no_cluster
 from bookgate.gateway.stores.zookeeper.id_generator import id_generator_of
 from bookgate.gateway.stores.zookeeper.kazoo_thread import MakeHandler, ThreadHandler
@@ -28,6 +29,7 @@ from bookgate.gateway.stores.zookeeper.layout import (
 from bookgate.gateway.stores.zookeeper.ledger_listing import LeafListings, list_ids
 from bookgate.gateway.stores.zookeeper.ledger_paths import IdRange, paths_of
 from bookgate.gateway.stores.zookeeper.nodes import children_or_none, ensure_node, parent_of, remove_tree
+from bookgate.gateway.stores.zookeeper.replication_paths import ReplicationPaths, setting_nodes
 from bookgate.gateway.stores.zookeeper.session import ZooKeeperSession
 from bookgate.gateway.stores.zookeeper.settings import DEFAULTS, ZooKeeperSettings
 from bookgate.gateway.stores.zookeeper.uri import ZooKeeperUri
@@ -62,14 +64,15 @@ class ZooKeeperClusterAdmin(ClusterAdmin):
     async def close(self) -> None:
         await self._session.close()
 
-    async def initialize(self) -> None:
+    async def initialize(self, settings: Mapping[str, bytes] = NO_SETTINGS) -> None:
         manager = self._uri.manager or DEFAULT_MANAGER
         paths_of(manager, self._paths.root)
         parent = parent_of(self._paths.root)
         if parent != "/":
             await ensure_node(self._session, parent)
         try:
-            await self._session.create_together(cluster_nodes(self._paths, manager))
+            nodes = [*cluster_nodes(self._paths, manager), *setting_nodes(ReplicationPaths(self._paths.root), settings)]
+            await self._session.create_together(nodes)
         except NodeExistsError:
             raise LedgerExistException(
                 f"ZooKeeper has {self._paths.root} already; to begin anew, use `bookgate cluster nuke` first"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from bookgate.ledger.ledger_id import MAX_UNSCOPED
@@ -71,3 +72,10 @@ class ReplicationPaths:
 
     def records(self, kind: RecordKind) -> str:
         return f"{self.base}/bookgate/{kind.value}"
+
+
+def setting_nodes(paths: ReplicationPaths, settings: Mapping[str, bytes]) -> list[tuple[str, bytes]]:
+    """The nodes of settings in a fresh cluster, parents first; none without settings."""
+    directory = paths.records(RecordKind.SETTING)
+    above = [(paths.base, b""), (directory.rpartition("/")[0], b""), (directory, b"")]
+    return [*above, *((f"{directory}/{key}", value) for key, value in settings.items())] if settings else []

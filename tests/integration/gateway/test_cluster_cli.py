@@ -17,7 +17,8 @@ from kazoo.client import KazooClient
 from typer.testing import CliRunner, Result
 
 from bookgate.bookie.standalone.local_zookeeper import LocalZooKeeper
-from bookgate.gateway.stores.drivers import create_factory
+from bookgate.gateway.stores.cluster_admin import ClusterAdmin
+from bookgate.gateway.stores.drivers import create_admin, create_factory
 from bookgate.gateway.stores.zookeeper.uri import parse_zookeeper
 from bookgate.ledger.bookie_info import BookieServiceInfo
 from bookgate.ledger.errors import MetaStoreException
@@ -93,6 +94,30 @@ def test_init_may_leave_a_cluster_as_it_is(metadata_uri: str) -> None:
     before = done("info", "--metadata-uri", metadata_uri)
     assert done("init", "--exist-ok", "--metadata-uri", metadata_uri) == before
     assert not with_store(metadata_uri, recovers_by_default)
+
+
+def test_an_init_that_is_interrupted_and_repeated_ends_as_one_that_was_not(
+    empty_uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind = type(create_admin(empty_uri))
+    initialize = kind.initialize
+
+    async def interrupted(admin: ClusterAdmin, *arguments: Any) -> None:
+        await initialize(admin, *arguments)
+        raise MetaStoreException("interrupted")
+
+    monkeypatch.setattr(kind, "initialize", interrupted)
+    refused("interrupted", "init", "--metadata-uri", empty_uri)
+    monkeypatch.undo()
+    done("init", "--exist-ok", "--metadata-uri", empty_uri)
+    assert with_store(empty_uri, recovers_by_default)
+
+    async def switch_off(factory: LedgerManagerFactory) -> None:
+        await factory.replication_metadata.remove_record(RecordKind.SETTING, "auto_recovery")
+
+    with_store(empty_uri, switch_off)
+    done("init", "--exist-ok", "--metadata-uri", empty_uri)
+    assert not with_store(empty_uri, recovers_by_default)
 
 
 def test_a_cluster_that_forgets_its_ledgers_forgets_what_auto_recovery_knew_of_them(empty_uri: str) -> None:

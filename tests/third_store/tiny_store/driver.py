@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import uuid
+from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
 
-from bookgate.gateway.stores.cluster_admin import ClusterAdmin, ClusterSummary
+from bookgate.gateway.stores.cluster_admin import NO_SETTINGS, ClusterAdmin, ClusterSummary
 from bookgate.gateway.stores.settings import DEFAULTS, StoreSettings
 from bookgate.ledger.errors import BKException, IncorrectParameterException, LedgerExistException, MetaStoreException
 from bookgate.ledger.metadata_store import LedgerManager, LedgerManagerFactory, RegistrationManager, ServiceDiscovery
@@ -99,7 +100,8 @@ class TinyAdmin(ClusterAdmin):
     async def close(self) -> None:
         """Nothing is held open."""
 
-    async def initialize(self) -> None:
+    async def initialize(self, settings: Mapping[str, bytes] = NO_SETTINGS) -> None:
+        """Without the settings: it has no auto-recovery."""
         if not self._file.make({**_empty(), "revision": 0, "password": _digest(self._settings)}):
             raise LedgerExistException(f"there is a cluster in {self._file.directory} already")
 

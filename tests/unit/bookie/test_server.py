@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from bookgate import BookKeeper
 from bookgate.bookie.config.bookie import load_config
 from bookgate.bookie.server import BookieFailedException, BookieServer
 from tests.stores import made
@@ -19,11 +20,9 @@ from tests.stores import made
 pytestmark = pytest.mark.asyncio
 
 
-def new_bookie(root: Path, kind: type[BookieServer] = BookieServer) -> BookieServer:
+def new_bookie(root: Path, kind: type[BookieServer] = BookieServer, host: str = "127.0.0.1") -> BookieServer:
     ports: dict[str, Any] = {"port": 0, "gateway_port": 0, "http_port": 0}
-    return kind(
-        load_config(metadata_uri=made(f"sqlite://{root}/metadata.db"), data_dir=root, host="127.0.0.1", **ports)
-    )
+    return kind(load_config(metadata_uri=made(f"sqlite://{root}/metadata.db"), data_dir=root, host=host, **ports))
 
 
 class FailsEarly(BookieServer):
@@ -64,3 +63,17 @@ async def test_http_client_that_takes_no_answers_does_not_hold_up_the_stop(tmp_p
     await asyncio.to_thread(client.__enter__)
     await asyncio.wait_for(bookie.stop(), 15)
     client.__exit__(None, None, None)
+
+
+async def test_addresses_of_a_bookie_on_ipv6_can_be_connected_to(tmp_path: Path) -> None:
+    bookie = new_bookie(tmp_path, host="::1")
+    await bookie.start()
+    try:
+        addresses = {kind: address or "" for kind, address in bookie.addresses.items()}
+        assert {addresses[kind].rpartition(":")[0] for kind in ("bookie", "gateway", "http")} == {"[::1]"}
+        async with BookKeeper.connect(f"grpc://{addresses['gateway']}") as bookkeeper:
+            (found,) = await bookkeeper.bookies()
+        # An id has no brackets; one that changed would be another bookie's.
+        assert found.bookie_id == addresses["bookie_id"] == addresses["bookie"].replace("[::1]", "::1")
+    finally:
+        await bookie.stop()

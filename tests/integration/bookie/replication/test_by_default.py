@@ -14,8 +14,8 @@ from bookgate.bookie.replication import giving_way
 from bookgate.bookie.replication.audits.auditor import AuditorOptions
 from bookgate.bookie.replication.auto_recovery import AutoRecovery, AutoRecoveryOptions
 from bookgate.ledger.metadata_store import LedgerManagerFactory
-from bookgate.ledger.replication_control import is_default, make_default
-from bookgate.ledger.replication_store import VoteState
+from bookgate.ledger.replication_control import SETTINGS_OF_NEW_CLUSTERS, is_default
+from bookgate.ledger.replication_store import RecordKind, VoteState
 from tests.integration.bookie.replication.test_auto_recovery import metadata_of
 from tests.integration.bookie.replication.test_draining import until_unregistered
 from tests.integration.bookie.replication.test_replica_check import marked
@@ -118,7 +118,8 @@ async def test_bookies_run_it_in_a_cluster_that_was_made_with_it_alone(cluster: 
         store = factory.replication_metadata
         assert not await is_default(store)
         assert await store.auditor() is None
-        await make_default(store)
+        for key, value in SETTINGS_OF_NEW_CLUSTERS.items():
+            await store.write_record(RecordKind.SETTING, key, value, None)
         await asyncio.to_thread(cluster.bookies["bookie-0"].stop)
         await until_unregistered(factory, "bookie-0")
         await asyncio.to_thread(cluster.start, "bookie-0")

@@ -326,6 +326,16 @@ MUTATIONS = (
         "        self._ledger = b",
     ),
     Mutation(
+        "ipv6-address-without-brackets",
+        "bookie",
+        (),
+        "a bookie on IPv6 prints, and tells Prometheus, addresses that nobody can connect to",
+        "ledger/addresses.py",
+        'f"[{host}]:{port}" if ":" in host else ',
+        "",
+        tests=("tests/unit/bookie/test_server.py::test_addresses_of_a_bookie_on_ipv6_can_be_connected_to",),
+    ),
+    Mutation(
         "read-only-takes-ordinary-adds",
         "bookie",
         (),

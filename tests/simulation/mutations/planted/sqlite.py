@@ -7,6 +7,7 @@ from tests.simulation.mutations.mutation import Mutation
 _REGISTRATION = "tests/integration/gateway/test_registration.py"
 _EMBEDDED = "tests/integration/gateway/test_embedded.py"
 _CHANGE_FEED = "tests/unit/gateway/stores/sqlite/test_change_feed.py"
+_CLUSTER_COMMANDS = "tests/integration/gateway/test_cluster_cli.py"
 _CONTRACT = "tests/integration/gateway/test_store_contract.py"
 
 MUTATIONS = (
@@ -120,6 +121,16 @@ MUTATIONS = (
         "        held_by_another = row is not None and row[0] != self._owner and row[2] > now\n",
         "        held_by_another = row is not None and row[0] != self._owner\n",
         tests=(_EMBEDDED,),
+    ),
+    Mutation(
+        "cluster-made-without-its-settings",
+        "gateway",
+        (),
+        "a cluster in SQLite is there without its default of auto-recovery, which nothing brings back",
+        "gateway/stores/sqlite/store.py",
+        " for key, content in settings.items()]",
+        " for key, content in ()]",
+        tests=(f"{_CLUSTER_COMMANDS}::test_an_init_that_is_interrupted_and_repeated_ends_as_one_that_was_not",),
     ),
     Mutation(
         "sqlite-lease-made-again",

@@ -51,6 +51,16 @@ MUTATIONS = (
         tests=("tests/unit/bookie/storage/test_lost_data.py",),
     ),
     Mutation(
+        "deleted-ledgers-listed-for-ever",
+        "storage",
+        (),
+        "a bookie remembers of each scope which ledgers it held, after their deletion too",
+        "bookie/storage/recently_deleted.py",
+        "            del self._in_metadata[scope_id]\n",
+        "            pass\n",
+        tests=("tests/unit/bookie/storage/test_recently_deleted.py",),
+    ),
+    Mutation(
         "limbo-changed-by-two-at-once",
         "storage",
         (),

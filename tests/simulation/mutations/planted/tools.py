@@ -46,6 +46,16 @@ MUTATIONS = (
         tests=("tests/unit/bookie/standalone/test_restarts.py",),
     ),
     Mutation(
+        "server-outlives-its-owner",
+        "tools",
+        (),
+        "a ZooKeeper that a run or a test started goes on after a kill of that",
+        "bookie/standalone/local_zookeeper.py",
+        "            self._guard = Guard(self._process.pid)\n",
+        "",
+        tests=("tests/integration/test_guard.py",),
+    ),
+    Mutation(
         "only-audit-file-without-limit",
         "tools",
         (),

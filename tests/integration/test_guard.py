@@ -1,0 +1,67 @@
+"""What a process has started ends with it, also where it is killed and can end nothing itself."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bookgate.runtime.child_process import own_environment
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="guards are for Linux")
+
+_GUARDED = """
+from bookgate.bookie.standalone.guard import Guard
+child = subprocess.Popen(["sleep", "1000"])
+guard = Guard(child.pid)
+"""
+_SERVER = """
+from bookgate.bookie.standalone.local_zookeeper import LocalZooKeeper
+with ThreadPoolExecutor(1) as thread:
+    server = thread.submit(LocalZooKeeper(sys.argv[1]).start).result()
+child = server._process
+"""
+_STOPPED = "child.send_signal(signal.SIGSTOP)"
+_OWNER = """
+import signal, subprocess, sys
+from concurrent.futures import ThreadPoolExecutor
+{begin}
+print(child.pid, flush=True)
+sys.stdin.read()
+"""
+
+
+def started(begin: str, directory: Path) -> subprocess.Popen[bytes]:
+    """A process that starts another, and tells its pid."""
+    return subprocess.Popen(
+        (sys.executable, "-c", _OWNER.format(begin=begin), str(directory)),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=own_environment(),
+    )
+
+
+def has_ended(pidfd: int, within_seconds: float) -> bool:
+    return bool(select.select([pidfd], [], [], within_seconds)[0])
+
+
+@pytest.mark.parametrize("begin", [_GUARDED, _GUARDED + _STOPPED, _SERVER], ids=["busy", "stopped", "server"])
+def test_what_was_started_ends_with_an_owner_that_is_killed(begin: str, tmp_path: Path) -> None:
+    with started(begin, tmp_path) as owner:
+        assert owner.stdout is not None
+        child = os.pidfd_open(int(owner.stdout.readline()))
+        try:
+            # Nor does it end with the thread that started it.
+            assert not has_ended(child, 0)
+            owner.kill()
+            assert has_ended(child, 10)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(child, signal.SIGKILL)
+            os.close(child)
