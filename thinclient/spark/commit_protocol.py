@@ -244,7 +244,7 @@ class Committed:
         """`leads`: committed leads that are already known."""
         self._leads = {lead.origin: lead for lead in leads}
         self._unmarked: set[tuple[Origin, int]] = set()
-        self._looked_up: set[int] = set()
+        self._looked_up: set[tuple[Origin, int]] = set()
         self._taken: Any = BitMap64()
 
     def show(self, records: Iterable[LedgerRecord]) -> None:
@@ -259,17 +259,19 @@ class Committed:
                 self._leads.setdefault(state.origin, state)
 
     def unknown_leads(self, records: Iterable[LedgerRecord]) -> list[int]:
-        """The leads that marks and claims of these records name and that were not shown yet; each is returned once."""
+        """The leads that marks and claims of these records name and that were not shown yet; each is returned once for
+        each origin: a lead that another origin named may not have existed by then.
+        """
         states = [state for record in records if (state := sink_state(record)) is not None]
         unknown = {
-            lead
+            (state.origin, lead)
             for state in states
             if (lead := state.said_lead) is not None
             and state.origin not in self._leads
             and (state.origin, lead) not in self._unmarked
         } - self._looked_up
         self._looked_up |= unknown
-        return list(map(signed, sorted(unknown)))
+        return list(map(signed, sorted({lead for _, lead in unknown})))
 
     def counts(self, record: LedgerRecord) -> bool:
         """Whether a ledger that was shown is to be read."""

@@ -393,6 +393,17 @@ MUTATIONS = (
         tests=(f"{_SINK}::test_a_mark_of_more_ledgers_than_a_write_may_have_is_none",),
     ),
     Mutation(
+        "lead-looked-up-once-for-all",
+        "spark",
+        (),
+        "a lead that another owner named before it was made is not looked up: a listing shows a part of its write",
+        "thinclient/spark/commit_protocol.py",
+        "        self._looked_up |= unknown\n",
+        "        unknown = {each for each in unknown if each[1] not in {lead for _, lead in self._looked_up}}\n"
+        "        self._looked_up |= unknown\n",
+        tests=(f"{_SINK}::test_a_lead_that_another_owner_named_before_it_was_made_is_looked_up_once_more",),
+    ),
+    Mutation(
         "claims-say-nothing-to-readers",
         "spark",
         (),

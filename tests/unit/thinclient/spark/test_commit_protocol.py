@@ -125,6 +125,15 @@ def test_a_lead_that_a_listing_has_passed_is_to_be_looked_up_once() -> None:
     assert seen.not_taken() == [2, 30]
 
 
+def test_a_lead_that_another_owner_named_before_it_was_made_is_looked_up_once_more() -> None:
+    seen, forged, marked = Committed(), owned(claimed(10, 5), b"other"), owned(ledger(40, mark=[5]), b"me")
+    seen.show([forged])
+    assert seen.unknown_leads([forged]) == [5]
+    seen.show([marked])
+    assert seen.unknown_leads([marked]) == [5], "5 was made since, and names what else was committed with 40"
+    assert seen.unknown_leads([forged, marked]) == []
+
+
 def test_of_two_leads_that_an_earlier_release_committed_the_first_counts() -> None:
     """On whichever page of a listing they come."""
     first, second = ledger(5, mark=[5, 7]), ledger(6, mark=[6])
