@@ -393,6 +393,30 @@ MUTATIONS = (
         tests=(f"{_SINK}::test_a_mark_of_more_ledgers_than_a_write_may_have_is_none",),
     ),
     Mutation(
+        "named-by-whomever",
+        "spark",
+        (),
+        "a mark that names ledgers of others makes a reader read them twice, or read what was not committed",
+        "thinclient/spark/commit_protocol.py",
+        "if state is not None and state.origin in self._leads)\n",
+        ")\n",
+        tests=(
+            f"{_SINK}::test_of_ledgers_that_were_not_listed_only_those_of_the_write_count",
+            f"{_CHOICE_OF_LEDGERS}::"
+            "test_a_mark_that_names_ledgers_of_others_repeats_no_rows_and_shows_none_that_are_not_committed",
+        ),
+    ),
+    Mutation(
+        "many-marks-of-any-width",
+        "spark",
+        (),
+        "a reader looks up what many forged marks name, each as much as a write may have",
+        "thinclient/spark/commit_protocol.py",
+        "            room[lead.owner] -= count\n",
+        "",
+        tests=(f"{_SINK}::test_the_leads_of_one_owner_have_no_more_looked_up_than_a_write_may_have",),
+    ),
+    Mutation(
         "lead-looked-up-once-for-all",
         "spark",
         (),

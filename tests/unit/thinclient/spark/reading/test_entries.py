@@ -28,12 +28,13 @@ from bookgate.ledger.errors import (
 )
 from bookgate.ledger.id_set import unsigned
 from bookgate.ledger.ledger_id import LedgerId
-from bookgate.ledger.metadata import DigestType, LedgerMetadata
+from bookgate.ledger.metadata import OWNER_KEY, DigestType, LedgerMetadata
 from bookgate.ledger.metadata_store import LedgerRecord
 from bookgate.ledger.unbounded import create_unbounded
 from bookgate.thinclient.blocking.client import BookKeeper
 from bookgate.thinclient.config import ClientConfig
 from bookgate.thinclient.gateways.discovery import NoRevisionException
+from bookgate.thinclient.spark import commit_protocol
 from bookgate.thinclient.spark.commit_protocol import Write, attempt_metadata, with_claim, with_mark
 from bookgate.thinclient.spark.options.read_options import Options, ReadMode
 from bookgate.thinclient.spark.options.values import LedgerRange
@@ -222,8 +223,8 @@ def test_ledgers_asked_for_that_are_gone_are_named_or_left_out(caplog: pytest.Lo
     assert "left out 1 ledgers" in caplog.text
 
 
-def sink_ledger(number: int, mark: Sequence[int] = (), entries: int | None = 10) -> LedgerRecord:
-    record = ledger(number, entries, **attempt_metadata(Write("q", 0), "0.0.0"))
+def sink_ledger(number: int, mark: Sequence[int] = (), entries: int | None = 10, batch: int = 0) -> LedgerRecord:
+    record = ledger(number, entries, **attempt_metadata(Write("q", batch), "0.0.0"))
     return replace(record, metadata=with_mark(record.metadata, mark)) if mark else record
 
 
@@ -242,6 +243,27 @@ def test_a_selection_without_the_lead_reads_what_its_driver_had_no_time_to_mark(
     assert spans(client, options(ledger_ids=(2,))) == [(2, 0, 9, 100)]
     client.records[LedgerId(0, 1)] = sink_ledger(1)
     assert spans(client, options(ledger_ids=(2,))) == []
+
+
+def test_a_mark_that_names_ledgers_of_others_repeats_no_rows_and_shows_none_that_are_not_committed() -> None:
+    def owned(record: LedgerRecord, owner: bytes) -> LedgerRecord:
+        custom = {**record.metadata.custom_metadata, OWNER_KEY: owner}
+        return replace(record, metadata=replace(record.metadata, custom_metadata=custom))
+
+    mine = [owned(each, b"me") for each in (ledger(5), sink_ledger(6), sink_ledger(3, mark=[3]))]
+    client = FakeClient(*mine, owned(sink_ledger(9, mark=[3, 5, 6, 9]), b"other"))
+    assert spans(client, options()) == [(3, 0, 9, 100), (5, 0, 9, 100), (9, 0, 9, 100)]
+
+
+def test_leads_whose_marks_name_too_many_are_told(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commit_protocol, "MOST_NAMED", 3)
+    listed = [sink_ledger(1, mark=[1, 2, 3]), sink_ledger(11, mark=[11, 12, 13], batch=1)]
+    client = FakeClient(*listed, sink_ledger(2), sink_ledger(3), sink_ledger(12, batch=1), sink_ledger(13, batch=1))
+    client.list_ledgers = FakeClient(*listed).list_ledgers  # type: ignore[method-assign]
+    assert [first for first, *_ in spans(client, options())] == [1, 2, 3, 11]
+    assert "the marks of 1 ledgers, such as 11, name too many" in caplog.text
 
 
 class Ordered(FakeClient):
