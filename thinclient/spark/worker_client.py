@@ -10,8 +10,8 @@ gateway rejects the connection. A task has its records and may need no gateway, 
 it asks it, and then waits.
 
 What a client reads of the metadata never goes back in time, but a new client knows nothing of what others have seen: of
-an earlier driver of the query, of the tasks. So where a read is planned, a write is committed, or something is taken
-for lost, it first catches up with the metadata store.
+an earlier driver of the query, of the tasks. So where a read is planned, ledgers are listed, a write is committed, or
+something is taken for lost, deleted or uncommitted, it first catches up with the metadata store.
 
 Such a process goes through buffers of megabytes, which its allocator keeps (`runtime.allocator`).
 

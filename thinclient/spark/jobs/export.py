@@ -229,7 +229,7 @@ def _committed(options: Options, ledger_ids: Sequence[int]) -> set[int]:
     """Those of these ledgers of sinks that are committed."""
     seen, shown = Committed(), list[LedgerRecord]()
     if ledger_ids:
-        with clients.use(options.gateways, options.client_settings) as client:
+        with clients.use(options.gateways, options.client_settings, catches_up=True) as client:
             for start in range(0, len(ledger_ids), _READ_AT_ONCE):
                 records, _ = read_records(client, options.scope_id, ledger_ids[start : start + _READ_AT_ONCE])
                 seen.show(records)

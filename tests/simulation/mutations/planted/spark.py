@@ -16,6 +16,9 @@ _PLANNING = "tests/unit/thinclient/spark/reading/test_planning.py"
 _PLAIN_LEDGERS = "tests/unit/thinclient/spark/reading/test_plain_ledgers.py"
 _STREAM = "tests/unit/thinclient/spark/streaming/test_stream.py"
 _EXPORT = "tests/unit/thinclient/spark/jobs/test_export.py"
+_COPIES = "tests/unit/thinclient/spark/jobs/test_copies.py"
+_ORPHANS = "tests/unit/thinclient/spark/jobs/test_orphans.py"
+_LEDGERS_TABLE = "tests/unit/thinclient/spark/reading/test_batch.py"
 _COLUMNS = "tests/unit/gateway/services/test_listed_columns.py"
 
 MUTATIONS = (
@@ -230,6 +233,46 @@ MUTATIONS = (
         "    catch_up(client)\n    record = client.read_record(piece.ledger_id)\n",
         "    record = client.read_record(piece.ledger_id)\n",
         tests=(_CHOICE_OF_LEDGERS,),
+    ),
+    Mutation(
+        "audit-by-older-metadata",
+        "spark",
+        (),
+        "the audit reports copies that have moved as missing, and nothing of a ledger that its gateway does not know yet",
+        "thinclient/spark/jobs/copies.py",
+        "                catch_up(self._client)\n",
+        "",
+        tests=(_COPIES,),
+    ),
+    Mutation(
+        "orphans-by-older-metadata",
+        "spark",
+        (),
+        "the job orphans confirms a ledger as unknown that its gateway does not know yet, and one that has moved",
+        "thinclient/spark/jobs/orphans.py",
+        "options.client_settings, catches_up=True)",
+        "options.client_settings)",
+        tests=(_ORPHANS,),
+    ),
+    Mutation(
+        "ledgers-of-older-metadata",
+        "spark",
+        (),
+        "the table ledgers, and so the jobs, lack ledgers that were made before",
+        "thinclient/spark/reading/batch.py",
+        "self._options.client_settings, catches_up=True)",
+        "self._options.client_settings)",
+        tests=(_LEDGERS_TABLE,),
+    ),
+    Mutation(
+        "export-of-older-metadata",
+        "spark",
+        (),
+        "the export leaves out a write that was committed before, and reports success",
+        "thinclient/spark/jobs/export.py",
+        "options.client_settings, catches_up=True)",
+        "options.client_settings)",
+        tests=(_EXPORT,),
     ),
     Mutation(
         "plan-of-older-metadata",
@@ -507,7 +550,7 @@ MUTATIONS = (
         "            return [_without_payload(columns) for columns in handle.read_columns(entry_id, entry_id)]\n",
         "            (columns,) = handle.read_columns(entry_id, entry_id)\n"
         "            return [_without_payload(columns)]\n",
-        tests=("tests/unit/thinclient/spark/jobs/test_copies.py",),
+        tests=(_COPIES,),
     ),
     Mutation(
         "orphans-of-closed-ledgers-only",
@@ -517,7 +560,7 @@ MUTATIONS = (
         "thinclient/spark/jobs/orphans.py",
         "client.open_record(closed_record_on(record, bookie_id, entry_id), password=password)",
         "client.open_record(closed_record_on(record, bookie_id, record.metadata.last_entry_id), password=password)",
-        tests=("tests/unit/thinclient/spark/jobs/test_orphans.py",),
+        tests=(_ORPHANS,),
     ),
     Mutation(
         "bookies-asked-as-nobody",

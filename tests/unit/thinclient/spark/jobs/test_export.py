@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
@@ -12,7 +10,8 @@ from bookgate.thinclient.spark.commit_protocol import with_claim
 from bookgate.thinclient.spark.jobs import export as exporting
 from bookgate.thinclient.spark.jobs.export import ExportException, _check, _Ledger, _lost, _Written
 from bookgate.thinclient.spark.options.read_options import Options
-from tests.unit.thinclient.spark.reading.test_entries import FakeClient, sink_ledger
+from bookgate.thinclient.spark.worker_client import WorkerClients
+from tests.unit.thinclient.spark.reading.test_entries import FakeClient, Lagging, as_client, sink_ledger
 
 ORDINARY = _Ledger(0, 7, "CLOSED", 1, entries=10, bytes=100, created_ms=None, deleted_before=None)
 UNBOUNDED = replace(ORDINARY, deleted_before=0)
@@ -64,11 +63,13 @@ def test_committed_ledgers_without_their_mark_are_exported(monkeypatch: pytest.M
     unmarked = [replace(each, metadata=with_claim(each.metadata, 1)) for each in (sink_ledger(2), sink_ledger(3))]
     client = FakeClient(sink_ledger(1, mark=[1, 2]), *unmarked)
 
-    class Clients:
-        @contextmanager
-        def use(self, *_settings: object) -> Iterator[FakeClient]:
-            yield client
-
-    monkeypatch.setattr(exporting, "clients", Clients())
+    monkeypatch.setattr(exporting, "clients", WorkerClients(lambda *_: as_client(client)))
     assert exporting._committed(Options(gateways="g"), [2, 3]) == {2}
     assert exporting._committed(Options(gateways="g"), []) == set()
+
+
+def test_what_is_committed_is_exported_where_the_gateway_lags(monkeypatch: pytest.MonkeyPatch) -> None:
+    marked = sink_ledger(1, mark=[1, 2]), sink_ledger(2, mark=[1])
+    client = Lagging(*marked, older=[sink_ledger(1), sink_ledger(2)])
+    monkeypatch.setattr(exporting, "clients", WorkerClients(lambda *_: as_client(client)))
+    assert exporting._committed(Options(gateways="g"), [1, 2]) == {1, 2}
