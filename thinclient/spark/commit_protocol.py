@@ -66,9 +66,9 @@ them up. For a stream a mark is enough: the other ledgers of the write arrive at
 
 **Owners.** Whoever may create ledgers may give them any of these keys, with the query of another. Where gateways note
 the owner of a ledger, which no client can forge, a mark speaks for ledgers of the same owner only: for readers, and in
-step 3. If a ledger of another owner says that the write is committed, the commit fails: the driver can't tell a forged
-mark from a commit under earlier credentials, so it neither takes its rows for written nor writes them again, and what
-another owner's commit names is not left over. All ledgers of a write have one owner. A mark that names more than
+step 3. If only a ledger of another owner says that the write is committed, the commit fails: the driver can't tell a
+forged mark from a commit under earlier credentials, so it neither takes its rows for written nor writes them again, and
+what another owner's commit names is not left over. All ledgers of a write have one owner. A mark that names more than
 `MOST_NAMED` ledgers is no mark, and a reader looks up no more than that many for the marks of one owner.
 
 **Scopes.** All ledgers of a query are in one scope, and what is said of ids holds for their lower halves. They are
@@ -348,7 +348,7 @@ class Verdict:
 
     `committed_by`: a ledger that shows that the write is committed already. `unmarked`: committed ledgers whose mark is
     missing, with the id of their lead. `left_over`: to be deleted in this order, up to the first that can't be deleted.
-    `disputed_by`: a ledger of another owner that says that the write is committed.
+    `disputed_by`: a ledger of another owner that says that the write is committed, and none of the own owner does.
     """
 
     committed_by: LedgerRecord | None
@@ -392,6 +392,7 @@ def judge(records: Iterable[LedgerRecord], write: Write, own: Iterable[int] = ()
             # Named by another owner's lead it stays: nobody can tell whether it is part of that commit.
             left_over.append(record)
     # In ascending order: a lead has the lowest id of those that are claimed for it.
+    disputed_by = disputed_by if committed_by is None else None
     return Verdict(committed_by, tuple(unmarked), tuple(left_over), disputed_by)
 
 

@@ -426,6 +426,16 @@ MUTATIONS = (
         tests=(f"{_SINK}::test_no_write_is_taken_for_committed_because_another_owner_says_so",),
     ),
     Mutation(
+        "own-commit-disputed",
+        "spark",
+        (),
+        "a forged mark blocks a query that is started again, though its own commit is there",
+        "thinclient/spark/commit_protocol.py",
+        "    disputed_by = disputed_by if committed_by is None else None\n",
+        "",
+        tests=(f"{_SINK}::test_a_write_that_its_own_owner_committed_is_not_disputed_by_another",),
+    ),
+    Mutation(
         "mark-of-any-width",
         "spark",
         (),

@@ -398,6 +398,18 @@ def test_no_write_is_taken_for_committed_because_another_owner_says_so() -> None
     assert store.visible() == {WRITE: numbers(mine)}
 
 
+def test_a_write_that_its_own_owner_committed_is_not_disputed_by_another() -> None:
+    """A query that is started again finds its commit, and a forged mark beside it."""
+    store, runs = Store(), []
+    for _ in range(2):
+        runs.append(store.write_ledger(WRITE, 3))
+        number = runs[-1].ledger_id.low
+        store.records[number] = owned(store.records[number], b"me")
+        committer(store, f"run {len(runs)}").commit(WRITE, runs[-1:])
+        store.records[7] = owned(replace(ledger(7, WRITE.batch, mark=[7])), b"other")
+    assert set(store.records) == {7, runs[0].ledger_id.low}
+
+
 def test_the_ledgers_of_a_write_have_one_owner() -> None:
     store = Store()
     mine = [store.write_ledger(WRITE, 3), store.write_ledger(WRITE, 3)]
