@@ -391,8 +391,8 @@ def judge(records: Iterable[LedgerRecord], write: Write, own: Iterable[int] = ()
         elif not named_by and state.ledger_id not in mine and state.claimed_for not in mine:
             # Named by another owner's lead it stays: nobody can tell whether it is part of that commit.
             left_over.append(record)
-    # In ascending order: a lead has the lowest id of those that are claimed for it.
     disputed_by = disputed_by if committed_by is None else None
+    # In ascending order: a lead has the lowest id of those that are claimed for it.
     return Verdict(committed_by, tuple(unmarked), tuple(left_over), disputed_by)
 
 
