@@ -215,6 +215,16 @@ MUTATIONS = (
         tests=(_CHOICE_OF_LEDGERS,),
     ),
     Mutation(
+        "client-of-another-thread",
+        "spark",
+        (),
+        "threads that need a client at once connect one each, and all but one are never closed",
+        "thinclient/spark/worker_client.py",
+        "        return self._lock\n",
+        "        return threading.RLock()\n",
+        tests=(f"{_CHOICE_OF_LEDGERS}::TestWorkerClients::test_threads_that_begin_at_once_have_one_client",),
+    ),
+    Mutation(
         "client-closed-in-use",
         "spark",
         (),

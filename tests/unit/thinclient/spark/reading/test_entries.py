@@ -6,6 +6,8 @@ import operator
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, cast
 
@@ -702,6 +704,26 @@ class TestWorkerClients:
         with clients.use("g"):
             pass
         assert [client.closed for client in made] == [False, False]
+
+    def test_threads_that_begin_at_once_have_one_client(self) -> None:
+        """As of a program that runs several exports. A second client would be kept, and the first one never closed."""
+        made, both = list[FakeClient](), threading.Barrier(2)
+
+        def connect(*_settings: object) -> BookKeeper:
+            with suppress(threading.BrokenBarrierError):
+                both.wait(timeout=0.2)
+            return as_client(_made(made))
+
+        clients = WorkerClients(connect)
+
+        def use(_number: int) -> None:
+            with clients.use("g"):
+                pass
+
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(use, range(2)))
+        assert [client.closed for client in made] == [False]
+        assert clients.metrics() == {0: made[0].metrics}
 
     def test_who_concludes_from_listings_has_a_client_of_its_own(self) -> None:
         made: list[FakeClient] = []
