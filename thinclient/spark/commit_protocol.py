@@ -56,9 +56,9 @@ default):
 
 * if the lead is known, a ledger counts if the lead is committed and names it. A lead that a mark or a claim names and
   the listing, or a selection, lacks is looked up: between steps 4 and 5 a driver may die, and no later commit of the
-  query may set the marks. Ledgers that a committed lead names and the listing has not shown as committed are read by
-  id at the end. If the listing has shown the lead without its mark, nothing of the write counts. So a listing shows a
-  write as a whole or not at all, at whatever moment;
+  query may set the marks. Ledgers that a committed lead names and the listing has not shown as committed are looked up
+  at the end, and read if they are of the lead's write. If the listing has shown the lead without its mark, nothing of
+  the write counts. So a listing shows a write as a whole or not at all, at whatever moment;
 * if the lead was deleted, a ledger counts if it has the key itself.
 
 A stream does not list again what it has read; it remembers the leads among those ledgers, and after a restart looks
@@ -66,10 +66,10 @@ them up. For a stream a mark is enough: the other ledgers of the write arrive at
 
 **Owners.** Whoever may create ledgers may give them any of these keys, with the query of another. Where gateways note
 the owner of a ledger, which no client can forge, a mark speaks for ledgers of the same owner only: for readers, and in
-step 3. If a ledger of another owner says that the write is committed, the commit fails: the driver can't tell a forged
-mark from a commit under earlier credentials, so it neither takes its rows for written nor writes them again, and what
-another owner's commit names is not left over. All ledgers of a write have one owner. A mark that names more than
-`MOST_NAMED` ledgers is no mark.
+step 3. If only a ledger of another owner says that the write is committed, the commit fails: the driver can't tell a
+forged mark from a commit under earlier credentials, so it neither takes its rows for written nor writes them again, and
+what another owner's commit names is not left over. All ledgers of a write have one owner. A mark that names more than
+`MOST_NAMED` ledgers is no mark, and a reader looks up no more than that many for the marks of one owner.
 
 **Scopes.** All ledgers of a query are in one scope, and what is said of ids holds for their lower halves. They are
 written into marks and compared without sign, as the store lists them.
@@ -108,7 +108,9 @@ COMMITTED_KEY = "bookgate.sink.committed"
 KEYS_BEGIN_WITH = "bookgate.sink."
 
 MOST_NAMED = 1 << 20
-"""The most ledgers of a write; a mark that names more was made by no sink, and would take a reader's memory."""
+"""The most ledgers of a write; a mark that names more was made by no sink, and would take a reader's memory. Also the
+most that a reader looks up for the marks of one owner.
+"""
 _IDS = 1 << 64
 
 
@@ -244,7 +246,7 @@ class Committed:
         """`leads`: committed leads that are already known."""
         self._leads = {lead.origin: lead for lead in leads}
         self._unmarked: set[tuple[Origin, int]] = set()
-        self._looked_up: set[int] = set()
+        self._looked_up: set[tuple[Origin, int]] = set()
         self._taken: Any = BitMap64()
 
     def show(self, records: Iterable[LedgerRecord]) -> None:
@@ -259,17 +261,19 @@ class Committed:
                 self._leads.setdefault(state.origin, state)
 
     def unknown_leads(self, records: Iterable[LedgerRecord]) -> list[int]:
-        """The leads that marks and claims of these records name and that were not shown yet; each is returned once."""
+        """The leads that marks and claims of these records name and that were not shown yet; each is returned once for
+        each origin: a lead that another origin named may not have existed by then.
+        """
         states = [state for record in records if (state := sink_state(record)) is not None]
         unknown = {
-            lead
+            (state.origin, lead)
             for state in states
             if (lead := state.said_lead) is not None
             and state.origin not in self._leads
             and (state.origin, lead) not in self._unmarked
         } - self._looked_up
         self._looked_up |= unknown
-        return list(map(signed, sorted(unknown)))
+        return list(map(signed, sorted({lead for _, lead in unknown})))
 
     def counts(self, record: LedgerRecord) -> bool:
         """Whether a ledger that was shown is to be read."""
@@ -282,7 +286,7 @@ class Committed:
         return state.marked and (state.origin, state.lead) not in self._unmarked
 
     def take(self, records: Iterable[LedgerRecord]) -> list[LedgerRecord]:
-        """The records that count; `not_taken` no longer returns them."""
+        """The records that count; `not_taken` no longer returns them if they are of sinks."""
         taken = [record for record in records if self.counts(record)]
         self._taken.update(unsigned(record.ledger_id.low) for record in taken if sink_state(record) is not None)
         return taken
@@ -292,13 +296,40 @@ class Committed:
         """The committed leads known so far."""
         return list(self._leads.values())
 
-    def not_taken(self) -> list[int]:
-        """Ids that committed leads name and that were not taken: committed while the listing ran, or deleted."""
+    def not_taken(self, selected: Iterable[int] | None = None) -> tuple[list[int], list[int]]:
+        """Ids that committed leads name and that were not taken: committed while the listing ran, or deleted. If
+        `selected` is given, only ids in it.
+
+        Also the leads that are passed over. Of the leads of one owner the ids are `MOST_NAMED` at most: forged leads,
+        each with as many ids as a write may have, would hold up every reader. Those that lack the fewest come first.
+        """
+        only = None if selected is None else BitMap64(map(unsigned, selected))
+        lacking = [(count, lead) for lead in self._leads.values() if (count := len(self._lacking(lead, only)))]
+        room = dict.fromkeys((lead.owner for _, lead in lacking), MOST_NAMED)
+        named, passed_over = BitMap64(), []
+        for count, lead in sorted(lacking, key=lambda each: (each[0], each[1].ledger_id)):
+            if count > room[lead.owner]:
+                passed_over.append(signed(lead.ledger_id))
+                continue
+            room[lead.owner] -= count
+            named |= self._lacking(lead, only)
+        return list(map(signed, named)), passed_over
+
+    def take_named(self, records: Iterable[LedgerRecord]) -> list[LedgerRecord]:
+        """The records that count, of ledgers that `not_taken` returned: those that the lead of their own origin names.
+
+        A lead may name ledgers of any owner, also ledgers that no sink wrote and that the listing has shown.
+        """
+        states = ((record, sink_state(record)) for record in records)
+        return self.take(record for record, state in states if state is not None and state.origin in self._leads)
+
+    def _lacking(self, lead: SinkState, only: Any) -> Any:
+        """The ids that a lead names and that were not taken, as a bitmap; only those in `only` unless it is None."""
         named = BitMap64()
-        for lead in self._leads.values():
-            for first, last in lead.named:
-                named.add_range(first, last + 1)
-        return list(map(signed, named - self._taken))
+        for first, last in lead.named:
+            named.add_range(first, last + 1)
+        named -= self._taken
+        return named if only is None else named & only
 
 
 def committed(records: Sequence[LedgerRecord]) -> list[LedgerRecord]:
@@ -317,7 +348,7 @@ class Verdict:
 
     `committed_by`: a ledger that shows that the write is committed already. `unmarked`: committed ledgers whose mark is
     missing, with the id of their lead. `left_over`: to be deleted in this order, up to the first that can't be deleted.
-    `disputed_by`: a ledger of another owner that says that the write is committed.
+    `disputed_by`: a ledger of another owner that says that the write is committed, and none of the own owner does.
     """
 
     committed_by: LedgerRecord | None
@@ -360,6 +391,7 @@ def judge(records: Iterable[LedgerRecord], write: Write, own: Iterable[int] = ()
         elif not named_by and state.ledger_id not in mine and state.claimed_for not in mine:
             # Named by another owner's lead it stays: nobody can tell whether it is part of that commit.
             left_over.append(record)
+    disputed_by = disputed_by if committed_by is None else None
     # In ascending order: a lead has the lowest id of those that are claimed for it.
     return Verdict(committed_by, tuple(unmarked), tuple(left_over), disputed_by)
 

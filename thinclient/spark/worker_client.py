@@ -10,8 +10,8 @@ gateway rejects the connection. A task has its records and may need no gateway, 
 it asks it, and then waits.
 
 What a client reads of the metadata never goes back in time, but a new client knows nothing of what others have seen: of
-an earlier driver of the query, of the tasks. So where a read is planned, a write is committed, or something is taken
-for lost, it first catches up with the metadata store.
+an earlier driver of the query, of the tasks. So where a read is planned, ledgers are listed, a write is committed, or
+something is taken for lost, deleted or uncommitted, it first catches up with the metadata store.
 
 Such a process goes through buffers of megabytes, which its allocator keeps (`runtime.allocator`).
 
@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
@@ -82,6 +83,7 @@ class WorkerClients:
     def __init__(self, connect: Callable[[str, ClientSettings, bool], BookKeeper] = _connect) -> None:
         self._connect = connect
         self._pid = os.getpid()
+        self._lock = threading.RLock()
         self._clients: dict[_Key, _Kept] = {}
         self._uses = 0
 
@@ -105,8 +107,7 @@ class WorkerClients:
         whose listings fail where a policy would leave ledgers out. `catches_up`: it reads nothing older than this call.
         """
         key = gateways, settings, lists_all
-        kept = self._kept(key, plans)
-        kept.users += 1
+        kept = self._begin(key, plans)
         try:
             if catches_up:
                 catch_up(kept.client)
@@ -115,40 +116,51 @@ class WorkerClients:
             self._discard(key, kept)
             raise
         finally:
-            self._uses += 1
-            kept.users, kept.last_use = kept.users - 1, self._uses
-            self._close_unused()
+            self._end(kept)
 
     def metrics(self) -> dict[int, ClientMetrics]:
         """The metrics of each client of this process, by its number."""
         clients = list(self._clients.values()) if self._pid == os.getpid() else []
         return {kept.number: kept.client.metrics for kept in clients}
 
-    def _kept(self, key: _Key, plans: bool) -> _Kept:
+    def _own_lock(self) -> threading.RLock:
+        """Held for every change, also while a client connects: of threads that need the same one, one connects."""
         if self._pid != os.getpid():
-            # The parent's clients can't be closed here: their threads did not survive the fork.
-            self._pid, self._clients = os.getpid(), {}
-        kept = self._clients.get(key)
-        if kept is None:
-            gateways, settings, lists_all = key
-            keep_freed_buffers()
-            client = self._connect(gateways, settings, plans)
-            taken = {other.number for other in self._clients.values()}
-            kept = self._clients[key] = _Kept(client, min(set(range(len(taken) + 1)) - taken))
-            if lists_all:
-                client.ledger_manager.demand_complete_listings()
-        return kept
+            # The parent's clients can't be closed here, nor its lock be released: its threads did not survive the fork.
+            self._pid, self._clients, self._lock = os.getpid(), {}, threading.RLock()
+        return self._lock
+
+    def _begin(self, key: _Key, plans: bool) -> _Kept:
+        with self._own_lock():
+            kept = self._clients.get(key)
+            if kept is None:
+                gateways, settings, lists_all = key
+                keep_freed_buffers()
+                client = self._connect(gateways, settings, plans)
+                taken = {other.number for other in self._clients.values()}
+                kept = self._clients[key] = _Kept(client, min(set(range(len(taken) + 1)) - taken))
+                if lists_all:
+                    client.ledger_manager.demand_complete_listings()
+            kept.users += 1
+            return kept
+
+    def _end(self, kept: _Kept) -> None:
+        with self._own_lock():
+            self._uses += 1
+            kept.users, kept.last_use = kept.users - 1, self._uses
+            self._close_unused()
 
     def _close_unused(self) -> None:
-        """Closes those that were not used for longest, except in a forked copy: see `_kept`."""
-        clients = list(self._clients.items()) if self._pid == os.getpid() else []
+        """Closes those that were not used for longest."""
+        clients = list(self._clients.items())
         unused = sorted((each for each in clients if not each[1].users), key=lambda each: -each[1].last_use)
         for key, kept in unused[_MOST_UNUSED:]:
             self._discard(key, kept)
 
     def _discard(self, key: _Key, kept: _Kept) -> None:
-        if self._clients.get(key) is kept:
-            del self._clients[key]
+        with self._own_lock():
+            if self._clients.get(key) is kept:
+                del self._clients[key]
         with suppress(BKException, OSError, RuntimeError):
             kept.client.close()
 

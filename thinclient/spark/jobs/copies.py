@@ -7,8 +7,8 @@ entry or ledger); *corrupt* (its digest is wrong, or the bookie can't read it fr
 the read because of overload, also after pauses). A ledger that may not be read is *unauthorized*, as a whole.
 
 A fault is reported only if a second check, with the ledger's newest metadata, confirms it: a ledger deleted meanwhile
-has none, one whose ensemble changed is examined again. The last entries of an open ledger may still be on their way to
-a slow bookie, so they get a few seconds.
+has none, one whose ensemble changed is examined again. Before that the gateway catches up with the metadata store. The
+last entries of an open ledger may still be on their way to a slow bookie, so they get a few seconds.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from bookgate.thinclient.core.copy_check import LengthCheck, held_entries, held_
 from bookgate.thinclient.spark.options.read_options import DEFAULT_NUM_RETRIES
 from bookgate.thinclient.spark.reading.planning import Slice, TemplateTable, readable_record
 from bookgate.thinclient.spark.reading.slice_reads import FIRST_PAUSE_SECONDS
+from bookgate.thinclient.spark.worker_client import catch_up
 from bookgate.thinclient.tools.single_replica import record_on
 
 if TYPE_CHECKING:
@@ -183,6 +184,7 @@ class CopyReader:
             if not any(report.counts for report in reports):
                 return reports
             try:
+                catch_up(self._client)
                 newest = self._client.read_record(piece.ledger_id)
             except NoSuchLedgerExistsOnMetadataServerException:
                 return []

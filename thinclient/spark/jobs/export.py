@@ -229,7 +229,7 @@ def _committed(options: Options, ledger_ids: Sequence[int]) -> set[int]:
     """Those of these ledgers of sinks that are committed."""
     seen, shown = Committed(), list[LedgerRecord]()
     if ledger_ids:
-        with clients.use(options.gateways, options.client_settings) as client:
+        with clients.use(options.gateways, options.client_settings, catches_up=True) as client:
             for start in range(0, len(ledger_ids), _READ_AT_ONCE):
                 records, _ = read_records(client, options.scope_id, ledger_ids[start : start + _READ_AT_ONCE])
                 seen.show(records)
@@ -299,7 +299,7 @@ def _export_group(
         found = written.get(ledger.ledger_id, _Written())
         if not skips_losses:
             _check(ledger, found)
-        lines.append(_line(ledger, found, instance_id))
+        lines.append(_line(ledger, found, instance_id, skips_losses))
     spark.createDataFrame(lines, MANIFEST_SCHEMA).coalesce(1).write.mode("append").json(f"{output}/{MANIFEST}")
 
 
@@ -365,7 +365,7 @@ def _check(ledger: _Ledger, found: _Written) -> None:
 
 def _check_unbounded(ledger: _Ledger, found: _Written) -> None:
     """Raises ExportException if entries are missing in a closed ledger, whose ids have gaps: its length tells."""
-    if _lost(ledger, found):
+    if _lost(ledger, found, skips_losses=False):
         raise ExportException(
             f"unbounded ledger {ledger.ledger_id} of scope {ledger.scope_id} should have {ledger.bytes} bytes; the "
             f"files hold {found.bytes}, from byte {found.length_before} on, up to entry {found.last_entry_id}. Run the "
@@ -373,9 +373,9 @@ def _check_unbounded(ledger: _Ledger, found: _Written) -> None:
         )
 
 
-def _line(ledger: _Ledger, found: _Written, instance_id: str) -> tuple[object, ...]:
+def _line(ledger: _Ledger, found: _Written, instance_id: str, skips_losses: bool) -> tuple[object, ...]:
     files = [f"{ledger.directory}/{name}" for name in found.files]
-    lost = _lost(ledger, found)
+    lost = _lost(ledger, found, skips_losses)
     complete = ledger.state == "CLOSED" and not lost
     now = int(time.time() * 1000)
     return (
@@ -397,20 +397,26 @@ def _line(ledger: _Ledger, found: _Written, instance_id: str) -> tuple[object, .
     )
 
 
-def _lost(ledger: _Ledger, found: _Written) -> int:
+def _lost(ledger: _Ledger, found: _Written, skips_losses: bool) -> int:
     """The number of entries missing in the files; for an open ledger only those before the last entry present, and for
     an unbounded one that lacks any with its gaps.
     """
     last = -1 if found.last_entry_id is None else found.last_entry_id
-    if ledger.deleted_before is not None and _is_whole(ledger, found):
+    if ledger.deleted_before is not None and _is_whole(ledger, found, skips_losses):
         return 0
     expected = (last + 1 if ledger.entries is None else ledger.entries) - (ledger.deleted_before or 0)
     return max(0, expected - found.entries)
 
 
-def _is_whole(ledger: _Ledger, found: _Written) -> bool:
-    """Whether the files hold all entries of a closed unbounded ledger that no trim has deleted, by their lengths."""
-    deleted = ledger.deleted_before or 0
+def _is_whole(ledger: _Ledger, found: _Written, skips_losses: bool) -> bool:
+    """Whether the files hold all entries of a closed unbounded ledger that no trim has deleted, by their lengths.
+
+    The lengths can't tell whether entries that are missing at the beginning were lost, or never were: ids may have a
+    gap right behind those that a trim has deleted. A read that fails at a loss excludes one; where losses are skipped
+    such entries count as lost.
+    """
+    deleted, most_missing = ledger.deleted_before or 0, 0 if skips_losses else 1
     if not found.entries:
-        return not ledger.bytes or deleted + 1 >= (ledger.entries or 0)
-    return found.length_before + found.bytes == ledger.bytes and (deleted > 0 or found.length_before == 0)
+        return not ledger.bytes or deleted + most_missing >= (ledger.entries or 0)
+    has_head = deleted > 0 and (not skips_losses or found.first_entry_id == deleted)
+    return found.length_before + found.bytes == ledger.bytes and (has_head or found.length_before == 0)

@@ -4,10 +4,10 @@ A bookie lists the ledgers it holds over its HTTP admin (`/api/v1/bookie/ledgers
 such page (Apache BookKeeper's bookie), is reported as not checked, and nothing is said about it.
 
 Ledgers are created and deleted while the lists are read, so a difference is only a candidate. Each is checked again
-before it is reported: a ledger that a bookie holds must be unknown to the metadata when read by its id; one that a
-bookie lacks must still name it for entries that it should hold, and the bookie itself must say that it has no such
-ledger. Recently deleted ledgers are held until the bookie's next garbage collection: they are not orphans yet, but
-can't be told from them.
+before it is reported, by metadata that the gateway has caught up with: a ledger that a bookie holds must be unknown to
+them when read by its id; one that a bookie lacks must still name it for entries that it should hold, and the bookie
+itself must say that it has no such ledger. Recently deleted ledgers are held until the bookie's next garbage
+collection: they are not orphans yet, but can't be told from them.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def _look_again(options: Options) -> Callable[..., Column]:
 
 
 def _verdict(options: Options, kind: str, bookie_id: str, ledger_id: int) -> str | None:
-    with clients.use(options.gateways, options.client_settings) as client:
+    with clients.use(options.gateways, options.client_settings, catches_up=True) as client:
         try:
             record = client.read_record(LedgerId(options.scope_id, ledger_id))
         except NoSuchLedgerExistsOnMetadataServerException:

@@ -137,7 +137,7 @@ class LedgersReader(DataSourceReader):
 
     @plain_errors
     def _read(self) -> Iterator[pa.RecordBatch]:
-        with clients.use(self._options.gateways, self._options.client_settings) as client:
+        with clients.use(self._options.gateways, self._options.client_settings, catches_up=True) as client:
             for records in selected_records(client, self._options, self._bounds):
                 yield arrow.ledgers_batch(records)
 

@@ -185,9 +185,22 @@ def _committed(
         leads, _ = read_records(client, options.scope_id, seen.unknown_leads(page))
         seen.show(leads)
         yield seen.take(page)
+    yield _selected(seen.take_named(_not_taken(client, options, bounds, seen)), options, bounds)
+
+
+def _not_taken(client: BookKeeper, options: Options, bounds: Bounds, seen: Committed) -> list[LedgerRecord]:
+    """The ledgers that committed leads name and that the listing has not shown as committed."""
     listed = wanted_range(options, bounds)
-    records, _ = read_records(client, options.scope_id, [each for each in seen.not_taken() if each in listed])
-    yield _selected(records, options, bounds)
+    named, passed_over = seen.not_taken(options.ledger_ids)
+    if passed_over:
+        leads = ", ".join(str(LedgerId(options.scope_id, each)) for each in passed_over[:_NAMED_AT_MOST])
+        _log.warning(
+            "the marks of %d ledgers, such as %s, name too many that were not listed as committed: not looked up",
+            len(passed_over),
+            leads,
+        )
+    records, _ = read_records(client, options.scope_id, [each for each in named if each in listed])
+    return records
 
 
 class Passwords:

@@ -16,6 +16,9 @@ _PLANNING = "tests/unit/thinclient/spark/reading/test_planning.py"
 _PLAIN_LEDGERS = "tests/unit/thinclient/spark/reading/test_plain_ledgers.py"
 _STREAM = "tests/unit/thinclient/spark/streaming/test_stream.py"
 _EXPORT = "tests/unit/thinclient/spark/jobs/test_export.py"
+_COPIES = "tests/unit/thinclient/spark/jobs/test_copies.py"
+_ORPHANS = "tests/unit/thinclient/spark/jobs/test_orphans.py"
+_LEDGERS_TABLE = "tests/unit/thinclient/spark/reading/test_batch.py"
 _COLUMNS = "tests/unit/gateway/services/test_listed_columns.py"
 
 MUTATIONS = (
@@ -212,6 +215,16 @@ MUTATIONS = (
         tests=(_CHOICE_OF_LEDGERS,),
     ),
     Mutation(
+        "client-of-another-thread",
+        "spark",
+        (),
+        "threads that need a client at once connect one each, and all but one are never closed",
+        "thinclient/spark/worker_client.py",
+        "        return self._lock\n",
+        "        return threading.RLock()\n",
+        tests=(f"{_CHOICE_OF_LEDGERS}::TestWorkerClients::test_threads_that_begin_at_once_have_one_client",),
+    ),
+    Mutation(
         "client-closed-in-use",
         "spark",
         (),
@@ -230,6 +243,46 @@ MUTATIONS = (
         "    catch_up(client)\n    record = client.read_record(piece.ledger_id)\n",
         "    record = client.read_record(piece.ledger_id)\n",
         tests=(_CHOICE_OF_LEDGERS,),
+    ),
+    Mutation(
+        "audit-by-older-metadata",
+        "spark",
+        (),
+        "the audit reports copies that have moved as missing, and nothing of a ledger that is new to its gateway",
+        "thinclient/spark/jobs/copies.py",
+        "                catch_up(self._client)\n",
+        "",
+        tests=(_COPIES,),
+    ),
+    Mutation(
+        "orphans-by-older-metadata",
+        "spark",
+        (),
+        "the job orphans confirms a ledger as unknown that its gateway does not know yet, and one that has moved",
+        "thinclient/spark/jobs/orphans.py",
+        "options.client_settings, catches_up=True)",
+        "options.client_settings)",
+        tests=(_ORPHANS,),
+    ),
+    Mutation(
+        "ledgers-of-older-metadata",
+        "spark",
+        (),
+        "the table ledgers, and so the jobs, lack ledgers that were made before",
+        "thinclient/spark/reading/batch.py",
+        "self._options.client_settings, catches_up=True)",
+        "self._options.client_settings)",
+        tests=(_LEDGERS_TABLE,),
+    ),
+    Mutation(
+        "export-of-older-metadata",
+        "spark",
+        (),
+        "the export leaves out a write that was committed before, and reports success",
+        "thinclient/spark/jobs/export.py",
+        "options.client_settings, catches_up=True)",
+        "options.client_settings)",
+        tests=(_EXPORT,),
     ),
     Mutation(
         "plan-of-older-metadata",
@@ -383,6 +436,16 @@ MUTATIONS = (
         tests=(f"{_SINK}::test_no_write_is_taken_for_committed_because_another_owner_says_so",),
     ),
     Mutation(
+        "own-commit-disputed",
+        "spark",
+        (),
+        "a forged mark blocks a query that is started again, though its own commit is there",
+        "thinclient/spark/commit_protocol.py",
+        "    disputed_by = disputed_by if committed_by is None else None\n",
+        "",
+        tests=(f"{_SINK}::test_a_write_that_its_own_owner_committed_is_not_disputed_by_another",),
+    ),
+    Mutation(
         "mark-of-any-width",
         "spark",
         (),
@@ -391,6 +454,41 @@ MUTATIONS = (
         "        sum(last - first + 1 for first, last in runs) <= MOST_NAMED\n",
         "        sum(last - first + 1 for first, last in runs) > 0\n",
         tests=(f"{_SINK}::test_a_mark_of_more_ledgers_than_a_write_may_have_is_none",),
+    ),
+    Mutation(
+        "named-by-whomever",
+        "spark",
+        (),
+        "a mark that names ledgers of others makes a reader read them twice, or read what was not committed",
+        "thinclient/spark/commit_protocol.py",
+        "if state is not None and state.origin in self._leads)\n",
+        ")\n",
+        tests=(
+            f"{_SINK}::test_of_ledgers_that_were_not_listed_only_those_of_the_write_count",
+            f"{_CHOICE_OF_LEDGERS}::"
+            "test_a_mark_that_names_ledgers_of_others_repeats_no_rows_and_shows_none_that_are_not_committed",
+        ),
+    ),
+    Mutation(
+        "many-marks-of-any-width",
+        "spark",
+        (),
+        "a reader looks up what many forged marks name, each as much as a write may have",
+        "thinclient/spark/commit_protocol.py",
+        "            room[lead.owner] -= count\n",
+        "",
+        tests=(f"{_SINK}::test_the_leads_of_one_owner_have_no_more_looked_up_than_a_write_may_have",),
+    ),
+    Mutation(
+        "lead-looked-up-once-for-all",
+        "spark",
+        (),
+        "a lead that another owner named before it was made is not looked up: a listing shows a part of its write",
+        "thinclient/spark/commit_protocol.py",
+        "        self._looked_up |= unknown\n",
+        "        unknown = {each for each in unknown if each[1] not in {lead for _, lead in self._looked_up}}\n"
+        "        self._looked_up |= unknown\n",
+        tests=(f"{_SINK}::test_a_lead_that_another_owner_named_before_it_was_made_is_looked_up_once_more",),
     ),
     Mutation(
         "claims-say-nothing-to-readers",
@@ -459,8 +557,18 @@ MUTATIONS = (
         (),
         "a ledger that was taken over can't be exported: its ids have gaps, which count as losses",
         "thinclient/spark/jobs/export.py",
-        "    if ledger.deleted_before is not None and _is_whole(ledger, found):\n",
-        "    if ledger.deleted_before is None and _is_whole(ledger, found):\n",
+        "    if ledger.deleted_before is not None and _is_whole(ledger, found, skips_losses):\n",
+        "    if ledger.deleted_before is None and _is_whole(ledger, found, skips_losses):\n",
+        tests=(_EXPORT,),
+    ),
+    Mutation(
+        "lost-head-taken-for-trimmed",
+        "spark",
+        (),
+        "the export reports a trimmed ledger as complete whose first entries were lost and skipped",
+        "thinclient/spark/jobs/export.py",
+        "    has_head = deleted > 0 and (not skips_losses or found.first_entry_id == deleted)\n",
+        "    has_head = deleted > 0\n",
         tests=(_EXPORT,),
     ),
     Mutation(
@@ -472,7 +580,7 @@ MUTATIONS = (
         "            return [_without_payload(columns) for columns in handle.read_columns(entry_id, entry_id)]\n",
         "            (columns,) = handle.read_columns(entry_id, entry_id)\n"
         "            return [_without_payload(columns)]\n",
-        tests=("tests/unit/thinclient/spark/jobs/test_copies.py",),
+        tests=(_COPIES,),
     ),
     Mutation(
         "orphans-of-closed-ledgers-only",
@@ -482,7 +590,7 @@ MUTATIONS = (
         "thinclient/spark/jobs/orphans.py",
         "client.open_record(closed_record_on(record, bookie_id, entry_id), password=password)",
         "client.open_record(closed_record_on(record, bookie_id, record.metadata.last_entry_id), password=password)",
-        tests=("tests/unit/thinclient/spark/jobs/test_orphans.py",),
+        tests=(_ORPHANS,),
     ),
     Mutation(
         "bookies-asked-as-nobody",

@@ -77,7 +77,7 @@ def test_what_a_reader_counts() -> None:
     seen = Committed()
     seen.show([lead, ledger(3)])
     assert seen.take([lead, ledger(3)]) == [lead]
-    assert seen.not_taken() == [4]
+    assert seen.not_taken() == ([4], [])
 
 
 def owned(record: LedgerRecord, owner: bytes) -> LedgerRecord:
@@ -104,6 +104,37 @@ def test_a_mark_of_more_ledgers_than_a_write_may_have_is_none() -> None:
     assert state.names(MOST_NAMED + 4)
 
 
+def test_of_ledgers_that_were_not_listed_only_those_of_the_write_count() -> None:
+    """A mark may name ledgers of any owner: of no sink, of another write, of an attempt that was not committed."""
+    forged = owned(ledger(1, mark=[1, 2, 3, 4, 5, 6, 7]), b"other")
+    plain = owned(replace(ledger(2), metadata=LedgerMetadata.new(["a"], 1, 1)), b"me")
+    mine = [owned(each, b"me") for each in (ledger(3, mark=[3]), ledger(4), ledger(5, batch=1, mark=[5]))]
+    others = [owned(ledger(6), b"other"), owned(ledger(7, batch=1), b"other")]
+    seen = Committed()
+    seen.show([forged, plain, mine[0]])
+    assert seen.take([forged, plain, mine[0]]) == [forged, plain, mine[0]]
+    assert seen.not_taken() == ([2, 4, 5, 6, 7], [])
+    assert seen.take_named([plain, *mine[1:], *others]) == others[:1]
+
+
+def test_the_leads_of_one_owner_have_no_more_looked_up_than_a_write_may_have() -> None:
+    half = MOST_NAMED // 2
+    wide = [owned(ledger(number, batch=number), b"other") for number in (1, 2, 3)]
+    for number, record in enumerate(wide):
+        first = 1000 + number * half
+        text = f"{record.ledger_id.low},{first}-{first + half - 1}".encode()
+        custom = {**record.metadata.custom_metadata, COMMITTED_KEY: text}
+        wide[number] = replace(record, metadata=replace(record.metadata, custom_metadata=custom))
+    small, mine = owned(ledger(4, batch=4, mark=[4, 20]), b"other"), owned(ledger(5, mark=[5, 30]), b"me")
+    seen = Committed()
+    seen.show([*wide, small, mine])
+    seen.take([*wide, small, mine])
+    named, passed_over = seen.not_taken()
+    assert (named[:2], len(named)) == ([20, 30], 2 + half)
+    assert passed_over == [2, 3], "with the small one they would be too many"
+    assert seen.not_taken(selected=[20, 30, 1000, 1000 + half]) == ([20, 30, 1000, 1000 + half], [])
+
+
 def test_what_is_claimed_and_not_marked_yet_has_its_lead_looked_up() -> None:
     """Its driver may have died right after the commit point."""
     seen, late = Committed(), claimed(40, 2)
@@ -122,7 +153,17 @@ def test_a_lead_that_a_listing_has_passed_is_to_be_looked_up_once() -> None:
     assert seen.unknown_leads([late]) == [], "asked for twice"
     seen.show([ledger(2, mark=[2, 30, 40])])
     assert seen.take([late]) == [late]
-    assert seen.not_taken() == [2, 30]
+    assert seen.not_taken() == ([2, 30], [])
+    assert seen.not_taken(selected=[7, 30]) == ([30], [])
+
+
+def test_a_lead_that_another_owner_named_before_it_was_made_is_looked_up_once_more() -> None:
+    seen, forged, marked = Committed(), owned(claimed(10, 5), b"other"), owned(ledger(40, mark=[5]), b"me")
+    seen.show([forged])
+    assert seen.unknown_leads([forged]) == [5]
+    seen.show([marked])
+    assert seen.unknown_leads([marked]) == [5], "5 was made since, and names what else was committed with 40"
+    assert seen.unknown_leads([forged, marked]) == []
 
 
 def test_of_two_leads_that_an_earlier_release_committed_the_first_counts() -> None:
@@ -320,7 +361,7 @@ def test_in_a_scope_ids_are_marked_and_compared_without_sign() -> None:
     assert seen.unknown_leads(others) == [2**63 - 3]
     seen.show([lead])
     assert seen.take([lead, *others]) == [lead, *others]
-    assert seen.not_taken() == [2**63 - 2]
+    assert seen.not_taken() == ([2**63 - 2], [])
     # The one with the highest bit is not taken for the lead, though its id is the lowest with a sign.
     del store.records[2**63 - 3], store.records[2**63 - 2]
     assert store.visible() == {WRITE: {2**63 - 1, -(2**63)}}
@@ -355,6 +396,18 @@ def test_no_write_is_taken_for_committed_because_another_owner_says_so() -> None
     del store.records[7]
     committer(store).commit(WRITE, mine)
     assert store.visible() == {WRITE: numbers(mine)}
+
+
+def test_a_write_that_its_own_owner_committed_is_not_disputed_by_another() -> None:
+    """A query that is started again finds its commit, and a forged mark beside it."""
+    store, runs = Store(), []
+    for _ in range(2):
+        runs.append(store.write_ledger(WRITE, 3))
+        number = runs[-1].ledger_id.low
+        store.records[number] = owned(store.records[number], b"me")
+        committer(store, f"run {len(runs)}").commit(WRITE, runs[-1:])
+        store.records[7] = owned(replace(ledger(7, WRITE.batch, mark=[7])), b"other")
+    assert set(store.records) == {7, runs[0].ledger_id.low}
 
 
 def test_the_ledgers_of_a_write_have_one_owner() -> None:

@@ -12,8 +12,11 @@ from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import LedgerMetadata
 from bookgate.ledger.metadata_store import LedgerRecord
 from bookgate.thinclient.blocking.client import BookKeeper
-from bookgate.thinclient.spark.jobs.orphans import _ask_bookie
+from bookgate.thinclient.spark.jobs import orphans
+from bookgate.thinclient.spark.jobs.orphans import NOT_HELD, UNKNOWN_TO_METADATA, _ask_bookie, _verdict
 from bookgate.thinclient.spark.options.read_options import Options
+from bookgate.thinclient.spark.worker_client import WorkerClients
+from tests.unit.thinclient.spark.reading.test_entries import Lagging, as_client, ledger, moved
 
 
 class FakeClient:
@@ -54,3 +57,23 @@ def test_a_bookie_that_lacks_a_finished_fragment_is_told(is_closed: bool) -> Non
     assert verdict(ReadException("busy"), "b", is_closed=is_closed) is None
     # What is still written proves nothing.
     assert verdict(lacks, "c", is_closed=is_closed) == ("it should hold entry 5" if is_closed else None)
+
+
+class LackingBookies(Lagging):
+    """No bookie has the ledger."""
+
+    def error_at(self, record: LedgerRecord, entry_id: int) -> BKException | None:
+        return NoSuchLedgerExistsException("no such ledger")
+
+
+def test_nothing_is_confirmed_by_what_a_gateway_that_lags_tells(monkeypatch: pytest.MonkeyPatch) -> None:
+    def confirmed(client: Lagging, kind: str, bookie_id: str) -> str | None:
+        monkeypatch.setattr(orphans, "clients", WorkerClients(lambda *_: as_client(client)))
+        return _verdict(Options(gateways="g"), kind, bookie_id, 1)
+
+    assert confirmed(Lagging(ledger(1)), UNKNOWN_TO_METADATA, "b:1") is None
+    assert confirmed(Lagging(older=[ledger(1)]), UNKNOWN_TO_METADATA, "b:1") == "deleted, or never created"
+    moved_away = LackingBookies(moved(ledger(1), 0), older=[ledger(1)])
+    assert confirmed(moved_away, NOT_HELD, "b:1") is None
+    assert confirmed(moved_away, NOT_HELD, "c:1") == "it should hold entry 0"
+    assert confirmed(LackingBookies(ledger(1)), NOT_HELD, "b:1") == "it should hold entry 0"

@@ -6,6 +6,8 @@ import operator
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, cast
 
@@ -15,6 +17,7 @@ from hypothesis import strategies as st
 from pyspark.sql.datasource import EqualTo, GreaterThan, GreaterThanOrEqual, In, LessThan, LessThanOrEqual
 
 from bookgate.ledger.entry import Entry
+from bookgate.ledger.entry_columns import EntryColumns
 from bookgate.ledger.errors import (
     BKException,
     BookieHandleNotAvailableException,
@@ -28,12 +31,13 @@ from bookgate.ledger.errors import (
 )
 from bookgate.ledger.id_set import unsigned
 from bookgate.ledger.ledger_id import LedgerId
-from bookgate.ledger.metadata import DigestType, LedgerMetadata
+from bookgate.ledger.metadata import OWNER_KEY, DigestType, LedgerMetadata
 from bookgate.ledger.metadata_store import LedgerRecord
 from bookgate.ledger.unbounded import create_unbounded
 from bookgate.thinclient.blocking.client import BookKeeper
 from bookgate.thinclient.config import ClientConfig
 from bookgate.thinclient.gateways.discovery import NoRevisionException
+from bookgate.thinclient.spark import commit_protocol
 from bookgate.thinclient.spark.commit_protocol import Write, attempt_metadata, with_claim, with_mark
 from bookgate.thinclient.spark.options.read_options import Options, ReadMode
 from bookgate.thinclient.spark.options.values import LedgerRange
@@ -67,7 +71,11 @@ class FakeHandle:
         for batch in self.read_columns(first, last):
             yield from batch
 
-    def read_columns(self, first: int, last: int) -> Iterator[list[Entry]]:
+    def read_columns(self, first: int, last: int) -> Iterator[EntryColumns]:
+        for batch in self._batches(first, last):
+            yield EntryColumns.of(self.record.ledger_id.low, batch[0].entry_id, batch)
+
+    def _batches(self, first: int, last: int) -> Iterator[list[Entry]]:
         assert last <= self.last_add_confirmed
         for start in range(first, last + 1, 4):
             batch: list[Entry] = []
@@ -174,6 +182,18 @@ class FakeClient:
         self.closed = True
 
 
+class Lagging(FakeClient):
+    """Its gateway tells what is in `older` until it catches up."""
+
+    def __init__(self, *records: LedgerRecord, older: Sequence[LedgerRecord] = ()) -> None:
+        super().__init__(*older)
+        self.newest = {record.ledger_id: record for record in records}
+
+    def catch_up(self) -> None:
+        super().catch_up()
+        self.records = self.newest
+
+
 def as_client(fake: FakeClient) -> BookKeeper:
     return cast(BookKeeper, fake)
 
@@ -222,8 +242,8 @@ def test_ledgers_asked_for_that_are_gone_are_named_or_left_out(caplog: pytest.Lo
     assert "left out 1 ledgers" in caplog.text
 
 
-def sink_ledger(number: int, mark: Sequence[int] = (), entries: int | None = 10) -> LedgerRecord:
-    record = ledger(number, entries, **attempt_metadata(Write("q", 0), "0.0.0"))
+def sink_ledger(number: int, mark: Sequence[int] = (), entries: int | None = 10, batch: int = 0) -> LedgerRecord:
+    record = ledger(number, entries, **attempt_metadata(Write("q", batch), "0.0.0"))
     return replace(record, metadata=with_mark(record.metadata, mark)) if mark else record
 
 
@@ -242,6 +262,27 @@ def test_a_selection_without_the_lead_reads_what_its_driver_had_no_time_to_mark(
     assert spans(client, options(ledger_ids=(2,))) == [(2, 0, 9, 100)]
     client.records[LedgerId(0, 1)] = sink_ledger(1)
     assert spans(client, options(ledger_ids=(2,))) == []
+
+
+def test_a_mark_that_names_ledgers_of_others_repeats_no_rows_and_shows_none_that_are_not_committed() -> None:
+    def owned(record: LedgerRecord, owner: bytes) -> LedgerRecord:
+        custom = {**record.metadata.custom_metadata, OWNER_KEY: owner}
+        return replace(record, metadata=replace(record.metadata, custom_metadata=custom))
+
+    mine = [owned(each, b"me") for each in (ledger(5), sink_ledger(6), sink_ledger(3, mark=[3]))]
+    client = FakeClient(*mine, owned(sink_ledger(9, mark=[3, 5, 6, 9]), b"other"))
+    assert spans(client, options()) == [(3, 0, 9, 100), (5, 0, 9, 100), (9, 0, 9, 100)]
+
+
+def test_leads_whose_marks_name_too_many_are_told(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commit_protocol, "MOST_NAMED", 3)
+    listed = [sink_ledger(1, mark=[1, 2, 3]), sink_ledger(11, mark=[11, 12, 13], batch=1)]
+    client = FakeClient(*listed, sink_ledger(2), sink_ledger(3), sink_ledger(12, batch=1), sink_ledger(13, batch=1))
+    client.list_ledgers = FakeClient(*listed).list_ledgers  # type: ignore[method-assign]
+    assert [first for first, *_ in spans(client, options())] == [1, 2, 3, 11]
+    assert "the marks of 1 ledgers, such as 11, name too many" in caplog.text
 
 
 class Ordered(FakeClient):
@@ -468,13 +509,12 @@ def test_what_moved_is_not_lost(fails: bool, first: int) -> None:
 @pytest.mark.parametrize("is_known", [True, False])
 def test_what_moved_is_not_lost_where_the_gateway_lags(is_known: bool) -> None:
     """It tells the ledger's metadata as they were, or does not know the ledger yet, until it has caught up."""
-    client, losses = Moved(moved(ledger(1), 3)), Losses()
-    newest, older = client.read_record, FakeClient(*([ledger(1)] if is_known else []))
 
-    def read_record(ledger_id: LedgerId) -> LedgerRecord:
-        return newest(ledger_id) if client.catch_ups else older.read_record(ledger_id)
+    class MovedUnseen(Lagging, Moved):
+        def ensemble(self, ledger_id: LedgerId, entry_id: int) -> tuple[str, ...]:
+            return self.newest[ledger_id].metadata.fragment_at(entry_id).ensemble
 
-    client.read_record = read_record  # type: ignore[method-assign]
+    client, losses = MovedUnseen(moved(ledger(1), 3), older=[ledger(1)] if is_known else []), Losses()
     assert read(client, whole(ledger(1)), options(fail_on_data_loss=False), losses) == list(range(10))
     assert losses.entries == 0
 
@@ -664,6 +704,26 @@ class TestWorkerClients:
         with clients.use("g"):
             pass
         assert [client.closed for client in made] == [False, False]
+
+    def test_threads_that_begin_at_once_have_one_client(self) -> None:
+        """As of a program that runs several exports. A second client would be kept, and the first one never closed."""
+        made, both = list[FakeClient](), threading.Barrier(2)
+
+        def connect(*_settings: object) -> BookKeeper:
+            with suppress(threading.BrokenBarrierError):
+                both.wait(timeout=0.2)
+            return as_client(_made(made))
+
+        clients = WorkerClients(connect)
+
+        def use(_number: int) -> None:
+            with clients.use("g"):
+                pass
+
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(use, range(2)))
+        assert [client.closed for client in made] == [False]
+        assert clients.metrics() == {0: made[0].metrics}
 
     def test_who_concludes_from_listings_has_a_client_of_its_own(self) -> None:
         made: list[FakeClient] = []
