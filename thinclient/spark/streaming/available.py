@@ -4,6 +4,10 @@ Each look lists ids only (or takes them from the option), and reads the metadata
 were not closed at the last look; a closed ledger does not change. Then the bookies of the ledgers that are not closed
 are asked for the last add confirmed, many ledgers concurrently and without fencing. So a look at a hundred thousand
 ledgers of which ten are being written is one listing of ids, one bulk read of ten records, and ten requests to bookies.
+The planning reads the ten records once more: a writer may have changed its ensemble after the first read, and confirmed
+entries of the new fragment before its bookies were asked. A fragment is in the metadata before an entry of it is
+confirmed, so the second read has every border below the batch's end, as each later one has: a batch that is repeated is
+cut at the same entries (T7).
 
 Uncommitted ledgers of a sink are looked at again each time. Whether they count may depend on a ledger that was read
 already (the lead of their write, see `spark.commit_protocol`): leads are remembered as long as a ledger that they name
@@ -140,14 +144,11 @@ class Available:
 
     def _keep(self, records: Sequence[LedgerRecord], ends: Mapping[int, End]) -> None:
         """Remembers what the next look or the planning needs."""
-        self._records = {}
-        for record in records:
-            number = record.ledger_id.low
-            if record.metadata.is_closed:
-                self._closed[number] = ends[number]
-                self._lengths.pop(number, None)
-            if len(self._records) < _KEPT_RECORDS:
-                self._records[number] = record
+        closed = [record for record in records if record.metadata.is_closed]
+        self._records = {record.ledger_id.low: record for record in closed[:_KEPT_RECORDS]}
+        for number in (record.ledger_id.low for record in closed):
+            self._closed[number] = ends[number]
+            self._lengths.pop(number, None)
 
     # Ends
 
@@ -235,7 +236,7 @@ class Available:
         """The slices of these ranges, with the sizes that the batch was planned with first. Ledgers that are gone
         meanwhile are data loss.
         """
-        known = {piece.ledger_id: self._usable(piece) for piece in found}
+        known = {piece.ledger_id: self._records.get(piece.ledger_id) for piece in found}
         unknown = [number for number, record in known.items() if record is None]
         records, gone = read_records(client, self._options.scope_id, unknown)
         known.update({record.ledger_id.low: record for record in records})
@@ -247,10 +248,6 @@ class Available:
             if made is not None:
                 slices.append(made._replace(size=sizes.get(piece.ledger_id, made.size)))
         return slices
-
-    def _usable(self, piece: Range) -> LedgerRecord | None:
-        record = self._records.get(piece.ledger_id)
-        return record if record is not None and (piece.last is not None or record.metadata.is_closed) else None
 
     def _slice(self, client: BookKeeper, shapes: TemplateTable, record: LedgerRecord, piece: Range) -> Slice | None:
         if piece.last is None and not record.metadata.is_closed:

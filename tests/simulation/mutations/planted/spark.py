@@ -202,6 +202,17 @@ MUTATIONS = (
         tests=(_STREAM,),
     ),
     Mutation(
+        "repeated-batch-of-other-fragments",
+        "spark",
+        (),
+        "a batch is planned with metadata from before the end of its open ledgers was known, and cut at other borders "
+        "when it is repeated",
+        "thinclient/spark/streaming/available.py",
+        "for record in closed[:_KEPT_RECORDS]}\n",
+        "for record in records[:_KEPT_RECORDS]}\n",
+        tests=(f"{_STREAM}::test_a_repeated_batch_is_cut_at_the_same_fragments",),
+    ),
+    Mutation(
         "clients-pile-up",
         "spark",
         (),
