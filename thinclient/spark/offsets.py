@@ -12,16 +12,19 @@ readers lose bits of large numbers. The scope is not part of an offset: a stream
 
 The end of a batch also has what its tasks depend on besides the options and the metadata of finished ledgers: `cores`
 of the machine that planned it, and in `sizes` the bytes that were expected of ledgers that are not finished. So a batch
-that another driver repeats is cut into the same tasks; a sink that writes by partition relies on it.
+that another driver repeats is cut into the same tasks; a sink that writes by partition relies on it. `firsts` has the
+ledgers that the batch begins behind entries which a trim has deleted: a trim that deletes more before the batch is
+repeated is a loss, and the entries deleted before are none.
 
-What may be read is given by *ends*: a ledger's first entry that may not be read (yet), and whether that end is final.
+What may be read is given by *ends*: a ledger's first entry that may not be read (yet), whether that end is final, and
+the first entry that no trim has deleted.
 Rules, which the tests hold for arbitrary ledgers:
 
 * an offset never goes back, and never passes an end;
 * the ranges of successive offsets are disjoint and leave nothing out, so a batch that is read again has the same rows;
 * an offset changes only when there are rows to read. A ledger that is closed after its last entry was read is recorded
   as done along with the next rows of any ledger, so that no trigger runs without rows;
-* within the limits of a trigger every ledger gets its share of what is waiting.
+* within the limits of a trigger every ledger gets its share of what is waiting, in which deleted entries do not count.
 
 Not its job: finding the ends (`available`), reading (`entries`).
 """
@@ -32,7 +35,7 @@ import base64
 import binascii
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from pyroaring import BitMap64
 
@@ -47,11 +50,26 @@ class OffsetError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How far a ledger may be read: up to, but not including, `next_entry_id`."""
+    """What may be read of a ledger: from `first_entry_id` up to, but not including, `next_entry_id`. `size`: the bytes
+    before `next_entry_id`, with those that a trim has deleted.
+    """
 
     next_entry_id: int
     closed: bool
     size: int = 0
+    first_entry_id: int = 0
+
+    def waiting(self, position: int) -> int:
+        """The number of entries left for a stream at this position."""
+        return max(0, self.next_entry_id - self.next_at(position))
+
+    def next_at(self, position: int) -> int:
+        """The next entry for a stream at this position."""
+        return max(position, self.first_entry_id)
+
+    def size_of(self, entries: int) -> int:
+        """The estimated bytes of so many entries."""
+        return self.size * entries // max(1, self.next_entry_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +79,14 @@ class Range:
     ledger_id: int
     first: int
     last: int | None
+
+
+class Trimmed(NamedTuple):
+    """A trim has deleted entries from `first` on, which a stream has not read; `available` is the first one left."""
+
+    ledger_id: int
+    first: int
+    available: int
 
 
 class LedgerIds:
@@ -128,11 +154,13 @@ class LedgerIds:
 @dataclass(frozen=True, slots=True)
 class Basis:
     """What the tasks of the batch that ends here were planned with. `sizes`: expected bytes of the batch's entries in
-    ledgers that are not done; those of the others are in their metadata, finally.
+    ledgers that are not done; those of the others are in their metadata, finally. `firsts`: the first entry of each
+    ledger that the batch begins after entry 0, since a trim has deleted those before.
     """
 
     cores: int
     sizes: Mapping[int, int]
+    firsts: Mapping[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +182,8 @@ class StreamOffset:
         if self.basis is not None:
             document["cores"] = self.basis.cores
             document["sizes"] = {str(each): self.basis.sizes[each] for each in sorted(self.basis.sizes)}
+            if self.basis.firsts:
+                document["firsts"] = {str(each): self.basis.firsts[each] for each in sorted(self.basis.firsts)}
         return document
 
     @classmethod
@@ -194,7 +224,8 @@ def _basis(document: Mapping[str, Any]) -> Basis | None:
     if "cores" not in document:
         return None
     sizes = {int(ledger_id): _number(size, "a size") for ledger_id, size in dict(document.get("sizes", {})).items()}
-    return Basis(_number(document["cores"], "a number of cores"), sizes)
+    firsts = {int(ledger_id): _entry_id(first) for ledger_id, first in dict(document.get("firsts", {})).items()}
+    return Basis(_number(document["cores"], "a number of cores"), sizes, firsts)
 
 
 def earliest(starting: Mapping[int, int] | None) -> StreamOffset:
@@ -221,10 +252,19 @@ def backlogs(start: StreamOffset, ends: Mapping[int, End]) -> dict[int, Backlog]
     waiting = {}
     for ledger_id, end in ends.items():
         position = start.position(ledger_id)
-        if position is not None and position < end.next_entry_id:
-            entries = end.next_entry_id - position
-            waiting[ledger_id] = Backlog(entries, end.size * entries // end.next_entry_id)
+        if position is not None and (entries := end.waiting(position)):
+            waiting[ledger_id] = Backlog(entries, end.size_of(entries))
     return waiting
+
+
+def trimmed(start: StreamOffset, ends: Mapping[int, End]) -> list[Trimmed]:
+    """What trims have deleted of ledgers that were begun. Of one that was not, the stream promised nothing yet."""
+    begun = ((ledger_id, first, ends.get(ledger_id)) for ledger_id, first in start.next_entries.items())
+    return [
+        Trimmed(ledger_id, first, end.first_entry_id)
+        for ledger_id, first, end in begun
+        if end is not None and first < min(end.first_entry_id, end.next_entry_id)
+    ]
 
 
 def advance(start: StreamOffset, ends: Mapping[int, End], grants: Mapping[int, int]) -> StreamOffset:
@@ -236,8 +276,9 @@ def advance(start: StreamOffset, ends: Mapping[int, End], grants: Mapping[int, i
         position = start.position(ledger_id)
         if position is None:
             continue
-        position += grants.get(ledger_id, 0)
-        if end.closed and position >= end.next_entry_id:
+        if granted := grants.get(ledger_id, 0):
+            position = end.next_at(position) + granted
+        if end.closed and not end.waiting(position):
             done.append(ledger_id)
             next_entries.pop(ledger_id, None)
         elif position:
@@ -255,8 +296,9 @@ def without(offset: StreamOffset, ledger_ids: Iterable[int]) -> StreamOffset:
 def ranges(start: StreamOffset, end: StreamOffset) -> list[Range]:
     """The ranges between two offsets, by ledger id. A finished ledger whose last entry was read before has none."""
     finished = end.done.minus(start.done)
-    found = [Range(ledger_id, start.next_entries.get(ledger_id, 0), None) for ledger_id in finished]
-    found += [Range(ledger_id, first, stop - 1) for ledger_id, first, stop in _unfinished(start, end)]
+    firsts = {} if end.basis is None else end.basis.firsts
+    found = [Range(each, firsts.get(each, start.next_entries.get(each, 0)), None) for each in finished]
+    found += [Range(each, firsts.get(each, first), stop - 1) for each, first, stop in _unfinished(start, end)]
     return sorted(found, key=lambda each: each.ledger_id)
 
 
@@ -273,14 +315,24 @@ def with_basis(start: StreamOffset, end: StreamOffset, ends: Mapping[int, End], 
     sizes = {}
     for ledger_id, first, stop in _unfinished(start, end):
         if (known := ends.get(ledger_id)) is not None:
-            sizes[ledger_id] = known.size * (stop - first) // known.next_entry_id
-    return replace(end, basis=Basis(cores, sizes))
+            sizes[ledger_id] = known.size_of(stop - known.next_at(first))
+    return replace(end, basis=Basis(cores, sizes, _firsts(start, end, ends)))
+
+
+def _firsts(start: StreamOffset, end: StreamOffset, ends: Mapping[int, End]) -> dict[int, int]:
+    """Where the batch begins ledgers of which a trim has deleted the beginning."""
+    after_a_trim = {ledger_id: known.first_entry_id for ledger_id, known in ends.items() if known.first_entry_id}
+    return {
+        ledger_id: first
+        for ledger_id, first in after_a_trim.items()
+        if start.position(ledger_id) == 0 and end.position(ledger_id) != 0
+    }
 
 
 def behind_latest(offset: StreamOffset, ends: Mapping[int, End]) -> dict[str, str]:
     """How far an offset is behind, over the ledgers that are not done."""
     positions = {ledger_id: offset.position(ledger_id) for ledger_id in ends}
-    return lag([max(0, ends[each].next_entry_id - at) for each, at in positions.items() if at is not None] or [0])
+    return lag([ends[each].waiting(at) for each, at in positions.items() if at is not None] or [0])
 
 
 def lag(waiting: Sequence[int]) -> dict[str, str]:

@@ -1,9 +1,15 @@
 """What can be read of a stream's ledgers now: which ledgers exist, and where each ends. Lives on the driver.
 
 Each look lists ids only (or takes them from the option), and reads the metadata, in bulk, of ledgers that are new or
-were not closed at the last look; a closed ledger does not change. Then the bookies of the ledgers that are not closed
-are asked for the last add confirmed, many ledgers concurrently and without fencing. So a look at a hundred thousand
-ledgers of which ten are being written is one listing of ids, one bulk read of ten records, and ten requests to bookies.
+were not closed at the last look; a closed ledger does not change, except that an unbounded one is trimmed. Then the
+bookies of the ledgers that are not closed are asked for the last add confirmed, many ledgers concurrently and without
+fencing. So a look at a hundred thousand ledgers of which ten are being written is one listing of ids, one bulk read of
+ten records, and ten requests to bookies.
+
+The planning reads the ten records once more: a writer may have changed its ensemble after the first read, and confirmed
+entries of the new fragment before its bookies were asked. A fragment is in the metadata before an entry of it is
+confirmed, so the second read has every border below the batch's end, as each later one has: a batch that is repeated is
+cut at the same entries (T7).
 
 Uncommitted ledgers of a sink are looked at again each time. Whether they count may depend on a ledger that was read
 already (the lead of their write, see `spark.commit_protocol`): leads are remembered as long as a ledger that they name
@@ -19,13 +25,20 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from bookgate.ledger.errors import BKException, MetaStoreException, NoSuchLedgerExistsOnMetadataServerException
+from bookgate.ledger.errors import (
+    BKException,
+    LedgerTrimmedException,
+    MetaStoreException,
+    NoSuchLedgerExistsOnMetadataServerException,
+)
 from bookgate.ledger.ledger_id import NO_ENTRY, LedgerId
 from bookgate.ledger.metadata_store import LedgerRecord
+from bookgate.ledger.unbounded import deleted_before
 from bookgate.thinclient.spark.commit_protocol import Committed, SinkState, sink_state
-from bookgate.thinclient.spark.offsets import End, LedgerIds, Range, StreamOffset
+from bookgate.thinclient.spark.offsets import End, LedgerIds, Range, StreamOffset, Trimmed
 from bookgate.thinclient.spark.options.read_options import Options
 from bookgate.thinclient.spark.reading.entries import length_at, listing_ends, read_records
 from bookgate.thinclient.spark.reading.planning import (
@@ -62,6 +75,7 @@ class Available:
         self._records: dict[int, LedgerRecord] = {}
         self._lengths: dict[int, tuple[int, int]] = {}
         self._lost: set[int] = set()
+        self._trimmed: dict[int, int] = {}
         self._leads: list[SinkState] = []
         self._has_looked = False
 
@@ -140,14 +154,14 @@ class Available:
 
     def _keep(self, records: Sequence[LedgerRecord], ends: Mapping[int, End]) -> None:
         """Remembers what the next look or the planning needs."""
-        self._records = {}
-        for record in records:
+        closed = [record for record in records if record.metadata.is_closed]
+        self._records = {record.ledger_id.low: record for record in closed[:_KEPT_RECORDS]}
+        for record in closed:
             number = record.ledger_id.low
-            if record.metadata.is_closed:
+            self._lengths.pop(number, None)
+            # A trim moves the first entry of a closed unbounded ledger, which is therefore looked at again.
+            if not record.metadata.is_unbounded:
                 self._closed[number] = ends[number]
-                self._lengths.pop(number, None)
-            if len(self._records) < _KEPT_RECORDS:
-                self._records[number] = record
 
     # Ends
 
@@ -158,7 +172,7 @@ class Available:
         for record in records:
             number = record.ledger_id.low
             following = last[number] + 1
-            end = End(following, record.metadata.is_closed, sizes[number])
+            end = End(following, record.metadata.is_closed, sizes[number], deleted_before(record.metadata))
             ends[number] = self._bounded(number, end)
         return ends
 
@@ -167,7 +181,7 @@ class Available:
         bound = (self._options.ending_offsets or {}).get(number)
         if bound is None or bound >= end.next_entry_id:
             return end
-        return End(bound, closed=False, size=end.size * bound // end.next_entry_id)
+        return replace(end, next_entry_id=bound, closed=False, size=end.size_of(bound))
 
     def _last_entries(self, client: BookKeeper, records: Sequence[LedgerRecord]) -> dict[int, int]:
         """Last adds confirmed by ledger id. Bookies that do not respond are asked again, `numRetries` times."""
@@ -233,26 +247,28 @@ class Available:
 
     def slices(self, client: BookKeeper, found: Sequence[Range], sizes: Mapping[int, int]) -> list[Slice]:
         """The slices of these ranges, with the sizes that the batch was planned with first. Ledgers that are gone
-        meanwhile are data loss.
+        meanwhile are data loss, as entries are that were trimmed meanwhile.
         """
-        known = {piece.ledger_id: self._usable(piece) for piece in found}
+        known = {piece.ledger_id: self._records.get(piece.ledger_id) for piece in found}
         unknown = [number for number, record in known.items() if record is None]
         records, gone = read_records(client, self._options.scope_id, unknown)
         known.update({record.ledger_id.low: record for record in records})
         self.lose([piece for piece in found if piece.ledger_id in set(gone)])
-        slices, shapes = [], TemplateTable(with_ledger_columns=self._options.include_ledger_metadata)
+        shapes = TemplateTable(with_ledger_columns=self._options.include_ledger_metadata)
+        slices, trimmed = list[Slice](), list[Trimmed]()
         for piece in found:
-            record = known[piece.ledger_id]
-            made = None if record is None else self._slice(client, shapes, record, piece)
-            if made is not None:
-                slices.append(made._replace(size=sizes.get(piece.ledger_id, made.size)))
+            if (record := known[piece.ledger_id]) is None:
+                continue
+            whole = self._whole(client, shapes, record, piece)
+            if piece.first < whole.first_entry_id:
+                trimmed.append(Trimmed(piece.ledger_id, piece.first, whole.first_entry_id))
+            if (part := _part(whole, piece, sizes)) is not None:
+                slices.append(part)
+        self.lose_trimmed(trimmed)
         return slices
 
-    def _usable(self, piece: Range) -> LedgerRecord | None:
-        record = self._records.get(piece.ledger_id)
-        return record if record is not None and (piece.last is not None or record.metadata.is_closed) else None
-
-    def _slice(self, client: BookKeeper, shapes: TemplateTable, record: LedgerRecord, piece: Range) -> Slice | None:
+    def _whole(self, client: BookKeeper, shapes: TemplateTable, record: LedgerRecord, piece: Range) -> Slice:
+        """All that is left of the ledger up to its end, or that of the piece if the ledger goes on."""
         if piece.last is None and not record.metadata.is_closed:
             raise MetaStoreException(
                 f"ledger {record.ledger_id} is {record.metadata.state.name} in the metadata, and the query's "
@@ -264,23 +280,48 @@ class Available:
         entries, length = self._lengths.get(piece.ledger_id, (0, 0))
         if piece.last is not None:
             length = length * (piece.last + 1) // max(1, entries)
-        whole = shapes.slice_of(readable_record(record, NO_ENTRY if piece.last is None else piece.last, length))
-        first = max(piece.first, whole.first_entry_id)
-        last = whole.end if piece.last is None else min(whole.end, piece.last)
-        return whole.between(first, last) if first <= last else None
+        return shapes.slice_of(readable_record(record, NO_ENTRY if piece.last is None else piece.last, length))
 
     def lose(self, pieces: Sequence[Range]) -> None:
         """Data loss: an error that names ledgers and entries; without failOnDataLoss a warning, once per ledger."""
         told = [self._told(piece) for piece in pieces if piece.ledger_id not in self._lost]
         if not told:
             return
-        more = f" and {len(told) - _NAMED_AT_MOST} more" if len(told) > _NAMED_AT_MOST else ""
-        what = f"ledgers were deleted before they were read to their end: {', '.join(told[:_NAMED_AT_MOST])}{more}"
+        what = f"ledgers were deleted before they were read to their end: {_named(told)}"
         if self._options.fail_on_data_loss:
             raise NoSuchLedgerExistsOnMetadataServerException(f"{what}; failOnDataLoss=false goes on without them")
         self._lost.update(piece.ledger_id for piece in pieces)
         _log.warning("%s; went on without them (%d so far)", what, len(self._lost))
 
+    def lose_trimmed(self, found: Sequence[Trimmed]) -> None:
+        """The same for entries that a trim has deleted before the stream came to them."""
+        new = [each for each in found if self._trimmed.get(each.ledger_id, NO_ENTRY) < each.available]
+        if not new:
+            return
+        told = [self._told(Range(each.ledger_id, each.first, each.available - 1)) for each in new]
+        what = f"a trim has deleted entries before they were read, of ledgers {_named(told)}"
+        if self._options.fail_on_data_loss:
+            raise LedgerTrimmedException(f"{what}; failOnDataLoss=false goes on without them", new[0].available)
+        self._trimmed.update((each.ledger_id, each.available) for each in new)
+        _log.warning("%s; went on without them", what)
+
     def _told(self, piece: Range) -> str:
         entries = f"from {piece.first} on" if piece.last is None else f"{piece.first} to {piece.last}"
         return f"{LedgerId(self._options.scope_id, piece.ledger_id)} (entries {entries})"
+
+
+def _part(whole: Slice, piece: Range, sizes: Mapping[int, int]) -> Slice | None:
+    """What is left of the piece. The size is the same whatever a trim has deleted before it, so that a batch which is
+    repeated after a trim is cut into the same tasks (T7).
+    """
+    first = max(piece.first, whole.first_entry_id)
+    last = whole.end if piece.last is None else min(whole.end, piece.last)
+    if first > last:
+        return None
+    share = whole.length * (last + 1 - first) // (whole.end + 1)
+    return whole._replace(first_entry_id=first, last_entry_id=last, size=sizes.get(piece.ledger_id, share))
+
+
+def _named(told: Sequence[str]) -> str:
+    more = f" and {len(told) - _NAMED_AT_MOST} more" if len(told) > _NAMED_AT_MOST else ""
+    return f"{', '.join(told[:_NAMED_AT_MOST])}{more}"

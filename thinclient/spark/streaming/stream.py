@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -38,6 +39,7 @@ from bookgate.thinclient.spark.offsets import (
     earliest,
     latest,
     ranges,
+    trimmed,
     with_basis,
     without,
 )
@@ -99,6 +101,7 @@ class EntriesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._available.lose([Range(each, began.next_entries.get(each, 0), None) for each in gone])
             offset = without(began, gone)
         ends = ends if self._target is None else _up_to(ends, self._target)
+        self._available.lose_trimmed(trimmed(offset, ends))
         grants = admit(backlogs(offset, ends), *self._limits(limit), self._passed_over)
         self._passed_over = still_passed_over(self._passed_over, grants)
         end = advance(offset, ends, grants)
@@ -147,5 +150,7 @@ class EntriesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _up_to(ends: dict[int, End], target: dict[int, End]) -> dict[int, End]:
-    """The target's ends for ledgers that still exist. A ledger that was open then is not done now."""
-    return {each: target[each] for each in ends if each in target}
+    """The target's ends for ledgers that still exist, without what was trimmed since. A ledger that was open then is
+    not done now.
+    """
+    return {each: replace(target[each], first_entry_id=ends[each].first_entry_id) for each in ends if each in target}

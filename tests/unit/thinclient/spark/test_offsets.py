@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 from hypothesis import example, given
@@ -18,12 +19,15 @@ from bookgate.thinclient.spark.offsets import (
     OffsetError,
     Range,
     StreamOffset,
+    Trimmed,
     advance,
     backlogs,
     behind_latest,
     earliest,
     latest,
     ranges,
+    trimmed,
+    with_basis,
     without,
 )
 from bookgate.thinclient.spark.streaming.admission import admit, still_passed_over
@@ -50,7 +54,7 @@ def test_sets_of_ids_come_back_from_their_text(some: set[int], more: set[int]) -
 NUMBERS = st.dictionaries(LEDGER_IDS, st.integers(0, 1 << 62))
 
 
-@given(NUMBERS, st.sets(LEDGER_IDS), st.one_of(st.none(), st.builds(Basis, st.integers(1, 999), NUMBERS)))
+@given(NUMBERS, st.sets(LEDGER_IDS), st.one_of(st.none(), st.builds(Basis, st.integers(1, 999), NUMBERS, NUMBERS)))
 def test_offsets_come_back_from_json(next_entries: dict[int, int], done: set[int], basis: Basis | None) -> None:
     offset = StreamOffset(next_entries, LedgerIds(done), basis)
     text = json.dumps(offset.to_json())
@@ -78,6 +82,7 @@ def test_the_form_of_an_offset() -> None:
         {"v": 1, "ledgers": {}, "cores": -1, "sizes": {}},
         {"v": 1, "ledgers": {}, "cores": 1, "sizes": 7},
         {"v": 1, "ledgers": {}, "cores": 1, "sizes": {"1": "x"}},
+        {"v": 1, "ledgers": {}, "cores": 1, "sizes": {}, "firsts": {"1": -1}},
     ],
 )
 def test_what_is_no_offset_is_refused(document: object) -> None:
@@ -96,10 +101,11 @@ def test_a_hundred_thousand_finished_ledgers_are_a_small_offset() -> None:
 
 
 class World:
-    """Ledgers with entries, of which a stream sees more and more."""
+    """Ledgers with entries, of which a stream sees more and more; some begin behind what a trim has deleted."""
 
-    def __init__(self, sizes: Mapping[int, int]) -> None:
+    def __init__(self, sizes: Mapping[int, int], deleted: Mapping[int, int]) -> None:
         self.sizes = dict(sizes)
+        self.firsts = {each: min(deleted.get(each, 0), size) for each, size in sizes.items()}
         self.shown: dict[int, int] = {}
         self.closed: set[int] = set()
 
@@ -111,7 +117,10 @@ class World:
             self.closed.add(ledger_id)
 
     def ends(self) -> dict[int, End]:
-        return {each: end_of(entries, each in self.closed) for each, entries in self.shown.items()}
+        return {
+            each: replace(end_of(entries, each in self.closed), first_entry_id=min(self.firsts[each], entries))
+            for each, entries in self.shown.items()
+        }
 
     def rows(self, piece: Range) -> list[tuple[int, int]]:
         last = self.shown[piece.ledger_id] - 1 if piece.last is None else piece.last
@@ -128,9 +137,16 @@ TRIGGERS = st.lists(
 )
 
 
-@given(st.lists(st.integers(0, 12), min_size=5, max_size=5), TRIGGERS)
-def test_every_entry_is_read_once_whatever_the_triggers(sizes: list[int], triggers: list[Trigger]) -> None:
-    world = World(dict(enumerate(sizes)))
+@given(
+    st.lists(st.integers(0, 12), min_size=5, max_size=5),
+    st.dictionaries(st.integers(0, 4), st.integers(1, 12)),
+    TRIGGERS,
+)
+@example([9, 9, 9, 9, 9], {0: 9, 1: 5}, [([(each, 9, True) for each in range(5)], 2, None, True)] * 20)
+def test_every_entry_is_read_once_whatever_the_triggers(
+    sizes: list[int], deleted: dict[int, int], triggers: list[Trigger]
+) -> None:
+    world = World(dict(enumerate(sizes)), deleted)
     offset, seen, passed_over = NOTHING, list[tuple[int, int]](), dict[int, int]()
     everything: Trigger = ([(each, 12, True) for each in range(5)], None, None, True)
     for steps, max_entries, max_bytes, restarted in [*triggers, everything]:
@@ -147,13 +163,17 @@ def test_every_entry_is_read_once_whatever_the_triggers(sizes: list[int], trigge
         if waiting:
             assert sum(grants.values()) >= 1
         after = advance(offset, world.ends(), grants)
+        if after is not offset:
+            after = with_basis(offset, after, world.ends(), 1)
         rows = [row for piece in ranges(offset, after) for row in world.rows(piece)]
         assert len(rows) == sum(grants.values())
         assert (after is offset) == (not rows)
         assert [row for piece in ranges(offset, after) for row in world.rows(piece)] == rows
         seen += rows
         offset = after
-    assert sorted(seen) == [(each, entry) for each, size in enumerate(sizes) for entry in range(size)]
+    assert sorted(seen) == [
+        (each, entry) for each, size in enumerate(sizes) for entry in range(world.firsts[each], size)
+    ]
     assert len(set(seen)) == len(seen)
     assert not any(each in offset.done for each in offset.next_entries)
 
@@ -190,6 +210,22 @@ def test_how_far_behind_a_stream_is() -> None:
         "avgOffsetsBehindLatest": "3.0",
     }
     assert behind_latest(NOTHING, {})["avgOffsetsBehindLatest"] == "0.0"
+
+
+def test_what_a_trim_has_deleted_does_not_wait() -> None:
+    ends = {1: End(100, closed=True, size=1000, first_entry_id=90), 2: end_of(30)}
+    assert backlogs(NOTHING, ends) == {1: Backlog(10, 100), 2: Backlog(30, 300)}
+    assert behind_latest(NOTHING, ends)["maxOffsetsBehindLatest"] == "30"
+    end = with_basis(NOTHING, advance(NOTHING, ends, {1: 4}), ends, 8)
+    assert end.basis == Basis(8, {1: 40}, {1: 90})
+    assert ranges(NOTHING, end) == [Range(1, 90, 93)]
+
+
+def test_what_a_trim_deletes_of_a_ledger_is_lost_once_that_was_begun() -> None:
+    ends = {1: End(100, closed=True, first_entry_id=70), 2: End(50, closed=False, first_entry_id=70)}
+    assert trimmed(NOTHING, ends) == []
+    assert trimmed(StreamOffset({1: 20, 2: 20, 3: 20}, LedgerIds()), ends) == [Trimmed(1, 20, 70), Trimmed(2, 20, 70)]
+    assert trimmed(StreamOffset({1: 70, 2: 50}, LedgerIds()), ends) == [], "nothing that was to be read"
 
 
 # Admission

@@ -18,6 +18,7 @@ from bookgate.ledger.errors import (
     BKException,
     BookieHandleNotAvailableException,
     DigestMatchException,
+    LedgerTrimmedException,
     MetaStoreException,
     NoSuchLedgerExistsOnMetadataServerException,
     UnauthorizedAccessException,
@@ -25,6 +26,7 @@ from bookgate.ledger.errors import (
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import LedgerMetadata
 from bookgate.ledger.metadata_store import LedgerRecord
+from bookgate.ledger.unbounded import close_unbounded, create_unbounded, trim
 from bookgate.thinclient.spark.commit_protocol import Write, attempt_metadata, with_claim, with_mark
 from bookgate.thinclient.spark.options.read_options import OptionError, Options, parse_options
 from bookgate.thinclient.spark.reading.batch import EntriesPartition
@@ -53,6 +55,13 @@ class Ledgers:
         self.confirmed[number] = entries - 1
         if close:
             self.close(number)
+
+    def trim(self, number: int, entries: int, before: int, length: int | None = None) -> None:
+        """A closed unbounded ledger with so many entries, of which those before are deleted."""
+        metadata = create_unbounded(LedgerMetadata.new(["a", "b"], 2, 2, password=b"planted-p", ctime_ms=1))
+        closed = close_unbounded(metadata, entries - 1, entries * ENTRY_SIZE if length is None else length)
+        self.records[number] = LedgerRecord(LedgerId(0, number), trim(closed, before), before)
+        self.confirmed[number] = entries - 1
 
     def grow(self, number: int, entries: int) -> None:
         self.confirmed[number] += entries
@@ -189,12 +198,12 @@ def test_only_what_can_have_changed_is_asked_for(ledgers: Ledgers) -> None:
     ledgers.add(50, 3, close=False)
     query = Query()
     assert len(query.trigger()) == 103
-    assert ledgers.metadata_reads == [list(range(51))]
+    assert ledgers.metadata_reads == [list(range(51)), [50]], "planning asks again for what is open, and nothing else"
     ledgers.metadata_reads.clear()
     ledgers.grow(50, 2)
     ledgers.add(51, 1)
     assert query.trigger() == [*entries(50, 3, 5), (51, 0)]
-    assert ledgers.metadata_reads == [[50, 51]], "planning asked again, or finished ledgers were"
+    assert ledgers.metadata_reads == [[50, 51], [50]], "finished ledgers were asked for again"
     assert ledgers.asked_bookies[-1] == [50]
     ledgers.close(50)
     assert query.trigger() == [], "a trigger for nothing"
@@ -244,6 +253,38 @@ def test_a_repeated_batch_is_cut_into_the_same_tasks(
     # A checkpoint of an earlier release does not say what the batch was planned with.
     del end["cores"], end["sizes"]
     assert query.rows(query.offset, end) == sorted(row for task in planned for row in task)
+
+
+@pytest.mark.parametrize("meanwhile", ["metadata", "bookies"])
+def test_a_repeated_batch_is_cut_at_the_same_fragments(
+    ledgers: Ledgers, monkeypatch: pytest.MonkeyPatch, meanwhile: str
+) -> None:
+    """The writer changes its ensemble after its metadata, or its bookies, were asked."""
+    monkeypatch.setitem(globals(), "ENTRY_SIZE", 10_000)
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    ledgers.add(1, 20, close=False)
+    query, asked = Query(), ledgers.last_adds_confirmed
+
+    def change() -> None:
+        record = ledgers.records[1]
+        changed = record.metadata.with_ensemble(20, ["a", "c"])
+        ledgers.records[1] = LedgerRecord(record.ledger_id, changed, record.version + 1)
+        ledgers.grow(1, 50)
+
+    def asked_meanwhile(records: Sequence[LedgerRecord], password: bytes) -> list[int | BKException]:
+        if meanwhile == "metadata":
+            change()
+        answers = asked(records, password)
+        if meanwhile == "bookies":
+            change()
+        return answers
+
+    monkeypatch.setattr(ledgers, "last_adds_confirmed", asked_meanwhile)
+    end = query._json(query.reader.latestOffset(query.offset, query.limit))
+    planned = tasks(query.reader.partitions(query.offset, end))
+    assert len(planned) > 3
+    query.restart()
+    assert tasks(query.reader.partitions(query.offset, end)) == planned
 
 
 def test_readers_travel_to_the_tasks_without_the_drivers_state(ledgers: Ledgers) -> None:
@@ -404,6 +445,84 @@ def test_a_ledger_that_is_deleted_between_offset_and_tasks(ledgers: Ledgers) -> 
         else:
             with pytest.raises(NoSuchLedgerExistsOnMetadataServerException, match=r"1 \(entries from 0 on\)"):
                 query.rows(query.offset, end)
+
+
+@pytest.mark.parametrize("given", [{"maxEntriesPerTrigger": 100}, {"maxBytesPerTrigger": 1000}])
+def test_no_trigger_is_spent_on_entries_that_a_trim_has_deleted(ledgers: Ledgers, given: dict[str, object]) -> None:
+    ledgers.trim(1, 100_000, 99_990)
+    ledgers.trim(2, 100, 100)
+    ledgers.add(3, 50)
+    query = Query(**given)
+    assert query.trigger() == [*entries(1, 99_990, 100_000), *entries(3, 50)]
+    assert query.offset["ledgers"] == {}
+    assert query.trigger() == []
+
+
+@pytest.mark.parametrize("trigger", ["processingTime", "availableNow"])
+def test_a_trim_of_a_ledger_that_waits_is_no_loss(ledgers: Ledgers, trigger: str) -> None:
+    ledgers.trim(1, 10, 0)
+    ledgers.trim(2, 1000, 0)
+    query = Query(maxEntriesPerTrigger=1)
+    if trigger == "availableNow":
+        query.reader.prepareForTriggerAvailableNow()
+    assert query.trigger() == [(1, 0)]
+    ledgers.trim(2, 1000, 998)
+    for _ in range(11):
+        assert query.trigger(), "a trigger without a row"
+    assert sorted(query.read) == [*entries(1, 10), *entries(2, 998, 1000)]
+
+
+@pytest.mark.parametrize("left", [30, 0])
+def test_what_a_trim_deletes_of_a_begun_ledger_is_an_error_or_told_once(
+    ledgers: Ledgers, caplog: pytest.LogCaptureFixture, left: int
+) -> None:
+    ledgers.trim(1, 100, 0)
+    query, brave = (Query(maxEntriesPerTrigger=20, failOnDataLoss=fails) for fails in (True, False))
+    assert query.trigger() == brave.trigger() == entries(1, 20)
+    ledgers.trim(1, 100, 100 - left)
+    with pytest.raises(LedgerTrimmedException, match=rf"1 \(entries 20 to {99 - left}\).*failOnDataLoss"):
+        query.trigger()
+    ledgers.add(2, 1)
+    while brave.trigger():
+        pass
+    assert sorted(brave.read) == [*entries(1, 20), *entries(1, 100 - left, 100), (2, 0)]
+    assert brave.offset["ledgers"] == {}
+    assert caplog.text.count("went on without them") == 1
+
+
+@pytest.mark.parametrize("deleted", [0, 10])
+def test_a_repeated_batch_of_which_a_trim_has_deleted_entries_is_an_error(ledgers: Ledgers, deleted: int) -> None:
+    """What had been deleted when the batch was planned is none of it."""
+    ledgers.trim(1, 100, deleted)
+    query = Query(maxEntriesPerTrigger=80 - deleted)
+    end = query._json(query.reader.latestOffset(query.offset, query.limit))
+    assert query.rows(query.offset, end) == entries(1, deleted, 80)
+    query.restart()
+    assert query.rows(query.offset, end) == entries(1, deleted, 80)
+    ledgers.trim(1, 100, 70)
+    query.restart()
+    with pytest.raises(LedgerTrimmedException, match=rf"1 \(entries {deleted} to 69\).*failOnDataLoss"):
+        query.rows(query.offset, end)
+    query.options = options(failOnDataLoss=False)
+    query.restart()
+    assert query.rows(query.offset, end) == entries(1, 70, 80)
+
+
+def test_a_repeated_batch_is_cut_as_before_whatever_was_deleted_in_front_of_it(ledgers: Ledgers) -> None:
+    ledgers.trim(1, 100, 0, length=1_000_018)
+    query = Query(maxEntriesPerTrigger=61)
+    query.trigger()
+    end = query._json(query.reader.latestOffset(query.offset, query.limit))
+
+    def sizes() -> list[int]:
+        parts = query.reader.partitions(query.offset, end)
+        return [piece.size for part in parts for piece in cast(EntriesPartition, part).slices]
+
+    planned = sizes()
+    for before in range(1, 61):
+        ledgers.trim(1, 100, before, length=1_000_018)
+        query.restart()
+        assert sizes() == planned
 
 
 @pytest.mark.parametrize("fails_on_loss", [True, False])
