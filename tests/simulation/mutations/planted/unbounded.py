@@ -9,6 +9,8 @@ _WRITING = f"{_CORES}/test_writing.py"
 _TAKING_OVER = f"{_CORES}/test_taking_over.py"
 _RANDOM = f"{_CORES}/test_random_runs.py"
 _METADATA = "tests/unit/ledger/test_unbounded.py"
+_ENDS = "tests/unit/thinclient/handles/test_unbounded_ends.py"
+_HANDLE = "thinclient/handles/unbounded/write_handle.py"
 _WRITER_CORE = "thinclient/core/unbounded/writing.py"
 _TAKE_OVER_CORE = "thinclient/core/unbounded/taking_over.py"
 
@@ -200,13 +202,53 @@ MUTATIONS = (
         "client",
         (),
         "a writer whose close failed by the metadata can neither be closed nor released; its timers run on",
-        "thinclient/handles/unbounded/write_handle.py",
+        _HANDLE,
         "        if self._closing is None or has_failed(self._closing):\n",
         "        if self._closing is None:\n",
         tests=(
             "tests/integration/thinclient/test_unbounded_ledgers.py::"
             "test_a_handle_whose_close_failed_can_be_closed_or_released",
         ),
+    ),
+    Mutation(
+        "error-of-the-application-waits-for-an-ack-quorum",
+        "client",
+        (),
+        "an error in the body of `async with` is kept from the caller while too few bookies are there to release",
+        _HANDLE,
+        "        await end_after_error(close, self._abandon, self._context.config.add_timeout_seconds)\n",
+        "        await asyncio.gather(close(), return_exceptions=True)\n",
+        tests=(_ENDS,),
+    ),
+    Mutation(
+        "release-shares-a-close-that-fails",
+        "client",
+        (),
+        "a release during a close that fails returns, and the handle goes on",
+        _HANDLE,
+        "            await asyncio.wait((self._closing,))\n        if (self._closing is None or",
+        "            await asyncio.sleep(0)\n        if (self._closing is None or",
+        tests=(_ENDS,),
+    ),
+    Mutation(
+        "released-ledger-reported-as-closed",
+        "client",
+        (),
+        "a close of a handle that was released reports success, and the ledger stays open",
+        _HANDLE,
+        "        if self._writer.error is not None and not self.metadata.is_closed:\n",
+        "        if False:\n",
+        tests=(_ENDS,),
+    ),
+    Mutation(
+        "superseded-close-keeps-its-timers",
+        "client",
+        (),
+        "a handle whose close can't succeed any more runs on until the client is closed",
+        _HANDLE,
+        "        except _ENDED_ELSEWHERE as error:\n            self._perform(self._writer.disengage(error))\n",
+        "        except _ENDED_ELSEWHERE:\n",
+        tests=(_ENDS,),
     ),
     Mutation(
         "truncate-entry-of-the-dead-believed",
