@@ -274,7 +274,7 @@ class UnboundedWriteHandle(Appending[Add]):
         failure = add_failure(self.record.ledger_id, place, add, response, error)
         self._context.health.on_error(place.bookie_id, failure)
         self._context.metrics.count("ADD_ENTRY_UR")
-        self._perform(self._writer.on_failure(place, failure))
+        self._perform(self._writer.on_failure(place, failure, add))
 
     # Effects of the core
 
@@ -355,7 +355,7 @@ class UnboundedWriteHandle(Appending[Add]):
             self._perform(self._writer.disengage(failed))
 
     async def _replace(self, wanted: Replace) -> Sequence[Effect]:
-        found = await self._finder.replacements(self.record, wanted, self._writer.barred)
+        found = await self._finder.replacements(self.record, wanted, self._writer.avoided)
         return self._writer.on_replacements(found)
 
     async def _choose(self) -> Sequence[Effect]:
