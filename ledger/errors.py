@@ -11,7 +11,8 @@ what to do.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar
+from copy import copy
+from typing import TYPE_CHECKING, ClassVar, Self
 
 if TYPE_CHECKING:
     from bookgate.ledger.ledger_id import LedgerId
@@ -25,6 +26,10 @@ class BKException(Exception):
     """
 
     code: ClassVar[int] = -999
+    request_over: bool = False
+    """Whether the request to a bookie that failed surely has no effect from now on: it was never sent, or the bookie
+    has refused it. False where it may still arrive.
+    """
 
     def __init__(
         self,
@@ -40,6 +45,12 @@ class BKException(Exception):
         """First entry id of the fragment concerned."""
         self.bookies: Mapping[str, BKException] = dict(bookies or {})
         """Bookie id → its error."""
+
+    def of_request_over(self) -> Self:
+        """The same error for a request that surely has no effect from now on; others may share this one."""
+        told = copy(self)
+        told.request_over = True
+        return told
 
 
 class ReadException(BKException):

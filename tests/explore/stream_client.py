@@ -152,7 +152,11 @@ class StreamClient:
                 return (
                     core.on_add_ack(add, place, term) if isinstance(core, TakeOver) else core.on_ack(add, place, term)
                 )
-            return core.on_add_failure(place, value) if isinstance(core, TakeOver) else core.on_failure(place, value)
+            return (
+                core.on_add_failure(place, value, add)
+                if isinstance(core, TakeOver)
+                else core.on_failure(place, value, add)
+            )
         assert isinstance(core, TakeOver)
         read = Unreadable(value) if isinstance(value, BKException) else value
         if handle[0] == "fence":

@@ -230,6 +230,7 @@ class UnboundedWriteHandle(UnboundedWriteHandleFacade):
         share the outcome of the first; if the metadata could not be changed they try again, or `release` the handle.
 
         Raises:
+            LedgerClosedException: The handle was released, and the ledger is still open.
             TermSupersededException: Another client has taken over the ledger.
             BKException: The error that ended the writer, or the metadata could not be changed.
         """

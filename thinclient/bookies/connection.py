@@ -14,6 +14,9 @@ buffer is full frames wait here, each until its request's deadline, bounded by t
 A request needs no future and no task: the caller passes a `sink`, which is called with the caller's token and either
 the response or the error.
 
+The error of a request that was never handed to a transport says so (`BKException.request_over`): nothing of it can
+arrive later.
+
 Not its job: choosing bookies and interpreting responses (`core`), finding the address (`pool`), the steps before a
 connection is open (`handshake`), protocol v2 (`connection_v2`).
 """
@@ -235,7 +238,7 @@ class BookieConnection:
             return
         refusal = self._refusal()
         if refusal is not None:
-            self._loop.call_soon(sink, token, None, refusal)
+            self._refuse(sink, token, refusal)
             return
         self._outstanding[txn_id] = (operation, deadline, sink, token)
         self._waiting[txn_id] = frame
@@ -269,6 +272,10 @@ class BookieConnection:
     def decode(self, packet: bytes) -> Response:
         """A response in this connection's protocol. Raises ProtocolError."""
         return decode_response(packet)
+
+    def _refuse(self, sink: Sink, token: Any, error: BKException) -> None:
+        """Ends a request that is not sent."""
+        self._loop.call_soon(sink, token, None, error.of_request_over())
 
     def _refusal(self) -> BKException | None:
         """Why a request can't even wait, or None."""
@@ -429,7 +436,8 @@ class BookieConnection:
             if request is not None:
                 self.forget(txn_id, unsent)
                 self._settings.on_counted("per_channel_bookie_client_TIMEOUT")
-                request[2](request[3], None, TimeoutException(f"bookie {self} did not answer in time"))
+                error = TimeoutException(f"bookie {self} did not answer in time")
+                request[2](request[3], None, error.of_request_over() if unsent else error)
         wire = self._wire
         if wire is not None and self._transport is not None:
             wire.trim()
@@ -453,6 +461,7 @@ class BookieConnection:
 
     def _refuse_waiting(self, error: BKException) -> None:
         waiting, self._waiting = self._waiting, {}
+        error = error.of_request_over()
         for txn_id in waiting:
             request = self._outstanding.pop(txn_id, None)
             if request is not None:
@@ -493,7 +502,8 @@ class BookieConnection:
 
     def _fail_outstanding(self, error: BKException) -> None:
         outstanding, self._outstanding = self._outstanding, {}
+        waiting, self._waiting = self._waiting, {}
         self._frames.clear()
-        self._waiting.clear()
-        for _, _, sink, token in outstanding.values():
-            sink(token, None, error)
+        unsent = error.of_request_over() if waiting else error
+        for txn_id, (_, _, sink, token) in outstanding.items():
+            sink(token, None, unsent if txn_id in waiting else error)

@@ -229,7 +229,7 @@ class V2Connection(BookieConnection):
                 error = IllegalOpException(
                     f"bookie {self} is spoken to in protocol v2, which has no {what}: set wire_protocol to v3"
                 )
-                self._loop.call_soon(sink, token, None, error)
+                self._refuse(sink, token, error)
                 return
             case _ if self._v3 is not None:
                 self._v3().send(operation, txn_id, frame, deadline, sink, token)
@@ -237,11 +237,11 @@ class V2Connection(BookieConnection):
         try:
             said = v2.encode_request(request)
         except IllegalOpException as refused:
-            self._loop.call_soon(sink, token, None, refused)
+            self._refuse(sink, token, refused)
             return
         except ValueError as reason:
             error = IllegalOpException(f"a request to bookie {self} can't be sent in protocol v2: {reason}")
-            self._loop.call_soon(sink, token, None, error)
+            self._refuse(sink, token, error)
             return
         self._send_v2(operation, txn_id, said, deadline, sink, token)
 

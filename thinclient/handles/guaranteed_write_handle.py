@@ -18,10 +18,8 @@ from bookgate.ledger.metadata_store import LedgerRecord
 from bookgate.thinclient.core.guaranteed_writing import GuaranteedLedgerWriter
 from bookgate.thinclient.core.writing import Changed, Member, PendingAdd, WriterRules
 from bookgate.thinclient.handles.context import ClientContext, LedgerSecrets
+from bookgate.thinclient.handles.patience import end_after_error
 from bookgate.thinclient.handles.write_handle import WriteHandle
-
-PATIENCE_IN_ADD_TIMEOUTS = 2
-"""After an error of the application: one to notice that a bookie is gone, one for the bookie in its place."""
 
 
 def writer_of(
@@ -64,12 +62,7 @@ class GuaranteedWriteHandle(WriteHandle):
         )
 
     async def _close_after_error(self, close: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        # Unbounded, the wait would keep the error from the caller, and `asyncio.timeout` cancels once only.
-        patience = self._loop.call_later(PATIENCE_IN_ADD_TIMEOUTS * self._add_timeout, self._leave_open)
-        try:
-            await super()._close_after_error(close)
-        finally:
-            patience.cancel()
+        await end_after_error(close, self._leave_open, self._add_timeout)
 
     def _leave_open(self) -> None:
         """Ends a writer that still waits for copies."""

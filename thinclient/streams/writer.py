@@ -80,9 +80,8 @@ class StreamWriter:
     ) -> None:
         if error is None:
             await self.close()
-            return
-        # The caller must see the body's own error.
-        await asyncio.gather(self.close(), return_exceptions=True)
+        else:
+            await self._handle._close_after_error(self.close)
 
     @property
     def name(self) -> str:

@@ -243,7 +243,7 @@ class FakeBookie:
         if ledger.fenced and not request.recovery:
             return error_response(request, Status.EFENCED)
         ledger.entries[request.entry_id] = request.body
-        return AddResponse(request.txn_id, Status.EOK, request.ledger_id, request.entry_id)
+        return AddResponse(request.txn_id, Status.EOK, request.ledger_id, request.entry_id, request.term)
 
     def _read(self, request: ReadRequest) -> Response:
         if request.fence:
@@ -361,10 +361,13 @@ class FakeDiscovery(ServiceDiscovery):
         self.asked = 0
         """How often for a set of bookies."""
         self.listeners: list[BookiesListener] = []
+        self.properties: dict[str, str] = {}
+        """Of each bookie."""
 
     def _describe(self, bookie: FakeBookie) -> RegisteredBookie:
         endpoints = BookieServiceInfo.legacy(f"127.0.0.1:{bookie.port}").endpoints
-        return RegisteredBookie(BookieServiceInfo(bookie.bookie_id, endpoints), writable=True, read_only=False)
+        info = BookieServiceInfo(bookie.bookie_id, endpoints, self.properties)
+        return RegisteredBookie(info, writable=True, read_only=False)
 
     async def bookies(self, bookie_set: BookieSet) -> Sequence[RegisteredBookie]:
         self.asked += 1

@@ -203,9 +203,9 @@ class TakeOver:
         return self._start if self._writer is None else self._writer.lafr
 
     @property
-    def barred(self) -> set[str]:
+    def avoided(self) -> set[str]:
         """Bookies that must not be chosen (`writing`)."""
-        return set() if self._writer is None else self._writer.barred
+        return set() if self._writer is None else self._writer.avoided
 
     def _on(self, event: TakeOverEvent) -> None:
         self.state = TAKE_OVER.after(self.state, event)
@@ -388,11 +388,11 @@ class TakeOver:
         effects = self._writer.on_ack(add, place, term)
         return self._run(effects) if effects or self._writer.pending_count < pending else ()
 
-    def on_add_failure(self, place: Place, error: BKException) -> Sequence[Effect]:
-        """A bookie failed to store an add."""
+    def on_add_failure(self, place: Place, error: BKException, add: Add | None = None) -> Sequence[Effect]:
+        """A bookie failed to store an add, if it is known which."""
         if self.over or self._writer is None:
             return ()
-        return self._run(self._writer.on_failure(place, error))
+        return self._run(self._writer.on_failure(place, error, add))
 
     def on_replacements(self, replacements: Replacements) -> Sequence[Effect]:
         """The replacements that placement found, possibly fewer than requested."""

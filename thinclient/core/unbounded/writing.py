@@ -26,8 +26,10 @@ Bookies that join. A bookie that joins the ensemble may hold dirty entries of a 
 the metadata with them, it would show them once an add told it a higher LAC (U4), and the next take-over would read them
 as entries of this term (U5). So it is truncated before the fragment is stored: it is sent the last fully replicated
 entry, whose request has the truncate flag; adds are confirmed meanwhile. At term 0 there is nothing dirty. No bookie
-is sent the flag twice in a term: a late first request would delete entries that the bookie has acknowledged since. So
-a bookie that did not respond to it is barred for the term, unless its response still arrives: it is not chosen.
+is sent the flag again while a request with it may still arrive, which would delete entries that the bookie has
+acknowledged since. So a bookie that did not respond to it is barred for the term, unless its response still arrives:
+it is not chosen. One that refused it, or to which it was never sent (`BKException.request_over`), is only passed over
+until the next `retry`, or the next fragment.
 
 A take-over writes by the same rules, with the LAC and LAFR of its fencing in every add (`frozen`, U6). It confirms
 nothing, so no bookie is pinned; its truncate entry is sent to every member.
@@ -45,6 +47,7 @@ from itertools import takewhile
 
 from bookgate.ledger.errors import (
     BKException,
+    ClientClosedException,
     IncorrectParameterException,
     InvalidTermException,
     TermSupersededException,
@@ -150,7 +153,11 @@ class UnboundedWriter:
         self._clean = set(metadata.last_fragment.ensemble)
         """Bookies without dirty entries: this term has truncated them."""
         self.barred: set[str] = set()
-        """Bookies that were sent the truncate flag in this term and did not respond; the caller avoids them."""
+        """Bookies at which a request with the truncate flag may still arrive in this term."""
+        self._passed_over: set[str] = set()
+        """Bookies at which the last such request had no effect; they may be sent another one after the next `retry`,
+        or for the next fragment.
+        """
         self._places = [Place(index, bookie) for index, bookie in enumerate(metadata.last_fragment.ensemble)]
         self._failed: dict[int, BKException] = {}
         self._spared: set[int] = set()
@@ -204,6 +211,11 @@ class UnboundedWriter:
     def failed_bookies(self) -> dict[str, BKException]:
         """Members that failed and were not replaced, with their errors."""
         return {self._places[index].bookie_id: error for index, error in self._failed.items()}
+
+    @property
+    def avoided(self) -> set[str]:
+        """Bookies that must not be chosen now."""
+        return self.barred | self._passed_over
 
     def lac_receivers(self, last_add_confirmed: int) -> Sequence[str]:
         """All members: none has dirty entries, which a LAC would make readable (U4)."""
@@ -363,8 +375,8 @@ class UnboundedWriter:
 
     # Failures and ensemble changes
 
-    def on_failure(self, place: Place, error: BKException) -> Sequence[Effect]:
-        """A bookie rejected an add, or did not respond."""
+    def on_failure(self, place: Place, error: BKException, add: Add | None = None) -> Sequence[Effect]:
+        """A bookie rejected an add, or did not respond; the add matters where a take-over sends its truncate entry."""
         if self.error is not None:
             return ()
         if isinstance(error, InvalidTermException):
@@ -377,17 +389,28 @@ class UnboundedWriter:
             )
         joining = self._joining.get(place.bookie_id) is place
         if not joining and not self._is_member(place):
+            self._note_truncation_failure(place, error, add)
             return ()
-        if isinstance(error, FATAL_ERRORS):
+        if isinstance(error, ClientClosedException if joining else FATAL_ERRORS):
             return self.disengage(error)
-        if joining or self._awaits_truncation(place):
-            self.barred.add(place.bookie_id)
+        self._note_truncation_failure(place, error, add)
         if joining:
             return self._on_truncation_over(place)
         self._failed[place.index] = error
         self._failed_anew = True
         self._aim()
         return self._settle()
+
+    def _note_truncation_failure(self, place: Place, error: BKException, add: Add | None) -> None:
+        """Bars the bookie if the truncate flag may still arrive there, whichever request to it failed."""
+        has_flag = place.joins or (add is not None and add.truncate)
+        if has_flag and error.request_over:
+            self.barred.discard(place.bookie_id)
+            self._passed_over.add(place.bookie_id)
+            if add is not None and self._is_member(place):
+                add.sent &= ~place.bit
+        elif place.joins or (self._is_member(place) and self._awaits_truncation(place)):
+            self.barred.add(place.bookie_id)
 
     def _awaits_truncation(self, place: Place) -> bool:
         return any(add.truncate and (add.sent & ~add.acked) >> place.index & 1 for add in self._pending)
@@ -408,14 +431,14 @@ class UnboundedWriter:
         """The replacements that placement found for `Replace`, possibly fewer than requested, or none."""
         if self.state is not _PLACING or not self._replacing:
             return ()
-        allowed = {index: bookie for index, bookie in replacements.items() if bookie not in self.barred}
+        allowed = {index: bookie for index, bookie in replacements.items() if bookie not in self.avoided}
         return self._choose(replaced(self.ensemble, self._replacing, allowed))
 
     def on_ensemble(self, ensemble: Sequence[str] | None) -> Sequence[Effect]:
         """The ensemble that placement chose for `ChooseEnsemble`; None to keep the present one."""
         if self.state is not _PLACING or self._full_at is None or self._replacing:
             return ()
-        is_usable = ensemble is not None and self.barred.isdisjoint(ensemble)
+        is_usable = ensemble is not None and self.avoided.isdisjoint(ensemble)
         return self._choose(tuple(ensemble) if ensemble is not None and is_usable else self.ensemble)
 
     def _choose(self, ensemble: tuple[str, ...]) -> Sequence[Effect]:
@@ -440,7 +463,7 @@ class UnboundedWriter:
     def _store(self) -> Sequence[Effect]:
         """Stores the fragment with those that may join and, for bookies that failed, with those that may leave now."""
         ensemble = self._chosen
-        refusing = self.barred.intersection(ensemble).difference(self.ensemble)
+        refusing = self.avoided.intersection(ensemble).difference(self.ensemble)
         if self._replacing:
             self._failed_anew |= bool(refusing)
             ensemble = self._with_replacements(ensemble)
@@ -454,11 +477,11 @@ class UnboundedWriter:
         return [StoreFragment(self._next)]
 
     def _with_replacements(self, chosen: Sequence[str]) -> tuple[str, ...]:
-        """The chosen ensemble but for bookies that are barred, or whose place is pinned by what was confirmed since."""
+        """The chosen ensemble but for who was not truncated, or whose place is pinned by what was confirmed since."""
         pinned_now = self.pinned & self._replacing.keys()
         self._spared |= pinned_now
         return tuple(
-            place.bookie_id if index in pinned_now or bookie in self.barred else bookie
+            place.bookie_id if index in pinned_now or bookie in self.avoided else bookie
             for index, (bookie, place) in enumerate(zip(chosen, self._places, strict=True))
         )
 
@@ -478,6 +501,7 @@ class UnboundedWriter:
             self._join(index, ensemble[index])
         if self._full_at is not None and self.lafr >= self._full_at:
             self._full_at = None
+            self._passed_over.clear()
             for add in self._pending:
                 self._note_cap(add)
         self._aim()
@@ -499,6 +523,7 @@ class UnboundedWriter:
         """
         if self.state is not _STEADY or not self._failed:
             return ()
+        self._passed_over.clear()
         for index in [index for index in self._failed if self._places[index].bookie_id not in self.barred]:
             old = self._places[index]
             self._places[index] = Place(index, old.bookie_id)

@@ -30,11 +30,11 @@ class BookieFinder:
         clock = asyncio.get_running_loop().time
         self._failures = RecentFailures(context.config.failed_bookie_interval_seconds, clock)
 
-    async def replacements(self, record: LedgerRecord, wanted: Replace, barred: Collection[str]) -> Replacements:
+    async def replacements(self, record: LedgerRecord, wanted: Replace, avoided: Collection[str]) -> Replacements:
         """Replacements for the failed bookies, as far as bookies are available."""
         for bookie_id in wanted.failed.values():
             self._failures.note(bookie_id)
-        avoid = self._failures.bookies | {*barred}
+        avoid = self._failures.bookies | {*avoided}
         try:
             return await find_replacements(self._context, record, wanted.ensemble, wanted.failed, avoid)
         except Exception as error:  # including errors of discovery or a placement policy

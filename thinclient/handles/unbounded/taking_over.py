@@ -132,7 +132,7 @@ class _Run:
         return encode_entry(self._secrets.digest, number, add.entry_id, add.last_add_confirmed, add.length, payload)
 
     async def _replace(self, wanted: Replace) -> None:
-        found = await self._finder.replacements(self._record, wanted, self._core.barred)
+        found = await self._finder.replacements(self._record, wanted, self._core.avoided)
         self._perform(self._core.on_replacements(found))
 
     def _retry_later(self, failed: Mapping[str, BKException]) -> None:
@@ -198,7 +198,7 @@ class _Run:
             return
         failure = add_failure(self._ledger_id, place, add, response, error)
         self._context.health.on_error(place.bookie_id, failure)
-        self._perform(self._core.on_add_failure(place, failure))
+        self._perform(self._core.on_add_failure(place, failure, add))
 
     def _refused(
         self, bookie_id: str, response: Response | None, error: BKException | None, what: str

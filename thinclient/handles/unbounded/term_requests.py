@@ -99,13 +99,16 @@ def is_stored(response: Response | None) -> TypeGuard[AddResponse]:
 def add_failure(
     ledger_id: LedgerId, place: Place, add: Add, response: Response | None, error: BKException | None
 ) -> BKException:
-    """The error with which an add counts as failed at the bookie, unless its response says that it is stored."""
+    """The error with which an add counts as failed at the bookie, unless its response says that it is stored.
+
+    A refused request is over. One that is stored at no term is not: the bookie can't be told to truncate.
+    """
     if response is None:
         return error or WriteException(f"bookie {place.bookie_id} gave no answer")
     if response.status != EOK:
-        return status_error(
-            response.status, place.bookie_id, ledger_id, f"the add of entry {add.entry_id}", WriteException
-        )
+        what = f"the add of entry {add.entry_id}"
+        error = status_error(response.status, place.bookie_id, ledger_id, what, WriteException)
+        return error.of_request_over()
     return IllegalOpException(f"bookie {place.bookie_id} does not honour the terms of ledger {ledger_id}")
 
 

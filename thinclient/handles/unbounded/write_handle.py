@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -32,6 +32,8 @@ from bookgate.ledger.errors import (
     LedgerClosedException,
     MetadataVersionException,
     MetaStoreException,
+    NoSuchLedgerExistsOnMetadataServerException,
+    TermSupersededException,
     WriteException,
 )
 from bookgate.ledger.ledger_id import NO_ENTRY, LedgerId
@@ -63,11 +65,19 @@ from bookgate.thinclient.handles.context import ClientContext, LedgerSecrets
 from bookgate.thinclient.handles.explicit_lac_timer import ExplicitLacTimer
 from bookgate.thinclient.handles.in_flight_window import InFlightWindow
 from bookgate.thinclient.handles.metadata_cas import update
+from bookgate.thinclient.handles.patience import end_after_error
 from bookgate.thinclient.handles.unbounded.bookie_finder import BookieFinder
 from bookgate.thinclient.handles.unbounded.term_requests import TermAddSender, add_failure
 from bookgate.thinclient.metrics import SAMPLED
 
 _log = logging.getLogger(__name__)
+
+_ENDED_ELSEWHERE = (
+    TermSupersededException,
+    LedgerClosedException,
+    NoSuchLedgerExistsOnMetadataServerException,
+)
+"""Errors of the metadata after which no attempt of this writer to close the ledger succeeds."""
 
 
 class UnboundedWriteHandle(Appending[Add]):
@@ -141,9 +151,12 @@ class UnboundedWriteHandle(Appending[Add]):
     ) -> None:
         if error is None:
             await self.release()
-            return
-        # The caller must see the body's own error.
-        await asyncio.gather(self.release(), return_exceptions=True)
+        else:
+            await self._close_after_error(self.release)
+
+    async def _close_after_error(self, close: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Calls `close`, which releases this handle, after an error in the body of `async with`."""
+        await end_after_error(close, self._abandon, self._context.config.add_timeout_seconds)
 
     @property
     def ledger_id(self) -> LedgerId:
@@ -261,7 +274,7 @@ class UnboundedWriteHandle(Appending[Add]):
         failure = add_failure(self.record.ledger_id, place, add, response, error)
         self._context.health.on_error(place.bookie_id, failure)
         self._context.metrics.count("ADD_ENTRY_UR")
-        self._perform(self._writer.on_failure(place, failure))
+        self._perform(self._writer.on_failure(place, failure, add))
 
     # Effects of the core
 
@@ -342,7 +355,7 @@ class UnboundedWriteHandle(Appending[Add]):
             self._perform(self._writer.disengage(failed))
 
     async def _replace(self, wanted: Replace) -> Sequence[Effect]:
-        found = await self._finder.replacements(self.record, wanted, self._writer.barred)
+        found = await self._finder.replacements(self.record, wanted, self._writer.avoided)
         return self._writer.on_replacements(found)
 
     async def _choose(self) -> Sequence[Effect]:
@@ -436,18 +449,26 @@ class UnboundedWriteHandle(Appending[Add]):
         share the outcome of the first; if the metadata could not be changed they try again, or `release` the handle.
 
         Raises:
+            LedgerClosedException: The handle was released, and the ledger is still open.
             TermSupersededException: Another client has taken over the ledger.
             BKException: The error that ended the writer, or the metadata could not be changed.
         """
         if self._closing is None or has_failed(self._closing):
             self._closing = shared_task(self._close())
         await asyncio.shield(self._closing)
+        if self._writer.error is not None and not self.metadata.is_closed:
+            # What this call has waited for was a release.
+            raise self._writer.error.with_traceback(None)
 
     async def _close(self) -> None:
         await self._wait_until_replicated()
         if self._writer.error is not None:
             raise self._writer.error.with_traceback(None)
-        await self._change(closing(self._holder, self._writer.last_add_pushed, self._writer.length))
+        try:
+            await self._change(closing(self._holder, self._writer.last_add_pushed, self._writer.length))
+        except _ENDED_ELSEWHERE as error:
+            self._perform(self._writer.disengage(error))
+            raise
         last, length = self.last_add_confirmed, self.length
         log_event(_log, "ledger_closed", ledger=self.ledger_id, last_entry=last, length=length)
         self._perform(self._writer.disengage(LedgerClosedException(f"ledger {self.ledger_id} is closed")))
@@ -463,22 +484,28 @@ class UnboundedWriteHandle(Appending[Add]):
 
         The next writer takes the ledger over, which is faster the more entries are fully replicated.
         """
+        if self._closing is not None:
+            # A close under way may fail, and then has released nothing.
+            await asyncio.wait((self._closing,))
         if (self._closing is None or has_failed(self._closing)) and self._writer.error is None:
             self._closing = shared_task(self._release())
         if self._closing is not None:
-            await asyncio.gather(asyncio.shield(self._closing), return_exceptions=True)
+            await asyncio.wait((self._closing,))
 
     async def _release(self) -> None:
         await self._window.wait_until_idle()
         if self._explicit_lac is not None and self._writer.error is None:
             await self._explicit_lac.send_now()
         if self._writer.error is None:
-            await self.abandon()
+            self._abandon()
 
     async def abandon(self) -> None:
         """Ends the handle at once: appends that are not acknowledged fail, and may still become part of the ledger,
         which stays open.
         """
+        self._abandon()
+
+    def _abandon(self) -> None:
         error = LedgerClosedException(f"the writer of unbounded ledger {self.ledger_id} was released")
         self._perform(self._writer.disengage(error))
 

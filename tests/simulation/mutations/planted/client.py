@@ -127,9 +127,9 @@ MUTATIONS = (
         "client",
         (),
         "an error in the body of `async with` is kept from the caller until a bookie that is gone has all copies",
-        "thinclient/handles/guaranteed_write_handle.py",
-        "self._loop.call_later(PATIENCE_IN_ADD_TIMEOUTS * self._add_timeout, self._leave_open)",
-        "self._loop.call_later(1e9, self._leave_open)",
+        "thinclient/handles/patience.py",
+        "call_later(PATIENCE_IN_ADD_TIMEOUTS * add_timeout, give_up)",
+        "call_later(1e9, give_up)",
         tests=("tests/unit/thinclient/handles/test_guaranteed_write_quorum.py",),
     ),
     Mutation(

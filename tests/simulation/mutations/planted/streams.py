@@ -33,6 +33,14 @@ MUTATIONS = (
         f"{_LIVE}::test_a_writer_that_is_cancelled_as_it_begins_waits_for_no_bookie",
     ),
     _planted(
+        "error-of-the-application-waits-for-records",
+        "an error in the body of `async with` is kept from the caller while too few bookies are there for its records",
+        "thinclient/streams/writer.py",
+        "            await self._handle._close_after_error(self.close)\n",
+        "            await asyncio.gather(self.close(), return_exceptions=True)\n",
+        "tests/unit/thinclient/handles/test_unbounded_ends.py",
+    ),
+    _planted(
         "snapshot-without-the-older-producers",
         "a snapshot tells only the producers of its own entry",
         f"{_CORE}/appends.py",

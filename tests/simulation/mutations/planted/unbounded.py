@@ -9,6 +9,8 @@ _WRITING = f"{_CORES}/test_writing.py"
 _TAKING_OVER = f"{_CORES}/test_taking_over.py"
 _RANDOM = f"{_CORES}/test_random_runs.py"
 _METADATA = "tests/unit/ledger/test_unbounded.py"
+_ENDS = "tests/unit/thinclient/handles/test_unbounded_ends.py"
+_HANDLE = "thinclient/handles/unbounded/write_handle.py"
 _WRITER_CORE = "thinclient/core/unbounded/writing.py"
 _TAKE_OVER_CORE = "thinclient/core/unbounded/taking_over.py"
 
@@ -146,6 +148,46 @@ MUTATIONS = (
         tests=(_WRITING,),
     ),
     Mutation(
+        "barred-although-never-sent",
+        "client",
+        (),
+        "a bookie that was away for a moment is missing for the whole term: with too few others all appends wait",
+        _WRITER_CORE,
+        "        if has_flag and error.request_over:\n",
+        "        if False:\n",
+        tests=(_WRITING, _TAKING_OVER),
+    ),
+    Mutation(
+        "refusal-of-any-request-frees-the-bookie",
+        "client",
+        (),
+        "a bookie that refused an add may be sent the truncate flag again, while the first one is under way",
+        _WRITER_CORE,
+        "        has_flag = place.joins or (add is not None and add.truncate)\n",
+        "        has_flag = True\n",
+        tests=(_TAKING_OVER,),
+    ),
+    Mutation(
+        "what-was-sent-counts-as-over",
+        "client",
+        (),
+        "of the requests on a connection that is lost none may still arrive",
+        "thinclient/bookies/connection.py",
+        "unsent if txn_id in waiting else error)\n",
+        "error.of_request_over())\n",
+        tests=("tests/unit/thinclient/bookies/test_requests_over.py",),
+    ),
+    Mutation(
+        "candidate-ends-the-writer",
+        "client",
+        (),
+        "a bookie that is no member yet ends the writer, with a policy that it has not read again",
+        _WRITER_CORE,
+        "        if isinstance(error, ClientClosedException if joining else FATAL_ERRORS):\n",
+        "        if isinstance(error, FATAL_ERRORS):\n",
+        tests=(_WRITING,),
+    ),
+    Mutation(
         "loss-taken-for-the-end",
         "client",
         (),
@@ -200,13 +242,53 @@ MUTATIONS = (
         "client",
         (),
         "a writer whose close failed by the metadata can neither be closed nor released; its timers run on",
-        "thinclient/handles/unbounded/write_handle.py",
+        _HANDLE,
         "        if self._closing is None or has_failed(self._closing):\n",
         "        if self._closing is None:\n",
         tests=(
             "tests/integration/thinclient/test_unbounded_ledgers.py::"
             "test_a_handle_whose_close_failed_can_be_closed_or_released",
         ),
+    ),
+    Mutation(
+        "error-of-the-application-waits-for-an-ack-quorum",
+        "client",
+        (),
+        "an error in the body of `async with` is kept from the caller while too few bookies are there to release",
+        _HANDLE,
+        "        await end_after_error(close, self._abandon, self._context.config.add_timeout_seconds)\n",
+        "        await asyncio.gather(close(), return_exceptions=True)\n",
+        tests=(_ENDS,),
+    ),
+    Mutation(
+        "release-shares-a-close-that-fails",
+        "client",
+        (),
+        "a release during a close that fails returns, and the handle goes on",
+        _HANDLE,
+        "            await asyncio.wait((self._closing,))\n        if (self._closing is None or",
+        "            await asyncio.sleep(0)\n        if (self._closing is None or",
+        tests=(_ENDS,),
+    ),
+    Mutation(
+        "released-ledger-reported-as-closed",
+        "client",
+        (),
+        "a close of a handle that was released reports success, and the ledger stays open",
+        _HANDLE,
+        "        if self._writer.error is not None and not self.metadata.is_closed:\n",
+        "        if False:\n",
+        tests=(_ENDS,),
+    ),
+    Mutation(
+        "superseded-close-keeps-its-timers",
+        "client",
+        (),
+        "a handle whose close can't succeed any more runs on until the client is closed",
+        _HANDLE,
+        "        except _ENDED_ELSEWHERE as error:\n            self._perform(self._writer.disengage(error))\n",
+        "        except _ENDED_ELSEWHERE:\n",
+        tests=(_ENDS,),
     ),
     Mutation(
         "truncate-entry-of-the-dead-believed",

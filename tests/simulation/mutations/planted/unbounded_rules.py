@@ -210,7 +210,7 @@ _WRITERS = (
         "who-refuses-to-be-truncated-joins",
         "a bookie that did not respond to the truncate flag joins, with its dirty entries",
         _WRITER,
-        "            place.bookie_id if index in pinned_now or bookie in self.barred else bookie\n",
+        "            place.bookie_id if index in pinned_now or bookie in self.avoided else bookie\n",
         "            place.bookie_id if index in pinned_now else bookie\n",
         f"{_WRITING}::test_of_two_that_are_to_join_the_one_that_responds_does",
     ),

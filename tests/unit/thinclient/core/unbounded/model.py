@@ -11,7 +11,13 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 
 from bookgate.ledger.entry import Entry
-from bookgate.ledger.errors import BKException, InvalidTermException, ReadException, TimeoutException
+from bookgate.ledger.errors import (
+    BKException,
+    BookieHandleNotAvailableException,
+    InvalidTermException,
+    ReadException,
+    TimeoutException,
+)
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import LedgerMetadata
 from bookgate.ledger.quorum import write_set
@@ -136,7 +142,7 @@ class Model:
         try:
             answer = message.serve()
         except Denied:
-            denied = ReadException("bad request")
+            denied = ReadException("bad request").of_request_over()
             self.messages.append(
                 Message(f"denial of {message.text}", message.serve, message.fail, lambda: message.fail(denied))
             )
@@ -151,6 +157,12 @@ class Model:
     def lose(self, index: int) -> None:
         """The sender finds no answer within its timeout."""
         self.messages.pop(index).fail(TimeoutException("lost"))
+
+    def refuse(self, index: int) -> None:
+        """A request is never sent; an answer is lost."""
+        message = self.messages.pop(index)
+        error = BookieHandleNotAvailableException("down")
+        message.fail(error if message.answer is not None else error.of_request_over())
 
     def time_out(self, index: int) -> None:
         """The sender gives the request up, and it arrives all the same, later."""
@@ -333,7 +345,7 @@ class Client:
             return lambda: self._acked(core, add, place, term)
 
         text = f"add {add.entry_id}{' truncating' * truncate} by {self.number} at {term} to {place.bookie_id}"
-        self.model.messages.append(Message(text, serve, lambda error: self._add_failed(core, place, error)))
+        self.model.messages.append(Message(text, serve, lambda error: self._add_failed(core, place, error, add)))
 
     def _acked(self, core: UnboundedWriter | TakeOver, add: Add, place: Place, term: int) -> None:
         if core is self.writer:
@@ -341,11 +353,11 @@ class Client:
         elif core is self.take_over:
             self._take(self.take_over.on_add_ack(add, place, term))
 
-    def _add_failed(self, core: UnboundedWriter | TakeOver, place: Place, error: BKException) -> None:
+    def _add_failed(self, core: UnboundedWriter | TakeOver, place: Place, error: BKException, add: Add) -> None:
         if core is self.writer:
-            self._write(self.writer.on_failure(place, error))
+            self._write(self.writer.on_failure(place, error, add))
         elif core is self.take_over:
-            self._take(self.take_over.on_add_failure(place, error))
+            self._take(self.take_over.on_add_failure(place, error, add))
 
     def retry(self) -> None:
         self.retry_due = False

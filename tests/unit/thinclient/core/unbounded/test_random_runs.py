@@ -46,14 +46,16 @@ def step(model: Model, rng: Random, clients: list[Client], trouble: float) -> No
 
 
 def disturb(model: Model, rng: Random, index: int) -> None:
-    kind = rng.randrange(3)
+    kind = rng.randrange(4)
     if kind == 0:
         model.lose(index)
     elif kind == 1:
         # A connection doubles no request; what comes late after it was given up is `time_out`.
         model.deliver(index, twice="truncating" not in model.messages[index].text)
-    else:
+    elif kind == 2:
         model.time_out(index)
+    else:
+        model.refuse(index)
 
 
 def heal(model: Model, clients: list[Client]) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from bookgate.ledger.entry import Entry
 from bookgate.ledger.errors import (
+    BookieHandleNotAvailableException,
     LedgerClosedException,
     LedgerRecoveryException,
     TermSupersededException,
@@ -17,10 +18,12 @@ from bookgate.ledger.metadata import LedgerState
 from bookgate.ledger.unbounded import begin_term, close_unbounded, create_unbounded, open_term, terms_of
 from bookgate.thinclient.core.recovery import Replace
 from bookgate.thinclient.core.recovery_reads import Missing, RecoveryRead, Unreadable
-from bookgate.thinclient.core.unbounded.adds import Horizon, RetryLater
+from bookgate.thinclient.core.unbounded.adds import Horizon, Place, RetryLater
 from bookgate.thinclient.core.unbounded.changes import Holder, closing, taken, taking, trimming
-from bookgate.thinclient.core.unbounded.taking_over import Patience, TakeOver, TakeOverAdd, TakeOverState
+from bookgate.thinclient.core.unbounded.taking_over import Patience, TakenOver, TakeOver, TakeOverAdd, TakeOverState
 from tests.unit.thinclient.core.unbounded.model import LEDGER, SIZE, Client, Model
+
+NOT_SENT = BookieHandleNotAvailableException("down").of_request_over()
 
 
 def started(model: Model) -> Client:
@@ -500,3 +503,63 @@ def test_a_trim_that_moves_nothing_writes_nothing() -> None:
     trimmed = trimming(5)(closed)
     assert trimmed is not None
     assert trimming(5)(trimmed) is None
+
+
+def truncating() -> tuple[TakeOver, Sequence[TakeOverAdd]]:
+    """A take-over that adds entry 0 again and truncates behind it."""
+    core = take_over()
+    sent = adds(core.on_read_answer(0, "b0", Entry(9, 0, -1, 1, b"x"), 1))
+    for bookie_id in ("b1", "b2"):
+        sent += adds(core.on_read_answer(1, bookie_id, Missing.MISSING, 1))
+    assert [each.add.truncate for each in sent] == [False, True]
+    return core, sent
+
+
+def of_bookie(sent: TakeOverAdd, bookie_id: str) -> Place:
+    (place,) = [place for place in sent.places if place.bookie_id == bookie_id]
+    return place
+
+
+def test_a_member_to_which_the_truncate_entry_was_never_sent_is_sent_it_later() -> None:
+    """Whichever of its requests fails first, as on a connection that can't be made (P12)."""
+    core, sent = truncating()
+    for each in sent:
+        core.on_add_failure(of_bookie(each, "b2"), NOT_SENT, each.add)
+    assert [type(each) for each in core.on_replacements({})] == [Replace], "it failed twice"
+    assert [type(each) for each in core.on_replacements({})] == [RetryLater]
+    again = adds(core.retry())
+    assert [(each.add.entry_id, [place.bookie_id for place in each.places]) for each in again] == [
+        (0, ["b2"]),
+        (1, ["b2"]),
+    ]
+    effects: list[object] = []
+    for each in (*sent, *again):
+        for place in each.places:
+            effects += core.on_add_ack(each.add, place, 1)
+    assert isinstance(effects[-1], TakenOver)
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+def test_a_member_at_which_the_truncate_entry_may_still_arrive_is_not_sent_it_again(failing: int) -> None:
+    core, sent = truncating()
+    late = TimeoutException("lost")
+    core.on_add_failure(of_bookie(sent[failing], "b2"), NOT_SENT if failing == 0 else late, sent[failing].add)
+    assert [type(each) for each in core.on_replacements({})] == [RetryLater]
+    assert adds(core.retry()) == []
+    assert core.avoided == {"b2"}
+
+
+def test_a_member_that_refuses_the_truncate_entry_after_it_was_replaced_may_come_back() -> None:
+    core, sent = truncating()
+    old = of_bookie(sent[0], "b2")
+    core.on_add_failure(old, TimeoutException("lost"), sent[0].add)
+    assert adds(core.on_replacements({2: "b3"}))
+    assert core._writer is not None
+    assert core._writer.barred == {"b2"}
+    core.on_add_failure(of_bookie(sent[1], "b2"), NOT_SENT, sent[1].add)
+    assert core._writer.barred == set()
+    assert [type(each) for each in core.on_add_failure(core._writer.places[2], NOT_SENT)] == [Replace]
+    assert adds(core.on_replacements({2: "b2"})) == [], "another one first, or a pause"
+    core.retry()
+    core.on_add_failure(core._writer.places[2], NOT_SENT)
+    assert {place.bookie_id for each in adds(core.on_replacements({2: "b2"})) for place in each.places} == {"b2"}

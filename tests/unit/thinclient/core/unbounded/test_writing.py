@@ -8,6 +8,7 @@ from typing import TypeVar
 import pytest
 
 from bookgate.ledger.errors import (
+    BKException,
     BookieHandleNotAvailableException,
     IncorrectParameterException,
     InvalidTermException,
@@ -306,3 +307,58 @@ def test_a_higher_term_counts_from_a_bookie_that_is_to_join_too() -> None:
     ((sent, joiner),) = joiners(machine.on_replacements({2: "d"}))
     assert of(FailedAdds, machine.on_failure(joiner, InvalidTermException("refused")))
     assert machine.on_ack(sent, joiner, 1) == ()
+
+
+NOT_SENT = DOWN.of_request_over()
+
+
+def test_a_bookie_to_which_the_truncate_flag_was_never_sent_is_asked_again_later() -> None:
+    """A bookie that was away for a moment must not be missing for as long as the writer writes (P12)."""
+    machine = writer(term=1)
+    add(machine)
+    machine.on_failure(machine.places[2], DOWN)
+    ((sent, joiner),) = joiners(machine.on_replacements({2: "d"}))
+    assert machine.on_failure(joiner, NOT_SENT, sent) == [Replace(("a", "b", "c"), {2: "c"})]
+    assert (machine.barred, machine.avoided) == (set(), {"d"}), "another one is looked for first"
+    assert machine.on_replacements({2: "d"}) == [RetryLater({"c": DOWN})]
+    assert sends(machine.retry()) == [(1, "c", False)]
+    assert machine.avoided == set()
+    machine.on_failure(machine.places[2], DOWN)
+    ((sent, joiner),) = joiners(machine.on_replacements({2: "d"}))
+    assert of(StoreFragment, machine.on_ack(sent, joiner, 1)), "it joins"
+
+
+def test_a_flag_that_may_still_arrive_bars_the_bookie_whatever_was_never_sent_before() -> None:
+    machine = writer(term=1)
+    add(machine)
+    for failure in (NOT_SENT, DOWN):
+        machine.on_failure(machine.places[2], DOWN)
+        ((sent, joiner),) = joiners(machine.on_replacements({2: "d"}))
+        machine.on_failure(joiner, failure, sent)
+        machine.on_replacements({})
+        machine.retry()
+    assert machine.barred == {"d"}
+
+
+@pytest.mark.parametrize("error", [UnauthorizedAccessException("unknown principal"), NOT_SENT])
+def test_a_bookie_that_is_to_join_and_refuses_does_not_and_the_writer_goes_on(error: BKException) -> None:
+    """It may have an older policy than the members."""
+    machine = writer(term=1)
+    first = add(machine)
+    machine.on_failure(machine.places[2], DOWN)
+    ((sent, joiner),) = joiners(machine.on_replacements({2: "d"}))
+    effects = machine.on_failure(joiner, error.of_request_over(), sent)
+    assert [type(effect) for effect in effects] == [Replace]
+    assert machine.error is None
+    assert ack(machine, first, 0, 1) == [Confirmed([first])]
+
+
+def test_a_bookie_that_refuses_the_flag_is_asked_again_for_the_next_fragment() -> None:
+    machine = writer(term=1, caps=FragmentCaps(max_entries=1))
+    for entry in (add(machine), add(machine)):
+        ack(machine, entry, 0, 1, 2)
+        ((sent, joiner),) = joiners(machine.on_ensemble(("d", "b", "c")))
+        assert [
+            each.new.fragment.ensemble for each in of(StoreFragment, machine.on_failure(joiner, NOT_SENT, sent))
+        ] == [("a", "b", "c")]
+        machine.on_stored()
