@@ -72,6 +72,31 @@ MUTATIONS = (
         ),
     ),
     Mutation(
+        "order-forgotten-when-the-store-fails",
+        "auto-recovery",
+        (),
+        "an order that waits for longer than a roll call, because the store fails, is dropped by its own auditor",
+        "bookie/replication/audits/auditor.py",
+        "        self._plan.clear()\n        self._plan_in_storm.clear()\n        self._attendance",
+        "        self._date_order(elected=True)\n        self._plan.clear()\n        self._plan_in_storm.clear()\n"
+        "        self._attendance",
+        tests=(
+            f"{_INTEGRATION}/test_audits.py::test_an_order_outlasts_a_store_that_fails_for_longer_than_a_roll_call",
+        ),
+    ),
+    Mutation(
+        "order-forgotten-with-the-vote",
+        "auto-recovery",
+        (),
+        "an order that waits for longer than a roll call is dropped when the vote is lost and won again",
+        "bookie/replication/audits/auditor.py",
+        "            self._ordered_at = self._now()\n        elif",
+        "            pass\n        elif",
+        tests=(
+            f"{_INTEGRATION}/test_audits.py::test_an_order_outlasts_a_store_that_fails_for_longer_than_a_roll_call",
+        ),
+    ),
+    Mutation(
         "order-forgotten-when-disabled",
         "auto-recovery",
         (),
@@ -134,6 +159,19 @@ MUTATIONS = (
         tests=(
             f"{_UNIT}/copies/test_copying.py::test_a_group_that_waits_is_not_sent_once_the_repair_must_end",
             f"{_UNIT}/copies/test_copying.py::test_a_group_that_waits_goes_on_when_the_rate_is_raised",
+        ),
+    ),
+    Mutation(
+        "copies-read-again-sleep-through-a-raised-rate",
+        "auto-recovery",
+        (),
+        "a repair that reads copies again sleeps as long as it was told at first, though it must end by now",
+        "bookie/replication/repairs/repair.py",
+        "            await wait_for(self._tools.budget, {bookie_id: cost}, may_go_on)\n",
+        "            loop = asyncio.get_running_loop()\n"
+        "            await asyncio.sleep(self._tools.budget.take({bookie_id: cost}, loop.time()))\n",
+        tests=(
+            f"{_UNIT}/repairs/test_repair_order.py::test_copies_that_are_read_again_wait_at_the_rate_that_holds_now",
         ),
     ),
     Mutation(
