@@ -39,7 +39,7 @@ from bookgate.bookie.replication.copies.fragments import (
     why_not_examined,
     with_members_replaced,
 )
-from bookgate.bookie.replication.copies.look import look
+from bookgate.bookie.replication.copies.look import beside_loop, look
 from bookgate.bookie.replication.copies.verdicts import (
     Copies,
     Findings,
@@ -185,7 +185,7 @@ class LedgerRepair:
         for _ in range(_ROUNDS):
             self._permission.check()
             copies = await self._look(absent, draining)
-            findings = judge(self._record.metadata, copies)
+            findings = await beside_loop(self._record.metadata, judge, self._record.metadata, copies)
             if findings.whole and misplaced:
                 misplaced = False
                 if await self._move(avoid={*absent, *draining}):
