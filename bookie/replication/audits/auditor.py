@@ -210,11 +210,25 @@ class Auditor:
         self._news.set()
 
     def _on_vote(self, state: VoteState) -> None:
+        if VoteState.ELECTED in (state, self._state) and state is not self._state:
+            self._date_order(elected=state is VoteState.ELECTED)
         self._state = state
         self.statistics.is_auditor = state is VoteState.ELECTED
         self._on_office(self._may_act)
         log_event(_log, "auditor", state=state.value, voter=self._voter)
         self._news.set()
+
+    def _date_order(self, *, elected: bool) -> None:
+        """Keeps an order as long as this process is the auditor, however long the store fails or auto-recovery is
+        disabled (R11). Nobody else can have carried it out before the vote was lost, so its age counts from then. An
+        old one that a new auditor has heard was for the auditor of that time.
+        """
+        if self._ordered_at is None:
+            return
+        if not elected:
+            self._ordered_at = self._now()
+        elif self._now() - self._ordered_at > self._options.roll_call_seconds:
+            self._ordered_at = None
 
     def _on_bookies(self, _bookies: object) -> None:
         self._news.set()
@@ -258,8 +272,6 @@ class Auditor:
         self._plan_in_storm.clear()
         self._attendance = Attendance()
         self._listed_names, self._list_names_at = (), self._now() + self._options.names_seconds
-        if self._ordered_at is not None and self._now() - self._ordered_at > self._options.roll_call_seconds:
-            self._ordered_at = None  # it was for the auditor of that time
         await self._metadata.set_lost_bookie_delay(self._options.lost_bookie_delay_seconds, only_if_absent=True)
         unwatch = await self._factory.service_discovery.watch_bookies(BookieSet.ALL, self._on_bookies)
         self._counting = keep_running("count of marks", self._count_marks)

@@ -23,7 +23,7 @@ from bookgate.bookie.replication.checks.office_task import loop_time
 from bookgate.bookie.replication.copies.bookies import Bookies
 from bookgate.bookie.replication.copies.budget import ByteBudget
 from bookgate.bookie.replication.copies.fragments import why_not_examined
-from bookgate.bookie.replication.copies.look import look
+from bookgate.bookie.replication.copies.look import beside_loop, look
 from bookgate.bookie.replication.copies.verdicts import Copies, Holding, Unknown, lacking
 from bookgate.ledger.metadata_store import LedgerManagerFactory, LedgerRecord, Membership, RegisteredBookie
 from bookgate.ledger.replication import PeriodicCheck
@@ -77,7 +77,7 @@ class ReplicaCheck(LedgerCheck):
             return await self._bookies.copies(bookie_id, record.ledger_id.number, due, unbounded=unbounded)
 
         copies = await look(record.metadata, ask)
-        lacks = lacking(record.metadata, copies)
+        lacks = await beside_loop(record.metadata, lacking, record.metadata, copies)
         if lacks and not await self._mark(record, lacks):
             return False
         return not any(isinstance(state, Unknown) and name in present for name, state in copies.items())

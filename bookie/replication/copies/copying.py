@@ -10,7 +10,7 @@ Not its job: choosing entries, whether the metadata may name the bookie afterwar
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from itertools import islice
@@ -148,23 +148,11 @@ class Copier:
         *,
         last_copies: bool,
     ) -> bool:
-        """Waits until the budget permits the group; False if the repair must end.
-
-        It waits in short steps: meanwhile the repair may have to end, or the rate may be raised.
-        """
+        """Waits until the budget permits the group; False if the repair must end."""
         cost = cost_of(len(entry.payload) for entry in group)
         read_from = [source for source in sources if source != target] or sources
         sizes = {**dict.fromkeys(read_from, cost / len(read_from)), target: cost}
-        wait = self._budget.take(sizes, self._loop.time(), last_copies=last_copies)
-        while True:
-            step = min(wait, _WAITING_STEP_SECONDS)
-            if step > 0:
-                await asyncio.sleep(step)
-            if not await may_go_on():
-                return False
-            wait = min(wait - step, self._budget.backlog(sizes, self._loop.time()))
-            if wait <= 0:
-                return True
+        return await wait_for(self._budget, sizes, may_go_on, last_copies=last_copies)
 
     async def _store(self, ledger_id: LedgerId, group: Sequence[Entry], secrets: LedgerSecrets, target: str) -> None:
         sent_at = self._loop.time()
@@ -176,6 +164,30 @@ class Copier:
         now = self._loop.time()
         self._budget.answered(target, Asked.STORE, stored, now - sent_at, now)
         self._copied.add(len(group), stored)
+
+
+async def wait_for(
+    budget: WorkerBudget,
+    sizes: Mapping[str, float],
+    may_go_on: Callable[[], Awaitable[bool]],
+    *,
+    last_copies: bool = False,
+) -> bool:
+    """Takes bytes, by bookie, and waits until they may be used; False if the repair must end.
+
+    It waits in short steps: meanwhile the repair may have to end, or the rate may be raised.
+    """
+    loop = asyncio.get_running_loop()
+    wait = budget.take(sizes, loop.time(), last_copies=last_copies)
+    while True:
+        step = min(wait, _WAITING_STEP_SECONDS)
+        if step > 0:
+            await asyncio.sleep(step)
+        if not await may_go_on():
+            return False
+        wait = min(wait - step, budget.backlog(sizes, loop.time()))
+        if wait <= 0:
+            return True
 
 
 async def _read(handle: Source, first: int, last: int) -> AsyncGenerator[Sequence[Entry]]:

@@ -17,10 +17,15 @@ from pyroaring import BitMap64
 
 from bookgate.ledger.metadata import Fragment, LedgerMetadata
 
-_MOST_ENTRIES, _MOST_STRIPED_ENTRIES = 1 << 32, 1 << 30
+_MOST_ENTRIES, _MOST_STRIPED_ENTRIES = 1 << 32, 1 << 28
 """Maximum number of entries of a ledger whose copies are examined. A bitmap of so many ids takes a MiB where a bookie
-should hold all of them, and 128 MiB where it should hold some. Metadata may claim 2^63 entries, whose bitmaps would
-take all memory of the process."""
+should hold all of them, and 32 MiB where it should hold some (striped). Metadata may claim 2^63 entries, whose bitmaps
+would take all memory of the process."""
+_MOST_PLACES, _LARGE_PLACES = 1 << 31, 1 << 26
+"""Maximum number of entries times bookies of a striped ledger whose copies are examined, and the number above which it
+is large: the bitmaps of all its bookies take up to 256 MiB, or more than 8."""
+_SEED_ENTRIES = 1 << 16
+"""Entries of which a striped bitmap is made id by id; the others repeat these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +50,16 @@ class CompleteFragment:
         if self.write_quorum_size == size:
             ids.add_range(self.first_entry_id, end)
             return ids
+        count = min(end - self.first_entry_id, -(-_SEED_ENTRIES // size) * size)
         for behind in range(self.write_quorum_size):
             begin = self.first_entry_id + (index - behind - self.first_entry_id) % size
-            ids |= BitMap64(range(begin, end, size))
+            ids |= BitMap64(range(begin, self.first_entry_id + count, size))
+        while self.first_entry_id + count < end:
+            # The write sets recur after as many entries as there are bookies.
+            more = min(count, -(-(end - self.first_entry_id - count) // size) * size)
+            ids |= ids.shift(more)
+            count += more
+        ids.remove_range(end, self.first_entry_id + count)
         return ids
 
     def due_count(self, index: int) -> int:
@@ -94,11 +106,24 @@ def complete_fragments(metadata: LedgerMetadata) -> list[CompleteFragment]:
 
 def why_not_examined(metadata: LedgerMetadata) -> str:
     """Why the copies of a ledger can't be examined: its metadata claim too many entries. Empty if they can."""
-    fragments = complete_fragments(metadata)
-    entries = sum(max(0, each.last_entry_id + 1 - each.first_entry_id) for each in fragments)
-    striped = metadata.write_quorum_size < metadata.ensemble_size
-    most = _MOST_STRIPED_ENTRIES if striped else _MOST_ENTRIES
+    entries, most = _claimed(metadata), _MOST_ENTRIES
+    if _is_striped(metadata):
+        most = min(_MOST_STRIPED_ENTRIES, _MOST_PLACES // metadata.ensemble_size)
     return f"its metadata claim {entries} entries, and at most {most} can be examined" if entries > most else ""
+
+
+def is_large(metadata: LedgerMetadata) -> bool:
+    """Whether the bitmaps of a ledger take much memory, and work with all of them much time."""
+    return _is_striped(metadata) and _claimed(metadata) * metadata.ensemble_size > _LARGE_PLACES
+
+
+def _is_striped(metadata: LedgerMetadata) -> bool:
+    return metadata.write_quorum_size < metadata.ensemble_size
+
+
+def _claimed(metadata: LedgerMetadata) -> int:
+    """The number of entries of the complete fragments."""
+    return sum(max(0, each.last_entry_id + 1 - each.first_entry_id) for each in complete_fragments(metadata))
 
 
 def written_ensemble(metadata: LedgerMetadata) -> tuple[str, ...]:

@@ -185,7 +185,7 @@ def lacking(metadata: LedgerMetadata, copies: Mapping[str, Copies]) -> list[str]
     for fragment in complete_fragments(metadata):
         for index, bookie_id in enumerate(fragment.ensemble):
             state = copies[bookie_id]
-            if isinstance(state, Holding) and fragment.due(index) - state.entries:
+            if isinstance(state, Holding) and not fragment.due(index).issubset(state.entries):
                 found[bookie_id] = None
     return list(found)
 

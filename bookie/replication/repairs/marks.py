@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 
 from bookgate.bookie.replication.copies.answers import in_words
+from bookgate.bookie.replication.copies.look import beside_loop
 from bookgate.bookie.replication.repairs.repair import Outcome
 from bookgate.ledger.errors import MetadataVersionException
 from bookgate.ledger.metadata_store import Versioned
@@ -72,13 +73,13 @@ async def give_up(metadata: ReplicationMetadata, mark: Mark, outcome: Outcome, g
     Raises:
         MetadataVersionException: An operator gives the ledger up at the same time.
     """
-    ledger_id, findings = mark.value.ledger_id, outcome.findings
+    ledger_id, findings, metadata_now = mark.value.ledger_id, outcome.findings, outcome.record.metadata
     reason = {
         "entries": len(findings.unrecoverable),
         "first_entries": list(findings.unrecoverable[:_IDS_TOLD]),
         "end_is_lost": findings.end_is_lost,
         "lost_bookies": list(gone),
-        "answers": in_words(outcome.record.metadata, outcome.copies),
+        "answers": await beside_loop(metadata_now, in_words, metadata_now, outcome.copies),
     }
     await note_unrecoverable(metadata, ledger_id, reason)
     log_event(_log, "ledger_repair", logging.ERROR, state="unrecoverable", ledger=ledger_id, **reason)

@@ -31,7 +31,7 @@ from pyroaring import BitMap64
 from bookgate.bookie.replication.copies.bookies import Bookies, TargetRefusesException
 from bookgate.bookie.replication.copies.budget import LEAST_ENTRY_BYTES, WorkerBudget
 from bookgate.bookie.replication.copies.confirmed_entries import ConfirmedEntries
-from bookgate.bookie.replication.copies.copying import Copied, Copier, SourceFailedException
+from bookgate.bookie.replication.copies.copying import Copied, Copier, SourceFailedException, wait_for
 from bookgate.bookie.replication.copies.fragments import (
     CompleteFragment,
     complete_fragments,
@@ -39,7 +39,7 @@ from bookgate.bookie.replication.copies.fragments import (
     why_not_examined,
     with_members_replaced,
 )
-from bookgate.bookie.replication.copies.look import look
+from bookgate.bookie.replication.copies.look import beside_loop, look
 from bookgate.bookie.replication.copies.verdicts import (
     Copies,
     Findings,
@@ -185,7 +185,7 @@ class LedgerRepair:
         for _ in range(_ROUNDS):
             self._permission.check()
             copies = await self._look(absent, draining)
-            findings = judge(self._record.metadata, copies)
+            findings = await beside_loop(self._record.metadata, judge, self._record.metadata, copies)
             if findings.whole and misplaced:
                 misplaced = False
                 if await self._move(avoid={*absent, *draining}):
@@ -384,12 +384,16 @@ class LedgerRepair:
 
     async def _damaged_among(self, held: BitMap64, bookie_id: str) -> BitMap64:
         """As `_damaged`, of many copies within the budget."""
-        budget, loop, damaged = self._tools.budget, asyncio.get_running_loop(), BitMap64()
-        rest = iter(held)
+        damaged, rest = BitMap64(), iter(held)
+
+        async def may_go_on() -> bool:
+            await self._proceed()
+            return True
+
         while some := BitMap64(islice(rest, _READ_AGAIN_AT_ONCE)):
             await self._proceed()
             cost = max(mean_bytes(self._record.metadata, len(some)), len(some) * LEAST_ENTRY_BYTES)
-            await asyncio.sleep(budget.take({bookie_id: cost}, loop.time()))
+            await wait_for(self._tools.budget, {bookie_id: cost}, may_go_on)
             damaged |= await self._damaged(bookie_id, some)
         return damaged
 

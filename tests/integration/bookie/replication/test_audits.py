@@ -9,16 +9,18 @@ from pathlib import Path
 
 import pytest
 
+from bookgate.bookie.replication.audits import auditor as auditor_module
 from bookgate.bookie.replication.audits.audit import Audits, AuditStatistics
 from bookgate.bookie.replication.audits.auditor import Auditor, AuditorOptions, RollCalled
 from bookgate.bookie.replication.audits.index_keeper import IndexKeeper, IndexOptions, IndexStatistics
 from bookgate.gateway.stores.drivers import create_factory
 from bookgate.ledger.bookie_info import BookieServiceInfo
+from bookgate.ledger.errors import MetaStoreException
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import LedgerMetadata
-from bookgate.ledger.metadata_store import LedgerManagerFactory
+from bookgate.ledger.metadata_store import BookieSet, LedgerManagerFactory, RegisteredBookie
 from bookgate.ledger.replication_control import order_audit
-from bookgate.ledger.replication_store import RecordKind
+from bookgate.ledger.replication_store import RecordKind, VoteState
 from tests.integration.bookie.replication.healing import until
 from tests.integration.bookie.replication.test_auditor_metrics import register
 from tests.stores import made
@@ -162,6 +164,60 @@ async def test_an_order_that_is_interrupted_by_disabling_is_carried_out_when_ena
         assert not await all_are_marked()
         await kept.set_enabled(True)
         await until(all_are_marked)
+        await auditor.stop()
+
+
+@pytest.mark.parametrize(
+    ("disabled", "expired"), [(False, False), (True, False), (False, True)], ids=["enabled", "disabled", "expired"]
+)
+async def test_an_order_outlasts_a_store_that_fails_for_longer_than_a_roll_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, disabled: bool, expired: bool
+) -> None:
+    """R11: in a storm, where nothing is marked without the order. Nobody else is the auditor meanwhile."""
+    monkeypatch.setattr(auditor_module, "_STORE_PAUSE_SECONDS", 0.01)
+    async with stores(tmp_path, 1) as (here,):
+        await three_leave(here)
+        for number, name in enumerate(BOOKIES[2:]):
+            await here.ledger_manager.create(LedgerId.unscoped(number), LedgerMetadata.new(("a", "b", name), 3, 2))
+        kept, discovery, clock = here.replication_metadata, here.service_discovery, asyncio.get_running_loop().time
+        auditor = Auditor(here, "here", AuditorOptions(lost_bookie_delay_seconds=0))
+        await auditor.start()
+        assert (await until_roll(auditor)).storm
+        failures, real = list[float](), discovery.bookies
+
+        async def failing(which: BookieSet) -> Sequence[RegisteredBookie]:
+            failures.append(clock())
+            raise MetaStoreException("the store does not answer")
+
+        async def is_ordered() -> bool:
+            return auditor._ordered_at is not None and auditor.statistics.enabled is not disabled
+
+        async def fails_again() -> bool:
+            return len(failures) > before + 2
+
+        async def all_are_marked() -> bool:
+            return len([each async for page in kept.marks() for each in page]) == 3
+
+        if disabled:
+            await kept.set_enabled(False)
+        monkeypatch.setattr(discovery, "bookies", failing)
+        await kept.set_lost_bookie_delay(0)  # the same as before: an order of BookKeeper's tools
+        await until(is_ordered)
+        # Longer than the time between two roll calls.
+        monkeypatch.setattr(Auditor, "_now", staticmethod(lambda: clock() + 3600))
+        before = len(failures)
+        auditor._news.set()
+        await until(fails_again)
+        assert auditor.statistics.is_auditor
+        if expired:
+            assert auditor._vote is not None
+            await auditor._vote.withdraw()
+            auditor._on_vote(VoteState.LOST)
+        monkeypatch.setattr(discovery, "bookies", real)
+        if disabled:
+            await kept.set_enabled(True)
+        async with asyncio.timeout(30):
+            await until(all_are_marked)
         await auditor.stop()
 
 

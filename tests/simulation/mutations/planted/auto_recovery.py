@@ -40,6 +40,39 @@ MUTATIONS = (
         tests=(f"{_INTEGRATION}/test_worker.py::test_a_ledger_that_claims_too_many_entries_is_put_off",),
     ),
     Mutation(
+        "wide-ensemble-of-any-size-examined",
+        "auto-recovery",
+        (),
+        "the bitmaps of all bookies of a wide ensemble together take gigabytes",
+        "bookie/replication/copies/fragments.py",
+        "min(_MOST_STRIPED_ENTRIES, _MOST_PLACES // metadata.ensemble_size)",
+        "_MOST_STRIPED_ENTRIES",
+        tests=(f"{_UNIT}/copies/test_fragments.py::test_wide_ensembles_are_examined_with_fewer_entries",),
+    ),
+    Mutation(
+        "large-ledgers-looked-at-together",
+        "auto-recovery",
+        (),
+        "the bitmaps of 32 large ledgers are held at once",
+        "bookie/replication/copies/look.py",
+        "    if not is_large(metadata):\n        return await _look",
+        "    if metadata:\n        return await _look",
+        tests=(f"{_UNIT}/copies/test_look.py::test_of_large_ledgers_one_at_a_time_is_looked_at",),
+    ),
+    Mutation(
+        "large-ledger-stops-the-loop",
+        "auto-recovery",
+        (),
+        "the process does nothing else for seconds while it compares the bitmaps of a large ledger",
+        "bookie/replication/copies/look.py",
+        "    return await asyncio.to_thread(work, *arguments, **options)",
+        "    return work(*arguments, **options)",
+        tests=(
+            f"{_UNIT}/copies/test_look.py"
+            "::test_work_with_the_bitmaps_of_a_large_ledger_keeps_the_loop_waiting_for_single_operations",
+        ),
+    ),
+    Mutation(
         "scrub-divides-by-no-entries",
         "auto-recovery",
         (),
@@ -69,6 +102,31 @@ MUTATIONS = (
         "self._ordered_at < 0:",
         tests=(
             f"{_INTEGRATION}/test_audits.py::test_an_order_that_a_candidate_heard_long_ago_is_not_for_its_own_term",
+        ),
+    ),
+    Mutation(
+        "order-forgotten-when-the-store-fails",
+        "auto-recovery",
+        (),
+        "an order that waits for longer than a roll call, because the store fails, is dropped by its own auditor",
+        "bookie/replication/audits/auditor.py",
+        "        self._plan.clear()\n        self._plan_in_storm.clear()\n        self._attendance",
+        "        self._date_order(elected=True)\n        self._plan.clear()\n        self._plan_in_storm.clear()\n"
+        "        self._attendance",
+        tests=(
+            f"{_INTEGRATION}/test_audits.py::test_an_order_outlasts_a_store_that_fails_for_longer_than_a_roll_call",
+        ),
+    ),
+    Mutation(
+        "order-forgotten-with-the-vote",
+        "auto-recovery",
+        (),
+        "an order that waits for longer than a roll call is dropped when the vote is lost and won again",
+        "bookie/replication/audits/auditor.py",
+        "            self._ordered_at = self._now()\n        elif",
+        "            pass\n        elif",
+        tests=(
+            f"{_INTEGRATION}/test_audits.py::test_an_order_outlasts_a_store_that_fails_for_longer_than_a_roll_call",
         ),
     ),
     Mutation(
@@ -134,6 +192,19 @@ MUTATIONS = (
         tests=(
             f"{_UNIT}/copies/test_copying.py::test_a_group_that_waits_is_not_sent_once_the_repair_must_end",
             f"{_UNIT}/copies/test_copying.py::test_a_group_that_waits_goes_on_when_the_rate_is_raised",
+        ),
+    ),
+    Mutation(
+        "copies-read-again-sleep-through-a-raised-rate",
+        "auto-recovery",
+        (),
+        "a repair that reads copies again sleeps as long as it was told at first, though it must end by now",
+        "bookie/replication/repairs/repair.py",
+        "            await wait_for(self._tools.budget, {bookie_id: cost}, may_go_on)\n",
+        "            loop = asyncio.get_running_loop()\n"
+        "            await asyncio.sleep(self._tools.budget.take({bookie_id: cost}, loop.time()))\n",
+        tests=(
+            f"{_UNIT}/repairs/test_repair_order.py::test_copies_that_are_read_again_wait_at_the_rate_that_holds_now",
         ),
     ),
     Mutation(

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyroaring import BitMap64
 
 from bookgate.bookie.replication.copies.fragments import (
     CompleteFragment,
     complete_fragments,
     due_at,
+    is_large,
     why_not_examined,
     with_members_replaced,
     written_ensemble,
@@ -76,15 +79,39 @@ def test_an_empty_ledger_has_a_fragment_without_entries() -> None:
     assert not fragment.due(0)
 
 
+@pytest.mark.parametrize(("size", "quorum"), [(3, 2), (5, 1), (20, 3)])
+@pytest.mark.parametrize("first", [0, 7, (1 << 32) - 70_000])
+@pytest.mark.parametrize("count", [(1 << 16) - 1, (1 << 16) + 20, 200_003, 300_000])
+def test_the_due_ids_of_many_entries_repeat_those_of_the_first(size: int, quorum: int, first: int, count: int) -> None:
+    fragment = CompleteFragment(first, first + count - 1, tuple(map(str, range(size))), quorum)
+    for index in (0, size - 1):
+        expected = BitMap64(e for e in range(first, first + count) if (index - e) % size < quorum)
+        assert fragment.due(index) == expected
+
+
 def test_ledgers_that_claim_too_many_entries_are_not_examined() -> None:
-    for sizes, most in (((3, 3), 1 << 32), ((3, 2), 1 << 30)):
-        assert most >= 10**9
+    for sizes, most in (((3, 3), 1 << 32), ((3, 2), 1 << 28)):
+        assert most >= 10**8
         assert not why_not_examined(ledger((0,), most - 1, sizes))
         assert f"claim {most + 1} entries" in why_not_examined(ledger((0,), most, sizes))
         assert why_not_examined(ledger((0, 1 << 62), None, sizes)), "the complete fragment of an open ledger"
         assert not why_not_examined(ledger((0,), None, sizes))
         assert not why_not_examined(ledger((1 << 62,), (1 << 62) + 9, sizes)), "large ids, few entries"
         assert not why_not_examined(ledger((0,), -1, sizes))
+
+
+def test_wide_ensembles_are_examined_with_fewer_entries() -> None:
+    """The bitmaps of all bookies are held at once, some 32 MiB each for 2^28 entries."""
+    for size in (4, 8, 20, 1000):
+        new = LedgerMetadata.new(tuple(map(str, range(size))), 2, 2)
+        most = min(1 << 28, (1 << 31) // size)
+        assert most >= (10**8 if size <= 20 else 10**6)
+        assert not why_not_examined(new.close(most - 1, most))
+        assert why_not_examined(new.close(most, most))
+        assert is_large(new.close(most - 1, most))
+        assert not is_large(new.close((1 << 26) // size - 1, 1))
+    assert not is_large(ledger((0,), (1 << 32) - 1, (3, 3)))
+    assert not is_large(ledger((0,), None))
 
 
 def fragment_of(metadata: LedgerMetadata, first_entry_id: int) -> CompleteFragment:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from pyroaring import BitMap64
 
 from bookgate.bookie.replication.copies import look as module
-from bookgate.bookie.replication.copies.look import look
+from bookgate.bookie.replication.copies.look import beside_loop, look
 from bookgate.bookie.replication.copies.verdicts import Copies, Holding, Unknown
+from bookgate.ledger.metadata import LedgerMetadata
 from tests.unit.bookie.replication.copies.test_verdicts import CLOSED, whole
 
 
@@ -83,3 +87,37 @@ def test_a_bookie_that_is_started_again_and_again_is_unknown(monkeypatch: pytest
     answers: list[dict[str, Copies]] = [{"b:1": Holding(BitMap64(), losses=number)} for number in range(1, 4)]
     _, copies = found({**whole(CLOSED), "b:1": Holding(BitMap64())}, answers[0], monkeypatch, *answers[1:])
     assert isinstance(copies["b:1"], Unknown)
+
+
+@pytest.mark.asyncio
+async def test_of_large_ledgers_one_at_a_time_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is looked at beside it; the bitmaps of several would take all memory of the process."""
+    large = LedgerMetadata.new(tuple("abcd"), 2, 2).close((1 << 25) - 1, 0)
+    begun, going_on = list[bool](), asyncio.Event()
+
+    async def on_the_loop(_metadata: LedgerMetadata, work: Callable[..., Any], *arguments: Any) -> Any:
+        return work(*arguments)
+
+    async def looks(metadata: LedgerMetadata) -> None:
+        async def ask(_bookie_id: str, due: BitMap64) -> Copies:
+            begun.append(metadata is large)
+            await going_on.wait()
+            return Holding(due)
+
+        await look(metadata, ask)
+
+    monkeypatch.setattr(module, "beside_loop", on_the_loop)
+    three = [asyncio.ensure_future(looks(metadata)) for metadata in (large, large, CLOSED)]
+    for _ in range(100):
+        await asyncio.sleep(0)  # turns in which another one could begin
+    assert (begun.count(True), begun.count(False)) == (4, len(MEMBERS))
+    going_on.set()
+    await asyncio.gather(*three)
+    assert begun.count(True) == 8
+
+
+@pytest.mark.asyncio
+async def test_work_with_the_bitmaps_of_a_large_ledger_keeps_the_loop_waiting_for_single_operations() -> None:
+    large, loop_thread = LedgerMetadata.new(tuple("abcd"), 2, 2).close((1 << 25) - 1, 0), threading.get_ident()
+    assert await beside_loop(large, threading.get_ident) != loop_thread
+    assert await beside_loop(CLOSED, threading.get_ident) == loop_thread

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 import pytest
 from pyroaring import BitMap64
 
+from bookgate.bookie.replication.copies import copying
 from bookgate.bookie.replication.copies.bookies import Bookies
 from bookgate.bookie.replication.copies.budget import CopyLimits, WorkerBudget
 from bookgate.bookie.replication.copies.copying import Copied
@@ -49,6 +52,7 @@ class Cluster:
     """First entries of fragments that can't be repaired."""
     error: BKException
     asked: list[int] = field(default_factory=list)
+    budget: WorkerBudget = field(default_factory=lambda: WorkerBudget(CopyLimits(), 0.0))
     config = ClientConfig()
 
     async def copies(self, _bookie_id: str, _ledger_id: int, _due: BitMap64, *, unbounded: bool) -> Copies:
@@ -84,7 +88,6 @@ class Cluster:
         return
 
     async def repair(self, lost: str, targets: Targets | None = None) -> None:
-        budget = WorkerBudget(CopyLimits(), 0.0)
         tools = RepairTools(
             client=cast("BookKeeper", self),
             bookies=cast("Bookies", self),
@@ -92,8 +95,8 @@ class Cluster:
             metadata=cast("ReplicationMetadata", self),
             ledger_manager=cast("LedgerManager", self),
             discovery=cast("ServiceDiscovery", self),
-            budget=budget,
-            share=BudgetShare(cast("ReplicationMetadata", self), budget),
+            budget=self.budget,
+            share=BudgetShare(cast("ReplicationMetadata", self), self.budget),
             copied=Copied(),
         )
         record = LedgerRecord(LedgerId.unscoped(7), self.metadata, 0)
@@ -127,3 +130,33 @@ async def test_after_three_failures_the_rest_waits() -> None:
     with pytest.raises(BKException, match="out of reach"):
         await cluster.repair("c:1")
     assert cluster.asked == [40, 20, 10]
+
+
+@dataclass
+class SlowCluster(Cluster):
+    """At first with a rate at which the copies that are read again take minutes."""
+
+    stops: bool = False
+    """Whether auto-recovery is disabled meanwhile; otherwise the rate is raised."""
+    checked: int = 0
+
+    def check(self) -> None:
+        self.checked += 1
+        if self.checked > 40:
+            self.budget.share(1.0, 0.0, asyncio.get_running_loop().time())
+            if self.stops:
+                raise RepairStoppedException("auto-recovery is disabled")
+
+
+@pytest.mark.parametrize("stops", [False, True])
+@pytest.mark.asyncio
+async def test_copies_that_are_read_again_wait_at_the_rate_that_holds_now(
+    monkeypatch: pytest.MonkeyPatch, stops: bool
+) -> None:
+    monkeypatch.setattr(copying, "_WAITING_STEP_SECONDS", 0.01)
+    cluster = SlowCluster(ledger((0,), ENTRIES - 1), (), BKException("not raised"), stops=stops)
+    cluster.budget.share(1.0, 1000.0, asyncio.get_running_loop().time())
+    async with asyncio.timeout(30):
+        with pytest.raises(RepairStoppedException) if stops else nullcontext():
+            await cluster.repair("c:1")
+    assert (cluster.metadata.bookies == {"a:1", "b:1", "new:1"}) is not stops
