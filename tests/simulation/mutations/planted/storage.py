@@ -16,6 +16,10 @@ _USED_AGAIN = (
     "tests/unit/bookie/storage/test_storage.py"
     "::test_a_ledger_made_anew_while_its_deletion_is_synced_has_nothing_of_the_former_one"
 )
+_USED_AGAIN_WITHOUT_SPACE = (
+    "tests/unit/bookie/storage/test_storage.py"
+    "::test_a_ledger_made_anew_while_its_deletion_finds_no_space_has_nothing_of_the_former_one"
+)
 _LAST_LAC = "tests/unit/bookie/storage/test_known_flaws.py::test_f19_a_lac_that_no_crc_proves_is_not_told"
 
 MUTATIONS = (
@@ -89,6 +93,16 @@ MUTATIONS = (
         "        self._deleting.add(number)\n",
         "",
         tests=(_USED_AGAIN,),
+    ),
+    Mutation(
+        "deletion-lost-with-its-batch",
+        "storage",
+        (),
+        "a deletion whose batch finds no space in RocksDB is forgotten, and a new ledger shows the former one's entries",
+        "bookie/index/rocksdb_rows.py",
+        "        for number in self._deleting:\n            self._queue_deletion(number)\n",
+        "",
+        tests=(_USED_AGAIN_WITHOUT_SPACE,),
     ),
     Mutation(
         "ack-before-fdatasync",
