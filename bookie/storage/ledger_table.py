@@ -168,6 +168,8 @@ class LedgerTable:
                 ledger = self._recent.get(number) or self._held.get(number)
                 if ledger is not None:
                     ledger.limbo = ledger.fenced = True
+                    # The replay has written the header as it was before, and the fence must outlive limbo.
+                    ledger.has_header = False
 
     def leave_limbo(self, numbers: Iterable[int]) -> None:
         """Updates the objects in memory of ledgers that left limbo."""

@@ -11,7 +11,8 @@ _OVER_REPLICATED = "tests/unit/bookie/collection/test_over_replicated.py"
 _TRIMMED = "tests/unit/bookie/collection/test_trimmed_ledgers.py"
 _INDEX_FILES = "tests/unit/bookie/index/test_file_index.py"
 _MOVED_SLOTS = f"{_INDEX_FILES}::test_moved_slots_bring_header_and_name_to_the_disk_that_only_memory_showed"
-_MADE_ANEW = "tests/unit/bookie/storage/test_lost_data.py::test_a_ledger_made_anew"
+_LOST_DATA = "tests/unit/bookie/storage/test_lost_data.py"
+_MADE_ANEW = f"{_LOST_DATA}::test_a_ledger_made_anew"
 _USED_AGAIN = (
     "tests/unit/bookie/storage/test_storage.py"
     "::test_a_ledger_made_anew_while_its_deletion_is_synced_has_nothing_of_the_former_one"
@@ -52,7 +53,7 @@ MUTATIONS = (
         "bookie/storage/ledger_table.py",
         "            if not ledger.deleted:  # otherwise the next one is made anew, too\n",
         "            if True:\n",
-        tests=("tests/unit/bookie/storage/test_lost_data.py",),
+        tests=(_LOST_DATA,),
     ),
     Mutation(
         "limbo-changed-by-two-at-once",
@@ -225,7 +226,17 @@ MUTATIONS = (
         "bookie/storage/storage.py",
         "            held = [*self.ledger_ids(), *self.scoped_ledgers()]\n",
         "            held = []\n",
-        tests=("tests/unit/bookie/storage/test_lost_data.py",),
+        tests=(_LOST_DATA,),
+    ),
+    Mutation(
+        "fence-of-limbo-in-memory-only",
+        "storage",
+        (),
+        "a fence that is acknowledged while its ledger is in limbo is gone after limbo and a restart",
+        "bookie/storage/ledger_table.py",
+        "                    ledger.has_header = False\n",
+        "",
+        tests=(f"{_LOST_DATA}::test_a_fence_acknowledged_in_limbo_outlives_limbo_and_a_restart",),
     ),
     Mutation(
         "limbo-denies",

@@ -286,6 +286,23 @@ def test_a_damaged_list_of_ledgers_in_limbo_refuses_the_start_unless_there_is_a_
         assert bookie.storage.limbo() == [1, LATE]
 
 
+def test_a_fence_acknowledged_in_limbo_outlives_limbo_and_a_restart(tmp_path: Path) -> None:
+    """Also where the replay has written the header, without a fence, before the ledger entered limbo."""
+    killed = tmp_path / "killed"
+    with opened(tmp_path / "alive") as bookie:
+        bookie.add(7, 0, 1, 2, 3)
+        _copy(tmp_path / "alive", killed)
+    accepted = Accepted(killed)
+    ledger = accepted.ledger(7)
+    assert ledger.limbo
+    accepted.fence(7)
+    accepted.storage.leave_limbo([7])
+    accepted.storage.close()
+    with opened(killed) as bookie:
+        ledger = bookie.ledger(7)
+        assert (ledger.limbo, ledger.fenced) == (False, True)
+
+
 def test_a_ledger_made_anew_since_the_last_mark(tmp_path: Path) -> None:
     """What the journal has of the one that was deleted is not taken for the new one's, nor for damage."""
     for number, key in enumerate((KEY, b"other" * 4)):
