@@ -99,7 +99,7 @@ MUTATIONS = (
         "deletion-lost-with-its-batch",
         "storage",
         (),
-        "a deletion whose batch finds no space in RocksDB is forgotten, and a new ledger shows the former one's entries",
+        "a deletion that finds no space in RocksDB is forgotten, and a new ledger shows the former one's entries",
         "bookie/index/rocksdb_rows.py",
         "        for number in self._deleting:\n            self._queue_deletion(number)\n",
         "",
