@@ -229,6 +229,16 @@ MUTATIONS = (
         tests=(_LOST_DATA,),
     ),
     Mutation(
+        "made-anew-beside-what-the-index-has",
+        "storage",
+        (),
+        "after a crash a ledger made anew has the entries and the key of one whose deletion was not durable",
+        "bookie/storage/replay.py",
+        "        if self._entries_follow or ledger_id in self._applied:\n",
+        "        if ledger_id in self._applied:\n",
+        tests=(f"{_MADE_ANEW}_has_nothing_of_one_whose_deletion_was_not_durable_as_the_process_ended",),
+    ),
+    Mutation(
         "fence-of-limbo-in-memory-only",
         "storage",
         (),
