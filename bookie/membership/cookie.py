@@ -2,9 +2,8 @@
 
 The same bytes are in the metadata store and, as `VERSION`, in every directory. A start compares them with the
 configuration (the master cookie), so that a bookie never serves, or overwrites, another's data (S4). The text is a line
-with the layout version and the protobuf text format of CookieFormat; version 3 has three plain lines instead. A comment
-in the text, which BookKeeper's bookie passes over, has a random number of the bookie's first start: it tells apart two
-bookies that were configured alike. Source: docs/protocol/metadata.md#cookies, docs/protocol/metadata.md#cookie-check.
+with the layout version and the protobuf text format of CookieFormat; version 3 has three plain lines instead. Source:
+docs/protocol/metadata.md#cookies, docs/protocol/metadata.md#cookie-check.
 
 Not its job: reading and writing directories (`directories`) or the metadata store. Pure.
 """
@@ -12,7 +11,6 @@ Not its job: reading and writing directories (`directories`) or the metadata sto
 from __future__ import annotations
 
 import enum
-import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,8 +23,6 @@ from bookgate.protos.bookkeeper.proto.data_formats_pb2 import CookieFormat
 CURRENT_VERSION = 5
 _FIRST_TEXT_FORMAT_VERSION = 4
 _OLDEST_VERSION = 3
-
-_first_start = re.compile(r"^# first start: ([0-9a-f]{32})$", re.MULTILINE)
 
 
 class InvalidCookieException(BKException):
@@ -45,8 +41,6 @@ class Cookie:
     instance_id: str | None = None
     index_directories: str | None = None
     """As ledger_directories; None when they are the ledger directories."""
-    first_start: str | None = None
-    """32 hexadecimal digits, drawn at the first start; None if another bookie, or a person, made the cookie."""
     version: int = field(default=CURRENT_VERSION, compare=False)
 
     @classmethod
@@ -76,8 +70,7 @@ class Cookie:
             instanceId=self.instance_id,
             indexDirs=self.index_directories,
         )
-        comment = f"# first start: {self.first_start}\n" if self.first_start else ""
-        return f"{CURRENT_VERSION}\n{text_format.MessageToString(message, as_utf8=True)}{comment}".encode()
+        return f"{CURRENT_VERSION}\n{text_format.MessageToString(message, as_utf8=True)}".encode()
 
     @classmethod
     def decode(cls, data: bytes) -> Cookie:
@@ -94,10 +87,7 @@ class Cookie:
             raise InvalidCookieException(f"this is no cookie: {data[:100]!r} ({error})") from error
 
     def difference(self, stored: Cookie, *, allow_expansion: bool = False) -> str | None:
-        """How a stored cookie differs from this master cookie, for people; None if it matches.
-
-        The first start, of which a configuration knows nothing, is left out.
-        """
+        """How a stored cookie differs from this master cookie, for people; None if it matches."""
         pairs = (
             ("bookie id", self.bookie_id, stored.bookie_id),
             ("journal directories", self.journal_directories, stored.journal_directories),
@@ -140,7 +130,6 @@ def _decode_lines(text: str, version: int) -> Cookie:
 
 def _decode_text(text: str, version: int) -> Cookie:
     message = text_format.Parse(text, CookieFormat(), allow_unknown_field=True)
-    first_start = _first_start.search(text)
     if not message.IsInitialized():
         raise ValueError("bookieHost, journalDir or ledgerDirs is missing")
     return Cookie(
@@ -149,7 +138,6 @@ def _decode_text(text: str, version: int) -> Cookie:
         message.ledgerDirs,
         message.instanceId or None,
         message.indexDirs or None,
-        first_start[1] if first_start else None,
         version=version,
     )
 
@@ -191,11 +179,8 @@ def check(
     for path, content in in_directories.items():
         if content is not None:
             _verify(master, content, f"directory {path}", allow_expansion)
-    are_unused = in_directories.keys() <= set(empty_directories)
-    if in_metadata is None and are_unused:
+    if in_metadata is None and in_directories.keys() <= set(empty_directories):
         return StartDecision.NEW_ENVIRONMENT
-    if in_metadata is not None:
-        _verify_first_start(in_metadata, in_directories, are_unused)
     missing = [path for path, content in in_directories.items() if content is None]
     if in_metadata is not None and allow_expansion:
         known = Cookie.decode(in_metadata).data_directories | set(master.journal_directories.split(","))
@@ -230,31 +215,6 @@ def _verify(master: Cookie, content: bytes, where: str, allow_expansion: bool) -
             f"the cookie in {where} does not match the configuration: {difference}. "
             "Use the directories and the cluster of this bookie, or correct the configuration."
         )
-
-
-def _verify_first_start(in_metadata: bytes, in_directories: Mapping[Path, bytes | None], are_unused: bool) -> None:
-    """Refuses directories with the cookie of another first start: of two under one id the other one was first.
-
-    A cookie without a first start matches any, since a person may have made it anew. But directories that no bookie was
-    ever opened on can only be those of an interrupted first start, whose cookie is in the metadata store byte for byte.
-    """
-    stored = Cookie.decode(in_metadata)
-    for path, content in in_directories.items():
-        if content is None:
-            continue
-        own = Cookie.decode(content)
-        if own.first_start != stored.first_start and (are_unused or (own.first_start and stored.first_start)):
-            raise InvalidCookieException(
-                f"the cookie in directory {path} is of another first start of bookie {stored.bookie_id} than that in "
-                "the metadata store: another process with this id and the same paths has started before, or an earlier "
-                "bookie of this id. Use the directories of that process, or another bookie id with empty directories."
-            )
-
-
-def first_start_of(*contents: bytes | None) -> str | None:
-    """The first one that these cookies have."""
-    decoded = (Cookie.decode(content) for content in contents if content is not None)
-    return next((cookie.first_start for cookie in decoded if cookie.first_start), None)
 
 
 def _names(paths: Sequence[Path]) -> str:

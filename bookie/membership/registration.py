@@ -6,7 +6,6 @@ Source: docs/protocol/metadata.md#registration, docs/protocol/metadata.md#cookie
 from __future__ import annotations
 
 import logging
-import secrets
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -92,7 +91,6 @@ async def check_cookie(
     Raises:
         InvalidCookieException: The directories are another bookie's, or empty while this one has a cookie.
         MetadataVersionException: Another bookie has just started for the first time with this id.
-        UnknownOutcomeException: Whether the store has the cookie is not known. The next start finds out.
         BKException: The store can't be read.
         OSError: A directory can't be written.
     """
@@ -101,20 +99,17 @@ async def check_cookie(
     master = cookie.Cookie.build(bookie_id, config.journals, config.ledgers, instance_id, config.indexes)
     stored = await registration.read_cookie(bookie_id)
     paths = list(dict.fromkeys((*config.journals, *config.ledgers, *config.indexes)))
-    stamped = directories.read_version_files(files, paths)
     decision = cookie.check(
         master,
         stored.value if stored else None,
-        stamped,
+        directories.read_version_files(files, paths),
         directories.empty_directories(files, paths),
         allow_expansion=config.allow_storage_expansion,
     )
     if decision is cookie.StartDecision.OK:
         return instance_id
+    content = master.encode()
     if decision is cookie.StartDecision.NEW_ENVIRONMENT:
-        # An interrupted first start may have reached the store: the repeated one must write the same cookie.
-        first_start = cookie.first_start_of(*stamped.values()) or secrets.token_hex(16)
-        content = replace(master, first_start=first_start).encode()
         former = await find_former_life(metadata, bookie_id)
         Membership(bookie_id, instance_id).check(await registration.cluster_instance_id(), content)
         Limbo(files, config.ledgers).begin(former.naming)
@@ -123,13 +118,12 @@ async def check_cookie(
         try:
             await registration.write_cookie(bookie_id, content, None)
         except MetadataVersionException:
-            # Another process has started for the first time under this id. With these files the directories could not
-            # be given to a bookie with another id.
+            # Another process has started for the first time under this id. Its cookie may be the same, so with these
+            # files the next start would take these directories for its own (S4).
             directories.remove_version_files(files, paths)
             raise
         log_event(_log, "directories_stamped", bookie=bookie_id)
         return instance_id
-    content = replace(master, first_start=cookie.first_start_of(stored.value if stored else None)).encode()
     # The metadata store comes last: directories that its cookie does not list yet are new, so an interrupted start
     # repeats.
     directories.write_version_files(files, dict.fromkeys(paths, content))

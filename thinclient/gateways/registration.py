@@ -264,8 +264,8 @@ class RpcRegistrationManager(RegistrationManager):
         return Versioned(response.cookie, response.version) if response.HasField("cookie") else None
 
     async def write_cookie(self, bookie_id: str, cookie: bytes, expected_version: int | None) -> None:
-        """Writes the cookie. If the response is lost, the stored cookie decides: no other process writes the same,
-        since a bookie's cookie has the random number of its first start.
+        """Writes the cookie. If the response is lost, the stored cookie decides, since only one process holds a bookie
+        id.
         """
         what = f"write the cookie of bookie {bookie_id}"
         request = wire.WriteCookieRequest(bookie_id=bookie_id, cookie=cookie)

@@ -5,43 +5,10 @@ from __future__ import annotations
 from tests.simulation.mutations.mutation import Edit, Mutation
 
 _TLS = "tests/integration/bookie/test_tls_and_authentication.py"
-_FIRST_STARTS = "tests/unit/bookie/membership/test_registration.py"
 _READ_ENCODED = "tests/unit/thinclient/bookies/test_fast_paths.py::test_a_read_is_encoded_as_always"
 
 MUTATIONS = (
     # The bookie's rules
-    Mutation(
-        "cookie-of-another-first-start-accepted",
-        "bookie",
-        (),
-        "of two first starts with equal ids and paths the later one takes the other's cookie for its own",
-        "bookie/membership/cookie.py",
-        "        _verify_first_start(in_metadata, in_directories, are_unused)\n",
-        "        pass\n",
-        tests=(f"{_FIRST_STARTS}::test_a_first_start_that_does_not_learn_that_another_was_first_is_refused_later",),
-    ),
-    Mutation(
-        "repeated-first-start-has-another-cookie",
-        "bookie",
-        (),
-        "a first start that was killed is repeated with another cookie than the one that it may have written",
-        "bookie/membership/registration.py",
-        "        first_start = cookie.first_start_of(*stamped.values()) or secrets.token_hex(16)\n",
-        "        first_start = secrets.token_hex(16)\n",
-        tests=(
-            f"{_FIRST_STARTS}::test_a_first_start_that_was_killed_as_it_wrote_the_cookie_is_repeated_with_the_same_cookie",
-        ),
-    ),
-    Mutation(
-        "first-start-forgotten-as-directories-join",
-        "bookie",
-        (),
-        "the cookie that is written as directories join has no first start any more",
-        "bookie/membership/registration.py",
-        "    content = replace(master, first_start=cookie.first_start_of(stored.value if stored else None)).encode()\n",
-        "    content = master.encode()\n",
-        tests=(_FIRST_STARTS,),
-    ),
     Mutation(
         "fence-not-checked",
         "bookie",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bookgate.bookie.membership.cookie import Cookie, InvalidCookieException, StartDecision, check, first_start_of
+from bookgate.bookie.membership.cookie import Cookie, InvalidCookieException, StartDecision, check
 from tests.conformance import golden
 
 J, L = Path("/data/journal"), Path("/data/ledgers")
@@ -44,37 +44,6 @@ def test_what_is_no_cookie_is_refused(data: bytes) -> None:
 def test_a_non_ascii_path_keeps_its_letters() -> None:
     cookie = Cookie.build("b", [Path("/d/ü")], [L], None)
     assert Cookie.decode(cookie.encode()) == cookie
-
-
-FIRST, OTHER = replace(MASTER, first_start="1f" * 16), replace(MASTER, first_start="2e" * 16)
-
-
-def test_the_first_start_stands_in_a_comment_behind_bookkeepers_own_text() -> None:
-    assert FIRST.encode() == STORED + b"# first start: " + b"1f" * 16 + b"\n"
-    assert Cookie.decode(FIRST.encode()) == FIRST
-    named_so = replace(MASTER, bookie_id="b\n# first start: " + "1f" * 16 + "\n")
-    assert Cookie.decode(named_so.encode()).first_start is None
-    assert first_start_of(None, STORED, FIRST.encode(), OTHER.encode()) == FIRST.first_start
-    assert first_start_of(None, STORED) is None
-
-
-@pytest.mark.parametrize("empty", [(), {J}, {J, L}])
-def test_directories_of_another_first_start_are_refused(empty: set[Path]) -> None:
-    own = FIRST.encode()
-    assert check(MASTER, own, {J: own, L: own}, empty) is StartDecision.OK
-    for stamped in ({J: own, L: OTHER.encode()}, {J: OTHER.encode(), L: own}):
-        with pytest.raises(InvalidCookieException, match=r"another first start of bookie 127.0.0.1:3181"):
-            check(MASTER, own, stamped, empty)
-
-
-def test_a_cookie_without_a_first_start_matches_any_unless_no_bookie_was_ever_opened_there() -> None:
-    own: dict[Path, bytes | None] = dict.fromkeys(STAMPED, FIRST.encode())
-    assert check(MASTER, STORED, own, {J}) is StartDecision.OK
-    assert check(MASTER, FIRST.encode(), STAMPED, {J}) is StartDecision.OK
-    assert check(MASTER, STORED, STAMPED, {J, L}) is StartDecision.OK
-    for stored, stamped in ((STORED, own), (FIRST.encode(), STAMPED)):
-        with pytest.raises(InvalidCookieException, match="another first start"):
-            check(MASTER, stored, stamped, {J, L})
 
 
 def test_everything_matches() -> None:
@@ -153,8 +122,6 @@ def test_an_expansion_that_was_cut_short_is_repeated(stamped: set[Path]) -> None
     found = {path: new if path in stamped else STAMPED.get(path) for path in (J, L, L2)}
     assert check(LARGER, STORED, found, {L2}, allow_expansion=True) is StartDecision.EXPANSION
     assert check(LARGER, new, dict.fromkeys(found, new), (), allow_expansion=True) is StartDecision.OK
-    own: dict[Path, bytes | None] = dict.fromkeys(found, replace(LARGER, first_start=FIRST.first_start).encode())
-    assert check(LARGER, FIRST.encode(), own, {L2}, allow_expansion=True) is StartDecision.EXPANSION
 
 
 def test_a_directory_that_was_known_is_not_new() -> None:
