@@ -11,9 +11,13 @@ Ledgers with a scope have two databases of their own, whose keys have the 16 byt
 have eight. Source: docs/protocol/scoped-ledgers.md#rocksdb.
 
 Updates gather in a batch that `sync` writes with RocksDB's own synced write; until then readers find the entries in
-the write cache, and none of a ledger that is being deleted. Locations are written before ledgers, and deleted before
+the write cache, and nothing of a ledger that is being deleted. Locations are written before ledgers, and deleted before
 them: a ledger that the index knows may lack entries that the journal still has, but no row of a ledger is lost while
 its entries stay. Locations of a ledger without a row are the rest of such a deletion and are passed over.
+
+A batch that could not be written is lost. Its updates come again, since their entries stay in the write cache, but its
+deletions may not: the id may belong to a new ledger by then, and nobody deletes that (D1). The next batch therefore
+begins with all deletions that are not durable yet.
 
 Where both kinds of row exist, neither takes anything away from the other: a fence in one holds, and a key in one holds.
 
@@ -116,7 +120,7 @@ class RocksDbRows:
         self._new_locations = WriteBatch(raw_mode=True)
         self._new_ledgers = WriteBatch(raw_mode=True)
         self._deleting: set[int] = set()
-        """Ledgers of which no entry is found any more, although their rows are there until `sync`."""
+        """Ledgers of which nothing is found any more, although their rows are there until `sync` succeeds."""
 
     # Reading
 
@@ -185,6 +189,8 @@ class RocksDbRows:
 
     def _row(self, number: int) -> LedgerData | None:
         """The ledger's row, of both where there are two."""
+        if number in self._deleting:
+            return None
         key = self._key(number)
         own = self._decode_row(number, self._ledgers.read(lambda rows: rows.get(key)))
         rebuilt = self._decode_row(number, self._ledgers.read(lambda rows: rows.get(key + _REBUILT_SUFFIX)))
@@ -306,9 +312,12 @@ class RocksDbRows:
     def delete(self, number: int) -> None:
         """Removes a ledger and its locations; unknown ones are ignored. Durable after `sync`.
 
-        From now on none of its entries is found, since the id may be used again.
+        From now on neither its row nor an entry is found, since the id may be used again.
         """
         self._deleting.add(number)
+        self._queue_deletion(number)
+
+    def _queue_deletion(self, number: int) -> None:
         key = self._key(number)
         self._new_locations.delete_range(key + _entry_id.pack(0), key + _entry_id.pack(_MAX_ID))
         self._new_ledgers.delete(key)
@@ -316,23 +325,33 @@ class RocksDbRows:
 
     def sync(self) -> None:
         """Makes all updates durable, in the order of the module's text."""
-        try:
-            self._write_locations()
-            batch, self._new_ledgers = self._new_ledgers, WriteBatch(raw_mode=True)
-            _write(self._ledgers, batch)
-        finally:
-            self._deleting.clear()
+        self._write_locations()
+        batch, self._new_ledgers = self._new_ledgers, WriteBatch(raw_mode=True)
+        self._write(self._ledgers, batch)
+        self._deleting.clear()
         if self._sequences is not None:
             self._sequences.store(self._at())
 
     def _write_locations(self) -> None:
         batch, self._new_locations = self._new_locations, WriteBatch(raw_mode=True)
+        self._write(self._locations, batch)
+
+    def _write(self, database: Database, batch: WriteBatch) -> None:
+        if len(batch) == 0:
+            return
         try:
-            _write(self._locations, batch)
+            database.write(batch)
         except OSError:
-            # All updates are made again; a ledger's row must not be there before its locations.
-            self._new_ledgers = WriteBatch(raw_mode=True)
+            # Both batches: a ledger's row must not be there before its locations.
+            self._drop_updates()
             raise
+
+    def _drop_updates(self) -> None:
+        """Drops what is not written, except deletions."""
+        self._new_locations = WriteBatch(raw_mode=True)
+        self._new_ledgers = WriteBatch(raw_mode=True)
+        for number in self._deleting:
+            self._queue_deletion(number)
 
     @property
     def locations_path(self) -> Path:
@@ -369,11 +388,6 @@ def _put_terms(row: LedgerData, terms: Terms | None) -> None:
         return
     row.ledgerTerm, row.fencedInTerm, row.lastAddConfirmed, row.lastAddFullyReplicated = terms
     row.fenced = True
-
-
-def _write(database: Database, batch: WriteBatch) -> None:
-    if len(batch) > 0:
-        database.write(batch)
 
 
 def _common_options() -> Options:

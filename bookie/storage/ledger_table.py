@@ -132,8 +132,16 @@ class LedgerTable:
             self._index(ledger_id).delete(ledger_id)
             return True
 
-    def drop(self, ledger_id: LedgerId, discard: Callable[[LedgerDescriptor], None]) -> None:
-        """Deletes the ledger at once, for a replay that finds its deletion. Raises OSError."""
+    def drop(
+        self,
+        ledger_id: LedgerId,
+        discard: Callable[[LedgerDescriptor], None],
+        attempt: Callable[[Callable[[], object]], None],
+    ) -> None:
+        """Deletes the ledger at once, for a replay that finds its deletion. Raises OSError.
+
+        `attempt` calls its argument. Where that finds no space, the next sync of the index makes the deletion durable.
+        """
 
         def discard_known(ledger: LedgerDescriptor | None) -> bool:
             if ledger is not None:
@@ -141,7 +149,7 @@ class LedgerTable:
             return True
 
         self.delete(ledger_id, discard_known, lambda number, fenced, held_entries: None)
-        self._index(ledger_id).sync()
+        attempt(self._index(ledger_id).sync)
         self.deleted()
         self._deleted_here.discard(ledger_id.number)  # the journal already says so
 
@@ -167,6 +175,8 @@ class LedgerTable:
                 ledger = self._recent.get(number) or self._held.get(number)
                 if ledger is not None:
                     ledger.limbo = ledger.fenced = True
+                    # The replay has written the header as it was before, and the fence must outlive limbo.
+                    ledger.has_header = False
 
     def leave_limbo(self, numbers: Iterable[int]) -> None:
         """Updates the objects in memory of ledgers that left limbo."""

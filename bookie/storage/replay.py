@@ -8,7 +8,9 @@ unknown type.
 
 A ledger's key is the one stored first (S7): a key record that differs from the index header is skipped; two different
 key records refuse the start. If a record says that the ledger was created again, everything applied of it so far
-belonged to a deleted ledger, and is dropped.
+belonged to a deleted ledger, and is dropped, and so is what the index has: the deletion may not have become durable
+(D1). Where entries are not journaled, the index may have entries of the new ledger that do not follow, and is left
+alone unless something was applied.
 
 Every file and its name are synced before its records are applied: the mark passes them, and a power failure must not
 remove data before the mark, which would look like a loss.
@@ -35,7 +37,7 @@ from bookgate.bookie.index.file_format import MAX_ENTRY_ID, fits_header
 from bookgate.bookie.journal import format as fmt
 from bookgate.bookie.journal.file import list_journals
 from bookgate.bookie.journal.format import JournalRecord, JournalScan, LogMark
-from bookgate.bookie.storage.checkpoint import Flusher, SpaceTolerantFlusher
+from bookgate.bookie.storage.checkpoint import SpaceTolerantFlusher
 from bookgate.bookie.storage.ledger_descriptor import LedgerDescriptor
 from bookgate.bookie.storage.ledger_state import is_acceptable_key
 from bookgate.bookie.storage.ledger_table import LedgerTable
@@ -64,16 +66,18 @@ class Replay:
         directory: Path,
         table: LedgerTable,
         cache: WriteCache,
-        flusher: Flusher | SpaceTolerantFlusher,
+        flusher: SpaceTolerantFlusher,
         held: Callable[[LedgerDescriptor, int], bytes | None],
         *,
         skip_invalid: bool = False,
         accept_loss: bool = False,
+        entries_follow: bool = True,
     ) -> None:
         """`held` returns the copy of an entry that storage holds so far, if it can be read.
 
         With `skip_invalid` a damaged file is applied up to the damage; otherwise the damage refuses the start. With
-        `accept_loss` no damage refuses it.
+        `accept_loss` no damage refuses it. With `entries_follow` the journal has all entries since a ledger was
+        created.
         """
         self._files = files
         self._directory = directory
@@ -83,6 +87,7 @@ class Replay:
         self._held = held
         self._skip_invalid = skip_invalid or accept_loss
         self._accept_loss = accept_loss
+        self._entries_follow = entries_follow
         self._keys: dict[LedgerId, bytes] = {}
         self._skipped = 0
         self._passed_over: set[LedgerId] = set()
@@ -219,9 +224,9 @@ class Replay:
         self._mark_header(ledger)
 
     def _begin_anew(self, ledger_id: LedgerId) -> None:
-        """Drops everything applied of a ledger that was deleted and created again; some may be in the index already."""
-        if ledger_id in self._applied:
-            self._table.drop(ledger_id, self._cache.discard)
+        """Drops everything of a ledger that was deleted and created again; the index may have some of it."""
+        if self._entries_follow or ledger_id in self._applied:
+            self._table.drop(ledger_id, self._cache.discard, self._flusher.attempt)
             self._applied.discard(ledger_id)
         self._keys.pop(ledger_id, None)
         self._passed_over.discard(ledger_id)

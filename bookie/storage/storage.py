@@ -223,6 +223,7 @@ class LedgerStorage:
             self.reader.held_entry,
             skip_invalid=self._config.skip_invalid_records,
             accept_loss=accept_loss,
+            entries_follow=self._config.journal_entries,
         ).run(mark)
         return mark, max(mark, replayed)
 

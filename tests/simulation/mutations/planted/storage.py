@@ -11,10 +11,15 @@ _OVER_REPLICATED = "tests/unit/bookie/collection/test_over_replicated.py"
 _TRIMMED = "tests/unit/bookie/collection/test_trimmed_ledgers.py"
 _INDEX_FILES = "tests/unit/bookie/index/test_file_index.py"
 _MOVED_SLOTS = f"{_INDEX_FILES}::test_moved_slots_bring_header_and_name_to_the_disk_that_only_memory_showed"
-_MADE_ANEW = "tests/unit/bookie/storage/test_lost_data.py::test_a_ledger_made_anew"
+_LOST_DATA = "tests/unit/bookie/storage/test_lost_data.py"
+_MADE_ANEW = f"{_LOST_DATA}::test_a_ledger_made_anew"
 _USED_AGAIN = (
     "tests/unit/bookie/storage/test_storage.py"
     "::test_a_ledger_made_anew_while_its_deletion_is_synced_has_nothing_of_the_former_one"
+)
+_USED_AGAIN_WITHOUT_SPACE = (
+    "tests/unit/bookie/storage/test_storage.py"
+    "::test_a_ledger_made_anew_while_its_deletion_finds_no_space_has_nothing_of_the_former_one"
 )
 _LAST_LAC = "tests/unit/bookie/storage/test_known_flaws.py::test_f19_a_lac_that_no_crc_proves_is_not_told"
 
@@ -48,7 +53,7 @@ MUTATIONS = (
         "bookie/storage/ledger_table.py",
         "            if not ledger.deleted:  # otherwise the next one is made anew, too\n",
         "            if True:\n",
-        tests=("tests/unit/bookie/storage/test_lost_data.py",),
+        tests=(_LOST_DATA,),
     ),
     Mutation(
         "deleted-ledgers-listed-for-ever",
@@ -99,6 +104,16 @@ MUTATIONS = (
         "        self._deleting.add(number)\n",
         "",
         tests=(_USED_AGAIN,),
+    ),
+    Mutation(
+        "deletion-lost-with-its-batch",
+        "storage",
+        (),
+        "a deletion that finds no space in RocksDB is forgotten, and a new ledger shows the former one's entries",
+        "bookie/index/rocksdb_rows.py",
+        "        for number in self._deleting:\n            self._queue_deletion(number)\n",
+        "",
+        tests=(_USED_AGAIN_WITHOUT_SPACE,),
     ),
     Mutation(
         "ack-before-fdatasync",
@@ -221,7 +236,27 @@ MUTATIONS = (
         "bookie/storage/storage.py",
         "            held = [*self.ledger_ids(), *self.scoped_ledgers()]\n",
         "            held = []\n",
-        tests=("tests/unit/bookie/storage/test_lost_data.py",),
+        tests=(_LOST_DATA,),
+    ),
+    Mutation(
+        "made-anew-beside-what-the-index-has",
+        "storage",
+        (),
+        "after a crash a ledger made anew has the entries and the key of one whose deletion was not durable",
+        "bookie/storage/replay.py",
+        "        if self._entries_follow or ledger_id in self._applied:\n",
+        "        if ledger_id in self._applied:\n",
+        tests=(f"{_MADE_ANEW}_has_nothing_of_one_whose_deletion_was_not_durable_as_the_process_ended",),
+    ),
+    Mutation(
+        "fence-of-limbo-in-memory-only",
+        "storage",
+        (),
+        "a fence that is acknowledged while its ledger is in limbo is gone after limbo and a restart",
+        "bookie/storage/ledger_table.py",
+        "                    ledger.has_header = False\n",
+        "",
+        tests=(f"{_LOST_DATA}::test_a_fence_acknowledged_in_limbo_outlives_limbo_and_a_restart",),
     ),
     Mutation(
         "limbo-denies",

@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 
 from bookgate.bookie.index import file_format
+from bookgate.bookie.index.ledger_index import LedgerIndex
+from bookgate.bookie.index.rocksdb_database import Database
 from bookgate.bookie.journal import format as fmt
 from bookgate.bookie.journal.format import LogMark
 from bookgate.bookie.journal.journal import Journal
@@ -20,6 +22,7 @@ from bookgate.bookie.journal.last_mark import read_mark, write_mark
 from bookgate.bookie.storage.checkpoint import Checkpointer
 from bookgate.bookie.storage.limbo import LIMBO_FILE
 from bookgate.bookie.storage.storage import LedgerStorage
+from bookgate.bookie.storage_events import Retry
 from bookgate.bookie.system.data_loss import LostDataException
 from bookgate.bookie.system.files import REAL_FILE_SYSTEM, StorageCorruptException, StorageStoppedException
 from bookgate.ledger.errors import DataUnknownException, NoSuchEntryException
@@ -286,6 +289,23 @@ def test_a_damaged_list_of_ledgers_in_limbo_refuses_the_start_unless_there_is_a_
         assert bookie.storage.limbo() == [1, LATE]
 
 
+def test_a_fence_acknowledged_in_limbo_outlives_limbo_and_a_restart(tmp_path: Path) -> None:
+    """Also where the replay has written the header, without a fence, before the ledger entered limbo."""
+    killed = tmp_path / "killed"
+    with opened(tmp_path / "alive") as bookie:
+        bookie.add(7, 0, 1, 2, 3)
+        _copy(tmp_path / "alive", killed)
+    accepted = Accepted(killed)
+    ledger = accepted.ledger(7)
+    assert ledger.limbo
+    accepted.fence(7)
+    accepted.storage.leave_limbo([7])
+    accepted.storage.close()
+    with opened(killed) as bookie:
+        ledger = bookie.ledger(7)
+        assert (ledger.limbo, ledger.fenced) == (False, True)
+
+
 def test_a_ledger_made_anew_since_the_last_mark(tmp_path: Path) -> None:
     """What the journal has of the one that was deleted is not taken for the new one's, nor for damage."""
     for number, key in enumerate((KEY, b"other" * 4)):
@@ -308,6 +328,81 @@ def test_a_ledger_made_anew_since_the_last_mark(tmp_path: Path) -> None:
                 assert list(again.storage.reader.entry_ids(found)) == [(0, 1)]
                 assert again.storage.reader.read_entry(found, 0) == packet(7, 0, fill=9)
                 assert not again.storage.ledgers.is_made_anew(found.ledger_id), "the journal says it once"
+
+
+@pytest.mark.parametrize("key", [KEY, b"other" * 4])
+@pytest.mark.parametrize("storage", ["sorted", "db"])
+def test_a_ledger_made_anew_has_nothing_of_one_whose_deletion_was_not_durable_as_the_process_ended(
+    tmp_path: Path, storage: str, key: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alive, killed = tmp_path / "alive", tmp_path / "killed"
+    with opened(alive, storage=storage) as bookie:
+        bookie.add(7, 0, 1, 2, 3)
+        bookie.storage.checkpoint()
+        index_files = {path: path.read_bytes() for path in alive.rglob("*.idx")}
+        with monkeypatch.context() as patch:
+            refuse_syncs(patch, bookie.storage.stores[0].index)
+            with pytest.raises(OSError, match="no room left"):
+                bookie.storage.delete_ledgers([7])
+        bookie.writer.add_entry(bookie.ledger(7, key), 0, packet(7, 0, fill=9), "new")
+        bookie.acks.wait_for("new")
+        _copy(alive, killed)
+    for path, content in index_files.items():
+        restored = killed / path.relative_to(alive)
+        restored.parent.mkdir(parents=True, exist_ok=True)
+        restored.write_bytes(content)
+    for _ in range(2):
+        with opened(killed, storage=storage) as bookie:
+            ledger = bookie.ledger(7, key)
+            assert (ledger.master_key, ledger.last_entry_id) == (key, 0)
+            assert list(bookie.storage.reader.entry_ids(ledger)) == [(0, 1)]
+            assert bookie.storage.reader.read_entry(ledger, 0) == packet(7, 0, fill=9)
+
+
+def test_on_a_disk_that_is_still_full_a_ledger_made_anew_has_nothing_of_the_former_one_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its records say once that it was made anew: what it has got since is not dropped by the next replay."""
+    monkeypatch.setattr(Acknowledgements, "not_stored", lambda *arguments: Retry.WITH_SPACE)
+    alive, killed, again = (tmp_path / name for name in ("alive", "killed", "again"))
+    with opened(alive, storage="db") as bookie:
+        bookie.add(7, 0, 1, 2, 3)
+        bookie.storage.checkpoint()
+        with monkeypatch.context() as patch:
+            refuse_writes(patch)
+            with pytest.raises(OSError, match="no room left"):
+                bookie.storage.delete_ledgers([7])
+        bookie.add(7, 0)
+        _copy(alive, killed)
+    with monkeypatch.context() as patch:
+        refuse_writes(patch)
+        bookie = OpenStorage(killed, storage="db")
+        assert bookie.storage.out_of_space
+        assert list(bookie.storage.reader.entry_ids(bookie.ledger(7))) == [(0, 1)]
+        bookie.add(7, 1)
+        _copy(killed, again)
+    bookie.storage.close()
+    for directory in (killed, again):
+        with opened(directory, storage="db") as bookie:
+            assert list(bookie.storage.reader.entry_ids(bookie.ledger(7))) == [(0, 2)]
+
+
+def refuse_writes(patch: pytest.MonkeyPatch) -> None:
+    """RocksDB finds no space from now on."""
+
+    def refuse(database: Database, batch: object) -> None:
+        raise OSError(errno.ENOSPC, "no room left")
+
+    patch.setattr(Database, "write", refuse)
+
+
+def refuse_syncs(patch: pytest.MonkeyPatch, index: LedgerIndex) -> None:
+    """The index can't make anything durable from now on, for lack of space."""
+
+    def refuse(*batch: object) -> None:
+        raise OSError(errno.ENOSPC, "no room left")
+
+    patch.setattr(index, "sync", refuse)
 
 
 @pytest.mark.parametrize("refused", ["made anew", "master key"])

@@ -9,9 +9,11 @@ import threading
 from pathlib import Path
 
 import pytest
+from rocksdict import WriteBatch
 
 from bookgate.bookie.disks import directories
 from bookgate.bookie.index.file_format import MAX_ENTRY_ID
+from bookgate.bookie.index.rocksdb_database import Database
 from bookgate.bookie.storage.ledger_descriptor import LedgerDescriptor
 from bookgate.bookie.storage.ledger_state import BookieLedgerState
 from bookgate.bookie.storage.storage import LedgerStorage
@@ -427,6 +429,67 @@ def test_a_ledger_made_anew_while_its_deletion_is_synced_has_nothing_of_the_form
         bookie.storage.checkpoint()
         assert read_all_ways(bookie, bookie.ledger(7), 0)[-1] == [packet(7, 0, fill=9)]
         assert read_all_ways(bookie, bookie.ledger(7), 3) == [[], [], [], []]
+
+
+def refuse_writes(patch: pytest.MonkeyPatch, database: str) -> None:
+    """A database of the index, `locations` or `ledgers`, finds no space from now on."""
+    write = Database.write
+
+    def refuse(self: Database, batch: WriteBatch) -> None:
+        if self._path.name == database:
+            raise OSError(errno.ENOSPC, "no room left")
+        write(self, batch)
+
+    patch.setattr(Database, "write", refuse)
+
+
+@pytest.mark.parametrize("database", ["locations", "ledgers"])
+def test_a_ledger_made_anew_while_its_deletion_finds_no_space_has_nothing_of_the_former_one(
+    tmp_path: Path, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(tmp_path, storage="db") as bookie:
+        bookie.add(7, 0, 1, 2, 3)
+        bookie.storage.checkpoint()
+        index = bookie.storage.stores[0].index
+        sync, ledgers = index.sync, list[LedgerDescriptor]()
+
+        def use_it_again_first() -> None:
+            ledgers.append(bookie.ledger(7, b"other" * 4))
+            bookie.writer.add_entry(ledgers[0], 0, packet(7, 0, fill=9), "new")
+            sync()
+
+        with monkeypatch.context() as patch:
+            refuse_writes(patch, database)
+            patch.setattr(index, "sync", use_it_again_first)
+            with pytest.raises(OSError, match="no room left"):
+                bookie.storage.delete_ledgers([7])
+        assert bookie.storage.is_sound
+        assert read_all_ways(bookie, ledgers[0], 3) == [[], [], [], []]
+        bookie.storage.checkpoint()
+        assert read_all_ways(bookie, ledgers[0], 0)[-1] == [packet(7, 0, fill=9)]
+        assert read_all_ways(bookie, ledgers[0], 3) == [[], [], [], []]
+    with opened(tmp_path, storage="db") as bookie:
+        ledger = bookie.ledger(7, b"other" * 4)
+        assert list(bookie.storage.reader.entry_ids(ledger)) == [(0, 1)]
+        assert (ledger.master_key, ledger.last_entry_id) == (b"other" * 4, 0)
+
+
+def test_a_ledger_whose_deletion_finds_no_space_is_gone_and_listed_until_it_is_deleted_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(tmp_path, storage="db") as bookie:
+        bookie.add(7, 0, 1)
+        bookie.storage.checkpoint()
+        with monkeypatch.context() as patch:
+            refuse_writes(patch, "locations")
+            with pytest.raises(OSError, match="no room left"):
+                bookie.storage.delete_ledgers([7])
+        assert bookie.storage.ledgers.get(LedgerId.unscoped(7)) is None
+        assert list(bookie.storage.ledger_ids()) == [7]
+        assert bookie.storage.delete_ledgers([7]) == [7]
+        assert not bookie.storage.ledger_ids()
+    with opened(tmp_path, storage="db") as bookie:
+        assert bookie.storage.ledgers.get(LedgerId.unscoped(7)) is None
 
 
 class WithoutDescriptors(FileSystem):
