@@ -559,8 +559,8 @@ MUTATIONS = (
         ("R15",),
         "copies are sent as fast as they are read, whatever the budget grants",
         _COPYING,
-        "            if step > 0:\n",
-        "            if wait > 3600:\n",
+        "        if step > 0:\n",
+        "        if wait > 3600:\n",
         REPAIR,
     ),
     Mutation(
