@@ -269,7 +269,8 @@ class WatchService:
         ledger_id = required_ledger_id(request)
         if stream.caller is not None:
             view_of_scope(stream.caller, ledger_id)
-            self._check_room(stream.caller)
+            if not self.hub.is_subscribed(stream, ledger_id):
+                self._check_room(stream.caller)
         version = request.expected_version if request.HasField("expected_version") else None
         if request.min_revision:
             await self._catch_up(ledger_id, request.min_revision, version)

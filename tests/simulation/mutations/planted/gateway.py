@@ -227,6 +227,16 @@ MUTATIONS = (
         tests=("tests/unit/gateway/services/test_watch.py",),
     ),
     Mutation(
+        "renewed-subscription-takes-room",
+        "gateway",
+        (),
+        "a further listener of a client that has reached its limit of subscriptions hears nothing (M2)",
+        "gateway/services/watch.py",
+        "            if not self.hub.is_subscribed(stream, ledger_id):\n",
+        "            if stream.caller:\n",
+        tests=("tests/integration/gateway/test_client_access.py::test_a_second_listener_needs_no_room_at_the_limit",),
+    ),
+    Mutation(
         "listings-show-all",
         "gateway",
         ("A5",),
