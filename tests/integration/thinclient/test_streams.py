@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from bookgate.ledger.errors import (
     LedgerClosedException,
     LedgerExistException,
     LedgerTrimmedException,
+    MetaStoreException,
     NoSuchLedgerExistsOnMetadataServerException,
     TermSupersededException,
     UnauthorizedAccessException,
@@ -487,3 +489,71 @@ async def test_a_commit_does_not_move_a_cursor_that_was_made_anew(
         with pytest.raises(CursorMovedException):
             await deleted.commit(RecordPosition(1000, 0))
         assert await anew.refresh() == (0, 0)
+
+
+@pytest.mark.asyncio
+async def test_a_change_of_a_cursor_that_was_carried_out_may_be_repeated(
+    standalone_cluster: StandaloneCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its caller knows only that its answer was lost, and what it does next is of a later time."""
+    times = count(1)
+    monkeypatch.setattr("bookgate.thinclient.streams.cursor.now_ms", lambda: next(times))
+    async with await BookKeeper.connect(standalone_cluster.gateway_uri) as client:
+        stream = await open_stream(client, "repeated-commits")
+        cursor, other = await stream.cursor("c"), await stream.cursor("c")
+        real = client.ledger_manager.write
+
+        async def write(ledger_id: LedgerId, metadata: LedgerMetadata, version: int) -> LedgerRecord:
+            monkeypatch.setattr(client.ledger_manager, "write", real)
+            await real(ledger_id, metadata, version)
+            raise MetaStoreException("the metadata are out of reach")
+
+        async def without_answer(change: Awaitable[None]) -> None:
+            monkeypatch.setattr(client.ledger_manager, "write", write)
+            with pytest.raises(MetaStoreException):
+                await change
+
+        async def stands_at(entry_id: int) -> None:
+            assert (await other.refresh(), cursor.position) == ((entry_id, 0), (entry_id, 0))
+
+        await without_answer(cursor.commit(RecordPosition(7, 0)))
+        await cursor.commit(RecordPosition(7, 0))
+        await stands_at(7)
+        await without_answer(cursor.commit(RecordPosition(8, 0)))
+        await cursor.commit(RecordPosition(9, 0))
+        await stands_at(9)
+        await without_answer(cursor.reset(RecordPosition(5, 0)))
+        await cursor.reset(RecordPosition(5, 0))
+        await stands_at(5)
+        # What was committed stays committed (T6), though this consumer did not know of it.
+        await without_answer(cursor.commit(RecordPosition(7, 0)))
+        with pytest.raises(IncorrectParameterException):
+            await cursor.commit(RecordPosition(6, 0))
+        await stands_at(7)
+        # Another consumer's commit is another one's, to the same position too.
+        await without_answer(other.commit(RecordPosition(8, 0)))
+        with pytest.raises(CursorMovedException):
+            await cursor.commit(RecordPosition(8, 0))
+
+
+@pytest.mark.asyncio
+async def test_a_cursor_that_is_deleted_in_the_moment_of_its_creation_is_created(
+    standalone_cluster: StandaloneCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was there, so its creation is refused; and then it is not."""
+    async with await BookKeeper.connect(standalone_cluster.gateway_uri) as client:
+        stream = await open_stream(client, "deleted-cursor")
+        other = await open_stream(client, "deleted-cursor")
+        real = client.ledger_manager.create
+
+        async def create(ledger_id: LedgerId | None, metadata: LedgerMetadata) -> LedgerRecord:
+            monkeypatch.setattr(client.ledger_manager, "create", real)
+            await other.cursor("c")
+            try:
+                return await real(ledger_id, metadata)
+            finally:
+                await other.delete_cursor("c")
+
+        monkeypatch.setattr(client.ledger_manager, "create", create)
+        assert (await stream.cursor("c", RecordPosition(5, 0))).position == (5, 0)
+        assert [cursor.name for cursor in await other.cursors()] == ["c"]
