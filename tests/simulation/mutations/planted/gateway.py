@@ -277,6 +277,16 @@ MUTATIONS = (
         tests=("tests/integration/gateway/test_tls.py",),
     ),
     Mutation(
+        "half-replaced-pair-taken-by-clients",
+        "client",
+        (),
+        "a client takes a certificate whose key is not there yet, and connects to no gateway any more",
+        "thinclient/gateways/uri.py",
+        "        load_files(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), self.cert, self.key, self.ca)\n",
+        "",
+        tests=("tests/integration/gateway/test_tls.py",),
+    ),
+    Mutation(
         "refused-watch-is-silent",
         "client",
         (),
