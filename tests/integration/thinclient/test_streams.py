@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,6 +24,7 @@ from bookgate.ledger.errors import (
     NoSuchLedgerExistsOnMetadataServerException,
     TermSupersededException,
     UnauthorizedAccessException,
+    UnknownOutcomeException,
 )
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import LedgerMetadata
@@ -31,6 +33,7 @@ from bookgate.ledger.payload_codec import RecordPosition
 from bookgate.ledger.streams import cursor_record_id, stream_record_id
 from bookgate.streams import Retention, Start, Stream, StreamReader, Streams, open_stream
 from bookgate.thinclient.core.streams.appends import StreamAppends
+from bookgate.thinclient.gateways.ledger_manager import RpcLedgerManager
 from bookgate.thinclient.handles.read_handle import ReadHandle
 from bookgate.thinclient.handles.unbounded.write_handle import UnboundedWriteHandle
 from bookgate.thinclient.streams import stream as stream_module
@@ -414,6 +417,53 @@ async def test_a_removal_that_is_repeated_leaves_a_stream_that_was_made_anew(
         after_removal(client, monkeypatch, record_id, repeat)
         await streams.delete("repeated")
         await streams.open("repeated")
+
+
+@pytest.mark.asyncio
+async def test_a_removal_that_is_repeated_leaves_a_cursor_that_was_made_anew(
+    standalone_cluster: StandaloneCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As above; a cursor that was never moved is at its first version."""
+    async with await BookKeeper.connect(standalone_cluster.gateway_uri) as client:
+        streams, record_id = Streams(client), cursor_record_id("repeated-too", "c")
+        await (await streams.create("repeated-too")).cursor("c")
+
+        async def repeat(version: int | None) -> None:
+            await streams.delete("repeated-too")
+            await (await streams.create("repeated-too")).cursor("c")
+            await client.ledger_manager.remove(record_id, version)
+
+        after_removal(client, monkeypatch, record_id, repeat)
+        assert not await streams.delete("repeated-too")
+        anew = await streams.open("repeated-too")
+        assert [cursor.name for cursor in await anew.cursors()] == ["c"]
+
+
+@pytest.mark.asyncio
+async def test_a_write_before_a_removal_is_not_repeated_over_a_stream_that_was_made_anew(
+    standalone_cluster: StandaloneCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its answer was lost with its gateway, and another gateway does not know that it was carried out."""
+    uri = standalone_cluster.gateway_uri
+    async with await BookKeeper.connect(uri) as client, await BookKeeper.connect(uri) as second:
+        others, record_id, anew = Streams(second), stream_record_id("written-once"), list[Stream]()
+        await others.create("written-once")
+        assert isinstance(client.ledger_manager, RpcLedgerManager)
+        gateways = client.ledger_manager._gateways
+        real = gateways.call
+
+        async def call(what: str, invoke: Any, **options: Any) -> Any:
+            answer = await real(what, invoke, **options)
+            if what.startswith("write") and str(record_id) in what and not anew:
+                await others.delete("written-once")
+                anew.append(await others.create("written-once"))
+                raise UnknownOutcomeException("its answer was lost")
+            return answer
+
+        monkeypatch.setattr(gateways, "call", call)
+        assert not await Streams(client).delete("written-once")
+        assert (await others.open("written-once")).ledger_id == anew[0].ledger_id
+        await second.read_record(anew[0].ledger_id)
 
 
 @pytest.mark.asyncio

@@ -7,6 +7,7 @@ from tests.simulation.mutations.mutation import Mutation
 _RULES = "tests/unit/thinclient/core/streams/test_rules.py"
 _WRITER = "tests/unit/thinclient/streams/test_writer.py"
 _LIVE = "tests/integration/thinclient/test_streams.py"
+_HTTP = "tests/integration/bookie/test_streams_over_http.py"
 _EARLIER = "tests/unit/thinclient/core/streams/test_earlier_records.py"
 _CORE = "thinclient/core/streams"
 
@@ -204,8 +205,8 @@ MUTATIONS = (
         "deletion-takes-a-stream-made-anew",
         "a deletion that comes late removes the record of the stream that was made anew",
         "thinclient/streams/directory.py",
-        "lambda found: stream_of(found.metadata.custom_metadata) == (name, ledger_id)",
-        "lambda found: True",
+        "return stream_of(found.metadata.custom_metadata) == (name, ledger_id)",
+        "return True",
         f"{_LIVE}::test_a_deletion_that_comes_late_leaves_a_stream_that_was_made_anew",
     ),
     _planted(
@@ -220,9 +221,33 @@ MUTATIONS = (
         "record-removed-at-its-first-version",
         "a removal that is repeated removes the record that was made anew, which has the same version",
         "thinclient/streams/removal.py",
-        "            if record.version == 0:\n",
-        "            if record.version < 0:\n",
-        f"{_LIVE}::test_a_removal_that_is_repeated_leaves_a_stream_that_was_made_anew",
+        "        if record is not None and record.version == 0:\n",
+        "        if record is not None and record.version < 0:\n",
+        f"{_LIVE}::test_a_removal_that_is_repeated_leaves_a_cursor_that_was_made_anew",
+    ),
+    _planted(
+        "write-before-a-removal-repeated",
+        "the write before a removal is sent again where its answer was lost, over the record that was made anew",
+        "thinclient/streams/removal.py",
+        ".ledger_manager.write_once(",
+        ".ledger_manager.write(",
+        f"{_LIVE}::test_a_write_before_a_removal_is_not_repeated_over_a_stream_that_was_made_anew",
+    ),
+    _planted(
+        "stream-deleted-before-the-refusal",
+        "whoever may delete and not write is refused, and the cursors and the ledger of the stream are gone (A1)",
+        "thinclient/streams/directory.py",
+        "        record = await write_again(self._bookkeeper, record_id, is_meant)\n",
+        "        record = await self._bookkeeper.read_record(record_id)\n",
+        f"{_HTTP}::test_who_may_delete_and_not_write_deletes_nothing_of_a_stream",
+    ),
+    _planted(
+        "cursor-deleted-before-the-refusal",
+        "whoever may delete and not write is refused the change of the stream's record, and the cursor is gone (A1)",
+        "thinclient/streams/stream.py",
+        "        await write_again(self._bookkeeper, self._record.ledger_id, self._is_own)\n",
+        "",
+        f"{_HTTP}::test_who_may_delete_and_not_write_deletes_nothing_of_a_stream",
     ),
     _planted(
         "orphan-told-by-its-version",
