@@ -267,6 +267,16 @@ MUTATIONS = (
         tests=("tests/unit/thinclient/gateways/test_channel.py",),
     ),
     Mutation(
+        "closed-channel-is-a-bug-of-its-users",
+        "client",
+        (),
+        "whoever still uses a gateway that was retired and closed gets gRPC's own error, which counts as a bug",
+        "thinclient/gateways/failures.py",
+        "    except UsageError:\n",
+        "    except NotImplementedError:\n",
+        tests=("tests/unit/thinclient/gateways/test_channel.py",),
+    ),
+    Mutation(
         "clients-keep-their-first-certificates",
         "client",
         (),
