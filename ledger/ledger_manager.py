@@ -126,6 +126,22 @@ class LedgerManager(ABC):
             UnknownOutcomeException: The response was lost; the metadata may or may not have been replaced.
         """
 
+    async def write_once(self, ledger_id: LedgerId, metadata: LedgerMetadata, expected_version: int) -> LedgerRecord:
+        """Replaces the metadata as `write` does, without a second attempt where the response was lost: others may have
+        removed the ledger and created it anew since, at the same version.
+
+        Managers whose `write` makes further attempts override this.
+
+        Args:
+            ledger_id: The ledger.
+            metadata: The new metadata.
+            expected_version: The version that the caller has read.
+
+        Raises:
+            BKException: As `write`.
+        """
+        return await self.write(ledger_id, metadata, expected_version)
+
     @abstractmethod
     async def remove(self, ledger_id: LedgerId, expected_version: int | None = None) -> None:
         """Removes a ledger.

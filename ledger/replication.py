@@ -34,6 +34,8 @@ from bookgate.protos.bookkeeper.proto.data_formats_pb2 import (
 
 M = TypeVar("M", bound=Message)
 
+MOST_DELAY_SECONDS = 2**31 - 1
+"""BookKeeper reads the delay of lost bookies as a number of 32 bits."""
 LAYOUT = b'type: "BASIC"\nversion: 1\n'
 """The only layout of the marks' tree that there is."""
 
@@ -140,9 +142,9 @@ def decode_vote(content: bytes) -> str:
 
 
 def encode_delay(seconds: int) -> bytes:
-    """Content of the delay. Raises IncorrectParameterException for a negative one."""
-    if seconds < 0:
-        raise IncorrectParameterException(f"a delay of {seconds} s is none: it is 0 or more")
+    """Content of the delay. Raises IncorrectParameterException for one that BookKeeper could not read."""
+    if not 0 <= seconds <= MOST_DELAY_SECONDS:
+        raise IncorrectParameterException(f"a delay of {seconds} s is none: it is 0 to {MOST_DELAY_SECONDS}")
     return b"%d" % seconds
 
 

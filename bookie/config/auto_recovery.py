@@ -13,6 +13,7 @@ from bookgate.bookie.replication.checks.replica_check import ReplicaCheckOptions
 from bookgate.bookie.replication.checks.scrub import ScrubOptions
 from bookgate.bookie.replication.copies.budget import CopyLimits
 from bookgate.bookie.replication.repairs.worker import WorkerOptions
+from bookgate.ledger.replication import MOST_DELAY_SECONDS
 from bookgate.runtime.settings import ConsistentSettings
 
 _MIB = 1024 * 1024
@@ -24,6 +25,7 @@ class AutoRecoverySettings(BaseSettings, ConsistentSettings):
     lost_bookie_recovery_delay_seconds: int = Field(
         60,
         ge=0,
+        le=MOST_DELAY_SECONDS,
         description="lostBookieRecoveryDelay: how long a bookie may be missed before its ledgers are repaired; it goes "
         "into the metadata once, `bookgate autorecovery delay` changes it there; BookKeeper's default: 0",
     )

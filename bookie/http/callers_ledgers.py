@@ -9,6 +9,8 @@ Not its job: rates (the route takes from them once for all that it does); entrie
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from bookgate.gateway.http.caller import Caller
@@ -45,10 +47,21 @@ class CallersLedgers:
 
     async def write(self, ledger_id: LedgerId, metadata: LedgerMetadata, expected_version: int) -> LedgerRecord:
         """Raises as `LedgerManager.write`; HttpError where the caller may not."""
+        await self._require_write(ledger_id, metadata, expected_version)
+        async with self._caught_up_at_conflicts():
+            return await self._ledgers.write(ledger_id, metadata, expected_version)
+
+    async def write_once(self, ledger_id: LedgerId, metadata: LedgerMetadata, expected_version: int) -> LedgerRecord:
+        """Raises as `LedgerManager.write_once`; HttpError where the caller may not."""
+        await self._require_write(ledger_id, metadata, expected_version)
+        async with self._caught_up_at_conflicts():
+            return await self._ledgers.write_once(ledger_id, metadata, expected_version)
+
+    async def _require_write(self, ledger_id: LedgerId, metadata: LedgerMetadata, expected_version: int) -> None:
         stored = await self._ledgers.read(ledger_id)
         self._caller.check_ledger(action_of_write(metadata, stored.metadata), stored)
-        _require_version(stored, expected_version)
-        return await self._ledgers.write(ledger_id, metadata, expected_version)
+        async with self._caught_up_at_conflicts():
+            _require_version(stored, expected_version)
 
     async def remove(self, ledger_id: LedgerId, expected_version: int | None = None) -> None:
         """Raises as `LedgerManager.remove`; HttpError where the caller may not."""
@@ -57,11 +70,16 @@ class CallersLedgers:
             return
         stored = await self._ledgers.read(ledger_id)
         self._caller.check_ledger(Action.LEDGER_DELETE, stored)
-        try:
+        async with self._caught_up_at_conflicts():
             _require_version(stored, expected_version)
             await self._ledgers.remove(ledger_id, expected_version)
+
+    @asynccontextmanager
+    async def _caught_up_at_conflicts(self) -> AsyncIterator[None]:
+        """A replica of the store that lags would show the client the same version again."""
+        try:
+            yield
         except MetadataVersionException:
-            # A replica of the store that lags would show the client the same version again.
             await self._factory.catch_up(None)
             raise
 

@@ -152,8 +152,8 @@ def stream_routes(own: OwnClient) -> list[Route]:
             yield stream
 
     async def require_change(call: Call[Any, Any]) -> None:
-        """Before a cursor is made or deleted, which the stream's record names then, or no longer: all of it is done, or
-        nothing. Raises HttpError.
+        """Before a cursor is made, or it or the stream is deleted, which writes the stream's record too: all of it is
+        done, or nothing. Raises HttpError.
         """
         record_id = stream_record_id(call.query.name, call.query.ledger_scope_id)
         call.caller.check_ledger(Action.LEDGER_WRITE, await own.record_of(record_id))
@@ -177,6 +177,7 @@ def stream_routes(own: OwnClient) -> list[Route]:
         query = call.query
         async with directory(query, call.caller) as streams:
             stream = await streams.open(query.name)
+            await require_change(call)
             # Asked before the cursors go. The ledger is gone where a deletion was interrupted, which this one ends.
             for ledger_id in (stream_record_id(query.name, query.ledger_scope_id), stream.ledger_id):
                 with suppress(NoSuchLedgerExistsOnMetadataServerException):

@@ -274,7 +274,8 @@ class WatchService:
         ledger_id = required_ledger_id(request)
         if stream.caller is not None:
             view_of_scope(stream.caller, ledger_id)
-            self._check_room(stream.caller)
+            if not self.hub.is_subscribed(stream, ledger_id):
+                self._check_room(stream.caller)
         version = request.expected_version if request.HasField("expected_version") else None
         incarnation = request.incarnation if version is not None and request.HasField("incarnation") else None
         read = None

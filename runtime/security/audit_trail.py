@@ -169,8 +169,12 @@ class _PrivateFile(logging.handlers.RotatingFileHandler):
 
     def doRollover(self) -> None:  # noqa: N802 - a method of logging
         """Without older files, which logging takes for no limit at all, the one file begins anew."""
-        if self.backupCount == 0:
-            with open(self.baseFilename, "rb+") as file:
-                file.truncate()
+        if self.backupCount > 0:
+            super().doRollover()
             return
-        super().doRollover()
+        # Whoever has moved the file away keeps what is in it: the one under this name is opened, and emptied.
+        anew = self._open()
+        anew.truncate(0)
+        if self.stream is not None:
+            self.stream.close()
+        self.stream = anew

@@ -11,8 +11,10 @@ Password-protected keys are not supported, because nobody could enter the passwo
 from __future__ import annotations
 
 import logging
+import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
 from bookgate.ledger.errors import BKException, IncorrectParameterException
@@ -98,6 +100,21 @@ class LastGood(Generic[_T]):
             return False
         log_event(_LOG, "tls", state="renewed", cert=self._files.paths[0])
         return True
+
+
+def load_files(
+    context: ssl.SSLContext, cert: str | Path | None, key: str | Path | None, authorities: str | Path | None
+) -> None:
+    """Loads PEM files, those that are given. Raises IncorrectParameterException if they can't be used together."""
+    try:
+        if cert is not None:
+            context.load_cert_chain(cert, key, password=no_password)
+        if authorities is not None:
+            context.load_verify_locations(authorities)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        files = ", ".join(str(each) for each in (cert, key, authorities) if each is not None)
+        raise IncorrectParameterException(f"the TLS files {files} can't be used together: {reason}") from error
 
 
 def no_password() -> str:

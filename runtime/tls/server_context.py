@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import ssl
 
-from bookgate.ledger.errors import IncorrectParameterException
-from bookgate.runtime.tls.files import LastGood, ServerTlsFiles, no_password
+from bookgate.runtime.tls.files import LastGood, ServerTlsFiles, load_files
 
 
 class ServerContexts:
@@ -36,13 +35,5 @@ def load_context(files: ServerTlsFiles) -> ssl.SSLContext:
     """Builds the server's context from these files. Raises IncorrectParameterException if they are unusable."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    try:
-        context.load_cert_chain(files.cert, files.key, password=no_password)
-        if files.client_ca:
-            context.load_verify_locations(files.client_ca)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise IncorrectParameterException(
-            f"the TLS files {', '.join(files.paths)} can't be used together: {reason}"
-        ) from error
+    load_files(context, files.cert, files.key, files.client_ca or None)
     return context

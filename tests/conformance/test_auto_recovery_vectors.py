@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 
 from bookgate.gateway.stores.zookeeper.replication_paths import ReplicationPaths
+from bookgate.ledger.errors import IncorrectParameterException
 from bookgate.ledger.replication import (
     LAYOUT,
+    MOST_DELAY_SECONDS,
     PeriodicCheck,
     UnderreplicatedLedger,
     decode_delay,
@@ -89,3 +91,11 @@ def test_switch_delay_and_layout() -> None:
     delays = [row["data"] for row in nodes("/lostBookieRecoveryDelay")]
     assert [decode_delay(data) for data in delays] == [0, 180]
     assert [encode_delay(decode_delay(data)) for data in delays] == delays
+
+
+def test_a_delay_that_bookkeeper_can_not_read_is_refused() -> None:
+    """It has 32 bits there."""
+    assert encode_delay(MOST_DELAY_SECONDS) == b"2147483647"
+    for seconds in (-1, MOST_DELAY_SECONDS + 1):
+        with pytest.raises(IncorrectParameterException):
+            encode_delay(seconds)

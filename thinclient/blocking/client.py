@@ -649,6 +649,22 @@ class LedgerManager(LedgerManagerFacade):
         """
         return self._run(self._asynchronous.write(ledger_id, metadata, expected_version))
 
+    def write_once(self, ledger_id: LedgerId, metadata: LedgerMetadata, expected_version: int) -> LedgerRecord:
+        """Replaces the metadata as `write` does, without a second attempt where the response was lost: others may have
+        removed the ledger and created it anew since, at the same version.
+
+        Managers whose `write` makes further attempts override this.
+
+        Args:
+            ledger_id: The ledger.
+            metadata: The new metadata.
+            expected_version: The version that the caller has read.
+
+        Raises:
+            BKException: As `write`.
+        """
+        return self._run(self._asynchronous.write_once(ledger_id, metadata, expected_version))
+
     def remove(self, ledger_id: LedgerId, expected_version: int | None = None) -> None:
         """Removes a ledger.
 
@@ -1465,6 +1481,7 @@ class Streams(StreamsFacade):
             Whether it was there.
 
         Raises:
+            UnauthorizedAccessException: The policy lets this client not write or not delete the stream.
             BKException: The metadata could not be changed; repeat it.
         """
         return self._run(self._asynchronous.delete(name))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import grpc
-from grpc.aio import AioRpcError, Metadata
+from grpc.aio import AioRpcError, Metadata, UsageError
 
 from bookgate.ledger.errors import (
     BKException,
@@ -47,12 +47,17 @@ class LostAnswerException(UnknownOutcomeException):
 
 @contextmanager
 def unasked_cancellations() -> Iterator[None]:
-    """Wraps a call or stream: gRPC cancels those of a channel that is closed, though nobody has cancelled the caller.
+    """Wraps a call or stream: gRPC cancels those of a channel that is closed, though nobody has cancelled the caller,
+    and takes no further ones.
 
-    Raises AioRpcError with CANCELLED for that, a transient failure. A cancellation of the task itself passes.
+    Raises AioRpcError with CANCELLED for both, a transient failure. A cancellation of the task itself passes.
     """
     try:
         yield
+    except UsageError:
+        trailing = Metadata((NOT_DONE, "1"))
+        details = "its channel was closed on this side"
+        raise AioRpcError(grpc.StatusCode.CANCELLED, Metadata(), trailing, details) from None
     except asyncio.CancelledError:
         task = asyncio.current_task()
         if task is None or task.cancelling():

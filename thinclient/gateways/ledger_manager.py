@@ -197,8 +197,27 @@ class RpcLedgerManager(LedgerManager):
             return error
 
     async def write(self, ledger_id: LedgerId, metadata: LedgerMetadata, expected_version: int) -> LedgerRecord:
-        what = f"write the metadata of ledger {ledger_id}"
-        request = scoped(
+        what = _writing(ledger_id)
+        request = self._replacement(ledger_id, metadata, expected_version)
+        response, repeated = await self._change_repeatedly(what, request, _write)
+        if repeated and response.code == StatusCode.LEDGER_NOT_FOUND:
+            raise UnknownOutcomeException(f"could not {what}: its answer was lost, and the ledger is gone by now")
+        if repeated and response.code == StatusCode.BAD_VERSION:
+            return self._own_write(await self._read_to_resolve(ledger_id, what), metadata, expected_version)
+        return self._written(response, ledger_id, metadata)
+
+    async def write_once(self, ledger_id: LedgerId, metadata: LedgerMetadata, expected_version: int) -> LedgerRecord:
+        request = self._replacement(ledger_id, metadata, expected_version)
+        response = await self._gateways.call(
+            _writing(ledger_id), lambda gateway, timeout: _write(gateway, request, timeout), changes=True
+        )
+        self._note(response)
+        return self._written(response, ledger_id, metadata)
+
+    def _replacement(
+        self, ledger_id: LedgerId, metadata: LedgerMetadata, expected_version: int
+    ) -> wire.LedgerMetadataRequest:
+        return scoped(
             wire.LedgerMetadataRequest(
                 metadata=to_format(metadata),
                 expected_version=expected_version,
@@ -207,14 +226,13 @@ class RpcLedgerManager(LedgerManager):
             ),
             ledger_id,
         )
-        response, repeated = await self._change_repeatedly(what, request, _write)
+
+    def _written(
+        self, response: wire.LedgerMetadataResponse, ledger_id: LedgerId, metadata: LedgerMetadata
+    ) -> LedgerRecord:
         if response.code == StatusCode.SUCCESS and not response.HasField("metadata"):
             return LedgerRecord(ledger_id, metadata, response.version)
-        if repeated and response.code == StatusCode.LEDGER_NOT_FOUND:
-            raise UnknownOutcomeException(f"could not {what}: its answer was lost, and the ledger is gone by now")
-        if repeated and response.code == StatusCode.BAD_VERSION:
-            return self._own_write(await self._read_to_resolve(ledger_id, what), metadata, expected_version)
-        return self._record(response, what)
+        return self._record(response, _writing(ledger_id))
 
     async def _read_to_resolve(self, ledger_id: LedgerId, what: str) -> LedgerRecord:
         """The record after an attempt whose response was lost. If it can't be read, the outcome stays unknown."""
@@ -386,6 +404,10 @@ class RpcLedgerManager(LedgerManager):
 
     def _token(self) -> bytes:
         return self._rng.randbytes(16)
+
+
+def _writing(ledger_id: LedgerId) -> str:
+    return f"write the metadata of ledger {ledger_id}"
 
 
 def _create(gateway: Gateway, request: wire.LedgerMetadataRequest, timeout: float) -> Answer:

@@ -93,13 +93,13 @@ class RpcReplicationSession:
 
     async def _attend(self, resume: bool) -> None:
         self._begins()
-        call = self.gateway.replication.Attend(self._requests(resume))
-        try:
-            with unasked_cancellations():
+        with unasked_cancellations():
+            call = self.gateway.replication.Attend(self._requests(resume))
+            try:
                 async for response in call:
                     self._hear(response)
-        finally:
-            call.cancel()
+            finally:
+                call.cancel()
 
     def _hear(self, response: wire.AttendResponse) -> None:
         if response.code != StatusCode.SUCCESS:

@@ -7,12 +7,14 @@ the client's settings (`tls_ca`, `tls_cert`, `tls_key`, `token_file`).
 
 from __future__ import annotations
 
+import ssl
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl
 
 from bookgate.ledger.errors import IncorrectParameterException
+from bookgate.runtime.tls.files import load_files
 
 if TYPE_CHECKING:
     import grpc
@@ -34,12 +36,15 @@ class ClientTlsFiles:
         return tuple(str(path) for path in (self.cert, self.key, self.ca) if path is not None)
 
     def credentials(self) -> grpc.ChannelCredentials:
-        """Reads the files. Raises IncorrectParameterException, which names an unusable file."""
+        """Reads the files. Raises IncorrectParameterException, which names unusable files."""
         if (self.cert is None) != (self.key is None):
             raise IncorrectParameterException("a client certificate needs both its certificate and its key file")
+        contents = _read(self.ca), _read(self.key), _read(self.cert)
+        # gRPC takes any files, and then fails at each handshake.
+        load_files(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), self.cert, self.key, self.ca)
         import grpc  # Commands that only print their help do without.
 
-        return grpc.ssl_channel_credentials(_read(self.ca), _read(self.key), _read(self.cert))
+        return grpc.ssl_channel_credentials(*contents)
 
 
 def _read(path: Path | None) -> bytes | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 
 from bookgate.ledger.errors import (
     CursorMovedException,
@@ -35,6 +36,8 @@ class Cursor:
         self._manager = manager
         self._record = record
         self._found = found
+        self._tried: set[CommittedCursor] = set()
+        """Values written here of which it is not known whether they were stored."""
 
     def __repr__(self) -> str:
         entry_id, number = self.position
@@ -68,29 +71,32 @@ class Cursor:
             NoSuchLedgerExistsOnMetadataServerException: The cursor was deleted, perhaps with its stream.
             MetaStoreException: The metadata are out of reach; the commit may have happened. Repeat it.
         """
-        moved = committed(self._found, position, now_ms())
-        if moved is not None:
-            await self._write(moved)
+        if committed(self._found, position, now_ms()) is not None:
+            await self._change(lambda cursor: committed(cursor, position, now_ms()))
 
     async def reset(self, position: RecordPosition) -> None:
         """Moves the cursor to any position, also back. Raises as `commit`."""
-        await self._write(self._found.moved(position, now_ms()))
+        await self._change(lambda cursor: cursor.moved(position, now_ms()))
 
     async def refresh(self) -> RecordPosition:
         """Reads the cursor again; returns its position. Raises as `commit`."""
         self._take(await self._manager.read(self._record.ledger_id))
         return self.position
 
-    async def _write(self, moved: CommittedCursor) -> None:
-        """Stores another value, by compare-and-set. Raises as `commit`."""
+    async def _change(self, change: Callable[[CommittedCursor], CommittedCursor | None]) -> None:
+        """Stores what `change` makes of the cursor, by compare-and-set. Raises as `commit`."""
         before = self._found
         # A cursor that was deleted and made anew may be at the version that this one had.
         await self.refresh()
-        while self._found == before:
+        # An earlier call may have been carried out although it failed: no other consumer was there then.
+        while self._found == before or self._found in self._tried:
+            moved = change(self._found)
+            if moved is None:
+                return
+            self._tried.add(moved)
             changed = _with_cursor(self._record, moved)
             try:
                 self._take(await self._manager.write(self._record.ledger_id, changed, self._record.version))
-                return
             except UnknownOutcomeException:
                 await self.refresh()
                 if self._found != moved:
@@ -98,12 +104,14 @@ class Cursor:
             except MetadataVersionException:
                 await self.refresh()
             if self._found == moved:
-                return  # a repeated call whose first answer was lost conflicts with itself
+                # Written, perhaps by a repeated call that conflicts with itself.
+                self._tried.clear()
+                return
             # Where nothing has moved, only the record's bookie was replaced, or a name of somebody else's was added.
         entry_id, number = self.position
         raise CursorMovedException(
-            f"another consumer has moved cursor {self.name!r} of stream {moved.stream!r} to entry {entry_id} record "
-            f"{number}: go on from there"
+            f"another consumer has moved cursor {self.name!r} of stream {self._found.stream!r} to entry {entry_id} "
+            f"record {number}: go on from there"
         )
 
     def _take(self, record: LedgerRecord) -> None:
@@ -121,9 +129,8 @@ async def read_cursor(manager: LedgerManager, record_id: LedgerId, stream: str, 
     Raises:
         IllegalOpException: Something else is stored there.
     """
-    try:
-        record = await manager.read(record_id)
-    except NoSuchLedgerExistsOnMetadataServerException:
+    record = await _stored(manager, record_id)
+    if record is None:
         return None
     found = _found_in(record, stream)
     return Cursor(manager, record, found) if (found.stream, found.ledger) == (stream, ledger) else None
@@ -144,20 +151,31 @@ async def store_cursor(
         BKException: What `still_there` raises if the stream is not there any more: the other one may be of a later
             stream.
     """
-    try:
-        record = await manager.create(record_id, record_of(bookie_id, {CURSOR_KEY: wanted.encoded()}))
-        return Cursor(manager, record, wanted)
-    except LedgerExistException:
-        record = await manager.read(record_id)
     while True:
-        found = _found_in(record, wanted.stream)
-        if (found.stream, found.ledger) == (wanted.stream, wanted.ledger):
-            return Cursor(manager, record, found)
-        await still_there()
         try:
-            record = await manager.write(record_id, _with_cursor(record, wanted), record.version)
-        except (MetadataVersionException, UnknownOutcomeException):
-            record = await manager.read(record_id)
+            created = await manager.create(record_id, record_of(bookie_id, {CURSOR_KEY: wanted.encoded()}))
+            return Cursor(manager, created, wanted)
+        except LedgerExistException:
+            record = await _stored(manager, record_id)
+        if record is not None:
+            found = _found_in(record, wanted.stream)
+            if (found.stream, found.ledger) == (wanted.stream, wanted.ledger):
+                return Cursor(manager, record, found)
+        await still_there()
+        if record is not None:
+            # Where it was changed or removed meanwhile, the next turn looks again.
+            with suppress(
+                MetadataVersionException, NoSuchLedgerExistsOnMetadataServerException, UnknownOutcomeException
+            ):
+                written = await manager.write(record_id, _with_cursor(record, wanted), record.version)
+                return Cursor(manager, written, wanted)
+
+
+async def _stored(manager: LedgerManager, record_id: LedgerId) -> LedgerRecord | None:
+    try:
+        return await manager.read(record_id)
+    except NoSuchLedgerExistsOnMetadataServerException:
+        return None
 
 
 def is_cursor_of(record: LedgerRecord, stream: str, ledger: str) -> bool:

@@ -35,7 +35,7 @@ from bookgate.ledger.streams import (
 from bookgate.thinclient.client import BookKeeper
 from bookgate.thinclient.handles.ledger_options import LedgerOptions
 from bookgate.thinclient.streams.cursor import is_cursor_of, record_of
-from bookgate.thinclient.streams.removal import remove_record
+from bookgate.thinclient.streams.removal import remove_record, write_again
 from bookgate.thinclient.streams.stream import Stream
 
 
@@ -168,12 +168,21 @@ class Streams:
             Whether it was there.
 
         Raises:
+            UnauthorizedAccessException: The policy lets this client not write or not delete the stream.
             BKException: The metadata could not be changed; repeat it.
         """
         record_id = stream_record_id(name, self._scope_id)
         try:
-            record, ledger_id = _checked(await self._bookkeeper.read_record(record_id), name)
+            ledger_id = _checked(await self._bookkeeper.read_record(record_id), name)[1]
         except NoSuchLedgerExistsOnMetadataServerException:
+            return False
+
+        def is_meant(found: LedgerRecord) -> bool:
+            return stream_of(found.metadata.custom_metadata) == (name, ledger_id)
+
+        # A removal may have to write first. Whoever may not is refused here, before anything is gone.
+        record = await write_again(self._bookkeeper, record_id, is_meant)
+        if record is None:
             return False
         for cursor in cursor_names_of(record.metadata.custom_metadata):
             cursor_id = cursor_record_id(name, cursor, self._scope_id)
@@ -181,9 +190,7 @@ class Streams:
                 self._bookkeeper, cursor_id, lambda found: is_cursor_of(found, name, ledger_id.qualified_name)
             )
         await self._bookkeeper.delete_ledger(ledger_id)
-        return await remove_record(
-            self._bookkeeper, record_id, lambda found: stream_of(found.metadata.custom_metadata) == (name, ledger_id)
-        )
+        return await remove_record(self._bookkeeper, record_id, is_meant)
 
 
 def _checked(record: LedgerRecord, name: str) -> tuple[LedgerRecord, LedgerId]:

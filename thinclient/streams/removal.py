@@ -2,7 +2,11 @@
 
 Its id follows from the name, and a record made anew begins at version 0 again. So the record is read just before it is
 removed; and one at version 0 is written once more first, so that a removal that is repeated, because its answer was
-lost, or that comes late does not meet a new record at the same version.
+lost, or that comes late does not meet a new record at the same version. That write itself is never repeated without
+another look.
+
+A deletion that consists of several changes begins with such a write, too (A1): whoever may not write is refused while
+all is there.
 
 Not its job: which record is meant (`directory`, `stream`, `orphans`). Source: docs/protocol/streams.md#removal.
 """
@@ -10,14 +14,22 @@ Not its job: which record is meant (`directory`, `stream`, `orphans`). Source: d
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
+from typing import TypeAlias
 
-from bookgate.ledger.errors import MetadataVersionException, NoSuchLedgerExistsOnMetadataServerException
+from bookgate.ledger.errors import (
+    MetadataVersionException,
+    NoSuchLedgerExistsOnMetadataServerException,
+    UnknownOutcomeException,
+)
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata_store import LedgerRecord
 from bookgate.thinclient.client import BookKeeper
 
+IsMeant: TypeAlias = Callable[[LedgerRecord], bool]
 
-async def remove_record(bookkeeper: BookKeeper, record_id: LedgerId, is_meant: Callable[[LedgerRecord], bool]) -> bool:
+
+async def remove_record(bookkeeper: BookKeeper, record_id: LedgerId, is_meant: IsMeant) -> bool:
     """Removes the record stored at this id if it is the one that is meant. Returns whether it was. Raises BKException.
 
     Args:
@@ -26,14 +38,35 @@ async def remove_record(bookkeeper: BookKeeper, record_id: LedgerId, is_meant: C
         is_meant: Tells of what is stored there now whether to remove it.
     """
     while True:
-        try:
-            record = await bookkeeper.read_record(record_id)
-            if not is_meant(record):
-                return False
-            if record.version == 0:
-                record = await bookkeeper.ledger_manager.write(record_id, record.metadata, record.version)
-            return await bookkeeper.delete_ledger(record_id, record.version)
-        except NoSuchLedgerExistsOnMetadataServerException:
+        record = await _meant(bookkeeper, record_id, is_meant)
+        if record is not None and record.version == 0:
+            record = await write_again(bookkeeper, record_id, is_meant)
+        if record is None:
             return False
-        except MetadataVersionException:
-            continue  # it has changed, or is another one by now
+        with suppress(MetadataVersionException):  # it has changed, or is another one by now
+            return await bookkeeper.delete_ledger(record_id, record.version)
+
+
+async def write_again(bookkeeper: BookKeeper, record_id: LedgerId, is_meant: IsMeant) -> LedgerRecord | None:
+    """Writes the record stored at this id once more, unchanged, if it is the one that is meant. Raises BKException.
+
+    Args:
+        bookkeeper: The client.
+        record_id: The id of the record.
+        is_meant: Tells of what is stored there now whether to write it.
+
+    Returns:
+        The record as it is now; None if it was not the one that is meant.
+    """
+    while (record := await _meant(bookkeeper, record_id, is_meant)) is not None:
+        with suppress(MetadataVersionException, NoSuchLedgerExistsOnMetadataServerException, UnknownOutcomeException):
+            return await bookkeeper.ledger_manager.write_once(record_id, record.metadata, record.version)
+    return None
+
+
+async def _meant(bookkeeper: BookKeeper, record_id: LedgerId, is_meant: IsMeant) -> LedgerRecord | None:
+    try:
+        record = await bookkeeper.read_record(record_id)
+    except NoSuchLedgerExistsOnMetadataServerException:
+        return None
+    return record if is_meant(record) else None

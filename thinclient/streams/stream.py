@@ -50,7 +50,7 @@ from bookgate.thinclient.streams.lookups import (
 )
 from bookgate.thinclient.streams.places import From, Start
 from bookgate.thinclient.streams.reader import StreamReader
-from bookgate.thinclient.streams.removal import remove_record
+from bookgate.thinclient.streams.removal import remove_record, write_again
 from bookgate.thinclient.streams.retention_timer import RetentionTimer
 from bookgate.thinclient.streams.writer import StreamWriter, begin_term
 
@@ -278,6 +278,8 @@ class Stream:
 
     async def delete_cursor(self, name: str) -> bool:
         """Removes a cursor, so that no retention waits for it. Returns whether it was there. Raises BKException."""
+        # Its name goes last. Whoever may not change the stream's record is refused here, before the cursor is gone.
+        await write_again(self._bookkeeper, self._record.ledger_id, self._is_own)
         existed = await remove_record(
             self._bookkeeper,
             self._cursor_id(name),
@@ -333,8 +335,11 @@ class Stream:
         with self._deletion_named():
             self._take(await self._bookkeeper.read_record(self._record.ledger_id))
 
+    def _is_own(self, record: LedgerRecord) -> bool:
+        return stream_of(record.metadata.custom_metadata) == (self._name, self._ledger_id)
+
     def _take(self, record: LedgerRecord) -> None:
-        if stream_of(record.metadata.custom_metadata) != (self._name, self._ledger_id):
+        if not self._is_own(record):
             raise IllegalOpException(f"stream {self._name!r} was deleted and created again: open it again")
         self._record, self._settings = record, StreamSettings.of(record.metadata.custom_metadata)
 

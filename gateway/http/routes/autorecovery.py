@@ -23,12 +23,11 @@ from bookgate.gateway.http.routes.ledgers import STORE_AWAY, sent_by_parts
 from bookgate.ledger import replication_control as control
 from bookgate.ledger.ledger_id import halves_of, number_in_json, scope_of
 from bookgate.ledger.metadata_store import LedgerManagerFactory
+from bookgate.ledger.replication import MOST_DELAY_SECONDS
 from bookgate.ledger.replication_checks import Check, order_check
 from bookgate.ledger.replication_progress import cluster_progress, facts_of
 from bookgate.ledger.replication_store import Mark, RecordKind
 from bookgate.runtime.clock import now_ms
-
-_MAX_INT32 = 2**31 - 1
 
 LIST_MARKS = "/api/v1/autorecovery/list_under_replicated_ledger"
 
@@ -65,7 +64,7 @@ def _whole(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-Seconds = Annotated[int, Field(ge=0, le=_MAX_INT32), BeforeValidator(_whole)]
+Seconds = Annotated[int, Field(ge=0, le=MOST_DELAY_SECONDS), BeforeValidator(_whole)]
 
 
 class MarksQuery(Query):

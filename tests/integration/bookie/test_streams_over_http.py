@@ -253,6 +253,48 @@ async def test_a_stream_is_its_creators_and_others_change_nothing(tmp_path: Path
             await scoped.done("DELETE", "delete", "ours", ledger_scope_id=TEAM)
 
 
+JANITOR = """
+[roles.janitor]
+actions = ["ledger.read", "ledger.list", "ledger.delete", "discovery.read", "http.read", "http.change"]
+[[bindings]]
+principals = ["token:scraper"]
+role = "janitor"
+"""
+
+
+@pytest.mark.parametrize("by", ["http", "grpc"])
+async def test_who_may_delete_and_not_write_deletes_nothing_of_a_stream(tmp_path: Path, by: str) -> None:
+    """A deletion is several calls; the first one that is denied comes before anything is gone (A1)."""
+    security = policy_settings(tmp_path, POLICY + JANITOR)
+    own_client = {"auth_provider": "bookgate-token", "auth_token": token_of("bookie")}
+    config = {"token": token_of("scraper"), "auth_provider": "bookgate-token"}
+    async with (
+        running_bookie(tmp_path, **security, client=own_client) as bookie,
+        streams_of(bookie, **config) as streams,
+        Api(bookie, "owner") as owner,
+        Api(bookie, "scraper") as janitor,
+    ):
+        for name in ("fresh", "used"):
+            await owner.done("POST", "create", name, SMALL)
+        for cursor in ("moved", "unmoved"):
+            await owner.done("PUT", "cursor", "used", cursor=cursor)
+        await owner.done("PUT", "cursor", "used", {"to": "5:0"}, cursor="moved")
+        for name in ("fresh", "used"):
+            if by == "http":
+                await janitor.refused(403, "DELETE", "delete", name)
+            else:
+                with pytest.raises(UnauthorizedAccessException):
+                    await streams.delete(name)
+        if by == "grpc":
+            with pytest.raises(UnauthorizedAccessException):
+                await (await streams.open("used")).delete_cursor("moved")
+        for cursor in ("moved", "unmoved"):
+            await owner.done("GET", "cursor", "used", cursor=cursor)
+        for name in ("fresh", "used"):
+            await owner.done("PUT", "trim", name, {"before": "earliest"})
+            await owner.done("DELETE", "delete", name)
+
+
 async def _own_cursor(bookie: BookieServer, who: str, name: str) -> None:
     """A cursor of this principal's at somebody else's stream, whose owner names it."""
     for each in (who, "admin"):

@@ -20,7 +20,7 @@ from bookgate.ledger.errors import (
 )
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import OWNER_KEY, LedgerMetadata
-from bookgate.ledger.metadata_store import CreateRequest
+from bookgate.ledger.metadata_store import CreateRequest, LedgerRecord
 from bookgate.thinclient.client import BookKeeper
 from bookgate.thinclient.config import ClientConfig
 from bookgate.thinclient.gateways.factory import RpcLedgerManagerFactory
@@ -83,6 +83,30 @@ async def test_a_watch_that_the_policy_denies_fails_and_one_beyond_a_limit_waits
         await until(lambda: "watch_refused" in caplog.text)
         await watches[0].aclose()
         assert (await third).version == 0
+
+
+async def test_a_second_listener_needs_no_room_at_the_limit(gateway: Guarded) -> None:
+    """`subscriptions = 2`: its client asks again for a ledger that it has subscribed to already."""
+    manager, heard = gateway.factory.ledger_manager, asyncio.Queue[int]()
+    ids = [(await manager.create(None, _owned_by("team-a"))).ledger_id for _ in range(2)]
+
+    def listener(ledger_id: LedgerId, record: LedgerRecord | None) -> None:
+        assert record is not None
+        heard.put_nowait(record.version)
+
+    factory = client(gateway, "team-a")
+    await factory.initialize()
+    try:
+        async with asyncio.timeout(30):
+            for each in ids:
+                await factory.ledger_manager.register_listener(each, lambda *told: listener(*told))
+                assert await heard.get() == 0
+            await factory.ledger_manager.register_listener(ids[0], lambda *told: listener(*told))
+            assert await heard.get() == 0
+            await manager.write(ids[0], _owned_by("team-a"), 0)
+            assert [await heard.get() for _ in range(2)] == [1, 1]
+    finally:
+        await factory.close()
 
 
 def _owned_by(name: str) -> LedgerMetadata:

@@ -156,10 +156,27 @@ async def test_files_that_can_not_be_used_refuse_the_start(
         await GatewayServer(factory, tls=ServerTlsFiles(files.key, files.cert)).start()
 
 
-@pytest.mark.parametrize("unusable_for_a_while", [False, True])
+def _replace_half(files: ClientTlsFiles, authority: trustme.CA, half: str) -> None:
+    """As somebody does who is interrupted, or copies a file over the old one in place."""
+    assert files.cert is not None
+    torn = files.cert.read_bytes()[:300]
+    if half == "authorities":
+        _replace(str(files.ca), torn)
+    elif half == "certificate":
+        _replace(str(files.cert), torn)
+    else:
+        _replace(str(files.cert), authority.issue_cert("client@example.org").cert_chain_pems[0].bytes())
+
+
+@pytest.mark.parametrize("half", [None, "authorities", "certificate", "pair"])
 async def test_a_running_client_connects_with_its_files_as_they_are(
-    factory: LedgerManagerFactory, certificates: Certificates, tmp_path: Path, unusable_for_a_while: bool
+    factory: LedgerManagerFactory,
+    certificates: Certificates,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    half: str | None,
 ) -> None:
+    monkeypatch.setattr("bookgate.thinclient.gateways.channel._LOOK_SECONDS", 0.0)
     server = GatewayServer(factory, "localhost", tls=certificates.files)
     port = await server.start()
     files, other = files_of_client(tmp_path), trustme.CA()
@@ -167,8 +184,8 @@ async def test_a_running_client_connects_with_its_files_as_they_are(
     client = RpcLedgerManagerFactory(f"grpcs://localhost:{port}", timeout=30.0, tls=files)
     await client.initialize()
     await server.stop(0)
-    if unusable_for_a_while:
-        _replace(str(files.ca), b"half of it")
+    if half is not None:
+        _replace_half(files, certificates.authority, half)
         server = GatewayServer(factory, "localhost", port, tls=certificates.files)
         await server.start()
         await client.service_discovery.cluster_info()

@@ -293,9 +293,20 @@ async def test_tls_with_client_certificates(tmp_path: Path, authority: trustme.C
         (lambda folder: ClientTlsFiles(folder / "missing.pem"), "missing.pem can't be read"),
         (lambda folder: ClientTlsFiles(folder / "none.pem"), "none.pem is no PEM file"),
         (lambda folder: ClientTlsFiles(None, folder / "none.pem"), "both its certificate and its key"),
+        (lambda folder: ClientTlsFiles(folder / "torn.pem"), "torn.pem can't be used together"),
+        (
+            lambda folder: ClientTlsFiles(None, folder / "a.pem", folder / "b.key"),
+            "a.pem, .*b.key can't",
+        ),
+        (lambda folder: ClientTlsFiles(None, folder / "torn.pem", folder / "b.key"), "torn.pem, .*b.key can't"),
     ],
 )
-def test_tls_files_that_are_none(tmp_path: Path, files: Callable[[Path], ClientTlsFiles], problem: str) -> None:
+def test_tls_files_that_are_none(
+    tmp_path: Path, authority: trustme.CA, files: Callable[[Path], ClientTlsFiles], problem: str
+) -> None:
     (tmp_path / "none.pem").write_text("nothing")
+    certificate = files_of(authority, tmp_path, "a")[1].read_bytes()
+    files_of(authority, tmp_path, "b")
+    (tmp_path / "torn.pem").write_bytes(certificate[: len(certificate) // 2])
     with pytest.raises(IncorrectParameterException, match=problem):
         files(tmp_path).credentials()

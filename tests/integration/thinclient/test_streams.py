@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,9 +20,11 @@ from bookgate.ledger.errors import (
     LedgerClosedException,
     LedgerExistException,
     LedgerTrimmedException,
+    MetaStoreException,
     NoSuchLedgerExistsOnMetadataServerException,
     TermSupersededException,
     UnauthorizedAccessException,
+    UnknownOutcomeException,
 )
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import LedgerMetadata
@@ -29,6 +33,7 @@ from bookgate.ledger.payload_codec import RecordPosition
 from bookgate.ledger.streams import cursor_record_id, stream_record_id
 from bookgate.streams import Retention, Start, Stream, StreamReader, Streams, open_stream
 from bookgate.thinclient.core.streams.appends import StreamAppends
+from bookgate.thinclient.gateways.ledger_manager import RpcLedgerManager
 from bookgate.thinclient.handles.read_handle import ReadHandle
 from bookgate.thinclient.handles.unbounded.write_handle import UnboundedWriteHandle
 from bookgate.thinclient.streams import stream as stream_module
@@ -415,6 +420,53 @@ async def test_a_removal_that_is_repeated_leaves_a_stream_that_was_made_anew(
 
 
 @pytest.mark.asyncio
+async def test_a_removal_that_is_repeated_leaves_a_cursor_that_was_made_anew(
+    standalone_cluster: StandaloneCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As above; a cursor that was never moved is at its first version."""
+    async with await BookKeeper.connect(standalone_cluster.gateway_uri) as client:
+        streams, record_id = Streams(client), cursor_record_id("repeated-too", "c")
+        await (await streams.create("repeated-too")).cursor("c")
+
+        async def repeat(version: int | None) -> None:
+            await streams.delete("repeated-too")
+            await (await streams.create("repeated-too")).cursor("c")
+            await client.ledger_manager.remove(record_id, version)
+
+        after_removal(client, monkeypatch, record_id, repeat)
+        assert not await streams.delete("repeated-too")
+        anew = await streams.open("repeated-too")
+        assert [cursor.name for cursor in await anew.cursors()] == ["c"]
+
+
+@pytest.mark.asyncio
+async def test_a_write_before_a_removal_is_not_repeated_over_a_stream_that_was_made_anew(
+    standalone_cluster: StandaloneCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its answer was lost with its gateway, and another gateway does not know that it was carried out."""
+    uri = standalone_cluster.gateway_uri
+    async with await BookKeeper.connect(uri) as client, await BookKeeper.connect(uri) as second:
+        others, record_id, anew = Streams(second), stream_record_id("written-once"), list[Stream]()
+        await others.create("written-once")
+        assert isinstance(client.ledger_manager, RpcLedgerManager)
+        gateways = client.ledger_manager._gateways
+        real = gateways.call
+
+        async def call(what: str, invoke: Any, **options: Any) -> Any:
+            answer = await real(what, invoke, **options)
+            if what.startswith("write") and str(record_id) in what and not anew:
+                await others.delete("written-once")
+                anew.append(await others.create("written-once"))
+                raise UnknownOutcomeException("its answer was lost")
+            return answer
+
+        monkeypatch.setattr(gateways, "call", call)
+        assert not await Streams(client).delete("written-once")
+        assert (await others.open("written-once")).ledger_id == anew[0].ledger_id
+        await second.read_record(anew[0].ledger_id)
+
+
+@pytest.mark.asyncio
 async def test_a_cursor_that_is_made_anew_during_its_deletion_keeps_its_name(
     standalone_cluster: StandaloneCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -487,3 +539,71 @@ async def test_a_commit_does_not_move_a_cursor_that_was_made_anew(
         with pytest.raises(CursorMovedException):
             await deleted.commit(RecordPosition(1000, 0))
         assert await anew.refresh() == (0, 0)
+
+
+@pytest.mark.asyncio
+async def test_a_change_of_a_cursor_that_was_carried_out_may_be_repeated(
+    standalone_cluster: StandaloneCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its caller knows only that its answer was lost, and what it does next is of a later time."""
+    times = count(1)
+    monkeypatch.setattr("bookgate.thinclient.streams.cursor.now_ms", lambda: next(times))
+    async with await BookKeeper.connect(standalone_cluster.gateway_uri) as client:
+        stream = await open_stream(client, "repeated-commits")
+        cursor, other = await stream.cursor("c"), await stream.cursor("c")
+        real = client.ledger_manager.write
+
+        async def write(ledger_id: LedgerId, metadata: LedgerMetadata, version: int) -> LedgerRecord:
+            monkeypatch.setattr(client.ledger_manager, "write", real)
+            await real(ledger_id, metadata, version)
+            raise MetaStoreException("the metadata are out of reach")
+
+        async def without_answer(change: Awaitable[None]) -> None:
+            monkeypatch.setattr(client.ledger_manager, "write", write)
+            with pytest.raises(MetaStoreException):
+                await change
+
+        async def stands_at(entry_id: int) -> None:
+            assert (await other.refresh(), cursor.position) == ((entry_id, 0), (entry_id, 0))
+
+        await without_answer(cursor.commit(RecordPosition(7, 0)))
+        await cursor.commit(RecordPosition(7, 0))
+        await stands_at(7)
+        await without_answer(cursor.commit(RecordPosition(8, 0)))
+        await cursor.commit(RecordPosition(9, 0))
+        await stands_at(9)
+        await without_answer(cursor.reset(RecordPosition(5, 0)))
+        await cursor.reset(RecordPosition(5, 0))
+        await stands_at(5)
+        # What was committed stays committed (T6), though this consumer did not know of it.
+        await without_answer(cursor.commit(RecordPosition(7, 0)))
+        with pytest.raises(IncorrectParameterException):
+            await cursor.commit(RecordPosition(6, 0))
+        await stands_at(7)
+        # Another consumer's commit is another one's, to the same position too.
+        await without_answer(other.commit(RecordPosition(8, 0)))
+        with pytest.raises(CursorMovedException):
+            await cursor.commit(RecordPosition(8, 0))
+
+
+@pytest.mark.asyncio
+async def test_a_cursor_that_is_deleted_in_the_moment_of_its_creation_is_created(
+    standalone_cluster: StandaloneCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was there, so its creation is refused; and then it is not."""
+    async with await BookKeeper.connect(standalone_cluster.gateway_uri) as client:
+        stream = await open_stream(client, "deleted-cursor")
+        other = await open_stream(client, "deleted-cursor")
+        real = client.ledger_manager.create
+
+        async def create(ledger_id: LedgerId | None, metadata: LedgerMetadata) -> LedgerRecord:
+            monkeypatch.setattr(client.ledger_manager, "create", real)
+            await other.cursor("c")
+            try:
+                return await real(ledger_id, metadata)
+            finally:
+                await other.delete_cursor("c")
+
+        monkeypatch.setattr(client.ledger_manager, "create", create)
+        assert (await stream.cursor("c", RecordPosition(5, 0))).position == (5, 0)
+        assert [cursor.name for cursor in await other.cursors()] == ["c"]

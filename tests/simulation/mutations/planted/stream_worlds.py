@@ -46,8 +46,8 @@ MUTATIONS = (
         ("T6",),
         "of two consumers of one cursor the slower one moves it back",
         "thinclient/streams/cursor.py",
-        "        while self._found == before:\n",
-        "        while True:\n",
+        "        while self._found == before or self._found in self._tried:\n            moved = change(self._found)\n",
+        "        while True:\n            moved = change(before)\n",
     ),
     _planted(
         "trimmed-told-as-the-end",

@@ -7,6 +7,7 @@ from tests.simulation.mutations.mutation import Mutation
 _RULES = "tests/unit/thinclient/core/streams/test_rules.py"
 _WRITER = "tests/unit/thinclient/streams/test_writer.py"
 _LIVE = "tests/integration/thinclient/test_streams.py"
+_HTTP = "tests/integration/bookie/test_streams_over_http.py"
 _EARLIER = "tests/unit/thinclient/core/streams/test_earlier_records.py"
 _CORE = "thinclient/core/streams"
 
@@ -124,7 +125,7 @@ MUTATIONS = (
         "cursor-without-compare-and-set",
         "a commit that lost against another consumer's is repeated on the newer record",
         "thinclient/streams/cursor.py",
-        "        while self._found == before:\n",
+        "        while self._found == before or self._found in self._tried:\n",
         "        while True:\n",
         f"{_LIVE}::test_cursors_go_on_where_they_committed",
     ),
@@ -140,9 +141,25 @@ MUTATIONS = (
         "commit-without-a-look",
         "a commit goes by the version alone, which a cursor that was made anew has as well",
         "thinclient/streams/cursor.py",
-        "        await self.refresh()\n        while self._found == before:\n",
-        "        while self._found == before:\n",
+        "        await self.refresh()\n        # An earlier call",
+        "        # An earlier call",
         f"{_LIVE}::test_a_commit_does_not_move_a_cursor_that_was_made_anew",
+    ),
+    _planted(
+        "own-commit-taken-for-anothers",
+        "a commit whose answer was lost can't be repeated: it is told that another consumer has moved the cursor",
+        "thinclient/streams/cursor.py",
+        "        while self._found == before or self._found in self._tried:\n",
+        "        while self._found == before:\n",
+        f"{_LIVE}::test_a_change_of_a_cursor_that_was_carried_out_may_be_repeated",
+    ),
+    _planted(
+        "cursor-deleted-while-it-is-created",
+        "a cursor that is deleted between the refused creation and the look at it is told as a deleted stream",
+        "thinclient/streams/cursor.py",
+        "            record = await _stored(manager, record_id)\n        if record",
+        "            record = await manager.read(record_id)\n        if record",
+        f"{_LIVE}::test_a_cursor_that_is_deleted_in_the_moment_of_its_creation_is_created",
     ),
     _planted(
         "cursors-without-tokens",
@@ -196,8 +213,8 @@ MUTATIONS = (
         "deletion-takes-a-stream-made-anew",
         "a deletion that comes late removes the record of the stream that was made anew",
         "thinclient/streams/directory.py",
-        "lambda found: stream_of(found.metadata.custom_metadata) == (name, ledger_id)",
-        "lambda found: True",
+        "return stream_of(found.metadata.custom_metadata) == (name, ledger_id)",
+        "return True",
         f"{_LIVE}::test_a_deletion_that_comes_late_leaves_a_stream_that_was_made_anew",
     ),
     _planted(
@@ -212,9 +229,33 @@ MUTATIONS = (
         "record-removed-at-its-first-version",
         "a removal that is repeated removes the record that was made anew, which has the same version",
         "thinclient/streams/removal.py",
-        "            if record.version == 0:\n",
-        "            if record.version < 0:\n",
-        f"{_LIVE}::test_a_removal_that_is_repeated_leaves_a_stream_that_was_made_anew",
+        "        if record is not None and record.version == 0:\n",
+        "        if record is not None and record.version < 0:\n",
+        f"{_LIVE}::test_a_removal_that_is_repeated_leaves_a_cursor_that_was_made_anew",
+    ),
+    _planted(
+        "write-before-a-removal-repeated",
+        "the write before a removal is sent again where its answer was lost, over the record that was made anew",
+        "thinclient/streams/removal.py",
+        ".ledger_manager.write_once(",
+        ".ledger_manager.write(",
+        f"{_LIVE}::test_a_write_before_a_removal_is_not_repeated_over_a_stream_that_was_made_anew",
+    ),
+    _planted(
+        "stream-deleted-before-the-refusal",
+        "whoever may delete and not write is refused, and the cursors and the ledger of the stream are gone (A1)",
+        "thinclient/streams/directory.py",
+        "        record = await write_again(self._bookkeeper, record_id, is_meant)\n",
+        "        record = await self._bookkeeper.read_record(record_id)\n",
+        f"{_HTTP}::test_who_may_delete_and_not_write_deletes_nothing_of_a_stream",
+    ),
+    _planted(
+        "cursor-deleted-before-the-refusal",
+        "whoever may delete and not write is refused the change of the stream's record, and the cursor is gone (A1)",
+        "thinclient/streams/stream.py",
+        "        await write_again(self._bookkeeper, self._record.ledger_id, self._is_own)\n",
+        "",
+        f"{_HTTP}::test_who_may_delete_and_not_write_deletes_nothing_of_a_stream",
     ),
     _planted(
         "orphan-told-by-its-version",

@@ -61,8 +61,19 @@ MUTATIONS = (
         (),
         "an audit trail of one file grows for ever",
         "runtime/security/audit_trail.py",
-        "                file.truncate()\n",
-        "                file.flush()\n",
+        "        anew.truncate(0)\n",
+        "        anew.flush()\n",
+        tests=("tests/unit/runtime/security/test_access_control.py",),
+    ),
+    Mutation(
+        "audit-file-emptied-where-it-was-moved-to",
+        "tools",
+        (),
+        "an audit trail of one file, which somebody has moved away, empties the moved file and goes on there",
+        "runtime/security/audit_trail.py",
+        "        anew = self._open()\n        anew.truncate(0)\n",
+        "        if self.stream is not None:\n            self.stream.truncate(0)\n            return\n"
+        "        anew = self._open()\n",
         tests=("tests/unit/runtime/security/test_access_control.py",),
     ),
 )

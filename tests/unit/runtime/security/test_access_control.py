@@ -189,6 +189,33 @@ def test_the_audit_file_begins_anew(tmp_path: Path, files: int, names: list[str]
     assert all(0 < each.stat().st_size <= 4096 for each in tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("files", [1, 2])
+@pytest.mark.parametrize("moved", [True, False], ids=["moved", "deleted"])
+def test_the_audit_file_begins_anew_after_somebody_has_taken_it_away(tmp_path: Path, files: int, moved: bool) -> None:
+    trail, file, archived = AuditTrail(), tmp_path / "audit.log", tmp_path / "archived"
+
+    def record(number: int) -> None:
+        resource = f"ledger:{number}"
+        trail.record(
+            principal=SPARK, peer="p", door="grpc", action=Action.LEDGER_CREATE, resource=resource, outcome="x"
+        )
+
+    trail.write_to(file, 4096, files)
+    try:
+        record(0)
+        file.rename(archived)
+        if not moved:
+            archived.unlink()
+        for number in range(1, 100):
+            record(number)
+    finally:
+        trail.close()
+    assert '"ledger:99"' in file.read_text()
+    assert 0 < file.stat().st_size <= 4096
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert not moved or '"ledger:0"' in archived.read_text()
+
+
 def test_of_what_anybody_may_provoke_there_is_a_line_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     now = 0.0
     access = AccessControl(Authenticators(), audit=AuditTrail(clock=lambda: now))

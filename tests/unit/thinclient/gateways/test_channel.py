@@ -19,6 +19,7 @@ from bookgate.ledger.errors import (
     MetaStoreException,
     TooManyRequestsException,
     UnauthorizedAccessException,
+    UnknownOutcomeException,
 )
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata_store import BookieSet, LedgerRecord
@@ -27,6 +28,7 @@ from bookgate.protos.bookkeeper.gateway.v1.service_discovery_pb2 import Endpoint
 from bookgate.thinclient.gateways import grpc_channels
 from bookgate.thinclient.gateways.factory import RpcLedgerManagerFactory
 from bookgate.thinclient.gateways.gateway import Gateway
+from bookgate.thinclient.gateways.replication_session import RpcReplicationSession
 from bookgate.thinclient.gateways.retry_policy import RetryPolicy
 from bookgate.thinclient.gateways.uri import ClientTlsFiles, GatewayUri, parse_gateways
 from tests.unit.thinclient.bookies.test_secure_connections import new_certificates
@@ -335,3 +337,24 @@ def test_addresses(uri: str, parsed: GatewayUri) -> None:
 def test_what_is_no_address(uri: str) -> None:
     with pytest.raises(IncorrectParameterException, match="gateway address"):
         parse_gateways(uri)
+
+
+@pytest.mark.asyncio
+async def test_a_gateway_that_was_retired_and_closed_fails_those_who_still_use_it_as_one_that_is_gone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A session holds its gateway longer than discovery lists it."""
+    async with connected() as (manager, _):
+        channel = manager._gateways
+        gateway = channel._gateway("127.0.0.1:1", learnt=True)
+        _ = gateway.channel
+        await gateway.close()
+        assert not await gateway.connect(5)
+        request = wire.LedgerMetadataRequest()
+        with pytest.raises(UnknownOutcomeException):
+            await channel.call("write", lambda it, _: it.metadata.Write(request), changes=True, only_at=gateway)
+        session = RpcReplicationSession(gateway, "session", lambda _: None, lambda: None)
+        async with asyncio.timeout(30):
+            assert "closed" in await session.over
+        assert "replication_session_failed" not in caplog.text
+        await session.close()

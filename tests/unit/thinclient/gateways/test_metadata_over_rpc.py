@@ -47,6 +47,21 @@ async def test_create_read_write_remove() -> None:
 
 
 @pytest.mark.asyncio
+async def test_a_write_that_is_made_once_is_not_repeated_where_its_answer_was_lost() -> None:
+    async with connected() as (manager, (gateway,)):
+        created = await manager.create(SEVEN, METADATA)
+        assert (await manager.write_once(SEVEN, created.metadata, 0)).version == 1
+        gateway.calls.clear()
+        gateway.lose_answers = 1
+        with pytest.raises(UnknownOutcomeException):
+            await manager.write_once(SEVEN, created.metadata, 1)
+        assert gateway.calls == ["Write"]
+        with pytest.raises(MetadataVersionException):
+            await manager.write_once(SEVEN, created.metadata, 1)
+        assert (await manager.read(SEVEN)).version == 2
+
+
+@pytest.mark.asyncio
 async def test_a_lost_answer_to_a_given_create_is_found_to_be_ours() -> None:
     async with connected() as (manager, (gateway,)):
         gateway.lose_answers, gateway.forget_tokens = 1, True
