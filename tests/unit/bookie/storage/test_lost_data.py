@@ -335,6 +335,7 @@ def test_a_ledger_made_anew_since_the_last_mark(tmp_path: Path) -> None:
 def test_a_ledger_made_anew_has_nothing_of_one_whose_deletion_was_not_durable_as_the_process_ended(
     tmp_path: Path, storage: str, key: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(Acknowledgements, "not_stored", lambda *arguments: Retry.WITH_SPACE)
     alive, killed = tmp_path / "alive", tmp_path / "killed"
     with opened(alive, storage=storage) as bookie:
         bookie.add(7, 0, 1, 2, 3)
@@ -344,9 +345,9 @@ def test_a_ledger_made_anew_has_nothing_of_one_whose_deletion_was_not_durable_as
             refuse_syncs(patch, bookie.storage.stores[0].index)
             with pytest.raises(OSError, match="no room left"):
                 bookie.storage.delete_ledgers([7])
-        bookie.writer.add_entry(bookie.ledger(7, key), 0, packet(7, 0, fill=9), "new")
-        bookie.acks.wait_for("new")
-        _copy(alive, killed)
+            bookie.writer.add_entry(bookie.ledger(7, key), 0, packet(7, 0, fill=9), "new")
+            bookie.acks.wait_for("new")
+            _copy(alive, killed)
     for path, content in index_files.items():
         restored = killed / path.relative_to(alive)
         restored.parent.mkdir(parents=True, exist_ok=True)
@@ -372,8 +373,9 @@ def test_on_a_disk_that_is_still_full_a_ledger_made_anew_has_nothing_of_the_form
             refuse_writes(patch)
             with pytest.raises(OSError, match="no room left"):
                 bookie.storage.delete_ledgers([7])
-        bookie.add(7, 0)
-        _copy(alive, killed)
+            bookie.writer.add_entry(bookie.ledger(7), 0, packet(7, 0, fill=9), "new")
+            bookie.acks.wait_for("new")
+            _copy(alive, killed)
     with monkeypatch.context() as patch:
         refuse_writes(patch)
         bookie = OpenStorage(killed, storage="db")
