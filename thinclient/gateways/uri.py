@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl
 
 from bookgate.ledger.errors import IncorrectParameterException
-from bookgate.runtime.tls.files import load_files
 
 if TYPE_CHECKING:
     import grpc
@@ -39,11 +38,14 @@ class ClientTlsFiles:
         """Reads the files. Raises IncorrectParameterException, which names unusable files."""
         if (self.cert is None) != (self.key is None):
             raise IncorrectParameterException("a client certificate needs both its certificate and its key file")
+        # Commands that only print their help do without.
+        import grpc
+
+        from bookgate.runtime.tls.files import load_files
+
         contents = _read(self.ca), _read(self.key), _read(self.cert)
         # gRPC takes any files, and then fails at each handshake.
         load_files(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), self.cert, self.key, self.ca)
-        import grpc  # Commands that only print their help do without.
-
         return grpc.ssl_channel_credentials(*contents)
 
 
