@@ -42,9 +42,10 @@ class Guard:
                 os.close(watched)
 
     def release(self) -> None:
-        """Ends the guard, and the child if it is still there."""
+        """Ends the guard; the child must have ended. The pipe may stay open in a process that the owner has forked."""
         process, self._process = self._process, None
         if process is not None:
+            process.kill()
             process.communicate()
 
 

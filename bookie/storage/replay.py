@@ -9,8 +9,8 @@ unknown type.
 A ledger's key is the one stored first (S7): a key record that differs from the index header is skipped; two different
 key records refuse the start. If a record says that the ledger was created again, everything applied of it so far
 belonged to a deleted ledger, and is dropped, and so is what the index has: the deletion may not have become durable
-(D1). Where entries are not journaled, the index may have entries of the new ledger that do not follow, and is left
-alone unless something was applied.
+(D1). The index may have entries of the new ledger that do not follow where entries are not journaled, where a damaged
+part is passed over, and where the replay has no mark; then it is left alone unless something was applied.
 
 Every file and its name are synced before its records are applied: the mark passes them, and a power failure must not
 remove data before the mark, which would look like a loss.
@@ -71,13 +71,13 @@ class Replay:
         *,
         skip_invalid: bool = False,
         accept_loss: bool = False,
-        entries_follow: bool = True,
+        all_follows: bool = True,
     ) -> None:
         """`held` returns the copy of an entry that storage holds so far, if it can be read.
 
         With `skip_invalid` a damaged file is applied up to the damage; otherwise the damage refuses the start. With
-        `accept_loss` no damage refuses it. With `entries_follow` the journal has all entries since a ledger was
-        created.
+        `accept_loss` no damage refuses it. With `all_follows` nothing of a ledger is passed over that the journal
+        should have since the ledger was created, and that includes its entries.
         """
         self._files = files
         self._directory = directory
@@ -87,7 +87,7 @@ class Replay:
         self._held = held
         self._skip_invalid = skip_invalid or accept_loss
         self._accept_loss = accept_loss
-        self._entries_follow = entries_follow
+        self._all_follows = all_follows
         self._keys: dict[LedgerId, bytes] = {}
         self._skipped = 0
         self._passed_over: set[LedgerId] = set()
@@ -225,7 +225,7 @@ class Replay:
 
     def _begin_anew(self, ledger_id: LedgerId) -> None:
         """Drops everything of a ledger that was deleted and created again; the index may have some of it."""
-        if self._entries_follow or ledger_id in self._applied:
+        if self._all_follows or ledger_id in self._applied:
             self._table.drop(ledger_id, self._cache.discard, self._flusher.attempt)
             self._applied.discard(ledger_id)
         self._keys.pop(ledger_id, None)

@@ -31,7 +31,7 @@ from bookgate.bookie.disks import directories
 from bookgate.bookie.disks.directories import DirectoryLock
 from bookgate.bookie.disks.rules import DirectoryUsage
 from bookgate.bookie.disks.writable import AllDirectories, WritableDirectories
-from bookgate.bookie.journal.format import LogMark
+from bookgate.bookie.journal.format import NO_MARK, LogMark
 from bookgate.bookie.journal.journal import Journal
 from bookgate.bookie.journal.last_mark import is_last_here, mark_file_name, write_mark
 from bookgate.bookie.statistics import FlushStatistics, StorageStatistics, StoreStatistics
@@ -213,7 +213,10 @@ class LedgerStorage:
         self, journal: int, mark: LogMark, flusher: SpaceTolerantFlusher, accept_loss: bool
     ) -> tuple[LogMark, LogMark]:
         """Replays one journal from its mark into the stores. Returns the mark, and the end of the journal."""
-        directory = directories.current(self._config.journal_directories[journal])
+        # Without a mark it begins with files of a time of which nothing is known; and parts of it may be passed over.
+        config = self._config
+        is_whole = mark != NO_MARK and not accept_loss and not config.skip_invalid_records
+        directory = directories.current(config.journal_directories[journal])
         replayed = Replay(
             self._files,
             directory,
@@ -221,9 +224,9 @@ class LedgerStorage:
             self._cache,
             flusher,
             self.reader.held_entry,
-            skip_invalid=self._config.skip_invalid_records,
+            skip_invalid=config.skip_invalid_records,
             accept_loss=accept_loss,
-            entries_follow=self._config.journal_entries,
+            all_follows=config.journal_entries and is_whole,
         ).run(mark)
         return mark, max(mark, replayed)
 

@@ -44,6 +44,7 @@ def started(begin: str, directory: Path) -> subprocess.Popen[bytes]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env=own_environment(),
+        start_new_session=True,
     )
 
 
@@ -65,3 +66,17 @@ def test_what_was_started_ends_with_an_owner_that_is_killed(begin: str, tmp_path
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(child, signal.SIGKILL)
             os.close(child)
+
+
+def test_it_is_released_at_once_where_the_owner_has_forked(tmp_path: Path) -> None:
+    """The fork holds the pipe."""
+    begin = (
+        _GUARDED + "import os, time\nif not os.fork(): time.sleep(1000)\nchild.kill(); child.wait(); guard.release()"
+    )
+    with started(begin, tmp_path) as owner:
+        assert owner.stdout is not None
+        try:
+            # It prints behind the release.
+            assert select.select([owner.stdout], [], [], 30)[0]
+        finally:
+            os.killpg(owner.pid, signal.SIGKILL)

@@ -303,8 +303,11 @@ class Auditor:
         return asyncio.get_running_loop().time()
 
     async def _audit_if_due(self) -> float:
-        """Audits due bookies; returns the seconds until the next roll call."""
-        ordered_at, self._ordered_at = self._ordered_at, None
+        """Audits due bookies; returns the seconds until the next roll call.
+
+        An order stays until its audit is complete: the vote may be lost meanwhile, which dates it, or the store fail.
+        """
+        ordered_at = self._ordered_at
         ordered = ordered_at is not None
         try:
             if self._index.named is None and self._now() >= self._list_names_at:
@@ -313,12 +316,9 @@ class Auditor:
             await self._audit_lost(verdict, ordered=ordered)
             await self._audit_held(verdict)
         except OfficeLostError:
-            if self._state is VoteState.ELECTED:  # auto-recovery was disabled: the audit is made once it is enabled
-                self._ordered_at = self._ordered_at or ordered_at
             return 0.0
-        except BaseException:
-            self._ordered_at = self._ordered_at or ordered_at
-            raise
+        if self._ordered_at == ordered_at:  # not ordered again meanwhile
+            self._ordered_at = None
         pauses = [*self._plan.pauses(self._now()), *self._plan_in_storm.pauses(self._now())]
         if self._index.named is None:
             pauses.append(self._list_names_at - self._now())

@@ -24,6 +24,8 @@ would take all memory of the process."""
 _MOST_PLACES, _LARGE_PLACES = 1 << 31, 1 << 26
 """Maximum number of entries times bookies of a striped ledger whose copies are examined, and the number above which it
 is large: the bitmaps of all its bookies take up to 256 MiB, or more than 8."""
+_MANY_RUNS = 1 << 16
+"""Number of runs of ids above which a ledger of many fragments is large: work with them takes some 0.1 s."""
 _SEED_ENTRIES = 1 << 16
 """Entries of which a striped bitmap is made id by id; the others repeat these."""
 
@@ -113,8 +115,12 @@ def why_not_examined(metadata: LedgerMetadata) -> str:
 
 
 def is_large(metadata: LedgerMetadata) -> bool:
-    """Whether the bitmaps of a ledger take much memory, and work with all of them much time."""
-    return _is_striped(metadata) and _claimed(metadata) * metadata.ensemble_size > _LARGE_PLACES
+    """Whether the bitmaps of a ledger take much memory, or work with all of them much time."""
+    places = len(metadata.fragments) * metadata.ensemble_size
+    if not _is_striped(metadata):
+        return places > _MANY_RUNS
+    has_many_runs = places * metadata.write_quorum_size > _MANY_RUNS
+    return has_many_runs or _claimed(metadata) * metadata.ensemble_size > _LARGE_PLACES
 
 
 def _is_striped(metadata: LedgerMetadata) -> bool:

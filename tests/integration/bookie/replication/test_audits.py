@@ -221,6 +221,48 @@ async def test_an_order_outlasts_a_store_that_fails_for_longer_than_a_roll_call(
         await auditor.stop()
 
 
+@pytest.mark.parametrize("fails", [True, False], ids=["store-fails", "office-is-lost"])
+async def test_an_order_outlasts_the_loss_of_the_vote_during_its_audit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    """R11: a session that expires. The same process is elected again, and the audit has taken long."""
+    monkeypatch.setattr(auditor_module, "_STORE_PAUSE_SECONDS", 0.01)
+    async with stores(tmp_path, 1) as (here,):
+        await three_leave(here)
+        for number in range(80):
+            names = ("a", "b", BOOKIES[2 + number % 3])
+            await here.ledger_manager.create(LedgerId.unscoped(number), LedgerMetadata.new(names, 3, 2))
+        kept, clock = here.replication_metadata, asyncio.get_running_loop().time
+        auditor = Auditor(here, "here", AuditorOptions(lost_bookie_delay_seconds=0))
+        await auditor.start()
+        assert (await until_roll(auditor)).storm
+        mark, began, goes_on = kept.mark, asyncio.Event(), asyncio.Event()
+
+        async def waiting(ledger_id: int, bookie_ids: Sequence[str], at_ms: int) -> None:
+            began.set()
+            await goes_on.wait()
+            if fails:
+                raise MetaStoreException("the session is over")
+            await mark(ledger_id, bookie_ids, at_ms)
+
+        async def all_are_marked() -> bool:
+            return len([each async for page in kept.marks() for each in page]) == 80
+
+        monkeypatch.setattr(kept, "mark", waiting)
+        await order_audit(kept)
+        async with asyncio.timeout(30):
+            await began.wait()
+        monkeypatch.setattr(Auditor, "_now", staticmethod(lambda: clock() + 3600))
+        assert auditor._vote is not None
+        await auditor._vote.withdraw()
+        auditor._on_vote(VoteState.LOST)
+        monkeypatch.setattr(kept, "mark", mark)
+        goes_on.set()
+        async with asyncio.timeout(30):
+            await until(all_are_marked)
+        await auditor.stop()
+
+
 async def test_who_is_missed_and_who_is_back_is_recorded_while_disabled(tmp_path: Path) -> None:
     """R13: otherwise a bookie that served all the time since would be lost at once when it is away the next time."""
     async with stores(tmp_path, 2) as (here, clients):

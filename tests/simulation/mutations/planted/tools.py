@@ -56,6 +56,16 @@ MUTATIONS = (
         tests=("tests/integration/test_guard.py",),
     ),
     Mutation(
+        "guard-waits-for-forks-of-its-owner",
+        "tools",
+        (),
+        "a stop of the ZooKeeper of a run lasts until each process that the run has forked is over",
+        "bookie/standalone/guard.py",
+        "            process.kill()\n            process.communicate()\n",
+        "            process.communicate()\n",
+        tests=("tests/integration/test_guard.py::test_it_is_released_at_once_where_the_owner_has_forked",),
+    ),
+    Mutation(
         "only-audit-file-without-limit",
         "tools",
         (),

@@ -35,6 +35,7 @@ from tests.unit.bookie.storage.storage_support import (
     Acknowledgements,
     FailingFileSystem,
     OpenStorage,
+    changed,
     opened,
     packet,
     small_config,
@@ -358,6 +359,69 @@ def test_a_ledger_made_anew_has_nothing_of_one_whose_deletion_was_not_durable_as
             assert (ledger.master_key, ledger.last_entry_id) == (key, 0)
             assert list(bookie.storage.reader.entry_ids(ledger)) == [(0, 1)]
             assert bookie.storage.reader.read_entry(ledger, 0) == packet(7, 0, fill=9)
+
+
+def flips_behind_an_older_mark(root: Path, early: bytes, offset: int) -> None:
+    """As after a kill between the sync of the index and the write of the mark."""
+    mark_file(root).write_bytes(early)
+    flip(journal(root), offset, 7)
+
+
+def loses_the_end_of_the_journal(root: Path, early: bytes, offset: int) -> None:
+    journal(root).write_bytes(journal(root).read_bytes()[:offset])
+
+
+@pytest.mark.parametrize("kind", ["sorted", "db"])
+@pytest.mark.parametrize(
+    ("damage", "skips", "accepted"),
+    [(flips_behind_an_older_mark, True, None), (loses_the_end_of_the_journal, False, [7, 8])],
+)
+def test_a_ledger_made_anew_keeps_what_the_index_has_of_it_where_the_journal_is_damaged(
+    tmp_path: Path,
+    kind: str,
+    damage: Callable[[Path, bytes, int], None],
+    skips: bool,
+    accepted: list[int] | None,
+) -> None:
+    settings: dict[str, Any] = {"storage": kind, "journal_max_backups": 0, "skip_invalid_records": skips}
+    with opened(tmp_path, **settings) as bookie:
+        bookie.add(7, 0)
+    with opened(tmp_path, **settings) as bookie:
+        bookie.add(8, 0)
+        bookie.storage.checkpoint()
+        early = mark_file(tmp_path).read_bytes()
+        bookie.storage.delete_ledgers([7])
+        bookie.add(7, 0, 1)
+        damaged = bookie.storage.synced_marks[0].offset
+        bookie.add(7, *range(2, 10))
+    damage(tmp_path, early, damaged)
+    storage = LedgerStorage(changed(small_config(tmp_path), settings), Acknowledgements())
+    storage.open(accepted)
+    try:
+        ledger = storage.ledgers.get(LedgerId.unscoped(7))
+        assert ledger is not None
+        assert list(storage.reader.entry_ids(ledger)) == [(0, 10)]
+    finally:
+        storage.close()
+
+
+@pytest.mark.parametrize("storage", ["sorted", "db"])
+def test_a_ledger_made_anew_keeps_entries_that_were_not_journaled_where_the_mark_is_damaged(
+    tmp_path: Path, storage: str
+) -> None:
+    with opened(tmp_path, storage=storage, journal_max_backups=0) as bookie:
+        bookie.add(7, 0)
+    with opened(tmp_path, storage=storage, journal_entries=False) as bookie:
+        bookie.storage.checkpoint()
+        for path in sorted((tmp_path / "journal/current").iterdir())[:-1]:
+            path.unlink()  # as in the course of time
+        bookie.storage.delete_ledgers([7])
+        bookie.add(7, *range(10))
+    with opened(tmp_path, storage=storage) as bookie:
+        bookie.add(7, 10)
+    flip(mark_file(tmp_path), 10, 3)
+    with opened(tmp_path, storage=storage) as bookie:
+        assert list(bookie.storage.reader.entry_ids(bookie.ledger(7))) == [(0, 11)]
 
 
 def test_on_a_disk_that_is_still_full_a_ledger_made_anew_has_nothing_of_the_former_one_either(

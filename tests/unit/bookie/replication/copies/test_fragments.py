@@ -114,6 +114,20 @@ def test_wide_ensembles_are_examined_with_fewer_entries() -> None:
     assert not is_large(ledger((0,), None))
 
 
+def test_many_fragments_are_large_too() -> None:
+    """Work with their bitmaps grows with fragments, bookies and write quorum."""
+
+    def of_fragments(ensemble_size: int, write_quorum_size: int) -> LedgerMetadata:
+        names = tuple(map(str, range(ensemble_size)))
+        new = LedgerMetadata.new(names, write_quorum_size, 1)
+        return replace(new, fragments=tuple(Fragment(first, names) for first in range(0, 3000 * 64, 64)))
+
+    assert is_large(of_fragments(16, 15))
+    assert not is_large(of_fragments(5, 3))
+    assert not is_large(of_fragments(3, 3))
+    assert is_large(of_fragments(32, 32))
+
+
 def fragment_of(metadata: LedgerMetadata, first_entry_id: int) -> CompleteFragment:
     (found,) = [each for each in complete_fragments(metadata) if each.first_entry_id == first_entry_id]
     return found
