@@ -8,7 +8,7 @@ import pytest
 
 from tests.simulation.kinds import WorldKind, run_one
 
-SEEDS = (0, 1, 2, 3, 625000008, 660000353, 700000313)
+SEEDS = (0, 1, 2, 3, 625000008, 660000353, 700000313, 760000508)
 """The last ones: a writer that is released right after an ensemble change waited for no bookie, without end; and what a
 take-over that died had cut off came back in part.
 """

@@ -108,7 +108,7 @@ class UnboundedRules:
             self._check_fragments(metadata, held)
         if truncated:
             self._check_truncated(metadata, held)
-        elif begun:
+        elif begun and metadata.state is LedgerState.OPEN:
             self._check_members(metadata, held)
         if closed:
             self._check_closed(metadata, held)
@@ -162,8 +162,9 @@ class UnboundedRules:
         self._truncate_entry_id = max(highest.values(), default=self._truncate_entry_id)
 
     def _check_members(self, metadata: LedgerMetadata, held: Held) -> None:
-        """U3, of a bookie that joins: whoever completed the take-over tells a LAC from its truncate entry on. What a
-        member holds below its fragment counts for nothing: readers and take-overs ask others for it.
+        """U3, of a bookie that joins: whoever completed the take-over tells a LAC from its truncate entry on. (The next
+        take-over tells the LAC of its fencing; its truncate entry reaches all members.) What a member holds below its
+        fragment counts for nothing: readers and take-overs ask others for it.
         """
         truncate_entry_id, first = self._truncate_entry_id, metadata.last_fragment.first_entry_id
         for bookie_id in metadata.last_fragment.ensemble:
