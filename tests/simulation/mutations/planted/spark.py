@@ -208,12 +208,12 @@ MUTATIONS = (
         "repeated-batch-of-other-fragments",
         "spark",
         (),
-        "a batch is planned with metadata from before the end of its open ledgers was known, and cut at other borders "
-        "when it is repeated",
-        "thinclient/spark/streaming/available.py",
-        "for record in closed[:_KEPT_RECORDS]}\n",
-        "for record in records[:_KEPT_RECORDS]}\n",
-        tests=(f"{_STREAM}::test_a_repeated_batch_is_cut_at_the_same_fragments",),
+        "a ledger that a batch does not read to its end is cut at its fragments, of which a recovery may make more below "
+        "the batch's end: rows come to other tasks when the batch is repeated",
+        "thinclient/spark/reading/planning.py",
+        "(piece,) if piece.ledger_id.low in unfinished else by_fragment(piece)",
+        "by_fragment(piece)",
+        tests=(f"{_STREAM}::test_a_repeated_batch_is_cut_at_the_same_entries",),
     ),
     Mutation(
         "repeated-batch-of-other-shares",
