@@ -8,6 +8,7 @@ _DRIVERS = "tests/unit/thinclient/spark/writing/test_sink_interleavings.py"
 _SINK = "tests/unit/thinclient/spark/test_commit_protocol.py"
 _SCOPES = f"{_SINK}::test_in_a_scope_ids_are_marked_and_compared_without_sign"
 _CHOICE_OF_LEDGERS = "tests/unit/thinclient/spark/reading/test_entries.py"
+_NAMED_BY_MARKS = f"{_CHOICE_OF_LEDGERS}::test_however_many_ledgers_marks_name_no_part_of_a_write_is_passed_over"
 _STREAM = "tests/unit/thinclient/spark/streaming/test_stream.py"
 _WRITING = "tests/unit/thinclient/spark/writing/test_sink.py"
 _RECORDS = "tests/unit/thinclient/spark/records/test_record_reads.py"
@@ -208,8 +209,8 @@ MUTATIONS = (
         "repeated-batch-of-other-fragments",
         "spark",
         (),
-        "a ledger that a batch does not read to its end is cut at its fragments, of which a recovery may make more below "
-        "the batch's end: rows come to other tasks when the batch is repeated",
+        "a ledger that a batch does not read to its end is cut at its fragments, of which a recovery may make more "
+        "below the batch's end: rows come to other tasks when the batch is repeated",
         "thinclient/spark/reading/planning.py",
         "(piece,) if piece.ledger_id.low in unfinished else by_fragment(piece)",
         "by_fragment(piece)",
@@ -547,10 +548,40 @@ MUTATIONS = (
         "spark",
         (),
         "a reader looks up what many forged marks name, each as much as a write may have",
+        "thinclient/spark/reading/entries.py",
+        "    if selected is None and seen.count_not_taken(wanted.first, wanted.last) > MOST_NAMED:\n",
+        "    if False:\n",
+        tests=(_NAMED_BY_MARKS,),
+    ),
+    Mutation(
+        "too-many-named-passed-over",
+        "spark",
+        (),
+        "where marks name very many ledgers, a reader shows a part of a write that was committed during its listing",
+        "thinclient/spark/reading/entries.py",
+        "    named = seen.not_taken(selected, wanted.first, wanted.last)\n",
+        "    named = seen.not_taken(selected, wanted.first, wanted.last)[:MOST_NAMED]\n",
+        tests=(_NAMED_BY_MARKS,),
+    ),
+    Mutation(
+        "ids-of-other-readers-counted",
+        "spark",
+        (),
+        "a reader lists ids again because of what marks name outside of its selection",
+        "thinclient/spark/reading/entries.py",
+        "seen.count_not_taken(wanted.first, wanted.last) > MOST_NAMED",
+        "seen.count_not_taken() > MOST_NAMED",
+        tests=(_NAMED_BY_MARKS,),
+    ),
+    Mutation(
+        "greatest-id-stops-readers",
+        "spark",
+        (),
+        "a mark that names the greatest id stops all readers of the scope",
         "thinclient/spark/commit_protocol.py",
-        "            room[lead.owner] -= count\n",
-        "",
-        tests=(f"{_SINK}::test_the_leads_of_one_owner_have_no_more_looked_up_than_a_write_may_have",),
+        "                    named.add_range(low, high)\n                    named.add(high)\n",
+        "                    named.add_range(low, high + 1)\n",
+        tests=(f"{_SINK}::test_what_was_not_taken_is_counted_between_the_ends_of_the_listing",),
     ),
     Mutation(
         "lead-looked-up-once-for-all",

@@ -37,7 +37,6 @@ from bookgate.ledger.unbounded import create_unbounded
 from bookgate.thinclient.blocking.client import BookKeeper
 from bookgate.thinclient.config import ClientConfig
 from bookgate.thinclient.gateways.discovery import NoRevisionException
-from bookgate.thinclient.spark import commit_protocol
 from bookgate.thinclient.spark.commit_protocol import Write, attempt_metadata, with_claim, with_mark
 from bookgate.thinclient.spark.options.read_options import Options, ReadMode
 from bookgate.thinclient.spark.options.values import LedgerRange
@@ -48,6 +47,7 @@ from bookgate.thinclient.spark.reading.slice_reads import Losses, slice_entries,
 from bookgate.thinclient.spark.worker_client import WorkerClients
 
 ENTRY_SIZE = 10
+_READING = "bookgate.thinclient.spark.reading.entries"
 
 
 class FakeHandle:
@@ -108,6 +108,7 @@ class FakeClient:
         self.gaps: set[int] = set()
         self.gone: set[str] = set()
         self.listings: list[tuple[int | None, int | None]] = []
+        self.id_listings: list[tuple[int | None, int | None]] = []
         self.recovered: list[LedgerId] = []
         self.opened: list[LedgerId] = []
         self.asked: list[LedgerId] = []
@@ -143,6 +144,10 @@ class FakeClient:
         for ledger_id in sorted(self.records):
             if ledger_id.scope_id == scope_id:
                 yield [self.records[ledger_id]]
+
+    def ledger_ranges(self, scope_id: int, start_after: int | None, end_before: int | None) -> Iterator[list[int]]:
+        self.id_listings.append((start_after, end_before))
+        yield [each.low for each in sorted(self.records) if each.scope_id == scope_id]
 
     def open_record(self, record: LedgerRecord, password: bytes) -> FakeHandle:
         if record.metadata.password != password:
@@ -274,15 +279,18 @@ def test_a_mark_that_names_ledgers_of_others_repeats_no_rows_and_shows_none_that
     assert spans(client, options()) == [(3, 0, 9, 100), (5, 0, 9, 100), (9, 0, 9, 100)]
 
 
-def test_leads_whose_marks_name_too_many_are_told(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(commit_protocol, "MOST_NAMED", 3)
-    listed = [sink_ledger(1, mark=[1, 2, 3]), sink_ledger(11, mark=[11, 12, 13], batch=1)]
-    client = FakeClient(*listed, sink_ledger(2), sink_ledger(3), sink_ledger(12, batch=1), sink_ledger(13, batch=1))
+def test_however_many_ledgers_marks_name_no_part_of_a_write_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of what marks name and the listing has not shown as committed, no more is looked up than exists."""
+    monkeypatch.setattr(f"{_READING}.MOST_NAMED", 3)
+    monkeypatch.setattr(f"{_READING}._ASKED_FOR_AT_ONCE", 2)
+    listed = [sink_ledger(1, mark=[1, 2, 3]), sink_ledger(11, mark=[11, 12, 13, 14, *range(100, 200)], batch=1)]
+    client = FakeClient(*listed, sink_ledger(2), sink_ledger(3), *(sink_ledger(each, batch=1) for each in (12, 13, 14)))
     client.list_ledgers = FakeClient(*listed).list_ledgers  # type: ignore[method-assign]
-    assert [first for first, *_ in spans(client, options())] == [1, 2, 3, 11]
-    assert "the marks of 1 ledgers, such as 11, name too many" in caplog.text
+    assert [first for first, *_ in spans(client, options())] == [1, 2, 3, 11, 12, 13, 14]
+    assert client.bulk_reads[-3:] == [[2, 3], [12, 13], [14]]
+    wide = options(ledger_range=LedgerRange(11, 13))
+    assert [first for first, *_ in spans(client, wide)] == [11, 12, 13]
+    assert len(client.id_listings) == 1, "what the read does not want was counted"
 
 
 class Ordered(FakeClient):
