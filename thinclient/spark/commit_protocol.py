@@ -213,7 +213,12 @@ def sink_state(record: LedgerRecord) -> SinkState | None:
         return None
     if not _are_ids(named) or not (claimed_for is None or 0 <= claimed_for < _IDS):
         return None
-    return SinkState(write, unsigned(record.ledger_id.low), named, claimed_for, custom.get(OWNER_KEY, b""))
+    return SinkState(write, unsigned(record.ledger_id.low), named, claimed_for, owner_of(record))
+
+
+def owner_of(record: LedgerRecord) -> bytes:
+    """The principal that made the ledger, as the gateway has noted it; empty without one."""
+    return record.metadata.custom_metadata.get(OWNER_KEY, b"")
 
 
 def _are_ids(runs: Sequence[tuple[int, int]]) -> bool:
@@ -373,12 +378,15 @@ def leads_not_shown(records: Iterable[LedgerRecord]) -> list[int]:
     return list(map(signed, sorted(claimed_for - {state.ledger_id for state in states})))
 
 
-def judge(records: Iterable[LedgerRecord], write: Write, own: Iterable[int] = ()) -> Verdict:
+def judge(
+    records: Iterable[LedgerRecord], write: Write, own: Iterable[int] = (), owner: bytes | None = None
+) -> Verdict:
     """The verdict for `write`. `records` may be of any ledgers; those of `write` and of the query's earlier writes
     count.
 
-    `own` are the ids of the caller's own ledgers. A lead that a claim names must be among the records unless it was
-    deleted (`leads_not_shown`).
+    `own` are the ids of the caller's own ledgers, and `owner` is theirs: they may be deleted by now. Without an owner
+    the mark of any counts. A lead that a claim names must be among the records unless it was deleted
+    (`leads_not_shown`).
     """
     mine = set(map(unsigned, own))
     states = {record.ledger_id: (record, state) for record in records if (state := _earlier(record, write)) is not None}
@@ -386,12 +394,11 @@ def judge(records: Iterable[LedgerRecord], write: Write, own: Iterable[int] = ()
     for _, state in states.values():
         if state.is_committed_lead:
             leads[state.write].append(state)
-    owners = {state.owner for _, state in states.values() if state.ledger_id in mine}
     committed_by, disputed_by, unmarked, left_over = None, None, [], []
     for _, (record, state) in sorted(states.items()):
         named_by = [lead for lead in leads[state.write] if lead.names(state.ledger_id)]
         lead = next((lead.ledger_id for lead in named_by if lead.owner == state.owner), None)
-        if state.marked and state.write == write and owners and state.owner not in owners:
+        if state.marked and state.write == write and owner not in (None, state.owner):
             disputed_by = disputed_by or record
         elif state.marked:
             committed_by = committed_by or (record if state.write == write else None)

@@ -392,6 +392,24 @@ def test_no_write_is_taken_for_committed_because_another_owner_says_so() -> None
     assert store.visible() == {WRITE: numbers(mine)}
 
 
+def test_no_write_is_taken_for_committed_by_another_owner_after_its_ledgers_were_deleted() -> None:
+    """By a rival, or as leftovers, after the driver has claimed them and before it lists them."""
+    store = Store()
+    mine = store.write_ledger(WRITE, 3)
+    number = mine.ledger_id.low
+    store.records[number] = owned(store.records[number], b"me")
+    store.records[7] = owned(replace(ledger(7, WRITE.batch, mark=[7])), b"other")
+    listing = store.ledger_ranges
+
+    def deleted_before(scope_id: int = 0) -> Iterator[list[int]]:
+        store.records.pop(number, None)
+        return listing(scope_id)
+
+    store.ledger_ranges = deleted_before  # type: ignore[method-assign]
+    with pytest.raises(WriteException, match=r"ledger 7 of another owner says that batch 3 .* is committed"):
+        committer(store).commit(WRITE, [mine])
+
+
 def test_a_write_that_its_own_owner_committed_is_not_disputed_by_another() -> None:
     """A query that is started again finds its commit, and a forged mark beside it."""
     store, runs = Store(), []
