@@ -8,6 +8,7 @@ _DRIVERS = "tests/unit/thinclient/spark/writing/test_sink_interleavings.py"
 _SINK = "tests/unit/thinclient/spark/test_commit_protocol.py"
 _SCOPES = f"{_SINK}::test_in_a_scope_ids_are_marked_and_compared_without_sign"
 _CHOICE_OF_LEDGERS = "tests/unit/thinclient/spark/reading/test_entries.py"
+_WORKER_CLIENTS = f"{_CHOICE_OF_LEDGERS}::TestWorkerClients"
 _NAMED_BY_MARKS = f"{_CHOICE_OF_LEDGERS}::test_however_many_ledgers_marks_name_no_part_of_a_write_is_passed_over"
 _STREAM = "tests/unit/thinclient/spark/streaming/test_stream.py"
 _WRITING = "tests/unit/thinclient/spark/writing/test_sink.py"
@@ -284,8 +285,8 @@ MUTATIONS = (
         (),
         "a worker process keeps one client more for each job with settings of its own",
         "thinclient/spark/worker_client.py",
-        "        for key, kept in unused[_MOST_UNUSED:]:\n",
-        "        for key, kept in unused[len(unused) :]:\n",
+        "        return unused[_MOST_UNUSED:]\n",
+        "        return []\n",
         tests=(_CHOICE_OF_LEDGERS,),
     ),
     Mutation(
@@ -294,8 +295,8 @@ MUTATIONS = (
         (),
         "threads that need a client at once connect one each, and all but one are never closed",
         "thinclient/spark/worker_client.py",
-        "        return self._lock\n",
-        "        return threading.RLock()\n",
+        "            if kept is None or kept.has_failed:\n",
+        "            if kept is None or not kept.is_connected:\n",
         tests=(f"{_CHOICE_OF_LEDGERS}::TestWorkerClients::test_threads_that_begin_at_once_have_one_client",),
     ),
     Mutation(
@@ -304,9 +305,59 @@ MUTATIONS = (
         (),
         "a worker process closes a client that a task still uses, since other jobs have had theirs since",
         "thinclient/spark/worker_client.py",
-        " for each in clients if not each[1].users), key",
-        " for each in clients), key",
+        " for each in self.clients.values() if not each.users), key",
+        " for each in self.clients.values()), key",
         tests=(_CHOICE_OF_LEDGERS,),
+    ),
+    Mutation(
+        "client-closed-by-whoever-fails",
+        "spark",
+        (),
+        "a thread that fails for a reason of its own closes the client that other threads use",
+        "thinclient/spark/worker_client.py",
+        "        return [kept] if kept.has_failed and not kept.users else []\n",
+        "        return [kept] if kept.has_failed else []\n",
+        tests=(f"{_WORKER_CLIENTS}::test_a_client_that_others_use_is_closed_by_the_last_of_them",),
+    ),
+    Mutation(
+        "client-ended-behind-a-lock",
+        "spark",
+        (),
+        "a use that the collector ends in a thread that holds the lock, or for which its holder waits, waits for ever",
+        "thinclient/spark/worker_client.py",
+        "        while self.ended and self.lock.acquire(blocking=False):\n",
+        "        while self.ended and self.lock.acquire(timeout=20):\n",
+        tests=(f"{_WORKER_CLIENTS}::test_a_use_that_ends_while_the_lock_is_held_waits_for_nothing",),
+    ),
+    Mutation(
+        "client-connected-behind-a-lock",
+        "spark",
+        (),
+        "who connects a client holds the lock, for which those wait that it waits for",
+        "thinclient/spark/worker_client.py",
+        "            client = self._connect(gateways, settings, plans)\n",
+        "            with self._own().lock:\n                client = self._connect(gateways, settings, plans)\n",
+        tests=(f"{_WORKER_CLIENTS}::test_uses_begin_and_end_while_one_connects",),
+    ),
+    Mutation(
+        "client-never-closed-on-the-loop",
+        "spark",
+        (),
+        "a client that is discarded on the thread of its event loop, where nothing may wait, is never closed",
+        "thinclient/spark/worker_client.py",
+        '        threading.Thread(target=_close, args=(found,), name="bookgate-close", daemon=True).start()\n',
+        "",
+        tests=(f"{_WORKER_CLIENTS}::test_what_is_discarded_on_the_event_loop_is_closed_elsewhere",),
+    ),
+    Mutation(
+        "clients-of-threads-after-a-fork",
+        "spark",
+        (),
+        "of threads that begin at once in a process that was forked each has clients of its own",
+        "thinclient/spark/worker_client.py",
+        "self._processes.setdefault(pid, _Process())",
+        "self._processes.update({pid: (made := _Process())}) or made",
+        tests=(f"{_WORKER_CLIENTS}::test_threads_that_begin_at_once_have_one_client",),
     ),
     Mutation(
         "lost-by-older-metadata",

@@ -5,9 +5,10 @@ from __future__ import annotations
 import operator
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import Any, cast
 
@@ -35,8 +36,10 @@ from bookgate.ledger.metadata import OWNER_KEY, DigestType, LedgerMetadata
 from bookgate.ledger.metadata_store import LedgerRecord
 from bookgate.ledger.unbounded import create_unbounded
 from bookgate.thinclient.blocking.client import BookKeeper
+from bookgate.thinclient.blocking.loop_thread import LoopThread, check_may_wait
 from bookgate.thinclient.config import ClientConfig
 from bookgate.thinclient.gateways.discovery import NoRevisionException
+from bookgate.thinclient.spark import worker_client
 from bookgate.thinclient.spark.commit_protocol import Write, attempt_metadata, with_claim, with_mark
 from bookgate.thinclient.spark.options.read_options import Options, ReadMode
 from bookgate.thinclient.spark.options.values import LedgerRange
@@ -713,9 +716,16 @@ class TestWorkerClients:
             pass
         assert [client.closed for client in made] == [False, False]
 
-    def test_threads_that_begin_at_once_have_one_client(self) -> None:
+    def test_threads_that_begin_at_once_have_one_client(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """As of a program that runs several exports. A second client would be kept, and the first one never closed."""
         made, both = list[FakeClient](), threading.Barrier(2)
+        process, at_once = worker_client._Process, threading.Barrier(2, timeout=30)
+
+        def of_each_thread() -> worker_client._Process:
+            at_once.wait()
+            return process()
+
+        monkeypatch.setattr(worker_client, "_Process", of_each_thread)
 
         def connect(*_settings: object) -> BookKeeper:
             with suppress(threading.BrokenBarrierError):
@@ -732,6 +742,105 @@ class TestWorkerClients:
             list(pool.map(use, range(2)))
         assert [client.closed for client in made] == [False]
         assert clients.metrics() == {0: made[0].metrics}
+
+    def test_uses_begin_and_end_while_one_connects(self) -> None:
+        """As where the collector runs on the clients' event loop, for which a connection waits, and ends a use."""
+        made, ended = list[FakeClient](), threading.Event()
+
+        def rows() -> Generator[int, None, None]:
+            with clients.use("a"):
+                yield 1
+
+        def end() -> None:
+            abandoned.close()
+            with clients.use("c"):
+                ended.set()
+
+        def connect(gateways: str, *_others: object) -> BookKeeper:
+            if gateways == "b":
+                collecting = threading.Thread(target=end, daemon=True)
+                collecting.start()
+                collecting.join(10)
+            return as_client(_made(made))
+
+        clients = WorkerClients(connect)
+        abandoned = rows()
+        next(abandoned)
+        with clients.use("b"):
+            assert ended.is_set()
+
+    def test_a_use_that_ends_while_the_lock_is_held_waits_for_nothing(self) -> None:
+        """The collector may have interrupted the holder. The next use counts the end."""
+        made: list[FakeClient] = []
+        clients = WorkerClients(lambda *_: as_client(_made(made)))
+        began = time.monotonic()
+        with suppress(BKException), ExitStack() as held, clients.use("a"):
+            held.enter_context(clients._own().lock)
+            raise BKException("no")
+        assert time.monotonic() - began < 10
+        with clients.use("b"):
+            assert [client.closed for client in made] == [True, False]
+
+    def test_a_client_that_others_use_is_closed_by_the_last_of_them(self) -> None:
+        made: list[FakeClient] = []
+        clients = WorkerClients(lambda *_: as_client(_made(made)))
+        with clients.use("g"):
+            for _ in range(2):
+                with pytest.raises(ValueError, match="a null"), clients.use("g"):
+                    raise ValueError("a null")
+            assert [client.closed for client in made] == [False, True]
+            with clients.use("g"):
+                assert len(made) == 3, "one that failed was given to another user"
+        assert [client.closed for client in made] == [True, True, False]
+
+    def test_who_waited_for_a_connection_that_failed_tries_for_itself(self) -> None:
+        made, waits, tries = list[FakeClient](), threading.Event(), list[bool]()
+
+        def connect(_gateways: str, _settings: object, plans: bool) -> BookKeeper:
+            tries.append(plans)
+            if plans:
+                assert waits.wait(30)
+                raise MetaStoreException("all gateways reject the connection")
+            return as_client(_made(made))
+
+        def use() -> None:
+            with clients.use("g"):
+                pass
+
+        clients = WorkerClients(connect)
+        with ThreadPoolExecutor(2) as pool:
+            planning = pool.submit(lambda: clients.plan("g").__enter__())
+            while not tries:
+                time.sleep(0)
+            reading = pool.submit(use)
+            while next(iter(clients._own().clients.values())).users < 2:
+                time.sleep(0)
+            waits.set()
+            assert isinstance(planning.exception(30), MetaStoreException)
+            assert reading.exception(30) is None
+        assert tries == [True, False]
+        assert list(clients.metrics().values()) == [made[0].metrics]
+
+    def test_what_is_discarded_on_the_event_loop_is_closed_elsewhere(self) -> None:
+        closed = threading.Event()
+
+        class Waiting(FakeClient):
+            def close(self) -> None:
+                check_may_wait()
+                closed.set()
+
+        clients = WorkerClients(lambda *_: as_client(Waiting()))
+
+        async def collected() -> None:
+            with suppress(ValueError), clients.use("g"):
+                raise ValueError("a null")
+
+        thread = LoopThread.acquire()
+        try:
+            thread.run(collected())
+            assert closed.wait(30)
+        finally:
+            thread.release()
 
     def test_who_concludes_from_listings_has_a_client_of_its_own(self) -> None:
         made: list[FakeClient] = []
