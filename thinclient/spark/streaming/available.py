@@ -154,9 +154,10 @@ class Available:
     def _keep(self, records: Sequence[LedgerRecord], ends: Mapping[int, End]) -> None:
         """Remembers what the next look or the planning needs."""
         self._records = {record.ledger_id.low: record for record in records[:_KEPT_RECORDS]}
+        still_open = {record.ledger_id.low for record in records if not record.metadata.is_closed}
+        self._lengths = {each: known for each, known in self._lengths.items() if each in still_open}
         for record in (each for each in records if each.metadata.is_closed):
             number = record.ledger_id.low
-            self._lengths.pop(number, None)
             # A trim moves the first entry of a closed unbounded ledger, which is therefore looked at again.
             if not record.metadata.is_unbounded:
                 self._closed[number] = ends[number]

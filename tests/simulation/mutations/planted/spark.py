@@ -207,6 +207,16 @@ MUTATIONS = (
         tests=(_STREAM,),
     ),
     Mutation(
+        "lengths-of-deleted-ledgers-kept",
+        "spark",
+        (),
+        "a stream's driver keeps a length for each ledger that is deleted while it is open",
+        "thinclient/spark/streaming/available.py",
+        "for each, known in self._lengths.items() if each in still_open}",
+        "for each, known in self._lengths.items()}",
+        tests=(f"{_STREAM}::test_nothing_is_kept_of_ledgers_that_are_closed_or_deleted_while_they_grow",),
+    ),
+    Mutation(
         "repeated-batch-of-other-fragments",
         "spark",
         (),

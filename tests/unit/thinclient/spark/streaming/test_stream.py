@@ -215,6 +215,18 @@ def test_only_what_can_have_changed_is_asked_for(ledgers: Ledgers) -> None:
     assert ledgers.metadata_reads == []
 
 
+def test_nothing_is_kept_of_ledgers_that_are_closed_or_deleted_while_they_grow(ledgers: Ledgers) -> None:
+    for number in (1, 2, 3):
+        ledgers.add(number, 3, close=False)
+    query = Query()
+    query.reader.prepareForTriggerAvailableNow()
+    assert query.reader._available._lengths.keys() == {1, 2, 3}
+    del ledgers.records[1]
+    ledgers.close(2)
+    query.trigger()
+    assert query.reader._available._lengths.keys() == {3}
+
+
 def test_a_restarted_driver_plans_a_begun_batch_as_before(ledgers: Ledgers) -> None:
     ledgers.add(1, 9, close=False)
     ledgers.add(2, 4)
