@@ -192,8 +192,8 @@ MUTATIONS = (
         (),
         "a repeated batch is cut for the cores of the driver that repeats it: rows come to other tasks",
         "thinclient/spark/streaming/stream.py",
-        "self._options, None if basis is None else basis.cores)\n",
-        "self._options)\n",
+        "self._options, None if basis is None else basis.cores, unfinished)\n",
+        "self._options, None, unfinished)\n",
         tests=(_STREAM,),
     ),
     Mutation(
