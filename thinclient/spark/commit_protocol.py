@@ -69,7 +69,9 @@ the owner of a ledger, which no client can forge, a mark speaks for ledgers of t
 step 3. If only a ledger of another owner says that the write is committed, the commit fails: the driver can't tell a
 forged mark from a commit under earlier credentials, so it neither takes its rows for written nor writes them again, and
 what another owner's commit names is not left over. All ledgers of a write have one owner. A mark that names more than
-`MOST_NAMED` ledgers is no mark, and a reader looks up no more than that many for the marks of one owner.
+`MOST_NAMED` ledgers is no mark. Where all marks together name more ledgers that a listing has not shown as committed, a
+reader lists the ids once more and looks up those that exist: all ledgers of a committed write that is not deleted do.
+So whatever marks are forged, a reader looks up no more ledgers than there are, and passes over no part of a write.
 
 **Scopes.** All ledgers of a query are in one scope, and what is said of ids holds for their lower halves. They are
 written into marks and compared without sign, as the store lists them.
@@ -109,9 +111,10 @@ KEYS_BEGIN_WITH = "bookgate.sink."
 
 MOST_NAMED = 1 << 20
 """The most ledgers of a write; a mark that names more was made by no sink, and would take a reader's memory. Also the
-most that a reader looks up for the marks of one owner.
+most that a reader looks up without knowing that they exist.
 """
 _IDS = 1 << 64
+_LEAST, _GREATEST = -(1 << 63), (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +213,12 @@ def sink_state(record: LedgerRecord) -> SinkState | None:
         return None
     if not _are_ids(named) or not (claimed_for is None or 0 <= claimed_for < _IDS):
         return None
-    return SinkState(write, unsigned(record.ledger_id.low), named, claimed_for, custom.get(OWNER_KEY, b""))
+    return SinkState(write, unsigned(record.ledger_id.low), named, claimed_for, owner_of(record))
+
+
+def owner_of(record: LedgerRecord) -> bytes:
+    """The principal that made the ledger, as the gateway has noted it; empty without one."""
+    return record.metadata.custom_metadata.get(OWNER_KEY, b"")
 
 
 def _are_ids(runs: Sequence[tuple[int, int]]) -> bool:
@@ -296,24 +304,19 @@ class Committed:
         """The committed leads known so far."""
         return list(self._leads.values())
 
-    def not_taken(self, selected: Iterable[int] | None = None) -> tuple[list[int], list[int]]:
-        """Ids that committed leads name and that were not taken: committed while the listing ran, or deleted. If
-        `selected` is given, only ids in it.
-
-        Also the leads that are passed over. Of the leads of one owner the ids are `MOST_NAMED` at most: forged leads,
-        each with as many ids as a write may have, would hold up every reader. Those that lack the fewest come first.
+    def not_taken(self, selected: Iterable[int] | None = None, first: int = _LEAST, last: int = _GREATEST) -> list[int]:
+        """Ids from `first` to `last` that committed leads name and that were not taken: committed while the listing
+        ran, or deleted. If `selected` is given, only ids in it.
         """
         only = None if selected is None else BitMap64(map(unsigned, selected))
-        lacking = [(count, lead) for lead in self._leads.values() if (count := len(self._lacking(lead, only)))]
-        room = dict.fromkeys((lead.owner for _, lead in lacking), MOST_NAMED)
-        named, passed_over = BitMap64(), []
-        for count, lead in sorted(lacking, key=lambda each: (each[0], each[1].ledger_id)):
-            if count > room[lead.owner]:
-                passed_over.append(signed(lead.ledger_id))
-                continue
-            room[lead.owner] -= count
-            named |= self._lacking(lead, only)
-        return list(map(signed, named)), passed_over
+        named = BitMap64()
+        for lacking in self._lacking(first, last):
+            named |= lacking if only is None else lacking & only
+        return list(map(signed, named))
+
+    def count_not_taken(self, first: int = _LEAST, last: int = _GREATEST) -> int:
+        """How many ids `not_taken` returns at most: an id that several leads name counts for each."""
+        return sum(map(len, self._lacking(first, last)))
 
     def take_named(self, records: Iterable[LedgerRecord]) -> list[LedgerRecord]:
         """The records that count, of ledgers that `not_taken` returned: those that the lead of their own origin names.
@@ -323,13 +326,24 @@ class Committed:
         states = ((record, sink_state(record)) for record in records)
         return self.take(record for record, state in states if state is not None and state.origin in self._leads)
 
-    def _lacking(self, lead: SinkState, only: Any) -> Any:
-        """The ids that a lead names and that were not taken, as a bitmap; only those in `only` unless it is None."""
-        named = BitMap64()
-        for first, last in lead.named:
-            named.add_range(first, last + 1)
-        named -= self._taken
-        return named if only is None else named & only
+    def _lacking(self, first: int, last: int) -> Iterator[Any]:
+        """For each lead the ids between these that it names and that were not taken, as a bitmap."""
+        wanted = _unsigned_runs(first, last)
+        for lead in self._leads.values():
+            named = BitMap64()
+            for low, high in ((max(a, c), min(b, d)) for a, b in lead.named for c, d in wanted):
+                if low <= high:
+                    # The end of a range of a bitmap is exclusive, and has 64 bits as ids have.
+                    named.add_range(low, high)
+                    named.add(high)
+            yield named - self._taken
+
+
+def _unsigned_runs(first: int, last: int) -> list[tuple[int, int]]:
+    """The signed ids from `first` to `last` as runs of unsigned ones."""
+    if first < 0 <= last:
+        return [(0, last), (unsigned(first), _IDS - 1)]
+    return [(unsigned(first), unsigned(last))]
 
 
 def committed(records: Sequence[LedgerRecord]) -> list[LedgerRecord]:
@@ -364,12 +378,15 @@ def leads_not_shown(records: Iterable[LedgerRecord]) -> list[int]:
     return list(map(signed, sorted(claimed_for - {state.ledger_id for state in states})))
 
 
-def judge(records: Iterable[LedgerRecord], write: Write, own: Iterable[int] = ()) -> Verdict:
+def judge(
+    records: Iterable[LedgerRecord], write: Write, own: Iterable[int] = (), owner: bytes | None = None
+) -> Verdict:
     """The verdict for `write`. `records` may be of any ledgers; those of `write` and of the query's earlier writes
     count.
 
-    `own` are the ids of the caller's own ledgers. A lead that a claim names must be among the records unless it was
-    deleted (`leads_not_shown`).
+    `own` are the ids of the caller's own ledgers, and `owner` is theirs: they may be deleted by now. Without an owner
+    the mark of any counts. A lead that a claim names must be among the records unless it was deleted
+    (`leads_not_shown`).
     """
     mine = set(map(unsigned, own))
     states = {record.ledger_id: (record, state) for record in records if (state := _earlier(record, write)) is not None}
@@ -377,12 +394,11 @@ def judge(records: Iterable[LedgerRecord], write: Write, own: Iterable[int] = ()
     for _, state in states.values():
         if state.is_committed_lead:
             leads[state.write].append(state)
-    owners = {state.owner for _, state in states.values() if state.ledger_id in mine}
     committed_by, disputed_by, unmarked, left_over = None, None, [], []
     for _, (record, state) in sorted(states.items()):
         named_by = [lead for lead in leads[state.write] if lead.names(state.ledger_id)]
         lead = next((lead.ledger_id for lead in named_by if lead.owner == state.owner), None)
-        if state.marked and state.write == write and owners and state.owner not in owners:
+        if state.marked and state.write == write and owner not in (None, state.owner):
             disputed_by = disputed_by or record
         elif state.marked:
             committed_by = committed_by or (record if state.write == write else None)

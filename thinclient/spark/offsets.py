@@ -258,7 +258,10 @@ def backlogs(start: StreamOffset, ends: Mapping[int, End]) -> dict[int, Backlog]
 
 
 def trimmed(start: StreamOffset, ends: Mapping[int, End]) -> list[Trimmed]:
-    """What trims have deleted of ledgers that were begun. Of one that was not, the stream promised nothing yet."""
+    """What trims have deleted of ledgers that were begun. Of one that was not, the stream promised nothing yet.
+
+    Whether a deleted id had an entry can't be known: a gap that a take-over left at the position counts too.
+    """
     begun = ((ledger_id, first, ends.get(ledger_id)) for ledger_id, first in start.next_entries.items())
     return [
         Trimmed(ledger_id, first, end.first_entry_id)

@@ -2,7 +2,8 @@
 
 PySpark's daemon forks its workers, and neither gRPC channels nor threads survive a fork. So nothing connects at import
 time; a client is made on first use, kept for this process only, and discarded after a failure: the next task in the
-same worker begins with fresh connections. A process may live through many jobs with settings of their own: a few of the
+same worker begins with fresh connections. Threads share clients: one that a failing thread discards is closed when the
+others have done with it. A process may live through many jobs with settings of their own: a few of the
 clients that nobody uses are kept.
 
 A client that plans a read, on the driver, connects as any other program's does: by default it fails at once where every
@@ -24,13 +25,15 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bookgate.ledger.errors import BKException
+from bookgate.ledger.errors import BKException, IllegalOpException
 from bookgate.runtime.allocator import keep_freed_buffers
 from bookgate.thinclient.gateways.uri import is_gateway_uri
 from bookgate.thinclient.spark.options.read_options import CONFIG_VARIABLE, ClientSettings
@@ -65,14 +68,82 @@ _MOST_UNUSED = 4
 """Clients that are kept for the next task. Settings may differ from job to job: in a token that is renewed, say."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Kept:
-    """A client, the number that it has as long as it lives, how many use it, and when it was used last."""
+    """A client, and the number that it has as long as it lives.
 
-    client: BookKeeper
+    `made` has the client once it is connected. Whoever ended a use with an error sets `has_failed`: the client is given
+    to nobody else then, and closed by the last of those that use it.
+    """
+
+    key: _Key
     number: int
+    made: Future[BookKeeper] = field(default_factory=Future)
     users: int = 0
     last_use: int = 0
+    has_failed: bool = False
+
+    @property
+    def is_connected(self) -> bool:
+        return self.made.done() and self.made.exception() is None
+
+
+@dataclass(slots=True)
+class _Process:
+    """The clients of a process. `lock` is held for a moment only: nobody connects, closes or waits meanwhile. `ended`
+    has the ends of uses that are not counted yet.
+    """
+
+    clients: dict[_Key, _Kept] = field(default_factory=dict)
+    ended: deque[_Kept] = field(default_factory=deque)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    uses: int = 0
+
+    def begin(self, key: _Key) -> tuple[_Kept, bool]:
+        """Counts a user. Also whether it is the first one, who has to connect."""
+        with self.lock:
+            kept, is_first = self.clients.get(key), False
+            if kept is None or kept.has_failed:
+                taken = {other.number for other in self.clients.values()}
+                kept, is_first = _Kept(key, min(set(range(len(taken) + 1)) - taken)), True
+                self.clients[key] = kept
+            kept.users += 1
+        return kept, is_first
+
+    def end(self, kept: _Kept) -> list[_Kept]:
+        """Counts that a user has ended; returns what is to be closed.
+
+        Never waits for the lock: the collector ends a use that was abandoned in whatever thread it runs, be it the
+        clients' event loop or one that holds the lock. Whoever holds it counts this end.
+        """
+        self.ended.append(kept)
+        return self.settle()
+
+    def settle(self) -> list[_Kept]:
+        """Counts what has ended, unless the lock is taken; returns what is to be closed."""
+        found = list[_Kept]()
+        while self.ended and self.lock.acquire(blocking=False):
+            try:
+                while self.ended:
+                    found += self._ended(self.ended.popleft())
+                found += self._unused()
+            finally:
+                self.lock.release()
+        return [kept for kept in found if kept.is_connected]
+
+    def _ended(self, kept: _Kept) -> list[_Kept]:
+        self.uses += 1
+        kept.users, kept.last_use = kept.users - 1, self.uses
+        if kept.has_failed and self.clients.get(kept.key) is kept:
+            del self.clients[kept.key]
+        return [kept] if kept.has_failed and not kept.users else []
+
+    def _unused(self) -> list[_Kept]:
+        """Those that were not used for longest; they are kept no longer."""
+        unused = sorted((each for each in self.clients.values() if not each.users), key=lambda each: -each.last_use)
+        for kept in unused[_MOST_UNUSED:]:
+            del self.clients[kept.key]
+        return unused[_MOST_UNUSED:]
 
 
 class WorkerClients:
@@ -82,10 +153,7 @@ class WorkerClients:
 
     def __init__(self, connect: Callable[[str, ClientSettings, bool], BookKeeper] = _connect) -> None:
         self._connect = connect
-        self._pid = os.getpid()
-        self._lock = threading.RLock()
-        self._clients: dict[_Key, _Kept] = {}
-        self._uses = 0
+        self._processes: dict[int, _Process] = {}
 
     def plan(self, gateways: str, settings: ClientSettings = ()) -> AbstractContextManager[BookKeeper]:
         """As `use`, for the planning of a read: does not wait for gateways that all reject connections, and nothing
@@ -106,63 +174,80 @@ class WorkerClients:
         """The client for these gateways and settings; it is discarded if the block raises. `lists_all`: another one,
         whose listings fail where a policy would leave ledgers out. `catches_up`: it reads nothing older than this call.
         """
-        key = gateways, settings, lists_all
-        kept = self._begin(key, plans)
+        process = self._own()
+        kept = self._begin(process, (gateways, settings, lists_all), plans)
         try:
+            client = kept.made.result()
             if catches_up:
-                catch_up(kept.client)
-            yield kept.client
+                catch_up(client)
+            yield client
         except Exception:
-            self._discard(key, kept)
+            kept.has_failed = True
             raise
         finally:
-            self._end(kept)
+            self._end(process, kept)
 
     def metrics(self) -> dict[int, ClientMetrics]:
         """The metrics of each client of this process, by its number."""
-        clients = list(self._clients.values()) if self._pid == os.getpid() else []
-        return {kept.number: kept.client.metrics for kept in clients}
+        clients = list(self._own().clients.values())
+        return {kept.number: kept.made.result().metrics for kept in clients if kept.is_connected}
 
-    def _own_lock(self) -> threading.RLock:
-        """Held for every change, also while a client connects: of threads that need the same one, one connects."""
-        if self._pid != os.getpid():
-            # The parent's clients can't be closed here, nor its lock be released: its threads did not survive the fork.
-            self._pid, self._clients, self._lock = os.getpid(), {}, threading.RLock()
-        return self._lock
+    def _own(self) -> _Process:
+        # The parent's clients can't be closed after a fork, nor its lock be released: its threads did not survive it.
+        # Of threads that come here at once all get the same: `setdefault` is one step.
+        pid = os.getpid()
+        return self._processes.get(pid) or self._processes.setdefault(pid, _Process())
 
-    def _begin(self, key: _Key, plans: bool) -> _Kept:
-        with self._own_lock():
-            kept = self._clients.get(key)
-            if kept is None:
-                gateways, settings, lists_all = key
-                keep_freed_buffers()
-                client = self._connect(gateways, settings, plans)
-                taken = {other.number for other in self._clients.values()}
-                kept = self._clients[key] = _Kept(client, min(set(range(len(taken) + 1)) - taken))
-                if lists_all:
-                    client.ledger_manager.demand_complete_listings()
-            kept.users += 1
-            return kept
+    def _begin(self, process: _Process, key: _Key, plans: bool) -> _Kept:
+        """The client, connected. Of threads that need the same one, one connects; if it fails, each of the others
+        tries, as they may connect in another way.
+        """
+        while True:
+            kept, is_first = process.begin(key)
+            is_ready = False
+            try:
+                if is_first:
+                    self._make(kept, plans)
+                is_ready = kept.made.exception() is None
+            finally:
+                if not is_ready:
+                    self._end(process, kept)
+            if is_ready:
+                _close(process.settle())
+                return kept
 
-    def _end(self, kept: _Kept) -> None:
-        with self._own_lock():
-            self._uses += 1
-            kept.users, kept.last_use = kept.users - 1, self._uses
-            self._close_unused()
+    def _make(self, kept: _Kept, plans: bool) -> None:
+        gateways, settings, lists_all = kept.key
+        try:
+            keep_freed_buffers()
+            client = self._connect(gateways, settings, plans)
+            if lists_all:
+                client.ledger_manager.demand_complete_listings()
+        except BaseException as error:
+            kept.has_failed = True
+            kept.made.set_exception(error)
+            raise
+        kept.made.set_result(client)
 
-    def _close_unused(self) -> None:
-        """Closes those that were not used for longest."""
-        clients = list(self._clients.items())
-        unused = sorted((each for each in clients if not each[1].users), key=lambda each: -each[1].last_use)
-        for key, kept in unused[_MOST_UNUSED:]:
-            self._discard(key, kept)
+    def _end(self, process: _Process, kept: _Kept) -> None:
+        if process is self._own():
+            _close(process.end(kept))
 
-    def _discard(self, key: _Key, kept: _Kept) -> None:
-        with self._own_lock():
-            if self._clients.get(key) is kept:
-                del self._clients[key]
+
+def _close(found: Sequence[_Kept]) -> None:
+    """Closes clients; in another thread where this is the one of their event loop, which may not wait."""
+    from bookgate.thinclient.blocking.loop_thread import check_may_wait
+
+    if not found:
+        return
+    try:
+        check_may_wait()
+    except IllegalOpException:
+        threading.Thread(target=_close, args=(found,), name="bookgate-close", daemon=True).start()
+        return
+    for kept in found:
         with suppress(BKException, OSError, RuntimeError):
-            kept.client.close()
+            kept.made.result().close()
 
 
 def catch_up(client: BookKeeper) -> None:

@@ -414,6 +414,9 @@ def _is_whole(ledger: _Ledger, found: _Written, skips_losses: bool) -> bool:
     The lengths can't tell whether entries that are missing at the beginning were lost, or never were: ids may have a
     gap right behind those that a trim has deleted. A read that fails at a loss excludes one; where losses are skipped
     such entries count as lost.
+
+    Nor can they tell of a lost entry without payload from a gap: where losses are skipped, a ledger that lacks such
+    entries only, behind its first one, counts as whole.
     """
     deleted, most_missing = ledger.deleted_before or 0, 0 if skips_losses else 1
     if not found.entries:

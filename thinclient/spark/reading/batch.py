@@ -12,7 +12,7 @@ Source: docs/spark.md#tables.
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -109,10 +109,14 @@ def _no_collection() -> Iterator[None]:
 
 
 def tasks_of(
-    client: BookKeeper, slices: Sequence[Slice], options: Options, cores: int | None = None
+    client: BookKeeper,
+    slices: Sequence[Slice],
+    options: Options,
+    cores: int | None = None,
+    unfinished: Container[int] = (),
 ) -> list[InputPartition]:
-    """The slices as tasks, each with the addresses of its bookies. `cores`: see `limits_of`."""
-    tasks = plan(slices, limits_of(options, cores))
+    """The slices as tasks, each with the addresses of its bookies. `cores`: see `limits_of`; `unfinished`: `plan`."""
+    tasks = plan(slices, limits_of(options, cores), unfinished)
     bookies = client.bookies(BookieSet.ALL) if tasks else ()
     infos = {bookie.bookie_id: bookie.info for bookie in bookies}
     return [EntriesPartition(task, _of_task(task, infos)) for task in tasks]

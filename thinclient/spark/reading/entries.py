@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from bookgate.ledger.entry import Entry
@@ -22,7 +23,7 @@ from bookgate.ledger.errors import BKException, NoSuchLedgerExistsOnMetadataServ
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata_store import LedgerRecord
 from bookgate.thinclient.handles.context import unlocked
-from bookgate.thinclient.spark.commit_protocol import Committed
+from bookgate.thinclient.spark.commit_protocol import MOST_NAMED, Committed
 from bookgate.thinclient.spark.options.read_options import Options, ReadMode
 from bookgate.thinclient.spark.reading.plain_ledgers import PlainLedgers
 from bookgate.thinclient.spark.reading.planning import (
@@ -185,22 +186,22 @@ def _committed(
         leads, _ = read_records(client, options.scope_id, seen.unknown_leads(page))
         seen.show(leads)
         yield seen.take(page)
-    yield _selected(seen.take_named(_not_taken(client, options, bounds, seen)), options, bounds)
+    for page in _not_taken(client, options, bounds, seen):
+        yield _selected(seen.take_named(page), options, bounds)
 
 
-def _not_taken(client: BookKeeper, options: Options, bounds: Bounds, seen: Committed) -> list[LedgerRecord]:
+def _not_taken(client: BookKeeper, options: Options, bounds: Bounds, seen: Committed) -> Iterator[list[LedgerRecord]]:
     """The ledgers that committed leads name and that the listing has not shown as committed."""
-    listed = wanted_range(options, bounds)
-    named, passed_over = seen.not_taken(options.ledger_ids)
-    if passed_over:
-        leads = ", ".join(str(LedgerId(options.scope_id, each)) for each in passed_over[:_NAMED_AT_MOST])
-        _log.warning(
-            "the marks of %d ledgers, such as %s, name too many that were not listed as committed: not looked up",
-            len(passed_over),
-            leads,
-        )
-    records, _ = read_records(client, options.scope_id, [each for each in named if each in listed])
-    return records
+    scope_id, wanted = options.scope_id, wanted_range(options, bounds)
+    selected: Iterable[int] | None = bounds.ledger_ids if options.ledger_ids is None else options.ledger_ids
+    if selected is None and seen.count_not_taken(wanted.first, wanted.last) > MOST_NAMED:
+        # Marks may name any ids, whoever made them; those that exist are as many as the listing had.
+        after, before = listing_ends(scope_id, wanted)
+        selected = chain.from_iterable(client.ledger_manager.ledger_ranges(scope_id, after, before))
+    named = seen.not_taken(selected, wanted.first, wanted.last)
+    for start in range(0, len(named), _ASKED_FOR_AT_ONCE):
+        records, _ = read_records(client, scope_id, named[start : start + _ASKED_FOR_AT_ONCE])
+        yield records
 
 
 class Passwords:

@@ -6,6 +6,10 @@ A *slice* is a run of entries of one ledger. The plan covers every entry of ever
   task would exceed its size, whatever their ensembles.
 * A larger ledger is cut at the borders of its fragments, so that a task reads from one ensemble, and each piece is cut
   into tasks of about equal size. Such a task contains nothing else.
+* A ledger of a stream that a batch does not read to its end is cut into such tasks at once. When the batch is repeated,
+  the ledger may have more fragments below the batch's end: a recovery takes the last add confirmed from entries, which
+  tell less than the bookies that a stream asks, and stores its change of the ensemble behind that. A sink that writes
+  by partition needs the same tasks again (T7).
 
 A task's size is the smallest of `max_bytes`, `max_entries` and an even share of the whole, and a task packs at most
 MOST_LEDGERS ledgers together. `max_entries` is exact. Bytes are an estimate (the ledger's length spread evenly over its
@@ -21,7 +25,7 @@ import os
 import sys
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -277,8 +281,10 @@ def wanted_part(whole: Slice, options: Options, bounds: Bounds = EVERYTHING) -> 
     return whole if (first, last) == (whole.first_entry_id, whole.end) else whole.between(first, last)
 
 
-def plan(slices: Sequence[Slice], limits: TaskLimits) -> list[list[Slice]]:
-    """Tasks, each a list of slices to be read in order. No slices, no tasks."""
+def plan(slices: Sequence[Slice], limits: TaskLimits, unfinished: Container[int] = ()) -> list[list[Slice]]:
+    """Tasks, each a list of slices to be read in order. No slices, no tasks. `unfinished`: the ids of ledgers that a
+    batch of a stream does not read to their end.
+    """
     bound = _Bound.of(slices, limits)
     tasks: list[list[Slice]] = []
     small: list[Slice] = []
@@ -286,7 +292,8 @@ def plan(slices: Sequence[Slice], limits: TaskLimits) -> list[list[Slice]]:
         if bound.takes(piece.weight, piece.size, piece.entries):
             small.append(piece)
         else:
-            tasks.extend([part] for fragment in by_fragment(piece) for part in bound.cut(fragment))
+            runs = (piece,) if piece.ledger_id.low in unfinished else by_fragment(piece)
+            tasks.extend([part] for run in runs for part in bound.cut(run))
     planned = _at_least(limits.min_partitions, _packed(small, bound) + tasks)
     assert sum(map(_entries, planned)) == _entries(slices), "every entry is in one task"
     return planned

@@ -6,10 +6,9 @@ bookies of the ledgers that are not closed are asked for the last add confirmed,
 fencing. So a look at a hundred thousand ledgers of which ten are being written is one listing of ids, one bulk read of
 ten records, and ten requests to bookies.
 
-The planning reads the ten records once more: a writer may have changed its ensemble after the first read, and confirmed
-entries of the new fragment before its bookies were asked. A fragment is in the metadata before an entry of it is
-confirmed, so the second read has every border below the batch's end, as each later one has: a batch that is repeated is
-cut at the same entries (T7).
+The planning uses the same records. A writer may have changed its ensemble since: a task that finds entries on no bookie
+of its records reads newer ones. Nor do tasks depend on where fragments begin (`planning.plan`): an open ledger may get
+a border below the end of a batch that was planned already (T7).
 
 Uncommitted ledgers of a sink are looked at again each time. Whether they count may depend on a ledger that was read
 already (the lead of their write, see `spark.commit_protocol`): leads are remembered as long as a ledger that they name
@@ -154,11 +153,11 @@ class Available:
 
     def _keep(self, records: Sequence[LedgerRecord], ends: Mapping[int, End]) -> None:
         """Remembers what the next look or the planning needs."""
-        closed = [record for record in records if record.metadata.is_closed]
-        self._records = {record.ledger_id.low: record for record in closed[:_KEPT_RECORDS]}
-        for record in closed:
+        self._records = {record.ledger_id.low: record for record in records[:_KEPT_RECORDS]}
+        still_open = {record.ledger_id.low for record in records if not record.metadata.is_closed}
+        self._lengths = {each: known for each, known in self._lengths.items() if each in still_open}
+        for record in (each for each in records if each.metadata.is_closed):
             number = record.ledger_id.low
-            self._lengths.pop(number, None)
             # A trim moves the first entry of a closed unbounded ledger, which is therefore looked at again.
             if not record.metadata.is_unbounded:
                 self._closed[number] = ends[number]
@@ -249,7 +248,7 @@ class Available:
         """The slices of these ranges, with the sizes that the batch was planned with first. Ledgers that are gone
         meanwhile are data loss, as entries are that were trimmed meanwhile.
         """
-        known = {piece.ledger_id: self._records.get(piece.ledger_id) for piece in found}
+        known = {piece.ledger_id: self._usable(piece) for piece in found}
         unknown = [number for number, record in known.items() if record is None]
         records, gone = read_records(client, self._options.scope_id, unknown)
         known.update({record.ledger_id.low: record for record in records})
@@ -266,6 +265,10 @@ class Available:
                 slices.append(part)
         self.lose_trimmed(trimmed)
         return slices
+
+    def _usable(self, piece: Range) -> LedgerRecord | None:
+        record = self._records.get(piece.ledger_id)
+        return record if record is not None and (piece.last is not None or record.metadata.is_closed) else None
 
     def _whole(self, client: BookKeeper, shapes: TemplateTable, record: LedgerRecord, piece: Range) -> Slice:
         """All that is left of the ledger up to its end, or that of the piece if the ledger goes on."""

@@ -136,7 +136,8 @@ class EntriesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         found, basis = ranges(StreamOffset.from_json(start), stop), stop.basis
         with clients.plan(self._options.gateways, self._options.client_settings) as client:
             slices = self._available.slices(client, found, {} if basis is None else basis.sizes)
-            return tasks_of(client, slices, self._options, None if basis is None else basis.cores)
+            unfinished = {piece.ledger_id for piece in found if piece.last is not None}
+            return tasks_of(client, slices, self._options, None if basis is None else basis.cores, unfinished)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The entries of a task, as record batches. Runs in the task."""

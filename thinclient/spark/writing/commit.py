@@ -11,7 +11,7 @@ A listing that lacks a committed ledger would have a write committed twice, or d
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ from bookgate.ledger.errors import (
 )
 from bookgate.ledger.id_set import unsigned
 from bookgate.ledger.ledger_id import LedgerId
-from bookgate.ledger.metadata import OWNER_KEY, LedgerMetadata
+from bookgate.ledger.metadata import LedgerMetadata
 from bookgate.ledger.metadata_store import LedgerRecord
 from bookgate.thinclient.spark.commit_protocol import (
     MOST_NAMED,
@@ -37,6 +37,7 @@ from bookgate.thinclient.spark.commit_protocol import (
     Write,
     judge,
     leads_not_shown,
+    owner_of,
     settled,
     sink_state,
     summary,
@@ -130,7 +131,7 @@ class Committer:
             self._mark(judge(records, write).unmarked)
             return
         records = self._claimed(write, records)
-        look, verdict = self._clean(write, own)
+        look, verdict = self._clean(write, own, owner_of(records[0]))
         self._mark(verdict.unmarked)
         if verdict.disputed_by is not None:
             raise WriteException(
@@ -148,7 +149,7 @@ class Committer:
 
     def abort(self, write: Write) -> None:
         """Deletes the ledgers of a write, unless it is committed."""
-        _, verdict = self._clean(write, ())
+        _, verdict = self._clean(write)
         self._mark(verdict.unmarked)
         if verdict.committed_by is not None:
             _log.warning("%s is committed; it is not deleted", write)
@@ -169,7 +170,7 @@ class Committer:
                     f"closed it with {entries}"
                 )
             records.append(outcome)
-        owners = {record.metadata.custom_metadata.get(OWNER_KEY) for record in records}
+        owners = set(map(owner_of, records))
         if len(owners) > 1 or len(records) > MOST_NAMED:
             raise WriteException(
                 f"the {len(records)} ledgers of a write have {len(owners)} owners; a write has one owner, and at most "
@@ -193,11 +194,11 @@ class Committer:
         except NoSuchLedgerExistsOnMetadataServerException as error:
             raise LostCommitException(f"{write} was taken over by another driver of this query") from error
 
-    def _clean(self, write: Write, own: Iterable[int]) -> tuple[_Look, Verdict]:
+    def _clean(self, write: Write, own: Collection[int] = (), owner: bytes | None = None) -> tuple[_Look, Verdict]:
         """Deletes leftovers (step 3). Looks again when a ledger has changed meanwhile."""
         for _ in range(_TRIES):
             look = self._look(write.query)
-            verdict = judge(look.records, write, own)
+            verdict = judge(look.records, write, own, owner)
             if self._deleted(verdict.left_over):
                 return look, verdict
         raise WriteException(f"{write}: what is left over of it keeps changing; does another driver write it?")

@@ -77,7 +77,7 @@ def test_what_a_reader_counts() -> None:
     seen = Committed()
     seen.show([lead, ledger(3)])
     assert seen.take([lead, ledger(3)]) == [lead]
-    assert seen.not_taken() == ([4], [])
+    assert seen.not_taken() == [4]
 
 
 def owned(record: LedgerRecord, owner: bytes) -> LedgerRecord:
@@ -113,26 +113,20 @@ def test_of_ledgers_that_were_not_listed_only_those_of_the_write_count() -> None
     seen = Committed()
     seen.show([forged, plain, mine[0]])
     assert seen.take([forged, plain, mine[0]]) == [forged, plain, mine[0]]
-    assert seen.not_taken() == ([2, 4, 5, 6, 7], [])
+    assert seen.not_taken() == [2, 4, 5, 6, 7]
     assert seen.take_named([plain, *mine[1:], *others]) == others[:1]
 
 
-def test_the_leads_of_one_owner_have_no_more_looked_up_than_a_write_may_have() -> None:
-    half = MOST_NAMED // 2
-    wide = [owned(ledger(number, batch=number), b"other") for number in (1, 2, 3)]
-    for number, record in enumerate(wide):
-        first = 1000 + number * half
-        text = f"{record.ledger_id.low},{first}-{first + half - 1}".encode()
-        custom = {**record.metadata.custom_metadata, COMMITTED_KEY: text}
-        wide[number] = replace(record, metadata=replace(record.metadata, custom_metadata=custom))
-    small, mine = owned(ledger(4, batch=4, mark=[4, 20]), b"other"), owned(ledger(5, mark=[5, 30]), b"me")
+def test_what_was_not_taken_is_counted_between_the_ends_of_the_listing() -> None:
     seen = Committed()
-    seen.show([*wide, small, mine])
-    seen.take([*wide, small, mine])
-    named, passed_over = seen.not_taken()
-    assert (named[:2], len(named)) == ([20, 30], 2 + half)
-    assert passed_over == [2, 3], "with the small one they would be too many"
-    assert seen.not_taken(selected=[20, 30, 1000, 1000 + half]) == ([20, 30, 1000, 1000 + half], [])
+    seen.show([ledger(1, mark=[1, 20, 30, -5, -1]), ledger(2, batch=1, mark=[2, 30])])
+    assert seen.not_taken() == [1, 2, 20, 30, -5, -1]
+    assert seen.count_not_taken() == 7, "30 for each of its leads"
+    assert seen.not_taken(first=0) == [1, 2, 20, 30]
+    assert seen.not_taken(first=-4, last=20) == [1, 2, 20, -1]
+    assert seen.not_taken(last=-2) == [-5]
+    assert seen.not_taken([20, -1], -1, 19) == [-1]
+    assert seen.count_not_taken(2, 30) == 4
 
 
 def test_what_is_claimed_and_not_marked_yet_has_its_lead_looked_up() -> None:
@@ -153,8 +147,8 @@ def test_a_lead_that_a_listing_has_passed_is_to_be_looked_up_once() -> None:
     assert seen.unknown_leads([late]) == [], "asked for twice"
     seen.show([ledger(2, mark=[2, 30, 40])])
     assert seen.take([late]) == [late]
-    assert seen.not_taken() == ([2, 30], [])
-    assert seen.not_taken(selected=[7, 30]) == ([30], [])
+    assert seen.not_taken() == [2, 30]
+    assert seen.not_taken(selected=[7, 30]) == [30]
 
 
 def test_a_lead_that_another_owner_named_before_it_was_made_is_looked_up_once_more() -> None:
@@ -361,7 +355,7 @@ def test_in_a_scope_ids_are_marked_and_compared_without_sign() -> None:
     assert seen.unknown_leads(others) == [2**63 - 3]
     seen.show([lead])
     assert seen.take([lead, *others]) == [lead, *others]
-    assert seen.not_taken() == ([2**63 - 2], [])
+    assert seen.not_taken() == [2**63 - 2]
     # The one with the highest bit is not taken for the lead, though its id is the lowest with a sign.
     del store.records[2**63 - 3], store.records[2**63 - 2]
     assert store.visible() == {WRITE: {2**63 - 1, -(2**63)}}
@@ -396,6 +390,24 @@ def test_no_write_is_taken_for_committed_because_another_owner_says_so() -> None
     del store.records[7]
     committer(store).commit(WRITE, mine)
     assert store.visible() == {WRITE: numbers(mine)}
+
+
+def test_no_write_is_taken_for_committed_by_another_owner_after_its_ledgers_were_deleted() -> None:
+    """By a rival, or as leftovers, after the driver has claimed them and before it lists them."""
+    store = Store()
+    mine = store.write_ledger(WRITE, 3)
+    number = mine.ledger_id.low
+    store.records[number] = owned(store.records[number], b"me")
+    store.records[7] = owned(replace(ledger(7, WRITE.batch, mark=[7])), b"other")
+    listing = store.ledger_ranges
+
+    def deleted_before(scope_id: int = 0) -> Iterator[list[int]]:
+        store.records.pop(number, None)
+        return listing(scope_id)
+
+    store.ledger_ranges = deleted_before  # type: ignore[method-assign]
+    with pytest.raises(WriteException, match=r"ledger 7 of another owner says that batch 3 .* is committed"):
+        committer(store).commit(WRITE, [mine])
 
 
 def test_a_write_that_its_own_owner_committed_is_not_disputed_by_another() -> None:

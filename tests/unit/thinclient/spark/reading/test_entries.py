@@ -5,9 +5,10 @@ from __future__ import annotations
 import operator
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import Any, cast
 
@@ -35,9 +36,10 @@ from bookgate.ledger.metadata import OWNER_KEY, DigestType, LedgerMetadata
 from bookgate.ledger.metadata_store import LedgerRecord
 from bookgate.ledger.unbounded import create_unbounded
 from bookgate.thinclient.blocking.client import BookKeeper
+from bookgate.thinclient.blocking.loop_thread import LoopThread, check_may_wait
 from bookgate.thinclient.config import ClientConfig
 from bookgate.thinclient.gateways.discovery import NoRevisionException
-from bookgate.thinclient.spark import commit_protocol
+from bookgate.thinclient.spark import worker_client
 from bookgate.thinclient.spark.commit_protocol import Write, attempt_metadata, with_claim, with_mark
 from bookgate.thinclient.spark.options.read_options import Options, ReadMode
 from bookgate.thinclient.spark.options.values import LedgerRange
@@ -48,6 +50,7 @@ from bookgate.thinclient.spark.reading.slice_reads import Losses, slice_entries,
 from bookgate.thinclient.spark.worker_client import WorkerClients
 
 ENTRY_SIZE = 10
+_READING = "bookgate.thinclient.spark.reading.entries"
 
 
 class FakeHandle:
@@ -108,6 +111,7 @@ class FakeClient:
         self.gaps: set[int] = set()
         self.gone: set[str] = set()
         self.listings: list[tuple[int | None, int | None]] = []
+        self.id_listings: list[tuple[int | None, int | None]] = []
         self.recovered: list[LedgerId] = []
         self.opened: list[LedgerId] = []
         self.asked: list[LedgerId] = []
@@ -143,6 +147,10 @@ class FakeClient:
         for ledger_id in sorted(self.records):
             if ledger_id.scope_id == scope_id:
                 yield [self.records[ledger_id]]
+
+    def ledger_ranges(self, scope_id: int, start_after: int | None, end_before: int | None) -> Iterator[list[int]]:
+        self.id_listings.append((start_after, end_before))
+        yield [each.low for each in sorted(self.records) if each.scope_id == scope_id]
 
     def open_record(self, record: LedgerRecord, password: bytes) -> FakeHandle:
         if record.metadata.password != password:
@@ -274,15 +282,18 @@ def test_a_mark_that_names_ledgers_of_others_repeats_no_rows_and_shows_none_that
     assert spans(client, options()) == [(3, 0, 9, 100), (5, 0, 9, 100), (9, 0, 9, 100)]
 
 
-def test_leads_whose_marks_name_too_many_are_told(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(commit_protocol, "MOST_NAMED", 3)
-    listed = [sink_ledger(1, mark=[1, 2, 3]), sink_ledger(11, mark=[11, 12, 13], batch=1)]
-    client = FakeClient(*listed, sink_ledger(2), sink_ledger(3), sink_ledger(12, batch=1), sink_ledger(13, batch=1))
+def test_however_many_ledgers_marks_name_no_part_of_a_write_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of what marks name and the listing has not shown as committed, no more is looked up than exists."""
+    monkeypatch.setattr(f"{_READING}.MOST_NAMED", 3)
+    monkeypatch.setattr(f"{_READING}._ASKED_FOR_AT_ONCE", 2)
+    listed = [sink_ledger(1, mark=[1, 2, 3]), sink_ledger(11, mark=[11, 12, 13, 14, *range(100, 200)], batch=1)]
+    client = FakeClient(*listed, sink_ledger(2), sink_ledger(3), *(sink_ledger(each, batch=1) for each in (12, 13, 14)))
     client.list_ledgers = FakeClient(*listed).list_ledgers  # type: ignore[method-assign]
-    assert [first for first, *_ in spans(client, options())] == [1, 2, 3, 11]
-    assert "the marks of 1 ledgers, such as 11, name too many" in caplog.text
+    assert [first for first, *_ in spans(client, options())] == [1, 2, 3, 11, 12, 13, 14]
+    assert client.bulk_reads[-3:] == [[2, 3], [12, 13], [14]]
+    wide = options(ledger_range=LedgerRange(11, 13))
+    assert [first for first, *_ in spans(client, wide)] == [11, 12, 13]
+    assert len(client.id_listings) == 1, "what the read does not want was counted"
 
 
 class Ordered(FakeClient):
@@ -705,9 +716,16 @@ class TestWorkerClients:
             pass
         assert [client.closed for client in made] == [False, False]
 
-    def test_threads_that_begin_at_once_have_one_client(self) -> None:
+    def test_threads_that_begin_at_once_have_one_client(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """As of a program that runs several exports. A second client would be kept, and the first one never closed."""
         made, both = list[FakeClient](), threading.Barrier(2)
+        process, at_once = worker_client._Process, threading.Barrier(2, timeout=30)
+
+        def of_each_thread() -> worker_client._Process:
+            at_once.wait()
+            return process()
+
+        monkeypatch.setattr(worker_client, "_Process", of_each_thread)
 
         def connect(*_settings: object) -> BookKeeper:
             with suppress(threading.BrokenBarrierError):
@@ -724,6 +742,105 @@ class TestWorkerClients:
             list(pool.map(use, range(2)))
         assert [client.closed for client in made] == [False]
         assert clients.metrics() == {0: made[0].metrics}
+
+    def test_uses_begin_and_end_while_one_connects(self) -> None:
+        """As where the collector runs on the clients' event loop, for which a connection waits, and ends a use."""
+        made, ended = list[FakeClient](), threading.Event()
+
+        def rows() -> Generator[int, None, None]:
+            with clients.use("a"):
+                yield 1
+
+        def end() -> None:
+            abandoned.close()
+            with clients.use("c"):
+                ended.set()
+
+        def connect(gateways: str, *_others: object) -> BookKeeper:
+            if gateways == "b":
+                collecting = threading.Thread(target=end, daemon=True)
+                collecting.start()
+                collecting.join(10)
+            return as_client(_made(made))
+
+        clients = WorkerClients(connect)
+        abandoned = rows()
+        next(abandoned)
+        with clients.use("b"):
+            assert ended.is_set()
+
+    def test_a_use_that_ends_while_the_lock_is_held_waits_for_nothing(self) -> None:
+        """The collector may have interrupted the holder. The next use counts the end."""
+        made: list[FakeClient] = []
+        clients = WorkerClients(lambda *_: as_client(_made(made)))
+        began = time.monotonic()
+        with suppress(BKException), ExitStack() as held, clients.use("a"):
+            held.enter_context(clients._own().lock)
+            raise BKException("no")
+        assert time.monotonic() - began < 10
+        with clients.use("b"):
+            assert [client.closed for client in made] == [True, False]
+
+    def test_a_client_that_others_use_is_closed_by_the_last_of_them(self) -> None:
+        made: list[FakeClient] = []
+        clients = WorkerClients(lambda *_: as_client(_made(made)))
+        with clients.use("g"):
+            for _ in range(2):
+                with pytest.raises(ValueError, match="a null"), clients.use("g"):
+                    raise ValueError("a null")
+            assert [client.closed for client in made] == [False, True]
+            with clients.use("g"):
+                assert len(made) == 3, "one that failed was given to another user"
+        assert [client.closed for client in made] == [True, True, False]
+
+    def test_who_waited_for_a_connection_that_failed_tries_for_itself(self) -> None:
+        made, waits, tries = list[FakeClient](), threading.Event(), list[bool]()
+
+        def connect(_gateways: str, _settings: object, plans: bool) -> BookKeeper:
+            tries.append(plans)
+            if plans:
+                assert waits.wait(30)
+                raise MetaStoreException("all gateways reject the connection")
+            return as_client(_made(made))
+
+        def use() -> None:
+            with clients.use("g"):
+                pass
+
+        clients = WorkerClients(connect)
+        with ThreadPoolExecutor(2) as pool:
+            planning = pool.submit(lambda: clients.plan("g").__enter__())
+            while not tries:
+                time.sleep(0)
+            reading = pool.submit(use)
+            while next(iter(clients._own().clients.values())).users < 2:
+                time.sleep(0)
+            waits.set()
+            assert isinstance(planning.exception(30), MetaStoreException)
+            assert reading.exception(30) is None
+        assert tries == [True, False]
+        assert list(clients.metrics().values()) == [made[0].metrics]
+
+    def test_what_is_discarded_on_the_event_loop_is_closed_elsewhere(self) -> None:
+        closed = threading.Event()
+
+        class Waiting(FakeClient):
+            def close(self) -> None:
+                check_may_wait()
+                closed.set()
+
+        clients = WorkerClients(lambda *_: as_client(Waiting()))
+
+        async def collected() -> None:
+            with suppress(ValueError), clients.use("g"):
+                raise ValueError("a null")
+
+        thread = LoopThread.acquire()
+        try:
+            thread.run(collected())
+            assert closed.wait(30)
+        finally:
+            thread.release()
 
     def test_who_concludes_from_listings_has_a_client_of_its_own(self) -> None:
         made: list[FakeClient] = []

@@ -198,12 +198,12 @@ def test_only_what_can_have_changed_is_asked_for(ledgers: Ledgers) -> None:
     ledgers.add(50, 3, close=False)
     query = Query()
     assert len(query.trigger()) == 103
-    assert ledgers.metadata_reads == [list(range(51)), [50]], "planning asks again for what is open, and nothing else"
+    assert ledgers.metadata_reads == [list(range(51))]
     ledgers.metadata_reads.clear()
     ledgers.grow(50, 2)
     ledgers.add(51, 1)
     assert query.trigger() == [*entries(50, 3, 5), (51, 0)]
-    assert ledgers.metadata_reads == [[50, 51], [50]], "finished ledgers were asked for again"
+    assert ledgers.metadata_reads == [[50, 51]], "planning asked again, or finished ledgers were"
     assert ledgers.asked_bookies[-1] == [50]
     ledgers.close(50)
     assert query.trigger() == [], "a trigger for nothing"
@@ -213,6 +213,18 @@ def test_only_what_can_have_changed_is_asked_for(ledgers: Ledgers) -> None:
     ledgers.metadata_reads.clear()
     assert query.trigger() == []
     assert ledgers.metadata_reads == []
+
+
+def test_nothing_is_kept_of_ledgers_that_are_closed_or_deleted_while_they_grow(ledgers: Ledgers) -> None:
+    for number in (1, 2, 3):
+        ledgers.add(number, 3, close=False)
+    query = Query()
+    query.reader.prepareForTriggerAvailableNow()
+    assert query.reader._available._lengths.keys() == {1, 2, 3}
+    del ledgers.records[1]
+    ledgers.close(2)
+    query.trigger()
+    assert query.reader._available._lengths.keys() == {3}
 
 
 def test_a_restarted_driver_plans_a_begun_batch_as_before(ledgers: Ledgers) -> None:
@@ -255,11 +267,13 @@ def test_a_repeated_batch_is_cut_into_the_same_tasks(
     assert query.rows(query.offset, end) == sorted(row for task in planned for row in task)
 
 
-@pytest.mark.parametrize("meanwhile", ["metadata", "bookies"])
-def test_a_repeated_batch_is_cut_at_the_same_fragments(
+@pytest.mark.parametrize("meanwhile", ["metadata", "bookies", "planned"])
+def test_a_repeated_batch_is_cut_at_the_same_entries(
     ledgers: Ledgers, monkeypatch: pytest.MonkeyPatch, meanwhile: str
 ) -> None:
-    """The writer changes its ensemble after its metadata, or its bookies, were asked."""
+    """The ensemble is changed after the ledger's metadata, or its bookies, were asked; or the batch was planned, and a
+    recovery changes it from an entry below the batch's end on.
+    """
     monkeypatch.setitem(globals(), "ENTRY_SIZE", 10_000)
     monkeypatch.setattr(os, "cpu_count", lambda: 4)
     ledgers.add(1, 20, close=False)
@@ -267,9 +281,10 @@ def test_a_repeated_batch_is_cut_at_the_same_fragments(
 
     def change() -> None:
         record = ledgers.records[1]
-        changed = record.metadata.with_ensemble(20, ["a", "c"])
+        changed = record.metadata.with_ensemble(13 if meanwhile == "planned" else 20, ["a", "c"])
         ledgers.records[1] = LedgerRecord(record.ledger_id, changed, record.version + 1)
-        ledgers.grow(1, 50)
+        if meanwhile != "planned":
+            ledgers.grow(1, 50)
 
     def asked_meanwhile(records: Sequence[LedgerRecord], password: bytes) -> list[int | BKException]:
         if meanwhile == "metadata":
@@ -283,6 +298,9 @@ def test_a_repeated_batch_is_cut_at_the_same_fragments(
     end = query._json(query.reader.latestOffset(query.offset, query.limit))
     planned = tasks(query.reader.partitions(query.offset, end))
     assert len(planned) > 3
+    if meanwhile == "planned":
+        change()
+        ledgers.close(1)
     query.restart()
     assert tasks(query.reader.partitions(query.offset, end)) == planned
 
