@@ -457,13 +457,13 @@ class WatchService:
             if not shown:
                 # Before the client takes it: by then it may have subscribed anew, and that is another subscription.
                 self.hub.unsubscribe(stream, answer.ledger_id)
-                await self._stop_following(answer.ledger_id)
+            if not shown or answer.record is None:
+                # Before it as well, and shielded: a stream that ends from here on no longer knows the ledger. A removed
+                # one still has its listener in the store if another ledger has its id by now.
+                await asyncio.shield(self._stop_following(answer.ledger_id))
             yield response
             stream.taken.set()
             stream.waits_since = loop.time()
-            if answer.record is None:
-                # The last subscription to the removed ledger has ended, although another ledger now has the id.
-                await self.follow(answer.ledger_id)
 
 
 async def _give_way(number: int) -> None:

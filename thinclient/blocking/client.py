@@ -1481,7 +1481,8 @@ class Streams(StreamsFacade):
             Whether it was there.
 
         Raises:
-            UnauthorizedAccessException: The policy lets this client not write or not delete the stream.
+            UnauthorizedAccessException: The policy lets this client not write the stream's record, and nothing is gone;
+                or not delete a cursor, the ledger or the record, and what comes before that is gone, in this order.
             BKException: The metadata could not be changed; repeat it.
         """
         return self._run(self._asynchronous.delete(name))

@@ -56,7 +56,7 @@ from bookgate.runtime.auditor_votes import Vote
 from bookgate.runtime.background import keep_running
 from bookgate.runtime.replication_listeners import ReplicationListeners
 from bookgate.thinclient.gateways.channel import GatewayChannel
-from bookgate.thinclient.gateways.failures import check_transient, surely_not_done
+from bookgate.thinclient.gateways.failures import check_transient, surely_not_done, unasked_cancellations
 from bookgate.thinclient.gateways.gateway import Gateway
 from bookgate.thinclient.gateways.messages import code_error
 from bookgate.thinclient.gateways.replication_session import RpcReplicationSession
@@ -103,11 +103,13 @@ class RpcReplicationClaims:
         session, self._session = self._session, None
         if session is None:
             return
-        if session.ready.done() and not session.over.done():
-            request = wire.ClaimRequest(session_id=session.session_id, end=True)
-            with contextlib.suppress(AioRpcError):
-                await session.gateway.replication.Claim(request, timeout=_CLOSE_SECONDS)
-        await session.close()
+        try:
+            if session.ready.done() and not session.over.done():
+                request = wire.ClaimRequest(session_id=session.session_id, end=True)
+                with contextlib.suppress(AioRpcError), unasked_cancellations():
+                    await session.gateway.replication.Claim(request, timeout=_CLOSE_SECONDS)
+        finally:
+            await session.close()
 
     # --- locks --------------------------------------------------------------------------------------------------
 

@@ -19,10 +19,12 @@ PATIENCE_IN_ADD_TIMEOUTS = 2
 async def end_after_error(
     end: Callable[[], Coroutine[Any, Any, None]], give_up: Callable[[], object], add_timeout: float
 ) -> None:
-    """Waits for `end`, whose error is nobody's; calls `give_up` once that has taken too long, to make it return."""
+    """Waits for `end`, whose error is nobody's; calls `give_up` once that has taken too long, to make it return.
+
+    `give_up` does nothing where the handle has ended.
+    """
     patience = asyncio.get_running_loop().call_later(PATIENCE_IN_ADD_TIMEOUTS * add_timeout, give_up)
-    try:
-        # The caller must see the body's own error.
-        await asyncio.gather(end(), return_exceptions=True)
-    finally:
-        patience.cancel()
+    # The caller must see the body's own error.
+    await asyncio.gather(end(), return_exceptions=True)
+    # Not where this wait was cancelled: what `end` has begun goes on, and nothing else would bound it.
+    patience.cancel()

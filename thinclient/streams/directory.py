@@ -168,7 +168,8 @@ class Streams:
             Whether it was there.
 
         Raises:
-            UnauthorizedAccessException: The policy lets this client not write or not delete the stream.
+            UnauthorizedAccessException: The policy lets this client not write the stream's record, and nothing is gone;
+                or not delete a cursor, the ledger or the record, and what comes before that is gone, in this order.
             BKException: The metadata could not be changed; repeat it.
         """
         record_id = stream_record_id(name, self._scope_id)
@@ -180,7 +181,8 @@ class Streams:
         def is_meant(found: LedgerRecord) -> bool:
             return stream_of(found.metadata.custom_metadata) == (name, ledger_id)
 
-        # A removal may have to write first. Whoever may not is refused here, before anything is gone.
+        # A removal may have to write first. Whoever may not is refused here, before anything is gone. No call asks for
+        # the right to delete alone: whoever lacks that for one part is refused when its turn comes.
         record = await write_again(self._bookkeeper, record_id, is_meant)
         if record is None:
             return False

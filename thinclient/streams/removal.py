@@ -48,7 +48,7 @@ async def remove_record(bookkeeper: BookKeeper, record_id: LedgerId, is_meant: I
 
 
 async def write_again(bookkeeper: BookKeeper, record_id: LedgerId, is_meant: IsMeant) -> LedgerRecord | None:
-    """Writes the record stored at this id once more, unchanged, if it is the one that is meant. Raises BKException.
+    """Writes the record stored at this id once more, unchanged, if it is the one that is meant.
 
     Args:
         bookkeeper: The client.
@@ -57,10 +57,22 @@ async def write_again(bookkeeper: BookKeeper, record_id: LedgerId, is_meant: IsM
 
     Returns:
         The record as it is now; None if it was not the one that is meant.
+
+    Raises:
+        UnknownOutcomeException: Responses are lost again and again.
+        BKException: The metadata could not be read or written.
     """
+    unknown = 0
     while (record := await _meant(bookkeeper, record_id, is_meant)) is not None:
-        with suppress(MetadataVersionException, NoSuchLedgerExistsOnMetadataServerException, UnknownOutcomeException):
+        try:
             return await bookkeeper.ledger_manager.write_once(record_id, record.metadata, record.version)
+        except UnknownOutcomeException:
+            unknown += 1
+            # A store that is read and takes no change answers like this each time, and at once.
+            if unknown >= bookkeeper.config.retries.metadata_unknown_outcomes:
+                raise
+        except (MetadataVersionException, NoSuchLedgerExistsOnMetadataServerException):
+            pass  # it has changed, or is gone by now
     return None
 
 

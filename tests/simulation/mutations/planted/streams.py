@@ -242,6 +242,14 @@ MUTATIONS = (
         f"{_LIVE}::test_a_write_before_a_removal_is_not_repeated_over_a_stream_that_was_made_anew",
     ),
     _planted(
+        "write-before-a-removal-tried-for-ever",
+        "a deletion writes again and again, without a pause, where the metadata can be read and take no change",
+        "thinclient/streams/removal.py",
+        "            if unknown >= bookkeeper.config.retries.metadata_unknown_outcomes:\n",
+        "            if unknown < 0:\n",
+        "tests/unit/thinclient/streams/test_removal.py",
+    ),
+    _planted(
         "stream-deleted-before-the-refusal",
         "whoever may delete and not write is refused, and the cursors and the ledger of the stream are gone (A1)",
         "thinclient/streams/directory.py",

@@ -261,6 +261,17 @@ MUTATIONS = (
         tests=(_ENDS,),
     ),
     Mutation(
+        "end-without-bound-once-its-caller-is-gone",
+        "client",
+        (),
+        "a release after an error waits for bookies for ever if its caller is cancelled meanwhile: nothing bounds it",
+        "thinclient/handles/patience.py",
+        "    await asyncio.gather(end(), return_exceptions=True)\n",
+        "    try:\n        await asyncio.gather(end(), return_exceptions=True)\n"
+        "    except asyncio.CancelledError:\n        patience.cancel()\n        raise\n",
+        tests=(_ENDS,),
+    ),
+    Mutation(
         "release-shares-a-close-that-fails",
         "client",
         (),

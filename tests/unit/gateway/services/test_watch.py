@@ -209,6 +209,31 @@ def _state(version: int, incarnation: int) -> LedgerRecord:
     return LedgerRecord(LEDGER, LedgerMetadata.new(["b1"], 1, 1), version, incarnation=incarnation)
 
 
+async def test_a_stream_that_ends_while_it_is_told_a_removal_leaves_no_listener(factory: Any) -> None:
+    """Another ledger has the id of the one that the client has seen, so the store keeps the listener."""
+    manager, service = factory.ledger_manager, WatchService(factory)
+    async with clients(service, 1) as (client,):
+        await client.ask(expected_version=5, incarnation=10)
+        manager.listener(LEDGER, _state(0, 20))
+        assert (await client.take()).event == WatchEvent.REMOVED
+    assert manager.calls == ["register", "unregister"]
+    assert not service._listening
+
+
+async def test_a_stream_that_is_cancelled_before_it_is_told_a_removal_leaves_no_listener(factory: Any) -> None:
+    manager, service = factory.ledger_manager, WatchService(factory)
+    async with clients(service, 1) as (client,):
+        await client.ask(expected_version=5, incarnation=10)
+        async with service._follow_lock:  # another ledger's listener is being added
+            manager.listener(LEDGER, _state(0, 20))
+            for _ in range(10):
+                await asyncio.sleep(0)
+            assert not service.hub.has_answers(next(iter(service._streams)))
+            await client.end()
+        async with service._follow_lock:
+            assert manager.calls == ["register", "unregister"]
+
+
 @pytest.mark.parametrize("version", [0, 7])
 async def test_a_ledger_made_anew_while_its_state_is_in_doubt_is_no_change_of_the_former_one(
     factory: Any, version: int

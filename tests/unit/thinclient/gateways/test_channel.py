@@ -28,6 +28,7 @@ from bookgate.protos.bookkeeper.gateway.v1.service_discovery_pb2 import Endpoint
 from bookgate.thinclient.gateways import grpc_channels
 from bookgate.thinclient.gateways.factory import RpcLedgerManagerFactory
 from bookgate.thinclient.gateways.gateway import Gateway
+from bookgate.thinclient.gateways.replication_claims import RpcReplicationClaims
 from bookgate.thinclient.gateways.replication_session import RpcReplicationSession
 from bookgate.thinclient.gateways.retry_policy import RetryPolicy
 from bookgate.thinclient.gateways.uri import ClientTlsFiles, GatewayUri, parse_gateways
@@ -358,3 +359,18 @@ async def test_a_gateway_that_was_retired_and_closed_fails_those_who_still_use_i
             assert "closed" in await session.over
         assert "replication_session_failed" not in caplog.text
         await session.close()
+
+
+@pytest.mark.asyncio
+async def test_claims_are_closed_though_their_gateway_was_retired_and_closed() -> None:
+    async with connected() as (manager, _):
+        channel = manager._gateways
+        gateway = channel._gateway("127.0.0.1:1", learnt=True)
+        _ = gateway.channel
+        claims = RpcReplicationClaims(channel, manager)
+        session = claims._session = RpcReplicationSession(gateway, "session", lambda _: None, lambda: None)
+        session.ready.set_result(None)  # its lease has not ended yet
+        await gateway.close()
+        await claims.close()
+        assert session.over.done()
+        assert all(task.done() for task in session._tasks)

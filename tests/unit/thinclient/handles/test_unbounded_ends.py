@@ -96,6 +96,33 @@ async def test_an_error_of_the_application_waits_for_a_bookie_that_is_slow(strea
         assert handle.last_add_confirmed == 0
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_end_after_an_error_is_bounded_though_the_caller_stops_waiting(stream: bool) -> None:
+    async with fake_cluster(3) as cluster:
+        client = client_of(cluster)
+        handle = await unbounded(client)
+        waiters: list[asyncio.Future[Any]] = []
+
+        async def application() -> None:
+            async with stream_writer(handle) if stream else handle as writer:
+                await writer.append(b"a")
+                for bookie in cluster.ensemble(handle.metadata)[1:]:
+                    await bookie.stop()
+                waiters.append(asyncio.ensure_future(writer.append(b"b")))
+                await asyncio.sleep(0)
+                raise ValueError("of the application")
+
+        running = asyncio.ensure_future(application())
+        await asyncio.sleep(0.5)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        async with asyncio.timeout(60):
+            with pytest.raises(LedgerClosedException, match="released"):
+                await waiters[0]
+        assert handle not in client._context.active_handles
+
+
 async def test_a_release_during_a_close_that_fails_releases_the_handle() -> None:
     async with fake_cluster(3) as cluster:
         client = client_of(cluster)
