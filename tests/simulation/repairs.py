@@ -11,7 +11,7 @@ import asyncio
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -337,7 +337,7 @@ class RepairWatch:
         until = self._world.now + _REPAIRED_WITHIN_SECONDS
         while left := self._unrepaired():
             if self._world.now > until:
-                if wrong := [told for record, told in left if not self._waits_for_limbo(record)]:
+                if wrong := [told for record, told in left if not self._may_wait(record)]:
                     raise NotRepaired("; ".join(wrong[:5]))
                 break
             await asyncio.sleep(_LOOK_EVERY_SECONDS)
@@ -382,6 +382,15 @@ class RepairWatch:
                 left.append((record, told))
         return left
 
+    def _may_wait(self, record: LedgerRecord) -> bool:
+        return self._waits_for_limbo(record) or (not self._scrubs and self._waits_for_a_scrub(record))
+
+    def _waits_for_a_scrub(self, record: LedgerRecord) -> bool:
+        """Whether nobody has a good copy of some entry that a damaged bookie should hold. Only a scrub tells a damaged
+        copy from one that can't be read now.
+        """
+        return any(not good and not self._damaged.isdisjoint(members) for _, members, _, good in self._copies(record))
+
     def _waits_for_limbo(self, record: LedgerRecord) -> bool:
         """Whether nobody has some entry that a bookie in limbo may have had: it is not known to be lost (R10)."""
         number, sets = record.ledger_id.number, list(write_sets(record.metadata))
@@ -404,15 +413,21 @@ class RepairWatch:
                 or (_UNRECOVERABLE, str(number)) in self._store.replication.records
             ):
                 continue
-            living = [name for name in sorted(metadata.bookies) if name in self._store.registrations]
-            stored = {name: self._stored(name, number) for name in living}
-            for _, entry_id, members in write_sets(metadata):
+            for entry_id, _, copies, good in self._copies(record):
                 self.looked["R5"] += 1
-                copies = {name: stored[name][entry_id] for name in members if entry_id in stored.get(name, ())}
-                good = {name for name, packet in copies.items() if is_good(metadata, packet, number, entry_id)}
-                if good and (bad := sorted(copies.keys() - good)):
+                if good and (bad := sorted(copies - good)):
                     found.append(f"entry {entry_id} of ledger {number} is damaged at {', '.join(bad)}")
         return found
+
+    def _copies(self, record: LedgerRecord) -> Iterator[tuple[int, Sequence[str], set[str], set[str]]]:
+        """Of each entry who should hold it, and who has a copy of these, and a good one, and is registered."""
+        metadata, number = record.metadata, record.ledger_id.number
+        living = [name for name in sorted(metadata.bookies) if name in self._store.registrations]
+        stored = {name: self._stored(name, number) for name in living}
+        for _, entry_id, members in write_sets(metadata):
+            copies = {name: stored[name][entry_id] for name in members if entry_id in stored.get(name, ())}
+            good = {name for name, packet in copies.items() if is_good(metadata, packet, number, entry_id)}
+            yield entry_id, members, set(copies), good
 
     def _stored(self, bookie_id: str, number: int) -> dict[int, bytes]:
         """What a start of a bookie would find of a ledger, damaged or not; nothing where it would not start."""
