@@ -1,7 +1,8 @@
 """Watches within which bounds repairs stay: the placement policy (R14) and the budget (R15).
 
 Placement: after a write under a lock no fragment that it changed lacks more racks than before, by the racks that
-bookies are in. A worker that had no choice has counted it.
+bookies are in. The worker that chose the bookie, and had no other, has counted it; its choice is kept, so another
+worker may have made the copies.
 
 Budget: what a process has read and stored, since it first asked its budget, is no more than its rates grant for that
 time. Each copy is told when it is sent; it has been read, and is stored, and costs both times what docs/protocol says
@@ -18,6 +19,7 @@ from contextlib import contextmanager
 
 from bookgate.bookie.replication.copies.bookies import Bookies
 from bookgate.bookie.replication.copies.budget import WorkerBudget
+from bookgate.bookie.replication.repairs.tools import WorkerTools
 from bookgate.ledger.entry import Entry
 from bookgate.ledger.metadata import LedgerMetadata
 from bookgate.thinclient.handles.context import LedgerSecrets
@@ -39,8 +41,8 @@ class RepairBounds:
     def __init__(self, world: World, plan: AutoRecoveryPlan) -> None:
         self._world = world
         self._plan = plan
-        self._worse: Counter[Process] = Counter()
-        """Fragments that processes have left with fewer racks."""
+        self._worse = self._counted = 0
+        """Fragments that were left with fewer racks, and bookies that workers have counted as such."""
         self._moved: Counter[Process] = Counter()
         """Bytes that processes have read and stored."""
         self._since: dict[Process, float] = {}
@@ -51,7 +53,6 @@ class RepairBounds:
         """R14, when a process names other bookies."""
         if not self._plan.racks:
             return
-        process = CURRENT.get()
         for old, new in zip(before.fragments, after.fragments, strict=False):
             if old.ensemble == new.ensemble:
                 continue
@@ -59,14 +60,15 @@ class RepairBounds:
             lacked, lacks = (self._lacking(each.ensemble, after.write_quorum_size) for each in (old, new))
             if lacks <= lacked:
                 continue
-            self._worse[process] += 1
-            counted = self._counted(process)
-            if self._worse[process] > counted:
+            self._worse += 1
+            if self._worse > self._counted:
                 where = f"ledger {number} from entry {new.first_entry_id} on"
                 seen = f"{where} lacks {lacks} racks at {new.ensemble}, and lacked {lacked} at {old.ensemble}"
-                self._world.fail(
-                    PlacementWorse(f"{seen}; {process.name} has counted {self._counted(process)} of these")
-                )
+                self._world.fail(PlacementWorse(f"{seen}; workers have counted {self._counted} of these"))
+
+    def compromised(self) -> None:
+        """R14, when a worker has counted a bookie that it had to choose."""
+        self._counted += 1
 
     def mends(self, before: LedgerMetadata, after: LedgerMetadata, first_entry_id: int) -> bool:
         """Whether a fragment lacks fewer racks after a write: a check of placement may move what is misplaced."""
@@ -86,11 +88,6 @@ class RepairBounds:
         ring = racks * 2
         sets = (ring[start : start + window] for start in range(len(racks)))
         return sum(max(0, min(window, _WANTED_RACKS) - len({*each})) for each in sets)
-
-    def _counted(self, process: Process) -> int:
-        bookie = self._world.bookies[process.host]
-        recovery = None if bookie.server is None else bookie.server.auto_recovery
-        return 0 if recovery is None else recovery.placement_compromises
 
     def asked(self, process: Process) -> None:
         """R15, when a process asks its budget."""
@@ -136,6 +133,21 @@ def budgets_told(hear: Callable[[Process], None]) -> Iterator[None]:
         return take(self, sizes, now, last_copies=last_copies)
 
     with _replaced(WorkerBudget, "take", told):
+        yield
+
+
+@contextmanager
+def compromises_told(hear: Callable[[], None]) -> Iterator[None]:
+    """Each bookie that a worker counts as chosen against the policy is told."""
+    count = WorkerTools._not_adhering
+
+    def told(self: WorkerTools, metric: str) -> None:
+        before = self.compromises
+        count(self, metric)
+        for _ in range(self.compromises - before):
+            hear()
+
+    with _replaced(WorkerTools, "_not_adhering", told):
         yield
 
 

@@ -47,7 +47,7 @@ from tests.simulation.network import NetworkSettings
 from tests.simulation.observer import Observed
 from tests.simulation.outcome import Outcome
 from tests.simulation.plan import STORE_FAULTS, VISITS, AutoRecoveryPlan, FaultPlan, Limits, Plan, make_plan
-from tests.simulation.repair_bounds import RepairBounds, budgets_told, copies_told
+from tests.simulation.repair_bounds import RepairBounds, budgets_told, compromises_told, copies_told
 from tests.simulation.repairs import RepairWatch
 from tests.simulation.simulated_bookie import SimulatedBookie, StoredLedgerState
 from tests.simulation.simulated_store import SimulatedStore
@@ -180,7 +180,7 @@ class _Run:
         self._watch_bookies()
 
     def run(self) -> Verdict:
-        with copies_told(self._copies), budgets_told(self._asked):
+        with copies_told(self._copies), budgets_told(self._asked), compromises_told(self._compromised):
             self.world.run(self._main())
         return check_history(self.recorder.history, self.watch.rules)
 
@@ -288,6 +288,10 @@ class _Run:
     def _asked(self, process: Process) -> None:
         if isinstance(self._repairs, RepairWatch):
             self._repairs.bounds.asked(process)
+
+    def _compromised(self) -> None:
+        if isinstance(self._repairs, RepairWatch):
+            self._repairs.bounds.compromised()
 
     # Clients
 
