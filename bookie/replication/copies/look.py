@@ -74,15 +74,16 @@ async def _look(metadata: LedgerMetadata, ask: Ask) -> dict[str, Copies]:
 
 
 async def _ask_all(metadata: LedgerMetadata, bookie_ids: Sequence[str], ask: Ask) -> dict[str, Copies]:
-    due = [await beside_loop(metadata, _due, metadata, bookie_id) for bookie_id in bookie_ids]
-    answers = await asyncio.gather(*map(ask, bookie_ids, due))
+    due = await beside_loop(metadata, _due, metadata, bookie_ids)
+    answers = await asyncio.gather(*(ask(bookie_id, due[bookie_id]) for bookie_id in bookie_ids))
     return dict(zip(bookie_ids, answers, strict=True))
 
 
-def _due(metadata: LedgerMetadata, bookie_id: str) -> BitMap64:
-    due = BitMap64()
+def _due(metadata: LedgerMetadata, bookie_ids: Sequence[str]) -> dict[str, BitMap64]:
+    """The ids that each of the bookies should hold."""
+    due = {bookie_id: BitMap64() for bookie_id in bookie_ids}
     for fragment in complete_fragments(metadata):
         for index, member in enumerate(fragment.ensemble):
-            if member == bookie_id:
-                due |= fragment.due(index)
+            if member in due:
+                due[member] |= fragment.due(index)
     return due
