@@ -118,7 +118,9 @@ def test_queries_of_views_push_filters_where_no_table_is_read_twice(
         assert row is not None
         return int(row.n)
 
-    # Nothing of the ledger with holes is read.
+    # Nothing of the ledger with holes is read, nor of one that has another password.
+    with client.create_ledger(password=b"another") as of_another:
+        of_another.append(b"not for this query")
     assert count(f"entries WHERE ledger_id = {ledger_id}") == 10
     assert count(f"entries e JOIN ledgers l USING (ledger_id) WHERE ledger_id = {ledger_id} AND entry_id > 3") == 6
     two = {"ledgerIds": f"{ledger_id},{other}"}
@@ -128,6 +130,7 @@ def test_queries_of_views_push_filters_where_no_table_is_read_twice(
     assert count(f"entries WHERE ledger_id = {ledger_id} AND entry_id = {within}", **two) == 1
     with pytest.raises(PySparkException, match=f"of ledger {holed} can't be read"):
         count(f"entries WHERE ledger_id = {holed}")
+    client.delete_ledger(of_another.ledger_id)
 
 
 # Selection by time

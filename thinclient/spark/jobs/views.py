@@ -60,15 +60,23 @@ def query_views(spark: SparkSession, query: str, options: Mapping[str, str]) -> 
         OptionError: An option can't be used.
     """
     create_views(spark, options)
-    found = spark.sql(query)
-    if any(name.lower() == "pushdown" for name in options):
-        return found
-    read = list(_tables_read(spark, found))
-    if not read or len(read) != len(set(read)):
-        return found
+    if any(name.lower() == "pushdown" for name in options) or not _reads_each_table_once(spark, query):
+        return spark.sql(query)
     spark.conf.set(FILTERS_TO_SOURCES, True)
     create_views(spark, {**options, "pushdown": "true"})
     return spark.sql(query)
+
+
+def _reads_each_table_once(spark: SparkSession, query: str) -> bool:
+    """Whether a query over the views reads a table of the source, and none of them twice."""
+    setting = spark.conf.get(FILTERS_TO_SOURCES) or "false"
+    # With the setting on, Spark has the source plan its whole read while it optimizes, without the query's filters.
+    spark.conf.set(FILTERS_TO_SOURCES, False)
+    try:
+        read = list(_tables_read(spark, spark.sql(query)))
+    finally:
+        spark.conf.set(FILTERS_TO_SOURCES, setting)
+    return bool(read) and len(read) == len(set(read))
 
 
 def _tables_read(spark: SparkSession, frame: DataFrame) -> Iterator[int]:
