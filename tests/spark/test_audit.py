@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 
 from bookgate.bookie.replication.audits.auditor import AuditorOptions
 from bookgate.bookie.replication.auto_recovery import AutoRecovery, AutoRecoveryOptions
-from bookgate.bookie.replication.copies.budget import CopyLimits
-from bookgate.bookie.replication.repairs.worker import WorkerOptions
+from bookgate.bookie.replication.checks.replica_check import ReplicaCheckOptions
+from bookgate.bookie.replication.checks.scrub import ScrubOptions
 from bookgate.bookie.standalone.cluster import StandaloneCluster
 from bookgate.ledger.entry_columns import EntryColumns
 from bookgate.ledger.errors import TooManyRequestsException, UnauthorizedAccessException
@@ -383,10 +383,13 @@ def test_what_was_marked_is_repaired_and_the_next_audit_finds_nothing(
     assert marks(cluster) == {lacking: ("bookie-2",), corrupt: ("bookie-2",)}
 
     async def repair(factory: LedgerManagerFactory) -> None:
-        auditor = AuditorOptions(lost_bookie_delay_seconds=3600)
-        running = AutoRecovery(
-            factory, "here", AutoRecoveryOptions(auditor, WorkerOptions(), CopyLimits()), ClientConfig()
+        # Without checks of its own, so that only what the audit marked is repaired.
+        options = AutoRecoveryOptions(
+            AuditorOptions(lost_bookie_delay_seconds=3600),
+            check=ReplicaCheckOptions(interval_seconds=0),
+            scrub=ScrubOptions(bytes_a_second=0),
         )
+        running = AutoRecovery(factory, "here", options, ClientConfig())
         await running.start()
         try:
             await until(lambda: running.worker.statistics.ledgers_repaired == 2, 60)
