@@ -106,7 +106,7 @@ def test_filters_are_pushed_where_spark_hands_them_over(tables: Tables, client: 
 
 @pytest.mark.long
 def test_queries_of_views_push_filters_where_no_table_is_read_twice(
-    tables: Tables, client: BookKeeper, holed: int
+    tables: Tables, client: BookKeeper, holed: int, tmp_path: Path
 ) -> None:
     ledger_id, other = write(client, 10), write(client, 10)
     session = tables.spark.newSession()
@@ -130,6 +130,11 @@ def test_queries_of_views_push_filters_where_no_table_is_read_twice(
     assert count(f"entries WHERE ledger_id = {ledger_id} AND entry_id = {within}", **two) == 1
     with pytest.raises(PySparkException, match=f"of ledger {holed} can't be read"):
         count(f"entries WHERE ledger_id = {holed}")
+    # A command is carried out once.
+    session.sql(f"CREATE TABLE copied (entry_id BIGINT) USING parquet LOCATION '{tmp_path}'")
+    query_views(session, "INSERT INTO copied SELECT entry_id FROM entries", {**everything, **two})
+    assert session.table("copied").count() == 20
+    session.sql("DROP TABLE copied")
     client.delete_ledger(of_another.ledger_id)
 
 

@@ -60,23 +60,21 @@ def query_views(spark: SparkSession, query: str, options: Mapping[str, str]) -> 
         OptionError: An option can't be used.
     """
     create_views(spark, options)
-    if any(name.lower() == "pushdown" for name in options) or not _reads_each_table_once(spark, query):
+    if any(name.lower() == "pushdown" for name in options):
         return spark.sql(query)
-    spark.conf.set(FILTERS_TO_SOURCES, True)
-    create_views(spark, {**options, "pushdown": "true"})
-    return spark.sql(query)
-
-
-def _reads_each_table_once(spark: SparkSession, query: str) -> bool:
-    """Whether a query over the views reads a table of the source, and none of them twice."""
     setting = spark.conf.get(FILTERS_TO_SOURCES) or "false"
     # With the setting on, Spark has the source plan its whole read while it optimizes, without the query's filters.
     spark.conf.set(FILTERS_TO_SOURCES, False)
     try:
-        read = list(_tables_read(spark, spark.sql(query)))
+        found = spark.sql(query)  # which carries out a command, such as INSERT: it must not come a second time
+        read = list(_tables_read(spark, found))
     finally:
         spark.conf.set(FILTERS_TO_SOURCES, setting)
-    return bool(read) and len(read) == len(set(read))
+    if not read or len(read) != len(set(read)):
+        return found
+    spark.conf.set(FILTERS_TO_SOURCES, True)
+    create_views(spark, {**options, "pushdown": "true"})
+    return spark.sql(query)
 
 
 def _tables_read(spark: SparkSession, frame: DataFrame) -> Iterator[int]:
