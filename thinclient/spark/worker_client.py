@@ -4,7 +4,8 @@ PySpark's daemon forks its workers, and neither gRPC channels nor threads surviv
 time; a client is made on first use, kept for this process only, and discarded after a failure: the next task in the
 same worker begins with fresh connections. Threads share clients: one that a failing thread discards is closed when the
 others have done with it. A process may live through many jobs with settings of their own: a few of the
-clients that nobody uses are kept.
+clients that nobody uses are kept. The collector may end a use that was abandoned, in any thread and whatever lock that
+holds: such an end waits for nothing and closes nothing, and the next use counts it.
 
 A client that plans a read, on the driver, connects as any other program's does: by default it fails at once where every
 gateway rejects the connection. A task has its records and may need no gateway, so its client connects to one only when
@@ -26,14 +27,14 @@ import logging
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bookgate.ledger.errors import BKException, IllegalOpException
+from bookgate.ledger.errors import BKException
 from bookgate.runtime.allocator import keep_freed_buffers
 from bookgate.thinclient.gateways.uri import is_gateway_uri
 from bookgate.thinclient.spark.options.read_options import CONFIG_VARIABLE, ClientSettings
@@ -91,7 +92,7 @@ class _Kept:
 @dataclass(slots=True)
 class _Process:
     """The clients of a process. `lock` is held for a moment only: nobody connects, closes or waits meanwhile. `ended`
-    has the ends of uses that are not counted yet.
+    has the users that have ended and are not counted yet.
     """
 
     clients: dict[_Key, _Kept] = field(default_factory=dict)
@@ -110,25 +111,13 @@ class _Process:
             kept.users += 1
         return kept, is_first
 
-    def end(self, kept: _Kept) -> list[_Kept]:
-        """Counts that a user has ended; returns what is to be closed.
-
-        Never waits for the lock: the collector ends a use that was abandoned in whatever thread it runs, be it the
-        clients' event loop or one that holds the lock. Whoever holds it counts this end.
-        """
-        self.ended.append(kept)
-        return self.settle()
-
     def settle(self) -> list[_Kept]:
-        """Counts what has ended, unless the lock is taken; returns what is to be closed."""
+        """Counts what has ended; returns what is to be closed."""
         found = list[_Kept]()
-        while self.ended and self.lock.acquire(blocking=False):
-            try:
-                while self.ended:
-                    found += self._ended(self.ended.popleft())
-                found += self._unused()
-            finally:
-                self.lock.release()
+        with self.lock:
+            while self.ended:
+                found += self._ended(self.ended.popleft())
+            found += self._unused()
         return [kept for kept in found if kept.is_connected]
 
     def _ended(self, kept: _Kept) -> list[_Kept]:
@@ -176,16 +165,22 @@ class WorkerClients:
         """
         process = self._own()
         kept = self._begin(process, (gateways, settings, lists_all), plans)
+        is_abandoned = False
         try:
             client = kept.made.result()
             if catches_up:
                 catch_up(client)
             yield client
+        except GeneratorExit:
+            is_abandoned = True
+            raise
         except Exception:
             kept.has_failed = True
             raise
         finally:
-            self._end(process, kept)
+            process.ended.append(kept)
+            if not is_abandoned:
+                self._settle(process)
 
     def metrics(self) -> dict[int, ClientMetrics]:
         """The metrics of each client of this process, by its number."""
@@ -211,9 +206,9 @@ class WorkerClients:
                 is_ready = kept.made.exception() is None
             finally:
                 if not is_ready:
-                    self._end(process, kept)
+                    process.ended.append(kept)
+                self._settle(process)
             if is_ready:
-                _close(process.settle())
                 return kept
 
     def _make(self, kept: _Kept, plans: bool) -> None:
@@ -223,31 +218,18 @@ class WorkerClients:
             client = self._connect(gateways, settings, plans)
             if lists_all:
                 client.ledger_manager.demand_complete_listings()
+            kept.made.set_result(client)
         except BaseException as error:
             kept.has_failed = True
             kept.made.set_exception(error)
             raise
-        kept.made.set_result(client)
 
-    def _end(self, process: _Process, kept: _Kept) -> None:
-        if process is self._own():
-            _close(process.end(kept))
-
-
-def _close(found: Sequence[_Kept]) -> None:
-    """Closes clients; in another thread where this is the one of their event loop, which may not wait."""
-    from bookgate.thinclient.blocking.loop_thread import check_may_wait
-
-    if not found:
-        return
-    try:
-        check_may_wait()
-    except IllegalOpException:
-        threading.Thread(target=_close, args=(found,), name="bookgate-close", daemon=True).start()
-        return
-    for kept in found:
-        with suppress(BKException, OSError, RuntimeError):
-            kept.made.result().close()
+    def _settle(self, process: _Process) -> None:
+        if process is not self._own():
+            return
+        for kept in process.settle():
+            with suppress(BKException, OSError, RuntimeError):
+                kept.made.result().close()
 
 
 def catch_up(client: BookKeeper) -> None:

@@ -418,8 +418,9 @@ def _is_whole(ledger: _Ledger, found: _Written, skips_losses: bool) -> bool:
     Nor can they tell of a lost entry without payload from a gap: where losses are skipped, a ledger that lacks such
     entries only, behind its first one, counts as whole.
     """
-    deleted, most_missing = ledger.deleted_before or 0, 0 if skips_losses else 1
+    deleted = ledger.deleted_before or 0
+    fails_at_loss = deleted > 0 and not skips_losses
     if not found.entries:
-        return not ledger.bytes or deleted + most_missing >= (ledger.entries or 0)
-    has_head = deleted > 0 and (not skips_losses or found.first_entry_id == deleted)
+        return not ledger.bytes or fails_at_loss or deleted >= (ledger.entries or 0)
+    has_head = fails_at_loss or (deleted > 0 and found.first_entry_id == deleted)
     return found.length_before + found.bytes == ledger.bytes and (has_head or found.length_before == 0)

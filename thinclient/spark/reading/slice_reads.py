@@ -104,7 +104,8 @@ def task_entries(
         while ahead:
             yield from _taken(client, *ahead.popleft(), options, losses)
     finally:
-        pool.shutdown(cancel_futures=True)
+        # The collector may end an abandoned read on the thread of the client's event loop, for which its reads wait.
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _whole(client: BookKeeper, piece: Slice, options: Options) -> list[EntryColumns] | None:

@@ -85,6 +85,7 @@ class Available:
         Raises UnauthorizedAccessException, DigestMatchException, or the error that keeps an open ledger's end unknown.
         """
         listed = self._listed(client)
+        self._trimmed = {each: first for each, first in self._trimmed.items() if each not in offset.done}
         self._closed = {each: end for each, end in self._closed.items() if each in listed and each not in offset.done}
         seen = listed.minus(offset.done).minus(self._left_out)
         asked = [each for each in seen if each not in self._closed]

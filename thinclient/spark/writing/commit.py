@@ -230,15 +230,32 @@ class Committer:
                     raise outcome
 
     def _deleted(self, records: Iterable[LedgerRecord]) -> bool:
-        """Deletes in this order; stops at one that has changed since it was looked up."""
+        """Deletes in this order; stops at one that has changed since it was looked up.
+
+        Raises UnauthorizedAccessException at the end if this client may not delete one.
+        """
+        denied, told = set[int](), None
         for record in records:
+            state = sink_state(record)
+            if state is not None and state.claimed_for in denied:
+                continue  # its lead would have to go first
             try:
                 self._ledgers.remove(record.ledger_id, record.version)
             except NoSuchLedgerExistsOnMetadataServerException:
                 continue
             except MetadataVersionException:
                 return False
+            except UnauthorizedAccessException as error:
+                denied.add(unsigned(record.ledger_id.low))
+                told = told or UnauthorizedAccessException(
+                    f"ledger {record.ledger_id} is left over of this query, as its metadata say, and this client may "
+                    f"not delete it ({error}). Somebody may have forged it, or the query had other credentials: have "
+                    "it deleted, and write again"
+                )
+                continue
             _log.info("event=sink_ledger_deleted ledger=%s", record.ledger_id)
+        if told is not None:
+            raise told
         return True
 
     def _pass_commit_point(self, write: Write, lead: LedgerRecord, own: Iterable[int]) -> LedgerRecord:

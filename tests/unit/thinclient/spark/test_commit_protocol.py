@@ -17,6 +17,7 @@ from bookgate.ledger.errors import (
     MetadataVersionException,
     MetaStoreException,
     NoSuchLedgerExistsOnMetadataServerException,
+    UnauthorizedAccessException,
     UnknownOutcomeException,
     WriteException,
 )
@@ -420,6 +421,34 @@ def test_a_write_that_its_own_owner_committed_is_not_disputed_by_another() -> No
         committer(store, f"run {len(runs)}").commit(WRITE, runs[-1:])
         store.records[7] = owned(replace(ledger(7, WRITE.batch, mark=[7])), b"other")
     assert set(store.records) == {7, runs[0].ledger_id.low}
+
+
+def test_what_is_left_over_and_may_not_be_deleted_is_named_once_the_rest_is_deleted() -> None:
+    """Another principal made it, with the keys of this query. While its lead is there what it claims stays, too."""
+    store = Store()
+    by_id = sorted((store.write_ledger(WRITE, 3) for _ in range(4)), key=lambda each: each.ledger_id)
+    left, claimed, _, chosen = by_id
+    lead, number = left.ledger_id.low, claimed.ledger_id.low
+    record = store.records[number]
+    store.records[number] = replace(record, metadata=with_claim(record.metadata, lead))
+    remove = store.remove
+
+    def denied(ledger_id: LedgerId, version: int) -> None:
+        if ledger_id == left.ledger_id:
+            raise UnauthorizedAccessException("me may not do ledger.delete")
+        remove(ledger_id, version)
+
+    store.remove = denied  # type: ignore[method-assign]
+    with pytest.raises(UnauthorizedAccessException, match=f"ledger {lead} is left over .*me may not do ledger.delete"):
+        committer(store).commit(WRITE, [chosen])
+    assert set(store.records) == numbers([left, claimed, chosen])
+    with pytest.raises(UnauthorizedAccessException, match=f"ledger {lead} is left over"):
+        committer(store).abort(WRITE)
+    assert set(store.records) == numbers([left, claimed])
+    assert store.visible() == {}
+    store.remove = remove  # type: ignore[method-assign]
+    committer(store).abort(WRITE)
+    assert not store.records
 
 
 def test_the_ledgers_of_a_write_have_one_owner() -> None:

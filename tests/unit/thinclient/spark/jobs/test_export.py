@@ -42,6 +42,7 @@ def written(entries: int, size: int, last: int | None, before: int = 0, first: i
         (TRIMMED, written(5, 60, 9, before=40)),
         (TRIMMED, written(4, 50, 9, before=50)),
         (replace(TRIMMED, deleted_before=10), _Written()),
+        (TRIMMED, _Written()),
     ],
 )
 def test_gaps_in_the_ids_of_an_unbounded_ledger_are_no_losses(ledger: _Ledger, found: _Written) -> None:
@@ -57,7 +58,7 @@ def test_gaps_in_the_ids_of_an_unbounded_ledger_are_no_losses(ledger: _Ledger, f
         (UNBOUNDED, written(8, 90, 9, before=10), 2),
         (UNBOUNDED, _Written(), 10),
         (TRIMMED, written(5, 50, 8, before=40), 1),
-        (TRIMMED, _Written(), 6),
+        (replace(UNBOUNDED, entries=1), _Written(), 1),
     ],
 )
 def test_what_is_missing_is_told(ledger: _Ledger, found: _Written, lost: int) -> None:
@@ -73,6 +74,7 @@ def test_what_is_missing_is_told(ledger: _Ledger, found: _Written, lost: int) ->
         (TRIMMED, written(6, 60, 9, before=40, first=4), 0),
         (TRIMMED, written(5, 60, 9, before=40, first=4), 0),
         (TRIMMED, written(5, 50, 9, before=50, first=5), 1),
+        (TRIMMED, _Written(), 6),
         (replace(TRIMMED, deleted_before=9), _Written(), 1),
         (replace(TRIMMED, deleted_before=10), _Written(), 0),
         (replace(UNBOUNDED, entries=0, bytes=0), _Written(), 0),

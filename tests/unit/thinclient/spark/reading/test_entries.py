@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, cast
 
@@ -36,7 +36,6 @@ from bookgate.ledger.metadata import OWNER_KEY, DigestType, LedgerMetadata
 from bookgate.ledger.metadata_store import LedgerRecord
 from bookgate.ledger.unbounded import create_unbounded
 from bookgate.thinclient.blocking.client import BookKeeper
-from bookgate.thinclient.blocking.loop_thread import LoopThread, check_may_wait
 from bookgate.thinclient.config import ClientConfig
 from bookgate.thinclient.gateways.discovery import NoRevisionException
 from bookgate.thinclient.spark import worker_client
@@ -657,6 +656,29 @@ def test_small_slices_are_read_ahead_side_by_side_and_handed_over_in_order() -> 
     ]
 
 
+def test_a_read_that_was_abandoned_does_not_wait_for_what_is_read_ahead() -> None:
+    """The collector may end it on the thread for which the reads wait."""
+    goes_on = threading.Event()
+
+    class Waiting(FakeClient):
+        def open_record(self, record: LedgerRecord, password: bytes) -> FakeHandle:
+            if record.ledger_id.low:
+                goes_on.wait()
+            return super().open_record(record, password)
+
+    slices = [whole(ledger(number)) for number in range(16)]
+    read_ahead = task_entries(as_client(Waiting()), slices, options(), Losses())
+    assert isinstance(read_ahead, Generator)
+    next(read_ahead)
+    collecting = threading.Thread(target=read_ahead.close, daemon=True)
+    collecting.start()
+    collecting.join(10)
+    try:
+        assert not collecting.is_alive()
+    finally:
+        goes_on.set()
+
+
 def test_what_fails_ahead_is_read_again_in_its_turn_and_large_slices_always_are() -> None:
     large = ledger(1, 3000)
     client, losses = FakeClient(ledger(0), large, ledger(2)), Losses()
@@ -745,7 +767,7 @@ class TestWorkerClients:
 
     def test_uses_begin_and_end_while_one_connects(self) -> None:
         """As where the collector runs on the clients' event loop, for which a connection waits, and ends a use."""
-        made, ended = list[FakeClient](), threading.Event()
+        made, ended, waited = list[FakeClient](), threading.Event(), list[bool]()
 
         def rows() -> Generator[int, None, None]:
             with clients.use("a"):
@@ -758,28 +780,45 @@ class TestWorkerClients:
 
         def connect(gateways: str, *_others: object) -> BookKeeper:
             if gateways == "b":
-                collecting = threading.Thread(target=end, daemon=True)
-                collecting.start()
-                collecting.join(10)
+                threading.Thread(target=end, daemon=True).start()
+                waited.append(ended.wait(10))
             return as_client(_made(made))
 
         clients = WorkerClients(connect)
         abandoned = rows()
         next(abandoned)
         with clients.use("b"):
-            assert ended.is_set()
+            assert waited == [True]
 
-    def test_a_use_that_ends_while_the_lock_is_held_waits_for_nothing(self) -> None:
-        """The collector may have interrupted the holder. The next use counts the end."""
+    def test_a_use_that_was_abandoned_waits_for_nothing_and_closes_nothing(self) -> None:
+        """The collector ends it in any thread, which may hold the lock or one that the event loop waits for. The next
+        use counts the end.
+        """
         made: list[FakeClient] = []
         clients = WorkerClients(lambda *_: as_client(_made(made)))
-        began = time.monotonic()
-        with suppress(BKException), ExitStack() as held, clients.use("a"):
-            held.enter_context(clients._own().lock)
+
+        def rows() -> Generator[int, None, None]:
+            with clients.use("a"):
+                yield 1
+
+        abandoned = rows()
+        next(abandoned)
+        with pytest.raises(BKException), clients.use("a"):
             raise BKException("no")
-        assert time.monotonic() - began < 10
+        with clients._own().lock:
+            collecting = threading.Thread(target=abandoned.close, daemon=True)
+            collecting.start()
+            collecting.join(10)
+            assert not collecting.is_alive()
+        abandoned = rows()
+        next(abandoned)
+        assert [client.closed for client in made] == [True, False]
+        with pytest.raises(BKException), clients.use("a"):
+            raise BKException("no")
+        abandoned.close()
+        assert [client.closed for client in made] == [True, False]
         with clients.use("b"):
-            assert [client.closed for client in made] == [True, False]
+            assert [client.closed for client in made] == [True, True, False]
 
     def test_a_client_that_others_use_is_closed_by_the_last_of_them(self) -> None:
         made: list[FakeClient] = []
@@ -820,27 +859,6 @@ class TestWorkerClients:
             assert reading.exception(30) is None
         assert tries == [True, False]
         assert list(clients.metrics().values()) == [made[0].metrics]
-
-    def test_what_is_discarded_on_the_event_loop_is_closed_elsewhere(self) -> None:
-        closed = threading.Event()
-
-        class Waiting(FakeClient):
-            def close(self) -> None:
-                check_may_wait()
-                closed.set()
-
-        clients = WorkerClients(lambda *_: as_client(Waiting()))
-
-        async def collected() -> None:
-            with suppress(ValueError), clients.use("g"):
-                raise ValueError("a null")
-
-        thread = LoopThread.acquire()
-        try:
-            thread.run(collected())
-            assert closed.wait(30)
-        finally:
-            thread.release()
 
     def test_who_concludes_from_listings_has_a_client_of_its_own(self) -> None:
         made: list[FakeClient] = []

@@ -227,6 +227,18 @@ def test_nothing_is_kept_of_ledgers_that_are_closed_or_deleted_while_they_grow(l
     assert query.reader._available._lengths.keys() == {3}
 
 
+def test_nothing_is_kept_of_trimmed_ledgers_that_are_done(ledgers: Ledgers) -> None:
+    ledgers.trim(1, 20, 0)
+    query = Query(maxEntriesPerTrigger=5, failOnDataLoss=False)
+    query.trigger()
+    ledgers.trim(1, 20, 18)
+    query.trigger()
+    assert query.reader._available._trimmed == {1: 18}
+    while query.trigger():
+        pass
+    assert query.reader._available._trimmed == {}
+
+
 def test_a_restarted_driver_plans_a_begun_batch_as_before(ledgers: Ledgers) -> None:
     ledgers.add(1, 9, close=False)
     ledgers.add(2, 4)
