@@ -27,6 +27,8 @@ from bookgate.runtime.security.actions import Action
 from bookgate.runtime.security.principal import Principal
 from bookgate.runtime.security.settings import SecuritySettings
 
+_log = logging.getLogger(__name__)
+
 AUDIT_LOGGER = "bookgate.audit"
 
 _TOKEN_CHARACTERS = 12
@@ -163,14 +165,28 @@ def _host(peer: str) -> str:
 class _PrivateFile(logging.handlers.RotatingFileHandler):
     """A file that only its owner reads, from its first byte on."""
 
+    _rolls_from = 0.0
+
     def _open(self) -> TextIOWrapper:
         descriptor = os.open(self.baseFilename, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         return TextIOWrapper(open(descriptor, "ab"), encoding=self.encoding)
 
+    def shouldRollover(self, record: logging.LogRecord) -> bool:  # noqa: N802 - a method of logging
+        """Not again for a minute after it failed."""
+        return monotonic() >= self._rolls_from and bool(super().shouldRollover(record))
+
     def doRollover(self) -> None:  # noqa: N802 - a method of logging
-        """Without older files, which logging takes for no limit at all, the one file begins anew."""
+        """Without older files, which logging takes for no limit at all, the one file begins anew.
+
+        Where files can't be renamed, as in a directory of somebody else, the one file goes on beyond its limit.
+        """
         if self.backupCount > 0:
-            super().doRollover()
+            try:
+                super().doRollover()
+            except OSError as error:
+                self._rolls_from = monotonic() + _QUIET_SECONDS
+                self.stream = self.stream or self._open()
+                log_event(_log, "audit_file_not_renamed", logging.ERROR, file=self.baseFilename, error=error)
             return
         # Whoever has moved the file away keeps what is in it: the one under this name is opened, and emptied.
         anew = self._open()

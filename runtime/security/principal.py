@@ -128,7 +128,9 @@ def names_of_certificate(certificate: Mapping[str, Any]) -> CertificateNames:
 
 
 def _escaped(value: str) -> str:
+    """As gRPC tells it, which has the bytes of control characters, and of all but ASCII, as two hexadecimal digits."""
     text = _SPECIAL.sub(r"\\\1", value)
+    text = "".join(chr(byte) if 0x20 <= byte < 0x7F else f"\\{byte:02X}" for byte in text.encode())
     if text[:1] in ("#", " "):
         text = "\\" + text
     return text[:-1] + "\\ " if text.endswith(" ") and len(value) > 1 else text

@@ -65,6 +65,12 @@ class TokenBucket:
             return 0.0
         return self._promise(now, (needed - self._level) / self.rate, needed / self.rate)
 
+    def change_rate(self, rate: float, now: float) -> None:
+        """Goes on at another rate, with what is in it."""
+        self._fill(now)
+        self.rate = rate
+        self._level = min(self.capacity, self._level)
+
     def charge(self, now: float, amount: float) -> None:
         """Takes what is known afterwards only, such as the length of a listing."""
         self._fill(now)
@@ -102,9 +108,12 @@ class _Buckets:
 
     def get(self, key: Hashable, rate: float, now: float) -> TokenBucket:
         bucket = self._buckets.get(key)
-        if bucket is None or bucket.rate != rate:
+        if bucket is None:
             bucket = self._buckets[key] = TokenBucket(rate, now)
             self._sweep(now)
+        elif bucket.rate != rate:
+            # Not a new one, which would be full: tokens of one principal may name other groups, with other rates.
+            bucket.change_rate(rate, now)
         return bucket
 
     def _sweep(self, now: float) -> None:

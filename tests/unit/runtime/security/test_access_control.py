@@ -216,6 +216,37 @@ def test_the_audit_file_begins_anew_after_somebody_has_taken_it_away(tmp_path: P
     assert not moved or '"ledger:0"' in archived.read_text()
 
 
+def test_the_audit_file_goes_on_where_it_can_not_be_renamed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As in a directory of somebody else; here its next name is taken."""
+    now, trail, file = 1000.0, AuditTrail(), tmp_path / "audit.log"
+    monkeypatch.setattr("bookgate.runtime.security.audit_trail.monotonic", lambda: now)
+
+    def record(numbers: range) -> None:
+        for number in numbers:
+            resource = f"ledger:{number}"
+            trail.record(
+                principal=SPARK, peer="p", door="grpc", action=Action.LEDGER_CREATE, resource=resource, outcome="x"
+            )
+
+    (tmp_path / "audit.log.1").mkdir()
+    trail.write_to(file, 4096, 2)
+    try:
+        record(range(100))
+        assert [f'"ledger:{number}"' in line for number, line in enumerate(file.read_text().splitlines())] == [
+            True
+        ] * 100
+        assert caplog.text.count("event=audit_file_not_renamed") == 1
+        (tmp_path / "audit.log.1").rmdir()
+        now += 60
+        record(range(100, 101))
+    finally:
+        trail.close()
+    assert len(file.read_text().splitlines()) == 1
+    assert len((tmp_path / "audit.log.1").read_text().splitlines()) == 100
+
+
 def test_of_what_anybody_may_provoke_there_is_a_line_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     now = 0.0
     access = AccessControl(Authenticators(), audit=AuditTrail(clock=lambda: now))

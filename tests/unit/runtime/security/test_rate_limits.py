@@ -78,6 +78,23 @@ def test_each_principal_has_buckets_of_its_own() -> None:
     assert limits.take(POLICY, A, "calls_per_second", 0.5) == 0
 
 
+def test_tokens_of_one_principal_with_other_groups_have_one_bucket() -> None:
+    """As where some of its tokens do not name its groups; a new bucket for each change of the rate would be full."""
+    policy = parse_policy("""
+[[limits]]
+principals = ["group:batch"]
+creates_per_second = 10
+[[limits]]
+principals = ["*"]
+creates_per_second = 5
+""")
+    limits, tokens = PrincipalLimits(), (Principal(Kind.JWT, "a", frozenset({"batch"})), Principal(Kind.JWT, "a"))
+    moments = [0.0] * 1000 + [1.0] * 1000
+    taken = [at for n, at in enumerate(moments) if not limits.take(policy, tokens[n % 2], "creates_per_second", at)]
+    assert 5 <= taken.count(0.0) <= 10
+    assert 5 <= taken.count(1.0) <= 10
+
+
 def test_what_is_known_afterwards_is_paid_afterwards() -> None:
     limits = PrincipalLimits()
     assert limits.charge(POLICY, A, "calls_per_second", 0.0, 12) == pytest.approx(5.0)
