@@ -10,8 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from click.testing import Result
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from bookgate.bookie.membership.cookie import Cookie
 from bookgate.gateway.stores.drivers import create_factory

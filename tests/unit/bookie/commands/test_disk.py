@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import Result
+from typer.testing import Result
 
 from bookgate.bookie.disks import directories
 from bookgate.bookie.disks.directories import VERSION_FILE, current

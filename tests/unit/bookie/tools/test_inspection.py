@@ -206,7 +206,9 @@ def test_a_file_that_a_running_bookie_removes_after_the_listing_is_passed_over(
 ) -> None:
     rows = inspect_json(*what, ours)
     (log,), (journal,) = ours.glob("ledgers/current/0.log"), ours.glob("journal/current/*.txn")
-    removed = [shutil.copy(log, log.with_name("ff.log")), shutil.copy(journal, journal.with_name("7fffffffffff.txn"))]
+    removed = (log.with_name("ff.log"), journal.with_name("7fffffffffff.txn"))
+    for file, copy in zip((log, journal), removed, strict=True):
+        shutil.copy(file, copy)
     opening = ReadOnlyFileSystem.open
 
     def removing(files: ReadOnlyFileSystem, path: Path, flags: int) -> int:
