@@ -134,6 +134,8 @@ def delete(
         stored = await _stored(factory, bookie)
         await require_unregistered(factory, bookie, "its cookie goes")
         confirm(f"Delete the cookie of bookie {bookie}", yes)
+        # It may have been started while the question stood.
+        await require_unregistered(factory, bookie, "its cookie goes")
         await factory.registration_manager.remove_cookie(bookie, stored.version)
 
     with_metadata(context, gateways, work)

@@ -18,10 +18,12 @@ from bookgate.bookie.commands.local_options import (
     with_own_metadata,
 )
 from bookgate.bookie.disks import directories
+from bookgate.bookie.membership.cookie import Cookie, InvalidCookieException
 from bookgate.bookie.membership.registration import check_cookie
 from bookgate.bookie.system.files import REAL_FILE_SYSTEM
 from bookgate.ledger.errors import IllegalOpException
-from bookgate.ledger.metadata_store import BookieSet, LedgerManagerFactory
+from bookgate.ledger.metadata_store import LedgerManagerFactory
+from bookgate.ledger.replication_control import require_unregistered
 from bookgate.runtime.command_line.groups import new_group
 from bookgate.runtime.command_line.output import AsJson, Yes, confirm, print_result
 
@@ -81,6 +83,8 @@ def format_bookie(
 ) -> None:
     """Deletes everything in a bookie's directories. Its entries are lost; other bookies' copies stay.
 
+    Broken off, it may be run again; no bookie starts on what is left by then.
+
     JSON: {"bookie_id", "directories": [paths], "cookie_deleted"}.
 
     \b
@@ -91,9 +95,10 @@ def format_bookie(
     lock = directories.DirectoryLock(paths)
     try:
         if delete_cookie:
-            with_own_metadata(chosen, lambda factory: _refuse_registered(factory, bookie_id))
+            _refuse_cookies_of_others(bookie_id, paths)
+            with_own_metadata(chosen, lambda factory: require_unregistered(factory, bookie_id, "its cookie goes"))
         confirm(f"Delete all data of bookie {bookie_id} in {', '.join(map(str, paths)) or 'no directory'}", yes)
-        _empty(directories.current(path) for path in paths)
+        _empty(paths)
         deleted = delete_cookie and with_own_metadata(chosen, lambda factory: _delete_cookie(factory, bookie_id))
     finally:
         lock.release()
@@ -101,26 +106,52 @@ def format_bookie(
     print_result({**shown, "cookie_deleted": deleted}, as_json)
 
 
-def _empty(inner: Iterable[Path]) -> None:
+def _empty(paths: Iterable[Path]) -> None:
     """Deletes what is in the directories, not the directories themselves: they may be mounted."""
+    inner = [found for path in paths if (found := directories.current(path)).exists()]
+    _remove_cookies(inner)
     for directory in inner:
-        for path in directory.iterdir() if directory.exists() else ():
+        for path in directory.iterdir():
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
             else:
                 path.unlink()
-        if directory.exists():
-            REAL_FILE_SYSTEM.sync_directory(directory)
+        REAL_FILE_SYSTEM.sync_directory(directory)
 
 
-async def _refuse_registered(factory: LedgerManagerFactory, bookie_id: str) -> None:
-    found = await factory.service_discovery.bookies(BookieSet.ALL)
-    if any(each.bookie_id == bookie_id and each.registered for each in found):
-        raise IllegalOpException(f"bookie {bookie_id} is registered: stop it first")
+def _remove_cookies(inner: Iterable[Path]) -> None:
+    """Durably, before anything else goes: with all its cookies a bookie would start on what a format that is cut off
+    leaves, and deny acknowledged entries (S8), since nothing there need tell any more that it had them.
+    """
+    for directory in inner:
+        # Synced also where there is none: the format that has removed it may have been killed before its sync.
+        (directory / directories.VERSION_FILE).unlink(missing_ok=True)
+        REAL_FILE_SYSTEM.sync_directory(directory)
+
+
+def _refuse_cookies_of_others(bookie_id: str, paths: Iterable[Path]) -> None:
+    """Raises InvalidCookieException where directories are another bookie's than the settings say."""
+    for path, content in directories.read_version_files(REAL_FILE_SYSTEM, paths).items():
+        named = _bookie_in(content)
+        if named not in (None, bookie_id):
+            raise InvalidCookieException(
+                f"{path} is of bookie {named}, and these settings would delete the cookie of {bookie_id}: correct "
+                "bookie_id"
+            )
+
+
+def _bookie_in(cookie: bytes | None) -> str | None:
+    """None where there is no cookie, or a damaged one."""
+    try:
+        return None if cookie is None else Cookie.decode(cookie).bookie_id
+    except InvalidCookieException:
+        return None
 
 
 async def _delete_cookie(factory: LedgerManagerFactory, bookie_id: str) -> bool:
+    """Looks whether the bookie is registered, also when that was looked at before: the question may stand for long."""
     stored = await factory.registration_manager.read_cookie(bookie_id)
+    await require_unregistered(factory, bookie_id, "its cookie goes")
     if stored is None:
         return False
     await factory.registration_manager.remove_cookie(bookie_id, stored.version)

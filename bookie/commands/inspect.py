@@ -6,6 +6,7 @@ object for each row with what kind of row it is, then one for the file. Exit cod
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import itertools
 import json
@@ -155,6 +156,13 @@ def _printable(data: bytes) -> str:
     return "".join(character if character.isprintable() else "·" for character in data.decode("utf-8", "replace"))
 
 
+def _removed_meanwhile(path: Path) -> contextlib.suppress:
+    """Passes over a file that is not there any more: a running bookie may have removed it after the listing of the
+    directory. A file that was named itself has to be there.
+    """
+    return contextlib.suppress(*((FileNotFoundError,) if path.is_dir() else ()))
+
+
 @inspect_app.command()
 def journal(
     path: File,
@@ -177,8 +185,9 @@ def journal(
     printer = Printer(as_json=as_json, payload=payload, whole_payload=entry is not None, limit=limit)
     for file in places.journal_files(path):
         contents = JournalContents(file, wanted, with_payload=payload is not None)
-        printer.rows("record", contents)
-        printer.findings("journal", contents.findings)
+        with _removed_meanwhile(path):
+            printer.rows("record", contents)
+            printer.findings("journal", contents.findings)
     printer.end()
 
 
@@ -204,10 +213,11 @@ def log(
     printer = Printer(as_json=as_json, payload=payload, whole_payload=entry is not None, limit=limit)
     for file in places.log_files(path):
         contents = LogFileContents(file, wanted, with_payload=payload is not None)
-        printer.rows("record", contents)
-        by_ledger = sorted(contents.bytes_by_ledger.items())
-        printer.rows("ledger", ({"ledger": shown(number), "bytes in this log": size} for number, size in by_ledger))
-        printer.findings("log", contents.findings)
+        with _removed_meanwhile(path):
+            printer.rows("record", contents)
+            by_ledger = sorted(contents.bytes_by_ledger.items())
+            printer.rows("ledger", ({"ledger": shown(number), "bytes in this log": size} for number, size in by_ledger))
+            printer.findings("log", contents.findings)
     printer.end()
 
 
@@ -316,9 +326,10 @@ def ledger_command(
     for file in (file for directory in found.journals for file in places.journal_files(directory)):
         journal_file = JournalContents(file, wanted, with_payload=payload is not None)
         count = itertools.count()
-        printer.rows("record", (row for row in journal_file if next(count) >= 0))
-        summary.facts[f"in journal {file.name}"] = f"{next(count)} records"
-        summary.problems += journal_file.findings.problems
+        with _removed_meanwhile(file.parent):
+            printer.rows("record", (row for row in journal_file if next(count) >= 0))
+            summary.facts[f"in journal {file.name}"] = f"{next(count)} records"
+            summary.problems += journal_file.findings.problems
     for mark in places.marks(found.logs + found.indexes + found.databases):
         position = LogMark.decode(read_whole(places.FILES, mark) or b"")
         name = f"mark {mark.name.removeprefix(LAST_MARK_FILE)}".strip()
@@ -345,7 +356,8 @@ def scopes(paths: Directories, limit: Limit = 100, as_json: AsJson = False) -> N
         each.close()
     for directory in found.logs:
         for file in places.log_files(directory):
-            counts.add_bytes(bytes_in_log(file))
+            with _removed_meanwhile(directory):
+                counts.add_bytes(bytes_in_log(file))
     usages = counts.usages()
     printer.rows("scope", ({"scope": each.scope_id, "ledgers": each.ledgers, "bytes": each.bytes} for each in usages))
     printer.findings("summary", Findings({"scopes": len(usages)}))

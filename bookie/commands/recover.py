@@ -10,7 +10,7 @@ import asyncio
 import random
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from typing import Annotated
 
@@ -21,7 +21,7 @@ from bookgate.bookie.replication.copies.copying import Copied
 from bookgate.bookie.replication.repairs.by_hand import End, Ended, Order, Plan, Recovery, make_plan
 from bookgate.bookie.replication.repairs.tools import WorkerTools
 from bookgate.ledger import replication_control as control
-from bookgate.ledger.errors import IllegalOpException, IncorrectParameterException, MetadataFormatException
+from bookgate.ledger.errors import IllegalOpException, IncorrectParameterException
 from bookgate.ledger.ledger_id import ledger_name, number_in_json
 from bookgate.ledger.metadata_store import LedgerManagerFactory
 from bookgate.runtime.command_line.output import WRONG_USAGE, AsJson, fail, print_json, print_result, print_table
@@ -34,6 +34,8 @@ from bookgate.thinclient.config import ClientConfig
 
 _MIB = 1024 * 1024
 _TELL_SECONDS = 1.0
+_NOTHING = Plan((), ())
+_NAMED = 5
 _NOT_DONE = (End.STILL_WRITTEN, End.UNRECOVERABLE, End.FAILED)
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would be copied.")]
@@ -74,12 +76,14 @@ def recover(
     A bookie that is not registered counts as lost at once, and a ledger that is written there is closed after the
     grace, if its writer has not gone on elsewhere by then. One that is registered is emptied while it serves: make it
     read-only first. With --ledger alone those ledgers get the copies that they lack. Cookies stay. Broken off, it may
-    be run again. Exit code 1 when a ledger could not be moved.
+    be run again. Exit code 1 when a ledger could not be moved, or has begun to name them meanwhile: run it again then.
+    That is not looked at with --ledger or --skip-open-ledgers.
 
     JSON: {"ledgers": how many named them, "moved", "deleted": meanwhile, "skipped": open ones, "left": [{"ledger_id",
-    "state": "still written" | "unrecoverable" | "failed", "reason"}], "unreadable": [ledgers with damaged metadata],
-    "entries_copied", "bytes_copied"}; with --dry-run {"ledgers": [{"ledger_id", "is_open", "fragments", "entries",
-    "bytes": in closed ledgers, "copies_left"}], "fragments", "entries", "bytes", "unreadable"}.
+    "state": "still written" | "unrecoverable" | "failed", "reason"}], "named_meanwhile": [ledgers that have begun to
+    name them], "unreadable": [ledgers with damaged metadata], "entries_copied", "bytes_copied"}; with --dry-run
+    {"ledgers": [{"ledger_id", "is_open", "fragments", "entries", "bytes": in closed ledgers, "copies_left"}],
+    "fragments", "entries", "bytes", "unreadable"}.
 
     \b
     Example: bookgate bookie recover bookie-3 bookie-4 --skip-open-ledgers
@@ -93,18 +97,20 @@ def recover(
     order = Order(frozenset(bookies or ()), tuple(dict.fromkeys(numbers)), None, skip_open, grace)
     config = client_config(context, gateways)
 
-    async def work(factory: LedgerManagerFactory) -> tuple[Plan, Mapping[int, Ended], Copied]:
+    async def work(factory: LedgerManagerFactory) -> tuple[Plan, Mapping[int, Ended], Copied, Plan]:
         plan = await _plan_of(factory, order)
         if dry_run:
-            return plan, {}, Copied()
+            return plan, {}, Copied(), _NOTHING
         await _warn_of_writable(factory, order)
-        return plan, *await _carried_out(factory, config, order, plan, rate)
+        ended, copied = await _carried_out(factory, config, order, plan, rate)
+        again = _NOTHING if order.ledgers or order.skip_open else await make_plan(factory, order)
+        return plan, ended, copied, again
 
-    plan, ended, copied = with_metadata(context, gateways, work)
+    plan, ended, copied, again = with_metadata(context, gateways, work)
     if dry_run:
         _show_plan(plan, as_json)
         return
-    _show_result(plan, ended, copied, as_json)
+    _show_result(order, plan, ended, copied, again, as_json)
 
 
 def replace(
@@ -121,7 +127,8 @@ def replace(
     As `recover OLD`, with NEW in the place of OLD wherever it takes the copies: where it is in the ensemble already,
     or full, the placement policy chooses. OLD may be lost, or serve (make it read-only first); NEW has to be writable.
     When no ledger names OLD any more its cookie is removed if it is stopped; else stop it, and run
-    `bookgate bookie decommission OLD`. Exit code 1 when a ledger could not be moved; the cookie stays then.
+    `bookgate bookie decommission OLD`. Exit code 1 when a ledger could not be moved, or has begun to name OLD
+    meanwhile; the cookie stays then.
 
     JSON: as of `recover`, and "cookie_removed".
 
@@ -133,42 +140,32 @@ def replace(
     order = Order(frozenset({old}), target=new, grace_seconds=grace)
     config = client_config(context, gateways)
 
-    async def work(factory: LedgerManagerFactory) -> tuple[Plan, Mapping[int, Ended], Copied, bool]:
+    async def work(factory: LedgerManagerFactory) -> tuple[Plan, Mapping[int, Ended], Copied, Plan, bool]:
         found = await control.find_bookie(factory, new)
         if found is None or not found.writable:
             raise IllegalOpException(f"bookie {new} does not take writes: start it before it replaces another one")
         plan = await _plan_of(factory, order)
         await _warn_of_writable(factory, order)
         ended, copied = await _carried_out(factory, config, order, plan, rate)
-        return plan, ended, copied, await _taken_out(factory, old)
+        return plan, ended, copied, *await _taken_out(factory, order, old)
 
-    plan, ended, copied, removed = with_metadata(context, gateways, work)
-    _show_result(plan, ended, copied, as_json, cookie_removed=removed)
+    plan, ended, copied, again, removed = with_metadata(context, gateways, work)
+    _show_result(order, plan, ended, copied, again, as_json, cookie_removed=removed)
 
 
-async def _taken_out(factory: LedgerManagerFactory, old: str) -> bool:
-    """Whether its cookie was removed: not while a ledger may name it, or while it is registered (AR30)."""
+async def _taken_out(factory: LedgerManagerFactory, order: Order, old: str) -> tuple[Plan, bool]:
+    """The ledgers that name it still, and whether its cookie was removed: not while a ledger may name it, or while it
+    is registered (AR30).
+    """
     found = await control.find_bookie(factory, old)
-    if not await _is_named_by_none(factory, old):
-        return False
+    again = await make_plan(factory, order)
+    if again != _NOTHING:
+        _note(f"the cookie of bookie {old} stays: ledgers may name it still")
+        return again, False
     if found is not None and found.registered:
         _note(f"bookie {old} is empty; stop it, then `bookgate bookie decommission {old}` removes its cookie")
-        return False
-    return await control.remove_emptied(factory, old)
-
-
-async def _is_named_by_none(factory: LedgerManagerFactory, bookie_id: str) -> bool:
-    """Whether no ledger at all names the bookie. A plan leaves out ledgers that nobody repairs here."""
-    await factory.catch_up(None)
-    try:
-        async for page in control.ledgers_naming(factory.ledger_manager, bookie_id):
-            if page:
-                _note(f"ledger {page[0].ledger_id} names bookie {bookie_id} still; its cookie stays")
-                return False
-    except MetadataFormatException as error:
-        _note(f"a ledger may name bookie {bookie_id}, whose cookie stays: {error}")
-        return False
-    return True
+        return again, False
+    return again, await control.remove_emptied(factory, old)
 
 
 async def _plan_of(factory: LedgerManagerFactory, order: Order) -> Plan:
@@ -242,25 +239,46 @@ def _show_plan(plan: Plan, as_json: bool) -> None:
     print_result({"ledgers": len(plan.ledgers), **sums}, as_json=False)
 
 
-def _show_result(plan: Plan, ended: Mapping[int, Ended], copied: Copied, as_json: bool, **more: object) -> None:
-    """Exit code 1 if a ledger was not moved."""
+def _show_result(
+    order: Order,
+    plan: Plan,
+    ended: Mapping[int, Ended],
+    copied: Copied,
+    again: Plan,
+    as_json: bool,
+    **more: object,
+) -> None:
+    """Exit code 1 if a ledger was not moved, or `again`, of a listing after all was done, has one that is not known."""
     counts = Counter(each.end for each in ended.values())
+    not_done = {ledger_id: each for ledger_id, each in sorted(ended.items()) if each.end in _NOT_DONE}
     left = [
         {"ledger_id": number_in_json(ledger_id), "state": each.end.value, "reason": each.reason}
-        for ledger_id, each in sorted(ended.items())
-        if each.end in _NOT_DONE
+        for ledger_id, each in not_done.items()
     ]
+    meanwhile = sorted(each.ledger_id for each in again.ledgers if each.ledger_id not in not_done)
+    unreadable = sorted({*plan.unreadable, *again.unreadable})
     result: dict[str, object] = {
         "ledgers": len(plan.ledgers),
         "moved": counts[End.MOVED],
         "deleted": counts[End.DELETED],
         "skipped": counts[End.SKIPPED],
         "left": left,
-        "unreadable": [number_in_json(number) for number in plan.unreadable],
+        "named_meanwhile": [number_in_json(number) for number in meanwhile],
+        "unreadable": [number_in_json(number) for number in unreadable],
         "entries_copied": copied.entries,
         "bytes_copied": copied.bytes,
         **more,
     }
     print_result(result, as_json)
-    if left or plan.unreadable:
+    if meanwhile:
+        _note(_told_of(meanwhile, order.bookies))
+    if left or meanwhile or unreadable:
         raise typer.Exit(1)
+
+
+def _told_of(meanwhile: Sequence[int], bookies: Collection[str]) -> str:
+    some = [*map(ledger_name, meanwhile[:_NAMED]), *(["…"] if len(meanwhile) > _NAMED else [])]
+    return (
+        f"since this began, ledgers have come to name {', '.join(sorted(bookies))} ({len(meanwhile)}): "
+        f"{', '.join(some)}; run it again"
+    )

@@ -27,6 +27,9 @@ from bookgate.bookie.journal.last_mark import LAST_MARK_FILE
 from bookgate.bookie.system.files import FileSystem
 from bookgate.ledger.ledger_id import MAX_UNSCOPED, LedgerId
 
+LIBRARY_FILE = "rocksdict-config.json"
+"""What the library writes beside a database that it opens, also to read it. Nothing of the index is in it."""
+
 _PAGES = 4 << 20
 _IdOf = Callable[[str], int | None]
 
@@ -186,7 +189,7 @@ class ReadableIndex(Protocol):
 
 class LinkedDatabase(RocksDbIndex):
     """An index in RocksDB, opened read-only through links elsewhere, because the library writes a file beside a
-    database that it opens.
+    database that it opens. That file is not linked: it would be written through the link.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -194,7 +197,7 @@ class LinkedDatabase(RocksDbIndex):
         for name in _databases_in(directory):
             linked = Path(self._links.name, name)
             linked.mkdir()
-            for file in (directory / name).iterdir():
+            for file in (file for file in (directory / name).iterdir() if file.name != LIBRARY_FILE):
                 (linked / file.name).symlink_to(file.absolute())
         super().__init__(FILES, Path(self._links.name), _PAGES, read_only=True)
 

@@ -16,17 +16,13 @@ _AUTHORITY_DAYS = 10 * 365
 
 
 class Authority:
-    """A new authority, or the one in the given files."""
+    """A new authority, or the one in the given files. With its key alone it gets a certificate anew."""
 
     def __init__(self, certificate: bytes | None = None, key: bytes | None = None) -> None:
+        self._key = ec.generate_private_key(ec.SECP256R1()) if key is None else _loaded(key)
         if certificate is not None and key is not None:
             self._certificate = x509.load_pem_x509_certificate(certificate)
-            loaded = serialization.load_pem_private_key(key, None)
-            if not isinstance(loaded, ec.EllipticCurvePrivateKey):
-                raise ValueError("the authority's key is not one that this command made")
-            self._key = loaded
             return
-        self._key = ec.generate_private_key(ec.SECP256R1())
         name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Bookgate trial authority")])
         usage = x509.KeyUsage(
             digital_signature=True,
@@ -71,6 +67,13 @@ class Authority:
             builder = builder.add_extension(names, critical=False)
         certificate = builder.sign(self._key, hashes.SHA256())
         return certificate.public_bytes(serialization.Encoding.PEM), _key_text(key)
+
+
+def _loaded(key: bytes) -> ec.EllipticCurvePrivateKey:
+    loaded = serialization.load_pem_private_key(key, None)
+    if not isinstance(loaded, ec.EllipticCurvePrivateKey):
+        raise ValueError("the authority's key is not one that this command made")
+    return loaded
 
 
 def _builder(

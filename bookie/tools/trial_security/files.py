@@ -128,8 +128,9 @@ def make(directory: Path, bookies: Sequence[str], hosts: Sequence[str]) -> list[
         made.extend((path.with_suffix(".key"), path.with_suffix(".crt")))
 
     authority = _authority(directory)
-    if authority is not None and not (directory / "ca.crt").exists():
-        write_pair(directory / "ca", authority.key, authority.certificate)
+    if authority is not None:
+        write(directory / "ca.key", authority.key)
+        write(directory / "ca.crt", authority.certificate, 0o644)
     every_host = list(dict.fromkeys(("localhost", "127.0.0.1", "::1", socket.gethostname(), *hosts)))
     for name in bookies:
         if not (folder / f"{name}.crt").exists():
@@ -172,7 +173,7 @@ def _authority(directory: Path) -> Authority | None:
     """The authority; None if its key was removed, as it should be once all certificates exist."""
     certificate, key = directory / "ca.crt", directory / "ca.key"
     if not certificate.exists():
-        return Authority()
+        return Authority(key=key.read_bytes() if key.exists() else None)
     return Authority(certificate.read_bytes(), key.read_bytes()) if key.exists() else None
 
 

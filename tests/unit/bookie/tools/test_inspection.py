@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import struct
 import tarfile
 from pathlib import Path
@@ -19,7 +20,7 @@ from bookgate.bookie.entry_logs import format as entry_log_format
 from bookgate.bookie.index import file_format
 from bookgate.bookie.index.file_format import IndexHeader
 from bookgate.bookie.journal import format as journal_format
-from bookgate.bookie.tools.inspection.places import FILES
+from bookgate.bookie.tools.inspection.places import FILES, LIBRARY_FILE, ReadOnlyFileSystem
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.wire.messages import AddRequest
 from tests.conformance.golden import VECTORS
@@ -168,6 +169,25 @@ def test_nothing_is_changed(java: Path, java_db: Path, ours: Path) -> None:
             forbidden()
 
 
+def test_our_databases_are_not_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library writes a file of its own into a database that it opens, also into one that it only reads."""
+    scoped = LedgerId(42, 7)
+    with opened(tmp_path, storage="db") as bookie:
+        bookie.add(1, *range(5))
+        bookie.add(scoped.number, 0, 1)
+        bookie.storage.checkpoint()
+    assert len(list(tmp_path.rglob(LIBRARY_FILE))) == 4
+    before = fingerprint(tmp_path)
+    rows = inspect_json("index", tmp_path)
+    assert [(row["ledger"], row["entries"]) for row in rows if row["type"] == "ledger"] == [
+        (1, 5),
+        (scoped.qualified_name, 2),
+    ]
+    assert [row["entry"] for row in inspect_json("ledger", 1, tmp_path) if row["type"] == "entry"] == [*range(5)]
+    assert len(inspect_json("scopes", tmp_path)) == 3
+    assert fingerprint(tmp_path) == before
+
+
 def test_our_directory_beside_a_running_bookie(tmp_path: Path) -> None:
     with opened(tmp_path) as bookie:
         bookie.add(1, 0, 1)
@@ -176,6 +196,35 @@ def test_our_directory_beside_a_running_bookie(tmp_path: Path) -> None:
         rows = inspect_json("ledger", 1, tmp_path)
     assert [row["entry"] for row in rows if row["type"] == "entry"] == [0, 1]
     assert [row["entry"] for row in rows if row.get("kind") == "entry"] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("what", "kind"), [(("log",), ".log"), (("journal",), ".txn"), (("scopes",), ".log"), (("ledger", 1), ".txn")]
+)
+def test_a_file_that_a_running_bookie_removes_after_the_listing_is_passed_over(
+    ours: Path, monkeypatch: pytest.MonkeyPatch, what: tuple[object, ...], kind: str
+) -> None:
+    rows = inspect_json(*what, ours)
+    (log,), (journal,) = ours.glob("ledgers/current/0.log"), ours.glob("journal/current/*.txn")
+    removed = (log.with_name("ff.log"), journal.with_name("7fffffffffff.txn"))
+    for file, copy in zip((log, journal), removed, strict=True):
+        shutil.copy(file, copy)
+    opening = ReadOnlyFileSystem.open
+
+    def removing(files: ReadOnlyFileSystem, path: Path, flags: int) -> int:
+        for each in removed if path.suffix == kind else ():
+            each.unlink(missing_ok=True)
+        return opening(files, path, flags)
+
+    monkeypatch.setattr(ReadOnlyFileSystem, "open", removing)
+    assert inspect_json(*what, ours) == rows
+
+
+@pytest.mark.parametrize("what", ["log", "journal"])
+def test_a_file_that_was_named_is_not_passed_over(ours: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    (file,) = ours.rglob("0.log" if what == "log" else "*.txn")
+    monkeypatch.setattr(ReadOnlyFileSystem, "open", lambda _files, path, _flags: os.open(f"{path}.gone", os.O_RDONLY))
+    assert inspect(what, file).exit_code == 1
 
 
 def test_our_files(ours: Path) -> None:

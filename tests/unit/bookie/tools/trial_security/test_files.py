@@ -7,6 +7,7 @@ import ssl
 from pathlib import Path
 
 import pytest
+from cryptography import x509
 
 from bookgate.bookie.tools.trial_security import files
 from bookgate.bookie.tools.trial_security.files import make
@@ -21,6 +22,25 @@ def test_without_the_authoritys_key_what_is_there_stays_and_nothing_is_signed_an
         make(tmp_path, ["bookie-1", "bookie-2"], [])
     assert not (tmp_path / "ca.key").exists()
     assert (tmp_path / "ca.crt").read_bytes() == authority
+
+
+def test_the_authoritys_key_stays_where_its_certificate_was_lost(tmp_path: Path) -> None:
+    """What it has signed goes on being valid."""
+    make(tmp_path, ["bookie-1"], [])
+    key = (tmp_path / "ca.key").read_bytes()
+    (tmp_path / "ca.crt").unlink()
+    assert make(tmp_path, ["bookie-1"], []) == [tmp_path / "ca.crt"]
+    assert (tmp_path / "ca.key").read_bytes() == key
+    check(tmp_path)
+    signed, authority = (
+        x509.load_pem_x509_certificate((tmp_path / name).read_bytes()) for name in ("bookies/bookie-1.crt", "ca.crt")
+    )
+    signed.verify_directly_issued_by(authority)
+    (tmp_path / "ca.crt").unlink()
+    (tmp_path / "ca.key").write_bytes(b"of another authority")
+    with pytest.raises(ValueError, match="PEM"):
+        make(tmp_path, ["bookie-1"], [])
+    assert (tmp_path / "ca.key").read_bytes() == b"of another authority"
 
 
 def test_a_run_that_was_interrupted_anywhere_is_completed_by_the_next(
