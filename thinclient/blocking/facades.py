@@ -217,6 +217,9 @@ class StreamReaderFacade(_HandleFacade[StreamReader]):
         super().__init__(thread, asynchronous)
         self._position = asynchronous.position
 
+    def __repr__(self) -> str:
+        return self._asynchronous._described(self._position)
+
     @property
     def position(self) -> RecordPosition:
         """The next record: after the last one that was delivered."""
@@ -228,8 +231,7 @@ class StreamReaderFacade(_HandleFacade[StreamReader]):
 
     def records(self) -> Generator[StreamRecord, None, None]:
         """Yields records in order. Raises as `records_batches`."""
-        self._asynchronous.seek(self._position)
-        with closing(iterate(self._thread, self._asynchronous.records_batches())) as batches:
+        with closing(self._pages()) as batches:
             for batch in batches:
                 for record in batch:
                     self._position = after(record.position)
@@ -239,11 +241,14 @@ class StreamReaderFacade(_HandleFacade[StreamReader]):
         """Yields lists of records in order, each of the records of at most `max_entries` entries. Raises as
         `bookgate.streams.StreamReader.records_batches`.
         """
-        self._asynchronous.seek(self._position)
-        with closing(iterate(self._thread, self._asynchronous.records_batches(max_entries))) as batches:
+        with closing(self._pages(max_entries)) as batches:
             for batch in batches:
                 self._position = after(batch[-1].position)
                 yield batch
+
+    def _pages(self, max_entries: int = 1000) -> Generator[list[StreamRecord], None, None]:
+        # Fetches run ahead on the loop, also the last one of an iterator that was left: they share no position.
+        return iterate(self._thread, self._asynchronous._batches_from(self._position, max_entries))
 
     def commit(self, position: RecordPosition | None = None) -> None:
         """Commits a position of the cursor; None: all that was delivered. Raises as
