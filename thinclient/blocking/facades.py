@@ -24,7 +24,7 @@ from bookgate.ledger.payload_codec import RecordPosition
 from bookgate.ledger.stream_entry import StreamRecord
 from bookgate.ledger.streams import DEFAULT_SCOPE
 from bookgate.runtime.unclosed import made_at
-from bookgate.thinclient.blocking.loop_thread import LoopThread, check_may_wait, iterate, result_of
+from bookgate.thinclient.blocking.loop_thread import LoopThread, check_may_wait, is_abandoned, iterate, result_of
 from bookgate.thinclient.bookies.auth import ClientAuthProvider
 from bookgate.thinclient.client import BookKeeper
 from bookgate.thinclient.config import ClientConfig
@@ -49,6 +49,7 @@ AnyHandle = TypeVar(
     "AnyHandle",
     bound=BaseWriteHandle | UnboundedWriteHandle | ReadHandle | RecordWriter | StreamWriter | StreamReader,
 )
+AnyReader = TypeVar("AnyReader", bound=ReadHandle | StreamReader)
 AnyWriter = TypeVar("AnyWriter", bound=WriteHandle | UnboundedWriteHandle)
 
 _APPEND_BATCH = 1000
@@ -89,7 +90,19 @@ class _HandleFacade(Facade[AnyHandle]):
         self._run(self._asynchronous.__aexit__(kind, error, traceback))
 
 
-class ReadHandleFacade(_HandleFacade[ReadHandle]):
+class _ReaderFacade(_HandleFacade[AnyReader]):
+    """Ends with a generator that was abandoned without a wait: nobody relies on a reader's end, as on a ledger's."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if is_abandoned(error):
+            self._thread.start_end(self._asynchronous.__aexit__(kind, error, traceback))
+        else:
+            super().__exit__(kind, error, traceback)
+
+
+class ReadHandleFacade(_ReaderFacade[ReadHandle]):
     """Adds nothing."""
 
 
@@ -209,7 +222,7 @@ class StreamWriterFacade(_HandleFacade[StreamWriter]):
         return last
 
 
-class StreamReaderFacade(_HandleFacade[StreamReader]):
+class StreamReaderFacade(_ReaderFacade[StreamReader]):
     """Knows what was delivered: the page that is fetched ahead is not, and must not be committed."""
 
     def __init__(self, thread: LoopThread, asynchronous: StreamReader) -> None:
