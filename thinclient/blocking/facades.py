@@ -10,7 +10,8 @@ the last one is closed ends with ClientClosedException. Handles and clients may 
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Generator, Iterable, Sequence
+import threading
+from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import closing
 from itertools import islice
@@ -291,13 +292,44 @@ class StreamsFacade(Facade[Streams]):
         super().__init__(bookkeeper._thread, streams)
 
 
-class BookKeeperFacade(Facade[BookKeeper]):
-    """Connecting and closing: a client keeps the loop's thread alive."""
+class ClientFacade(Facade[Asynchronous]):
+    """A client keeps the loop's thread alive until it is closed, once however many threads do that."""
 
-    def __init__(self, thread: LoopThread, asynchronous: BookKeeper) -> None:
+    def __init__(self, thread: LoopThread, asynchronous: Asynchronous) -> None:
         """Called by `connect`."""
         super().__init__(thread, asynchronous)
-        self._closed = False
+        self._closing = threading.Lock()
+        """Taken for good by the first who closes the client."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes all connections."""
+        raise NotImplementedError
+
+    @property
+    def _closed(self) -> bool:
+        return self._closing.locked()
+
+    def _close_once(self, close: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        if self._closed:
+            return
+        check_may_wait()
+        if self._closing.acquire(blocking=False):
+            try:
+                self._thread.run(close())
+            finally:
+                self._thread.release()
+
+
+class BookKeeperFacade(ClientFacade[BookKeeper]):
+    """Connecting and closing."""
 
     @classmethod
     def connect(
@@ -361,23 +393,9 @@ class BookKeeperFacade(Facade[BookKeeper]):
             thread.release()
             raise
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
     def close(self) -> None:
         """Closes all connections; outstanding calls fail with ClientClosedException. Open ledgers are not closed."""
-        if not self._closed:
-            check_may_wait()
-            self._closed = True
-            try:
-                self._thread.run(self._asynchronous.close())
-            finally:
-                self._thread.release()
+        self._close_once(self._asynchronous.close)
 
     def seed_addresses(self, bookies: Iterable[BookieServiceInfo]) -> None:
         """Seeds the address cache with known bookie addresses.

@@ -194,6 +194,16 @@ MUTATIONS = (
         "        )\n",
         tests=(f"{_BLOCKING}::test_whoever_closes_a_generator_that_writes_finds_its_ledger_ended",),
     ),
+    Mutation(
+        "client-closed-by-each-thread",
+        "client",
+        (),
+        "two threads that close a blocking client at once end the event loop of another client",
+        "thinclient/blocking/facades.py",
+        "        if self._closing.acquire(blocking=False):\n",
+        "        if self._closing.acquire(blocking=False) or True:\n",
+        tests=(f"{_BLOCKING}::test_a_client_that_threads_close_at_once_is_closed_once",),
+    ),
     # Recovery
     Mutation(
         "recovery-does-not-fence",

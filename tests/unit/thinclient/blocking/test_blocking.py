@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from bookgate.ledger.errors import ClientClosedException, IllegalOpException
+from bookgate.thinclient.administration import blocking as administration
+from bookgate.thinclient.administration.blocking import Admin
+from bookgate.thinclient.blocking import facades
 from bookgate.thinclient.blocking.client import (
     AdvancedWriteHandle,
     BookKeeper,
@@ -65,6 +68,38 @@ def test_a_closed_client_says_so_whatever_is_asked_of_it() -> None:
     for call in (client.bookies, discovery.bookies, lambda: list(ledgers.ledger_ranges())):
         with pytest.raises(ClientClosedException):
             call()
+
+
+class Connected:
+    """A client that counts how often it is closed."""
+
+    def __init__(self) -> None:
+        self.closings = 0
+
+    async def close(self) -> None:
+        self.closings += 1
+
+
+@pytest.mark.parametrize("kind", [BookKeeper, Admin])
+def test_a_client_that_threads_close_at_once_is_closed_once(
+    kind: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loop is not taken from under another client."""
+    both = threading.Barrier(2, timeout=30)
+    for module in (facades, administration):
+        monkeypatch.setattr(module, "check_may_wait", both.wait, raising=False)
+    connected = Connected()
+    client, thread = kind(LoopThread.acquire(), connected), LoopThread.acquire()
+    try:
+        with ThreadPoolExecutor(2) as pool:
+            for closing in [pool.submit(client.close) for _ in range(2)]:
+                closing.result()
+        client.close()
+        assert connected.closings == 1
+        assert thread.run(asyncio.sleep(0, "goes on")) == "goes on"
+    finally:
+        if thread.running:
+            thread.release()
 
 
 def test_an_iterator_outlives_its_client_only_up_to_the_page_at_hand() -> None:
