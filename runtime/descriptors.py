@@ -1,6 +1,8 @@
-"""Limits on the file descriptors of this process."""
+"""The file descriptors of this process: how many it may open, and that none takes the place of a standard stream."""
 
 from __future__ import annotations
+
+import os
 
 try:
     import resource
@@ -9,6 +11,8 @@ except ImportError:  # not a POSIX system
 
 _UNKNOWN = 1024
 _OWN = 64
+_FIRST_OWN = 3
+"""Below are standard input, output and errors."""
 _MOST = 1 << 20
 """Upper limit where the system sets none or a higher one: enough for any process, and descriptor tables stay fast."""
 
@@ -43,3 +47,14 @@ def raise_descriptor_limit() -> int:
         except (OSError, ValueError):
             return soft
     return descriptor_limit()
+
+
+def fill_standard_descriptors() -> None:
+    """Opens the null device as 0, 1 and 2 where the process was started without them.
+
+    Else a socket or a file gets the number, and with it what libraries and child processes print there; uvloop aborts
+    the process where it is to close one of its own below 3.
+    """
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) < _FIRST_OWN:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)

@@ -12,13 +12,14 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from bookgate.runtime.descriptors import raise_descriptor_limit
+from bookgate.runtime.descriptors import fill_standard_descriptors, raise_descriptor_limit
 
 T = TypeVar("T")
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
     """A new loop, for a runner or a thread. Whoever asks for it closes it."""
+    fill_standard_descriptors()
     try:
         import uvloop
     except ImportError:

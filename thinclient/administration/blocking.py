@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata_store import RegisteredBookie
 from bookgate.thinclient.administration import admin
 from bookgate.thinclient.administration.admin import BookieSpace, RecoveryStatus, Replicas, UnderReplicated
-from bookgate.thinclient.blocking.facades import Facade
-from bookgate.thinclient.blocking.loop_thread import LoopThread, check_may_wait, iterate
+from bookgate.thinclient.blocking.facades import ClientFacade
+from bookgate.thinclient.blocking.loop_thread import LoopThread, iterate
 from bookgate.thinclient.config import ClientConfig
 from bookgate.thinclient.tools.collection import SuspendedGc
 from bookgate.thinclient.tools.draining import DrainingProgress, Emptied
@@ -30,12 +29,10 @@ def _as(asynchronous: Callable[..., Any]) -> Callable[[Member], Member]:
     return document
 
 
-class Admin(Facade[admin.Admin]):
+class Admin(ClientFacade[admin.Admin]):
     """An operator's client of one cluster. It may be used from several threads; close it, or use it as a context
     manager.
     """
-
-    _closed = False
 
     @classmethod
     @_as(admin.Admin.connect)
@@ -49,23 +46,9 @@ class Admin(Facade[admin.Admin]):
             thread.release()
             raise
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
     @_as(admin.Admin.close)
     def close(self) -> None:
-        if not self._closed:
-            check_may_wait()
-            self._closed = True
-            try:
-                self._run(self._asynchronous.close())
-            finally:
-                self._thread.release()
+        self._close_once(self._asynchronous.close)
 
     @_as(admin.Admin.bookies)
     def bookies(self) -> Sequence[RegisteredBookie]:

@@ -10,7 +10,8 @@ the last one is closed ends with ClientClosedException. Handles and clients may 
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Generator, Iterable, Sequence
+import threading
+from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import closing
 from itertools import islice
@@ -24,7 +25,7 @@ from bookgate.ledger.payload_codec import RecordPosition
 from bookgate.ledger.stream_entry import StreamRecord
 from bookgate.ledger.streams import DEFAULT_SCOPE
 from bookgate.runtime.unclosed import made_at
-from bookgate.thinclient.blocking.loop_thread import LoopThread, check_may_wait, iterate, result_of
+from bookgate.thinclient.blocking.loop_thread import LoopThread, check_may_wait, is_abandoned, iterate, result_of
 from bookgate.thinclient.bookies.auth import ClientAuthProvider
 from bookgate.thinclient.client import BookKeeper
 from bookgate.thinclient.config import ClientConfig
@@ -49,6 +50,7 @@ AnyHandle = TypeVar(
     "AnyHandle",
     bound=BaseWriteHandle | UnboundedWriteHandle | ReadHandle | RecordWriter | StreamWriter | StreamReader,
 )
+AnyReader = TypeVar("AnyReader", bound=ReadHandle | StreamReader)
 AnyWriter = TypeVar("AnyWriter", bound=WriteHandle | UnboundedWriteHandle)
 
 _APPEND_BATCH = 1000
@@ -89,7 +91,19 @@ class _HandleFacade(Facade[AnyHandle]):
         self._run(self._asynchronous.__aexit__(kind, error, traceback))
 
 
-class ReadHandleFacade(_HandleFacade[ReadHandle]):
+class _ReaderFacade(_HandleFacade[AnyReader]):
+    """Ends with a generator that was abandoned without a wait: nobody relies on a reader's end, as on a ledger's."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if is_abandoned(error):
+            self._thread.start_end(self._asynchronous.__aexit__(kind, error, traceback))
+        else:
+            super().__exit__(kind, error, traceback)
+
+
+class ReadHandleFacade(_ReaderFacade[ReadHandle]):
     """Adds nothing."""
 
 
@@ -209,13 +223,16 @@ class StreamWriterFacade(_HandleFacade[StreamWriter]):
         return last
 
 
-class StreamReaderFacade(_HandleFacade[StreamReader]):
+class StreamReaderFacade(_ReaderFacade[StreamReader]):
     """Knows what was delivered: the page that is fetched ahead is not, and must not be committed."""
 
     def __init__(self, thread: LoopThread, asynchronous: StreamReader) -> None:
         """Called by `Stream`."""
         super().__init__(thread, asynchronous)
         self._position = asynchronous.position
+
+    def __repr__(self) -> str:
+        return self._asynchronous._described(self._position)
 
     @property
     def position(self) -> RecordPosition:
@@ -228,8 +245,7 @@ class StreamReaderFacade(_HandleFacade[StreamReader]):
 
     def records(self) -> Generator[StreamRecord, None, None]:
         """Yields records in order. Raises as `records_batches`."""
-        self._asynchronous.seek(self._position)
-        with closing(iterate(self._thread, self._asynchronous.records_batches())) as batches:
+        with closing(self._pages()) as batches:
             for batch in batches:
                 for record in batch:
                     self._position = after(record.position)
@@ -239,11 +255,14 @@ class StreamReaderFacade(_HandleFacade[StreamReader]):
         """Yields lists of records in order, each of the records of at most `max_entries` entries. Raises as
         `bookgate.streams.StreamReader.records_batches`.
         """
-        self._asynchronous.seek(self._position)
-        with closing(iterate(self._thread, self._asynchronous.records_batches(max_entries))) as batches:
+        with closing(self._pages(max_entries)) as batches:
             for batch in batches:
                 self._position = after(batch[-1].position)
                 yield batch
+
+    def _pages(self, max_entries: int = 1000) -> Generator[list[StreamRecord], None, None]:
+        # Fetches run ahead on the loop, also the last one of an iterator that was left: they share no position.
+        return iterate(self._thread, self._asynchronous._batches_from(self._position, max_entries))
 
     def commit(self, position: RecordPosition | None = None) -> None:
         """Commits a position of the cursor; None: all that was delivered. Raises as
@@ -273,13 +292,44 @@ class StreamsFacade(Facade[Streams]):
         super().__init__(bookkeeper._thread, streams)
 
 
-class BookKeeperFacade(Facade[BookKeeper]):
-    """Connecting and closing: a client keeps the loop's thread alive."""
+class ClientFacade(Facade[Asynchronous]):
+    """A client keeps the loop's thread alive until it is closed, once however many threads do that."""
 
-    def __init__(self, thread: LoopThread, asynchronous: BookKeeper) -> None:
+    def __init__(self, thread: LoopThread, asynchronous: Asynchronous) -> None:
         """Called by `connect`."""
         super().__init__(thread, asynchronous)
-        self._closed = False
+        self._closing = threading.Lock()
+        """Taken for good by the first who closes the client."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes all connections."""
+        raise NotImplementedError
+
+    @property
+    def _closed(self) -> bool:
+        return self._closing.locked()
+
+    def _close_once(self, close: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        if self._closed:
+            return
+        check_may_wait()
+        if self._closing.acquire(blocking=False):
+            try:
+                self._thread.run(close())
+            finally:
+                self._thread.release()
+
+
+class BookKeeperFacade(ClientFacade[BookKeeper]):
+    """Connecting and closing."""
 
     @classmethod
     def connect(
@@ -343,23 +393,9 @@ class BookKeeperFacade(Facade[BookKeeper]):
             thread.release()
             raise
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
     def close(self) -> None:
         """Closes all connections; outstanding calls fail with ClientClosedException. Open ledgers are not closed."""
-        if not self._closed:
-            check_may_wait()
-            self._closed = True
-            try:
-                self._thread.run(self._asynchronous.close())
-            finally:
-                self._thread.release()
+        self._close_once(self._asynchronous.close)
 
     def seed_addresses(self, bookies: Iterable[BookieServiceInfo]) -> None:
         """Seeds the address cache with known bookie addresses.

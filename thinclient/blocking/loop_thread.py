@@ -16,7 +16,7 @@ import os
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator
 from concurrent.futures import CancelledError, Future
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any, ClassVar, TypeVar
 
 from bookgate.ledger.errors import ClientClosedException, IllegalOpException
@@ -90,6 +90,11 @@ class LoopThread:
         coroutine.close()
         raise ClientClosedException("the client is closed")
 
+    def start_end(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Starts the end of something, for which nobody waits; nothing where the loop takes no more work."""
+        with suppress(ClientClosedException):
+            self.start(coroutine)
+
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
         _here.is_loop = True
@@ -119,6 +124,17 @@ def check_may_wait() -> None:
             "a call that waits was made on the event loop's own thread, such as in a done-callback of `append_future`: "
             "the loop could not go on. Start the call with a method that returns a future, or wait in another thread"
         )
+
+
+def is_abandoned(error: BaseException | None) -> bool:
+    """Whether a block ends with the generator that it is in, be it by an error of that end.
+
+    The collector may have ended the generator, in any thread and whatever lock that holds: the event loop may want the
+    lock, so nothing may be waited for.
+    """
+    while error is not None and not isinstance(error, GeneratorExit):
+        error = error.__context__
+    return error is not None
 
 
 def result_of(future: Future[T]) -> T:
@@ -164,5 +180,4 @@ def iterate(thread: LoopThread, pages: AsyncIterator[T]) -> Generator[T, None, N
             yield page
     finally:
         pending.cancel()
-        if thread.running:
-            thread.start(finish())
+        thread.start_end(finish())

@@ -36,6 +36,7 @@ from typing import TYPE_CHECKING
 
 from bookgate.ledger.errors import BKException
 from bookgate.runtime.allocator import keep_freed_buffers
+from bookgate.thinclient.blocking.loop_thread import is_abandoned
 from bookgate.thinclient.gateways.uri import is_gateway_uri
 from bookgate.thinclient.spark.options.read_options import CONFIG_VARIABLE, ClientSettings
 
@@ -165,21 +166,20 @@ class WorkerClients:
         """
         process = self._own()
         kept = self._begin(process, (gateways, settings, lists_all), plans)
-        is_abandoned = False
+        may_wait = True
         try:
             client = kept.made.result()
             if catches_up:
                 catch_up(client)
             yield client
-        except GeneratorExit:
-            is_abandoned = True
-            raise
-        except Exception:
-            kept.has_failed = True
+        except BaseException as error:
+            may_wait = not is_abandoned(error)
+            if isinstance(error, Exception):
+                kept.has_failed = True
             raise
         finally:
             process.ended.append(kept)
-            if not is_abandoned:
+            if may_wait:
                 self._settle(process)
 
     def metrics(self) -> dict[int, ClientMetrics]:

@@ -3,6 +3,8 @@
 It follows the stream for ever, or ends at what is confirmed when it begins (`follow=False`). With a cursor it delivers
 at least once: what was delivered but not committed is delivered again to the next reader of the cursor.
 
+An iterator begins at the reader's position and keeps its own place from then on; what it delivers moves the reader's.
+
 Not its job: reading entries across fragments and terms (`handles.read_handle`). Source:
 docs/protocol/streams.md#readers.
 """
@@ -37,7 +39,10 @@ class StreamReader:
         self._follow = follow
 
     def __repr__(self) -> str:
-        entry_id, number = self._position
+        return self._described(self._position)
+
+    def _described(self, position: RecordPosition) -> str:
+        entry_id, number = position
         return f"<StreamReader of {self._name!r} at entry {entry_id} record {number}>"
 
     async def __aenter__(self) -> Self:
@@ -80,25 +85,22 @@ class StreamReader:
             LedgerClosedException: This reader was closed meanwhile.
             BKException: As `ReadHandle.tail_batches`.
         """
-        async with aclosing(self._entries(max_entries)) as batches:
+        async with aclosing(self._batches_from(self._position, max_entries)) as batches:
             async for batch in batches:
-                records = self._records_of(batch)
+                self._position = after(batch[-1].position)
+                yield batch
+
+    async def _batches_from(self, start: RecordPosition, max_entries: int) -> AsyncGenerator[list[StreamRecord], None]:
+        """As `records_batches`, from `start` on, wherever the reader's position is; that stays as it is, since a list
+        that is fetched ahead may never be delivered.
+        """
+        async with aclosing(self._entries(max(start.entry_id, 0), max_entries)) as batches:
+            async for batch in batches:
+                records = _records_of(batch, start)
                 if records:
-                    self._position = after(records[-1].position)
                     yield records
 
-    def _records_of(self, entries: list[Entry]) -> list[StreamRecord]:
-        start = self._position
-        return [
-            record
-            for entry in entries
-            for record in records_of_entry(
-                entry.entry_id, entry.payload, start.number if entry.entry_id == start.entry_id else 0
-            )
-        ]
-
-    def _entries(self, max_entries: int) -> AsyncGenerator[list[Entry], None]:
-        first = max(self._position.entry_id, 0)
+    def _entries(self, first: int, max_entries: int) -> AsyncGenerator[list[Entry], None]:
         if self._follow:
             return self._handle.tail_batches(first, max_entries)
         return self._handle.read_batches(first, max(self._handle.last_add_confirmed, first - 1), max_entries)
@@ -121,3 +123,13 @@ class StreamReader:
     async def close(self) -> None:
         """Ends the reader; the stream and the cursor stay as they are."""
         await self._handle.close()
+
+
+def _records_of(entries: list[Entry], start: RecordPosition) -> list[StreamRecord]:
+    return [
+        record
+        for entry in entries
+        for record in records_of_entry(
+            entry.entry_id, entry.payload, start.number if entry.entry_id == start.entry_id else 0
+        )
+    ]

@@ -330,3 +330,26 @@ def test_bookies_end_with_their_parent(tmp_path: Path) -> None:
         parent.wait()
         assert client.is_closed_by_bookie()
     parent.stdout.close()
+
+
+def test_a_bookie_that_was_started_without_standard_input_stops_in_order(tmp_path: Path) -> None:
+    """As from a shell's `<&-`. The client's command as well."""
+    options = [
+        f"--metadata-uri={made(f'sqlite://{tmp_path}/m.sqlite')}",
+        f"--data-dir={tmp_path}/b",
+        "--host=127.0.0.1",
+    ]
+    without_input = ["sh", "-c", 'exec "$@" <&-', "sh", sys.executable, "-m", "bookgate"]
+    command = [*without_input, "bookie", "start", *options, *free_ports(), "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as bookie:
+        try:
+            assert bookie.stdout is not None
+            gateway = json.loads(bookie.stdout.readline())["gateway"]
+            one = [f"--{each}-size=1" for each in ("ensemble", "write-quorum", "ack-quorum")]
+            create = [*without_input, "ledger", "create", f"--gateways=grpc://{gateway}", *one]
+            created = subprocess.run(create, capture_output=True, text=True, timeout=60)
+            assert (created.returncode, created.stdout) == (0, "0\n"), created.stderr
+            bookie.terminate()
+            assert bookie.wait(timeout=60) == 0
+        finally:
+            bookie.kill()

@@ -172,6 +172,38 @@ MUTATIONS = (
         "    return payload\n",
         tests=(f"{_BLOCKING}::test_a_buffer_may_be_used_again_at_once",),
     ),
+    Mutation(
+        "abandoned-reader-waits-for-its-end",
+        "client",
+        (),
+        "a read that the collector ends in a thread with a lock which the event loop wants stops both for ever",
+        "thinclient/blocking/facades.py",
+        "        if is_abandoned(error):\n",
+        "        if False:\n",
+        tests=(f"{_BLOCKING}::test_the_end_of_an_abandoned_read_waits_for_nothing",),
+    ),
+    Mutation(
+        "closed-generator-leaves-its-ledger-open",
+        "client",
+        (),
+        "whoever closes a generator that writes finds the ledger open, and its last entries not readable yet",
+        "thinclient/blocking/facades.py",
+        "        self._run(self._asynchronous.__aexit__(kind, error, traceback))\n",
+        "        (self._thread.start if is_abandoned(error) else self._run)(\n"
+        "            self._asynchronous.__aexit__(kind, error, traceback)\n"
+        "        )\n",
+        tests=(f"{_BLOCKING}::test_whoever_closes_a_generator_that_writes_finds_its_ledger_ended",),
+    ),
+    Mutation(
+        "client-closed-by-each-thread",
+        "client",
+        (),
+        "two threads that close a blocking client at once end the event loop of another client",
+        "thinclient/blocking/facades.py",
+        "        if self._closing.acquire(blocking=False):\n",
+        "        if self._closing.acquire(blocking=False) or True:\n",
+        tests=(f"{_BLOCKING}::test_a_client_that_threads_close_at_once_is_closed_once",),
+    ),
     # Recovery
     Mutation(
         "recovery-does-not-fence",

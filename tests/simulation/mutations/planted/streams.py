@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.simulation.mutations.mutation import Mutation
 
 _RULES = "tests/unit/thinclient/core/streams/test_rules.py"
+_READER = "tests/unit/thinclient/streams/test_reader.py"
 _WRITER = "tests/unit/thinclient/streams/test_writer.py"
 _LIVE = "tests/integration/thinclient/test_streams.py"
 _HTTP = "tests/integration/bookie/test_streams_over_http.py"
@@ -313,6 +314,22 @@ MUTATIONS = (
         "start.number if entry.entry_id == start.entry_id else 0",
         "0",
         f"{_LIVE}::test_cursors_go_on_where_they_committed",
+    ),
+    _planted(
+        "page-fetched-ahead-moves-the-reader",
+        "a blocking reader passes over what was fetched ahead for an iterator that was left, and commits behind it",
+        "thinclient/blocking/facades.py",
+        "self._asynchronous._batches_from(self._position, max_entries))\n",
+        "self._asynchronous.seek(self._position) or self._asynchronous.records_batches(max_entries))\n",
+        f"{_READER}::test_a_page_that_is_fetched_ahead_while_its_iterator_is_left_moves_nothing",
+    ),
+    _planted(
+        "iterator-takes-the-place-of-another",
+        "an iterator of a reader passes over records before the place at which another one begins",
+        "thinclient/streams/reader.py",
+        "_records_of(batch, start)",
+        "_records_of(batch, self._position)",
+        f"{_READER}::test_an_iterator_is_given_the_records_before_the_place_that_another_one_begins_at",
     ),
     _planted(
         "snapshot-of-another-writer-counted",

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
-from concurrent.futures import Future
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from bookgate.ledger.errors import ClientClosedException, IllegalOpException
+from bookgate.thinclient.administration import blocking as administration
+from bookgate.thinclient.administration.blocking import Admin
+from bookgate.thinclient.blocking import facades
 from bookgate.thinclient.blocking.client import (
     AdvancedWriteHandle,
     BookKeeper,
+    ReadHandle,
     RecordWriter,
+    StreamReader,
     StreamWriter,
     UnboundedWriteHandle,
     WriteHandle,
@@ -63,6 +68,38 @@ def test_a_closed_client_says_so_whatever_is_asked_of_it() -> None:
     for call in (client.bookies, discovery.bookies, lambda: list(ledgers.ledger_ranges())):
         with pytest.raises(ClientClosedException):
             call()
+
+
+class Connected:
+    """A client that counts how often it is closed."""
+
+    def __init__(self) -> None:
+        self.closings = 0
+
+    async def close(self) -> None:
+        self.closings += 1
+
+
+@pytest.mark.parametrize("kind", [BookKeeper, Admin])
+def test_a_client_that_threads_close_at_once_is_closed_once(
+    kind: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loop is not taken from under another client."""
+    both = threading.Barrier(2, timeout=30)
+    for module in (facades, administration):
+        monkeypatch.setattr(module, "check_may_wait", both.wait, raising=False)
+    connected = Connected()
+    client, thread = kind(LoopThread.acquire(), connected), LoopThread.acquire()
+    try:
+        with ThreadPoolExecutor(2) as pool:
+            for closing in [pool.submit(client.close) for _ in range(2)]:
+                closing.result()
+        client.close()
+        assert connected.closings == 1
+        assert thread.run(asyncio.sleep(0, "goes on")) == "goes on"
+    finally:
+        if thread.running:
+            thread.release()
 
 
 def test_an_iterator_outlives_its_client_only_up_to_the_page_at_hand() -> None:
@@ -155,3 +192,96 @@ def test_an_iterable_may_give_the_same_buffer_each_time(kind: Callable[..., Any]
     finally:
         thread.release()
     assert taken.payloads == [number.to_bytes(2) for number in range(1500)]
+
+
+class Opened:
+    """A reader, or a writer, that notes its end. The end takes as long as an answer."""
+
+    position = (0, 0)
+
+    def __init__(self) -> None:
+        self.ended = threading.Event()
+
+    async def __aexit__(self, *_error: object) -> None:
+        await asyncio.sleep(0.05)
+        self.ended.set()
+
+
+def reads(handle: ReadHandle | StreamReader, failure: Exception | None) -> Generator[int, None, None]:
+    with handle:
+        try:
+            yield 1
+        finally:
+            if failure:
+                raise failure
+
+
+@pytest.mark.parametrize("failure", [None, ValueError("while it is ended")])
+@pytest.mark.parametrize("kind", [ReadHandle, StreamReader])
+def test_the_end_of_an_abandoned_read_waits_for_nothing(kind: Callable[..., Any], failure: Exception | None) -> None:
+    """The collector ends it in any thread, which may hold a lock that the event loop waits for."""
+    thread, opened = LoopThread.acquire(), Opened()
+    locked, outcome = threading.Event(), list[Exception]()
+    abandoned = reads(kind(thread, opened), failure)
+    next(abandoned)
+
+    def collect() -> None:
+        try:
+            abandoned.close()
+        except ValueError as error:
+            outcome.append(error)
+
+    try:
+        thread.loop.call_soon_threadsafe(locked.wait, 60)
+        collecting = threading.Thread(target=collect, daemon=True)
+        collecting.start()
+        collecting.join(10)
+        assert not collecting.is_alive()
+        assert not opened.ended.is_set()
+        locked.set()
+        assert opened.ended.wait(30)
+        assert outcome == ([failure] if failure else [])
+    finally:
+        locked.set()
+        thread.release()
+
+
+@pytest.mark.parametrize("kind", [ReadHandle, StreamReader])
+def test_an_abandoned_read_ends_on_the_loops_own_thread_too(kind: Callable[..., Any]) -> None:
+    thread, opened = LoopThread.acquire(), Opened()
+    abandoned = reads(kind(thread, opened), None)
+    next(abandoned)
+
+    async def collect() -> None:
+        abandoned.close()
+
+    try:
+        thread.start(collect()).result(timeout=30)
+        assert opened.ended.wait(30)
+    finally:
+        thread.release()
+
+
+def test_a_read_that_outlives_its_loop_ends_without_a_word() -> None:
+    thread, opened = LoopThread.acquire(), Opened()
+    abandoned = reads(ReadHandle(thread, opened), None)  # type: ignore[arg-type]
+    next(abandoned)
+    thread.release()
+    abandoned.close()
+    assert not opened.ended.is_set()
+
+
+@pytest.mark.parametrize("kind", [WriteHandle, UnboundedWriteHandle, AdvancedWriteHandle, RecordWriter, StreamWriter])
+def test_whoever_closes_a_generator_that_writes_finds_its_ledger_ended(kind: Callable[..., Any]) -> None:
+    def written() -> Generator[None, bytes, None]:
+        with kind(thread, opened):
+            yield
+
+    thread, opened = LoopThread.acquire(), Opened()
+    try:
+        writes = written()
+        next(writes)
+        writes.close()
+        assert opened.ended.is_set()
+    finally:
+        thread.release()

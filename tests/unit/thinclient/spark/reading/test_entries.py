@@ -820,6 +820,26 @@ class TestWorkerClients:
         with clients.use("b"):
             assert [client.closed for client in made] == [True, True, False]
 
+    def test_a_use_that_fails_while_it_is_ended_waits_for_nothing_and_closes_nothing(self) -> None:
+        """As where what an abandoned read has opened can't be closed. The next use closes the client."""
+        made: list[FakeClient] = []
+        clients = WorkerClients(lambda *_: as_client(_made(made)))
+
+        def rows() -> Generator[int, None, None]:
+            with clients.use("a"):
+                try:
+                    yield 1
+                finally:
+                    raise BKException("no")
+
+        abandoned = rows()
+        next(abandoned)
+        with pytest.raises(BKException):
+            abandoned.close()
+        assert [client.closed for client in made] == [False]
+        with clients.use("a"):
+            assert [client.closed for client in made] == [True, False]
+
     def test_a_client_that_others_use_is_closed_by_the_last_of_them(self) -> None:
         made: list[FakeClient] = []
         clients = WorkerClients(lambda *_: as_client(_made(made)))
