@@ -193,8 +193,9 @@ class TestFile:
     async def test_commits_wait_for_the_disk(self, path: str) -> None:
         factory = await opened(path)
         full, wal = 2, "wal"
-        assert await factory.store.read(lambda c: c.execute("PRAGMA synchronous").fetchone()) == (full,)
-        assert await factory.store.read(lambda c: c.execute("PRAGMA journal_mode").fetchone()) == (wal,)
+        for pragma, expected in (("synchronous", full), ("journal_mode", wal)):
+            query = partial(_pragma, pragma)
+            assert await with_changing_connection(factory.store, query) == expected
         await factory.close()
 
     @pytest.mark.parametrize("ledgers", [0, 2, 3, 4, 7])
