@@ -161,7 +161,7 @@ class SqliteReplicationClaims:
             if row is not None and row[1] > self.now_ms() and not surely_dead(row[0]):
                 return None
         number = transaction.replication_changed(ReplicationChange.CLAIMS)
-        # Their owners, who would delete them, may have died. Each vote, and the lock of each ledger, is a row of its own.
+        # Their owners, who would delete them, may have died; each vote, and each ledger's lock, has a row of its own.
         transaction.execute("DELETE FROM replication_claims WHERE expires_at_ms <= ?", (self.now_ms(),))
         claim = Claim(kind, number if key is None else key, number)
         transaction.execute(
