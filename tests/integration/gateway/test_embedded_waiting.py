@@ -23,6 +23,8 @@ pytestmark = pytest.mark.asyncio
 
 T = TypeVar("T")
 
+_KEEP_LEASES = ("RegistrationManager._renew_all", "Claims._renew_all", "register_bookie")
+
 
 @pytest.fixture
 def path(tmp_path: Path) -> str:
@@ -90,28 +92,42 @@ async def opened(path: str, lease_seconds: float = 3600) -> SqliteLedgerManagerF
     return factory
 
 
+def renewals_when_told(monkeypatch: pytest.MonkeyPatch, lease_seconds: float) -> asyncio.Event:
+    """Renewals of such leases come when the event is set, not by time."""
+    due, sleep = asyncio.Event(), asyncio.sleep
+
+    async def told(seconds: float) -> None:
+        if seconds == lease_seconds / 3:
+            await due.wait()
+            due.clear()
+        else:
+            await sleep(seconds)
+
+    monkeypatch.setattr(asyncio, "sleep", told)
+    return due
+
+
 async def test_what_keeps_leases_goes_before_the_changes_that_wait(
     path: str, other: OtherProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    factory = await opened(path, lease_seconds=0.3)
+    renewals = renewals_when_told(monkeypatch, lease_seconds=3600)
+    factory = await opened(path, lease_seconds=3600)
     await factory.registration_manager.register_bookie(BookieServiceInfo.legacy("h:1"), read_only=False)
     assert await factory.replication_metadata.try_lock(7, "h") is not None
     watched = WatchedStore(monkeypatch)
     other.begin()
     creations = [asyncio.create_task(factory.ledger_manager.create(None, some_metadata())) for _ in range(20)]
     await watched.asked_for("create")
-    moving = asyncio.create_task(
-        factory.registration_manager.register_bookie(BookieServiceInfo.legacy("h:2"), read_only=False)
-    )
-    await watched.asked_for("RegistrationManager._renew_all", "Claims._renew_all", "register_bookie")
-    begun = len(watched.ran)
+    second = BookieServiceInfo.legacy("h:2")
+    moving = asyncio.create_task(factory.registration_manager.register_bookie(second, read_only=False))
+    renewals.set()
+    await watched.asked_for(*_KEEP_LEASES)
     other.end()
     await asyncio.gather(*creations, moving)
-    # At most one change was under way already, and waited for the other process.
-    following = watched.ran[begun:]
-    before_creations = following[: next(n for n, name in enumerate(following) if "create" in name)]
-    for name in ("RegistrationManager._renew_all", "Claims._renew_all", "register_bookie"):
-        assert any(name in each for each in before_creations), following
+    # One creation may have been under way.
+    following = watched.ran[1:] if "create" in watched.ran[0] else watched.ran
+    for name in _KEEP_LEASES:
+        assert any(name in each for each in following[: len(_KEEP_LEASES)]), watched.ran
     await factory.close()
 
 

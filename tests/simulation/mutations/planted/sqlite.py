@@ -158,7 +158,7 @@ MUTATIONS = (
     Mutation(
         "sqlite-locks-renewed-behind-waiting-changes",
         "gateway",
-        ("R17",),
+        (),
         "locks and votes are renewed behind all changes that wait",
         "gateway/stores/sqlite/claims.py",
         "self._store.change(self._renew_all, keeps_lease=True)",
@@ -218,7 +218,7 @@ MUTATIONS = (
     Mutation(
         "sqlite-living-claims-deleted",
         "gateway",
-        ("R4", "R12"),
+        (),
         "who makes a claim deletes those of others that have not ended",
         "gateway/stores/sqlite/claims.py",
         '"DELETE FROM replication_claims WHERE expires_at_ms <= ?", (self.now_ms(),)',
@@ -238,7 +238,7 @@ MUTATIONS = (
     Mutation(
         "sqlite-gap-in-a-run-overlooked",
         "gateway",
-        ("D1",),
+        (),
         "a run of ids counts as taken where only the last one's number of ledgers follows",
         "gateway/stores/sqlite/ledger_manager.py",
         "    return row is not None and row[0] == ledger_key(LedgerId.unscoped(first + run - 1))\n",
