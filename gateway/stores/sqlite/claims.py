@@ -3,6 +3,7 @@
 A claim is a row that belongs to an owner (one object of this class) and ends at a wall-clock time unless the owner
 renews it, which it does three times per lease. Transitions: absent → held (claim) → held (renew) → absent (give up), or
 expired, which counts as absent for everyone. An expired claim is never renewed: its owner has lost it, and is notified.
+The next claim of anyone deletes its row.
 A claim of a process that has died on this machine counts as expired at once. A claim whose creation was not confirmed
 is not renewed, and so expires. Each claim has a number above those of all earlier claims.
 """
@@ -160,6 +161,8 @@ class SqliteReplicationClaims:
             if row is not None and row[1] > self.now_ms() and not surely_dead(row[0]):
                 return None
         number = transaction.replication_changed(ReplicationChange.CLAIMS)
+        # Their owners, who would delete them, may have died; each vote, and each ledger's lock, has a row of its own.
+        transaction.execute("DELETE FROM replication_claims WHERE expires_at_ms <= ?", (self.now_ms(),))
         claim = Claim(kind, number if key is None else key, number)
         transaction.execute(
             "INSERT OR REPLACE INTO replication_claims (kind, key, number, content, owner, process, expires_at_ms) "
@@ -194,7 +197,7 @@ class SqliteReplicationClaims:
             if not self._held:
                 continue
             try:
-                lost = await self._store.change(self._renew_all)
+                lost = await self._store.change(self._renew_all, keeps_lease=True)
             except BKException as error:
                 log_event(_LOG, "claims_not_renewed", logging.WARNING, error=error, note="it is tried again")
                 continue

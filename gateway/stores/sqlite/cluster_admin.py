@@ -7,6 +7,7 @@ other process has the file open, so that no gateway continues with a deleted fil
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sqlite3
 import uuid
@@ -20,6 +21,8 @@ from bookgate.gateway.stores.sqlite.registration import instance_id, wall_clock_
 from bookgate.gateway.stores.sqlite.store import SqliteStore, Transaction
 from bookgate.ledger.errors import IllegalOpException, MetaStoreException
 from bookgate.ledger.replication_store import OF_LEDGERS_AND_BOOKIES
+
+_SOLE_USER_SECONDS = 0.5
 
 
 class SqliteClusterAdmin(ClusterAdmin):
@@ -75,13 +78,13 @@ class SqliteClusterAdmin(ClusterAdmin):
         return await (await self._opened()).change(advance)
 
     async def nuke(self) -> None:
-        store = await self._opened()
+        await self._opened()
         await self.refuse_if_bookies_live("removed")
-        if not await store.read(_sole_user):
+        await self.close()
+        if not await asyncio.to_thread(_sole_user, self._path):
             raise IllegalOpException(
                 f"the cluster is not removed: another process has {self._path} open; stop the gateways first"
             )
-        await self.close()
         _remove(self._path)
 
     async def _opened(self) -> SqliteStore:
@@ -142,9 +145,12 @@ def _format(transaction: Transaction) -> None:
     transaction.bookies_changed()
 
 
-def _sole_user(connection: sqlite3.Connection) -> bool:
-    connection.execute("PRAGMA busy_timeout = 500")
+def _sole_user(path: str) -> bool:
+    """Whether no other connection has the file open. To ask it, this process may have none either."""
+    connection = sqlite3.connect(path, timeout=_SOLE_USER_SECONDS, isolation_level=None)
     try:
         return bool(connection.execute("PRAGMA journal_mode=DELETE").fetchone()[0] == "delete")
     except sqlite3.OperationalError:
         return False
+    finally:
+        connection.close()

@@ -298,18 +298,33 @@ def _before(key: bytes) -> bytes:
 
 
 def _next_id(transaction: Transaction) -> LedgerId:
-    """The next id of scope 0 that is not taken."""
-    candidate = transaction.execute("SELECT value FROM meta WHERE name = 'next_ledger_id'").fetchone()[0]
+    """The next id of scope 0 that is not taken.
+
+    Applications may have taken a million ids in a row, while other changes wait: runs of them are passed over at once.
+    """
+    candidate: int = transaction.execute("SELECT value FROM meta WHERE name = 'next_ledger_id'").fetchone()[0]
+    run = 1
     while candidate <= _LARGEST_ID:
-        ledger_id = LedgerId.unscoped(candidate)
-        taken = transaction.execute("SELECT 1 FROM ledgers WHERE key = ?", (ledger_key(ledger_id),)).fetchone()
-        candidate += 1
-        if taken is None:
+        run = min(run, _LARGEST_ID - candidate + 1)
+        if _all_taken(transaction, candidate, run):
+            candidate, run = candidate + run, run * 2
+        elif run > 1:
+            run //= 2
+        else:
             # 2**63 does not fit into a column.
-            stored = min(candidate, _LARGEST_ID)
+            stored = min(candidate + 1, _LARGEST_ID)
             transaction.execute("UPDATE meta SET value = ? WHERE name = 'next_ledger_id'", (stored,))
-            return ledger_id
+            return LedgerId.unscoped(candidate)
     raise LedgerIdOverflowException("there are no ledger ids left in scope 0")
+
+
+def _all_taken(transaction: Transaction, first: int, run: int) -> bool:
+    """Whether a ledger of scope 0 has each of these ids: of those from the first on, the last is in its place."""
+    row = transaction.execute(
+        "SELECT key FROM ledgers WHERE key >= ? ORDER BY key LIMIT 1 OFFSET ?",
+        (ledger_key(LedgerId.unscoped(first)), run - 1),
+    ).fetchone()
+    return row is not None and row[0] == ledger_key(LedgerId.unscoped(first + run - 1))
 
 
 def _check_own_create(ledger_id: LedgerId, metadata: LedgerMetadata, data: bytes) -> None:

@@ -19,6 +19,7 @@ import sqlite3
 import time
 import uuid
 from collections.abc import Callable
+from typing import TypeVar
 
 from bookgate.gateway.stores.claims import Claims, Held, MovedOnException, held_by_another, moved_on
 from bookgate.gateway.stores.sqlite.process_identity import identity_of, surely_dead
@@ -28,6 +29,8 @@ from bookgate.ledger.errors import BKException, MetadataVersionException, WrongC
 from bookgate.ledger.metadata_store import RegistrationManager, Versioned
 from bookgate.runtime.background import keep_running
 from bookgate.runtime.logs import log_event
+
+T = TypeVar("T")
 
 _LOG = logging.getLogger(__name__)
 
@@ -73,7 +76,7 @@ class SqliteRegistrationManager(RegistrationManager):
         if info.bookie_id in self._held:
             # A renewal between the change and its end must not undo it.
             self._held[info.bookie_id] = (info, read_only)
-        wait_ms = await self._store.change(lambda transaction: self._take(transaction, info, read_only))
+        wait_ms = await self._change(lambda transaction: self._take(transaction, info, read_only))
         if wait_ms:
             log_event(
                 _LOG,
@@ -83,7 +86,7 @@ class SqliteRegistrationManager(RegistrationManager):
                 reason="another lease for this id has not ended",
             )
             await asyncio.sleep(wait_ms / 1000)
-            wait_ms = await self._store.change(lambda transaction: self._take(transaction, info, read_only))
+            wait_ms = await self._change(lambda transaction: self._take(transaction, info, read_only))
         if wait_ms:
             raise held_by_another(info.bookie_id)
         self._held[info.bookie_id] = (info, read_only)
@@ -94,7 +97,7 @@ class SqliteRegistrationManager(RegistrationManager):
         if not self._claims.may_change(bookie_id, lease):
             return
         self._held.pop(bookie_id, None)
-        await self._store.change(lambda transaction: self._give_back(transaction, {bookie_id: lease}))
+        await self._change(lambda transaction: self._give_back(transaction, {bookie_id: lease}))
 
     async def is_registered(self, info: BookieServiceInfo, *, read_only: bool) -> bool:
         def look(connection: sqlite3.Connection) -> bool:
@@ -148,7 +151,13 @@ class SqliteRegistrationManager(RegistrationManager):
         leases = {bookie_id: info.lease for bookie_id, (info, _) in self._held.items()}
         self._held.clear()
         if leases:
-            await self._store.change(lambda transaction: self._give_back(transaction, leases))
+            await self._change(lambda transaction: self._give_back(transaction, leases))
+
+    async def _change(self, operation: Callable[[Transaction], T]) -> T:
+        """Changes registrations, before what waits of ledgers: to move to another gateway a bookie has as long as its
+        lease. All go the same way, so that none overtakes another.
+        """
+        return await self._store.change(operation, keeps_lease=True)
 
     def _take(self, transaction: Transaction, info: BookieServiceInfo, read_only: bool) -> int:
         """Takes or renews a registration; returns 0, or the milliseconds left of another owner's lease."""
@@ -185,7 +194,7 @@ class SqliteRegistrationManager(RegistrationManager):
         while True:
             await asyncio.sleep(self._lease_seconds / 3)
             try:
-                moved = await self._store.change(self._renew_all)
+                moved = await self._change(self._renew_all)
             except BKException as error:
                 log_event(_LOG, "registrations_not_renewed", logging.WARNING, error=error, note="it is tried again")
                 continue

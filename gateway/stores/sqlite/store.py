@@ -1,4 +1,4 @@
-"""The SQLite file behind the embedded metadata store: schema, transactions, and the one thread that accesses it.
+"""The SQLite file behind the embedded metadata store: schema, transactions, and the two threads that access it.
 
 Tables:
 
@@ -13,9 +13,13 @@ Tables:
   `CHANGES_KEPT` rows stay; a process that missed older ones reads everything anew.
 
 Every change happens in one IMMEDIATE transaction that also raises the global revision by one and is on disk
-(synchronous=FULL) when the call returns. Because of WAL, readers continue meanwhile. Versions are ZooKeeper's: 0 at
-creation, one more after each change. One worker thread per process accesses the tables; asyncio code passes functions
-to it.
+(synchronous=FULL) when the call returns. Versions are ZooKeeper's: 0 at creation, one more after each change.
+
+Two threads per process access the tables, each by a connection of its own; asyncio code passes functions to them. One
+makes the changes, those that keep a lease first (see `store_thread`), and waits for the write lock that the processes
+share. The other reads, and because of WAL it never waits for a change: not for those of this process, nor for a process
+that was stopped inside a transaction. Such a process holds up the changes of all others, so leases end meanwhile. A
+read sees one state, with every change whose caller was told its end before the read began.
 """
 
 from __future__ import annotations
@@ -26,14 +30,16 @@ import logging
 import os
 import sqlite3
 import struct
+import time
 import uuid
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 from bookgate.gateway.stores.cluster_admin import NO_SETTINGS
+from bookgate.gateway.stores.sqlite.store_thread import StoreThread
 from bookgate.ledger.errors import LedgerExistException, MetaStoreException, UnknownOutcomeException
 from bookgate.ledger.replication_store import RecordKind
 from bookgate.runtime.logs import log_event
@@ -46,6 +52,9 @@ SCHEMA_VERSION = 1
 APPLICATION_ID = 0x626F6F6B
 CHANGES_KEPT = 10_000
 _BUSY_TIMEOUT_SECONDS = 10.0
+_LOOK_FOR_LOCK_SECONDS = 0.001
+"""SQLite looks ten times a second, but other processes under load leave the write lock free for a fraction of a
+millisecond between two transactions: it could miss all of these moments for longer than a lease."""
 _LOOK_FOR_ROOM_SECONDS = 1.0
 
 LEDGER_CHANGE = 0
@@ -97,9 +106,13 @@ class SqliteStore:
         self.on_commit: Callable[[], None] = lambda: None
         """Called on the event loop after each change made here, even if its caller did not wait for it."""
         self._connection: sqlite3.Connection | None = None
+        """Makes the changes, on the thread of changes."""
+        self._reading: sqlite3.Connection | None = None
+        """Opened and closed on the thread of changes, used by that of reads in between."""
         self._glance: sqlite3.Connection | None = None
-        """Opened and closed on the worker thread, used by the event loop in between."""
-        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="metadata-sqlite")
+        """Opened and closed on the thread of changes, used by the event loop in between."""
+        self._changes = StoreThread("metadata-sqlite")
+        self._reads = StoreThread("metadata-sqlite-reads")
         self._healthy = False
         self._closed = False
         self._looking_for_room: asyncio.Task[None] | None = None
@@ -116,14 +129,14 @@ class SqliteStore:
 
     async def open(self) -> None:
         """Opens a cluster's file. Raises MetaStoreException, which names the file, also if it is not a cluster's."""
-        await self._in_worker(lambda: self._open(_check))
+        await self._run(self._changes, lambda: self._open(_check))
 
     async def create(self, settings: Mapping[str, bytes] = NO_SETTINGS) -> None:
         """Creates a new cluster with these records of `RecordKind.SETTING` in an empty file, and opens it.
 
         Raises like `open`, and LedgerExistException.
         """
-        await self._in_worker(lambda: self._open(partial(_create, settings)))
+        await self._run(self._changes, lambda: self._open(partial(_create, settings)))
 
     async def close(self) -> None:
         """Releases the file; a second call does nothing."""
@@ -134,18 +147,23 @@ class SqliteStore:
         if self._looking_for_room is not None:
             self._looking_for_room.cancel()
             await asyncio.gather(self._looking_for_room, return_exceptions=True)
-        await asyncio.get_running_loop().run_in_executor(self._worker, self._close)
-        self._worker.shutdown(wait=False)
+        last_read = self._reads.submit(lambda: None)
+        await asyncio.wrap_future(self._changes.submit(lambda: self._close(last_read)))
+        self._reads.shutdown()
+        self._changes.shutdown()
 
     async def read(self, operation: Callable[[sqlite3.Connection], T]) -> T:
-        """Runs `operation` as a reader. Raises MetaStoreException when the file can't be read."""
-        return await self._in_worker(lambda: operation(self._opened()))
+        """Runs `operation` as a reader of one state, which waits for no change.
+
+        Raises MetaStoreException when the file can't be read.
+        """
+        return await self._run(self._reads, lambda: self._look(operation))
 
     def data_version(self) -> int | None:
         """A number that changes with every commit, of this process or another; None if it can't be had at once.
 
         It reads no table and waits for no lock (`PRAGMA data_version`: 4 µs), so it is asked on the event loop: a trip
-        to the worker thread costs as much as twenty of them.
+        to the thread of reads costs as much as twenty of them.
         """
         if self._glance is None or self._closed:
             return None
@@ -155,8 +173,11 @@ class SqliteStore:
             return None
         return version
 
-    async def change(self, operation: Callable[[Transaction], T]) -> T:
-        """Runs `operation` in one transaction that is on disk on return; an exception rolls it back."""
+    async def change(self, operation: Callable[[Transaction], T], *, keeps_lease: bool = False) -> T:
+        """Runs `operation` in one transaction that is on disk on return; an exception rolls it back.
+
+        One that keeps a lease goes before all others that wait.
+        """
         loop = asyncio.get_running_loop()
 
         def transact() -> T:
@@ -167,7 +188,7 @@ class SqliteStore:
                 loop.call_soon_threadsafe(self.on_commit)
 
         try:
-            return await self._in_worker(transact)
+            return await self._run(self._changes, transact, keeps_lease=keeps_lease)
         except MetaStoreException as error:
             if _takes_no_change(error.__cause__) and self.writable and not self._closed:
                 self._report_no_change(error)
@@ -188,19 +209,19 @@ class SqliteStore:
             try:
                 # More than most changes need, in a transaction of its own, because data that is removed at once is not
                 # written.
-                await self._in_worker(lambda: self._transact(_fill_room))
-                await self._in_worker(lambda: self._transact(_leave_room))
+                await self._run(self._changes, lambda: self._transact(_fill_room))
+                await self._run(self._changes, lambda: self._transact(_leave_room))
             except MetaStoreException:
                 continue
             log_event(_LOG, "metadata_disk_has_room", path=self.path)
             self._looking_for_room = None
             return
 
-    async def _in_worker(self, operation: Callable[[], T]) -> T:
+    async def _run(self, thread: StoreThread, operation: Callable[[], T], *, keeps_lease: bool = False) -> T:
         if self._closed:
             raise MetaStoreException(f"the metadata database {self.path} is closed")
         try:
-            result = await asyncio.get_running_loop().run_in_executor(self._worker, operation)
+            result = await asyncio.wrap_future(thread.submit(operation, keeps_lease=keeps_lease))
         except sqlite3.Error as error:
             # Reads are still possible.
             self._healthy = _takes_no_change(error) and not self._closed
@@ -210,12 +231,24 @@ class SqliteStore:
         self._healthy = self._connection is not None and not self._closed
         return result
 
-    # --- on the worker thread -----------------------------------------------------------------------------------
+    # --- on the thread of reads ---------------------------------------------------------------------------------
 
-    def _opened(self) -> sqlite3.Connection:
-        if self._connection is None:
+    def _look(self, operation: Callable[[sqlite3.Connection], T]) -> T:
+        connection = self._opened(self._reading)
+        # Between two statements of their own, changes could be committed.
+        connection.execute("BEGIN")
+        try:
+            return operation(connection)
+        finally:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+
+    # --- on the thread of changes -------------------------------------------------------------------------------
+
+    def _opened(self, connection: sqlite3.Connection | None) -> sqlite3.Connection:
+        if connection is None:
             raise MetaStoreException(f"the metadata database {self.path} is not open")
-        return self._connection
+        return connection
 
     def _open(self, establish: Callable[[sqlite3.Connection, str], None]) -> None:
         # SQLite would create the file.
@@ -226,21 +259,29 @@ class SqliteStore:
             connection.execute("PRAGMA synchronous=FULL")
             _in_one_transaction(connection, lambda: establish(connection, self.path))
             connection.execute("PRAGMA journal_mode=WAL").fetchone()
-            glance = sqlite3.connect(self.path, timeout=0, isolation_level=None, check_same_thread=False)
+            # From here on only the beginning of a transaction waits for others, as `_begin` does.
+            connection.execute("PRAGMA busy_timeout=0")
+            glance = self._elsewhere(timeout=0)
+            reading = self._elsewhere(timeout=_BUSY_TIMEOUT_SECONDS)
         except BaseException:
             connection.close()
             raise
-        self._connection, self._glance = connection, glance
+        self._connection, self._glance, self._reading = connection, glance, reading
 
-    def _close(self) -> None:
-        for connection in (self._glance, self._connection):
+    def _elsewhere(self, timeout: float) -> sqlite3.Connection:
+        """A connection that another thread uses."""
+        return sqlite3.connect(self.path, timeout=timeout, isolation_level=None, check_same_thread=False)
+
+    def _close(self, last_read: Future[None]) -> None:
+        last_read.result()
+        for connection in (self._glance, self._reading, self._connection):
             if connection is not None:
                 connection.close()
-        self._glance = self._connection = None
+        self._glance = self._reading = self._connection = None
 
     def _transact(self, operation: Callable[[Transaction], T]) -> T:
-        connection = self._opened()
-        connection.execute("BEGIN IMMEDIATE")
+        connection = self._opened(self._connection)
+        _begin(connection)
         try:
             result = operation(Transaction(connection))
         except BaseException:
@@ -256,6 +297,19 @@ class SqliteStore:
                 raise
             raise UnknownOutcomeException(f"the metadata database {self.path} failed to commit: {error}") from error
         return result
+
+
+def _begin(connection: sqlite3.Connection) -> None:
+    """Begins a change, once no other process makes one. Raises sqlite3.Error if that takes too long."""
+    end = time.monotonic() + _BUSY_TIMEOUT_SECONDS
+    while True:
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > end:
+                raise
+        time.sleep(_LOOK_FOR_LOCK_SECONDS)
 
 
 def _is_want_of_room(error: BaseException | None) -> bool:

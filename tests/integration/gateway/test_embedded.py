@@ -8,6 +8,8 @@ import sqlite3
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +22,15 @@ from bookgate.gateway.stores.sqlite.process_identity import identity_of, surely_
 from bookgate.gateway.stores.sqlite.registration import SqliteRegistrationManager, wall_clock_ms
 from bookgate.gateway.stores.sqlite.store import SqliteStore, Transaction, revision_of
 from bookgate.ledger.bookie_info import BookieServiceInfo
-from bookgate.ledger.errors import LedgerExistException, MetaStoreException
-from bookgate.ledger.metadata_store import BookieSet, LedgerRecord
+from bookgate.ledger.errors import LedgerExistException, LedgerIdOverflowException, MetaStoreException
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.metadata_store import BookieSet, CreateRequest, LedgerRecord
 from tests.integration.gateway.conftest import Recorder, all_ids, some_metadata, unscoped
-from tests.stores import made
+from tests.stores import made, with_changing_connection
 
 pytestmark = pytest.mark.asyncio
+
+_SET_NEXT_ID = "UPDATE meta SET value = ? WHERE name = 'next_ledger_id'"
 
 BOOKIE = BookieServiceInfo.legacy("h:1")
 
@@ -99,6 +104,10 @@ def read_until_killed(process: subprocess.Popen[bytes], lines: int) -> list[str]
 async def every_record(factory: SqliteLedgerManagerFactory) -> list[LedgerRecord]:
     ids = [unscoped(number) for number in await all_ids(factory)]
     return [found for found in await factory.ledger_manager.read_many(ids) if isinstance(found, LedgerRecord)]
+
+
+def _value_of_pragma(pragma: str, connection: sqlite3.Connection) -> object:
+    return connection.execute(f"PRAGMA {pragma}").fetchone()[0]
 
 
 def put(path: str, content: bytes) -> None:
@@ -190,11 +199,48 @@ class TestFile:
         with pytest.raises(MetaStoreException, match="closed"):
             await factory.revision()
 
+    @pytest.mark.parametrize(
+        ("taken", "free"),
+        [
+            (range(1_000), 1_000),
+            ([*range(700), *range(701, 1_500)], 700),
+            ([*range(1_023), *range(1_024, 3_000)], 1_023),
+            ([1, *range(3, 500)], 0),
+            ([0, 1, *range(3, 500)], 2),
+            ([], 0),
+        ],
+    )
+    async def test_a_run_of_taken_ids_is_passed_over_at_once(self, path: str, taken: Sequence[int], free: int) -> None:
+        """Applications may have taken a million of them, and other changes wait meanwhile."""
+        factory = await opened(path)
+        await factory.ledger_manager.create_many([CreateRequest(unscoped(each), some_metadata()) for each in taken])
+        statements: list[str] = []
+        await with_changing_connection(factory.store, lambda c: c.set_trace_callback(statements.append))
+        assert (await factory.ledger_manager.create(None, some_metadata())).ledger_id == unscoped(free)
+        assert len(statements) < 60
+        following = next(each for each in range(free + 1, 5_000) if each not in set(taken))
+        assert (await factory.ledger_manager.create(None, some_metadata())).ledger_id == unscoped(following)
+        await factory.close()
+
+    async def test_the_last_id_is_given_and_none_behind_it(self, path: str) -> None:
+        factory = await opened(path)
+        largest = 2**63 - 1
+        taken = [*range(largest - 5, largest)]
+        # Above all ids of scope 0 are those of other scopes.
+        await factory.ledger_manager.create(LedgerId(1, 0), some_metadata())
+        await factory.ledger_manager.create_many([CreateRequest(unscoped(each), some_metadata()) for each in taken])
+        await factory.store.change(lambda change: change.execute(_SET_NEXT_ID, (largest - 5,)).close())
+        assert (await factory.ledger_manager.create(None, some_metadata())).ledger_id == unscoped(largest)
+        with pytest.raises(LedgerIdOverflowException):
+            await factory.ledger_manager.create(None, some_metadata())
+        await factory.close()
+
     async def test_commits_wait_for_the_disk(self, path: str) -> None:
         factory = await opened(path)
         full, wal = 2, "wal"
-        assert await factory.store.read(lambda c: c.execute("PRAGMA synchronous").fetchone()) == (full,)
-        assert await factory.store.read(lambda c: c.execute("PRAGMA journal_mode").fetchone()) == (wal,)
+        for pragma, expected in (("synchronous", full), ("journal_mode", wal)):
+            set_to = await with_changing_connection(factory.store, partial(_value_of_pragma, pragma))
+            assert set_to == expected
         await factory.close()
 
     @pytest.mark.parametrize("ledgers", [0, 2, 3, 4, 7])

@@ -18,7 +18,7 @@ from bookgate.gateway.stores.sqlite import store
 from bookgate.gateway.stores.sqlite.factory import SqliteLedgerManagerFactory
 from bookgate.ledger.errors import MetaStoreException
 from tests.integration.gateway.conftest import some_metadata, unscoped
-from tests.stores import made
+from tests.stores import made, with_changing_connection
 
 pytestmark = pytest.mark.asyncio
 
@@ -47,7 +47,7 @@ async def test_a_file_that_has_become_read_only_is_told_and_read(
     await factory.initialize()
     manager = factory.ledger_manager
     await manager.create(unscoped(1), some_metadata())
-    await factory.store.read(read_only(1))
+    await with_changing_connection(factory.store, read_only(1))
     with caplog.at_level(logging.INFO):
         for _ in range(2):
             with pytest.raises(MetaStoreException, match="give it and its directory to this process's user"):
@@ -55,7 +55,7 @@ async def test_a_file_that_has_become_read_only_is_told_and_read(
     assert sum("event=metadata_not_writable" in record.getMessage() for record in caplog.records) == 1
     assert (factory.connected, factory.writable) == (True, False)
     assert (await manager.read(unscoped(1))).version == 0
-    await factory.store.read(read_only(0))
+    await with_changing_connection(factory.store, read_only(0))
     for _ in range(1500):
         if factory.writable:
             break
@@ -79,7 +79,7 @@ async def test_a_full_disk_is_told_and_the_store_read_until_there_is_room(
 
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
         assert (await client.get("/ready")).status_code == 200
-        await factory.store.read(most_pages(0))
+        await with_changing_connection(factory.store, most_pages(0))
         with caplog.at_level(logging.INFO):
             for _ in range(2):
                 with pytest.raises(MetaStoreException, match="full"):
@@ -90,7 +90,7 @@ async def test_a_full_disk_is_told_and_the_store_read_until_there_is_room(
         assert factory.connected
         assert (await manager.read(unscoped(1))).version == 0
 
-        await factory.store.read(most_pages(None))
+        await with_changing_connection(factory.store, most_pages(None))
         for _ in range(1500):
             if factory.writable:
                 break

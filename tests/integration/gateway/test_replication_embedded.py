@@ -97,6 +97,27 @@ class TestLeases:
         await claims.close()
         await other.close()
 
+    async def test_the_next_claim_deletes_those_that_ended(self, store: SqliteStore) -> None:
+        """Their owners, who died, do not; and each had a vote and locks of its own."""
+        clock = Clock()
+        dead = SqliteReplicationClaims(store, lambda claim: None, lambda: None, 10, clock)
+        await dead.claim(VOTE, None, b"")
+        for key in range(3):
+            await dead.claim(LOCK, key, b"")
+        clock.now += 5_000
+        living = SqliteReplicationClaims(store, lambda claim: None, lambda: None, 10, clock)
+        vote = await living.claim(VOTE, None, b"")
+        clock.now += 5_000
+        lock = await living.claim(LOCK, 7, b"")
+        query = "SELECT kind, key FROM replication_claims ORDER BY kind"
+        rows = await store.read(lambda connection: connection.execute(query).fetchall())
+        assert vote is not None
+        assert lock is not None
+        assert rows == [(LOCK, 7), (VOTE, vote.key)]
+        assert await living.stands(vote)
+        await living.close()
+        await dead.close()
+
     async def test_living_owner_keeps_its_claims_beyond_a_lease(self, path: str) -> None:
         """And the next candidate follows one who never renews, though nothing changes in the file then."""
         living = SqliteLedgerManagerFactory(path, lease_seconds=0.6)
