@@ -21,6 +21,7 @@ _STREAM = "tests/unit/thinclient/spark/streaming/test_stream.py"
 _EXPORT = "tests/unit/thinclient/spark/jobs/test_export.py"
 _COPIES = "tests/unit/thinclient/spark/jobs/test_copies.py"
 _ORPHANS = "tests/unit/thinclient/spark/jobs/test_orphans.py"
+_LEFTOVERS = "tests/unit/thinclient/spark/jobs/test_leftovers.py"
 _LEDGERS_TABLE = "tests/unit/thinclient/spark/reading/test_batch.py"
 _COLUMNS = "tests/unit/gateway/services/test_listed_columns.py"
 
@@ -233,9 +234,29 @@ MUTATIONS = (
         (),
         "a commit that may not delete a lead deletes what is claimed for it: the lead's driver commits a part",
         "thinclient/spark/writing/commit.py",
-        "if state is not None and state.claimed_for in denied:",
-        "if state is None:",
+        "if goes_after(record, denied):",
+        "if False:",
         tests=(f"{_SINK}::test_what_is_left_over_and_may_not_be_deleted_is_named_once_the_rest_is_deleted",),
+    ),
+    Mutation(
+        "undeletable-leftover-keeps-other-writes",
+        "spark",
+        (),
+        "one ledger of another principal ends each `bookgate spark leftovers --delete` before the writes behind it",
+        "thinclient/spark/jobs/leftovers.py",
+        "            kept[record.ledger_id] = error\n",
+        "            raise\n",
+        tests=(f"{_LEFTOVERS}::test_what_may_not_be_deleted_keeps_only_what_is_claimed_for_it",),
+    ),
+    Mutation(
+        "claimed-leftover-deleted-before-its-lead",
+        "spark",
+        (),
+        "where the lead of a write may not be deleted, what is claimed for it goes: its driver commits a part",
+        "thinclient/spark/jobs/leftovers.py",
+        "if goes_after(record, stay):",
+        "if False:",
+        tests=(f"{_LEFTOVERS}::test_what_may_not_be_deleted_keeps_only_what_is_claimed_for_it",),
     ),
     Mutation(
         "command-carried-out-twice",
