@@ -472,6 +472,16 @@ MUTATIONS = (
         tests=(_COPIES,),
     ),
     Mutation(
+        "marks-by-older-metadata",
+        "spark",
+        (),
+        "`audit --mark` leaves a ledger unmarked that its gateway does not know yet, and counts it as changed",
+        "thinclient/spark/jobs/marking.py",
+        "        await factory.catch_up(None)\n",
+        "        pass\n",
+        tests=("tests/unit/thinclient/spark/jobs/test_marking.py",),
+    ),
+    Mutation(
         "orphans-by-older-metadata",
         "spark",
         (),
