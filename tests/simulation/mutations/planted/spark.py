@@ -219,6 +219,16 @@ MUTATIONS = (
         tests=(f"{_STREAM}::test_nothing_is_kept_of_ledgers_that_are_closed_or_deleted_while_they_grow",),
     ),
     Mutation(
+        "left-out-ledgers-kept-for-ever",
+        "spark",
+        (),
+        "a stream's driver keeps each ledger that its selection leaves out, and leaves out one made anew in its place",
+        "thinclient/spark/streaming/available.py",
+        "        self._left_out = self._left_out.both(listed)\n",
+        "",
+        tests=(f"{_STREAM}::test_nothing_is_kept_of_ledgers_that_were_left_out_and_are_gone",),
+    ),
+    Mutation(
         "undeletable-leftover-keeps-the-others",
         "spark",
         (),
@@ -858,6 +868,16 @@ MUTATIONS = (
         "            (columns,) = handle.read_columns(entry_id, entry_id)\n"
         "            return [_without_payload(columns)]\n",
         tests=(_COPIES,),
+    ),
+    Mutation(
+        "orphans-cached-for-the-session",
+        "spark",
+        (),
+        "each run of the job orphans leaves a table of all ledgers that bookies hold in the session's cache",
+        "thinclient/spark/jobs/orphans.py",
+        ".localCheckpoint(eager=False)",
+        ".persist()",
+        tests=("tests/spark/test_jobs.py::test_orphans_leave_no_table_in_the_session",),
     ),
     Mutation(
         "orphans-of-closed-ledgers-only",
