@@ -81,6 +81,11 @@ _GAUGES = {
     "per_channel_bookie_client_ACTIVE_NON_TLS_CHANNEL_COUNTER": "connections to bookies in clear",
 }
 
+HIGHEST_COUNTS = frozenset({PREFIX + "STREAM_CURSOR_LAG_SECONDS", PREFIX + _FAILURES})
+"""Metrics of which several clients of a process have the highest value together, and not the sum: an age, and what each
+of them tells of the whole process.
+"""
+
 
 class ClientMetrics:
     """One object a client."""

@@ -119,6 +119,12 @@ def test_orphans_are_what_only_bookies_hold_and_what_a_bookie_lacks(
     assert not [each for each in found if each[:2] == (NOT_HELD, "bookie-2")]
 
 
+def test_orphans_leave_no_table_in_the_session(spark: SparkSession, cluster: StandaloneCluster) -> None:
+    spark.catalog.clearCache()
+    found_orphans(spark, cluster)
+    assert spark._jsparkSession.sharedState().cacheManager().isEmpty()
+
+
 @pytest.fixture
 def exported(client: BookKeeper) -> list[int]:
     return [

@@ -16,6 +16,7 @@ from bookgate.thinclient.commands.ledger_naming import parse_scope
 from bookgate.thinclient.commands.ledger_output import milliseconds_of
 from bookgate.thinclient.commands.stream_options import Scope
 from bookgate.thinclient.core.streams.orphans import Orphan
+from bookgate.thinclient.core.undeletable import NotAllDeletedException
 from bookgate.thinclient.streams.orphans import delete_orphans, find_orphans
 
 
@@ -47,16 +48,25 @@ def orphans(
         return await find_orphans(client, before_ms, scope_id)
 
     found = with_client(context, gateways, look)
-    deleted: list[Orphan] = []
+    deleted, refusal = 0, None
     if delete and found:
         confirm(f"Delete {len(found)} ledgers", yes)
 
-        async def remove(client: BookKeeper) -> list[Orphan]:
-            return await delete_orphans(client, found, scope_id)
+        async def remove(client: BookKeeper) -> int:
+            return len(await delete_orphans(client, found, scope_id))
 
-        deleted = with_client(context, gateways, remove)
+        try:
+            deleted = with_client(context, gateways, remove)
+        except NotAllDeletedException as error:
+            deleted, refusal = error.deleted, error
+    _print(found, deleted, as_json=as_json)
+    if refusal is not None:
+        raise refusal
+
+
+def _print(found: list[Orphan], deleted: int, *, as_json: bool) -> None:
     if as_json:
-        print_json({"orphans": len(found), "deleted": len(deleted), "ledgers": [_row(each) for each in found]})
+        print_json({"orphans": len(found), "deleted": deleted, "ledgers": [_row(each) for each in found]})
         return
     if found:
         table = Table("kind", "stream", "cursor", "ledger", "created")
@@ -66,7 +76,7 @@ def orphans(
                 each.kind.value, each.stream, each.cursor, str(record.ledger_id), shown_time(record.creation_ms)
             )
         print_table(table)
-    typer.echo(f"orphans: {len(found)}, deleted: {len(deleted)}")
+    typer.echo(f"orphans: {len(found)}, deleted: {deleted}")
 
 
 def _row(orphan: Orphan) -> dict[str, object]:

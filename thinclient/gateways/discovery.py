@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 from grpc.aio import AioRpcError
 
@@ -22,6 +24,8 @@ from bookgate.runtime.background import keep_running
 from bookgate.thinclient.gateways.channel import GatewayChannel
 from bookgate.thinclient.gateways.failures import failure_in_words, unasked_cancellations
 
+_log = logging.getLogger(__name__)
+
 _SETS = {
     BookieSet.WRITABLE: wire.BookieSet.WRITABLE,
     BookieSet.READ_ONLY: wire.BookieSet.READ_ONLY,
@@ -31,6 +35,15 @@ _SETS = {
 
 class NoRevisionException(MetaStoreException):
     """The gateway is older than this client, and does not tell how new its answers are."""
+
+
+@contextmanager
+def may_lack_revision() -> Iterator[None]:
+    """Goes on where a gateway that is older than this client tells no revision: both are upgraded in any order."""
+    try:
+        yield
+    except NoRevisionException as error:
+        _log.info("%s: what is read may be older than what others have seen", error)
 
 
 def _check(code: int, message: str, what: str) -> None:

@@ -90,7 +90,7 @@ Not its job: the calls (`spark.writing.commit`), and Spark (`sink`).
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
@@ -410,6 +410,15 @@ def judge(
     disputed_by = disputed_by if committed_by is None else None
     # In ascending order: a lead has the lowest id of those that are claimed for it.
     return Verdict(committed_by, tuple(unmarked), tuple(left_over), disputed_by)
+
+
+def goes_after(record: LedgerRecord, kept: Container[int]) -> bool:
+    """Whether a left-over ledger has to stay because its lead, which must be deleted first, is one of those that stay.
+
+    `kept` are unsigned ids. Without the ledger the driver of that lead would commit a part of its write.
+    """
+    state = sink_state(record)
+    return state is not None and state.claimed_for in kept
 
 
 def settled(records: Iterable[LedgerRecord], write: Write, listed: LedgerIds) -> list[int]:

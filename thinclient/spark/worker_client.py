@@ -23,7 +23,6 @@ process list what a policy shows them.
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 from collections import deque
@@ -44,8 +43,6 @@ if TYPE_CHECKING:
     from bookgate.thinclient.blocking.client import BookKeeper
     from bookgate.thinclient.config import ClientConfig
     from bookgate.thinclient.metrics import ClientMetrics
-
-_log = logging.getLogger(__name__)
 
 
 def _connect(gateways: str, settings: ClientSettings, plans: bool) -> BookKeeper:
@@ -234,13 +231,10 @@ class WorkerClients:
 
 def catch_up(client: BookKeeper) -> None:
     """Has the client read nothing that is older than this call, if its gateways can tell. Raises BKException."""
-    from bookgate.thinclient.gateways.discovery import NoRevisionException
+    from bookgate.thinclient.gateways.discovery import may_lack_revision
 
-    try:
+    with may_lack_revision():
         client.catch_up()
-    except NoRevisionException as error:
-        # Clients and gateways are upgraded in any order.
-        _log.info("%s: what is read may be older than what others have seen", error)
 
 
 clients = WorkerClients()

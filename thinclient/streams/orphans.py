@@ -3,7 +3,8 @@
 One listing of the scope, which must be complete: where a policy left out the record, its stream's ledger would look
 left over. What looks like an orphan and is old enough is judged once more by the record of its stream, read anew. A
 deletion reads that record again, and deletes the orphan only as it was seen: a ledger that somebody has taken over
-since stays, and so does a record that was made anew under its id.
+since stays, and so does a record that was made anew under its id. What this client may not delete does not keep the
+others.
 
 A creation that is under way is told by its age alone, so the age must be above the time that any takes. One that goes
 on after all ends with a record whose ledger is gone: no append to it was ever acknowledged, and it is an orphan itself.
@@ -19,12 +20,14 @@ from bookgate.ledger.errors import (
     IncorrectParameterException,
     MetadataVersionException,
     NoSuchLedgerExistsOnMetadataServerException,
+    UnauthorizedAccessException,
 )
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata_store import LedgerRecord
 from bookgate.ledger.streams import DEFAULT_SCOPE, stream_record_id
 from bookgate.thinclient.client import BookKeeper
 from bookgate.thinclient.core.streams.orphans import Kind, Orphan, candidates, is_as_seen, ledger_of, names
+from bookgate.thinclient.core.undeletable import Kept, require_all
 from bookgate.thinclient.streams.removal import remove_record
 
 
@@ -48,13 +51,21 @@ async def find_orphans(bookkeeper: BookKeeper, before_ms: int, scope_id: int = D
 async def delete_orphans(
     bookkeeper: BookKeeper, found: Sequence[Orphan], scope_id: int = DEFAULT_SCOPE
 ) -> list[Orphan]:
-    """Deletes those that are orphans still, and have not changed since. Returns them. Raises BKException."""
+    """Deletes those that are orphans still, and have not changed since. Returns them.
+
+    Raises:
+        NotAllDeletedException: This client may not delete some; the others are deleted.
+        BKException: The metadata can't be read or changed.
+    """
     deleted: list[Orphan] = []
+    kept: Kept = {}
     for each in found:
-        if not await _is_orphan(bookkeeper, each, scope_id):
-            continue
-        if await _delete(bookkeeper, each):
-            deleted.append(each)
+        try:
+            if await _is_orphan(bookkeeper, each, scope_id) and await _delete(bookkeeper, each):
+                deleted.append(each)
+        except UnauthorizedAccessException as error:
+            kept[each.record.ledger_id] = error
+    require_all(len(deleted), kept)
     return deleted
 
 

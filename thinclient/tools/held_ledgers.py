@@ -15,6 +15,7 @@ from bookgate.ledger.bookie_info import HTTP
 from bookgate.ledger.errors import BKException, NoSuchLedgerExistsOnMetadataServerException
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata_store import BookieSet, LedgerManagerFactory, RegisteredBookie
+from bookgate.thinclient.gateways.discovery import may_lack_revision
 from bookgate.thinclient.tools.admin_client import AdminHttp, AdminRefusedException, endpoint_url
 
 _PAGE = 100_000
@@ -89,7 +90,12 @@ def held_pages(admin: AdminHttp, scope_id: int) -> Iterator[list[int]]:
 
 
 async def unknown_to_metadata(factory: LedgerManagerFactory, held: HeldLedgers) -> dict[int, list[str]]:
-    """Those ledgers that do not exist according to the metadata, with their holders. Raises BKException."""
+    """Those ledgers that do not exist according to the metadata, with their holders.
+
+    The gateway first catches up: a ledger may have been made just before its bookies were asked. Raises BKException.
+    """
+    with may_lack_revision():
+        await factory.catch_up(None)
     unknown: dict[int, list[str]] = {}
     ids = sorted(held.holders)
     for start in range(0, len(ids), _READ_AT_ONCE):

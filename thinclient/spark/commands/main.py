@@ -26,6 +26,7 @@ from bookgate.runtime.command_line.output import (
     progress,
 )
 from bookgate.thinclient.commands.client_options import Gateways, Password
+from bookgate.thinclient.core.undeletable import NotAllDeletedException
 from bookgate.thinclient.spark.commands.results import Format, printable, show_result, store_result, table_of
 from bookgate.thinclient.spark.session import (
     SparkUnavailable,
@@ -268,10 +269,19 @@ def leftovers_command(
     with clients.use(options.gateways, options.client_settings) as client:
         found = leftovers.leftovers(client, before_ms, options.scope_id)
         rows = [_leftover(write, record) for write, records in found.items() for record in records]
-        deleted = 0
+        deleted, refusal = 0, None
         if delete and rows:
             confirm(f"Delete {len(rows)} ledgers", yes)
-            deleted = len(leftovers.delete(client, found))
+            try:
+                deleted = len(leftovers.delete(client, found))
+            except NotAllDeletedException as error:
+                deleted, refusal = error.deleted, error
+    _print_leftovers(rows, deleted, as_json=as_json)
+    if refusal is not None:
+        raise refusal
+
+
+def _print_leftovers(rows: list[dict[str, Any]], deleted: int, *, as_json: bool) -> None:
     if as_json:
         print_json({"leftovers": len(rows), "deleted": deleted, "ledgers": rows})
         return

@@ -7,7 +7,8 @@ than a given time, which must be longer than any write takes. A ledger of unknow
 
 Deleting is safe even if the driver still runs. It follows the protocol: in the order given by `judge`, each ledger only
 at the version in which it was seen, and nothing more of a write once one of its ledgers has changed. So either the
-driver's commit fails as a whole, or the write stays as a whole.
+driver's commit fails as a whole, or the write stays as a whole. What this client may not delete stays, and what is
+claimed for it; all else is deleted.
 
 This is not a Spark job: the caller's process lists the metadata once, and deletes metadata only.
 """
@@ -18,9 +19,15 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from bookgate.ledger.errors import MetadataVersionException, NoSuchLedgerExistsOnMetadataServerException
+from bookgate.ledger.errors import (
+    MetadataVersionException,
+    NoSuchLedgerExistsOnMetadataServerException,
+    UnauthorizedAccessException,
+)
+from bookgate.ledger.id_set import unsigned
 from bookgate.ledger.metadata_store import LedgerRecord
-from bookgate.thinclient.spark.commit_protocol import Write, judge, leads_not_shown, sink_state
+from bookgate.thinclient.core.undeletable import Kept, require_all
+from bookgate.thinclient.spark.commit_protocol import Write, goes_after, judge, leads_not_shown, sink_state
 from bookgate.thinclient.spark.reading.entries import read_records
 
 if TYPE_CHECKING:
@@ -71,19 +78,35 @@ def left_over(records: Iterable[LedgerRecord], before_ms: int) -> Leftovers:
 
 
 def delete(client: BookKeeper, found: Leftovers) -> list[int]:
-    """Deletes the leftovers that have not changed since; returns their ids. Raises the client's errors."""
+    """Deletes the leftovers that have not changed since; returns their ids.
+
+    Raises:
+        NotAllDeletedException: This client may not delete some; the others are deleted.
+        BKException: The metadata can't be changed.
+    """
     deleted: list[int] = []
+    kept: Kept = {}
     for records in found.values():
-        deleted += _delete_write(client, records)
+        deleted += _delete_write(client, records, kept)
+    require_all(len(deleted), kept)
     return deleted
 
 
-def _delete_write(client: BookKeeper, records: Sequence[LedgerRecord]) -> list[int]:
+def _delete_write(client: BookKeeper, records: Sequence[LedgerRecord], kept: Kept) -> list[int]:
+    """Returns the ids of what was deleted, and adds to `kept` what may not be deleted."""
     deleted: list[int] = []
+    stay = set[int]()
     for record in records:
+        if goes_after(record, stay):
+            kept[record.ledger_id] = None
+            continue
         try:
             client.ledger_manager.remove(record.ledger_id, record.version)
         except NoSuchLedgerExistsOnMetadataServerException:
+            continue
+        except UnauthorizedAccessException as error:
+            kept[record.ledger_id] = error
+            stay.add(unsigned(record.ledger_id.low))
             continue
         except MetadataVersionException:
             # A driver is at work on this write, which may be committed by now.

@@ -5,7 +5,8 @@ if what it sent is damaged: its digest is wrong, or the disk can't be read. A wo
 list, so damaged copies are recorded before the ledger is marked, as by a scrub; it reads these again. Unknown states
 (unreachable, busy, unauthorized) never count, nor do copies of wrong length, whose digests are right.
 
-An audit takes long, so every ledger is read once more before it is marked. A place is left out if the ledger is gone;
+An audit takes long, so every ledger is read once more before it is marked, by metadata that the gateway has caught up
+with. A place is left out if the ledger is gone;
 if another bookie has taken the place; if the fragment may still be extended, since only complete ones are repaired
 (R7); or if the bookie is not registered at present: whether it is lost is for the auditor to decide, after the delay
 (R13). A wrong mark costs nothing: the worker asks the bookies itself (R10).
@@ -37,6 +38,7 @@ from bookgate.ledger.metadata import LedgerMetadata
 from bookgate.ledger.metadata_store import BookieSet, LedgerManagerFactory
 from bookgate.ledger.replication_control import obstacle
 from bookgate.thinclient.blocking.loop_thread import LoopThread
+from bookgate.thinclient.gateways.discovery import may_lack_revision
 from bookgate.thinclient.metadata_source import metadata_factory
 from bookgate.thinclient.spark.jobs.copies import Fault
 from bookgate.thinclient.spark.options.read_options import Table, parse_options
@@ -151,6 +153,8 @@ def lacks(found: DataFrame) -> Iterator[Lack]:
 
 async def mark_page(factory: LedgerManagerFactory, page: Sequence[Lack], marking: Marking) -> None:
     """Marks some ledgers and adds the outcomes to `marking`. Raises BKException after marking as many as it can."""
+    with may_lack_revision():
+        await factory.catch_up(None)
     bookies = await factory.service_discovery.bookies(BookieSet.ALL)
     registered = {bookie.bookie_id for bookie in bookies if bookie.registered}
     records = await factory.ledger_manager.read_many([lack.ledger_id for lack in page])

@@ -48,7 +48,10 @@ def orphans(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
         which has no ledger.
     """
     reader = spark.read.format("bookkeeper").options(**options)
-    told = reader.option("table", Table.HELD_LEDGERS.value).load().persist()
+    # Each bookie is asked once, so that what is concluded and what is reported as not checked go together. A checkpoint
+    # goes with the frame, where a cached table would stay in the session: only whoever has evaluated the frame could
+    # take it out.
+    told = reader.option("table", Table.HELD_LEDGERS.value).load().localCheckpoint(eager=False)
     ledgers = reader.option("table", Table.LEDGERS.value).load()
     held = told.where("trouble IS NULL AND ledger_id IS NOT NULL").select("bookie_id", "ledger_id")
     answered = told.groupBy("bookie_id").agg(F.max("trouble").alias("trouble")).where("trouble IS NULL")

@@ -48,6 +48,9 @@ def create_views(spark: SparkSession, options: Mapping[str, str]) -> list[str]:
 def query_views(spark: SparkSession, query: str, options: Mapping[str, str]) -> DataFrame:
     """Runs a query over new views. The result must be evaluated only once.
 
+    The views and the setting belong to the session, so it can run one query at a time: no other thread may call this,
+    or query the source in that session, until the result is evaluated. Threads need sessions of their own.
+
     Args:
         spark: The session.
         query: The query, in Spark's SQL.

@@ -13,7 +13,7 @@ a border below the end of a batch that was planned already (T7).
 Uncommitted ledgers of a sink are looked at again each time. Whether they count may depend on a ledger that was read
 already (the lead of their write, see `spark.commit_protocol`): leads are remembered as long as a ledger that they name
 is still to come, and the first look after a restart looks up the leads read before it. A ledger that the selection
-leaves out is left out for good: its custom metadata count as they were when it was first seen.
+leaves out is left out as long as it exists: its custom metadata count as they were when it was first seen.
 
 A ledger's size in bytes is an estimate unless the ledger is closed: the length that an entry near its end carries.
 """
@@ -85,6 +85,8 @@ class Available:
         Raises UnauthorizedAccessException, DigestMatchException, or the error that keeps an open ledger's end unknown.
         """
         listed = self._listed(client)
+        # One that this listing lacks is gone: a client is never shown older metadata than before (M4).
+        self._left_out = self._left_out.both(listed)
         self._trimmed = {each: first for each, first in self._trimmed.items() if each not in offset.done}
         self._closed = {each: end for each, end in self._closed.items() if each in listed and each not in offset.done}
         seen = listed.minus(offset.done).minus(self._left_out)

@@ -35,6 +35,7 @@ from bookgate.thinclient.spark.commit_protocol import (
     SinkState,
     Verdict,
     Write,
+    goes_after,
     judge,
     leads_not_shown,
     owner_of,
@@ -236,9 +237,8 @@ class Committer:
         """
         denied, told = set[int](), None
         for record in records:
-            state = sink_state(record)
-            if state is not None and state.claimed_for in denied:
-                continue  # its lead would have to go first
+            if goes_after(record, denied):
+                continue
             try:
                 self._ledgers.remove(record.ledger_id, record.version)
             except NoSuchLedgerExistsOnMetadataServerException:

@@ -14,8 +14,49 @@ _MODEL = "tests/unit/thinclient/core/test_protocol.py"
 _WRITING = "tests/unit/thinclient/core/test_writing.py"
 _RECORDS = "tests/unit/ledger/test_payload_codec.py"
 _RECOVERY = "tests/unit/thinclient/core/test_recovery.py"
+_OPENTELEMETRY = "tests/unit/thinclient/test_opentelemetry.py"
 
 MUTATIONS = (
+    Mutation(
+        "second-client-never-measured",
+        "client",
+        (),
+        "OpenTelemetry is told the metrics of the first client of a meter provider alone",
+        "thinclient/telemetry/opentelemetry.py",
+        "            if (known := _measured.get(key)) is not None:\n",
+        "            if (known := None) is not None:\n",
+        tests=(_OPENTELEMETRY,),
+    ),
+    Mutation(
+        "counters-go-back-with-a-client",
+        "client",
+        (),
+        "OpenTelemetry's counters lose what a client has counted when it is taken out",
+        "thinclient/telemetry/opentelemetry.py",
+        "                _add(self._counted, series, value)\n",
+        "                pass\n",
+        tests=(_OPENTELEMETRY,),
+    ),
+    Mutation(
+        "client-taken-out-stays-measured",
+        "client",
+        (),
+        "a client that was taken out of OpenTelemetry's metrics is held for ever",
+        "thinclient/telemetry/opentelemetry.py",
+        "            measured.take_out(client.metrics)\n",
+        "",
+        tests=(_OPENTELEMETRY,),
+    ),
+    Mutation(
+        "failures-of-a-process-added-up",
+        "client",
+        (),
+        "OpenTelemetry is told each failure of a background task once a client of the process",
+        "thinclient/metrics.py",
+        'frozenset({PREFIX + "STREAM_CURSOR_LAG_SECONDS", PREFIX + _FAILURES})',
+        'frozenset({PREFIX + "STREAM_CURSOR_LAG_SECONDS"})',
+        tests=(_OPENTELEMETRY,),
+    ),
     # The writer
     Mutation(
         "ack-below-quorum",

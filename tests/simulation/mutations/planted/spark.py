@@ -21,6 +21,7 @@ _STREAM = "tests/unit/thinclient/spark/streaming/test_stream.py"
 _EXPORT = "tests/unit/thinclient/spark/jobs/test_export.py"
 _COPIES = "tests/unit/thinclient/spark/jobs/test_copies.py"
 _ORPHANS = "tests/unit/thinclient/spark/jobs/test_orphans.py"
+_LEFTOVERS = "tests/unit/thinclient/spark/jobs/test_leftovers.py"
 _LEDGERS_TABLE = "tests/unit/thinclient/spark/reading/test_batch.py"
 _COLUMNS = "tests/unit/gateway/services/test_listed_columns.py"
 
@@ -218,6 +219,16 @@ MUTATIONS = (
         tests=(f"{_STREAM}::test_nothing_is_kept_of_ledgers_that_are_closed_or_deleted_while_they_grow",),
     ),
     Mutation(
+        "left-out-ledgers-kept-for-ever",
+        "spark",
+        (),
+        "a stream's driver keeps each ledger that its selection leaves out, and leaves out one made anew in its place",
+        "thinclient/spark/streaming/available.py",
+        "        self._left_out = self._left_out.both(listed)\n",
+        "",
+        tests=(f"{_STREAM}::test_nothing_is_kept_of_ledgers_that_were_left_out_and_are_gone",),
+    ),
+    Mutation(
         "undeletable-leftover-keeps-the-others",
         "spark",
         (),
@@ -233,9 +244,29 @@ MUTATIONS = (
         (),
         "a commit that may not delete a lead deletes what is claimed for it: the lead's driver commits a part",
         "thinclient/spark/writing/commit.py",
-        "if state is not None and state.claimed_for in denied:",
-        "if state is None:",
+        "if goes_after(record, denied):",
+        "if False:",
         tests=(f"{_SINK}::test_what_is_left_over_and_may_not_be_deleted_is_named_once_the_rest_is_deleted",),
+    ),
+    Mutation(
+        "undeletable-leftover-keeps-other-writes",
+        "spark",
+        (),
+        "one ledger of another principal ends each `bookgate spark leftovers --delete` before the writes behind it",
+        "thinclient/spark/jobs/leftovers.py",
+        "            kept[record.ledger_id] = error\n",
+        "            raise\n",
+        tests=(f"{_LEFTOVERS}::test_what_may_not_be_deleted_keeps_only_what_is_claimed_for_it",),
+    ),
+    Mutation(
+        "claimed-leftover-deleted-before-its-lead",
+        "spark",
+        (),
+        "where the lead of a write may not be deleted, what is claimed for it goes: its driver commits a part",
+        "thinclient/spark/jobs/leftovers.py",
+        "if goes_after(record, stay):",
+        "if False:",
+        tests=(f"{_LEFTOVERS}::test_what_may_not_be_deleted_keeps_only_what_is_claimed_for_it",),
     ),
     Mutation(
         "command-carried-out-twice",
@@ -459,6 +490,16 @@ MUTATIONS = (
         "                catch_up(self._client)\n",
         "",
         tests=(_COPIES,),
+    ),
+    Mutation(
+        "marks-by-older-metadata",
+        "spark",
+        (),
+        "`audit --mark` leaves a ledger unmarked that its gateway does not know yet, and counts it as changed",
+        "thinclient/spark/jobs/marking.py",
+        "        await factory.catch_up(None)\n",
+        "        pass\n",
+        tests=("tests/unit/thinclient/spark/jobs/test_marking.py",),
     ),
     Mutation(
         "orphans-by-older-metadata",
@@ -837,6 +878,16 @@ MUTATIONS = (
         "            (columns,) = handle.read_columns(entry_id, entry_id)\n"
         "            return [_without_payload(columns)]\n",
         tests=(_COPIES,),
+    ),
+    Mutation(
+        "orphans-cached-for-the-session",
+        "spark",
+        (),
+        "each run of the job orphans leaves a table of all ledgers that bookies hold in the session's cache",
+        "thinclient/spark/jobs/orphans.py",
+        ".localCheckpoint(eager=False)",
+        ".persist()",
+        tests=("tests/spark/test_jobs.py::test_orphans_leave_no_table_in_the_session",),
     ),
     Mutation(
         "orphans-of-closed-ledgers-only",

@@ -10,6 +10,7 @@ _WRITER = "tests/unit/thinclient/streams/test_writer.py"
 _LIVE = "tests/integration/thinclient/test_streams.py"
 _HTTP = "tests/integration/bookie/test_streams_over_http.py"
 _EARLIER = "tests/unit/thinclient/core/streams/test_earlier_records.py"
+_ORPHANS = "tests/unit/thinclient/streams/test_orphans.py"
 _CORE = "thinclient/core/streams"
 
 
@@ -265,6 +266,14 @@ MUTATIONS = (
         "        await write_again(self._bookkeeper, self._record.ledger_id, self._is_own)\n",
         "",
         f"{_HTTP}::test_who_may_delete_and_not_write_deletes_nothing_of_a_stream",
+    ),
+    _planted(
+        "undeletable-orphan-keeps-the-others",
+        "one ledger of another principal ends each `bookgate stream orphans --delete` before the orphans behind it",
+        "thinclient/streams/orphans.py",
+        "            kept[each.record.ledger_id] = error\n",
+        "            raise\n",
+        f"{_ORPHANS}::test_an_orphan_that_may_not_be_deleted_does_not_keep_the_others",
     ),
     _planted(
         "orphan-told-by-its-version",

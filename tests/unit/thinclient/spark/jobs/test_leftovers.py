@@ -9,9 +9,12 @@ from typing import cast
 
 import pytest
 
+from bookgate.ledger.errors import UnauthorizedAccessException
+from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata_store import LedgerRecord
 from bookgate.thinclient.blocking.client import BookKeeper
-from bookgate.thinclient.spark.commit_protocol import Write
+from bookgate.thinclient.core.undeletable import NotAllDeletedException
+from bookgate.thinclient.spark.commit_protocol import Write, with_claim
 from bookgate.thinclient.spark.jobs.leftovers import delete, left_over, leftovers
 from bookgate.thinclient.spark.writing.commit import LostCommitException, Written
 from tests.unit.thinclient.spark.test_commit_protocol import Crash, Store, committer, ledger
@@ -107,6 +110,30 @@ def test_a_commit_that_comes_later_fails_as_a_whole(store: Store, moment: int) -
     assert store.visible() == {}
     delete(client, leftovers(client, NOW))
     assert store.records == {}
+
+
+def test_what_may_not_be_deleted_keeps_only_what_is_claimed_for_it(store: Store) -> None:
+    """Another principal made the lead of a write; two more writes come behind it."""
+    client, _ = written(store)
+    lead, claimed = store.records[1], store.records[1001]
+    store.records[1001] = replace(claimed, metadata=with_claim(claimed.metadata, 1))
+    for batch in (1, 2):
+        written_then = store.write_ledger(Write("q", batch), 3).ledger_id.low
+        store.records[written_then] = replace(store.records[written_then], created_ms=OLD)
+    others, remove = set(store.records) - {1, 1001}, store.remove
+
+    def denied(ledger_id: LedgerId, version: int) -> None:
+        if ledger_id == lead.ledger_id:
+            raise UnauthorizedAccessException("me may not do ledger.delete")
+        remove(ledger_id, version)
+
+    store.remove = denied  # type: ignore[method-assign]
+    with pytest.raises(NotAllDeletedException, match=r"left are 1, 1001, .* may not delete 1 \(me may not") as told:
+        delete(client, leftovers(client, NOW))
+    assert told.value.deleted == len(others) == 3
+    assert set(store.records) == {1, 1001}
+    store.remove = remove  # type: ignore[method-assign]
+    assert delete(client, leftovers(client, NOW)) == [1, 1001]
 
 
 def test_a_claimed_ledger_goes_after_a_lead_that_the_listing_has_passed(store: Store) -> None:

@@ -14,6 +14,7 @@ from bookgate.ledger.metadata import LedgerMetadata
 from bookgate.ledger.metadata_store import LedgerManagerFactory, LedgerRecord, RegisteredBookie
 from bookgate.ledger.replication_control import corrupt_copies_of
 from bookgate.ledger.replication_store import RecordKind
+from bookgate.thinclient.gateways.discovery import NoRevisionException
 from bookgate.thinclient.spark.jobs.marking import Lack, Marking, bookies_to_mark, corrupt_to_record, mark_page
 
 ALL = {"a", "b", "c", "d"}
@@ -61,7 +62,16 @@ class Metadata:
         self.failing = failing
         self.marks: dict[int, Sequence[str]] = {}
         self.recorded: dict[str, dict[str, list[tuple[int, int]]]] = {}
+        self.behind: BKException | None = None
+        """What catching up ends with; None: it succeeds. What is read before lacks all ledgers."""
+        self.has_caught_up = False
         self.ledger_manager = self.replication_metadata = self.service_discovery = self
+
+    async def catch_up(self, revision: int | None) -> None:
+        assert revision is None
+        self.has_caught_up = True
+        if self.behind is not None:
+            raise self.behind
 
     async def bookies(self, *_set: object) -> list[RegisteredBookie]:
         return [
@@ -71,6 +81,8 @@ class Metadata:
         ]
 
     async def read_many(self, ids: Sequence[LedgerId]) -> list[LedgerRecord | BKException]:
+        if not self.has_caught_up:
+            return [NoSuchLedgerExistsOnMetadataServerException("not yet")] * len(ids)
         found = [(each, self.ledgers[each.low] if each.scope_id == 0 else CLOSED) for each in ids]
         return [value if isinstance(value, BKException) else LedgerRecord(each, value, 0) for each, value in found]
 
@@ -109,6 +121,16 @@ async def test_ledgers_are_counted_by_what_becomes_of_them() -> None:
     assert await marked(metadata, *lacks) == Marking(marked=3, left=3)
     scoped = number_of(7, 1), number_of(7, -1)
     assert metadata.marks == {1: ["a", "b"], scoped[0]: ["b"], scoped[1]: ["b"]}
+
+
+@pytest.mark.asyncio
+async def test_marks_go_by_metadata_that_the_gateway_has_caught_up_with() -> None:
+    metadata = Metadata(L1=CLOSED)
+    metadata.behind = NoRevisionException("older than this client")
+    assert await marked(metadata, lack((0, "b"))) == Marking(marked=1)
+    metadata.behind = MetaStoreException("out of reach")
+    with pytest.raises(MetaStoreException, match="out of reach"):
+        await marked(metadata, lack((0, "b")))
 
 
 @pytest.mark.asyncio

@@ -227,6 +227,22 @@ def test_nothing_is_kept_of_ledgers_that_are_closed_or_deleted_while_they_grow(l
     assert query.reader._available._lengths.keys() == {3}
 
 
+def test_nothing_is_kept_of_ledgers_that_were_left_out_and_are_gone(ledgers: Ledgers) -> None:
+    """One that is made anew with an id that was left out is looked at."""
+    for number in (1, 2):
+        ledgers.add(number, 1, custom={"app": b"b"})
+    query = Query(**{"customMetadata.app": "a"})
+    assert query.trigger() == []
+    assert set(query.reader._available._left_out) == {1, 2}
+    del ledgers.records[1]
+    query.trigger()
+    assert set(query.reader._available._left_out) == {2}
+    ledgers.metadata_reads.clear()
+    ledgers.add(1, 3, custom={"app": b"a"})
+    assert query.trigger() == entries(1, 3)
+    assert ledgers.metadata_reads == [[1]]
+
+
 def test_nothing_is_kept_of_trimmed_ledgers_that_are_done(ledgers: Ledgers) -> None:
     ledgers.trim(1, 20, 0)
     query = Query(maxEntriesPerTrigger=5, failOnDataLoss=False)
