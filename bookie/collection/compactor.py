@@ -157,15 +157,15 @@ class Compactor:
             raise no_room
 
     def _sync_index(self) -> None:
-        """Syncs the index. A full disk is an error like any other here, since the index in memory differs from the
-        disk.
+        """Syncs the index. A full disk is an error like any other where the index in memory then differs from the disk.
 
         A lack of file descriptors is not: nothing was written, and the next sync tries again.
         """
+        index = self._store.index
         try:
-            self._store.index.sync()
+            index.sync()
         except OSError as error:
-            if is_no_space(error) and not is_not_opened(error):
+            if index.shows_unsynced and is_no_space(error) and not is_not_opened(error):
                 raise OSError(errno.EIO, f"the index could not be synced: {error}") from error
             raise
 

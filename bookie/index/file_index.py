@@ -25,6 +25,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from threading import Lock
+from typing import ClassVar
 
 from bookgate.bookie.index import file_format
 from bookgate.bookie.index.file_format import PAGE_SIZE, IndexHeader, SlotRun
@@ -56,6 +57,8 @@ class LedgerCache:
 
     `writable` gives those of the directories that may take a new file; when it gives none, all may.
     """
+
+    shows_unsynced: ClassVar[bool] = True
 
     def __init__(
         self,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Collection, Iterator, Sequence
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from bookgate.bookie.index.file_format import IndexHeader, SlotRun
 from bookgate.bookie.system.data_loss import OnLoss
@@ -20,6 +20,9 @@ from bookgate.ledger.ledger_id import LedgerId
 
 class LedgerIndex(Protocol):
     """Methods raise OSError; StorageCorruptException for contents that can't have been written."""
+
+    shows_unsynced: ClassVar[bool]
+    """Whether readers see updates before `sync`. If not, a sync that finds no space has dropped them."""
 
     def read_header(self, ledger_id: LedgerId) -> tuple[IndexHeader | None, int] | None:
         """(header, highest entry id or -1); None for an unknown ledger. A header that was never written is None."""

@@ -1,7 +1,7 @@
-"""One RocksDB database of an index: translates its errors, and survives lack of space.
+"""One RocksDB database of an index: translates its errors, and survives lack of space and of descriptors.
 
-After a write that found no space RocksDB accepts no further write until it is reopened, and opening needs space itself.
-A database is therefore in one of three states:
+After a write that found no space, or no descriptor for a new file, RocksDB accepts no further write until it is
+reopened, and opening needs both itself. A database is therefore in one of three states:
 
 - writable;
 - stale: a write found no space, reads continue;
@@ -13,6 +13,9 @@ was durable; nothing is missing for them, because what was not synced is still i
 
 Any thread may read. A reader that finds its handle closed uses the new one. An iterator lives as long as it is used,
 and with it the old handle with its lock: the next write then tries again.
+
+One thread writes, and another may compact meanwhile; both reopen, one at a time. A reopening ends a compaction under
+way: no write waits for one, and RocksDB would remove files that the new handle is about to read.
 """
 
 from __future__ import annotations
@@ -20,20 +23,42 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
 from rocksdict import AccessType, DbClosedError, Options, Rdict, WriteBatch, WriteOptions
 
-from bookgate.bookie.system.files import StorageCorruptException, StorageStoppedException, is_no_space
+from bookgate.bookie.system.data_loss import ACCEPT_LOSS
+from bookgate.bookie.system.files import (
+    FileSystem,
+    StorageCorruptException,
+    StorageStoppedException,
+    is_no_space,
+)
 from bookgate.runtime.logs import log_event
 
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_NO_SPACE = {"No space left on device": errno.ENOSPC, "Disk quota exceeded": errno.EDQUOT}
+_NOT_WRITTEN = {
+    "No space left on device": (errno.ENOSPC, "has no room left"),
+    "Disk quota exceeded": (errno.EDQUOT, "has no room left"),
+    "Too many open files in system": (errno.ENFILE, "can't open a file"),
+    "Too many open files": (errno.EMFILE, "can't open a file"),
+    "read only mode": (errno.ENOSPC, "had no room and is open for reading only"),
+}
+"""Words of RocksDB's errors after which a write is tried again: the first that fit."""
+
+_NAMES_THE_CONTENT = "CURRENT"
+"""RocksDB writes this file last when it makes a database, as a whole, and never removes it."""
+
+
+def is_complete(files: FileSystem, path: Path) -> bool:
+    """Whether a database was made here: without it, rows have never been there."""
+    return files.exists(path / _NAMES_THE_CONTENT)
 
 
 class Database:
@@ -47,6 +72,7 @@ class Database:
         self._synced.sync = True
         self._writable = not read_only
         self._closed = False
+        self._reopening = threading.Lock()
         try:
             self._rows = self._open(read_only)
         except OSError as error:
@@ -85,7 +111,7 @@ class Database:
 
     def write(self, batch: WriteBatch) -> None:
         """Durably. The batch is used up by an attempt that fails: whoever made the updates makes them again."""
-        self._make_writable()
+        self.make_writable()
         try:
             translated(self._path, lambda: self._rows.write(batch, self._synced))
         except OSError as error:
@@ -98,13 +124,23 @@ class Database:
         return int(self.read(lambda rows: rows.latest_sequence_number()))
 
     def compact(self) -> None:
-        """Rewrites everything, so that deleted rows take no more room. Blocking, long."""
-        self._make_writable()
-        translated(self._path, lambda: self._rows.compact_range(None, None))
+        """Rewrites everything, so that deleted rows take no more room. Blocking, long. Raises ENOSPC also where a write
+        found no space meanwhile.
+        """
+        self.make_writable()
+        rows = self._rows
+        translated(self._path, lambda: rows.compact_range(None, None))
+        if rows is not self._rows or not self._writable:
+            raise OSError(errno.ENOSPC, f"the database {self._path} found no room while it was compacted")
 
-    def _make_writable(self) -> None:
-        if self._writable or self._closed:
-            return
+    def make_writable(self) -> None:
+        """Reopens it if a write, or its opening, found no space. Then all that it shows is durable. Raises ENOSPC."""
+        with self._reopening:
+            if not self._writable and not self._closed:
+                self._reopen()
+
+    def _reopen(self) -> None:
+        translated(self._path, lambda: self._rows.cancel_all_background(True))
         old, self._rows = self._rows, self._open(read_only=True)
         _close(self._path, old)
         try:
@@ -117,8 +153,9 @@ class Database:
 
     def close(self) -> None:
         """What was not synced is dropped, as a crash would. May be called again."""
-        self._closed = True
-        _close(self._path, self._rows)
+        with self._reopening:
+            self._closed = True
+            _close(self._path, self._rows)
 
 
 def _close(path: Path, rows: Rdict) -> None:
@@ -138,23 +175,33 @@ def translated(path: Path, call: Callable[[], T]) -> T:
         return call()
     except OSError as error:
         if error.errno is None:  # the binding's own, which says neither what nor where
-            raise type(error)(f"the database {path} can't be opened: {error}") from error
+            raise _not_written(path, str(error)) or type(error)(
+                f"the database {path} can't be opened: {error}"
+            ) from error
         raise
     except Exception as error:
         raise _storage_error(path, error) from error
+
+
+def _not_written(path: Path, text: str) -> OSError | None:
+    for words, (code, what) in _NOT_WRITTEN.items():
+        if words in text:
+            return OSError(code, f"the database {path} {what}: {text}")
+    return None
 
 
 def _storage_error(path: Path, error: Exception) -> OSError:
     text = str(error)
     if isinstance(error, DbClosedError):
         return StorageStoppedException(f"the database {path} is closed")
-    for words, code in _NO_SPACE.items():
-        if words in text:
-            return OSError(code, f"the database {path} has no room left: {text}")
+    not_written = _not_written(path, text)
+    if not_written is not None:
+        return not_written
     if text.startswith(("Corruption", "Invalid argument", "Not implemented")):
         return StorageCorruptException(
-            f"the database {path} is damaged, or not one of RocksDB: {text}. Restore it, or remove both databases of "
-            "the index and let the bookie's ledgers be replicated again"
+            f"the database {path} is damaged, or not one of RocksDB: {text}. Restore it; or give this bookie up and "
+            "let its ledgers be replicated from the others; or remove it and start the bookie once with "
+            f"{ACCEPT_LOSS}: what it lacks is then unknown to it, not absent"
         )
     if "lock" in text.lower():
         return OSError(errno.EAGAIN, f"the database {path} is in use by another process: {text}")

@@ -13,19 +13,23 @@ from __future__ import annotations
 from array import array
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 from rocksdict import Cache
 
 from bookgate.bookie.index.file_format import IndexHeader, SlotRun
-from bookgate.bookie.index.rocksdb_rows import SCOPED, SCOPED_LOCATIONS, RocksDbRows
+from bookgate.bookie.index.rocksdb_database import is_complete
+from bookgate.bookie.index.rocksdb_rows import SCOPED, SCOPED_LEDGERS, SCOPED_LOCATIONS, RocksDbRows
 from bookgate.bookie.index.rocksdb_sequences import Sequences
 from bookgate.bookie.system.data_loss import OnLoss
-from bookgate.bookie.system.files import FileSystem
+from bookgate.bookie.system.files import FileSystem, is_no_space, is_not_opened
 from bookgate.ledger.ledger_id import LedgerId
 
 
 class RocksDbIndex:
     """See the module. `cache_bytes` bounds the blocks of locations kept in memory."""
+
+    shows_unsynced: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -47,13 +51,28 @@ class RocksDbIndex:
         self._read_only = read_only
         self._scoped_sequences = scoped_sequences
         self._unscoped = RocksDbRows(files, directory, self._cache, read_only=read_only, sequences=sequences)
+        self._scoped_paths = directory / SCOPED_LOCATIONS, directory / SCOPED_LEDGERS
         self._scoped: RocksDbRows | None = None
-        if files.exists(directory / SCOPED_LOCATIONS):
+        if any(map(files.exists, self._scoped_paths)):
             try:
-                self._scoped = self._open_scoped()
+                self._scoped = self._open_existing_scoped()
             except BaseException:
                 self._unscoped.close()
                 raise
+
+    def _open_existing_scoped(self) -> RocksDbRows | None:
+        """None for databases that a full disk left unfinished and still keeps so: the first update completes them."""
+        try:
+            return self._open_scoped()
+        except OSError as error:
+            if not is_no_space(error) or is_not_opened(error) or self._may_have_scoped_rows():
+                raise
+            return None
+
+    def _may_have_scoped_rows(self) -> bool:
+        if all(is_complete(self._files, path) for path in self._scoped_paths):
+            return True
+        return self._scoped_sequences is None or self._scoped_sequences.may_tell_of_changes()
 
     def _open_scoped(self) -> RocksDbRows:
         return RocksDbRows(
@@ -147,8 +166,12 @@ class RocksDbIndex:
             rows.sync()
 
     def read_back(self, ledger_ids: Sequence[LedgerId]) -> None:
-        """Syncs: what a database read when it was opened it has written again, and its files have checksums."""
+        """Syncs: what a database read when it was opened it has written again, and its files have checksums. One that
+        found no space may show a batch that is not durable, until it can be opened for writing.
+        """
         self.sync()
+        for rows in self._all():
+            rows.make_writable()
 
     @property
     def locations_path(self) -> Path:
@@ -159,6 +182,9 @@ class RocksDbIndex:
         """None by itself: a database is there as a whole or not."""
         for rows in self._all():
             rows.check_sequences(trusted, on_loss)
+        if self._scoped is None and self._scoped_sequences is not None:
+            # No database is no proof that there never was one.
+            self._scoped_sequences.check((0, 0), self._directory, trusted, on_loss)
         return ()
 
     def forget(self, numbers: Collection[int]) -> dict[int, int]:

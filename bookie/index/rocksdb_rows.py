@@ -353,6 +353,11 @@ class RocksDbRows:
         for number in self._deleting:
             self._queue_deletion(number)
 
+    def make_writable(self) -> None:
+        """Reopens databases that found no space. Raises ENOSPC where there still is none."""
+        self._locations.make_writable()
+        self._ledgers.make_writable()
+
     @property
     def locations_path(self) -> Path:
         """The database that `compact` is about."""

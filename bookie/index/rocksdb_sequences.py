@@ -63,6 +63,11 @@ class Sequences:
             write_in_place(self._files, self._path, data + zlib.crc32(data).to_bytes(4, "big"))
             self._stored = tuple(now)
 
+    def may_tell_of_changes(self) -> bool:
+        """Whether a checkpoint has recorded changes, or the file can't be read and nobody knows."""
+        stored = self._read()
+        return self._files.exists(self._path) if stored is None else any(stored)
+
     def _read(self) -> tuple[int, ...] | None:
         content = read_whole(self._files, self._path)
         if content is None:

@@ -14,6 +14,8 @@ import pytest
 
 from bookgate.bookie.index.file_format import IndexHeader, SlotRun, slot_runs
 from bookgate.bookie.index.rocksdb_index import RocksDbIndex
+from bookgate.bookie.index.rocksdb_rows import SCOPED_LOCATIONS
+from bookgate.bookie.index.rocksdb_sequences import SCOPED_SEQUENCES_FILE, Sequences
 from bookgate.bookie.system.files import REAL_FILE_SYSTEM
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.wire.messages import AddResponse, ReadResponse, Status
@@ -207,6 +209,43 @@ async def test_a_database_goes_on_after_a_full_disk(small_disk: Path) -> None:
     index = RocksDbIndex(REAL_FILE_SYSTEM, directory, 1 << 20)
     assert list(index.ledger_ids()) == [1, 2]
     assert list(index.entry_ids(LedgerId.unscoped(2))) == list(range(1000))
+    index.close()
+
+
+@pytest.mark.parametrize("room", [0, 16 << 10, 64 << 10])
+async def test_an_index_whose_first_scoped_ledger_met_a_full_disk_opens_on_it(
+    room: int, tmp_path: Path, small_disk: Path
+) -> None:
+    """RocksDB leaves unfinished databases: none, the first or a part of the second."""
+    directory, spare = small_disk / "index", small_disk / "spare"
+    directory.mkdir()
+    spare.write_bytes(bytes(room))
+
+    def open_index() -> RocksDbIndex:
+        sequences = Sequences(REAL_FILE_SYSTEM, tmp_path / SCOPED_SEQUENCES_FILE)
+        return RocksDbIndex(REAL_FILE_SYSTEM, directory, 1 << 20, scoped_sequences=sequences)
+
+    ledger, header = LedgerId(5, 1), IndexHeader(b"k" * 20, True, None)
+    index = open_index()
+    index.update(LedgerId.unscoped(1), header, rows_of(1, 1))
+    index.sync()
+    fill(filler(small_disk))
+    spare.unlink()
+    for _ in range(2):
+        with pytest.raises(OSError, match="room") as caught:
+            index.update(ledger, header, rows_of(1, 1))
+        assert caught.value.errno == errno.ENOSPC
+        index.close()
+        assert (directory / SCOPED_LOCATIONS).exists()
+        fill(filler(small_disk))
+        index = open_index()
+        assert index.location(LedgerId.unscoped(1), 7) == 8
+    filler(small_disk).unlink()
+    index.update(ledger, header, rows_of(1, 1))
+    index.sync()
+    index.close()
+    index = open_index()
+    assert index.read_header(ledger) == (header, 999)
     index.close()
 
 

@@ -21,6 +21,10 @@ _USED_AGAIN_WITHOUT_SPACE = (
     "tests/unit/bookie/storage/test_storage.py"
     "::test_a_ledger_made_anew_while_its_deletion_finds_no_space_has_nothing_of_the_former_one"
 )
+_ROCKSDB = "tests/unit/bookie/index/test_rocksdb_index.py"
+_UNFINISHED = f"{_ROCKSDB}::test_a_start_on_the_disk_that_was_full_when_the_first_scoped_ledger_came"
+_MAY_HAVE_ROWS = f"{_ROCKSDB}::test_what_may_have_had_rows_is_not_passed_over_on_a_full_disk"
+_COMPACTIONS = "tests/unit/bookie/collection/test_compaction.py"
 _LAST_LAC = "tests/unit/bookie/storage/test_known_flaws.py::test_f19_a_lac_that_no_crc_proves_is_not_told"
 
 MUTATIONS = (
@@ -114,6 +118,90 @@ MUTATIONS = (
         "        for number in self._deleting:\n            self._queue_deletion(number)\n",
         "",
         tests=(_USED_AGAIN_WITHOUT_SPACE,),
+    ),
+    Mutation(
+        "scoped-databases-lost-unnoticed",
+        "storage",
+        (),
+        "a bookie whose RocksDB databases of scoped ledgers are gone takes them for ledgers that never were",
+        "bookie/index/rocksdb_index.py",
+        "            self._scoped_sequences.check((0, 0), self._directory, trusted, on_loss)\n",
+        "            return ()\n",
+        tests=(f"{_ROCKSDB}::test_lost_databases_of_scoped_ledgers_refuse_the_start",),
+    ),
+    Mutation(
+        "unfinished-databases-refuse-the-start",
+        "storage",
+        (),
+        "a bookie does not start on the disk that was full when its first scoped ledger came",
+        "bookie/index/rocksdb_index.py",
+        "            if not is_no_space(error) or is_not_opened(error) or self._may_have_scoped_rows():\n",
+        "            if error:\n",
+        tests=(_UNFINISHED,),
+    ),
+    Mutation(
+        "databases-passed-over-on-a-full-disk",
+        "storage",
+        (),
+        "on a full disk a bookie passes over databases of scoped ledgers that may have had rows",
+        "bookie/index/rocksdb_index.py",
+        " or self._may_have_scoped_rows():\n",
+        ":\n",
+        tests=(_MAY_HAVE_ROWS,),
+    ),
+    Mutation(
+        "database-reopened-by-two",
+        "storage",
+        (),
+        "a compaction and a checkpoint reopen a database of RocksDB at once, and one installs a read-only handle",
+        "bookie/index/rocksdb_database.py",
+        "        with self._reopening:\n            if not self._writable",
+        "        if True:\n            if not self._writable",
+        tests=(f"{_ROCKSDB}::test_one_thread_at_a_time_reopens_a_database_that_found_no_space",),
+    ),
+    Mutation(
+        "database-reopened-beside-its-compaction",
+        "storage",
+        (),
+        "a database of RocksDB is reopened while a compaction removes files that the new handle reads",
+        "bookie/index/rocksdb_database.py",
+        "        translated(self._path, lambda: self._rows.cancel_all_background(True))\n",
+        "",
+        tests=(f"{_ROCKSDB}::test_a_write_that_reopens_the_database_waits_for_no_compaction",),
+    ),
+    Mutation(
+        "want-of-descriptors-ends-the-bookie",
+        "storage",
+        (),
+        "a file that RocksDB can't open for want of descriptors is an error of the disk",
+        "bookie/index/rocksdb_database.py",
+        '    "Too many open files": (errno.EMFILE, "can\'t open a file"),\n',
+        "",
+        tests=(f"{_ROCKSDB}::test_want_of_descriptors_is_told_as_such_and_passes",),
+    ),
+    Mutation(
+        "dropped-batch-taken-for-a-failed-sync",
+        "storage",
+        (),
+        "a compaction of entry logs that finds no space for RocksDB's index ends the bookie",
+        "bookie/collection/compactor.py",
+        "            if index.shows_unsynced and is_no_space(error)",
+        "            if is_no_space(error)",
+        tests=(
+            f"{_COMPACTIONS}::test_a_compaction_that_finds_no_space_for_the_index_keeps_the_logs_and_the_bookie_goes_on",
+        ),
+    ),
+    Mutation(
+        "log-removed-beside-a-batch-that-is-not-durable",
+        "storage",
+        (),
+        "entry logs are removed while a database of RocksDB shows a batch whose sync found no space",
+        "bookie/index/rocksdb_index.py",
+        "        for rows in self._all():\n            rows.make_writable()\n",
+        "",
+        tests=(
+            f"{_COMPACTIONS}::test_no_log_is_removed_while_a_database_that_found_no_space_shows_what_may_not_be_on_the_disk",
+        ),
     ),
     Mutation(
         "ack-before-fdatasync",

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+from rocksdict import Rdict, WriteBatch
 
 from bookgate.bookie.collection.log_removal import LogRemoval
 from bookgate.bookie.collection.rules import CompactionRule
 from bookgate.bookie.collection.statistics import GcStatistics
 from bookgate.bookie.collection.throttle import StoppedException, Throttle
 from bookgate.bookie.entry_logs import format as fmt
-from bookgate.bookie.system.files import StorageCorruptException
+from bookgate.bookie.index.rocksdb_database import Database
+from bookgate.bookie.system.files import FileSystem, StorageCorruptException
 from bookgate.ledger.ledger_id import LedgerId
 from tests.unit.bookie.collection.collection_support import Collection
 from tests.unit.bookie.storage.storage_support import OpenStorage, opened, packet
+from tests.unit.bookie.storage.test_storage import refuse_writes
 
 SMALL_LOGS = 3000
 BOTH = pytest.mark.parametrize("kind", ["sorted", "db"])
@@ -85,6 +89,86 @@ def test_compaction_gives_the_space_of_deleted_ledgers_back(tmp_path: Path, kind
         collection = Collection(bookie.storage)
         collection.run()
         assert collection.complete_logs() == []
+
+
+class FullIndex(FileSystem):
+    """Index files find no space, when it is told so."""
+
+    full = False
+
+    def __init__(self) -> None:
+        self._of_index = set[int]()
+
+    def open(self, path: Path, flags: int) -> int:
+        fd = super().open(path, flags)
+        (self._of_index.add if path.suffix == ".idx" else self._of_index.discard)(fd)
+        return fd
+
+    def pwrite(self, fd: int, data: bytes, offset: int) -> None:
+        if self.full and fd in self._of_index:
+            raise OSError(errno.ENOSPC, "no room left")
+        super().pwrite(fd, data, offset)
+
+
+@BOTH
+def test_a_compaction_that_finds_no_space_for_the_index_keeps_the_logs_and_the_bookie_goes_on(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = FullIndex()
+    with opened(tmp_path, files, storage=kind, entry_log_max_bytes=SMALL_LOGS) as bookie:
+        fill(bookie, [1, 2, 3, 4])
+        bookie.storage.delete_ledgers([1, 2, 4])
+        collection = Collection(bookie.storage, files)
+        collection.logs.collect()
+        before = collection.complete_logs()
+        with monkeypatch.context() as patch:
+            refuse_writes(patch, "locations")
+            files.full = True
+            with pytest.raises(OSError, match="no room left") as caught:
+                collection.run()
+            files.full = False
+        assert caught.value.errno == errno.ENOSPC
+        assert bookie.storage.is_sound
+        assert set(before) <= set(collection.complete_logs())
+        serves(bookie, 3, 40)
+        collection.run()
+        assert not set(before) & set(collection.complete_logs())
+        serves(bookie, 3, 40)
+    with opened(tmp_path, storage=kind, entry_log_max_bytes=SMALL_LOGS) as bookie:
+        serves(bookie, 3, 40)
+
+
+def test_no_log_is_removed_while_a_database_that_found_no_space_shows_what_may_not_be_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RocksDB may have written a batch whose sync found no space; a read-only database shows it."""
+    with opened(tmp_path, storage="db", entry_log_max_bytes=SMALL_LOGS) as bookie:
+        fill(bookie, [1, 2])
+        collection = Collection(bookie.storage)
+        collection.logs.collect()
+        before = collection.complete_logs()
+        write = Database.write
+
+        def written_and_not_synced(database: Database, batch: WriteBatch) -> None:
+            write(database, batch)
+            database._writable = False
+            raise OSError(errno.ENOSPC, "no room left")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Database, "write", written_and_not_synced)
+            patch.setattr(Database, "_open", without_space)
+            for _ in range(2):
+                with pytest.raises(OSError, match="no room left"):
+                    collection.logs.compact(CompactionRule(1.1, 1))
+            assert set(before) <= set(collection.complete_logs())
+        collection.logs.compact(CompactionRule(1.1, 1))
+        assert not set(before) & set(collection.complete_logs())
+        serves(bookie, 1, 40)
+        serves(bookie, 2, 40)
+
+
+def without_space(database: Database, read_only: bool) -> Rdict:
+    raise OSError(errno.ENOSPC, "no room left")
 
 
 def test_nothing_is_compacted_above_the_threshold(tmp_path: Path) -> None:

@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import os
+import resource
 import shutil
 import struct
 import tarfile
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from rocksdict import Options, Rdict
 
 from bookgate.bookie.index.file_format import IndexHeader, slot_runs
+from bookgate.bookie.index.rocksdb_database import Database
 from bookgate.bookie.index.rocksdb_index import RocksDbIndex
-from bookgate.bookie.index.rocksdb_sequences import SEQUENCES_FILE
+from bookgate.bookie.index.rocksdb_rows import LOCATIONS, SCOPED_LEDGERS, SCOPED_LOCATIONS
+from bookgate.bookie.index.rocksdb_sequences import SCOPED_SEQUENCES_FILE, SEQUENCES_FILE
 from bookgate.bookie.storage.storage import LedgerStorage
+from bookgate.bookie.storage_events import Retry
 from bookgate.bookie.system.data_loss import LostDataException
-from bookgate.bookie.system.files import REAL_FILE_SYSTEM, StorageCorruptException, StorageStoppedException
+from bookgate.bookie.system.files import (
+    REAL_FILE_SYSTEM,
+    StorageCorruptException,
+    StorageStoppedException,
+    is_not_opened,
+)
 from bookgate.ledger.ledger_id import LedgerId
 from tests.conformance.golden import VECTORS
 from tests.unit.bookie.storage.storage_support import (
@@ -329,3 +342,204 @@ def test_sequences_that_are_gone_or_damaged_do_not_count(tmp_path: Path, content
         assert bookie.storage.reader.read_entry(bookie.ledger(1), 0) == packet(1, 0)
         bookie.add(1, 1)
     assert path.read_bytes() > whole
+
+
+_SCOPED = LedgerId(5, 7)
+_SCOPED_PAIR = (SCOPED_LOCATIONS, SCOPED_LEDGERS)
+
+
+@pytest.mark.parametrize("lost", [_SCOPED_PAIR, (SCOPED_LOCATIONS,), (SCOPED_LEDGERS,)])
+def test_lost_databases_of_scoped_ledgers_refuse_the_start(tmp_path: Path, lost: tuple[str, ...]) -> None:
+    """S8, P7. Garbage collection would remove the entry logs of ledgers that the bookie does not know."""
+    number = _SCOPED.number
+    with opened(tmp_path, storage="db") as bookie:
+        bookie.add(7, 0)
+        bookie.add(number, 0, 1)
+        bookie.fence(number)
+    for name in lost:
+        shutil.rmtree(tmp_path / "ledgers/current" / name)
+    for _ in range(2):
+        with pytest.raises(LostDataException, match=r"RocksDB index in .* is behind what .*--accept-loss"):
+            OpenStorage(tmp_path, storage="db")
+    storage = LedgerStorage(replace(small_config(tmp_path), storage="db"), Acknowledgements())
+    storage.open(accept_loss=[number])
+    storage.close()
+    with opened(tmp_path, storage="db") as bookie:
+        assert bookie.storage.is_in_limbo(number)
+        bookie.add(LedgerId(5, 8).number, 0)
+    with opened(tmp_path, storage="db") as bookie:
+        assert bookie.storage.is_in_limbo(number)
+        assert not bookie.storage.is_in_limbo(LedgerId(5, 8).number)
+
+
+def test_a_directory_without_scoped_ledgers_has_lost_none(tmp_path: Path) -> None:
+    for _ in range(2):
+        with opened(tmp_path, storage="db") as bookie:
+            bookie.add(7, 0)
+    assert not (tmp_path / "ledgers/current" / SCOPED_LOCATIONS).exists()
+
+
+def refuse_scoped(patch: pytest.MonkeyPatch, *names: str) -> None:
+    """These databases find no space when they are opened for writing, and leave what RocksDB leaves then."""
+    open_database = Database._open
+
+    def refuse(database: Database, read_only: bool) -> Rdict:
+        if not read_only and database._path.name in names:
+            database._path.mkdir(exist_ok=True)
+            (database._path / "rocksdict-config.json").touch()
+            raise OSError(errno.ENOSPC, "no room left")
+        return open_database(database, read_only)
+
+    patch.setattr(Database, "_open", refuse)
+
+
+@pytest.mark.parametrize("unfinished", [_SCOPED_PAIR, (SCOPED_LEDGERS,)])
+def test_a_start_on_the_disk_that_was_full_when_the_first_scoped_ledger_came(
+    tmp_path: Path, unfinished: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Acknowledgements, "not_stored", lambda *arguments: Retry.WITH_SPACE)
+    number = _SCOPED.number
+    with monkeypatch.context() as patch:
+        refuse_scoped(patch, *unfinished)
+        with opened(tmp_path, storage="db") as bookie:
+            bookie.add(7, 0)
+            bookie.storage.checkpoint()
+            bookie.add(number, 0)
+        assert (tmp_path / "ledgers/current" / unfinished[0]).exists()
+        with opened(tmp_path, storage="db") as bookie:
+            assert bookie.storage.out_of_space
+            for each in (7, number):
+                assert bookie.storage.reader.read_entry(bookie.ledger(each), 0) == packet(each, 0)
+    for _ in range(2):
+        with opened(tmp_path, storage="db") as bookie:
+            for each in (7, number):
+                assert bookie.storage.reader.read_entry(bookie.ledger(each), 0) == packet(each, 0)
+
+
+@pytest.mark.parametrize("told", ["changes", "damaged"])
+def test_what_may_have_had_rows_is_not_passed_over_on_a_full_disk(
+    tmp_path: Path, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(tmp_path, storage="db") as bookie:
+        bookie.add(_SCOPED.number, 0)
+    databases = tmp_path / "ledgers/current"
+    shutil.rmtree(databases / SCOPED_LEDGERS)
+    if told == "damaged":
+        (tmp_path / "ledgers" / SCOPED_SEQUENCES_FILE).write_bytes(b"BGSQ" + bytes(20))
+    refuse_scoped(monkeypatch, *_SCOPED_PAIR)
+    with pytest.raises(OSError, match="no room left"):
+        OpenStorage(tmp_path, storage="db")
+
+
+def test_one_thread_at_a_time_reopens_a_database_that_found_no_space(
+    opener: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(opener.index, 5, [0, 1])
+    open_database, reopeners, held = Database._open, list[threading.Thread](), list[Iterator[int]]()
+
+    def compact() -> None:
+        opener.index.compact()
+        held.append(opener.index.entry_ids(unscoped(5)))
+        next(held[0])
+
+    def open_while_another_does(database: Database, read_only: bool) -> Rdict:
+        if not reopeners:
+            reopeners.append(threading.Thread(target=compact))
+            reopeners[0].start()
+            reopeners[0].join(1)  # it ends only if nothing keeps it out
+        return open_database(database, read_only)
+
+    opener.index._unscoped._locations._writable = False
+    with monkeypatch.context() as patch:
+        patch.setattr(Database, "_open", open_while_another_does)
+        write(opener.index, 5, [2])
+    reopeners[0].join()
+    held.clear()
+    write(opener.index, 5, [3])
+    assert list(opener.index.entry_ids(unscoped(5))) == [0, 1, 2, 3]
+
+
+class Compacted:
+    """A handle whose compaction lasts until it is told to end."""
+
+    def __init__(self, rows: Rdict) -> None:
+        self._rows = rows
+        self.began, self._ended = threading.Event(), threading.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._rows, name)
+
+    def compact_range(self, *bounds: object) -> None:
+        self.began.set()
+        assert self._ended.wait(10), "the compaction was to end"
+
+    def cancel_all_background(self, wait: bool) -> None:
+        self._ended.set()
+
+
+def test_a_write_that_reopens_the_database_waits_for_no_compaction(opener: Opener) -> None:
+    write(opener.index, 5, [0])
+    database = opener.index._unscoped._locations
+    rows = Compacted(database._rows)
+    database._rows = cast(Rdict, rows)
+    found = list[int | None]()
+
+    def compact() -> None:
+        with pytest.raises(OSError, match="no room") as caught:
+            database.compact()
+        found.append(caught.value.errno)
+
+    compaction = threading.Thread(target=compact)
+    compaction.start()
+    assert rows.began.wait(30)
+    write(opener.index, 5, [1])
+    database._writable = False
+    write(opener.index, 5, [2])
+    compaction.join()
+    assert found == [errno.ENOSPC]
+    assert list(opener.index.entry_ids(unscoped(5))) == [0, 1, 2]
+
+
+def write_until_refused(index: RocksDbIndex) -> None:
+    """RocksDB opens a file once its memory is full."""
+    for number in range(6, 3000):
+        write(index, number, list(range(4000)))
+
+
+def test_want_of_descriptors_is_told_as_such_and_passes(opener: Opener) -> None:
+    write(opener.index, 5, list(range(100)))
+    few = max(map(int, os.listdir("/proc/self/fd"))) + 1
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    taken = list[int]()
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (few, hard))
+        with contextlib.suppress(OSError):
+            while True:
+                taken.append(os.open("/dev/null", os.O_RDONLY))
+        for count in range(2):
+            with pytest.raises(OSError, match="Too many open files") as caught:
+                write_until_refused(opener.index)
+            assert is_not_opened(caught.value), count
+            assert len(list(opener.index.entry_ids(unscoped(5)))) == 100
+    finally:
+        for fd in taken:
+            os.close(fd)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    write(opener.index, 5, [100])
+    assert len(list(opener.reopen().entry_ids(unscoped(5)))) == 101
+
+
+def test_a_removed_database_starts_as_the_message_about_its_damage_says(tmp_path: Path) -> None:
+    with opened(tmp_path, storage="db") as bookie:
+        bookie.add(7, 0)
+    databases = tmp_path / "ledgers/current"
+    (databases / LOCATIONS / "CURRENT").write_bytes(b"nonsense")
+    with pytest.raises(
+        StorageCorruptException, match=r"damaged.*remove it and start the bookie once with --accept-loss"
+    ):
+        OpenStorage(tmp_path, storage="db")
+    shutil.rmtree(databases / LOCATIONS)
+    storage = LedgerStorage(replace(small_config(tmp_path), storage="db"), Acknowledgements())
+    storage.open(accept_loss=[])
+    assert storage.limbo() == [7]
+    storage.close()
