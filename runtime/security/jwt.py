@@ -81,6 +81,8 @@ def parse_keys(text: str) -> Keys:
                 f"key {number} of the set can't be read: {type(error).__name__}"
             ) from error
         kid = entry.get("kid")
+        if not isinstance(kid, str | None):
+            raise IncorrectParameterException(f"key {number} of the set can't be read: its kid is no text")
         keys[kid] = (*keys.get(kid, ()), key)
     if not keys:
         raise IncorrectParameterException(f"no key of the set is for {', '.join(ALGORITHMS)}")

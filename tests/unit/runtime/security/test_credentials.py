@@ -191,6 +191,13 @@ def test_refuses_key_sets(text: str) -> None:
         parse_keys(text)
 
 
+@pytest.mark.parametrize("kid", [["a"], {"a": 1}, 7, True])
+def test_refuses_keys_whose_id_is_no_text(kid: object) -> None:
+    key = ECAlgorithm.to_jwk(EC_KEY.public_key(), as_dict=True)
+    with pytest.raises(IncorrectParameterException, match="key 1 of the set can't be read: its kid is no text"):
+        parse_keys(json.dumps({"keys": [{**key, "kid": kid}]}))
+
+
 def test_static_tokens_are_read_anew_and_a_broken_file_changes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "tokens"
     old, line = new_token("spark")
