@@ -111,9 +111,9 @@ async def test_what_lies_in_one_rack_is_moved_whole(
         assert running.copied_entries == (50 if sizes[1] == 3 else pytest.approx(33, abs=1))
         assert await marked(factory) == {}
         assert await factory.replication_metadata.check_time(PeriodicCheck.PLACEMENT_POLICY)
+        await factory.replication_metadata.set_check_time(PeriodicCheck.PLACEMENT_POLICY, 1)
         async with checking(factory, config) as again:
             again.statistics.ledgers_marked = 0
-            await factory.replication_metadata.set_check_time(PeriodicCheck.PLACEMENT_POLICY, 1)
             await until(lambda: again.statistics.checks)
             assert again.statistics.ledgers_marked == 0
         await check(client, ledger.ledger_id, 50)
