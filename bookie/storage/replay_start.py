@@ -38,6 +38,7 @@ from bookgate.runtime.logs import log_event
 _log = logging.getLogger(__name__)
 
 _BLOCK = 512
+_PART = 1 << 16
 _LENGTH_SIZE = 4
 
 
@@ -120,12 +121,18 @@ def _problem(files: FileSystem, directory: Path, stored: StoredMark) -> str | No
         files.close(fd)
 
 
+def _is_zero(files: FileSystem, fd: int, start: int, end: int) -> bool:
+    """Whether a part of a file has zeros only; behind the end of the file there are none."""
+    return not any(any(files.pread(fd, min(_PART, end - at), at)) for at in range(start, end, _PART))
+
+
 def _is_record_boundary(files: FileSystem, fd: int, offset: int, stored: StoredMark) -> bool:
     """Whether records end at `offset`, or the scan of Apache BookKeeper's bookie stops there after them.
 
-    Also true if damage before `offset` hides this: nothing there is needed.
+    Also true if damage before `offset` hides this: nothing there is needed. Not if zeros reach from the damaged length
+    to beyond `offset`: what was there may be gone as well.
     """
-    size = files.size(fd)
+    size, scan = files.size(fd), None
     try:
         version, end = fmt.decode_header(files.pread(fd, 8, 0), str(stored.path))
         if offset <= end:
@@ -136,6 +143,9 @@ def _is_record_boundary(files: FileSystem, fd: int, offset: int, stored: StoredM
                 return offset in (record.offset, end)
             end = scan.end
     except StorageCorruptException as error:
+        damaged_at = 0 if scan is None else scan.end
+        if _is_zero(files, fd, damaged_at + _LENGTH_SIZE, offset + _BLOCK):
+            return False
         log_event(_log, "journal_damaged_before_mark", logging.WARNING, error=error, note="it is not needed")
         return True
     foreign = () if stored.sealed else (scan.end + _LENGTH_SIZE, size)

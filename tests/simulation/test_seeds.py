@@ -37,9 +37,9 @@ from tests.simulation.plan import (
 from tests.simulation.regressions import REGRESSIONS
 from tests.simulation.run import LIMITS, REPAIR_LIMITS, SMALL_LIMITS, run_seed
 
-SEEDS = (1, 3, 4, 5, 6, 7, 9, 11, 12, 13, 14, 15, 772000101)
+SEEDS = (1, 3, 4, 5, 6, 7, 9, 11, 12, 13, 14, 15, 772000101, 782007453)
 """Encounters and others, small and large, with gateways and without; each is quick enough for every test run. The last
-one: a drained bookie beside an entry of which a damaged copy is left.
+ones: a drained bookie beside an entry of which a damaged copy is left; zeros from within the length of a padding.
 """
 
 

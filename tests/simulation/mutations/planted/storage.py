@@ -317,6 +317,16 @@ MUTATIONS = (
         world=SMALL,
     ),
     Mutation(
+        "zeros-taken-for-damage-before-the-mark",
+        "storage",
+        (),
+        "a journal with zeros from within a length in front of the mark on counts as whole from the mark on",
+        "bookie/storage/replay_start.py",
+        "        if _is_zero(files, fd, damaged_at + _LENGTH_SIZE, offset + _BLOCK):\n            return False\n",
+        "",
+        tests=(_LOST_DATA,),
+    ),
+    Mutation(
         "what-is-here-is-not-doubted",
         "storage",
         (),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -50,7 +51,8 @@ def killed(tmp_path: Path) -> Path:
     """What a bookie leaves that is killed: ledger 1 before the mark, ledger 2 behind it."""
     root = tmp_path / "root"
     bookie = OpenStorage(root)
-    bookie.add(1, 0, 1)
+    bookie.add(1, 0)
+    bookie.add(1, 1)
     bookie.storage.checkpoint()
     bookie.add(LATE, 0, 1)
     left = tmp_path / "left"
@@ -94,6 +96,19 @@ def zeros_from_before_the_mark(root: Path) -> None:
     journal(root).write_bytes(data[: mark.offset - 512].ljust(len(data), b"\0"))
 
 
+def zeros_from_within_a_length(root: Path) -> None:
+    """Of a padding: to a scan this is damage in front of the mark, where nothing is needed."""
+    data = journal(root).read_bytes()
+    cut = data[: fmt.HEADER_SIZE] + struct.pack(">i", -0x100)[:2]
+    journal(root).write_bytes(cut.ljust(len(data), b"\0"))
+
+
+def damage_in_front_of_the_mark(root: Path) -> None:
+    """Records follow the mark."""
+    path = journal(root)
+    path.write_bytes(path.read_bytes()[: fmt.HEADER_SIZE] + b"\xff\xff" + path.read_bytes()[fmt.HEADER_SIZE + 2 :])
+
+
 def without_journal(root: Path) -> None:
     journal(root).unlink()
 
@@ -133,6 +148,7 @@ def version_of_the_next_file(root: Path) -> None:
 DAMAGES: list[tuple[Callable[[Path], None], str]] = [
     (cut_before_the_mark, r"journal .* has \d+ bytes, and the last mark .* says \d+"),
     (zeros_from_before_the_mark, r"journal .* has no record that ends at \d+"),
+    (zeros_from_within_a_length, r"journal .* has no record that ends at \d+"),
     (without_journal, "journal .* is missing, but the last mark"),
     (without_journal_and_mark, "journal directory .* is empty though the bookie has run"),
     (mark_of_others_behind_the_data, "journal .* has no record that ends at"),
@@ -160,6 +176,13 @@ def test_proof_of_a_loss_refuses_the_start_and_changes_nothing(
 
 
 def test_without_damage_everything_is_there(killed: Path) -> None:
+    with opened(killed) as bookie:
+        for number in (1, LATE):
+            assert list(bookie.storage.reader.entry_ids(bookie.ledger(number))) == [(0, 2)]
+
+
+def test_damage_in_front_of_the_mark_costs_nothing(killed: Path) -> None:
+    damage_in_front_of_the_mark(killed)
     with opened(killed) as bookie:
         for number in (1, LATE):
             assert list(bookie.storage.reader.entry_ids(bookie.ledger(number))) == [(0, 2)]
