@@ -125,6 +125,8 @@ class ReplicationState:
         self.on_repair: list[Callable[[LedgerRecord, LedgerMetadata], None]] = []
         """Told before a ledger is written under its lock: its record, and what is to be written."""
         self.on_record: list[Callable[[RecordKind, str, bytes], None]] = []
+        self.removed_records: dict[tuple[RecordKind, str], tuple[float, bytes]] = {}
+        """When each was removed the last time, and what it was."""
         """Told of a record that is written."""
         self.on_step: list[Callable[[], None]] = []
         """Told before each change that anybody asks for."""
@@ -534,6 +536,7 @@ class MemoryReplication(ReplicationMetadata):
             if expected_version not in (ANY_VERSION, found.version):
                 raise record_conflict(kind, key, expected_version)
             del self._state.records[kind, key]
+            self._state.removed_records[kind, key] = self._state.store.loop.time(), found.value
             self._tell_of(kind)
 
         await self._change(remove)

@@ -222,9 +222,13 @@ class RepairWatch:
             self._world.fail(MarkedTooEarly(f"ledger {number} lost {bookie_id}, which is there with all that is due"))
 
     def _was_away(self, bookie_id: str, within: float) -> float:
-        """For how many seconds it had been missed when it came back within the last seconds, if it did."""
+        """For how many seconds it had been missed, or was noted to be, when that ended within the last seconds."""
+        since = self._world.now - within
         went, came = self._store.last_absences.get(bookie_id, (0.0, 0.0))
-        return 0.0 if came < self._world.now - within else came - min(went, self._noted.get(bookie_id, went))
+        missed = 0.0 if came < since else came - min(went, self._noted.get(bookie_id, went))
+        ended, note = self._store.replication.removed_records.get((RecordKind.MISSED_BOOKIE, bookie_id), (0.0, b""))
+        noted = 0.0 if ended < since or not note else time.time() - (self._world.now - ended) - int(note) / 1000
+        return max(missed, noted)
 
     def _away(self, bookie_id: str) -> float:
         """For how many seconds it has been missed, or was noted to be: it may have been back without an auditor."""
