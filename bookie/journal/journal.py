@@ -52,6 +52,7 @@ from bookgate.runtime.logs import log_event
 _log = logging.getLogger(__name__)
 
 _BUSY = float("inf")
+_BATCHES_AHEAD = 3
 _FORCE_BYTES = 256
 """Bytes that a request without a record counts in the queue, so that such requests are bounded as well."""
 
@@ -187,6 +188,13 @@ class Journal:
     def queued(self) -> tuple[int, int, int]:
         """Queued records, queued bytes, and the number of bytes at which `is_full` becomes true."""
         return len(self._payloads), self._queued_bytes, self._options.queue_limit_bytes
+
+    @property
+    def last_file_of_queued(self) -> int:
+        """No file with a higher id gets a record that is queued, or about to be. Each batch ahead may begin a file: the
+        one being written, the one that takes the queue, and the one after it.
+        """
+        return self.synced_mark.journal_id + _BATCHES_AHEAD
 
     @property
     def is_sound(self) -> bool:

@@ -8,7 +8,8 @@ The order makes a crash at any point harmless (S1):
    list of dirty headers, because it entered the cache before it was queued for the journal;
 3. write the entries, sorted by ledger and entry, to the entry log; sync it;
 4. write index slots and headers; sync them and their names;
-5. drop the flushed half; persist each M; delete journal files before it beyond the number kept as backup.
+5. drop the flushed half; persist each M; delete journal files before it beyond the number kept as backup; forget
+   deleted ledgers of which they had the last records (`deleted_ids`).
 
 So the index never refers to anything that the log does not hold durably, and the mark never passes a record whose
 entry, key, fence or explicit LAC is not durable elsewhere (S1, S6).
@@ -42,6 +43,7 @@ from bookgate.bookie.journal.format import LogMark
 from bookgate.bookie.journal.journal import Journal
 from bookgate.bookie.journal.last_mark import mark_file_name, write_mark
 from bookgate.bookie.statistics import FlushStatistics
+from bookgate.bookie.storage.deleted_ids import DeletedIds
 from bookgate.bookie.storage.ledger_store import LedgerStore
 from bookgate.bookie.storage.options import StorageConfig
 from bookgate.bookie.storage.write_cache import Snapshot, WriteCache
@@ -146,6 +148,7 @@ class Checkpointer:
         config: StorageConfig,
         events: StorageEvents,
         disks: WritableDirectories,
+        deleted: DeletedIds,
         threads: Threads = REAL_THREADS,
     ) -> None:
         self._files = files
@@ -158,6 +161,7 @@ class Checkpointer:
         self._interval = config.flush_interval_seconds
         self._events = events
         self._disks = disks
+        self._deleted = deleted
         self._out_of_space = False
         self._running = threads.lock()
         self._broken = False
@@ -261,13 +265,21 @@ class Checkpointer:
             self._persisted[journal] = mark
         elif not is_full:
             return
-        self._remove_journals(directories.current(directory), self._persisted[journal], 0 if is_full else self._backups)
+        backups = 0 if is_full else self._backups
+        first = self._remove_journals(directories.current(directory), self._persisted[journal], backups)
+        self._deleted.forget(journal, first, self._journals[journal].last_file_of_queued)
 
-    def _remove_journals(self, directory: Path, mark: LogMark, backups: int) -> None:
+    def _remove_journals(self, directory: Path, mark: LogMark, backups: int) -> int:
+        """Returns the id of the first file that is left."""
         assert backups >= 0
         old = [journal_id for journal_id in list_journals(self._files, directory) if journal_id < mark.journal_id]
-        for journal_id in old[: max(0, len(old) - backups)]:
+        gone = old[: max(0, len(old) - backups)]
+        for journal_id in gone:
             self._files.unlink(directory / journal_format.file_name(journal_id))
+        if gone:
+            # After a loss of power none comes back: what was deleted here is forgotten with its records.
+            self._files.sync_directory(directory)
+        return old[len(gone)] if len(gone) < len(old) else mark.journal_id
 
     @property
     def is_sound(self) -> bool:

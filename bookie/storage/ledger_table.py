@@ -15,6 +15,7 @@ from weakref import WeakValueDictionary
 
 from bookgate.bookie.index.file_format import IndexHeader
 from bookgate.bookie.index.ledger_index import LedgerIndex
+from bookgate.bookie.storage.deleted_ids import DeletedIds
 from bookgate.bookie.storage.ledger_descriptor import LedgerDescriptor
 from bookgate.bookie.storage.ledger_store import LedgerStore, store_of
 from bookgate.bookie.storage.limbo import Limbo
@@ -23,7 +24,6 @@ from bookgate.bookie.system.files import StorageCorruptException
 from bookgate.bookie.system.threads import REAL_THREADS, Threads
 from bookgate.ledger.entry import decode_lac_header
 from bookgate.ledger.ledger_id import NO_ENTRY, LedgerId
-from bookgate.ledger.ledger_numbers import LedgerNumbers
 
 
 class LedgerTable:
@@ -36,13 +36,15 @@ class LedgerTable:
         threads: Threads = REAL_THREADS,
         limbo: Limbo | None = None,
         closed_before: Container[int] = (),
+        deleted: DeletedIds | None = None,
     ) -> None:
-        """Ledgers whose index has lost entries are added to `limbo`; those in `closed_before` are fenced (R9)."""
+        """Ledgers whose index has lost entries are added to `limbo`; those in `closed_before` are fenced (R9).
+        `deleted` has those that were deleted, without a record in the journal that another one with the id began.
+        """
         self._stores = stores
         self._limbo = limbo
         self._closed_before = closed_before
-        self._deleted_here = LedgerNumbers()
-        """Ledgers that were deleted, without a record in the journal that another one with the id began."""
+        self._deleted = DeletedIds() if deleted is None else deleted
         self._limit = limit
         self._lock = threads.lock()
         self._recent: OrderedDict[int, LedgerDescriptor] = OrderedDict()
@@ -128,7 +130,7 @@ class LedgerTable:
                 fenced, held_entries = self._fenced_on_disk(ledger_id)
             on_deleted(key, fenced, held_entries)
             self._deleting.add(key)
-            self._deleted_here.add(key)
+            self._deleted.add(key)
             self._index(ledger_id).delete(ledger_id)
             return True
 
@@ -150,23 +152,27 @@ class LedgerTable:
 
         self.delete(ledger_id, discard_known, lambda number, fenced, held_entries: None)
         attempt(self._index(ledger_id).sync)
-        self.deleted()
-        self._deleted_here.discard(ledger_id.number)  # the journal already says so
+        self.deleted(durably=False)
+        self._deleted.discard(ledger_id.number)  # the journal already says so
 
-    def deleted(self) -> None:
-        """Must be called after the index was synced, or could not be: from then on the index itself shows deletions."""
+    def deleted(self, *, durably: bool) -> None:
+        """Must be called after the index was synced (`durably`), or could not be: from then on the index itself shows
+        deletions.
+        """
         with self._lock:
+            if durably:
+                self._deleted.durable(self._deleting)
             self._deleting.clear()
 
     def is_made_anew(self, ledger_id: LedgerId) -> bool:
-        """Whether this table deleted a ledger with this id, and the journal has no record that another one began."""
-        return ledger_id.number in self._deleted_here
+        """Whether the journal may have records of a deleted ledger with this id, and none that another one began."""
+        return ledger_id.number in self._deleted
 
     def made_anew(self, ledger: LedgerDescriptor) -> None:
         """Must be called once the journal has accepted the record that the ledger was made anew, and its key."""
         with self._lock:
             if not ledger.deleted:  # otherwise the next one is made anew, too
-                self._deleted_here.discard(ledger.number)
+                self._deleted.discard(ledger.number)
 
     def enter_limbo(self, numbers: Iterable[int]) -> None:
         """Updates the objects in memory of ledgers that entered limbo."""

@@ -37,6 +37,7 @@ from bookgate.bookie.journal.last_mark import is_last_here, mark_file_name, writ
 from bookgate.bookie.statistics import FlushStatistics, StorageStatistics, StoreStatistics
 from bookgate.bookie.storage.checkpoint import Checkpointer, Flusher, SpaceTolerantFlusher
 from bookgate.bookie.storage.closed_before import closed_before
+from bookgate.bookie.storage.deleted_ids import DeletedIds
 from bookgate.bookie.storage.fails_once import FailsOnce
 from bookgate.bookie.storage.ledger_descriptor import LedgerDescriptor
 from bookgate.bookie.storage.ledger_store import LedgerStore, store_of
@@ -171,8 +172,9 @@ class LedgerStorage:
         trusted = is_last_here(self._files, config.ledger_directories, len(config.journal_directories))
         self.stores = open_stores(config, self._files, self._disks, self._store_statistics, self._threads)
         self._find_lost(trusted, on_loss)
+        deleted_ids = DeletedIds(len(self._journals))
         self.ledgers = LedgerTable(
-            self.stores, config.ledger_state_limit, self._threads, self.limbo_marks, self._closed_before
+            self.stores, config.ledger_state_limit, self._threads, self.limbo_marks, self._closed_before, deleted_ids
         )
         flusher = Flusher(self._cache, self.stores)
         self._flush_statistics = flusher.statistics
@@ -186,7 +188,7 @@ class LedgerStorage:
             held = [*self.ledger_ids(), *self.scoped_ledgers()]
             self.ledgers.enter_limbo(self.limbo_marks.add_held(held))
         checkpointer = Checkpointer(
-            self._files, flusher, self._journals, config, self._events, self._disks, self._threads
+            self._files, flusher, self._journals, config, self._events, self._disks, deleted_ids, self._threads
         )
         self.writer = EntryWriter(
             self._cache,
@@ -411,6 +413,7 @@ class LedgerStorage:
         are dropped as well. A replay may restore a ledger from records that are still in the journal.
         Raises OSError, StorageStoppedException.
         """
+        durably = False
         with self.exclusive():
             try:
                 forgotten = [store.index.forget(numbers) for store in self.stores]
@@ -418,9 +421,10 @@ class LedgerStorage:
                 for store, listed in zip(self.stores, forgotten, strict=True):
                     store.index.put_back({number: listed[number] for number in listed.keys() - set(gone)})
                     store.index.sync()
+                durably = True
             finally:
                 # Even without space: a ledger created again under such an id must be found once it is flushed.
-                self.ledgers.deleted()
+                self.ledgers.deleted(durably=durably)
         self._owner_events.ledgers_deleted(gone)
         return gone
 

@@ -12,6 +12,7 @@ _TRIMMED = "tests/unit/bookie/collection/test_trimmed_ledgers.py"
 _INDEX_FILES = "tests/unit/bookie/index/test_file_index.py"
 _MOVED_SLOTS = f"{_INDEX_FILES}::test_moved_slots_bring_header_and_name_to_the_disk_that_only_memory_showed"
 _LOST_DATA = "tests/unit/bookie/storage/test_lost_data.py"
+_DELETED_IDS = "tests/unit/bookie/storage/test_deleted_ids.py"
 _MADE_ANEW = f"{_LOST_DATA}::test_a_ledger_made_anew"
 _USED_AGAIN = (
     "tests/unit/bookie/storage/test_storage.py"
@@ -335,6 +336,48 @@ MUTATIONS = (
         "            held = [*self.ledger_ids(), *self.scoped_ledgers()]\n",
         "            held = []\n",
         tests=(_LOST_DATA,),
+    ),
+    Mutation(
+        "deleted-ids-forgotten-with-the-mark",
+        "storage",
+        (),
+        "an id that was deleted is forgotten while journal files before the mark have records of it",
+        "bookie/storage/checkpoint.py",
+        "        self._deleted.forget(journal, first, ",
+        "        self._deleted.forget(journal, self._persisted[journal].journal_id, ",
+        tests=(
+            f"{_DELETED_IDS}::test_a_ledger_made_anew_has_nothing_of_the_former_one_whatever_journal_files_are_left",
+        ),
+    ),
+    Mutation(
+        "deleted-ids-kept-for-ever",
+        "storage",
+        (),
+        "a bookie remembers each ledger with a scope that it has ever deleted",
+        "bookie/storage/deleted_ids.py",
+        "            while generations and generations[0][0] < first_file:\n",
+        "            while False:\n",
+        tests=(f"{_DELETED_IDS}::test_ids_do_not_gather_however_many_ledgers_come_and_go",),
+    ),
+    Mutation(
+        "deletion-without-space-forgotten",
+        "storage",
+        (),
+        "an id is forgotten although its deletion is not durable",
+        "bookie/storage/storage.py",
+        "                self.ledgers.deleted(durably=durably)\n",
+        "                self.ledgers.deleted(durably=True)\n",
+        tests=(f"{_DELETED_IDS}::test_an_id_whose_deletion_found_no_space_is_not_forgotten",),
+    ),
+    Mutation(
+        "queued-records-not-counted",
+        "storage",
+        (),
+        "of the files that get what is queued, none is counted that is not begun yet",
+        "bookie/journal/journal.py",
+        "        return self.synced_mark.journal_id + _BATCHES_AHEAD\n",
+        "        return self.synced_mark.journal_id\n",
+        tests=("tests/unit/bookie/journal/test_journal.py",),
     ),
     Mutation(
         "made-anew-beside-what-the-index-has",

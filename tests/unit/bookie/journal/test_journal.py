@@ -194,6 +194,20 @@ def test_acknowledgements_follow_the_sync_of_their_file_also_across_rolls(tmp_pa
         assert len(journal_ids(tmp_path)) > 2
 
 
+def test_what_is_queued_gets_into_no_file_beyond_the_one_that_is_told(tmp_path: Path) -> None:
+    files = GatedJournal()
+    with opened(tmp_path, files, journal_max_size_bytes=1) as bookie:
+        (journal,) = bookie.storage._journals
+        ledger = bookie.ledger(1)
+        bookie.writer.add_entry(ledger, 0, packet(1, 0), 0)
+        assert files.entered.wait(30)
+        bookie.writer.add_entry(ledger, 1, packet(1, 1), 1)
+        synced, told = journal.synced_mark.journal_id, journal.last_file_of_queued
+        files.gate.set()
+        bookie.acks.wait_for(1)
+        assert synced < journal.synced_mark.journal_id <= told
+
+
 def test_without_sync_nothing_is_synced(tmp_path: Path) -> None:
     files = FailingFileSystem(".txn")
     with opened(tmp_path, files, journal_sync_data=False) as bookie:

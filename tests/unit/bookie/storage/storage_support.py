@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 import threading
@@ -11,6 +12,9 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from bookgate.bookie.index.ledger_index import LedgerIndex
 from bookgate.bookie.journal.options import JournalOptions
 from bookgate.bookie.storage.batch_size import BatchSize
 from bookgate.bookie.storage.ledger_descriptor import LedgerDescriptor
@@ -217,6 +221,15 @@ def opened(root: Path, files: FileSystem = REAL_FILE_SYSTEM, **changes: object) 
         yield storage
     finally:
         storage.storage.close()
+
+
+def refuse_syncs(patch: pytest.MonkeyPatch, index: LedgerIndex) -> None:
+    """The index can't make anything durable from now on, for lack of space."""
+
+    def refuse(*batch: object) -> None:
+        raise OSError(errno.ENOSPC, "no room left")
+
+    patch.setattr(index, "sync", refuse)
 
 
 class RecordingFileSystem(FileSystem):

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from bookgate.bookie.index import file_format
-from bookgate.bookie.index.ledger_index import LedgerIndex
 from bookgate.bookie.index.rocksdb_database import Database
 from bookgate.bookie.journal import format as fmt
 from bookgate.bookie.journal.format import LogMark
@@ -39,6 +38,7 @@ from tests.unit.bookie.storage.storage_support import (
     changed,
     opened,
     packet,
+    refuse_syncs,
     small_config,
 )
 
@@ -483,15 +483,6 @@ def refuse_writes(patch: pytest.MonkeyPatch) -> None:
         raise OSError(errno.ENOSPC, "no room left")
 
     patch.setattr(Database, "write", refuse)
-
-
-def refuse_syncs(patch: pytest.MonkeyPatch, index: LedgerIndex) -> None:
-    """The index can't make anything durable from now on, for lack of space."""
-
-    def refuse(*batch: object) -> None:
-        raise OSError(errno.ENOSPC, "no room left")
-
-    patch.setattr(index, "sync", refuse)
 
 
 @pytest.mark.parametrize("refused", ["made anew", "master key"])
