@@ -184,12 +184,13 @@ class IndexList:
 
         Returns those that were in it, for `put_back`.
         """
-        gone = {number: found for number in numbers if (found := self.generation_of(number)) is not None}
-        for number in gone:
-            self._pending.pop(number, None)
-        if gone:
-            self._append(dict.fromkeys(gone, _REMOVED))
-        return gone
+        numbers = list(numbers)
+        listed = {number: found for number in numbers if (found := self.generation_of(number)) is not None}
+        if listed:
+            self._append(dict.fromkeys(listed, _REMOVED))
+        # A file of which a flush has written the beginning alone is not in the list yet, and must not get into it.
+        pending = {number: self._pending.pop(number) for number in numbers if number in self._pending}
+        return listed | pending
 
     def put_back(self, removed: dict[int, int]) -> None:
         """The files of these stay after all: they are in the list again from the next `sync` on."""

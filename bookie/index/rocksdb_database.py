@@ -133,6 +133,11 @@ class Database:
         if rows is not self._rows or not self._writable:
             raise OSError(errno.ENOSPC, f"the database {self._path} found no room while it was compacted")
 
+    @property
+    def is_writable(self) -> bool:
+        """Whether all that it shows is durable."""
+        return self._writable
+
     def make_writable(self) -> None:
         """Reopens it if a write, or its opening, found no space. Then all that it shows is durable. Raises ENOSPC."""
         with self._reopening:

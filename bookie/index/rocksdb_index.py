@@ -143,10 +143,16 @@ class RocksDbIndex:
 
     def update(self, ledger_id: LedgerId, header: IndexHeader | None, runs: Sequence[SlotRun]) -> None:
         """Takes down slots, and the header if given, of one ledger. Seen by readers, and durable, after `sync`."""
-        rows = self._rows(ledger_id)
-        if rows is None:
-            rows = self._scoped = self._open_scoped()
-        rows.update(ledger_id.number, header, runs)
+        try:
+            rows = self._rows(ledger_id)
+            if rows is None:
+                rows = self._scoped = self._open_scoped()
+            rows.update(ledger_id.number, header, runs)
+        except OSError:
+            # Whoever made the updates makes all of them again.
+            for each in self._all():
+                each.drop_updates()
+            raise
 
     def delete(self, ledger_id: LedgerId) -> None:
         """Removes a ledger and its locations; unknown ones are ignored. Durable after `sync`."""

@@ -329,7 +329,8 @@ class RocksDbRows:
         batch, self._new_ledgers = self._new_ledgers, WriteBatch(raw_mode=True)
         self._write(self._ledgers, batch)
         self._deleting.clear()
-        if self._sequences is not None:
+        # One that found no space may show a batch that is not durable.
+        if self._sequences is not None and self._locations.is_writable and self._ledgers.is_writable:
             self._sequences.store(self._at())
 
     def _write_locations(self) -> None:
@@ -343,10 +344,10 @@ class RocksDbRows:
             database.write(batch)
         except OSError:
             # Both batches: a ledger's row must not be there before its locations.
-            self._drop_updates()
+            self.drop_updates()
             raise
 
-    def _drop_updates(self) -> None:
+    def drop_updates(self) -> None:
         """Drops what is not written, except deletions."""
         self._new_locations = WriteBatch(raw_mode=True)
         self._new_ledgers = WriteBatch(raw_mode=True)

@@ -162,6 +162,7 @@ class Checkpointer:
         self._events = events
         self._disks = disks
         self._deleted = deleted
+        self._unsynced_removals: set[Path] = set()
         self._out_of_space = False
         self._running = threads.lock()
         self._broken = False
@@ -275,10 +276,12 @@ class Checkpointer:
         old = [journal_id for journal_id in list_journals(self._files, directory) if journal_id < mark.journal_id]
         gone = old[: max(0, len(old) - backups)]
         for journal_id in gone:
+            self._unsynced_removals.add(directory)
             self._files.unlink(directory / journal_format.file_name(journal_id))
-        if gone:
+        if directory in self._unsynced_removals:
             # After a loss of power none comes back: what was deleted here is forgotten with its records.
             self._files.sync_directory(directory)
+            self._unsynced_removals.discard(directory)
         return old[len(gone)] if len(gone) < len(old) else mark.journal_id
 
     @property

@@ -1,4 +1,4 @@
-"""Ids of ledgers that this process has deleted, as long as the journal may have records of them.
+"""Ids of ledgers that were deleted here, as long as the journal may have records of them.
 
 A ledger that gets such an id is made anew: a record in the journal says so before its first one, or else a replay
 would take both for one ledger (D1). Once no journal file has a record of the deleted ledger, its id is forgotten. So
@@ -14,7 +14,7 @@ Not its job: who deletes, and the record itself (`ledger_table`, `writer`), whic
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from threading import Lock
 
 from bookgate.ledger.ledger_numbers import LedgerNumbers
@@ -35,11 +35,12 @@ class DeletedIds:
         with self._lock:
             self._not_durable.add(number)
 
-    def durable(self, numbers: Iterable[int]) -> None:
-        """The deletions of these ids, those that are still here, are durable."""
+    def durable(self) -> None:
+        """All deletions up to now are durable."""
         with self._lock:
-            for number in self._not_durable.take(numbers):
+            for number in self._not_durable:
                 self._newest[number % len(self._newest)].add(number)
+            self._not_durable.clear()
 
     def discard(self, number: int) -> None:
         with self._lock:

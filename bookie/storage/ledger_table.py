@@ -130,8 +130,9 @@ class LedgerTable:
                 fenced, held_entries = self._fenced_on_disk(ledger_id)
             on_deleted(key, fenced, held_entries)
             self._deleting.add(key)
-            self._deleted.add(key)
             self._index(ledger_id).delete(ledger_id)
+            # Not before: a ledger that stays is not made anew.
+            self._deleted.add(key)
             return True
 
     def drop(
@@ -156,13 +157,22 @@ class LedgerTable:
         self._deleted.discard(ledger_id.number)  # the journal already says so
 
     def deleted(self, *, durably: bool) -> None:
-        """Must be called after the index was synced (`durably`), or could not be: from then on the index itself shows
-        deletions.
+        """Must be called after the whole index was synced (`durably`), or could not be: from then on the index itself
+        shows deletions.
         """
         with self._lock:
             if durably:
-                self._deleted.durable(self._deleting)
+                self._deleted.durable()
             self._deleting.clear()
+
+    def deleted_before(self, ledger_ids: Iterable[LedgerId]) -> None:
+        """Must be called with ledgers of which a replay found records but no key: an earlier process deleted those that
+        are still unknown. If this one gets such an id, the ledger is made anew.
+        """
+        for ledger_id in ledger_ids:
+            if self.get(ledger_id, headerless_is_unknown=True) is None and not self.has_lost_header(ledger_id):
+                self._deleted.add(ledger_id.number)
+        self._deleted.durable()
 
     def is_made_anew(self, ledger_id: LedgerId) -> bool:
         """Whether the journal may have records of a deleted ledger with this id, and none that another one began."""

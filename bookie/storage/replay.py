@@ -90,7 +90,8 @@ class Replay:
         self._all_follows = all_follows
         self._keys: dict[LedgerId, bytes] = {}
         self._skipped = 0
-        self._passed_over: set[LedgerId] = set()
+        self.passed_over: set[LedgerId] = set()
+        """Ledgers with records and no key: they were deleted, or another replay has their key."""
         self._applied: set[LedgerId] = set()
         """Ledgers of which this replay has applied records."""
 
@@ -117,7 +118,7 @@ class Replay:
         """Refuses the start if skipped records belong to a ledger with entries in its index file: it was not
         deleted.
         """
-        for ledger_id in self._passed_over:
+        for ledger_id in self.passed_over:
             if self._table.has_lost_header(ledger_id) and not self._accept_loss:
                 self._table.get(ledger_id)  # raises with the remedy
 
@@ -208,7 +209,7 @@ class Replay:
             ) from error
 
     def _apply_key(self, ledger_id: LedgerId, master_key: bytes) -> None:
-        self._passed_over.discard(ledger_id)
+        self.passed_over.discard(ledger_id)
         seen = self._keys.setdefault(ledger_id, master_key)
         if seen != master_key:
             raise ValueError(f"it gives ledger {ledger_id} another master key than an earlier record")
@@ -229,7 +230,7 @@ class Replay:
             self._table.drop(ledger_id, self._cache.discard, self._flusher.attempt)
             self._applied.discard(ledger_id)
         self._keys.pop(ledger_id, None)
-        self._passed_over.discard(ledger_id)
+        self.passed_over.discard(ledger_id)
 
     def _mark_header(self, ledger: LedgerDescriptor) -> None:
         self._applied.add(ledger.ledger_id)
@@ -293,7 +294,7 @@ class Replay:
         ledger = self._table.get(ledger_id, headerless_is_unknown=True)
         if ledger is None:
             self._skipped += 1
-            self._passed_over.add(ledger_id)
+            self.passed_over.add(ledger_id)
         return ledger
 
 

@@ -183,6 +183,8 @@ class LedgerStorage:
         replays = [
             self._replay(journal, mark, tolerant, accept_loss is not None) for journal, mark in enumerate(starts)
         ]
+        for _, _, passed_over in replays:
+            self.ledgers.deleted_before(passed_over)
         if accept_loss is not None:
             # Before the marks move: a crash in between finds the loss as it was.
             held = [*self.ledger_ids(), *self.scoped_ledgers()]
@@ -198,9 +200,9 @@ class LedgerStorage:
             self._events,
             journal_entries=config.journal_entries,
         )
-        for journal, (_, end) in zip(self._journals, replays, strict=True):
+        for journal, (_, end, _) in zip(self._journals, replays, strict=True):
             journal.open(end)
-        marks = [self._persist_beginning(number, mark, tolerant) for number, (mark, _) in enumerate(replays)]
+        marks = [self._persist_beginning(number, mark, tolerant) for number, (mark, _, _) in enumerate(replays)]
         self._checkpointer = checkpointer
         checkpointer.start(marks, out_of_space=tolerant.out_of_space)
 
@@ -213,13 +215,15 @@ class LedgerStorage:
 
     def _replay(
         self, journal: int, mark: LogMark, flusher: SpaceTolerantFlusher, accept_loss: bool
-    ) -> tuple[LogMark, LogMark]:
-        """Replays one journal from its mark into the stores. Returns the mark, and the end of the journal."""
+    ) -> tuple[LogMark, LogMark, set[LedgerId]]:
+        """Replays one journal from its mark into the stores. Returns the mark, the end of the journal, and the ledgers
+        that were passed over.
+        """
         # Without a mark it begins with files of a time of which nothing is known; and parts of it may be passed over.
         config = self._config
         is_whole = mark != NO_MARK and not accept_loss and not config.skip_invalid_records
         directory = directories.current(config.journal_directories[journal])
-        replayed = Replay(
+        replay = Replay(
             self._files,
             directory,
             self.ledgers,
@@ -229,8 +233,9 @@ class LedgerStorage:
             skip_invalid=config.skip_invalid_records,
             accept_loss=accept_loss,
             all_follows=config.journal_entries and is_whole,
-        ).run(mark)
-        return mark, max(mark, replayed)
+        )
+        end = max(mark, replay.run(mark))
+        return mark, end, replay.passed_over
 
     def _persist_beginning(self, journal: int, replayed: LogMark, flusher: SpaceTolerantFlusher) -> LogMark:
         """Sets the mark to the present beginning of the journal, after all replayed data are in the stores. Returns it.
@@ -411,22 +416,33 @@ class LedgerStorage:
 
         With `unwritten`, only ledgers without writes since `watch_writes`. Returns the deleted ledgers. Cached entries
         are dropped as well. A replay may restore a ledger from records that are still in the journal.
-        Raises OSError, StorageStoppedException.
+        Raises OSError, StorageStoppedException; what was deleted by then is gone, durably after the next write of the
+        index.
         """
+        gone = list[int]()
         durably = False
         with self.exclusive():
             try:
-                forgotten = [store.index.forget(numbers) for store in self.stores]
-                gone = [number for number in numbers if self._delete(number, unwritten)]
-                for store, listed in zip(self.stores, forgotten, strict=True):
-                    store.index.put_back({number: listed[number] for number in listed.keys() - set(gone)})
+                self._delete_in_index(numbers, unwritten, gone)
+                for store in self.stores:
                     store.index.sync()
                 durably = True
             finally:
-                # Even without space: a ledger created again under such an id must be found once it is flushed.
+                # Even without space: a ledger created again under such an id must be found once it is flushed, and has
+                # nothing of the former one, such as its owner.
                 self.ledgers.deleted(durably=durably)
-        self._owner_events.ledgers_deleted(gone)
+                self._owner_events.ledgers_deleted(gone)
         return gone
+
+    def _delete_in_index(self, numbers: Sequence[int], unwritten: bool, gone: list[int]) -> None:
+        """Adds to `gone` what is deleted, also where it ends with an error."""
+        forgotten = list[dict[int, int]]()
+        try:
+            forgotten.extend(store.index.forget(numbers) for store in self.stores)
+            gone.extend(number for number in numbers if self._delete(number, unwritten))
+        finally:
+            for store, listed in zip(self.stores, forgotten, strict=False):
+                store.index.put_back({number: listed[number] for number in listed.keys() - set(gone)})
 
     def delete_below(self, number: int, entry_id: int) -> bool:
         """Blocking: durably deletes the entries of a ledger below an id from the index, but not the last one held;

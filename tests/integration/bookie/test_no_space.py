@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import shutil
 import subprocess
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -15,7 +16,8 @@ import pytest
 from bookgate.bookie.index.file_format import IndexHeader, SlotRun, slot_runs
 from bookgate.bookie.index.rocksdb_index import RocksDbIndex
 from bookgate.bookie.index.rocksdb_rows import SCOPED_LOCATIONS
-from bookgate.bookie.index.rocksdb_sequences import SCOPED_SEQUENCES_FILE, Sequences
+from bookgate.bookie.index.rocksdb_sequences import SCOPED_SEQUENCES_FILE, SEQUENCES_FILE, Sequences
+from bookgate.bookie.system.data_loss import refuse_loss
 from bookgate.bookie.system.files import REAL_FILE_SYSTEM
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.wire.messages import AddResponse, ReadResponse, Status
@@ -210,6 +212,37 @@ async def test_a_database_goes_on_after_a_full_disk(small_disk: Path) -> None:
     assert list(index.ledger_ids()) == [1, 2]
     assert list(index.entry_ids(LedgerId.unscoped(2))) == list(range(1000))
     index.close()
+
+
+async def test_a_batch_that_may_not_be_durable_is_not_missed_after_a_loss_of_power(
+    tmp_path: Path, small_disk: Path
+) -> None:
+    """A process was killed while it synced the batch, and the next one opened the database on a full disk."""
+    ledger, header, directory = LedgerId.unscoped(1), IndexHeader(b"k" * 20, False, None), small_disk / "index"
+
+    def open_index() -> RocksDbIndex:
+        index = RocksDbIndex(REAL_FILE_SYSTEM, directory, 1 << 20, sequences=Sequences(REAL_FILE_SYSTEM, stored))
+        index.find_lost(True, refuse_loss)
+        return index
+
+    directory.mkdir()
+    stored = tmp_path / SEQUENCES_FILE
+    index = open_index()
+    index.update(ledger, header, rows_of(1, 1))
+    index.sync()
+    shutil.copytree(directory, tmp_path / "durable")
+    index.update(ledger, None, rows_of(1, 5000))
+    index._unscoped._write_locations()
+    index.close()
+    fill(filler(small_disk))
+    index = open_index()
+    with pytest.raises(OSError, match="room"):
+        index.read_back(())
+    index.close()
+    filler(small_disk).unlink()
+    shutil.rmtree(directory)
+    shutil.copytree(tmp_path / "durable", directory)
+    open_index().close()
 
 
 @pytest.mark.parametrize("room", [0, 16 << 10, 64 << 10])

@@ -12,6 +12,8 @@ _TRIMMED = "tests/unit/bookie/collection/test_trimmed_ledgers.py"
 _INDEX_FILES = "tests/unit/bookie/index/test_file_index.py"
 _MOVED_SLOTS = f"{_INDEX_FILES}::test_moved_slots_bring_header_and_name_to_the_disk_that_only_memory_showed"
 _LOST_DATA = "tests/unit/bookie/storage/test_lost_data.py"
+_STORAGE = "tests/unit/bookie/storage/test_storage.py"
+_NO_SPACE = "tests/integration/bookie/test_no_space.py"
 _DELETED_IDS = "tests/unit/bookie/storage/test_deleted_ids.py"
 _MADE_ANEW = f"{_LOST_DATA}::test_a_ledger_made_anew"
 _USED_AGAIN = (
@@ -367,7 +369,101 @@ MUTATIONS = (
         "bookie/storage/storage.py",
         "                self.ledgers.deleted(durably=durably)\n",
         "                self.ledgers.deleted(durably=True)\n",
-        tests=(f"{_DELETED_IDS}::test_an_id_whose_deletion_found_no_space_is_not_forgotten",),
+        tests=(f"{_DELETED_IDS}::test_an_id_whose_deletion_found_no_space_is_not_forgotten_until_it_is_durable",),
+    ),
+    Mutation(
+        "deletion-without-space-kept-for-ever",
+        "storage",
+        (),
+        "an id whose deletion was not durable at once is never forgotten",
+        "bookie/storage/deleted_ids.py",
+        "            self._not_durable.clear()\n",
+        "",
+        tests=(f"{_DELETED_IDS}::test_an_id_whose_deletion_found_no_space_is_not_forgotten_until_it_is_durable",),
+    ),
+    Mutation(
+        "id-forgotten-while-files-may-come-back",
+        "storage",
+        (),
+        "an id is forgotten although a loss of power may bring the journal files back that have its records",
+        "bookie/storage/checkpoint.py",
+        "        if directory in self._unsynced_removals:\n",
+        "        if gone:\n",
+        tests=(f"{_DELETED_IDS}::test_an_id_is_not_forgotten_while_removed_files_may_come_back",),
+    ),
+    Mutation(
+        "ledger-that-stays-made-anew",
+        "storage",
+        (),
+        "a ledger whose deletion failed counts as made anew with its next record, and a replay drops what it had",
+        "bookie/storage/ledger_table.py",
+        "            self._deleting.add(key)\n            self._index(",
+        "            self._deleting.add(key)\n            self._deleted.add(key)\n            self._index(",
+        tests=(f"{_DELETED_IDS}::test_a_ledger_whose_deletion_failed_keeps_what_it_has",),
+    ),
+    Mutation(
+        "deleted-by-an-earlier-process-not-remembered",
+        "storage",
+        (),
+        "a ledger gets records that a replay has passed over, of one with its id that an earlier process deleted",
+        "bookie/storage/storage.py",
+        "            self.ledgers.deleted_before(passed_over)\n",
+        "            pass\n",
+        tests=(
+            f"{_DELETED_IDS}::test_a_ledger_has_nothing_of_one_that_an_earlier_process_deleted_where_the_mark_stays",
+        ),
+    ),
+    Mutation(
+        "deletion-that-is-not-durable-not-told",
+        "storage",
+        (),
+        "the owner of a deleted ledger decides over the next one with its id, if the deletion found no space",
+        "bookie/storage/storage.py",
+        "                self._owner_events.ledgers_deleted(gone)\n        return gone\n",
+        "        self._owner_events.ledgers_deleted(gone)\n        return gone\n",
+        tests=(f"{_STORAGE}::test_whoever_keeps_something_of_a_ledger_hears_of_a_deletion_that_is_not_durable",),
+    ),
+    Mutation(
+        "kept-ledger-not-put-back",
+        "storage",
+        (),
+        "a ledger that was kept is not in the list of index files if the deletion of another one failed",
+        "bookie/storage/storage.py",
+        "        try:\n            forgotten.extend(store.index.forget(numbers) for store in self.stores)\n"
+        "            gone.extend(number for number in numbers if self._delete(number, unwritten))\n        finally:\n",
+        "        forgotten.extend(store.index.forget(numbers) for store in self.stores)\n"
+        "        gone.extend(number for number in numbers if self._delete(number, unwritten))\n        if numbers:\n",
+        tests=(f"{_INDEX_LIST}::test_a_ledger_that_was_kept_is_missed_as_before_also_where_another_deletion_failed",),
+    ),
+    Mutation(
+        "unlisted-file-listed-after-its-deletion",
+        "storage",
+        (),
+        "a deleted ledger is in the list of index files if a flush had written the beginning of its file only",
+        "bookie/index/index_list.py",
+        "self._pending.pop(number) for number in numbers if",
+        "self._pending.pop(number) for number in listed if",
+        tests=(f"{_INDEX_LIST}::test_a_ledger_that_is_deleted_after_a_flush_that_found_no_space_is_not_missed",),
+    ),
+    Mutation(
+        "batch-kept-after-a-refused-opening",
+        "storage",
+        (),
+        "each flush adds all updates to those of the one before, while a database can't be opened",
+        "bookie/index/rocksdb_index.py",
+        "                each.drop_updates()\n",
+        "                pass\n",
+        tests=(f"{_ROCKSDB}::test_repeated_flushes_gather_nothing_while_the_first_scoped_ledger_finds_no_space",),
+    ),
+    Mutation(
+        "changes-of-a-stale-database-recorded",
+        "storage",
+        (),
+        "a database has lost what it showed on a full disk, says the start after a loss of power",
+        "bookie/index/rocksdb_rows.py",
+        " and self._locations.is_writable and self._ledgers.is_writable:",
+        ":",
+        tests=(f"{_NO_SPACE}::test_a_batch_that_may_not_be_durable_is_not_missed_after_a_loss_of_power",),
     ),
     Mutation(
         "queued-records-not-counted",

@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 from bookgate.bookie.index import file_format, index_list
-from bookgate.bookie.index.file_index import MOST_LOST
+from bookgate.bookie.index.file_index import MOST_LOST, LedgerCache
 from bookgate.bookie.index.index_list import LIST_FILE, IndexList
 from bookgate.bookie.storage.storage import LedgerStorage
+from bookgate.bookie.storage_events import Retry
 from bookgate.bookie.system.data_loss import LostDataException
-from bookgate.bookie.system.files import REAL_FILE_SYSTEM
+from bookgate.bookie.system.files import REAL_FILE_SYSTEM, FileSystem
 from bookgate.ledger.errors import DataUnknownException
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.wire.messages import Status
@@ -220,6 +221,56 @@ def test_a_ledger_that_was_not_deleted_after_all_is_missed_as_before(tmp_path: P
         assert (again.generation_of(1) or 0) >= (before or 0)
     index_path(tmp_path, 1).unlink()
     assert_unknown(tmp_path, 1)
+
+
+def test_a_ledger_that_was_kept_is_missed_as_before_also_where_another_deletion_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two_ledgers(tmp_path)
+    with opened(tmp_path) as bookie:
+        with bookie.storage.watch_writes([1, 2]), monkeypatch.context() as patch:
+            bookie.add(2, 2)
+            refuse_unlinks(patch, index_path(tmp_path, 1))
+            with pytest.raises(OSError, match="Too many open files"):
+                bookie.storage.delete_ledgers([1, 2], unwritten=True)
+        bookie.storage.checkpoint()
+        assert list(listed(tmp_path).numbers()) == [1, 2]
+    index_path(tmp_path, 2).unlink()
+    assert_unknown(tmp_path, 2)
+
+
+def refuse_unlinks(patch: pytest.MonkeyPatch, refused: Path) -> None:
+    """As where there is no descriptor left for the deletion of this file."""
+    unlink = FileSystem.unlink
+
+    def refuse(files: FileSystem, path: Path) -> None:
+        if path == refused:
+            raise OSError(errno.EMFILE, "Too many open files", str(path))
+        unlink(files, path)
+
+    patch.setattr(FileSystem, "unlink", refuse)
+
+
+def test_a_ledger_that_is_deleted_after_a_flush_that_found_no_space_is_not_missed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The flush had written the beginning of its file, which was not in the list yet."""
+    monkeypatch.setattr(Acknowledgements, "not_stored", lambda *arguments: Retry.WITH_SPACE)
+    with opened(tmp_path) as bookie:
+        bookie.add(1, 0)
+        with monkeypatch.context() as patch:
+            patch.setattr(LedgerCache, "sync", refuse_room)
+            with pytest.raises(OSError, match="no room left"):
+                bookie.storage.checkpoint()
+        bookie.storage.delete_ledgers([1])
+        bookie.add(2, 0)
+    assert list(listed(tmp_path).numbers()) == [2]
+    with opened(tmp_path) as bookie:
+        assert bookie.storage.limbo() == []
+
+
+def refuse_room(*arguments: object) -> None:
+    raise OSError(errno.ENOSPC, "no room left")
 
 
 def test_after_another_bookie_was_on_the_directories_the_list_is_begun_anew(tmp_path: Path) -> None:

@@ -416,6 +416,25 @@ def test_a_start_on_the_disk_that_was_full_when_the_first_scoped_ledger_came(
                 assert bookie.storage.reader.read_entry(bookie.ledger(each), 0) == packet(each, 0)
 
 
+def test_repeated_flushes_gather_nothing_while_the_first_scoped_ledger_finds_no_space(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Acknowledgements, "not_stored", lambda *arguments: Retry.WITH_SPACE)
+    with opened(tmp_path, storage="db") as bookie:
+        for number in (7, _SCOPED.number):
+            bookie.add(number, 0)
+        with monkeypatch.context() as patch:
+            refuse_scoped(patch, SCOPED_LEDGERS)
+            for _ in range(3):
+                with pytest.raises(OSError, match="no room left"):
+                    bookie.storage.checkpoint()
+        index = bookie.storage.stores[0].index
+        assert isinstance(index, RocksDbIndex)
+        assert len(index._unscoped._new_ledgers) == len(index._unscoped._new_locations) == 0
+        bookie.storage.checkpoint()
+        assert list(index.entry_ids(unscoped(7))) == [0]
+
+
 @pytest.mark.parametrize("told", ["changes", "damaged"])
 def test_what_may_have_had_rows_is_not_passed_over_on_a_full_disk(
     tmp_path: Path, told: str, monkeypatch: pytest.MonkeyPatch

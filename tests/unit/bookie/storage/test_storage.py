@@ -30,6 +30,7 @@ from tests.unit.bookie.storage.storage_support import (
     opened,
     packet,
     read_entries,
+    refuse_syncs,
     small_config,
 )
 
@@ -490,6 +491,24 @@ def test_a_ledger_whose_deletion_finds_no_space_is_gone_and_listed_until_it_is_d
         assert not bookie.storage.ledger_ids()
     with opened(tmp_path, storage="db") as bookie:
         assert bookie.storage.ledgers.get(LedgerId.unscoped(7)) is None
+
+
+@pytest.mark.parametrize("storage", ["sorted", "db"])
+def test_whoever_keeps_something_of_a_ledger_hears_of_a_deletion_that_is_not_durable(
+    tmp_path: Path, storage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The id may belong to another ledger from then on."""
+    told = list[int]()
+    monkeypatch.setattr(Acknowledgements, "ledgers_deleted", lambda events, numbers: told.extend(numbers))
+    with opened(tmp_path, storage=storage) as bookie:
+        bookie.add(7, 0)
+        bookie.storage.checkpoint()
+        with monkeypatch.context() as patch:
+            refuse_syncs(patch, bookie.storage.stores[0].index)
+            with pytest.raises(OSError, match="no room left"):
+                bookie.storage.delete_ledgers([7])
+        assert bookie.storage.ledgers.get(LedgerId.unscoped(7)) is None
+        assert told == [7]
 
 
 class WithoutDescriptors(FileSystem):
