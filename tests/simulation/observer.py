@@ -233,7 +233,8 @@ def _decode_request(packet: memoryview) -> Request:
 def _key(packet: memoryview, message: Request | Response) -> object:
     if _is_v3(packet):
         return message.txn_id
-    return getattr(message, "ledger_id", -1), getattr(message, "entry_id", -1)
+    # The second version has an id for batch reads alone, which are not answered in their order.
+    return getattr(message, "ledger_id", -1), getattr(message, "entry_id", -1), message.txn_id
 
 
 def _light(request: Request) -> Request:
