@@ -31,9 +31,21 @@ def surely_dead(identity: str) -> bool:
     try:
         return _start_time(int(parts[2])) != parts[3]
     except FileNotFoundError:
-        return True
+        return not _exists(int(parts[2]))
     except (OSError, ValueError):
         return False
+
+
+def _exists(pid: int) -> bool:
+    """Asks the kernel: a /proc mounted with hidepid (`ProtectProc=` of systemd) lacks living processes of others."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        # It exists, and belongs to another user or user namespace.
+        return True
+    return True
 
 
 def _start_time(pid: int) -> str:

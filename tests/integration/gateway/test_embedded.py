@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -390,6 +391,25 @@ class TestKill:
         assert not surely_dead(f"{boot} pid:[1] {pid} 1")
         assert not surely_dead("")
         assert process_identity.identity_of(2**22 + 1) == ""
+
+    async def test_a_process_that_proc_hides_is_not_dead_while_it_lives(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        other = subprocess.Popen(["sleep", "60"])  # noqa: ASYNC220
+        identity = identity_of(other.pid)
+        # As with hidepid: this process sees itself and the kernel's own files, and nothing of the other.
+        for name in ("sys", "self", str(os.getpid())):
+            (tmp_path / name).symlink_to(f"/proc/{name}")
+        monkeypatch.setattr(process_identity, "_PROC", tmp_path)
+        try:
+            assert not surely_dead(identity)
+            with monkeypatch.context() as patches:
+                patches.setattr(os, "kill", Mock(side_effect=PermissionError))
+                assert not surely_dead(identity), "of another user namespace"
+        finally:
+            other.kill()
+            other.wait()
+        assert surely_dead(identity)
 
 
 class Clock:

@@ -245,4 +245,14 @@ MUTATIONS = (
         "    return row is not None\n",
         tests=(_EMBEDDED,),
     ),
+    Mutation(
+        "sqlite-hidden-process-taken-for-dead",
+        "gateway",
+        (),
+        "a process that /proc hides is taken for dead: its bookie ids, votes and locks are given to others while it lives",
+        "gateway/stores/sqlite/process_identity.py",
+        "        return not _exists(int(parts[2]))\n",
+        "        return True\n",
+        tests=(_EMBEDDED + "::TestKill",),
+    ),
 )
