@@ -164,6 +164,25 @@ class TestFile:
         with pytest.raises(MetaStoreException, match="schema version 99"):
             await opened(path)
 
+    @pytest.mark.parametrize("lacking", ["metadata-sqlite-reads_0", "metadata-sqlite_0"])
+    async def test_a_store_that_finds_no_thread_is_closed_all_the_same(
+        self, path: str, lacking: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        start = threading.Thread.start
+
+        def start_others(thread: threading.Thread) -> None:
+            if thread.name == lacking:
+                raise RuntimeError("can't start new thread")
+            start(thread)
+
+        monkeypatch.setattr(threading.Thread, "start", start_others)
+        factory = SqliteLedgerManagerFactory(path)
+        with pytest.raises(MetaStoreException, match=f"{path} can't be used: can't start new thread"):
+            await factory.initialize()
+        async with asyncio.timeout(30):
+            await factory.close()
+        assert not Path(f"{path}-wal").exists(), "the file is given back"
+
     async def test_missing_directory_is_named(self, tmp_path: Path) -> None:
         with pytest.raises(MetaStoreException, match=str(tmp_path / "no")):
             await opened(str(tmp_path / "no" / "metadata.db"))
