@@ -17,6 +17,7 @@ from unittest.mock import Mock
 import pytest
 
 from bookgate.gateway.stores.sqlite import ledger_manager, process_identity
+from bookgate.gateway.stores.sqlite.claims import LOCK, VOTE, SqliteReplicationClaims
 from bookgate.gateway.stores.sqlite.discovery import SqliteServiceDiscovery
 from bookgate.gateway.stores.sqlite.factory import SqliteLedgerManagerFactory
 from bookgate.gateway.stores.sqlite.process_identity import identity_of, surely_dead
@@ -181,7 +182,7 @@ class TestFile:
             await factory.initialize()
         async with asyncio.timeout(30):
             await factory.close()
-        assert not Path(f"{path}-wal").exists(), "the file is given back"
+        assert not await asyncio.to_thread(Path(f"{path}-wal").exists), "the file is given back"
 
     async def test_missing_directory_is_named(self, tmp_path: Path) -> None:
         with pytest.raises(MetaStoreException, match=str(tmp_path / "no")):
@@ -406,7 +407,8 @@ class TestKill:
         boot, namespace, pid, start = mine.split(" ")
         assert not surely_dead(mine)
         assert surely_dead(f"{boot} {namespace} {pid} {int(start) + 1}")
-        assert not surely_dead(f"other-boot {namespace} 1 1")
+        assert not surely_dead(f"other-boot {namespace} {pid} {start}"), "a container may have a boot id of its own"
+        assert not surely_dead(f"other-boot pid:[1] {pid} {int(start) + 1}")
         assert not surely_dead(f"{boot} pid:[1] {pid} 1")
         assert not surely_dead("")
         assert process_identity.identity_of(2**22 + 1) == ""
@@ -450,6 +452,18 @@ class WatchedClock(Clock):
     def __call__(self) -> int:
         self._loop.call_soon_threadsafe(self.read.set)
         return super().__call__()
+
+
+def _leases(store: SqliteStore, clock: Clock) -> tuple[SqliteRegistrationManager, SqliteReplicationClaims]:
+    claims = SqliteReplicationClaims(store, lambda claim: None, lambda: None, lease_seconds=0.3, now_ms=clock)
+    return SqliteRegistrationManager(store, lease_seconds=0.3, now_ms=clock), claims
+
+
+def _as_of_the_boot_before(change: Transaction) -> None:
+    """The rows of this process become those of another one that had its process id before the machine was booted."""
+    _, namespace, pid, start = identity_of(os.getpid()).split(" ")
+    for table in ("registrations", "replication_claims"):
+        change.execute(f"UPDATE {table} SET process = ?", (f"boot-before {namespace} {pid} {int(start) + 1}",))
 
 
 class TestLeases:
@@ -515,6 +529,31 @@ class TestLeases:
         assert next_end is not None
         assert next_end <= clock.now + 60_000, "watchers look again before long"
         await living.close()
+        await store.close()
+
+    async def test_a_machine_that_was_booted_with_its_clock_behind_keeps_nothing_for_those_before(
+        self, path: str
+    ) -> None:
+        clock, store = Clock(), SqliteStore(path)
+        await store.open()
+        before, claims_before = _leases(store, clock)
+        await before.register_bookie(BOOKIE, read_only=False)
+        await claims_before.claim(VOTE, None, b"before")
+        await claims_before.claim(LOCK, 7, b"before")
+        # Nobody else renews or gives back what they hold.
+        before._held.clear()
+        claims_before._held.clear()
+        await store.change(_as_of_the_boot_before)
+        clock.now -= 3600 * 1000
+        after, claims_after = _leases(store, clock)
+        discovery = SqliteServiceDiscovery(store, lambda: None, now_ms=clock)
+        assert list(await discovery.bookies(BookieSet.WRITABLE)) == []
+        await after.register_bookie(BOOKIE, read_only=False)
+        await claims_after.claim(VOTE, None, b"after")
+        assert [each.content for each in await claims_after.standing(VOTE)] == [b"after"]
+        assert await claims_after.claim(LOCK, 7, b"after") is not None
+        for each in (before, claims_before, after, claims_after):
+            await each.close()
         await store.close()
 
     async def test_renewed_lease_does_not_disturb_watchers(self, path: str) -> None:
