@@ -122,8 +122,7 @@ MUTATIONS = (
         "an audit trail of one file, which somebody has moved away, empties the moved file and goes on there",
         "runtime/security/audit_trail.py",
         "        anew = self._open()\n        try:\n",
-        "        if self.stream is not None:\n            self.stream.truncate(0)\n            return self.stream\n"
-        "        anew = self._open()\n        try:\n",
+        '        anew = TextIOWrapper(open(os.dup(self.stream.fileno()), "ab"), encoding=self.encoding)\n        try:\n',
         tests=("tests/unit/runtime/security/test_access_control.py",),
     ),
     Mutation(
