@@ -122,7 +122,8 @@ MUTATIONS = (
         "an audit trail of one file, which somebody has moved away, empties the moved file and goes on there",
         "runtime/security/audit_trail.py",
         "        anew = self._open()\n        try:\n",
-        '        anew = TextIOWrapper(open(os.dup(self.stream.fileno()), "ab"), encoding=self.encoding)\n        try:\n',
+        '        anew = TextIOWrapper(open(os.dup(self.stream.fileno()), "ab"), encoding=self.encoding)\n'
+        "        try:\n",
         tests=("tests/unit/runtime/security/test_access_control.py",),
     ),
     Mutation(
