@@ -11,6 +11,7 @@ minute (`record_some`); the metrics count all.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import logging.handlers
 import os
@@ -176,21 +177,56 @@ class _PrivateFile(logging.handlers.RotatingFileHandler):
         return monotonic() >= self._rolls_from and bool(super().shouldRollover(record))
 
     def doRollover(self) -> None:  # noqa: N802 - a method of logging
-        """Without older files, which logging takes for no limit at all, the one file begins anew.
-
-        Where files can't be renamed, as in a directory of somebody else, the one file goes on beyond its limit.
-        """
-        if self.backupCount > 0:
-            try:
-                super().doRollover()
-            except OSError as error:
-                self._rolls_from = monotonic() + _QUIET_SECONDS
-                self.stream = self.stream or self._open()
-                log_event(_log, "audit_file_not_renamed", logging.ERROR, file=self.baseFilename, error=error)
+        """Begins the file anew. Where that fails, the present one goes on beyond its limit, wherever it is by then."""
+        try:
+            anew = self._anew()
+        except OSError as error:
+            self._rolls_from = monotonic() + _QUIET_SECONDS
+            log_event(_log, "audit_file_not_renamed", logging.ERROR, file=self.baseFilename, error=error)
             return
+        former, self.stream = self.stream, anew
+        if former is not None:
+            # Fails only for a line whose own write has failed before, and was told.
+            with contextlib.suppress(OSError):
+                former.close()
+
+    def _anew(self) -> TextIOWrapper:
+        """An empty file under the name. Without older files, which logging takes for no limit at all, it is emptied."""
+        if self.backupCount > 0:
+            self._put_aside()
+            return self._open()
         # Whoever has moved the file away keeps what is in it: the one under this name is opened, and emptied.
         anew = self._open()
-        anew.truncate(0)
-        if self.stream is not None:
-            self.stream.close()
-        self.stream = anew
+        try:
+            anew.truncate(0)
+        except OSError:
+            anew.close()
+            raise
+        return anew
+
+    def _put_aside(self) -> None:
+        """Makes the file the first of the older ones.
+
+        Those are touched once the file has left its name: in a directory of somebody else, or as a mount, it may have
+        to stay although they can be renamed, and each attempt would remove one of them.
+        """
+        rolling = Path(f"{self.baseFilename}.rolling")
+        if rolling.is_file():
+            # The process ended in between.
+            self._make_first(rolling)
+        if not Path(self.baseFilename).exists():
+            return
+        Path(self.baseFilename).rename(rolling)
+        try:
+            self._make_first(rolling)
+        except OSError:
+            rolling.rename(self.baseFilename)
+            raise
+
+    def _make_first(self, file: Path) -> None:
+        """Moves the older files up to the first free number; the last one is removed only where none is free."""
+        older = [Path(f"{self.baseFilename}.{number}") for number in range(1, self.backupCount + 1)]
+        free = next((place for place, each in enumerate(older) if not each.exists()), len(older) - 1)
+        for place in range(free, 0, -1):
+            older[place - 1].replace(older[place])
+        file.replace(older[0])

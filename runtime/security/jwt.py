@@ -20,6 +20,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -49,6 +50,8 @@ _SOONEST_SECONDS = 10.0
 _STALE_SECONDS = 24 * 3600.0
 _FETCH_SECONDS = 10.0
 _MOST_KEY_SET_BYTES = 1024 * 1024
+_UNUSABLE = (OSError, HTTPException, ValueError, IncorrectParameterException)
+"""What a fetch raises that brings no keys."""
 
 _TYPES = {"RSA": "RS256", "EC": "ES256", "OKP": "EdDSA"}
 
@@ -121,12 +124,17 @@ class FileKeys:
 
 
 def fetch(url: str) -> str:
-    """The content at an HTTPS URL. Raises OSError, ValueError."""
-
+    """The content at an HTTPS URL. Raises OSError, ValueError, HTTPException."""
+    end = monotonic() + _FETCH_SECONDS
+    body = b""
     with urllib.request.build_opener(_HttpsOnly).open(url, timeout=_FETCH_SECONDS) as response:
-        body: bytes = response.read(_MOST_KEY_SET_BYTES + 1)
-    if len(body) > _MOST_KEY_SET_BYTES:
-        raise ValueError(f"more than {_MOST_KEY_SET_BYTES} bytes")
+        while part := response.read1(_MOST_KEY_SET_BYTES + 1):
+            body += part
+            if len(body) > _MOST_KEY_SET_BYTES:
+                raise ValueError(f"more than {_MOST_KEY_SET_BYTES} bytes")
+            # The timeout is of each read alone: a server that sends a byte now and then would never come to it.
+            if monotonic() > end:
+                raise TimeoutError(f"not there within {_FETCH_SECONDS:g} s")
     return body.decode("utf-8")
 
 
@@ -155,7 +163,7 @@ class UrlKeys:
         self._asked = clock()
         try:
             self._keys = parse_keys(get(url))
-        except (OSError, ValueError, IncorrectParameterException) as error:
+        except _UNUSABLE as error:
             raise IncorrectParameterException(f"key set {url} can't be used: {error}") from error
         self._fetched = clock()
 
@@ -179,18 +187,26 @@ class UrlKeys:
             if self._fetching or now - self._asked < _SOONEST_SECONDS:
                 return
             self._fetching, self._asked = True, now
-        threading.Thread(target=self._fetch, name="bookgate-key-set", daemon=True).start()
+        try:
+            threading.Thread(target=self._fetch, name="bookgate-key-set", daemon=True).start()
+        except RuntimeError as error:
+            # Threads are short for now; the keys that are there stay.
+            self._fetching = False
+            self._kept(error)
 
     def _fetch(self) -> None:
         try:
             self._keys = parse_keys(self._get(self._url))
             self._fetched = self._clock()
             self._problem = None
-        except (OSError, ValueError, IncorrectParameterException) as error:
-            self._problem = f"key set {self._url} can't be used: {error}"
-            log_event(_LOG, "key_set", logging.ERROR, state="kept-old", url=self._url, reason=error)
+        except _UNUSABLE as error:
+            self._kept(error)
         finally:
             self._fetching = False
+
+    def _kept(self, error: Exception) -> None:
+        self._problem = f"key set {self._url} can't be used: {error}"
+        log_event(_LOG, "key_set", logging.ERROR, state="kept-old", url=self._url, reason=error)
 
 
 @dataclass(frozen=True, slots=True)

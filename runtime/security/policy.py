@@ -27,6 +27,7 @@ Not its job: the decision (`decision`), the file (`policy_file`).
 
 from __future__ import annotations
 
+import sys
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -218,10 +219,10 @@ class PolicyError(IncorrectParameterException):
 def parse_policy(text: str) -> Policy:
     """Reads a policy. Raises PolicyError with everything that is wrong."""
     try:
-        content = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        return _Reader(tomllib.loads(text)).policy()
+    except (ValueError, RecursionError) as error:
+        # Of numbers beyond 4300 digits, too, which Python neither reads nor, in a message, writes.
         raise PolicyError([f"no TOML: {error}"]) from error
-    return _Reader(content).policy()
 
 
 class _Reader:
@@ -364,7 +365,7 @@ class _Reader:
         if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
             self._problems.append(f"{where}: {key} is {value!r}, no {'whole ' if whole else ''}number")
             return None
-        if not 0 <= value < float("inf") or (value == 0 and not whole):
+        if not 0 <= value <= sys.float_info.max or (value == 0 and not whole):
             self._problems.append(f"{where}: {key} is {value}; it must be above 0{', or 0 for none' if whole else ''}")
             return None
         return value

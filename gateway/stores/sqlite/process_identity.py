@@ -1,7 +1,9 @@
 """Identifies a process, so that another process of the machine can see that it has ended.
 
 The identity is boot id, process-id namespace, process id and start time, all from /proc. Without /proc it is empty, and
-nothing is concluded from it.
+nothing is concluded from it. The boot id is there for earlier versions that share the file, and is not compared: it
+tells neither that the machine was booted, since containers may have one of their own, nor, after a boot, that a process
+lives. A process from before the boot has ended as others have: its process id is another process's, or nobody's.
 """
 
 from __future__ import annotations
@@ -23,17 +25,29 @@ def identity_of(pid: int) -> str:
 
 
 def surely_dead(identity: str) -> bool:
-    """True only if the process ran in this boot and namespace and has ended."""
+    """True only if the process ran on this machine, in this namespace, and has ended."""
     mine = identity_of(os.getpid())
     parts = identity.split(" ")
-    if not mine or len(parts) != 4 or parts[:2] != mine.split(" ")[:2]:
+    if not mine or len(parts) != 4 or parts[1] != mine.split(" ")[1]:
         return False
     try:
         return _start_time(int(parts[2])) != parts[3]
     except FileNotFoundError:
-        return True
+        return not _exists(int(parts[2]))
     except (OSError, ValueError):
         return False
+
+
+def _exists(pid: int) -> bool:
+    """Asks the kernel: a /proc mounted with hidepid (`ProtectProc=` of systemd) lacks living processes of others."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        # It exists, and belongs to another user or user namespace.
+        return True
+    return True
 
 
 def _start_time(pid: int) -> str:

@@ -147,8 +147,8 @@ class SqliteStore:
         if self._looking_for_room is not None:
             self._looking_for_room.cancel()
             await asyncio.gather(self._looking_for_room, return_exceptions=True)
-        last_read = self._reads.submit(lambda: None)
-        await asyncio.wrap_future(self._changes.submit(lambda: self._close(last_read)))
+        last_read = self._reads.submit_last(lambda: None)
+        await asyncio.wrap_future(self._changes.submit_last(lambda: self._close(last_read)))
         self._reads.shutdown()
         self._changes.shutdown()
 
@@ -221,7 +221,11 @@ class SqliteStore:
         if self._closed:
             raise MetaStoreException(f"the metadata database {self.path} is closed")
         try:
-            result = await asyncio.wrap_future(thread.submit(operation, keeps_lease=keeps_lease))
+            outcome = thread.submit(operation, keeps_lease=keeps_lease)
+        except RuntimeError as error:
+            raise MetaStoreException(f"the metadata database {self.path} can't be used: {error}") from error
+        try:
+            result = await asyncio.wrap_future(outcome)
         except sqlite3.Error as error:
             # Reads are still possible.
             self._healthy = _takes_no_change(error) and not self._closed

@@ -29,14 +29,27 @@ class StoreThread:
         self._running = False
 
     def submit(self, operation: Callable[[], T], *, keeps_lease: bool = False) -> Future[T]:
-        """The operation's outcome. One that is cancelled while it waits does not run."""
+        """The operation's outcome. One that is cancelled while it waits does not run.
+
+        Raises RuntimeError where the thread can't be started; then the operation does not run.
+        """
         outcome: Future[T] = Future()
         with self._lock:
+            if not self._running:
+                # Before the operation waits: if it raises, nothing is left behind that nobody would run.
+                self._thread.submit(self._run)
+                self._running = True
             (self._leases if keeps_lease else self._others).append((outcome, operation))
-            begin, self._running = not self._running, True
-        if begin:
-            self._thread.submit(self._run)
         return outcome
+
+    def submit_last(self, operation: Callable[[], None]) -> Future[None]:
+        """The end of all that the thread has to do. One that can't be started has had nothing to do."""
+        try:
+            return self.submit(operation)
+        except RuntimeError:
+            nothing: Future[None] = Future()
+            nothing.set_result(None)
+            return nothing
 
     def shutdown(self) -> None:
         """Ends the thread after everything that waits; does not wait for it."""

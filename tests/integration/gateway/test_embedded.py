@@ -12,10 +12,12 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from bookgate.gateway.stores.sqlite import ledger_manager, process_identity
+from bookgate.gateway.stores.sqlite.claims import LOCK, VOTE, SqliteReplicationClaims
 from bookgate.gateway.stores.sqlite.discovery import SqliteServiceDiscovery
 from bookgate.gateway.stores.sqlite.factory import SqliteLedgerManagerFactory
 from bookgate.gateway.stores.sqlite.process_identity import identity_of, surely_dead
@@ -162,6 +164,25 @@ class TestFile:
         connection.close()
         with pytest.raises(MetaStoreException, match="schema version 99"):
             await opened(path)
+
+    @pytest.mark.parametrize("lacking", ["metadata-sqlite-reads_0", "metadata-sqlite_0"])
+    async def test_a_store_that_finds_no_thread_is_closed_all_the_same(
+        self, path: str, lacking: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        start = threading.Thread.start
+
+        def start_others(thread: threading.Thread) -> None:
+            if thread.name == lacking:
+                raise RuntimeError("can't start new thread")
+            start(thread)
+
+        monkeypatch.setattr(threading.Thread, "start", start_others)
+        factory = SqliteLedgerManagerFactory(path)
+        with pytest.raises(MetaStoreException, match=f"{path} can't be used: can't start new thread"):
+            await factory.initialize()
+        async with asyncio.timeout(30):
+            await factory.close()
+        assert not await asyncio.to_thread(Path(f"{path}-wal").exists), "the file is given back"
 
     async def test_missing_directory_is_named(self, tmp_path: Path) -> None:
         with pytest.raises(MetaStoreException, match=str(tmp_path / "no")):
@@ -386,10 +407,30 @@ class TestKill:
         boot, namespace, pid, start = mine.split(" ")
         assert not surely_dead(mine)
         assert surely_dead(f"{boot} {namespace} {pid} {int(start) + 1}")
-        assert not surely_dead(f"other-boot {namespace} 1 1")
+        assert not surely_dead(f"other-boot {namespace} {pid} {start}"), "a container may have a boot id of its own"
+        assert not surely_dead(f"other-boot pid:[1] {pid} {int(start) + 1}")
         assert not surely_dead(f"{boot} pid:[1] {pid} 1")
         assert not surely_dead("")
         assert process_identity.identity_of(2**22 + 1) == ""
+
+    async def test_a_process_that_proc_hides_is_not_dead_while_it_lives(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        other = subprocess.Popen(["sleep", "60"])  # noqa: ASYNC220
+        identity = identity_of(other.pid)
+        # As with hidepid: this process sees itself and the kernel's own files, and nothing of the other.
+        for name in ("sys", "self", str(os.getpid())):
+            (tmp_path / name).symlink_to(f"/proc/{name}")
+        monkeypatch.setattr(process_identity, "_PROC", tmp_path)
+        try:
+            assert not surely_dead(identity)
+            with monkeypatch.context() as patches:
+                patches.setattr(os, "kill", Mock(side_effect=PermissionError))
+                assert not surely_dead(identity), "of another user namespace"
+        finally:
+            other.kill()
+            other.wait()
+        assert surely_dead(identity)
 
 
 class Clock:
@@ -411,6 +452,18 @@ class WatchedClock(Clock):
     def __call__(self) -> int:
         self._loop.call_soon_threadsafe(self.read.set)
         return super().__call__()
+
+
+def _leases(store: SqliteStore, clock: Clock) -> tuple[SqliteRegistrationManager, SqliteReplicationClaims]:
+    claims = SqliteReplicationClaims(store, lambda claim: None, lambda: None, lease_seconds=0.3, now_ms=clock)
+    return SqliteRegistrationManager(store, lease_seconds=0.3, now_ms=clock), claims
+
+
+def _as_of_the_boot_before(change: Transaction) -> None:
+    """The rows of this process become those of another one that had its process id before the machine was booted."""
+    _, namespace, pid, start = identity_of(os.getpid()).split(" ")
+    for table in ("registrations", "replication_claims"):
+        change.execute(f"UPDATE {table} SET process = ?", (f"boot-before {namespace} {pid} {int(start) + 1}",))
 
 
 class TestLeases:
@@ -476,6 +529,31 @@ class TestLeases:
         assert next_end is not None
         assert next_end <= clock.now + 60_000, "watchers look again before long"
         await living.close()
+        await store.close()
+
+    async def test_a_machine_that_was_booted_with_its_clock_behind_keeps_nothing_for_those_before(
+        self, path: str
+    ) -> None:
+        clock, store = Clock(), SqliteStore(path)
+        await store.open()
+        before, claims_before = _leases(store, clock)
+        await before.register_bookie(BOOKIE, read_only=False)
+        await claims_before.claim(VOTE, None, b"before")
+        await claims_before.claim(LOCK, 7, b"before")
+        # Nobody else renews or gives back what they hold.
+        before._held.clear()
+        claims_before._held.clear()
+        await store.change(_as_of_the_boot_before)
+        clock.now -= 3600 * 1000
+        after, claims_after = _leases(store, clock)
+        discovery = SqliteServiceDiscovery(store, lambda: None, now_ms=clock)
+        assert list(await discovery.bookies(BookieSet.WRITABLE)) == []
+        await after.register_bookie(BOOKIE, read_only=False)
+        await claims_after.claim(VOTE, None, b"after")
+        assert [each.content for each in await claims_after.standing(VOTE)] == [b"after"]
+        assert await claims_after.claim(LOCK, 7, b"after") is not None
+        for each in (before, claims_before, after, claims_after):
+            await each.close()
         await store.close()
 
     async def test_renewed_lease_does_not_disturb_watchers(self, path: str) -> None:

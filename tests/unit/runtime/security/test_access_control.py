@@ -7,6 +7,9 @@ import json
 import logging
 import os
 import stat
+from collections.abc import Callable
+from functools import partial
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
@@ -245,6 +248,140 @@ def test_the_audit_file_goes_on_where_it_can_not_be_renamed(
         trail.close()
     assert len(file.read_text().splitlines()) == 1
     assert len((tmp_path / "audit.log.1").read_text().splitlines()) == 100
+
+
+def record_lines(trail: AuditTrail, numbers: range) -> None:
+    for number in numbers:
+        trail.record(
+            principal=SPARK,
+            peer="p",
+            door="grpc",
+            action=Action.LEDGER_CREATE,
+            resource=f"ledger:{number}",
+            outcome="x",
+        )
+
+
+def numbers_in(file: Path) -> list[int]:
+    return [int(json.loads(line)["resource"].removeprefix("ledger:")) for line in file.read_text().splitlines()]
+
+
+def test_older_audit_files_stay_where_the_present_one_can_not_be_renamed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a directory with the sticky bit, or where the file alone is a mount, or may only be appended to."""
+    now, trail, file = 1000.0, AuditTrail(), tmp_path / "audit.log"
+    monkeypatch.setattr("bookgate.runtime.security.audit_trail.monotonic", lambda: now)
+    older = [tmp_path / f"audit.log.{number}" for number in (1, 2, 3)]
+    for each in older:
+        each.write_text(f"{each.name}\n")
+    trail.write_to(file, 4096, 4)
+    try:
+        with monkeypatch.context() as patches:
+            for name in ("rename", "replace"):
+                patches.setattr(os, name, partial(_refuse_to_rename, file, getattr(os, name)))
+            for minute in range(4):
+                record_lines(trail, range(minute * 40, minute * 40 + 40))
+                now += 60
+        assert numbers_in(file) == list(range(160))
+        assert [each.read_text() for each in older] == ["audit.log.1\n", "audit.log.2\n", "audit.log.3\n"]
+        record_lines(trail, range(160, 161))
+    finally:
+        trail.close()
+    assert numbers_in(file) == [160]
+    assert numbers_in(older[0]) == list(range(160))
+    assert [each.read_text() for each in older[1:]] == ["audit.log.1\n", "audit.log.2\n"]
+    assert len(list(tmp_path.iterdir())) == 4
+
+
+def _refuse_to_rename(file: Path, rename: Callable[[Any, Any], None], source: Any, target: Any) -> None:
+    if Path(source) == file:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), str(source))
+    rename(source, target)
+
+
+def test_an_older_audit_file_that_can_not_be_renamed_costs_at_most_the_oldest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, trail, file = 1000.0, AuditTrail(), tmp_path / "audit.log"
+    monkeypatch.setattr("bookgate.runtime.security.audit_trail.monotonic", lambda: now)
+    for number in (1, 2, 3):
+        (tmp_path / f"audit.log.{number}").write_text(f"{number}\n")
+    for name in ("rename", "replace"):
+        monkeypatch.setattr(os, name, partial(_refuse_to_rename, tmp_path / "audit.log.1", getattr(os, name)))
+    trail.write_to(file, 4096, 4)
+    try:
+        for minute in range(4):
+            record_lines(trail, range(minute * 40, minute * 40 + 40))
+            now += 60
+    finally:
+        trail.close()
+    assert numbers_in(file) == list(range(160))
+    assert (tmp_path / "audit.log.1").read_text() == "1\n"
+    assert (tmp_path / "audit.log.3").read_text() == "2\n"
+
+
+def test_an_audit_file_whose_renaming_was_interrupted_becomes_an_older_one(tmp_path: Path) -> None:
+    trail, file = AuditTrail(), tmp_path / "audit.log"
+    (tmp_path / "audit.log.rolling").write_text("interrupted\n")
+    (tmp_path / "audit.log.1").write_text("older\n")
+    trail.write_to(file, 4096, 8)
+    try:
+        record_lines(trail, range(30))
+    finally:
+        trail.close()
+    assert numbers_in(tmp_path / "audit.log.1") + numbers_in(file) == list(range(30))
+    assert (tmp_path / "audit.log.2").read_text() == "interrupted\n"
+    assert (tmp_path / "audit.log.3").read_text() == "older\n"
+    assert len(list(tmp_path.iterdir())) == 4
+
+
+@pytest.mark.parametrize("files", [1, 2])
+def test_the_audit_file_goes_on_where_it_was_moved_to_while_no_file_can_be_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: int
+) -> None:
+    now, trail, file, archived = 1000.0, AuditTrail(), tmp_path / "audit.log", tmp_path / "archived"
+    monkeypatch.setattr("bookgate.runtime.security.audit_trail.monotonic", lambda: now)
+    make = os.open
+
+    def make_nothing(path: Any, flags: int, *rest: Any, **more: Any) -> int:
+        if Path(path) == file:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return make(path, flags, *rest, **more)
+
+    trail.write_to(file, 4096, files)
+    try:
+        record_lines(trail, range(5))
+        file.rename(archived)
+        with monkeypatch.context() as patches:
+            patches.setattr(os, "open", make_nothing)
+            record_lines(trail, range(5, 100))
+            now += 60
+            record_lines(trail, range(100, 200))
+        assert numbers_in(archived) == list(range(200))
+        now += 60
+        record_lines(trail, range(200, 201))
+    finally:
+        trail.close()
+    assert numbers_in(archived) == list(range(200))
+    assert numbers_in(file) == [200]
+
+
+def test_the_only_audit_file_goes_on_where_it_can_not_be_emptied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class AppendOnly(TextIOWrapper):
+        def truncate(self, size: int | None = None) -> int:
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr("bookgate.runtime.security.audit_trail.TextIOWrapper", AppendOnly)
+    trail = AuditTrail()
+    trail.write_to(tmp_path / "audit.log", 4096, 1)
+    try:
+        record_lines(trail, range(100))
+    finally:
+        trail.close()
+    assert numbers_in(tmp_path / "audit.log") == list(range(100))
 
 
 def test_of_what_anybody_may_provoke_there_is_a_line_a_minute(caplog: pytest.LogCaptureFixture) -> None:

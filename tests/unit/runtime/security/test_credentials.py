@@ -6,9 +6,11 @@ import base64
 import hashlib
 import hmac
 import json
+import socket
 import threading
 import time
 from collections.abc import Mapping
+from http.client import IncompleteRead
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 
 from bookgate.ledger.errors import IncorrectParameterException
 from bookgate.runtime.security.authenticators import Authenticators, NotAuthenticatedException, bearer_of, is_loopback
-from bookgate.runtime.security.jwt import FileKeys, JwtRules, JwtVerifier, TokenRefused, UrlKeys, parse_keys
+from bookgate.runtime.security.jwt import FileKeys, JwtRules, JwtVerifier, TokenRefused, UrlKeys, fetch, parse_keys
 from bookgate.runtime.security.principal import ANONYMOUS, LOCAL, CertificateNames, Kind, Principal
 from bookgate.runtime.security.static_tokens import StaticTokens, new_token, parse_tokens
 
@@ -168,6 +170,70 @@ def test_key_sets_of_a_url_are_fetched_anew_and_outlive_failures() -> None:
     assert keys.problem is None
     now[0] = 25 * 3600.0
     assert not keys.current()
+
+
+def test_keys_are_fetched_again_once_there_are_threads_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, asked = [0.0], []
+
+    def get(url: str) -> str:
+        asked.append(url)
+        return key_set()
+
+    def no_thread(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    keys = UrlKeys("https://idp/keys", get, lambda: now[0])
+    now[0] = 301.0
+    with monkeypatch.context() as patches:
+        patches.setattr(threading.Thread, "start", no_thread)
+        assert "ec" in keys.current()
+        assert keys.problem == "key set https://idp/keys can't be used: can't start new thread"
+    now[0] = 312.0
+    keys.current()
+    _wait_for_fetches()
+    assert len(asked) == 2
+    assert keys.problem is None
+
+
+def test_an_answer_that_is_no_http_is_a_key_set_that_can_not_be_used() -> None:
+    now, cut = [0.0], IncompleteRead(b"")
+    answers: list[str | Exception] = [cut, key_set(), cut]
+
+    def get(url: str) -> str:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    with pytest.raises(IncorrectParameterException, match="can't be used: IncompleteRead"):
+        UrlKeys("https://idp/keys", get)
+    keys = UrlKeys("https://idp/keys", get, lambda: now[0])
+    now[0] = 301.0
+    keys.current()
+    _wait_for_fetches()
+    assert keys.problem is not None
+    assert "IncompleteRead" in keys.problem
+    assert "ec" in keys.current()
+
+
+def test_a_key_set_that_comes_too_slowly_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server sends a byte, and each read of the next one has ten seconds of its own."""
+    times = iter([0.0, 11.0])
+    monkeypatch.setattr("bookgate.runtime.security.jwt.monotonic", lambda: next(times))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(4096)
+                connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n{")
+                connection.recv(4096)
+
+        slow = threading.Thread(target=answer)
+        slow.start()
+        with pytest.raises(TimeoutError, match="not there within 10 s"):
+            fetch(f"http://127.0.0.1:{server.getsockname()[1]}/")
+        slow.join(30)
 
 
 def _wait_for_fetches() -> None:

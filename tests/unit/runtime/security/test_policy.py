@@ -199,6 +199,21 @@ def test_any_text_is_a_policy_or_refused(text: str) -> None:
         parse_policy(text)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[[limits]]\nprincipals = ['*']\nledgers = " + "9" * 5000,
+        "[[bindings]]\nprincipals = ['*']\nrole = 'reader'\nowned = 0x" + "f" * 5000,
+        "[[limits]]\nprincipals = ['*']\ncalls_per_second = " + "9" * 400,
+        "[[limits]]\nprincipals = ['*']\ncalls_per_second = 0x" + "f" * 5000,
+    ],
+    ids=["not-read", "not-written", "no-rate", "no-rate-in-hex"],
+)
+def test_numbers_that_nothing_can_be_done_with_are_refused(text: str) -> None:
+    with pytest.raises(PolicyError):
+        parse_policy(text)
+
+
 def test_ten_thousand_bindings_decide_as_fast_as_few() -> None:
     lines = [
         f'[[bindings]]\nprincipals = ["token:t{number % 100}"]\nrole = "writer"\nscopes = ["{number}"]'

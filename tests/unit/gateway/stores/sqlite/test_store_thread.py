@@ -54,3 +54,22 @@ def test_what_is_cancelled_while_it_waits_does_not_run_and_a_failure_is_its_own(
         failing.result(30)
     # The thread has nothing to do now, and takes up what comes.
     assert thread.submit(lambda: 7).result(30) == 7
+
+
+def test_what_finds_no_thread_is_not_run_later_and_the_next_operation_is(
+    thread: StoreThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    with monkeypatch.context() as patches:
+        patches.setattr(threading.Thread, "start", no_thread)
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match="can't start new thread"):
+                thread.submit(partial(done.append, "refused"))
+    thread.submit(partial(done.append, "a"))
+    thread.submit(partial(done.append, "b")).result(30)
+    assert done == ["a", "b"]
+
+
+def no_thread(_: threading.Thread) -> None:
+    """As Python refuses where the system has no thread left for this user."""
+    raise RuntimeError("can't start new thread")
