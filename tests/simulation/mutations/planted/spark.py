@@ -229,6 +229,16 @@ MUTATIONS = (
         tests=(f"{_STREAM}::test_nothing_is_kept_of_ledgers_that_were_left_out_and_are_gone",),
     ),
     Mutation(
+        "lost-ledgers-kept-for-ever",
+        "spark",
+        (),
+        "a stream's driver keeps the id of each ledger that was deleted before it was read",
+        "thinclient/spark/streaming/available.py",
+        "        self._lost = {each for each in self._lost if each not in offset.done}\n",
+        "",
+        tests=(f"{_STREAM}::test_nothing_is_kept_of_lost_ledgers_that_are_done",),
+    ),
+    Mutation(
         "undeletable-leftover-keeps-the-others",
         "spark",
         (),
