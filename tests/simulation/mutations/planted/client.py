@@ -38,6 +38,28 @@ MUTATIONS = (
         tests=(_OPENTELEMETRY,),
     ),
     Mutation(
+        "sum-of-a-sample-falls",
+        "client",
+        (),
+        "the sum of latencies of which a sample is timed goes back, and whoever collects it takes that for a restart",
+        "runtime/latency.py",
+        "        self._told = max(self._told, total + (count - counted) * mean)\n",
+        "        self._told = total + (count - counted) * mean\n",
+        tests=("tests/unit/runtime/test_latency.py::test_the_sum_of_a_sample_never_falls",),
+    ),
+    Mutation(
+        "sum-of-a-sample-by-one-mean",
+        "client",
+        (),
+        "the sum of latencies of which a sample is timed stands still where another share is timed than before",
+        "runtime/latency.py",
+        "            total += (count - counted) * (now_microseconds - microseconds) / (now_timed - timed) / 1000\n",
+        "            total = count * now_microseconds / now_timed / 1000\n",
+        tests=(
+            "tests/unit/runtime/test_latency.py::test_the_sum_follows_a_mean_that_changes_whichever_share_is_timed",
+        ),
+    ),
+    Mutation(
         "client-taken-out-stays-measured",
         "client",
         (),
