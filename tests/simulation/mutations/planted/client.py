@@ -60,6 +60,19 @@ MUTATIONS = (
         ),
     ),
     Mutation(
+        "failures-looked-at-while-they-change",
+        "client",
+        (),
+        "a look at a client's metrics fails when a task of the loop's thread fails for the first time meanwhile",
+        "thinclient/metrics.py",
+        "in dict(background.RESTARTS).items()]\n",
+        "in background.RESTARTS.items()]\n",
+        tests=(
+            "tests/unit/thinclient/test_metrics.py::"
+            "test_a_task_that_fails_for_the_first_time_meanwhile_does_not_end_the_look",
+        ),
+    ),
+    Mutation(
         "client-taken-out-stays-measured",
         "client",
         (),

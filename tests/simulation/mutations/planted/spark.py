@@ -229,6 +229,16 @@ MUTATIONS = (
         tests=(f"{_STREAM}::test_nothing_is_kept_of_ledgers_that_were_left_out_and_are_gone",),
     ),
     Mutation(
+        "faults-compared-by-a-narrow-difference",
+        "spark",
+        (),
+        "an audit fails where two faults of a copy are 2^31 entries apart",
+        "thinclient/spark/jobs/audit.py",
+        '    return F.signum(left["first_entry_id"] - right["first_entry_id"]).cast("int")\n',
+        '    return (left["first_entry_id"] - right["first_entry_id"]).cast("int")\n',
+        tests=("tests/spark/test_audit.py::test_ranges_are_in_order_however_far_apart_they_are",),
+    ),
+    Mutation(
         "lost-ledgers-kept-for-ever",
         "spark",
         (),
