@@ -180,7 +180,9 @@ async def _cursors(
     answers: Sequence[LedgerRecord | BKException] = await manager.read_many(ids) if ids else ()
     found = []
     for answer in answers:
-        if not isinstance(answer, LedgerRecord) or not caller.may(Action.LEDGER_READ, answer):
+        if not isinstance(answer, LedgerRecord):
+            continue
+        if not caller.may(Action.LEDGER_READ, answer):
             continue
         cursor = _cursor_in(answer)
         if cursor is not None and cursor.ledger == row["ledgerId"]:
