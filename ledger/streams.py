@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -144,8 +145,8 @@ def stream_of(custom_metadata: Mapping[str, bytes]) -> tuple[str, LedgerId] | No
         return None
     found = _object(STREAM_KEY, custom_metadata)
     try:
-        return str(found["name"]), LedgerId.parse(str(found["ledger"]))
-    except ValueError as error:
+        return check_name("stream", str(found["name"])), LedgerId.parse(str(found["ledger"]))
+    except (IncorrectParameterException, ValueError) as error:
         raise MetadataFormatException(f"custom metadata {STREAM_KEY!r}: {error}") from error
 
 
@@ -156,7 +157,10 @@ def cursor_names_of(custom_metadata: Mapping[str, bytes]) -> tuple[str, ...]:
     names = _object(CURSORS_KEY, custom_metadata)["names"]
     if not isinstance(names, list):
         raise MetadataFormatException(f"custom metadata {CURSORS_KEY!r} lists no names")
-    return tuple(map(str, names))
+    try:
+        return tuple(check_name("cursor", str(name)) for name in names)
+    except IncorrectParameterException as error:
+        raise MetadataFormatException(f"custom metadata {CURSORS_KEY!r}: {error}") from error
 
 
 def encoded_cursor_names(names: tuple[str, ...]) -> bytes:
@@ -207,9 +211,17 @@ class CommittedCursor:
     def of(cls, custom_metadata: Mapping[str, bytes]) -> CommittedCursor:
         """The cursor of a record. Raises MetadataFormatException."""
         found = _object(CURSOR_KEY, custom_metadata)
-        position = RecordPosition(int(found["entry"]), int(found["record"]))
-        names = (str(found["stream"]), str(found["ledger"]), str(found["name"]))
-        return cls(*names, position, int(found["committed_ms"]), str(found.get("token", "")))
+        try:
+            return cls(
+                check_name("stream", str(found["stream"])),
+                str(found["ledger"]),
+                check_name("cursor", str(found["name"])),
+                RecordPosition(int(found["entry"]), int(found["record"])),
+                int(found["committed_ms"]),
+                str(found.get("token", "")),
+            )
+        except (IncorrectParameterException, TypeError, ValueError) as error:
+            raise MetadataFormatException(f"custom metadata {CURSOR_KEY!r}: {error}") from error
 
 
 _NEEDED = {
@@ -225,10 +237,18 @@ def _json(**values: Any) -> bytes:
     return json.dumps(kept, ensure_ascii=False, separators=(",", ":")).encode()
 
 
+def _finite(text: str) -> float:
+    """A number of JSON text. Raises ValueError for NaN and infinity, which Python reads and JSON has not."""
+    if not math.isfinite(number := float(text)):
+        raise ValueError(f"{text} is no number of JSON")
+    return number
+
+
 def _object(key: str, custom_metadata: Mapping[str, bytes]) -> dict[str, Any]:
+    # Whoever may create a ledger in the scope writes what stands here: any error means that it can't be read.
     try:
-        found = json.loads(custom_metadata[key])
-    except (KeyError, ValueError) as error:
+        found = json.loads(custom_metadata[key], parse_float=_finite, parse_constant=_finite)
+    except (KeyError, ValueError, RecursionError) as error:
         raise MetadataFormatException(f"custom metadata {key!r} are missing, or are no JSON") from error
     if not isinstance(found, dict):
         raise MetadataFormatException(f"custom metadata {key!r} are no object")

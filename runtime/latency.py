@@ -122,19 +122,48 @@ class LatencyHistogram:
         }
 
 
+class _EstimatedSum:
+    """The sum of all latencies, in milliseconds, where those of a sample are known. It never falls, as a counter must
+    not, and costs nothing until somebody asks for it.
+
+    What was counted since the last timed operation is estimated by the mean so far. The next timed ones replace that:
+    should they be faster, the sum stands still until it has caught up.
+    """
+
+    __slots__ = ("_known", "_told")
+
+    def __init__(self) -> None:
+        self._known = (0, 0, 0, 0.0)
+        """Operations, timed ones, microseconds of those, and the sum, when the last timed one was seen."""
+        self._told = 0.0
+
+    def of(self, count: int, latencies: LatencyHistogram) -> float:
+        """The sum for so many operations, whose sample is in the histogram."""
+        counted, timed, microseconds, total = self._known
+        now_timed, now_microseconds = latencies.count, latencies.total_microseconds
+        if now_timed > timed:
+            total += (count - counted) * (now_microseconds - microseconds) / (now_timed - timed) / 1000
+            self._known = counted, timed, microseconds, total = count, now_timed, now_microseconds, total
+        mean = microseconds / timed / 1000 if timed else 0.0
+        self._told = max(self._told, total + (count - counted) * mean)
+        return self._told
+
+
 class OpStats:
     """Successes, failures and latencies of one operation: BookKeeper's OpStatsLogger.
 
     Counts are exact; for very frequent operations the latencies may be those of a sample.
     """
 
-    __slots__ = ("failed", "failures", "succeeded", "successes")
+    __slots__ = ("_failed_sum", "_succeeded_sum", "failed", "failures", "succeeded", "successes")
 
     def __init__(self) -> None:
         self.successes = 0
         self.failures = 0
         self.succeeded = LatencyHistogram()
         self.failed = LatencyHistogram()
+        self._succeeded_sum = _EstimatedSum()
+        self._failed_sum = _EstimatedSum()
 
     def success(self, seconds: float) -> None:
         self.successes += 1
@@ -149,17 +178,16 @@ class OpStats:
 
         Counts and sums cover the time since the start, quantiles the last windows; `now` is in seconds.
         """
-        for label, count, latencies in (
-            ("true", self.successes, self.succeeded),
-            ("false", self.failures, self.failed),
+        for label, count, latencies, total in (
+            ("true", self.successes, self.succeeded, self._succeeded_sum),
+            ("false", self.failures, self.failed, self._failed_sum),
         ):
             labels = {"success": label}
             recent = latencies.recent_quantiles(QUANTILES, now)
             for fraction, value in zip(QUANTILES, recent, strict=True):
                 yield Sample("", {**labels, "quantile": str(fraction)}, value)
-            mean = latencies.total_microseconds / latencies.count / 1000 if latencies.count else 0.0
             yield Sample("_count", labels, count)
-            yield Sample("_sum", labels, mean * count)
+            yield Sample("_sum", labels, total.of(count, latencies))
 
 
 QUANTILES = (0.5, 0.75, 0.95, 0.99, 0.999, 0.9999, 1.0)

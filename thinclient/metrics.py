@@ -136,7 +136,8 @@ class ClientMetrics:
         ]
         for name, text in _COUNTERS.items():
             found.append(ClientMetric(PREFIX + name, "counter", text, [Sample("", {}, self.counters[name])]))
-        failures = [Sample("", {"task": task}, count) for task, count in background.RESTARTS.items()]
+        # Of a copy, which is made in one step: another thread may add a task meanwhile.
+        failures = [Sample("", {"task": task}, count) for task, count in dict(background.RESTARTS).items()]
         found.append(
             ClientMetric(PREFIX + _FAILURES, "counter", "background tasks of the process begun anew", failures)
         )

@@ -22,7 +22,6 @@ from bookgate.ledger.errors import BKException, IncorrectParameterException, Met
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata_store import LedgerManager, LedgerManagerFactory, LedgerRecord
 from bookgate.ledger.streams import (
-    CURSOR_KEY,
     DEFAULT_SCOPE,
     CommittedCursor,
     Retention,
@@ -173,18 +172,20 @@ def _may(caller: Caller, record: LedgerRecord, ledger: LedgerRecord) -> dict[str
 async def _cursors(
     manager: LedgerManager, caller: Caller, record: LedgerRecord, row: dict[str, Any]
 ) -> list[dict[str, Any]]:
-    """The cursors of a stream that the caller may read, by name; those of an earlier stream of this name are none."""
+    """The cursors of a stream that the caller may read, by name; those of an earlier stream of this name are none, nor
+    is what can't be read.
+    """
     scope_id = record.ledger_id.scope_id
     ids = [cursor_record_id(row["name"], cursor, scope_id) for cursor in sorted(row["cursors"])]
     answers: Sequence[LedgerRecord | BKException] = await manager.read_many(ids) if ids else ()
     found = []
     for answer in answers:
-        if not isinstance(answer, LedgerRecord) or CURSOR_KEY not in answer.metadata.custom_metadata:
+        if not isinstance(answer, LedgerRecord):
             continue
         if not caller.may(Action.LEDGER_READ, answer):
             continue
-        cursor = CommittedCursor.of(answer.metadata.custom_metadata)
-        if cursor.ledger == row["ledgerId"]:
+        cursor = _cursor_in(answer)
+        if cursor is not None and cursor.ledger == row["ledgerId"]:
             entry_id, number = cursor.position
             may = {
                 "move": caller.may(Action.LEDGER_WRITE, answer),
@@ -193,3 +194,10 @@ async def _cursors(
             told = {"name": cursor.name, "entryId": str(entry_id), "record": number, "committed": cursor.committed_ms}
             found.append({**told, "may": may})
     return found
+
+
+def _cursor_in(record: LedgerRecord) -> CommittedCursor | None:
+    try:
+        return CommittedCursor.of(record.metadata.custom_metadata)
+    except MetadataFormatException:
+        return None

@@ -149,9 +149,14 @@ def print_note(text: str) -> None:
     print(text, file=sys.stdout if laid_out() else sys.stderr, flush=True)
 
 
+_LAST_MS = 253_402_300_799_999
+"""The end of the year 9999, the last that Python's calendar has."""
+
+
 def shown_time(milliseconds: int | None, absent: str = "") -> str:
-    """A point in time, from milliseconds since 1970."""
-    if not milliseconds or milliseconds < 0:
+    """A point in time, from milliseconds since 1970; `absent` where a calendar does not have it."""
+    # Whoever creates a ledger writes its time: one that can't be shown must not end a listing.
+    if not milliseconds or not 0 < milliseconds <= _LAST_MS:
         return absent
     return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 

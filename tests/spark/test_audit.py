@@ -11,6 +11,7 @@ from typing import Any, TypeVar, cast
 
 import pytest
 from pyspark.sql import Row, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
 from typer.testing import CliRunner
 
 from bookgate.bookie.replication.audits.auditor import AuditorOptions
@@ -29,7 +30,7 @@ from bookgate.thinclient.config import ClientConfig
 from bookgate.thinclient.metadata_source import metadata_factory
 from bookgate.thinclient.spark.commands import main
 from bookgate.thinclient.spark.jobs import copies_table
-from bookgate.thinclient.spark.jobs.audit import FAULTS, audit
+from bookgate.thinclient.spark.jobs.audit import FAULTS, _by_first_entry, audit
 from bookgate.thinclient.spark.jobs.copies import CopyReader, Fault
 from bookgate.thinclient.spark.jobs.marking import mark_lacking
 from bookgate.thinclient.spark.options.read_options import parse_options
@@ -416,3 +417,10 @@ def test_a_ledger_of_a_scope_is_marked_by_its_whole_id(
     marking = mark_lacking(found, {"gateways": cluster.gateway_uri})
     assert (marking.marked, marking.left, marking.failure) == (1, 1, None)
     assert marks(cluster) == {ledger: ("bookie-1", "bookie-3")}
+
+
+def test_ranges_are_in_order_however_far_apart_they_are(spark: SparkSession) -> None:
+    firsts = [5_000_000_000, 0, 1 << 32, 3]
+    ranges = spark.createDataFrame([([(each,) for each in firsts],)], "ranges array<struct<first_entry_id:bigint>>")
+    (row,) = ranges.select(F.array_sort("ranges", _by_first_entry).alias("ranges")).collect()
+    assert [each.first_entry_id for each in row.ranges] == sorted(firsts)

@@ -48,7 +48,7 @@ class Admin(ClientFacade[admin.Admin]):
 
     @_as(admin.Admin.close)
     def close(self) -> None:
-        self._close_once(self._asynchronous.close)
+        self._close_once()
 
     @_as(admin.Admin.bookies)
     def bookies(self) -> Sequence[RegisteredBookie]:

@@ -1467,7 +1467,7 @@ class Streams(StreamsFacade):
         )
 
     def names(self) -> Generator[list[str], None, None]:
-        """Lists the names of all streams, in pages without order.
+        """Lists the names of all streams, in pages without order. Leaves out records that can't be read.
 
         Raises:
             BKException: The listing could not be completed.

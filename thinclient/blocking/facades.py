@@ -11,12 +11,12 @@ the last one is closed ends with ClientClosedException. Handles and clients may 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
+from collections.abc import Coroutine, Generator, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import closing
 from itertools import islice
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 from bookgate.ledger.bookie_info import BookieServiceInfo
 from bookgate.ledger.errors import ClientClosedException
@@ -46,6 +46,7 @@ from bookgate.thinclient.streams.writer import StreamWriter
 
 T = TypeVar("T")
 Asynchronous = TypeVar("Asynchronous")
+AnyClient = TypeVar("AnyClient", bound="Closable")
 AnyHandle = TypeVar(
     "AnyHandle",
     bound=BaseWriteHandle | UnboundedWriteHandle | ReadHandle | RecordWriter | StreamWriter | StreamReader,
@@ -59,6 +60,12 @@ _APPEND_BATCH = 1000
 def _taken(payload: T) -> T | bytes:
     """What is appended later in the loop's thread: a copy, where the caller may change the payload until then."""
     return bytes(payload) if isinstance(payload, bytearray | memoryview) else payload
+
+
+class Closable(Protocol):
+    """An asynchronous client."""
+
+    async def close(self) -> None: ...
 
 
 class Facade(Generic[Asynchronous]):
@@ -292,10 +299,12 @@ class StreamsFacade(Facade[Streams]):
         super().__init__(bookkeeper._thread, streams)
 
 
-class ClientFacade(Facade[Asynchronous]):
-    """A client keeps the loop's thread alive until it is closed, once however many threads do that."""
+class ClientFacade(Facade[AnyClient]):
+    """A client keeps the loop's thread alive until it is closed, once however many threads do that. As a reader, it
+    ends with a generator that was abandoned without a wait.
+    """
 
-    def __init__(self, thread: LoopThread, asynchronous: Asynchronous) -> None:
+    def __init__(self, thread: LoopThread, asynchronous: AnyClient) -> None:
         """Called by `connect`."""
         super().__init__(thread, asynchronous)
         self._closing = threading.Lock()
@@ -307,7 +316,10 @@ class ClientFacade(Facade[Asynchronous]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.close()
+        if not is_abandoned(error):
+            self.close()
+        elif self._closing.acquire(blocking=False):
+            self._thread.start_release(self._asynchronous.close)
 
     def close(self) -> None:
         """Closes all connections."""
@@ -317,13 +329,13 @@ class ClientFacade(Facade[Asynchronous]):
     def _closed(self) -> bool:
         return self._closing.locked()
 
-    def _close_once(self, close: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    def _close_once(self) -> None:
         if self._closed:
             return
         check_may_wait()
         if self._closing.acquire(blocking=False):
             try:
-                self._thread.run(close())
+                self._thread.run(self._asynchronous.close())
             finally:
                 self._thread.release()
 
@@ -395,7 +407,7 @@ class BookKeeperFacade(ClientFacade[BookKeeper]):
 
     def close(self) -> None:
         """Closes all connections; outstanding calls fail with ClientClosedException. Open ledgers are not closed."""
-        self._close_once(self._asynchronous.close)
+        self._close_once()
 
     def seed_addresses(self, bookies: Iterable[BookieServiceInfo]) -> None:
         """Seeds the address cache with known bookie addresses.

@@ -5,21 +5,23 @@ ClientClosedException. After a fork the child makes its own, if the parent had n
 generators are fetched one ahead, so that the hop between threads is paid once a page, while the page before is used.
 
 Any thread may call anything here, but the loop's own thread may wait for nothing: that is refused, since the loop, and
-with it every blocking client of the process, would stand still for ever. Not its job: what runs on the loop
-(`blocking`).
+with it every blocking client of the process, would stand still for ever. So it is while the interpreter ends, which
+has stopped all other threads by then: what it frees last, such as a generator of the main module, would wait for ever
+for the loop, or for a lock of a stopped thread. Not its job: what runs on the loop (`blocking`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator
 from concurrent.futures import CancelledError, Future
 from contextlib import closing, suppress
 from typing import Any, ClassVar, TypeVar
 
-from bookgate.ledger.errors import ClientClosedException, IllegalOpException
+from bookgate.ledger.errors import BKException, ClientClosedException, IllegalOpException
 from bookgate.runtime.event_loop import new_event_loop
 
 T = TypeVar("T")
@@ -44,7 +46,8 @@ class LoopThread:
 
     @classmethod
     def acquire(cls) -> LoopThread:
-        """The running loop, made if there is none in this process."""
+        """The running loop, made if there is none in this process. Raises ClientClosedException while that ends."""
+        _check_lives()
         with cls._lock:
             if cls._current is None or cls._current.pid != os.getpid():
                 cls._current = cls()
@@ -53,28 +56,44 @@ class LoopThread:
 
     def release(self) -> None:
         """One user less; the last one stops the loop."""
+        if self._leave():
+            self._thread.join()
+
+    def start_release(self, close: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Starts the end of a user, for which nobody waits, and releases the loop after it."""
+
+        async def close_and_release() -> None:
+            try:
+                await close()
+            finally:
+                self._leave()
+
+        self.start_end(close_and_release())
+
+    def _leave(self) -> bool:
+        """One user less. Whether the loop stops therefore."""
         with self._lock:
             self._users -= 1
             if self._users or self.pid != os.getpid():
-                return
+                return False
             if type(self)._current is self:
                 type(self)._current = None
         self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join()
+        return True
 
     @property
     def running(self) -> bool:
         """The loop still takes work."""
-        return self.pid == os.getpid() and not self.loop.is_closed() and self._users > 0
+        return self.pid == os.getpid() and not self.loop.is_closed() and self._users > 0 and not sys.is_finalizing()
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Runs a coroutine on the loop and waits for it; an interrupted wait cancels it.
 
-        Raises IllegalOpException on the loop's own thread.
+        Raises as `check_may_wait`.
         """
         try:
             check_may_wait()
-        except IllegalOpException:
+        except BKException:
             coroutine.close()
             raise
         return result_of(self.start(coroutine))
@@ -84,9 +103,12 @@ class LoopThread:
         if self.pid != os.getpid():
             coroutine.close()
             raise ClientClosedException("this client was made before a fork; make another one in this process")
-        with self._lock:
-            if self.running:
-                return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+        # The lock is taken only where the loop takes work: a thread that was stopped for good may have it, or one that
+        # makes the next loop, and so waits for the lock of a log's handler, which this thread may have.
+        if self.running:
+            with self._lock:
+                if self.running:
+                    return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
         coroutine.close()
         raise ClientClosedException("the client is closed")
 
@@ -117,8 +139,17 @@ async def _end_tasks() -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
+def _check_lives() -> None:
+    """Raises ClientClosedException while the interpreter ends: no other thread does anything any more."""
+    if sys.is_finalizing():
+        raise ClientClosedException("the process ends, and the event loop of its clients has stopped")
+
+
 def check_may_wait() -> None:
-    """Raises IllegalOpException on the thread of the loop, for which a wait would never end."""
+    """Raises IllegalOpException on the thread of the loop, and ClientClosedException while the interpreter ends: the
+    wait would never end.
+    """
+    _check_lives()
     if getattr(_here, "is_loop", False):
         raise IllegalOpException(
             "a call that waits was made on the event loop's own thread, such as in a done-callback of `append_future`: "
@@ -138,9 +169,7 @@ def is_abandoned(error: BaseException | None) -> bool:
 
 
 def result_of(future: Future[T]) -> T:
-    """Waits for it. Raises its error, ClientClosedException where the loop ended first, or IllegalOpException on the
-    loop's own thread.
-    """
+    """Waits for it. Raises its error, ClientClosedException where the loop ended first, or as `check_may_wait`."""
     try:
         check_may_wait()
         return future.result()
@@ -179,5 +208,6 @@ def iterate(thread: LoopThread, pages: AsyncIterator[T]) -> Generator[T, None, N
             pending = thread.start(fetch())
             yield page
     finally:
-        pending.cancel()
-        thread.start_end(finish())
+        if thread.running:
+            pending.cancel()
+            thread.start_end(finish())

@@ -15,6 +15,7 @@ from dataclasses import replace
 from bookgate.ledger.errors import (
     IllegalOpException,
     LedgerExistException,
+    MetadataFormatException,
     NoSuchLedgerExistsOnMetadataServerException,
 )
 from bookgate.ledger.ledger_id import LedgerId
@@ -151,14 +152,13 @@ class Streams:
             return await self.open(name, password)
 
     async def names(self) -> AsyncGenerator[list[str], None]:
-        """Lists the names of all streams, in pages without order.
+        """Lists the names of all streams, in pages without order. Leaves out records that can't be read.
 
         Raises:
             BKException: The listing could not be completed.
         """
         async for page in self._bookkeeper.list_ledgers(self._scope_id):
-            found = (stream_of(record.metadata.custom_metadata) for record in page)
-            if names := [stream[0] for stream in found if stream is not None]:
+            if names := [name for record in page if (name := _name_in(record)) is not None]:
                 yield names
 
     async def delete(self, name: str) -> bool:
@@ -193,6 +193,15 @@ class Streams:
             )
         await self._bookkeeper.delete_ledger(ledger_id)
         return await remove_record(self._bookkeeper, record_id, is_meant)
+
+
+def _name_in(record: LedgerRecord) -> str | None:
+    """The name of the stream whose record this is; None for what is no stream's record, as far as it can be read."""
+    try:
+        found = stream_of(record.metadata.custom_metadata)
+    except MetadataFormatException:
+        return None
+    return None if found is None else found[0]
 
 
 def _checked(record: LedgerRecord, name: str) -> tuple[LedgerRecord, LedgerId]:

@@ -4,7 +4,8 @@ One listing of the scope, which must be complete: where a policy left out the re
 left over. What looks like an orphan and is old enough is judged once more by the record of its stream, read anew. A
 deletion reads that record again, and deletes the orphan only as it was seen: a ledger that somebody has taken over
 since stays, and so does a record that was made anew under its id. What this client may not delete does not keep the
-others.
+others. Anybody who may create a ledger in the scope writes its marks: they may name a ledger that this client may not
+read, and then it is no orphan as far as this client can tell.
 
 A creation that is under way is told by its age alone, so the age must be above the time that any takes. One that goes
 on after all ends with a record whose ledger is gone: no append to it was ever acknowledged, and it is an orphan itself.
@@ -17,7 +18,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bookgate.ledger.errors import (
-    IncorrectParameterException,
     MetadataVersionException,
     NoSuchLedgerExistsOnMetadataServerException,
     UnauthorizedAccessException,
@@ -45,7 +45,7 @@ async def find_orphans(bookkeeper: BookKeeper, before_ms: int, scope_id: int = D
     """
     bookkeeper.ledger_manager.demand_complete_listings()
     listed = [record async for page in bookkeeper.list_ledgers(scope_id) for record in page]
-    return [each for each in candidates(listed, before_ms) if await _is_orphan(bookkeeper, each, scope_id)]
+    return [each for each in candidates(listed, before_ms) if await _is_known_orphan(bookkeeper, each, scope_id)]
 
 
 async def delete_orphans(
@@ -80,14 +80,18 @@ async def _delete(bookkeeper: BookKeeper, orphan: Orphan) -> bool:
         return False  # somebody uses it
 
 
+async def _is_known_orphan(bookkeeper: BookKeeper, orphan: Orphan, scope_id: int) -> bool:
+    """Not one whose marks name what this client may not read."""
+    try:
+        return await _is_orphan(bookkeeper, orphan, scope_id)
+    except UnauthorizedAccessException:
+        return False
+
+
 async def _is_orphan(bookkeeper: BookKeeper, orphan: Orphan, scope_id: int) -> bool:
     if orphan.kind is Kind.STREAM:
         return await _stored(bookkeeper, ledger_of(orphan)) is None
-    try:
-        record_id = stream_record_id(orphan.stream, scope_id)
-    except IncorrectParameterException:
-        return False  # somebody else's mark: no stream has such a name
-    return not names(await _stored(bookkeeper, record_id), orphan)
+    return not names(await _stored(bookkeeper, stream_record_id(orphan.stream, scope_id)), orphan)
 
 
 async def _stored(bookkeeper: BookKeeper, ledger_id: LedgerId) -> LedgerRecord | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -109,6 +111,42 @@ def test_damaged_metadata_are_told(stored: bytes) -> None:
         StreamSettings.of({SETTINGS_KEY: stored})
     with pytest.raises(MetadataFormatException, match=CURSOR_KEY):
         CommittedCursor.of({CURSOR_KEY: stored})
+
+
+_DEEP = b"[" * 100_000
+"""Deeper than Python's reader of JSON goes."""
+
+
+@pytest.mark.parametrize("stored", [_DEEP, b'{"max_age_seconds":NaN}', b'{"max_age_seconds":1e999}'])
+def test_settings_that_are_no_json_are_told_as_such(stored: bytes) -> None:
+    with pytest.raises(MetadataFormatException, match="no JSON"):
+        StreamSettings.of({SETTINGS_KEY: stored})
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"entry": None},
+        {"record": []},
+        {"committed_ms": "soon"},
+        {"entry": float("inf")},
+        {"name": "\ud800"},
+        {"stream": "a\nb"},
+    ],
+)
+def test_a_cursor_that_no_client_has_written_is_told(wrong: dict[str, object]) -> None:
+    whole = {"stream": "s", "ledger": "l", "name": "c", "entry": 5, "record": 2, "committed_ms": 7}
+    with pytest.raises(MetadataFormatException, match=CURSOR_KEY):
+        CommittedCursor.of({CURSOR_KEY: json.dumps({**whole, **wrong}).encode()})
+
+
+@pytest.mark.parametrize("name", ["", "\ud800", "a\x1b[2J"])
+def test_names_that_no_stream_or_cursor_can_have_are_not_read(name: str) -> None:
+    stored = {STREAM_KEY: json.dumps({"name": name, "ledger": "0" * 32}).encode()}
+    with pytest.raises(MetadataFormatException, match="printable"):
+        stream_of(stored)
+    with pytest.raises(MetadataFormatException, match="printable"):
+        cursor_names_of({CURSORS_KEY: json.dumps({"names": ["c", name]}).encode()})
 
 
 @pytest.mark.parametrize("limits", [{"max_bytes": 0}, {"max_age_seconds": -1}, {"max_bytes": True}])

@@ -68,3 +68,44 @@ def test_samples_have_counts_of_all_time_and_recent_quantiles() -> None:
     assert of_success["_count", None] == 4
     assert of_success["_sum", None] == 4.0
     assert of_success["", "0.99"] == 0.0
+
+
+def total_of(stats: OpStats) -> float:
+    """Milliseconds."""
+    return next(each.value for each in stats.samples(0.0) if each.suffix == "_sum" and each.labels["success"] == "true")
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 10**6), st.booleans()), max_size=60))
+def test_the_sum_of_a_sample_never_falls(operations: list[tuple[bool, int, bool]]) -> None:
+    """Each operation is timed or not, and somebody looks after it or not."""
+    stats, told = OpStats(), 0.0
+    for is_timed, microseconds, is_looked_at in operations:
+        stats.successes += 1
+        if is_timed:
+            stats.succeeded.record_value(microseconds)
+        if is_looked_at:
+            before, told = told, total_of(stats)
+            assert told >= before
+
+
+def test_the_sum_follows_a_mean_that_changes_whichever_share_is_timed() -> None:
+    stats = OpStats()
+    for milliseconds, timed_each in ((10, 16), (1, 1), (10, 256)):
+        before = total_of(stats)
+        for number in range(2560):
+            stats.successes += 1
+            if not number % timed_each:
+                stats.succeeded.record_value(milliseconds * 1000)
+            if not number % 100:
+                total_of(stats)
+        # Those after the last timed one are estimated by what was before.
+        assert total_of(stats) - before == pytest.approx(2560 * milliseconds, rel=0.06)
+
+
+def test_what_is_all_timed_has_its_exact_sum() -> None:
+    stats = OpStats()
+    for microseconds in (7, 0, 3000, 11):
+        stats.successes += 1
+        stats.succeeded.record_value(microseconds)
+        total_of(stats)
+    assert total_of(stats) == pytest.approx(3.018)

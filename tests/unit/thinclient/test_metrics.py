@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from typing import Any
+
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
+from bookgate.runtime import background
 from bookgate.thinclient.metrics import ClientMetrics
 
 
@@ -16,6 +20,20 @@ def test_outcomes_are_told_apart() -> None:
         raise KeyError
     stats = metrics.operations["LEDGER_OPEN"]
     assert (stats.successes, stats.failures) == (1, 1)
+
+
+def test_a_task_that_fails_for_the_first_time_meanwhile_does_not_end_the_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tasks are of the loop's thread, and the look may be of another one."""
+
+    class Growing(Counter[str]):
+        def items(self) -> Any:
+            for each in super().items():
+                self[f"after {each[0]}"] += 1
+                yield each
+
+    monkeypatch.setattr(background, "RESTARTS", Growing({"a task": 1}))
+    (failures,) = (each for each in ClientMetrics().snapshot() if each.name.endswith("BACKGROUND_TASK_FAILURES"))
+    assert [(each.labels, each.value) for each in failures.samples] == [({"task": "a task"}, 1)]
 
 
 def test_counters_only_by_known_names() -> None:

@@ -17,10 +17,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from bookgate.ledger.errors import MetadataFormatException
+from bookgate.ledger.errors import IncorrectParameterException, MetadataFormatException
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata_store import LedgerRecord
-from bookgate.ledger.streams import CURSOR_KEY, NAME_KEY, CommittedCursor, stream_of
+from bookgate.ledger.streams import CURSOR_KEY, NAME_KEY, CommittedCursor, check_name, stream_of
 
 
 class Kind(StrEnum):
@@ -106,8 +106,8 @@ def _part_of_a_stream(record: LedgerRecord) -> Orphan | None:
             cursor = CommittedCursor.of(custom)
             return Orphan(Kind.CURSOR, cursor.stream, cursor.name, cursor.ledger, record)
         if NAME_KEY in custom:
-            return Orphan(Kind.LEDGER, custom[NAME_KEY].decode(), "", own, record)
-    except (MetadataFormatException, ValueError):
+            return Orphan(Kind.LEDGER, check_name("stream", custom[NAME_KEY].decode()), "", own, record)
+    except (MetadataFormatException, IncorrectParameterException, UnicodeDecodeError):
         return None
     return None
 

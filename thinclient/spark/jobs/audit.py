@@ -38,4 +38,5 @@ def audit(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
 
 
 def _by_first_entry(left: F.Column, right: F.Column) -> F.Column:  # type: ignore[name-defined]
-    return (left["first_entry_id"] - right["first_entry_id"]).cast("int")
+    # Of the difference the sign alone: it may be too great for the number that a comparison returns.
+    return F.signum(left["first_entry_id"] - right["first_entry_id"]).cast("int")

@@ -87,6 +87,7 @@ class Available:
         listed = self._listed(client)
         # One that this listing lacks is gone: a client is never shown older metadata than before (M4).
         self._left_out = self._left_out.both(listed)
+        self._lost = {each for each in self._lost if each not in offset.done}
         self._trimmed = {each: first for each, first in self._trimmed.items() if each not in offset.done}
         self._closed = {each: end for each, end in self._closed.items() if each in listed and each not in offset.done}
         seen = listed.minus(offset.done).minus(self._left_out)
@@ -297,7 +298,7 @@ class Available:
         if self._options.fail_on_data_loss:
             raise NoSuchLedgerExistsOnMetadataServerException(f"{what}; failOnDataLoss=false goes on without them")
         self._lost.update(piece.ledger_id for piece in pieces)
-        _log.warning("%s; went on without them (%d so far)", what, len(self._lost))
+        _log.warning("%s; went on without them", what)
 
     def lose_trimmed(self, found: Sequence[Trimmed]) -> None:
         """The same for entries that a trim has deleted before the stream came to them."""

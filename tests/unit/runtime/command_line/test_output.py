@@ -152,3 +152,6 @@ def test_times() -> None:
     assert shown_time(1_795_533_644_777) == "2026-11-24T15:20:44Z"
     assert shown_time(None) == ""
     assert shown_time(0, "never") == "never"
+    assert shown_time(253_402_300_799_999) == "9999-12-31T23:59:59Z"
+    for beyond in (253_402_300_800_000, (1 << 63) - 1, -1, -(1 << 63)):
+        assert shown_time(beyond, "never") == "never"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -269,6 +271,120 @@ def test_a_read_that_outlives_its_loop_ends_without_a_word() -> None:
     thread.release()
     abandoned.close()
     assert not opened.ended.is_set()
+
+
+def works(client: BookKeeper | Admin) -> Generator[int, None, None]:
+    with client:
+        yield 1
+
+
+@pytest.mark.parametrize("kind", [BookKeeper, Admin])
+def test_the_end_of_an_abandoned_client_waits_for_nothing(kind: Callable[..., Any]) -> None:
+    """As that of an abandoned read; and the loop, of which it was the last user, ends after it."""
+    thread, connected, locked = LoopThread.acquire(), Connected(), threading.Event()
+    client = kind(thread, connected)
+    abandoned = works(client)
+    next(abandoned)
+    thread.loop.call_soon_threadsafe(locked.wait, 60)
+    collecting = threading.Thread(target=abandoned.close, daemon=True)
+    collecting.start()
+    try:
+        collecting.join(10)
+        assert not collecting.is_alive()
+        assert connected.closings == 0
+        client.close()
+    finally:
+        locked.set()
+    thread._thread.join(30)
+    assert not thread.running
+    assert connected.closings == 1
+
+
+def test_an_abandoned_client_is_closed_on_the_loops_own_thread_too() -> None:
+    thread, connected, other = LoopThread.acquire(), Connected(), LoopThread.acquire()
+    abandoned = works(BookKeeper(thread, connected))  # type: ignore[arg-type]
+    next(abandoned)
+
+    async def collect() -> None:
+        abandoned.close()
+
+    thread.start(collect()).result(timeout=30)
+    assert thread.run(asyncio.sleep(0, "goes on")) == "goes on"
+    assert connected.closings == 1
+    other.release()
+    assert not thread.running
+
+
+def test_what_ends_after_its_loop_waits_for_no_thread_that_makes_the_next_one() -> None:
+    """That one may wait for the lock of a log's handler, which the thread may have that the collector comes in."""
+    thread, locked, made = LoopThread.acquire(), threading.Event(), threading.Event()
+    abandoned = reads(ReadHandle(thread, Opened()), None)  # type: ignore[arg-type]
+    next(abandoned)
+    thread.release()
+
+    def make_the_next() -> None:
+        with LoopThread._lock:
+            locked.set()
+            made.wait(60)
+
+    making = threading.Thread(target=make_the_next)
+    making.start()
+    try:
+        assert locked.wait(30)
+        collecting = threading.Thread(target=abandoned.close, daemon=True)
+        collecting.start()
+        collecting.join(10)
+        assert not collecting.is_alive()
+    finally:
+        made.set()
+        making.join()
+
+
+_LEFT_OPEN = """
+import sys, threading
+from bookgate.thinclient.blocking.client import BookKeeper, ReadHandle, WriteHandle
+from bookgate.thinclient.blocking.loop_thread import LoopThread, iterate
+
+class Opened:
+    async def close(self): pass
+    async def __aexit__(self, *_error): pass
+
+async def pages():
+    while True:
+        yield 1
+
+def rows(opened):
+    with opened:
+        yield 1
+
+# Not of this module, which the thread would keep.
+held = {"lock": LoopThread._lock, "event": threading.Event()}
+exec("def hold():\\n    with lock:\\n        event.set()\\n        type(event)().wait()", held)
+
+kind, lock = sys.argv[1:]
+thread = LoopThread.acquire()
+kinds = {"client": BookKeeper, "reader": ReadHandle, "writer": WriteHandle}
+left = rows(kinds[kind](thread, Opened())) if kind in kinds else iterate(thread, pages())
+next(left)
+if lock == "held":
+    threading.Thread(target=held["hold"], daemon=True).start()
+    held["event"].wait()
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "lock"), [("client", "free"), ("writer", "free"), ("reader", "held"), ("pages", "held")]
+)
+def test_a_process_ends_whatever_generator_it_left_open(kind: str, lock: str) -> None:
+    """The interpreter frees it last, when it has stopped the loop's thread and any that has a lock. Only a writer's is
+    told: its ledger was not closed.
+    """
+    ended = subprocess.run(
+        [sys.executable, "-c", _LEFT_OPEN, kind, lock], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert ended.returncode == 0
+    assert ("the process ends" in ended.stderr) == (kind == "writer")
+    assert ended.stderr == "" or kind == "writer"
 
 
 @pytest.mark.parametrize("kind", [WriteHandle, UnboundedWriteHandle, AdvancedWriteHandle, RecordWriter, StreamWriter])

@@ -1,8 +1,9 @@
-"""Deleting orphans where one of them may not be deleted: the others go, and both are told."""
+"""Orphans, and names of streams, beside marks that another principal has written: they keep nothing else."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -13,12 +14,13 @@ from bookgate.ledger.errors import NoSuchLedgerExistsOnMetadataServerException, 
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import LedgerMetadata
 from bookgate.ledger.metadata_store import LedgerRecord
-from bookgate.ledger.streams import DEFAULT_SCOPE, NAME_KEY
+from bookgate.ledger.streams import CURSOR_KEY, DEFAULT_SCOPE, NAME_KEY, STREAM_KEY, encoded_stream
 from bookgate.thinclient.client import BookKeeper
 from bookgate.thinclient.commands import stream_orphans
 from bookgate.thinclient.core.streams.orphans import Orphan, candidates
 from bookgate.thinclient.core.undeletable import NotAllDeletedException
-from bookgate.thinclient.streams.orphans import delete_orphans
+from bookgate.thinclient.streams.directory import Streams
+from bookgate.thinclient.streams.orphans import delete_orphans, find_orphans
 
 FORGED = 10
 
@@ -34,11 +36,23 @@ class Client:
             )
             for number in (FORGED, 11, 12)
         }
+        self.ledger_manager = SimpleNamespace(demand_complete_listings=lambda: None)
+
+    def forge(self, custom: dict[str, bytes]) -> None:
+        """The marks of the other principal's ledger."""
+        forged = self.records[LedgerId(DEFAULT_SCOPE, FORGED)]
+        marked = replace(forged.metadata, custom_metadata=custom)
+        self.records[forged.ledger_id] = replace(forged, metadata=marked)
+
+    async def list_ledgers(self, _scope_id: int) -> AsyncIterator[list[LedgerRecord]]:
+        yield list(self.records.values())
 
     def found(self) -> list[Orphan]:
         return candidates(self.records.values(), before_ms=100)
 
     async def read_record(self, ledger_id: LedgerId) -> LedgerRecord:
+        if ledger_id.scope_id != DEFAULT_SCOPE:
+            raise UnauthorizedAccessException("me may not do ledger.read")
         if ledger_id not in self.records:
             raise NoSuchLedgerExistsOnMetadataServerException
         return self.records[ledger_id]
@@ -59,6 +73,38 @@ async def test_an_orphan_that_may_not_be_deleted_does_not_keep_the_others() -> N
     assert [each.low for each in client.records] == [FORGED]
     with pytest.raises(NotAllDeletedException, match="deleted 0 ledgers"):
         await delete_orphans(cast(BookKeeper, client), client.found())
+
+
+_CURSOR = {"stream": "s", "ledger": "x", "name": "c", "entry": 0, "record": 0, "committed_ms": 0}
+_FORGED_MARKS = {
+    "deep": {STREAM_KEY: b"[" * 100_000},
+    "no-text": {STREAM_KEY: json.dumps({"name": "\ud800", "ledger": "0" * 32}).encode()},
+    "cursor-without-place": {CURSOR_KEY: json.dumps({**_CURSOR, "entry": None}).encode()},
+    "cursor-at-infinity": {CURSOR_KEY: json.dumps({**_CURSOR, "entry": float("inf")}).encode()},
+    "cursor-without-text": {CURSOR_KEY: json.dumps({**_CURSOR, "name": "\ud800"}).encode()},
+    "ledger-of-no-name": {NAME_KEY: b"a\nb"},
+}
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("marks", _FORGED_MARKS.values(), ids=_FORGED_MARKS)
+async def test_marks_that_can_not_be_read_hide_no_orphan_and_no_name(marks: dict[str, bytes]) -> None:
+    client = Client()
+    client.forge(marks)
+    found = await find_orphans(cast(BookKeeper, client), before_ms=100)
+    assert [each.record.ledger_id.low for each in found] == [11, 12]
+    names = [page async for page in Streams(cast(BookKeeper, client)).names()]
+    assert names == []
+
+
+@pytest.mark.asyncio
+async def test_a_mark_that_names_what_may_not_be_read_hides_no_orphan() -> None:
+    client = Client()
+    client.forge({STREAM_KEY: encoded_stream("x", LedgerId(5, 5))})
+    found = await find_orphans(cast(BookKeeper, client), before_ms=100)
+    assert [each.record.ledger_id.low for each in found] == [11, 12]
+    names = [page async for page in Streams(cast(BookKeeper, client)).names()]
+    assert names == [["x"]]
 
 
 def test_the_command_tells_what_it_deleted_and_then_what_is_left(

@@ -243,6 +243,20 @@ def test_nothing_is_kept_of_ledgers_that_were_left_out_and_are_gone(ledgers: Led
     assert ledgers.metadata_reads == [[1]]
 
 
+def test_nothing_is_kept_of_lost_ledgers_that_are_done(ledgers: Ledgers, caplog: pytest.LogCaptureFixture) -> None:
+    for number in (1, 2):
+        ledgers.add(number, 3, close=False)
+    query = Query(failOnDataLoss=False)
+    query.trigger()
+    for number in (1, 2):
+        del ledgers.records[number]
+    for number in (3, 4, 5):
+        ledgers.add(number, 1)
+        query.trigger()
+    assert query.reader._available._lost == set()
+    assert caplog.text.count("deleted before they were read") == 1
+
+
 def test_nothing_is_kept_of_trimmed_ledgers_that_are_done(ledgers: Ledgers) -> None:
     ledgers.trim(1, 20, 0)
     query = Query(maxEntriesPerTrigger=5, failOnDataLoss=False)
