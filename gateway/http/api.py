@@ -42,7 +42,8 @@ _MAX_BODY = 64 * 1024
 _ID_CHARACTERS = 40
 _NAME_CHARACTERS = 255
 """Of what a request names, for the log and the audit trail."""
-_INTEGER = re.compile(r"-?[0-9]{1,20}")
+_INTEGER = re.compile(r"-?[0-9]{1,39}")
+"""The longest are the 128 bits of a ledger id as one number."""
 _BOOLEANS = {"true": True, "false": False}
 
 MAX_INT64 = 2**63 - 1
