@@ -91,7 +91,7 @@ def console_stream_routes(factory: LedgerManagerFactory) -> list[Route]:
     return [
         get(
             f"{CONSOLE}/streams",
-            "A page of the streams of a scope",
+            "A page of the streams of a scope; it may have none and a `next` page all the same",
             listing,
             query=StreamsQuery,
             answer={
@@ -175,15 +175,20 @@ async def _cursors(
 ) -> list[dict[str, Any]]:
     """The cursors of a stream that the caller may read, by name; those of an earlier stream of this name are none."""
     scope_id = record.ledger_id.scope_id
-    ids = [cursor_record_id(row["name"], cursor, scope_id) for cursor in sorted(row["cursors"])]
+    names = sorted(row["cursors"])
+    ids = [cursor_record_id(row["name"], cursor, scope_id) for cursor in names]
     answers: Sequence[LedgerRecord | BKException] = await manager.read_many(ids) if ids else ()
-    found = []
-    for answer in answers:
+    found: list[dict[str, Any]] = []
+    for name, answer in zip(names, answers, strict=True):
         if not isinstance(answer, LedgerRecord) or CURSOR_KEY not in answer.metadata.custom_metadata:
             continue
         if not caller.may(Action.LEDGER_READ, answer):
             continue
-        cursor = CommittedCursor.of(answer.metadata.custom_metadata)
+        try:
+            cursor = CommittedCursor.of(answer.metadata.custom_metadata)
+        except MetadataFormatException as error:
+            found.append(_damaged(name, error))
+            continue
         if cursor.ledger == row["ledgerId"]:
             entry_id, number = cursor.position
             may = {
@@ -193,3 +198,9 @@ async def _cursors(
             told = {"name": cursor.name, "entryId": str(entry_id), "record": number, "committed": cursor.committed_ms}
             found.append({**told, "may": may})
     return found
+
+
+def _damaged(name: str, error: MetadataFormatException) -> dict[str, Any]:
+    """A cursor whose record can't be read. It can be neither moved nor deleted by its record, so nothing is offered."""
+    may = {"move": False, "delete": False}
+    return {"name": name, "entryId": None, "record": None, "committed": None, "problem": str(error), "may": may}
