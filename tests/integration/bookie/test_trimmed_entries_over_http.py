@@ -22,8 +22,11 @@ pytestmark = pytest.mark.asyncio
 CONSOLE = "/api/v1/console"
 
 
-def client_of(bookie: BookieServer) -> BookKeeper:
-    return BookKeeper.connect(config=ClientConfig(gateways=f"grpc://{bookie.addresses['gateway']}"))
+@asynccontextmanager
+async def client_of(bookie: BookieServer) -> AsyncIterator[BookKeeper]:
+    settings = ClientConfig(gateways=f"grpc://{bookie.addresses['gateway']}")
+    async with BookKeeper.connect(config=settings) as client:
+        yield client
 
 
 class Shown:
