@@ -128,7 +128,7 @@ class GatewayMetrics(GatewayNumbers):
         failures = CounterMetricFamily(
             f"{PREFIX}background_task_failures", "background tasks of the process begun anew", labels=["task"]
         )
-        for task, count in background.RESTARTS.items():
+        for task, count in dict(background.RESTARTS).items():
             failures.add_metric([task], count)
         yield failures
         access = CounterMetricFamily(f"{PREFIX}access", TEXT, labels=LABELS)

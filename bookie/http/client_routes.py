@@ -226,18 +226,18 @@ def client_routes(own: OwnClient, is_read_only: Callable[[], bool]) -> list[Rout
     async def read(call: Call[ReadQuery, NoBody]) -> Response:
         async with reading, await own.open(call.query, call.caller) as handle:
             first, last = call.query.bounds(await handle.read_last_confirmed())
-            entries, more = await _entries(handle, first, last)
+            entries, following = await _entries(handle, first, last)
         show = _FORMATS[call.query.format]
         found = {str(entry.entry_id): show(bytes(entry.payload)) for entry in entries}
         if call.query.page is not None:
             found["Entries for page: "] = str(call.query.page)
         headers = {}
-        if more:
-            following = {**dict(call.request.query_params), "start_entry_id": entries[-1].entry_id + 1}
+        if following is not None:
+            query = {**dict(call.request.query_params), "start_entry_id": following}
             if call.query.page is not None:
-                following["end_entry_id"] = last
-                del following["page"]
-            headers["Link"] = f'<{call.request.url.path}?{urlencode(following)}>; rel="next"'
+                query["end_entry_id"] = last
+                del query["page"]
+            headers["Link"] = f'<{call.request.url.path}?{urlencode(query)}>; rel="next"'
         return JSONResponse(found, headers=headers)
 
     async def bookie_info(_call: Call[NoQuery, NoBody]) -> Any:
@@ -288,20 +288,22 @@ def client_routes(own: OwnClient, is_read_only: Callable[[], bool]) -> list[Rout
     ]
 
 
-async def _entries(handle: ReadHandle, first: int, last: int) -> tuple[list[Entry], bool]:
-    """From the first on, as many as an answer takes, and whether there are more."""
+async def _entries(handle: ReadHandle, first: int, last: int) -> tuple[list[Entry], int | None]:
+    """From the first on, as many as an answer takes, and where the others begin. A truncate entry is none of them, so
+    there may be others behind an answer without any.
+    """
     if first > last:
-        return [], False
+        return [], None
     found: list[Entry] = []
-    size = 0
-    async with aclosing(handle.read_batches(first, min(last, first + PAGE - 1), _BATCH)) as batches:
+    size, end = 0, min(last, first + PAGE - 1)
+    async with aclosing(handle.read_batches(first, end, _BATCH)) as batches:
         async for batch in batches:
             for entry in batch:
                 size += len(entry.payload)
                 if found and size > _MAX_BYTES:
-                    return found, True
+                    return found, entry.entry_id
                 found.append(entry)
-    return found, found[-1].entry_id < last
+    return found, end + 1 if end < last else None
 
 
 def _space_text(free: int, total: int) -> str:

@@ -20,9 +20,10 @@ from bookgate.gateway.http.api import WHOLE, Call, NoBody, Route, get
 from bookgate.gateway.http.routes.ledgers import NO_ENTRIES, LedgerQuery
 from bookgate.ledger.digest import Digest
 from bookgate.ledger.entry import Entry, decode_entry
-from bookgate.ledger.errors import BKException, DigestMatchException
+from bookgate.ledger.errors import BKException, DigestMatchException, NoSuchEntryException
 from bookgate.ledger.metadata import LedgerMetadata
 from bookgate.ledger.quorum import write_set
+from bookgate.ledger.unbounded import deleted_before
 from bookgate.ledger.wire.messages import ReadResponse, Status
 from bookgate.thinclient.handles.context import LedgerSecrets
 from bookgate.thinclient.handles.read_handle import ReadHandle
@@ -54,10 +55,11 @@ def console_entry_routes(own: OwnClient) -> list[Route]:
         query = call.query
         async with reading, await own.open(query, call.caller) as handle:
             confirmed = await handle.read_last_confirmed()
-            end = min(confirmed, query.start_entry_id + query.limit - 1)
+            first = max(query.start_entry_id, handle.first_entry_id)
+            end = min(confirmed, first + query.limit - 1)
             found: list[dict[str, Any]] = []
             size = 0
-            for entry_id in range(query.start_entry_id, end + 1):
+            for entry_id in range(first, end + 1):
                 shown = await _read(handle, entry_id)
                 found.append(shown)
                 size += shown.get("size", 0)
@@ -74,6 +76,10 @@ def console_entry_routes(own: OwnClient) -> list[Route]:
         query = call.query
         async with reading, await own.open(query, call.caller) as handle:
             metadata, entry_id = handle.metadata, query.entry_id
+            if entry_id < (first := deleted_before(metadata)):
+                raise NoSuchEntryException(
+                    f"entry {entry_id} of ledger {query.ledger_id} was deleted by a trim; the first one left is {first}"
+                )
             bookies = _bookies_of(metadata, entry_id)
             digest = LedgerSecrets.of(metadata, password_of(handle.record), own.config()).digest
             answers = await asyncio.gather(*(_copy(own, name, query, digest) for name in bookies))
@@ -124,6 +130,9 @@ def shown_in_page(handle: ReadHandle, entry: Entry) -> dict[str, Any]:
 
 
 def _bookies_of(metadata: LedgerMetadata, entry_id: int) -> list[str]:
+    if entry_id < deleted_before(metadata):
+        # By a trim since the page began.
+        return []
     ensemble = metadata.fragment_at(entry_id).ensemble
     return [ensemble[index] for index in write_set(entry_id, metadata.ensemble_size, metadata.write_quorum_size)]
 

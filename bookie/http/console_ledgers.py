@@ -6,7 +6,6 @@ A search reads a bounded number of entries an answer and says how far it has got
 from __future__ import annotations
 
 import asyncio
-import base64
 from contextlib import aclosing
 from typing import Annotated, Any, Literal
 
@@ -15,16 +14,19 @@ from starlette.responses import Response
 
 from bookgate.bookie.http.client_routes import EntryNumber, OwnClient
 from bookgate.bookie.http.console_entries import EntryQuery, shown_in_page
-from bookgate.bookie.http.payload_decoding import Decoder, DecodingException, avro_decoder, protobuf_decoder
+from bookgate.bookie.http.decoding_process import decoded_apart
+from bookgate.bookie.http.payload_decoding import DecodingException
 from bookgate.gateway.console.paths import CONSOLE
 from bookgate.gateway.http.access import Need
-from bookgate.gateway.http.api import WHOLE, Body, Call, NoBody, NoQuery, Route, change, get
+from bookgate.gateway.http.api import JSON, WHOLE, Body, Call, NoBody, NoQuery, Route, change, get
 from bookgate.gateway.http.errors import HttpError
 from bookgate.gateway.http.routes.ledgers import NO_ENTRIES, LedgerQuery
 from bookgate.ledger.errors import NoSuchEntryException
 
 _READS = 4
 """Searches in the making at once."""
+_DECODINGS = 2
+"""Processes that decode at once."""
 _SEARCHED_ENTRIES = 5000
 _SEARCHED_BYTES = 16 * 1024 * 1024
 _BATCH = 200
@@ -64,15 +66,9 @@ class DecodeBody(Body):
     )
     payloads: list[str] = Field(max_length=_MAX_PAYLOADS, description="in base64")
 
-    def decoder(self) -> Decoder:
-        """Raises DecodingException."""
-        if self.format == "avro":
-            return avro_decoder(self.schema_text)
-        return protobuf_decoder(self.schema_text, self.message)
-
 
 def console_ledger_action_routes(own: OwnClient) -> list[Route]:
-    reading = asyncio.Semaphore(_READS)
+    reading, decoding = asyncio.Semaphore(_READS), asyncio.Semaphore(_DECODINGS)
 
     async def search(call: Call[SearchQuery, NoBody]) -> Any:
         query, wanted = call.query, call.query.wanted()
@@ -80,10 +76,10 @@ def console_ledger_action_routes(own: OwnClient) -> list[Route]:
         size = 0
         async with reading, await own.open(query, call.caller) as handle:
             confirmed = await handle.read_last_confirmed()
-            last = min(confirmed, query.start_entry_id + _SEARCHED_ENTRIES - 1)
-            following = query.start_entry_id
-            if following <= last:
-                async with aclosing(handle.read_batches(following, last, _BATCH)) as batches:
+            first = max(query.start_entry_id, handle.first_entry_id)
+            last = min(confirmed, first + _SEARCHED_ENTRIES - 1)
+            if first <= last:
+                async with aclosing(handle.read_batches(first, last, _BATCH)) as batches:
                     async for batch in batches:
                         for entry in batch:
                             following = entry.entry_id + 1
@@ -91,8 +87,9 @@ def console_ledger_action_routes(own: OwnClient) -> list[Route]:
                             if wanted in bytes(entry.payload):
                                 found.append(shown_in_page(handle, entry))
                             if len(found) >= query.limit or size >= _SEARCHED_BYTES:
-                                return _found(found, query.start_entry_id, following, confirmed)
-        return _found(found, query.start_entry_id, following, confirmed)
+                                return _found(found, first, following, confirmed)
+        # Not behind the last entry that was read: the range may end with truncate entries, which are not shown.
+        return _found(found, first, max(first, last + 1), confirmed)
 
     async def payload(call: Call[EntryQuery, NoBody]) -> Response:
         query = call.query
@@ -107,10 +104,11 @@ def console_ledger_action_routes(own: OwnClient) -> list[Route]:
 
     async def decode(call: Call[NoQuery, DecodeBody]) -> Any:
         try:
-            decoder = await asyncio.to_thread(call.body.decoder)
+            async with decoding:
+                answer = await decoded_apart(call.body.model_dump_json(by_alias=True).encode())
         except DecodingException as error:
             return {"decoded": [], "problem": str(error)}
-        return {"decoded": await asyncio.to_thread(_decoded, decoder, call.body), "problem": None}
+        return Response(answer, media_type=JSON)
 
     async def recover(call: Call[LedgerQuery, NoBody]) -> Any:
         record = await own.recover(call.query, call.caller)
@@ -165,14 +163,3 @@ def _found(entries: list[dict[str, Any]], first: int, following: int, confirmed:
         "next": str(following) if following <= confirmed else None,
         "lastConfirmed": str(confirmed),
     }
-
-
-def _decoded(decoder: Decoder, body: DecodeBody) -> list[dict[str, Any]]:
-    return [_one(decoder, text, body.skip) for text in body.payloads]
-
-
-def _one(decoder: Decoder, text: str, skip: int) -> dict[str, Any]:
-    try:
-        return {"value": decoder(base64.b64decode(text, validate=True)[skip:])}
-    except (DecodingException, ValueError) as error:
-        return {"problem": str(error)}

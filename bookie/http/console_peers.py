@@ -126,7 +126,8 @@ class Peers:
         endpoint = bookie.info.endpoint(HTTP)
         assert endpoint is not None, "those without are not found"
         config = self._config()
-        return AdminHttp(endpoint_url(endpoint), token, config.bookie_tls_ca or config.tls_ca)
+        # The thread has to end with the question: all share a few, and a stop waits for them.
+        return AdminHttp(endpoint_url(endpoint), token, config.bookie_tls_ca or config.tls_ca, _SECONDS)
 
     async def _ask(self, bookie: RegisteredBookie, path: str, token: str | None) -> Any:
         try:

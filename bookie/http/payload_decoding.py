@@ -1,7 +1,10 @@
 """Payloads as their schema reads them: Avro with its JSON schema, Protobuf with a set of file descriptors.
 
 Pure: bytes and a schema in, values that JSON has out. A schema is compiled anew for each call; nothing of it is kept.
-Bytes become text where they are UTF-8, else hex with `0x` in front; times are ISO 8601.
+Bytes become text where they are UTF-8, else hex with `0x` in front; times are ISO 8601; whole numbers that JavaScript
+would round are text, as in Protobuf's JSON.
+
+What goes in may end the process or fill its memory, so only `decoding_child` calls this.
 """
 
 from __future__ import annotations
@@ -16,6 +19,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 Decoder = Callable[[bytes], Any]
+"""Raises DecodingException, RecursionError and MemoryError."""
+
+_MOST_EXACT = 2**53 - 1
+"""The largest whole number up to which JavaScript, and with it a browser's JSON, tells all apart."""
 
 
 class DecodingException(ValueError):
@@ -40,6 +47,8 @@ def avro_decoder(schema: str) -> Decoder:
                 return plain(list(fastavro.reader(io.BytesIO(payload))))
             stream = io.BytesIO(payload)
             value = fastavro.schemaless_reader(stream, parsed, None)
+        except (RecursionError, MemoryError):
+            raise
         except Exception as error:  # of a C extension, whatever bytes make it raise
             raise DecodingException(f"it does not fit the schema: {error or type(error).__name__}") from None
         left = len(payload) - stream.tell()
@@ -75,7 +84,7 @@ def protobuf_decoder(descriptors: str, message: str) -> Decoder:
     def decode(payload: bytes) -> Any:
         try:
             return json_format.MessageToDict(kind.FromString(payload), preserving_proto_field_name=True)
-        except (DecodeError, ValueError, TypeError, RecursionError, json_format.Error) as error:
+        except (DecodeError, ValueError, TypeError, json_format.Error) as error:
             raise DecodingException(f"it is no {message}: {error or type(error).__name__}") from None
 
     return decode
@@ -95,6 +104,8 @@ def plain(value: Any) -> Any:
         case decimal.Decimal() | uuid.UUID():
             return str(value)
         case float() if value != value or value in (float("inf"), float("-inf")):
+            return str(value)
+        case int() if abs(value) > _MOST_EXACT:
             return str(value)
         case _:
             return value

@@ -67,7 +67,7 @@ class BookieCollector(Collector):
         yield counters(
             "bookie_BACKGROUND_TASK_FAILURES",
             "background tasks of the process that failed with an error that nobody foresaw, and were begun anew",
-            [({"task": task}, count) for task, count in background.RESTARTS.items()],
+            [({"task": task}, count) for task, count in dict(background.RESTARTS).items()],
         )
         yield from _of_requests(sources.requests, sources.parked_long_polls())
         yield from _of_connections(sources.requests)

@@ -114,8 +114,8 @@ class AutoRecoveryCollector(Collector):
         )
         yield gauge(
             _SCRUB + "SECONDS_SINCE",
-            "since all copies had been read for the last time",
-            None if done.ended_ms is None else _age(done.ended_ms),
+            "since all copies had been read for the last time, or, before the first time, since that pass began",
+            None if done.since_ms is None else _age(done.since_ms),
         )
         yield gauge(
             _SCRUB + "LEDGERS_LEFT_OUT",
@@ -166,8 +166,8 @@ def _of_a_check(prefix: str, what: str, done: CheckStatistics, *, in_office: boo
     yield gauge(prefix + "IN_PROGRESS", f"1 while a {what} is under way", int(done.in_progress) if in_office else None)
     yield gauge(
         prefix + "SECONDS_SINCE",
-        f"since the last complete {what} ended",
-        None if done.ended_ms is None else _age(done.ended_ms),
+        f"since the last complete {what} ended, or, before the first one, since this auditor began it",
+        None if done.since_ms is None else _age(done.since_ms),
     )
     yield counter(prefix + "COMPLETE", f"times that a {what} has looked at all ledgers", done.checks)
     yield counter(prefix + "INCOMPLETE", f"times that a {what} could not, and is begun again later", done.checks_failed)

@@ -22,6 +22,7 @@ from bookgate.ledger.errors import BKException, IncorrectParameterException, Met
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata_store import LedgerManager, LedgerManagerFactory, LedgerRecord
 from bookgate.ledger.streams import (
+    CURSOR_KEY,
     DEFAULT_SCOPE,
     CommittedCursor,
     Retention,
@@ -90,7 +91,7 @@ def console_stream_routes(factory: LedgerManagerFactory) -> list[Route]:
     return [
         get(
             f"{CONSOLE}/streams",
-            "A page of the streams of a scope",
+            "A page of the streams of a scope; it may have none and a `next` page all the same",
             listing,
             query=StreamsQuery,
             answer={
@@ -172,20 +173,23 @@ def _may(caller: Caller, record: LedgerRecord, ledger: LedgerRecord) -> dict[str
 async def _cursors(
     manager: LedgerManager, caller: Caller, record: LedgerRecord, row: dict[str, Any]
 ) -> list[dict[str, Any]]:
-    """The cursors of a stream that the caller may read, by name; those of an earlier stream of this name are none, nor
-    is what can't be read.
-    """
+    """The cursors of a stream that the caller may read, by name; those of an earlier stream of this name are none."""
     scope_id = record.ledger_id.scope_id
-    ids = [cursor_record_id(row["name"], cursor, scope_id) for cursor in sorted(row["cursors"])]
+    names = sorted(row["cursors"])
+    ids = [cursor_record_id(row["name"], cursor, scope_id) for cursor in names]
     answers: Sequence[LedgerRecord | BKException] = await manager.read_many(ids) if ids else ()
-    found = []
-    for answer in answers:
-        if not isinstance(answer, LedgerRecord):
+    found: list[dict[str, Any]] = []
+    for name, answer in zip(names, answers, strict=True):
+        if not isinstance(answer, LedgerRecord) or CURSOR_KEY not in answer.metadata.custom_metadata:
             continue
         if not caller.may(Action.LEDGER_READ, answer):
             continue
-        cursor = _cursor_in(answer)
-        if cursor is not None and cursor.ledger == row["ledgerId"]:
+        try:
+            cursor = CommittedCursor.of(answer.metadata.custom_metadata)
+        except MetadataFormatException as error:
+            found.append(_damaged(name, error))
+            continue
+        if cursor.ledger == row["ledgerId"]:
             entry_id, number = cursor.position
             may = {
                 "move": caller.may(Action.LEDGER_WRITE, answer),
@@ -196,8 +200,7 @@ async def _cursors(
     return found
 
 
-def _cursor_in(record: LedgerRecord) -> CommittedCursor | None:
-    try:
-        return CommittedCursor.of(record.metadata.custom_metadata)
-    except MetadataFormatException:
-        return None
+def _damaged(name: str, error: MetadataFormatException) -> dict[str, Any]:
+    """A cursor whose record can't be read. It can be neither moved nor deleted by its record, so nothing is offered."""
+    may = {"move": False, "delete": False}
+    return {"name": name, "entryId": None, "record": None, "committed": None, "problem": str(error), "may": may}

@@ -8,9 +8,9 @@ contents need it as `Authorization: Bearer …`, or a session that began with it
 on a loopback address only. Everything else is open, as in BookKeeper.
 
 Requests that another site's page makes a browser send are always rejected: requests under a name that is not the
-server's (`host_names`), requests of another origin, and changes by a session without its CSRF token. With a token only
-changes of another origin are: it may be a proxy's, which adds it to what a browser sends for any page. With principals
-the audit trail tells of them, and of what is over a rate.
+server's (`host_names`), requests of another origin, and changes by a session without its CSRF token. With a token that
+counts only changes of another origin are: it may be a proxy's, which adds it to what a browser sends for any page. With
+principals the audit trail tells of them, and of what is over a rate.
 """
 
 from __future__ import annotations
@@ -129,14 +129,14 @@ class Access:
         """Who asks, if they may. Raises HttpError: 401 without the right credentials, 403 where these do not help;
         OverLimit for who asks too often."""
         headers = request.headers
-        bearer = bearer_of(headers.get("authorization"))
+        # Where there is no token none is right, and showing one means nothing.
+        bearer = bearer_of(headers.get("authorization")) if self.has_token else None
+        if not asked.any_host:
+            self._check_host(bearer, asked.action, request)
         session = None
         if bearer is not None:
             self._check_bearer(bearer, asked.action, request)
         else:
-            # Who has a token has it not from a page that was led here.
-            if not asked.any_host and not is_known_name(headers.get("host", ""), self._names):
-                raise self._refused(asked.action, request, _UNKNOWN_NAME)
             session = self._session(request)
         if session is not None:
             self._check_session(session, asked.action, request)
@@ -232,6 +232,16 @@ class Access:
         if session is not None:
             self._check_session(session, _LOG_OUT, request)
             self._sessions.end(request.cookies[_cookie_of(request)])
+
+    def _check_host(self, bearer: str | None, action: str | None, request: Request) -> None:
+        """Raises HttpError under a name that is not this server's, except with a token that counts: a page that had its
+        name lead here can make one up, but has none.
+        """
+        if is_known_name(request.headers.get("host", ""), self._names):
+            return
+        if bearer is None:
+            raise self._refused(action, request, _UNKNOWN_NAME)
+        self._name_of(request, bearer)
 
     def _check_bearer(self, bearer: str, action: str | None, request: Request) -> None:
         """Raises HttpError where a page of another origin has a browser change something. What such a page has the

@@ -42,7 +42,8 @@ _MAX_BODY = 64 * 1024
 _ID_CHARACTERS = 40
 _NAME_CHARACTERS = 255
 """Of what a request names, for the log and the audit trail."""
-_INTEGER = re.compile(r"-?[0-9]{1,20}")
+_INTEGER = re.compile(r"-?[0-9]{1,39}")
+"""The longest are the 128 bits of a ledger id as one number."""
 _BOOLEANS = {"true": True, "false": False}
 
 MAX_INT64 = 2**63 - 1
@@ -234,22 +235,32 @@ def create_app(
 
 async def _dispatch(verbs: Mapping[str, Route], access: Access, request: Request) -> Response:
     row = verbs["GET" if request.method == "HEAD" else request.method]
-    caller, asked, began = ANYBODY, row.asked, time.perf_counter()
+    caller, began = ANYBODY, time.perf_counter()
     try:
-        caller = access.caller(asked, request)
+        caller = access.caller(row.asked, request)
         response = await _answered(row, request, caller)
     except HttpError as error:
         response = error_response(error.status, str(error), error.headers)
         if isinstance(error, OverLimit) or error.status in (401, 403):
             # Written down where it was decided.
             return response
-    if asked.action is not None:
-        caller.changed(asked.action, _named(request), response.status_code, time.perf_counter() - began)
-        if caller.control is None and row.verb != "GET" and not asked.action.is_reading:
-            # With a policy, the audit trail has it.
-            peer, status = peer_of(request), response.status_code
-            log_event(_log, "http_change", verb=row.verb, path=_named(request), peer=peer, status=status)
+    except Exception:
+        # `_unexpected` answers it; what was changed before it failed was changed.
+        _write_down(row, request, caller, 500, time.perf_counter() - began)
+        raise
+    _write_down(row, request, caller, response.status_code, time.perf_counter() - began)
     return response
+
+
+def _write_down(row: Route, request: Request, caller: Caller, status: int, seconds: float) -> None:
+    """What was let through, and how it ended: in the audit trail with a policy, else of changes in the log."""
+    action = row.asked.action
+    if action is None:
+        return
+    caller.changed(action, _named(request), status, seconds)
+    if caller.control is None and row.verb != "GET" and not action.is_reading:
+        peer = peer_of(request)
+        log_event(_log, "http_change", verb=row.verb, path=_named(request), peer=peer, status=status)
 
 
 def _named(request: Request) -> str:

@@ -95,6 +95,15 @@ def test_security_is_there_unless_it_is_said_otherwise() -> None:
     assert "secretName: mine" in named
 
 
+def test_a_setting_that_is_false_or_empty_counts_as_given() -> None:
+    given = {"tls_required": False, "http_tls": False, "gc_wait_time": 0}
+    told = {**given, "client": {"auth_provider": ""}, "ledger_directory": "/elsewhere"}
+    settings = tomllib.loads(one("ConfigMap", settings=told)["data"]["bookie.toml"])
+    assert {key: settings[key] for key in given} == given
+    assert (settings["client"]["auth_provider"], settings["client"]["bookie_tls"]) == ("", "start-tls")
+    assert settings["ledger_directory"] == "/var/lib/bookgate/ledgers/data", "where the volume is"
+
+
 def test_a_change_of_settings_rolls_the_pods() -> None:
     def checksum(**settings: Any) -> str:
         annotations = one("StatefulSet", settings=settings)["spec"]["template"]["metadata"]["annotations"]

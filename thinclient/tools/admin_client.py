@@ -33,12 +33,14 @@ class AdminRefusedException(BKException):
 class AdminHttp:
     """One bookie's HTTP admin: `http://host:port` or `https://…`, and the token if changes need one.
 
-    `authorities` is a PEM file of authorities for TLS; None: the system's.
+    `authorities` is a PEM file of authorities for TLS; None: the system's. `timeout_seconds` is how long a bookie may
+    say nothing.
     """
 
     url: str
     token: str | None = None
     authorities: Path | None = None
+    timeout_seconds: float = _TIMEOUT
 
     @property
     def may_carry_token(self) -> bool:
@@ -66,7 +68,7 @@ class AdminHttp:
                 )
             request.add_header("Authorization", f"Bearer {self.token}")
         try:
-            with self._opener().open(request, timeout=_TIMEOUT) as answer:
+            with self._opener().open(request, timeout=self.timeout_seconds) as answer:
                 return json.loads(answer.read())
         except urllib.error.HTTPError as error:
             raise AdminRefusedException(f"{self.url} answers {error.code}: {_words(error)}") from None

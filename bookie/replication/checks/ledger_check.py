@@ -59,6 +59,8 @@ class CheckStatistics:
     """When the last complete check ended, whoever made it, in milliseconds since 1970.
 
     None if unknown, out of office, or if checks are made on request only."""
+    since_ms: int | None = None
+    """The same; before a first check has ended, when this auditor began with it."""
 
 
 @dataclass(slots=True)
@@ -102,7 +104,7 @@ class LedgerCheck(OfficeTask):
     # Schedule
 
     def _out_of_office(self) -> None:
-        self.statistics.ended_ms = None
+        self.statistics.ended_ms = self.statistics.since_ms = None
 
     async def _turn(self) -> float | None:
         ended_ms = self._ended_ms = await self._metadata.check_time(self.kind)
@@ -124,7 +126,13 @@ class LedgerCheck(OfficeTask):
 
     def _tell_end(self, ended_ms: int | None) -> None:
         """Publishes the end of the last check, unless checks are made on request only."""
-        self.statistics.ended_ms = ended_ms if self._interval and ended_ms != ORDERED_MS else None
+        done = self.statistics
+        if not self._interval:
+            done.ended_ms = done.since_ms = None
+            return
+        done.ended_ms = ended_ms if ended_ms != ORDERED_MS else None
+        # The store keeps ends only. A check that never ends is overdue all the same.
+        done.since_ms = done.ended_ms or done.since_ms or now_ms()
 
     async def _check(self) -> bool:
         """Runs one check; returns whether it was complete.

@@ -108,6 +108,8 @@ class ScrubStatistics:
     ended_ms: int | None = None
     """When the last complete pass ended, whoever made it, in milliseconds since 1970; None if unknown, or out of
     office."""
+    since_ms: int | None = None
+    """The same; before the first pass has ended, when it began."""
 
 
 class _ChangedException(BKException):
@@ -142,7 +144,7 @@ class Scrub(OfficeTask):
         self._seen_at = float("-inf")
 
     def _out_of_office(self) -> None:
-        self.statistics.ended_ms = self.statistics.ledgers_left_out = None
+        self.statistics.ended_ms = self.statistics.since_ms = self.statistics.ledgers_left_out = None
 
     # A pass
 
@@ -217,6 +219,7 @@ class Scrub(OfficeTask):
     def _take(self, progress: ScrubProgress) -> None:
         self._progress = progress
         self.statistics.ended_ms = progress.ended_ms if progress.ended_ms != ORDERED_MS else None
+        self.statistics.since_ms = progress.since_ms
         self.statistics.ledgers_left_out = len(progress.left_out)
 
     async def _mark_again(self) -> None:

@@ -33,6 +33,13 @@ class ScrubProgress:
     ended_ms: int | None = None
     """When the last complete pass ended, in milliseconds since 1970."""
 
+    @property
+    def since_ms(self) -> int | None:
+        """The end of the last complete pass; where none is known, the beginning of the one under way. A pass that was
+        ordered (`ORDERED_MS`, which is 0) has replaced the end before it.
+        """
+        return self.ended_ms or self.began_ms
+
     def begun(self, now_ms: int) -> ScrubProgress:
         """The progress at the beginning of a pass."""
         return ScrubProgress(began_ms=now_ms, ended_ms=self.ended_ms)

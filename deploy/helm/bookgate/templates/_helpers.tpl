@@ -13,10 +13,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- define "bookgate.image" -}}{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}{{- end }}
 {{- /* A whole number that went through JSON is a float; TOML wants it whole. */ -}}
 {{- define "bookgate.settings" -}}
-{{- $settings := merge (dict "metadata_uri" .Values.metadataUri "journal_directory" "/var/lib/bookgate/journal/data" "ledger_directory" "/var/lib/bookgate/ledgers/data") .Values.settings -}}
+{{- /* Not merge, which takes a value that is false for one that is not set. */ -}}
+{{- $settings := mergeOverwrite (deepCopy .Values.settings) (dict "metadata_uri" .Values.metadataUri "journal_directory" "/var/lib/bookgate/journal/data" "ledger_directory" "/var/lib/bookgate/ledgers/data") -}}
 {{- if .Values.security.enabled }}
 {{- $client := dict "bookie_tls" "start-tls" "bookie_tls_ca" "/etc/bookgate-secure/ca.crt" "auth_provider" "bookgate-token" -}}
-{{- $settings = merge $settings (dict "tls_client_ca" "/etc/bookgate-secure/ca.crt" "tls_required" true "http_tls" true "security_tokens" "/etc/bookgate-secure/tokens" "security_policy" "/etc/bookgate-secure/policy.toml" "client" $client) -}}
+{{- $settings = mergeOverwrite (dict "tls_client_ca" "/etc/bookgate-secure/ca.crt" "tls_required" true "http_tls" true "security_tokens" "/etc/bookgate-secure/tokens" "security_policy" "/etc/bookgate-secure/policy.toml" "client" $client) $settings -}}
 {{- end }}
 {{- range $key, $value := $settings }}{{- if not (kindIs "map" $value) }}
 {{ $key }} = {{ include "bookgate.toml" $value }}

@@ -237,6 +237,7 @@ async def test_an_interrupted_check_leaves_the_time_alone_and_is_begun_again(clu
             made_check.allow(True)
             await until(lambda: done.ledgers_checked)
             assert done.in_progress
+            assert (done.ended_ms, (done.since_ms or 0) > 0) == (None, True)
             made_check.allow(False)
             await until(lambda: not done.in_progress)
             assert (done.checks, done.checks_failed, await last_check(factory)) == (0, 0, 0)

@@ -72,3 +72,8 @@ def test_bytes_that_are_no_protobuf_message_are_said_to() -> None:
 def test_values_become_what_json_has() -> None:
     value = {1: [b"a", float("nan"), datetime.date(2026, 1, 2)], "x": float("inf")}
     assert plain(value) == {"1": ["a", "nan", "2026-01-02"], "x": "inf"}
+
+
+def test_whole_numbers_that_javascript_would_round_become_text() -> None:
+    most = 2**53 - 1
+    assert plain([most, -most, most + 1, -most - 1, True]) == [most, -most, str(most + 1), str(-most - 1), True]

@@ -25,7 +25,7 @@ from bookgate.gateway.http.api import create_app
 from bookgate.gateway.stores.drivers import create_factory
 from bookgate.ledger.bookie_info import VERSION_PROPERTY, BookieServiceInfo
 from bookgate.ledger.errors import BKException, MetaStoreException
-from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.ledger_id import LedgerId, ledger_name
 from bookgate.ledger.metadata import LedgerMetadata
 from bookgate.ledger.metadata_store import CreateRequest, LedgerManagerFactory, LedgerRecord, RegisteredBookie
 from bookgate.ledger.replication_control import begin_draining
@@ -347,6 +347,11 @@ async def test_marks_are_shown_a_page_at_a_time_and_counted_altogether(tmp_path:
                 "since": 7000,
             }
         ]
+        scoped = LedgerId(-1, 5).number
+        await recovery.mark(scoped, ["b1:1"])
+        behind = (await http.get(f"{PATH}/autorecovery", params={"start_after": scoped - 1})).json()
+        assert [each["ledgerId"] for each in behind["marks"]] == [ledger_name(scoped)]
+        assert len(str(scoped)) == 39
         for wrong in ({"limit": 101}, {"limit": 0}, {"start_after": -1}, {"start_after": 2**128}):
             assert (await http.get(f"{PATH}/autorecovery", params=wrong)).status_code == 400
 

@@ -77,11 +77,15 @@ async def test_a_record_that_can_not_be_read_is_left_out(tmp_path: Path, forged:
 
 
 @pytest.mark.asyncio
-async def test_a_cursor_that_can_not_be_read_is_left_out(tmp_path: Path) -> None:
+async def test_a_cursor_that_can_not_be_read_is_shown_as_damaged(tmp_path: Path) -> None:
     good = CommittedCursor("whole", LEDGER.qualified_name, "good", RecordPosition(3, 1), 5).encoded()
     async with store(tmp_path) as factory:
         await factory.ledger_manager.create(LEDGER, create_unbounded(LedgerMetadata.new(["bookie-1"], 1, 1)))
         await create(factory, stream_record_id("whole"), WHOLE)
         await create(factory, cursor_record_id("whole", "good"), {CURSOR_KEY: good})
         await create(factory, cursor_record_id("whole", "forged"), {CURSOR_KEY: good.replace(b"3", b"null")})
-        assert [each["name"] for each in (await told(factory, "stream", name="whole"))["cursors"]] == ["good"]
+        cursors = (await told(factory, "stream", name="whole"))["cursors"]
+        assert [(each["name"], each["entryId"], "problem" in each) for each in cursors] == [
+            ("forged", None, True),
+            ("good", "3", False),
+        ]

@@ -134,6 +134,47 @@ def test_names_of_this_host(host: str, taken: bool) -> None:
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("token", "shown", "status"),
+    [
+        (None, None, 403),
+        (None, "whatever", 403),
+        ("secret", None, 403),
+        ("secret", "whatever", 401),
+        ("secret", "secret", 200),
+    ],
+)
+@pytest.mark.parametrize("need", list(Need))
+async def test_under_another_name_a_token_that_counts_is_served_and_no_other(
+    token: str | None, shown: str | None, status: int, need: Need
+) -> None:
+    """A page whose name was led to this machine is of the same origin to its browser, and can make up any header."""
+
+    async def answer(_call: Call[AnyQuery, NoBody]) -> Any:
+        return {}
+
+    app = create_app([get("/json", "JSON", answer, need=need)], Access(token, loopback=True), {})
+    origin = "http://evil.example"
+    headers = {"Origin": origin, "Sec-Fetch-Site": "same-origin"}
+    if shown is not None:
+        headers["Authorization"] = f"Bearer {shown}"
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=origin) as http:
+        assert (await http.get("/json", headers=headers)).status_code == status
+
+
+@pytest.mark.asyncio
+async def test_where_there_is_no_token_showing_one_changes_nothing() -> None:
+    async def answer(_call: Call[AnyQuery, NoBody]) -> Any:
+        return {}
+
+    app = create_app([get("/json", "JSON", answer, need=Need.CONTENT)], Access(None, loopback=True), {})
+    token = {"Authorization": "Bearer whatever"}
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as http:
+        assert (await http.get("/json", headers=token)).status_code == 200
+        assert (await http.get("/json", headers={**token, "Origin": "http://evil.example"})).status_code == 403
+
+
+@pytest.mark.asyncio
 async def test_every_answer_says_what_browsers_may_do_with_it() -> None:
     async def answer(_call: Call[AnyQuery, NoBody]) -> Any:
         return {}

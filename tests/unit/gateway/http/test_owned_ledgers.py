@@ -98,3 +98,23 @@ async def test_the_cursors_of_a_stream_are_those_that_the_caller_may_read(store:
         await manager.create(cursor_id, of(owner, **{streams.CURSOR_KEY: cursor.encoded()}))
     told = await asked(store, A, StreamQuery.model_validate({"name": "orders"}), "/console/stream")
     assert [each["name"] for each in told["cursors"]] == ["mine"]
+
+
+async def test_a_cursor_whose_record_is_damaged_is_shown_as_such_beside_the_others(store: LedgerManagerFactory) -> None:
+    manager, ledger = store.ledger_manager, LedgerId(streams.DEFAULT_SCOPE, 77)
+    await manager.create(ledger, create_unbounded(of(A)))
+    record = {
+        streams.STREAM_KEY: streams.encoded_stream("orders", ledger),
+        streams.SETTINGS_KEY: streams.StreamSettings().encoded(),
+        streams.CURSORS_KEY: streams.encoded_cursor_names(("damaged", "sound")),
+    }
+    await manager.create(streams.stream_record_id("orders"), of(A, **record))
+    sound = streams.CommittedCursor("orders", ledger.qualified_name, "sound", RecordPosition(4, 3), 1).encoded()
+    for name, content in (("damaged", b"\xff\xfe"), ("sound", sound)):
+        await manager.create(streams.cursor_record_id("orders", name), of(A, **{streams.CURSOR_KEY: content}))
+    told = await asked(store, A, StreamQuery.model_validate({"name": "orders"}), "/console/stream")
+    assert [(each["name"], each["entryId"], "problem" in each) for each in told["cursors"]] == [
+        ("damaged", None, True),
+        ("sound", "4", False),
+    ]
+    assert told["cursors"][0]["may"] == {"move": False, "delete": False}

@@ -20,7 +20,7 @@ from bookgate.gateway.console.ledger_export import ledger_export_route
 from bookgate.gateway.console.ledger_routes import STEP, console_ledger_routes
 from bookgate.gateway.console.pages import console_routes
 from bookgate.gateway.http.access import CSRF_HEADER, Access, Asked, Need
-from bookgate.gateway.http.api import AnyQuery, Call, NoBody, create_app, get
+from bookgate.gateway.http.api import AnyQuery, Call, NoBody, change, create_app, get
 from bookgate.gateway.http.caller import Caller
 from bookgate.gateway.http.errors import HttpError, OverLimit
 from bookgate.gateway.http.openapi import document
@@ -191,6 +191,38 @@ async def test_without_a_policy_the_log_tells_of_each_change(caplog: pytest.LogC
         assert (await http.delete(DELETE, headers=token)).status_code == 404
     change = {"verb": "DELETE", "path": "/api/v1/ledger/delete ledger:0", "peer": "192.0.2.7"}
     assert changes_in(caplog) == [change | {"status": 200}, change | {"status": 404}]
+
+
+@pytest.mark.asyncio
+async def test_a_change_that_failed_unexpectedly_is_told_of_too(
+    server: Server, told: Callable[[], list[str]], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fail(_call: Call[AnyQuery, NoBody]) -> Any:
+        raise RuntimeError("inside")
+
+    caplog.set_level(logging.INFO, "bookgate")
+    row = change("DELETE", "/api/v1/ledger/delete", "Fails", fail, query=AnyQuery)
+    for access in (Access(None, loopback=True), Access(None, loopback=True, control=server.control)):
+        app = create_app([row], access, {})
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False, client=("192.0.2.7", 1234))
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
+            answer = await http.delete(DELETE, headers={"Authorization": "Bearer operator"})
+            assert answer.status_code == 500
+    path = "/api/v1/ledger/delete ledger:0"
+    assert changes_in(caplog) == [{"verb": "DELETE", "path": path, "peer": "192.0.2.7", "status": 500}]
+    assert [line for line in told() if path in line] != []
+
+
+@pytest.mark.asyncio
+async def test_under_another_name_a_token_that_counts_is_served_and_no_other(
+    server: Server, told: Callable[[], list[str]]
+) -> None:
+    await server.create(1)
+    for path in (LISTING, METADATA, SESSION):
+        for token, status in ((None, 403), ("wrong", 401), ("operator", 200)):
+            answer = await server.ask(path, token, Host="evil.example", Origin="http://evil.example")
+            assert answer.status_code == status
+    assert [line for line in told() if "authenticate" in line] != []
 
 
 @pytest.mark.asyncio

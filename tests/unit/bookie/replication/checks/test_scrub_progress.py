@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from bookgate.bookie.replication.checks.scrub_progress import ScrubProgress, next_entries
 from bookgate.bookie.replication.copies.fragments import complete_fragments
+from bookgate.ledger.replication_checks import ORDERED_MS
 from tests.unit.bookie.replication.copies.test_fragments import ledger
 
 BEGUN = ScrubProgress(ended_ms=5).begun(9)
@@ -36,6 +37,15 @@ def test_what_was_left_out_is_remembered_until_it_was_looked_at() -> None:
     done = left.done_with(7)
     assert (done.ledger_id, done.left_out) == (10, (9,))
     assert done.done_with(9).ended(20).ended_ms == 20
+
+
+def test_a_pass_that_does_not_end_has_an_age_too() -> None:
+    first = ScrubProgress().begun(9)
+    assert ScrubProgress().since_ms is None
+    assert ScrubProgress.decode(first.done_with(3).encode()).since_ms == 9
+    assert first.ended(20).since_ms == first.ended(20).begun(30).since_ms == 20
+    ordered = ScrubProgress(ended_ms=ORDERED_MS)
+    assert (ordered.since_ms, ordered.begun(30).since_ms) == (None, 30)
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.booleans()), max_size=40))
