@@ -1,0 +1,263 @@
+"""The console's pages when answers come late, in another order, or not at all: a test holds them, and gives them."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from playwright.sync_api import Browser, Locator, Page, Route, expect
+
+from bookgate.bookie.standalone.cluster import make_cluster
+from bookgate.ledger.metadata import LedgerMetadata
+from bookgate.runtime.security.static_tokens import new_token
+from tests.integration.browser import chromium, gateway_console, watched_page
+from tests.integration.test_console_ledgers import closed, make
+
+POLICY = """
+[roles.keeper]
+actions = ["http.read", "ledger.list", "ledger.read", "ledger.delete"]
+[[bindings]]
+principals = ["token:keeper"]
+role = "keeper"
+[[bindings]]
+principals = ["token:other"]
+role = "keeper"
+"""
+
+HOLD = """
+window.held = [];
+const asked = window.fetch;
+window.fetch = (url, options = {}) => {
+  if (!PATHS.includes(new URL(url, location).pathname.replace("/api/v1/console", ""))) return asked(url, options);
+  return new Promise((resolve, reject) => {
+    const json = (told, status) => ({ ok: status < 400, status, headers: new Headers(), json: async () => told });
+    window.held.push({ url, body: options.body ?? "{}", answer: (told, status) => resolve(json(told, status)) });
+    options.signal?.addEventListener("abort", () => reject(options.signal.reason));
+  });
+};
+"""
+"""Requests for PATHS wait in `held` until a test answers them."""
+
+expect.set_options(timeout=20_000)
+
+
+@pytest.fixture(scope="module")
+def uri(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Ledger 0 is open."""
+    uri = f"sqlite://{tmp_path_factory.mktemp('answers')}/metadata.db"
+    make_cluster(uri)
+    make(uri, [LedgerMetadata.new(["bookie-1"], 1, 1)])
+    return uri
+
+
+@pytest.fixture(scope="module")
+def origin(uri: str) -> Iterator[str]:
+    with gateway_console(uri) as origin:
+        yield origin
+
+
+@pytest.fixture(scope="module")
+def browser(origin: str) -> Iterator[Browser]:
+    with chromium() as browser:
+        yield browser
+
+
+@pytest.fixture
+def page(browser: Browser, origin: str) -> Iterator[Page]:
+    with watched_page(browser, origin) as (page, _complaints):
+        yield page
+
+
+class Held:
+    """What a page asks at some of the console's paths; each question waits for its answer."""
+
+    def __init__(self, page: Page, *paths: str) -> None:
+        self._page = page
+        page.add_init_script(HOLD.replace("PATHS", json.dumps(paths)))
+
+    def question(self, number: int) -> dict[str, Any]:
+        """The query and the body of one of them, by the order in which they were asked, once it is."""
+        self._page.wait_for_function("number => held.length > number", arg=number)
+        url, body = self._page.evaluate("number => [held[number].url, held[number].body]", number)
+        query = {name: values[-1] for name, values in parse_qs(urlsplit(url).query).items()}
+        return {**query, **json.loads(body)}
+
+    def answer(self, number: int, told: Any, status: int = 200) -> None:
+        """Returns when the page has done with it what it does at once."""
+        self.question(number)
+        self._page.evaluate(
+            "([number, told, status]) => { held[number].answer(told, status); return new Promise(setTimeout); }",
+            [number, told, status],
+        )
+
+    @property
+    def count(self) -> int:
+        count: int = self._page.evaluate("held.length")
+        return count
+
+
+def rows(page: Page, table: str) -> Locator:
+    return page.get_by_role("table", name=table, exact=True).locator("tbody tr")
+
+
+def entry(number: int, payload: str = "x") -> dict[str, Any]:
+    encoded = base64.b64encode(payload.encode()).decode()
+    return {"id": str(number), "digest": "ok", "size": len(payload), "payload": encoded, "bookies": ["bookie-1"]}
+
+
+def entries(*numbers: int) -> dict[str, Any]:
+    return {"entries": [entry(number) for number in numbers], "lastConfirmed": str(max(numbers)), "next": None}
+
+
+@pytest.fixture
+def entries_page(page: Page) -> Page:
+    """What a bookie would be is asked of a gateway: whatever it is asked of entries is held."""
+
+    def with_entries(route: Route) -> None:
+        told = route.fetch().json()
+        told["server"]["features"].append("entries")
+        route.fulfill(json=told)
+
+    page.route("**/api/v1/console/cluster", with_entries)
+    return page
+
+
+def shown_entries(page: Page) -> Locator:
+    return rows(page, "Entries").locator("th")
+
+
+def shown_as_json(page: Page, payload: str) -> list[str]:
+    shown: list[str] = page.evaluate(
+        """async (text) => {
+            const { Decoding } = await import("/console/decoding.js");
+            const content = new TextEncoder().encode(text);
+            const [entry, decoding] = [{ size: content.length }, new Decoding("json")];
+            return [decoding.line(entry, content, 1000), decoding.whole(entry, content)];
+        }""",
+        payload,
+    )
+    return shown
+
+
+def ledger(number: int) -> dict[str, Any]:
+    return {
+        **{"ledgerId": str(number), "ledgerScopeId": "0", "state": "OPEN", "length": None, "lastEntryId": None},
+        **{"ensembleSize": 1, "writeQuorumSize": 1, "ackQuorumSize": 1, "fragmentCount": 1, "created": 1},
+        **{"customMetadata": [], "customMetadataCount": 0},
+    }
+
+
+def stream(name: str) -> dict[str, Any]:
+    retention = {"maxAgeSeconds": None, "maxBytes": None, "deleteConsumed": False, "keepForCursors": True}
+    return {"name": name, "ledgerId": "0", "cursors": [], "retention": retention, "created": 1}
+
+
+@pytest.fixture
+def guarded(browser: Browser, uri: str, tmp_path: Path) -> Iterator[tuple[Page, dict[str, str]]]:
+    """The console of a gateway that asks for a token, and the tokens of two principals."""
+    tokens = {name: new_token(name) for name in ("keeper", "other")}
+    (tmp_path / "tokens").write_text("".join(f"{line}\n" for _, line in tokens.values()))
+    (tmp_path / "policy.toml").write_text(POLICY)
+    config = tmp_path / "gateway.toml"
+    config.write_text(f'security_tokens = "{tmp_path}/tokens"\nsecurity_policy = "{tmp_path}/policy.toml"\n')
+    with gateway_console(uri, f"--config={config}") as origin, watched_page(browser, origin) as (page, complaints):
+        complaints.allowed_statuses = {401, 403, 503}
+        page.goto(origin)
+        yield page, {name: token for name, (token, _) in tokens.items()}
+
+
+def log_in(page: Page, token: str) -> None:
+    page.get_by_label("Token", exact=True).fill(token)
+    page.get_by_role("button", name="Log in").click()
+    expect(page.get_by_role("button", name="Log out")).to_be_visible()
+
+
+def log_in_anew(page: Page, token: str) -> None:
+    page.bring_to_front()  # a tab behind another one is drawn seldom
+    page.get_by_role("button", name="Log out").click()
+    log_in(page, token)
+
+
+def delete_ledger(page: Page, ledger_id: str) -> None:
+    page.bring_to_front()
+    page.get_by_role("button", name="Delete", exact=True).click()
+    page.get_by_label(f"Type {ledger_id}", exact=True).fill(ledger_id)
+    page.get_by_role("dialog").get_by_role("button", name="Delete for good").click()
+
+
+def test_a_tab_goes_on_in_the_session_that_another_one_has_begun(
+    guarded: tuple[Page, dict[str, str]], uri: str
+) -> None:
+    page, tokens = guarded
+    (ledger_id,) = make(uri, [closed(0)])
+    log_in(page, tokens["keeper"])
+    other_tab = page.context.new_page()
+    # It does not look at the server by itself between a log-out and a log-in.
+    other_tab.clock.install(time=0)
+    other_tab.clock.pause_at(1000)
+    other_tab.goto(f"{page.url.partition('#')[0]}#/ledger/{ledger_id}")
+    expect(other_tab.get_by_role("button", name="Log out")).to_be_visible()
+    log_in_anew(page, tokens["keeper"])
+    delete_ledger(other_tab, ledger_id)
+    expect(other_tab).to_have_url(re.compile("#/ledgers$"))
+
+    # As somebody else nothing is changed that was asked for as the former one.
+    (ledger_id,) = make(uri, [closed(0)])
+    other_tab.goto(f"{page.url.partition('#')[0]}#/ledger/{ledger_id}")
+    log_in_anew(page, tokens["other"])
+    delete_ledger(other_tab, ledger_id)
+    dialog = other_tab.get_by_role("dialog", name="That did not work")
+    expect(dialog).to_contain_text("logged in as token:other")
+    dialog.get_by_role("button", name="Close").click()
+    delete_ledger(other_tab, ledger_id)
+    expect(other_tab).to_have_url(re.compile("#/ledgers$"))
+
+    log_in_anew(page, tokens["keeper"])
+    other_tab.get_by_role("button", name="Log out").click()
+    expect(other_tab.get_by_role("heading", level=1)).to_have_text("Log in")
+    assert page.context.cookies() == []
+
+
+def test_a_tab_that_asks_for_a_token_goes_on_once_another_one_has_logged_in(
+    guarded: tuple[Page, dict[str, str]],
+) -> None:
+    page, tokens = guarded
+    page.clock.install(time=0)
+    page.clock.pause_at(1000)
+    page.reload()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Log in")
+    other_tab = page.context.new_page()
+    other_tab.goto(page.url)
+    log_in(other_tab, tokens["keeper"])
+    page.bring_to_front()
+    page.clock.run_for(4000)
+    expect(page.locator("#server .principal")).to_have_text("token:keeper")
+    expect(page.get_by_role("region", name="Bookies")).to_be_visible()
+
+
+def test_a_log_out_that_failed_is_told_and_leaves_the_page_as_it_is(guarded: tuple[Page, dict[str, str]]) -> None:
+    page, tokens = guarded
+
+    def refuse(route: Route) -> None:
+        if route.request.method == "DELETE":
+            route.fulfill(status=503, json={"error": "this server is starting again"})
+        else:
+            route.continue_()
+
+    log_in(page, tokens["keeper"])
+    page.route("**/console/session", refuse)
+    page.get_by_role("button", name="Log out").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("this server is starting again")
+    dialog.get_by_role("button", name="Close").click()
+    expect(page.locator("#server .principal")).to_have_text("token:keeper")
+    page.unroute("**/console/session")
+    page.get_by_role("button", name="Log out").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Log in")
+    assert page.context.cookies() == []
