@@ -132,6 +132,109 @@ def shown_entries(page: Page) -> Locator:
     return rows(page, "Entries").locator("th")
 
 
+def test_entries_that_are_followed_again_are_shown_once(entries_page: Page, origin: str) -> None:
+    page, held = entries_page, Held(entries_page, "/entries")
+    page.clock.install()
+    page.goto(f"{origin}/#/ledger/0")
+    held.answer(0, entries(0, 1, 2))
+    expect(shown_entries(page)).to_have_text(["0", "1", "2"])
+    page.get_by_role("button", name="Follow").click()
+    assert held.question(1)["start_entry_id"] == "3"
+    held.answer(1, entries(3, 4))
+    expect(shown_entries(page)).to_have_text(["0", "1", "2", "3", "4"])
+    page.get_by_role("button", name="Stop following").click()
+    page.get_by_role("button", name="Follow").click()
+    assert held.question(2)["start_entry_id"] == "5"
+
+
+def test_following_that_is_stopped_and_begun_again_goes_on_once(entries_page: Page, origin: str) -> None:
+    """While an answer to the first is on its way."""
+    page, held = entries_page, Held(entries_page, "/entries")
+    page.clock.install()
+    page.goto(f"{origin}/#/ledger/0")
+    held.answer(0, entries(0))
+    page.get_by_role("button", name="Follow").click()
+    held.question(1)
+    page.get_by_role("button", name="Stop following").click()
+    page.get_by_role("button", name="Follow").click()
+    held.question(2)
+    held.answer(1, entries(1))
+    held.answer(2, entries(1))
+    expect(shown_entries(page)).to_have_text(["0", "1"])
+    page.clock.run_for(1000)
+    assert held.question(3)["start_entry_id"] == "2"
+    assert held.count == 4
+
+
+def test_the_entry_that_was_clicked_last_is_open_whichever_is_answered_first(entries_page: Page, origin: str) -> None:
+    page, held = entries_page, Held(entries_page, "/entries", "/entry")
+    page.goto(f"{origin}/#/ledger/0")
+    held.answer(0, entries(0, 1, 2))
+    told = {"copies": [], "ledgerLength": 1, "lastAddConfirmed": "0"}
+    for number in (0, 1):
+        page.get_by_role("button", name=str(number), exact=True).click()
+        held.question(1 + number)
+    held.answer(2, {**entry(1), **told})
+    expect(page.get_by_role("region", name="Entry 1")).to_be_visible()
+    held.answer(1, {**entry(0), **told})
+    expect(page.get_by_role("heading", level=3)).to_have_text("Entry 1")
+    # Closing is a click, too.
+    page.get_by_role("button", name="2", exact=True).click()
+    held.question(3)
+    page.get_by_role("button", name="Close", exact=True).click()
+    held.answer(3, {**entry(2), **told})
+    expect(page.get_by_role("heading", level=3)).to_have_count(0)
+
+
+def test_payloads_are_shown_as_the_schema_decodes_them_that_is_chosen(
+    entries_page: Page, origin: str, tmp_path: Path
+) -> None:
+    page, held = entries_page, Held(entries_page, "/entries", "/decode")
+    page.goto(f"{origin}/#/ledger/0?show=avro")
+    held.answer(0, entries(0))
+    payload = rows(page, "Entries").locator("td").last
+
+    def choose(name: str) -> None:
+        (tmp_path / f"{name}.avsc").write_text(name)
+        page.get_by_label("Schema file").set_input_files(tmp_path / f"{name}.avsc")
+
+    def decoded(by: str) -> dict[str, Any]:
+        return {"decoded": [{"value": {"by": by}}], "problem": None}
+
+    choose("former")
+    assert held.question(1)["schema"] == "former"
+    page.get_by_role("button", name="Protobuf").click()
+    held.answer(1, decoded("former"))
+    expect(payload).to_have_text("(choose a schema file) x")
+
+    page.get_by_role("button", name="Avro").click()
+    held.question(2)
+    choose("newer")
+    assert held.question(3)["schema"] == "newer"
+    held.answer(3, decoded("newer"))
+    held.answer(2, decoded("former"))
+    expect(payload).to_have_text('{"by":"newer"}')
+
+    choose("broken")
+    held.answer(4, {"decoded": [], "problem": "that is no Avro schema"})
+    expect(payload).to_have_text("(that is no Avro schema) x")
+
+
+def test_a_view_that_is_left_while_payloads_are_decoded_changes_no_address(
+    entries_page: Page, origin: str, tmp_path: Path
+) -> None:
+    page, held = entries_page, Held(entries_page, "/entries", "/decode")
+    page.goto(f"{origin}/#/ledger/0?show=avro")
+    held.answer(0, entries(0))
+    (tmp_path / "any.avsc").write_text("any")
+    page.get_by_label("Schema file").set_input_files(tmp_path / "any.avsc")
+    held.question(1)
+    page.get_by_role("link", name="Rates").click()
+    expect(page.locator(".rates-head")).to_be_visible()
+    held.answer(1, {"decoded": [{"value": 1}], "problem": None})
+    expect(page).to_have_url(f"{origin}/#/rates")
+
+
 def shown_as_json(page: Page, payload: str) -> list[str]:
     shown: list[str] = page.evaluate(
         """async (text) => {
