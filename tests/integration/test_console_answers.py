@@ -248,6 +248,35 @@ def shown_as_json(page: Page, payload: str) -> list[str]:
     return shown
 
 
+def test_json_is_laid_out_with_the_numbers_that_stand_there(page: Page, origin: str) -> None:
+    page.goto(origin)
+    payload = (
+        ' {"ledgerId": 9007199254740993,"amount":1e400, "10": -0.10, "2":[ ],"a":{"b" : [1,{}]},"a":"\\u00e4\\"{,"}\n'
+    )
+    line = '{"ledgerId":9007199254740993,"amount":1e400,"10":-0.10,"2":[],"a":{"b":[1,{}]},"a":"ä\\"{,"}'
+    whole = """{
+  "ledgerId": 9007199254740993,
+  "amount": 1e400,
+  "10": -0.10,
+  "2": [],
+  "a": {
+    "b": [
+      1,
+      {}
+    ]
+  },
+  "a": "ä\\"{,"
+}"""
+    assert shown_as_json(page, payload) == [line, whole]
+    for text in ("null", "true", '"a b"', "12345678901234567890", "[]"):
+        assert shown_as_json(page, text) == [text, text]
+    for text in ("", "{,}", "[1 2]", "01"):
+        assert shown_as_json(page, text)[0] == f"(no JSON) {text}"
+    # Deeper than anybody reads it takes no page full of blanks for each bracket.
+    deep = shown_as_json(page, "[" * 2000 + "]" * 2000)
+    assert (len(deep[0]), len(deep[1]) < 1_000_000) == (4000, True)
+
+
 def ledger(number: int) -> dict[str, Any]:
     return {
         **{"ledgerId": str(number), "ledgerScopeId": "0", "state": "OPEN", "length": None, "lastEntryId": None},

@@ -6,6 +6,7 @@ import { work } from "./api.js";
 import { h } from "./dom.js";
 import { base64Of } from "./files.js";
 import { asHex, asText, fromBase64, hexDump } from "./format.js";
+import { laidOut } from "./json_text.js";
 import { Turns } from "./turns.js";
 
 export const SHOWS = [
@@ -101,7 +102,7 @@ export class Decoding {
   line(entry, content, most) {
     if (this.show === "hex") return asHex(content.subarray(0, most));
     const value = this.value(entry, content);
-    return value === undefined ? asText(content) : value.problem ? `(${value.problem}) ${asText(content)}` : JSON.stringify(value.value);
+    return value === undefined ? asText(content) : value.problem ? `(${value.problem}) ${asText(content)}` : laidOut(value.json);
   }
 
   /** A payload over as many lines as it takes. */
@@ -109,21 +110,23 @@ export class Decoding {
     if (this.show === "hex") return hexDump(content);
     const value = this.value(entry, content);
     if (value === undefined) return asText(content, true);
-    return value.problem ? `(${value.problem})\n\n${hexDump(content)}` : JSON.stringify(value.value, null, 2);
+    return value.problem ? `(${value.problem})\n\n${hexDump(content)}` : laidOut(value.json, "  ");
   }
 
-  /** `{value}` or `{problem}`; undefined where text is shown. */
+  /** `{json}`, which is text, or `{problem}`; undefined where text is shown. */
   value(entry, content) {
     if (this.show === "text") return undefined;
     if (this.show === "json") {
       try {
-        return { value: JSON.parse(new TextDecoder("utf-8", { fatal: true }).decode(content)) };
+        const json = new TextDecoder("utf-8", { fatal: true }).decode(content);
+        JSON.parse(json);
+        return { json };
       } catch {
         return { problem: content.length < entry.size ? "too long to be shown as JSON here" : "no JSON" };
       }
     }
     const { decoded } = entry;
-    if (decoded?.as === this.show && decoded.by === chosen) return decoded;
+    if (decoded?.as === this.show && decoded.by === chosen) return decoded.problem ? decoded : { json: JSON.stringify(decoded.value) };
     if (!chosen[this.show]) return { problem: "choose a schema file" };
     return { problem: content.length < entry.size ? "open it to decode it" : (this.problem ?? "not decoded") };
   }
