@@ -285,9 +285,67 @@ def ledger(number: int) -> dict[str, Any]:
     }
 
 
+def test_a_search_that_was_stopped_goes_on_once_its_last_answer_has_come(page: Page, origin: str) -> None:
+    held = Held(page, "/ledgers")
+    page.goto(f"{origin}/#/ledgers?state=OPEN")
+    held.answer(0, {"ledgers": [ledger(0)], "examined": 5000, "next": "0"})
+    held.question(1)
+    page.get_by_role("button", name="Stop").click()
+    page.get_by_label("Select ledger 0").check()
+    expect(page.get_by_role("button", name="Go on")).to_have_count(0)
+    held.answer(1, {"ledgers": [ledger(1)], "examined": 5000, "next": "1"})
+    page.get_by_role("button", name="Go on").click()
+    assert held.question(2)["start_after"] == "1"
+    held.answer(2, {"ledgers": [ledger(2)], "examined": 5000, "next": None})
+    expect(rows(page, "Ledgers").locator("th")).to_have_text(["0", "1", "2"])
+    assert held.count == 3
+
+
 def stream(name: str) -> dict[str, Any]:
     retention = {"maxAgeSeconds": None, "maxBytes": None, "deleteConsumed": False, "keepForCursors": True}
     return {"name": name, "ledgerId": "0", "cursors": [], "retention": retention, "created": 1}
+
+
+def test_streams_behind_many_other_ledgers_are_looked_for(page: Page, origin: str) -> None:
+    held = Held(page, "/streams")
+    page.clock.install()
+    page.goto(f"{origin}/#/streams")
+    held.answer(0, {"streams": [], "examined": 5000, "next": "4999"})
+    assert held.question(1)["start_after"] == "4999"
+    expect(rows(page, "Streams")).to_have_text(["No stream so far."])
+    page.get_by_role("button", name="Stop").click()
+    held.answer(1, {"streams": [], "examined": 5000, "next": "9999"})
+    page.get_by_role("button", name="Go on").click()
+    assert held.question(2)["start_after"] == "9999"
+    held.answer(2, {"streams": [stream("orders")], "examined": 7, "next": None})
+    expect(rows(page, "Streams").locator("th")).to_have_text(["orders"])
+    # What took several answers is not asked for again by itself.
+    page.clock.run_for(20_000)
+    assert held.count == 3
+
+
+def test_a_search_for_streams_ends_with_its_view(page: Page, origin: str) -> None:
+    held = Held(page, "/streams")
+    page.clock.install()
+    page.goto(f"{origin}/#/streams")
+    held.answer(0, {"streams": [], "examined": 5000, "next": "4999"})
+    held.question(1)
+    page.get_by_role("link", name="Rates").click()
+    expect(page.locator(".rates-head")).to_be_visible()
+    held.answer(1, {"streams": [], "examined": 5000, "next": "9999"})
+    page.clock.run_for(20_000)
+    assert held.count == 2
+
+
+def test_streams_that_one_answer_tells_are_asked_for_again(page: Page, origin: str) -> None:
+    held = Held(page, "/streams")
+    page.clock.install()
+    page.goto(f"{origin}/#/streams")
+    held.answer(0, {"streams": [stream("orders")], "examined": 1, "next": None})
+    expect(rows(page, "Streams").locator("th")).to_have_text(["orders"])
+    page.clock.run_for(4000)
+    held.answer(1, {"streams": [], "examined": 0, "next": None})
+    expect(rows(page, "Streams")).to_have_text(["No streams here."])
 
 
 @pytest.fixture
