@@ -348,6 +348,53 @@ def test_streams_that_one_answer_tells_are_asked_for_again(page: Page, origin: s
     expect(rows(page, "Streams")).to_have_text(["No streams here."])
 
 
+def test_a_chart_that_is_closed_listens_to_nothing(page: Page, origin: str) -> None:
+    page.goto(origin)
+    left = page.evaluate(
+        """async () => {
+            const listening = new Set();
+            MediaQueryList.prototype.addEventListener = (_, listener) => listening.add(listener);
+            MediaQueryList.prototype.removeEventListener = (_, listener) => listening.delete(listener);
+            const { Chart } = await import("/console/chart.js");
+            const chart = new Chart({ title: "Entries", unit: "ms", series: [{ label: "added" }] });
+            const before = listening.size;
+            chart.close();
+            return [before, listening.size];
+        }"""
+    )
+    assert left == [1, 0]
+
+
+def test_rates_of_a_bookie_that_is_gone_leave_the_chart_with_time(page: Page, origin: str) -> None:
+    page.goto(origin)
+    spans = page.evaluate(
+        """async () => {
+            const { Known } = await import("/console/rates.js");
+            const known = new Known();
+            const charts = [{ title: "Entries", unit: "count/s", series: [{ name: "adds", label: "added" }] }];
+            const points = (from) => Array.from({ length: 30 }, (_, at) => [(from + at * 2) * 1000, 10]);
+            const told = (from) => ({ charts, keptSeconds: 600, points: points(from) });
+            const span = ([{ times }]) => (times.at(-1) - times[0]) / 1000;
+            known.take({ gone: told(0), lives: told(0) });
+            const shown = [];
+            for (let at = 60; at <= 3600; at += 60) {
+                known.take({ gone: null, lives: told(at) });
+                shown.push(span(known.charts("cluster")));
+            }
+            return [Math.max(...shown), known.names(), known.silent(), known.charts("gone")[0].times.length];
+        }"""
+    )
+    assert spans == [600, ["gone", "lives"], ["gone"], 0]
+
+
+def test_an_address_that_is_no_encoded_text_is_taken_as_it_stands(browser: Browser, origin: str) -> None:
+    with watched_page(browser, origin) as (page, complaints):
+        complaints.allowed_statuses = {404}
+        page.goto(f"{origin}/#/stream/100%")
+        expect(page.get_by_role("heading", level=1)).to_have_text("100%")
+        expect(page.get_by_role("alert")).to_be_visible()
+
+
 @pytest.fixture
 def guarded(browser: Browser, uri: str, tmp_path: Path) -> Iterator[tuple[Page, dict[str, str]]]:
     """The console of a gateway that asks for a token, and the tokens of two principals."""
