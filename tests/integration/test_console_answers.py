@@ -164,6 +164,11 @@ def test_following_that_is_stopped_and_begun_again_goes_on_once(entries_page: Pa
     page.clock.run_for(1000)
     assert held.question(3)["start_entry_id"] == "2"
     assert held.count == 4
+    # What ends by itself is offered again.
+    held.answer(3, {"error": "this server is starting again"}, 503)
+    expect(page.get_by_role("alert")).to_have_text("this server is starting again")
+    page.get_by_role("button", name="Follow", exact=True).click()
+    assert held.question(4)["start_entry_id"] == "2"
 
 
 def test_the_entry_that_was_clicked_last_is_open_whichever_is_answered_first(entries_page: Page, origin: str) -> None:

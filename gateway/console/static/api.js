@@ -39,7 +39,7 @@ export async function login(token) {
   session = await request("POST", SESSION, { body: { token } });
 }
 
-/** Ends the session that the browser has now, whichever tab began it. Throws Refused where it goes on. */
+/** Ends the session that the browser has now, whichever tab began it. Throws Refused where it may go on. */
 export async function logout() {
   await recall();
   session = await request("DELETE", SESSION);

@@ -122,7 +122,7 @@ async function isLoggedOut() {
     await logout();
     return true;
   } catch (error) {
-    await tell("That did not work", `You are still logged in: ${error.message}`);
+    await tell("That did not work", `You may still be logged in: ${error.message}`);
     return false;
   }
 }

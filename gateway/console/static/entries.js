@@ -114,6 +114,7 @@ class Entries {
       } catch (error) {
         if (!isLatest()) return;
         this.following = false;
+        replace(this.body, this.tools(), this.list);
         this.context.failed(this.list, error);
         return;
       }
