@@ -353,6 +353,19 @@ def test_streams_that_one_answer_tells_are_asked_for_again(page: Page, origin: s
     expect(rows(page, "Streams")).to_have_text(["No streams here."])
 
 
+def test_the_lines_of_the_level_that_was_chosen_last_are_shown(page: Page, origin: str) -> None:
+    held = Held(page, "/bookie", "/bookie/log")
+    page.goto(f"{origin}/#/bookie/bookie-1")
+    log = page.get_by_role("region", name="Log")
+    log.get_by_text("Show it").click()
+    held.question(1)
+    log.get_by_role("combobox", name="Level").select_option("errors")
+    assert held.question(2)["level"] == "error"
+    held.answer(2, {"lines": [{"level": "error", "text": "an error"}]})
+    held.answer(1, {"lines": [{"level": "info", "text": "a start"}]})
+    expect(log.get_by_label("Lines")).to_have_text("an error\n")
+
+
 def test_a_chart_that_is_closed_listens_to_nothing(page: Page, origin: str) -> None:
     page.goto(origin)
     left = page.evaluate(
