@@ -164,6 +164,16 @@ def test_the_address_of_a_ledger_names_its_scope(page: Page, origin: str) -> Non
         expect(page.get_by_role("heading", level=1)).to_have_text(f"Ledger {name}")
 
 
+def test_a_list_of_a_scope_from_id_0_on_is_all_of_it(page: Page, origin: str) -> None:
+    page.goto(f"{origin}/#/ledgers?scope=3")
+    page.get_by_label("From id").fill("0")
+    page.get_by_label("From id").press("Enter")
+    expect(page).to_have_url(re.compile("from=0"))
+    expect(rows(page)).to_have_count(50)
+    expect(rows(page).first.get_by_role("link")).to_have_text("0")
+    expect(page.get_by_role("link", name="JSON")).not_to_have_attribute("href", re.compile("start_after"))
+
+
 def test_a_search_that_was_stopped_goes_on(page: Page, origin: str) -> None:
     held: list[Route] = []
 

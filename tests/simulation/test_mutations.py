@@ -39,7 +39,8 @@ def test_a_mutation_is_still_one(mutation: Mutation) -> None:
     for edit in mutation.edits:
         text = mutated(edit)
         assert text != (ROOT / edit.file).read_text()
-        ast.parse(text)
+        if edit.file.endswith(".py"):
+            ast.parse(text)
     # Seeds look for invariants; tests are there.
     assert bool(mutation.expected) != bool(mutation.tests)
     assert all((ROOT / test.partition("::")[0]).is_file() for test in mutation.tests)

@@ -39,12 +39,10 @@ export async function login(token) {
   session = await request("POST", SESSION, { body: { token } });
 }
 
+/** Ends the session that the browser has now, whichever tab began it. Throws Refused where it may go on. */
 export async function logout() {
-  try {
-    session = await request("DELETE", SESSION);
-  } finally {
-    session = { principal: null, csrf: null };
-  }
+  await recall();
+  session = await request("DELETE", SESSION);
 }
 
 function withQuery(path, query) {
@@ -70,10 +68,28 @@ async function request(method, path, { query = {}, body, signal } = {}) {
     throw new Refused(0, "this server does not answer");
   }
   const answer = await response.json().catch(() => null);
+  signal?.throwIfAborted();
   if (response.ok) return answer;
   if (response.status === 401) session = { principal: null, csrf: null };
   const retrySeconds = Number(response.headers.get("Retry-After")) || 0;
   throw new Refused(response.status, answer?.error ?? `${response.status} ${response.statusText}`, retrySeconds);
+}
+
+/**
+ * A request that needs the session's CSRF token: another tab may have begun another session since, in which it is asked
+ * once more. Not where somebody else is logged in there: who asked has not seen as whom.
+ */
+async function requestInSession(method, path, options) {
+  const before = session;
+  try {
+    return await request(method, path, options);
+  } catch (error) {
+    if (error.status !== 403) throw error;
+    await recall().catch(() => {});
+    if (session.csrf === null || session.csrf === before.csrf) throw error;
+    if (session.principal !== before.principal) throw new Refused(403, `this browser is logged in as ${session.principal} by now; nothing was done`);
+  }
+  return request(method, path, options);
 }
 
 /** `get("/ledgers", {limit: 50})` below the console's own prefix. */
@@ -83,7 +99,7 @@ export function get(path, query, signal) {
 
 /** What a path below the console's prefix works out of a body; nothing is changed by it. */
 export function work(path, body, signal) {
-  return request("POST", `/api/v1/console${path}`, { body, signal });
+  return requestInSession("POST", `/api/v1/console${path}`, { body, signal });
 }
 
 /** The bytes of an answer that is a file. */
@@ -95,5 +111,5 @@ export async function download(path, query) {
 
 /** A change, at one of BookKeeper's own paths. */
 export function change(method, path, query, body) {
-  return request(method, `/api/v1${path}`, { query, body });
+  return requestInSession(method, `/api/v1${path}`, { query, body });
 }

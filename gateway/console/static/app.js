@@ -5,7 +5,7 @@ import { autoRecoveryView } from "./autorecovery.js";
 import { bookieView } from "./bookie.js";
 import { clusterView } from "./cluster.js";
 import { collectionView } from "./collection.js";
-import { askToken, loginForm } from "./dialogs.js";
+import { askToken, loginForm, tell } from "./dialogs.js";
 import { h, replace } from "./dom.js";
 import { ledgerView } from "./ledger.js";
 import { ledgersView } from "./ledgers.js";
@@ -36,6 +36,9 @@ const serverPlace = document.getElementById("server");
 
 let current = null;
 let cluster = null;
+// What was asked for earlier is not shown after what was asked for later.
+let clusterAsked = 0;
+let clusterShown = 0;
 let bannerShown = "";
 let loginNeeded = false;
 
@@ -110,9 +113,18 @@ function drawServer() {
 }
 
 async function lockOrUnlock() {
-  if (isLoggedIn()) await logout();
-  else if (!(await askToken())) return;
-  await begin();
+  if (isLoggedIn() ? await isLoggedOut() : await askToken()) await begin();
+}
+
+/** Logs out; false where that failed, which the person was told. */
+async function isLoggedOut() {
+  try {
+    await logout();
+    return true;
+  } catch (error) {
+    await tell("That did not work", `You may still be logged in: ${error.message}`);
+    return false;
+  }
 }
 
 /** The page of a server that shows nothing to those whom it does not know. */
@@ -131,8 +143,9 @@ function showLogin() {
 
 /** Shows what there is to see for whoever is logged in now. */
 async function begin() {
+  const isShowingLogin = loginNeeded;
   await refreshCluster();
-  if (cluster || !loginNeeded) navigate();
+  if (!isShowingLogin && !loginNeeded) navigate();
 }
 
 function drawBanner(problems) {
@@ -157,13 +170,24 @@ function drawBanner(problems) {
 }
 
 async function refreshCluster() {
+  clusterAsked += 1;
+  const mine = clusterAsked;
   try {
-    cluster = await get("/cluster");
-    loginNeeded = false;
+    const seen = await get("/cluster");
+    // Another tab may have logged in.
+    if (loginNeeded && !isLoggedIn()) await recall().catch(() => {});
+    if (mine < clusterShown) return;
+    clusterShown = mine;
+    cluster = seen;
     drawBanner(cluster.problems);
     drawServer();
-    current?.listeners.forEach((listener) => listener(cluster));
+    if (!loginNeeded) current?.listeners.forEach((listener) => listener(cluster));
+    else {
+      loginNeeded = false;
+      navigate();
+    }
   } catch (error) {
+    if (mine < clusterShown) return;
     if (error.status === 401) {
       // Once: what is being typed must stay.
       if (!loginNeeded) showLogin();

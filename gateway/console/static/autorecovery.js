@@ -5,6 +5,7 @@ import { carryOut, confirm } from "./dialogs.js";
 import { bar, chip, facts, h, panel, replace, table } from "./dom.js";
 import { ago, bytes, count, moment, short, span } from "./format.js";
 import { pager } from "./pager.js";
+import { Turns } from "./turns.js";
 import { answersText, ledgerHref, lossText, repairChip } from "./words.js";
 
 const POLL_MS = 3000;
@@ -13,12 +14,14 @@ export function autoRecoveryView(root, context) {
   const shown = h("div");
   const done = h("p", { class: "note", role: "status" });
   root.append(h("h1", { class: "hidden" }, "Auto-recovery"), shown);
+  const turns = new Turns();
   const refresh = async () => {
+    const isLatest = turns.begin();
     try {
       const seen = await get("/autorecovery", { start_after: context.query.get("after") }, context.signal);
-      replace(shown, seen.supported ? everything(seen, context.query, act, done) : h("p", { class: "empty" }, `No auto-recovery in this cluster: ${seen.reason}.`));
+      if (isLatest()) replace(shown, seen.supported ? everything(seen, context.query, act, done) : h("p", { class: "empty" }, `No auto-recovery in this cluster: ${seen.reason}.`));
     } catch (error) {
-      context.failed(shown, error);
+      if (isLatest()) context.failed(shown, error);
     }
   };
   const act = async (path, query, text) => {

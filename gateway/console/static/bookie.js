@@ -7,6 +7,7 @@ import { bar, facts, h, panel, replace, table } from "./dom.js";
 import { ago, bytes, count, moment } from "./format.js";
 import { Drawn, Known } from "./rates.js";
 import { link } from "./routes.js";
+import { Turns } from "./turns.js";
 import { awayFor, bookieChip, recoveryChips } from "./words.js";
 
 const POLL_MS = 4000;
@@ -61,13 +62,17 @@ export function bookieView(root, context) {
 function logPanel(id, context) {
   const body = h("div");
   const level = h("select", { "aria-label": "Level", onchange: () => load() }, LEVELS.map(([value, text]) => h("option", { value }, text)));
+  const turns = new Turns();
   const load = async () => {
+    const isLatest = turns.begin();
     try {
       const { lines } = await get("/bookie/log", { bookie_id: id, level: level.value }, context.signal);
+      if (!isLatest()) return;
       const written = lines.map((line) => h("span", { class: line.level === "info" || line.level === "debug" ? "" : "bad" }, `${line.text}\n`));
       replace(body, lines.length ? h("pre", { class: "log", tabindex: 0, "aria-label": "Lines" }, written) : h("p", { class: "empty" }, "No line of this level is among the latest that it keeps."));
       if (lines.length) body.firstChild.scrollTop = body.firstChild.scrollHeight;
     } catch (error) {
+      if (!isLatest()) return;
       if (error.status === 401) replace(body, locked("What a bookie logs"));
       else if (error.status === 404) replace(body, h("p", { class: "empty" }, "It is not registered now, or has no HTTP admin of this kind: its log can't be asked for."));
       else context.failed(body, error);

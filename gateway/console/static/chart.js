@@ -27,7 +27,8 @@ export class Chart {
     this.element = h("figure", { class: "chart" }, h("figcaption", null, title, this.at), this.frame, h("div", { class: "legend" }, this.keys));
     this.zoomed = false;
     this.scheme = matchMedia("(prefers-color-scheme: dark)");
-    this.scheme.addEventListener("change", () => this.make());
+    this.recolour = () => this.make();
+    this.scheme.addEventListener("change", this.recolour);
     this.resizing = new ResizeObserver(([entry]) => this.plot?.setSize({ width: Math.floor(entry.contentRect.width), height: HEIGHT }));
     this.resizing.observe(this.frame);
   }
@@ -78,6 +79,7 @@ export class Chart {
   }
 
   close() {
+    this.scheme.removeEventListener("change", this.recolour);
     this.resizing.disconnect();
     this.plot?.destroy();
   }

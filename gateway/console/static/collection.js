@@ -4,6 +4,7 @@ import { get } from "./api.js";
 import { carryOut, confirm } from "./dialogs.js";
 import { bar, chip, facts, h, panel, replace, s, table } from "./dom.js";
 import { ago, bytes, count, moment, span } from "./format.js";
+import { Turns } from "./turns.js";
 import { notHere } from "./words.js";
 
 const POLL_MS = 2000;
@@ -17,12 +18,14 @@ export function collectionView(root, context) {
   }
   const shown = h("div");
   root.append(shown);
+  const turns = new Turns();
   const refresh = async () => {
+    const isLatest = turns.begin();
     try {
       const seen = await get("/collection", {}, context.signal);
-      replace(shown, h("div", { class: "columns" }, progress(seen, act), results(seen)), usage(seen), logs(seen));
+      if (isLatest()) replace(shown, h("div", { class: "columns" }, progress(seen, act), results(seen)), usage(seen), logs(seen));
     } catch (error) {
-      context.failed(shown, error);
+      if (isLatest()) context.failed(shown, error);
     }
   };
   const act = async (method, path, body) => {

@@ -7,6 +7,7 @@ import { chip, h, panel, replace, table } from "./dom.js";
 import { save } from "./files.js";
 import { bytes, count, fromBase64 } from "./format.js";
 import { link } from "./routes.js";
+import { Turns } from "./turns.js";
 import { copyChip, digestChip, isAway, notHere } from "./words.js";
 
 const WRITTEN = "What applications wrote";
@@ -39,6 +40,8 @@ class Entries {
     this.decoding = new Decoding(query.get("show"), context.signal, () => this.redraw());
     this.find = query.get("find") ?? "";
     this.following = false;
+    this.follows = new Turns();
+    this.opens = new Turns();
     this.list = h("div");
     this.shown = [];
     this.opened = null;
@@ -73,8 +76,7 @@ class Entries {
       const found = this.find ? `${answer.entries.length} found among ${count(answer.examined)}; ` : "";
       aside.textContent = found + (answer.lastConfirmed === "-1" ? "no entry is confirmed" : `last confirmed: ${count(answer.lastConfirmed)}`);
       await this.decoding.decode(this.shown);
-      replace(body, this.tools(), this.list);
-      this.draw();
+      this.drawAll();
     } catch (error) {
       if (error.status === 401) replace(body, locked(WRITTEN));
       else this.context.failed(body, error);
@@ -100,21 +102,19 @@ class Entries {
   /** Shows what is appended from now on, each second, until told to stop. */
   async follow() {
     this.following = !this.following;
+    const isLatest = this.follows.begin();
     replace(this.body, this.tools(), this.list);
-    let from = BigInt(this.confirmed) + 1n;
-    while (this.following && !this.context.signal.aborted) {
+    while (this.following && isLatest() && !this.context.signal.aborted) {
       try {
-        const answer = await get("/entries", { ...this.id, start_entry_id: from, limit: 100 }, this.context.signal);
-        if (answer.entries.length) {
-          await this.decoding.decode(answer.entries);
-          from = BigInt(answer.entries.at(-1).id) + 1n;
-          this.shown = [...this.shown, ...answer.entries].slice(-FOLLOWED);
-          this.draw();
-          this.list.querySelector("tbody tr:last-child")?.scrollIntoView({ block: "nearest" });
-        }
+        const answer = await get("/entries", { ...this.id, start_entry_id: this.appended, limit: 100 }, this.context.signal);
+        if (!isLatest()) return;
+        await this.add(answer.entries);
+        if (!isLatest()) return;
         this.aside.textContent = `following; last confirmed: ${count(answer.lastConfirmed)}`;
       } catch (error) {
+        if (!isLatest()) return;
         this.following = false;
+        replace(this.body, this.tools(), this.list);
         this.context.failed(this.list, error);
         return;
       }
@@ -122,9 +122,33 @@ class Entries {
     }
   }
 
+  /** Where following goes on: behind what was confirmed when the page was loaded, and what it shows. */
+  get appended() {
+    const [confirmed, shown] = [this.confirmed, this.shown.at(-1)?.id ?? -1].map(BigInt);
+    return (confirmed > shown ? confirmed : shown) + 1n;
+  }
+
+  async add(entries) {
+    if (!entries.length) return;
+    this.shown = [...this.shown, ...entries].slice(-FOLLOWED);
+    await this.decoding.decode(entries);
+    this.draw();
+    this.list.querySelector("tbody tr:last-child")?.scrollIntoView({ block: "nearest" });
+  }
+
+  /** What was chosen is shown at once, and what it decodes when that has come. */
   async redraw() {
-    await this.decoding.decode(this.opened ? [...this.shown, this.opened] : this.shown);
     history.replaceState(null, "", this.href(this.start));
+    this.drawAll();
+    try {
+      await this.decoding.decode(this.opened ? [...this.shown, this.opened] : this.shown);
+      this.drawAll();
+    } catch (error) {
+      this.context.failed(this.list, error);
+    }
+  }
+
+  drawAll() {
     // The links to other pages are to keep what was chosen.
     replace(this.body, this.tools(), this.list);
     this.draw();
@@ -196,14 +220,20 @@ class Entries {
     return h("td", { class: "muted" }, names, away.size ? chip(`${up} of ${bookies.length} up`, up ? "warn" : "bad") : null);
   }
 
+  /** What was clicked last counts, whichever answer comes last. */
   async open(entryId) {
+    const isLatest = this.opens.begin();
     try {
-      this.opened = await get("/entry", { ...this.id, entry_id: entryId }, this.context.signal);
-      await this.decoding.decode([this.opened]);
+      const opened = await get("/entry", { ...this.id, entry_id: entryId }, this.context.signal);
+      if (!isLatest()) return;
+      this.opened = opened;
+      await this.decoding.decode([opened]);
+      if (!isLatest()) return;
       this.draw();
       this.markOpened();
       this.list.querySelector(".detail-row").scrollIntoView({ block: "nearest", behavior: "instant" });
     } catch (error) {
+      if (!isLatest()) return;
       if (error.status === 401) replace(this.body, locked(WRITTEN));
       else this.context.failed(this.list, error);
     }
@@ -239,6 +269,7 @@ class Entries {
   }
 
   close() {
+    this.opens.begin();
     this.opened = null;
     this.markOpened();
     this.draw();

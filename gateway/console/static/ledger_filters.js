@@ -45,7 +45,8 @@ export function beginsBehind(query) {
   const from = query.get("from");
   if (!from) return null;
   if (!/^\d+$/.test(from)) throw new Error(`From id: "${from}" is no ledger's id, which is a whole number`);
-  return String(BigInt(from) - 1n);
+  // In a scope, whose ids have no sign, what is in front of 0 is the greatest id.
+  return BigInt(from) === 0n ? null : String(BigInt(from) - 1n);
 }
 
 function choice(query, name, options) {

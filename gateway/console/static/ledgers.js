@@ -1,11 +1,12 @@
 // Ledgers in pages, searched, sorted, deleted together and exported. A page is asked for behind the last id of the one
-// before; a search goes on by itself until its page is full, since the server looks at some thousand ledgers a time.
+// before; a search goes on by itself until its page is full.
 // What is sorted is what the page has gathered: the list itself goes by id.
 
 import { get, urlOf } from "./api.js";
 import { deleteTogether } from "./bulk.js";
 import { h, panel, replace, table } from "./dom.js";
 import { ago, bytes, count, moment, span } from "./format.js";
+import { Gathering } from "./gathering.js";
 import { beginsBehind, conditions, filters, rowsWanted } from "./ledger_filters.js";
 import { moved, pager } from "./pager.js";
 import { link } from "./routes.js";
@@ -56,19 +57,15 @@ class Ledgers {
     this.rows = rowsWanted(query);
     this.status = h("span", { role: "status" });
     this.place = h("div");
-    this.found = [];
-    this.examined = 0;
+    this.gathering = new Gathering(null, this.rows, (next, limit) => this.ask(next, limit), () => this.draw());
     this.deleted = 0;
-    this.next = null;
-    this.problem = null;
-    this.isGathering = false;
     this.selected = new Set();
   }
 
   begin() {
     replace(this.place, h("p", { class: "empty" }, "Loading…"));
     try {
-      this.next = this.query.get("after") ?? beginsBehind(this.query);
+      this.gathering.next = this.query.get("after") ?? beginsBehind(this.query);
     } catch (error) {
       this.context.failed(this.place, error);
       return;
@@ -76,43 +73,34 @@ class Ledgers {
     this.gather();
   }
 
-  /** Goes on until the page is full, somebody stops it, or the server refuses: what was found stays. */
-  async gather() {
-    this.isGathering = true;
-    this.problem = null;
-    try {
-      do {
-        const limit = Math.min(MOST_AN_ANSWER, this.rows - this.found.length);
-        const answer = await get("/ledgers", { ...this.wanted, start_after: this.next, limit }, this.context.signal);
-        this.found.push(...answer.ledgers);
-        this.examined += answer.examined;
-        this.next = answer.next;
-        if (this.next !== null && this.found.length < this.rows) this.draw();
-      } while (this.isGathering && this.next !== null && this.found.length < this.rows);
-    } catch (error) {
-      if (error.name === "AbortError") return;
-      if (!this.examined) {
-        this.context.failed(this.place, error);
-        return;
-      }
-      this.problem = error.message;
-    }
-    this.isGathering = false;
-    this.draw();
+  gather() {
+    this.gathering.run().catch((error) => this.context.failed(this.place, error));
+  }
+
+  async ask(next, limit) {
+    const { ledgers, ...told } = await get("/ledgers", { ...this.wanted, start_after: next, limit: Math.min(MOST_AN_ANSWER, limit) }, this.context.signal);
+    return { found: ledgers, ...told };
+  }
+
+  get found() {
+    return this.gathering.found;
+  }
+
+  get next() {
+    return this.gathering.next;
   }
 
   tellStatus() {
+    const { examined, problem } = this.gathering;
     const more = this.next !== null;
-    const stop = h("button", { class: "small", "data-key": "stop", onclick: () => (this.isGathering = false) }, "Stop");
-    const goOn = h("button", { class: "small", "data-key": "go-on", onclick: () => this.gather() }, "Go on");
     const gone = this.deleted ? `, ${count(this.deleted)} deleted since` : "";
-    const found = `${count(this.found.length + this.deleted)} found among ${count(this.examined)}`;
+    const found = `${count(this.found.length + this.deleted)} found among ${count(examined)}`;
     const isShort = more && this.found.length + this.deleted < this.rows;
     replace(
       this.status,
-      this.problem ? h("span", { class: "bad" }, `${this.problem} `) : null,
+      problem ? h("span", { class: "bad" }, `${problem} `) : null,
       this.isSearch ? `${found}${more ? " so far" : ""}${gone} ` : gone.replace(", ", ""),
-      this.isGathering ? stop : isShort ? goOn : null,
+      this.gathering.control(() => this.gather(), isShort),
     );
   }
 
@@ -125,7 +113,7 @@ class Ledgers {
       this.tools(),
       this.sortNote(),
       table("Ledgers", columns, shown.map((ledger) => this.row(ledger)), "No ledger here."),
-      this.isGathering ? null : pager("ledgers", this.query, this.next, this.found.length),
+      this.gathering.isRunning ? null : pager("ledgers", this.query, this.next, this.found.length),
     );
   }
 
@@ -221,7 +209,7 @@ class Ledgers {
     const chosen = this.sorted().filter(({ ledgerId }) => this.selected.has(ledgerId));
     const gone = await deleteTogether(chosen, this.query.get("scope"), this.context.cluster()?.server.changes);
     this.deleted += gone.size;
-    this.found = this.found.filter(({ ledgerId }) => !gone.has(ledgerId));
+    this.gathering.found = this.found.filter(({ ledgerId }) => !gone.has(ledgerId));
     gone.forEach((ledgerId) => this.selected.delete(ledgerId));
     this.draw();
   }

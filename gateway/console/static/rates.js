@@ -74,17 +74,25 @@ export class Known {
 
   take(bookies) {
     for (const [name, answer] of Object.entries(bookies)) {
-      const one = this.of.get(name) ?? { charts: [], points: new Map(), times: [] };
+      const one = this.of.get(name) ?? { charts: [], points: new Map(), times: [], keptMs: 0 };
       one.answers = answer !== null;
       this.of.set(name, one);
       if (!answer) continue;
       one.charts = answer.charts;
+      one.keptMs = answer.keptSeconds * 1000;
       for (const [at, ...values] of answer.points) one.points.set(Math.round(at / BIN_MS) * BIN_MS, values);
-      const newest = Math.max(...one.points.keys());
-      for (const at of one.points.keys()) if (at < newest - answer.keptSeconds * 1000) one.points.delete(at);
-      one.times = [...one.points.keys()].sort((a, b) => a - b);
+      forget(one, Math.max(...one.points.keys()));
     }
     for (const [name, one] of this.of) one.answers = one.answers && name in bookies;
+    // Those that are away do not tell that time goes on.
+    const end = this.end();
+    if (end < Infinity) this.of.forEach((one) => forget(one, end));
+  }
+
+  /** Up to when all that answer have told: what some have not told yet would look like less. */
+  end() {
+    const ends = [...this.of.values()].filter((one) => one.answers && one.times.length).map((one) => one.times.at(-1));
+    return ends.length ? Math.min(...ends) : Infinity;
   }
 
   /** What is to be drawn: charts with their times and columns. */
@@ -92,9 +100,7 @@ export class Known {
     if (this.of.has(chosen)) return described(this.of.get(chosen));
     const all = [...this.of.entries()].filter(([, one]) => one.charts.length).sort(([a], [b]) => (a < b ? -1 : 1));
     if (!all.length) return [];
-    // What not all have told yet would look like less.
-    const ends = all.filter(([, one]) => one.answers).map(([, one]) => one.times.at(-1));
-    const end = ends.length ? Math.min(...ends) : Infinity;
+    const end = this.end();
     const times = [...new Set(all.flatMap(([, one]) => one.times))].filter((at) => at <= end).sort((a, b) => a - b);
     const kinds = all[0][1].charts;
     if (chosen === "bookies") {
@@ -122,6 +128,12 @@ export class Known {
       }),
     }));
   }
+}
+
+/** Drops what is older, at this time, than a bookie keeps itself. */
+function forget(one, now) {
+  for (const at of one.points.keys()) if (at < now - one.keptMs) one.points.delete(at);
+  one.times = [...one.points.keys()].sort((a, b) => a - b);
 }
 
 /** Where a series' value stands in a point. */

@@ -4,34 +4,78 @@ import { get } from "./api.js";
 import { askText, carryOut, confirm } from "./dialogs.js";
 import { facts, h, panel, replace, table } from "./dom.js";
 import { ago, bytes, count, moment, span } from "./format.js";
+import { Gathering } from "./gathering.js";
 import { pager } from "./pager.js";
 import { link } from "./routes.js";
+import { Turns } from "./turns.js";
 import { ledgerHref } from "./words.js";
 
 const POLL_MS = 4000;
+const PAGE = 100;
 const PLACES = "Give earliest, latest, an entry's id, ENTRY:RECORD, or a time such as 2026-01-31T12:00:00Z.";
 
 const streamHref = (name, scope) => link(`stream/${encodeURIComponent(name)}`, { scope });
 
 export function streamsView(root, context) {
-  const { query } = context;
-  const shown = h("div");
-  root.append(h("h1", { class: "hidden" }, "Streams"), shown);
-  const refresh = async () => {
+  const list = new StreamList(context);
+  root.append(h("h1", { class: "hidden" }, "Streams"), list.place);
+  context.every(POLL_MS, () => list.refresh());
+}
+
+/** A page of streams: a scope may have many other ledgers in front of them. */
+class StreamList {
+  constructor(context) {
+    this.context = context;
+    this.place = h("div");
+  }
+
+  get scope() {
+    return this.context.query.get("scope");
+  }
+
+  /** Begins anew. True for a search of several answers, which nobody makes again without being asked. */
+  async refresh() {
+    const after = this.context.query.get("after");
+    this.gathering = new Gathering(after, PAGE, (next, limit) => this.ask(next, limit), () => this.draw());
+    await this.gather();
+    return this.gathering.answers > 1 || this.gathering.isToStop;
+  }
+
+  async gather() {
     try {
-      const scope = query.get("scope");
-      const seen = await get("/streams", { ledger_scope_id: scope, start_after: query.get("after") }, context.signal);
-      const rows = seen.streams.map((stream) => streamRow(stream, scope));
-      const columns = ["Stream", { text: "Cursors", class: "number" }, "Retention", "Created"];
-      replace(
-        shown,
-        panel("Streams", null, table("Streams", columns, rows, "No streams here."), pager("streams", query, seen.next)),
-      );
+      await this.gathering.run();
     } catch (error) {
-      context.failed(shown, error);
+      this.context.failed(this.place, error);
     }
-  };
-  context.every(POLL_MS, refresh);
+  }
+
+  async ask(next, limit) {
+    const { streams, ...told } = await get("/streams", { ledger_scope_id: this.scope, start_after: next, limit }, this.context.signal);
+    return { found: streams, ...told };
+  }
+
+  draw() {
+    const { found, examined, next, problem, isRunning } = this.gathering;
+    const rows = found.map((stream) => streamRow(stream, this.scope));
+    const columns = ["Stream", { text: "Cursors", class: "number" }, "Retention", "Created"];
+    const control = this.gathering.control(() => this.gather());
+    const status = h(
+      "span",
+      { role: "status" },
+      problem ? h("span", { class: "bad" }, `${problem} `) : null,
+      control ? `${count(found.length)} found among ${count(examined)} ledgers so far ` : null,
+      control,
+    );
+    replace(
+      this.place,
+      panel(
+        "Streams",
+        status,
+        table("Streams", columns, rows, next === null ? "No streams here." : "No stream so far."),
+        isRunning ? null : pager("streams", this.context.query, next),
+      ),
+    );
+  }
 }
 
 function streamRow(stream, scope) {
@@ -60,13 +104,17 @@ export function streamView(root, context) {
   const shown = h("div");
   const offered = h("div", { class: "buttons" });
   root.append(h("div", { class: "title" }, h("h1", null, name), h("span", { class: "grow" }), offered), shown);
+  const turns = new Turns();
   const refresh = async () => {
+    const isLatest = turns.begin();
     try {
       const seen = await get("/stream", { name, ledger_scope_id: context.query.get("scope") }, context.signal);
+      if (!isLatest()) return;
       const changes = context.cluster()?.server.features.includes("streams") ? new Changes(seen, context, refresh) : null;
       replace(offered, changes?.ofStream());
       replace(shown, h("div", { class: "columns" }, about(seen), cursorsPanel(seen, changes)), fragmentsPanel(seen));
     } catch (error) {
+      if (!isLatest()) return;
       if (!context.signal.aborted) replace(offered);
       context.failed(shown, error);
     }
@@ -152,6 +200,15 @@ function about(seen) {
   );
 }
 
+/** Where a cursor stands, and since when. */
+function standing(cursor) {
+  return [
+    h("td", { class: "number" }, cursor.entryId),
+    h("td", { class: "number" }, count(cursor.record)),
+    h("td", { title: moment(cursor.committed) }, ago(cursor.committed)),
+  ];
+}
+
 function cursorsPanel(seen, changes) {
   const offersAny = changes !== null && seen.cursors.some(({ may }) => may.move || may.delete);
   const rows = seen.cursors.map((cursor) =>
@@ -159,9 +216,7 @@ function cursorsPanel(seen, changes) {
       "tr",
       null,
       h("th", { scope: "row" }, cursor.name),
-      h("td", { class: "number" }, cursor.entryId),
-      h("td", { class: "number" }, count(cursor.record)),
-      h("td", { title: moment(cursor.committed) }, ago(cursor.committed)),
+      cursor.problem ? h("td", { colspan: 3, class: "problem" }, cursor.problem) : standing(cursor),
       offersAny ? changes.ofCursor(cursor) : null,
     ),
   );
