@@ -60,6 +60,23 @@ def test_streams_are_listed_and_one_is_shown(made: str) -> None:
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
+def test_a_cursor_that_can_not_be_read_is_shown_with_what_is_wrong(made: str) -> None:
+    """The answer of the server is changed on its way: clients write no such cursor."""
+    problem = "custom metadata 'bookgate.cursor' are no object"
+
+    def damaged(route: Route) -> None:
+        answer = route.fetch().json()
+        for cursor in answer["cursors"]:
+            nothing = {"entryId": None, "record": None, "committed": None, "problem": problem}
+            cursor.update({**nothing, "may": {"move": False, "delete": False}})
+        route.fulfill(json=answer)
+
+    with chromium() as browser, watched_page(browser, made) as (page, _):
+        page.route("**/api/v1/console/stream?*", damaged)
+        page.goto(f"{made}/#/stream/console-orders")
+        expect(page.get_by_role("table", name="Cursors").get_by_role("row", name="billing")).to_contain_text(problem)
+
+
 def row_names(page: Page, table: str) -> Locator:
     return page.get_by_role("table", name=table, exact=True).locator("tbody tr th")
 
