@@ -391,6 +391,7 @@ class Auditor:
             draining=draining.keys(),
             away_ms={bookie_id: int(1000 * seconds) for bookie_id, seconds in away.items() if seconds is not None},
             settled=self._settled(known),
+            only_named=known - self._attendance.members,
             racks=self._racks(bookies),
         )
         at_ms = now_ms()

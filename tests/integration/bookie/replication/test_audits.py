@@ -290,3 +290,28 @@ async def test_who_is_missed_and_who_is_back_is_recorded_while_disabled(tmp_path
         assert [page async for page in kept.marks()] in ([], [[]])
         assert auditor.statistics.audits == 0
         await auditor.stop()
+
+
+async def test_a_ledger_of_bookies_that_never_were_makes_no_storm(tmp_path: Path) -> None:
+    """Anyone who may create ledgers can name such bookies; one of five that is really lost is handled all the same."""
+    async with stores(tmp_path, 1) as (here,):
+        invented = tuple(f"nobody-{number}:3181" for number in range(6))
+        for number, names in enumerate((("a", "b", "c"), invented)):
+            await here.ledger_manager.create(LedgerId.unscoped(number), LedgerMetadata.new(names, 3, 2))
+        options = AuditorOptions(lost_bookie_delay_seconds=0, roll_call_seconds=0.1, index=IndexOptions(1.0))
+        auditor = Auditor(here, "here", options)
+
+        async def invented_are_missed() -> bool:
+            return auditor.statistics.roll is not None and auditor.statistics.roll.missed == len(invented)
+
+        async def the_other_ledger_is_marked() -> bool:
+            marks = [mark.value async for page in here.replication_metadata.marks() for mark in page]
+            return any(mark.ledger_id == 0 and tuple(mark.replicas) == ("c",) for mark in marks)
+
+        await auditor.start()
+        async with asyncio.timeout(60):
+            await until(invented_are_missed)
+            await here.registration_manager.unregister_bookie("c")
+            await until(the_other_ledger_is_marked)
+        assert auditor.statistics.roll == RollCalled(len(invented) + 1, len(invented) + 1, storm=False)
+        await auditor.stop()
