@@ -162,6 +162,28 @@ MUTATIONS = (
         ),
     ),
     Mutation(
+        "candidate-waits-for-a-withdrawn-vote",
+        "auto-recovery",
+        (),
+        "a candidate whose withdrawal failed waits for news of a vote that is over",
+        "bookie/replication/audits/auditor.py",
+        "                finally:  # the vote is over in any case, and its listener hears nothing more\n",
+        "                except KeyError:\n",
+        tests=(f"{_INTEGRATION}/test_audits.py::test_a_candidate_whose_withdrawal_failed_stands_again",),
+    ),
+    Mutation(
+        "office-outlasts-a-failed-vote",
+        "auto-recovery",
+        (),
+        "the tasks of an auditor go on although its vote failed after its election",
+        "bookie/replication/audits/auditor.py",
+        "                self._on_vote(VoteState.LOST)\n                raise\n",
+        "                self._state = VoteState.LOST\n                raise\n",
+        tests=(
+            f"{_INTEGRATION}/test_audits.py::test_an_auditor_whose_vote_failed_after_its_election_is_out_of_office",
+        ),
+    ),
+    Mutation(
         "invented-bookies-make-a-storm",
         "auto-recovery",
         (),
