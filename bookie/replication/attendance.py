@@ -6,7 +6,7 @@ process began to watch counts as away since then.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Set
 
 from bookgate.ledger.metadata_store import RegisteredBookie
 
@@ -18,13 +18,17 @@ class Attendance:
         self._present: dict[str, bool] = {}
         """Registered bookies; True for a read-only one."""
         self._away_since: dict[str, float] = {}
+        self._members: set[str] = set()
         self.told = False
         """Whether registrations were ever reported."""
 
     def hear(self, bookies: Iterable[RegisteredBookie], now: float) -> Collection[str]:
         """Records all bookies of the cluster. Returns those that have appeared or returned."""
-        before = self._present
-        self._present = {each.bookie_id: each.read_only for each in bookies if each.registered}
+        before, self._present = self._present, {}
+        for each in bookies:
+            self._members.add(each.bookie_id)
+            if each.registered:
+                self._present[each.bookie_id] = each.read_only
         for bookie_id in before:
             if bookie_id not in self._present:
                 self._away_since.setdefault(bookie_id, now)
@@ -37,6 +41,11 @@ class Attendance:
     def present(self) -> Mapping[str, bool]:
         """Registered bookies; True for a read-only one."""
         return self._present
+
+    @property
+    def members(self) -> Set[str]:
+        """Bookies that were reported at least once, because they had a cookie or were registered."""
+        return self._members
 
     def away_seconds(self, bookie_id: str, now: float) -> float | None:
         """Seconds for which a bookie has been away without interruption; None if it is registered.

@@ -7,7 +7,8 @@ the holder; only this process knows the session of a lock. Anyone who knows a se
 its digest is kept.
 
 A request to take a lock may arrive after its owner gave up on the request and released the lock: the request numbers
-show this, and the request is rejected.
+show this, and the request is rejected. So is a request to cast a vote that is over, withdrawn or ended by the store:
+its owner no longer follows that vote, and a second one in its place would keep all later candidates waiting.
 
 Not its job: the messages (`replication`).
 """
@@ -54,7 +55,7 @@ Tell = Callable[[ReplicationEvent | VoteEvent], None]
 
 
 class LateRequestException(IncorrectParameterException):
-    """A request to take a lock or vote that was released since."""
+    """A request to take a lock that was released since, or to cast a vote that is over."""
 
 
 class ReplicationSession:
@@ -70,7 +71,8 @@ class ReplicationSession:
         self._locks: dict[int, LedgerLock] = {}
         self._votes: dict[int, AuditorVote] = {}
         self._released: OrderedDict[int, int] = OrderedDict()
-        self._withdrawn = 0
+        self._votes_over = 0
+        """The highest number of a vote that was withdrawn or lost."""
         self._busy = asyncio.Lock()
         self._tell: Tell | None = None
         self._latest: dict[object, ReplicationEvent | VoteEvent] = {}
@@ -144,10 +146,10 @@ class ReplicationSession:
         return await self._store.write_ledger(lock, metadata, expected_version)
 
     async def stand(self, number: int, voter: str) -> None:
-        """Casts the vote `number`; a repetition is the same vote."""
+        """Casts the vote `number`; a repetition is the same vote. Raises LateRequestException for one that is over."""
         async with self._busy:
-            if number <= self._withdrawn:
-                raise LateRequestException(f"vote {number} was withdrawn since")
+            if number <= self._votes_over:
+                raise LateRequestException(f"vote {number} was withdrawn or lost since")
             if number in self._votes:
                 return
             self._votes[number] = await self._store.stand_for_auditor(voter, partial(self._on_vote, number))
@@ -156,8 +158,7 @@ class ReplicationSession:
 
     async def withdraw(self, number: int) -> None:
         async with self._busy:
-            self._withdrawn = max(self._withdrawn, number)
-            vote = self._votes.pop(number, None)
+            vote = self._vote_is_over(number)
             if vote is not None:
                 await vote.withdraw()
 
@@ -194,8 +195,13 @@ class ReplicationSession:
 
     def _on_vote(self, number: int, state: VoteState) -> None:
         if state is VoteState.LOST:
-            self._votes.pop(number, None)
+            self._vote_is_over(number)
         self._say((number, state))
+
+    def _vote_is_over(self, number: int) -> AuditorVote | None:
+        """Forgets the vote, and remembers that it is not to be cast again."""
+        self._votes_over = max(self._votes_over, number)
+        return self._votes.pop(number, None)
 
     def _say(self, what: ReplicationEvent | VoteEvent) -> None:
         """Sends an event, and keeps it for the next stream: events on a broken stream may not have arrived."""

@@ -10,8 +10,9 @@ If too large a share of all bookies (at least two), or of those of one rack (at 
 a short time, something else is probably wrong, such as the network or the store: this is a *storm*. During a storm none
 of the bookies concerned (all, or those of the rack) is considered lost until an operator requests an audit. Those that
 would be lost are *held*: only ledgers with an entry that has one copy left without them are repaired. Bookies whose
-loss is *settled* do not count, however many there are. Only the auditor knows which losses are settled; it therefore
-records in the store that it holds back, and why (`HeldBack`), for other processes.
+loss is *settled* do not count, however many there are, and neither do bookies that only ledgers name: whoever may
+create a ledger can name bookies that never were, and so cause a storm that never ends. Only the auditor knows which
+bookies count; it therefore records in the store that it holds back, and why (`HeldBack`), for other processes.
 
 Source: docs/protocol/auto-recovery.md#lost-bookies. Not its job: finding the ledgers and marking them (`auditor`).
 """
@@ -57,6 +58,8 @@ class Roll:
     """Milliseconds for which this auditor itself has missed bookies, by a monotonic clock."""
     settled: Collection[str] = ()
     """Bookies that no ledger names, or whose loss has been handled."""
+    only_named: Collection[str] = ()
+    """Bookies that ledgers name, and of which this auditor has seen neither a cookie nor a registration."""
     racks: Mapping[str, str] = field(default_factory=dict)
     """The racks of bookies, as far as known."""
 
@@ -66,9 +69,9 @@ class HeldBack:
     """The reason why an auditor holds back marks in a storm."""
 
     missed: tuple[str, ...]
-    """Missed bookies without those whose loss is settled, in order."""
+    """Missed bookies that count, in order: neither those whose loss is settled, nor those that only ledgers name."""
     known: int
-    """Number of all bookies, without those whose loss is settled."""
+    """Number of all bookies that count."""
     rack: str | None = None
     """The rack concerned, or several racks separated by commas; None for all bookies."""
 
@@ -133,8 +136,8 @@ def call_the_roll(
         The verdict.
     """
     missed = sorted(set(roll.known) - set(roll.present))
-    settled = set(missed) & set(roll.settled)
-    held_back = _storm(roll, [each for each in missed if each not in settled], now_ms, mass_loss or MassLoss())
+    uncounted = {*roll.settled, *roll.only_named}
+    held_back = _storm(roll, [each for each in missed if each not in uncounted], now_ms, mass_loss or MassLoss())
     left = {
         each: delay_ms - max(now_ms - roll.missed_since.get(each, now_ms), roll.away_ms.get(each, 0)) for each in missed
     }
@@ -156,7 +159,7 @@ def call_the_roll(
 def _storm(roll: Roll, fresh: Sequence[str], now_ms: int, mass_loss: MassLoss) -> HeldBack | None:
     """The storm, if too many of the bookies that count are missed, in the whole cluster or else in racks.
 
-    `fresh` are the missed bookies, in order, without those whose loss is settled."""
+    `fresh` are the missed bookies that count, in order."""
     counted = {*roll.present, *fresh} & set(roll.known)
     if _are_too_many(roll, fresh, len(counted), _LEAST_OF_A_STORM, now_ms, mass_loss):
         return HeldBack(tuple(fresh), len(counted))

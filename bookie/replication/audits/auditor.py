@@ -250,17 +250,20 @@ class Auditor:
             self._news.clear()
             await self._news.wait()
         if self._state is VoteState.LOST:
+            await note_candidate(self._metadata, self._voter)
             self._state = VoteState.WAITING
             try:
-                await note_candidate(self._metadata, self._voter)
                 self._vote = await self._metadata.stand_for_auditor(self._voter, self._on_vote)
             except BaseException:
-                self._state = VoteState.LOST
+                # It may have been elected before the error, and the listener is not told of this end.
+                self._on_vote(VoteState.LOST)
                 raise
         while self._state is VoteState.WAITING:
             if self._standing_back and self._vote is not None:
-                await self._vote.withdraw()
-                self._state = VoteState.LOST
+                try:
+                    await self._vote.withdraw()
+                finally:  # the vote is over in any case, and its listener hears nothing more
+                    self._on_vote(VoteState.LOST)
                 return
             self._news.clear()
             await self._news.wait()
@@ -391,6 +394,7 @@ class Auditor:
             draining=draining.keys(),
             away_ms={bookie_id: int(1000 * seconds) for bookie_id, seconds in away.items() if seconds is not None},
             settled=self._settled(known),
+            only_named=known - self._attendance.members,
             racks=self._racks(bookies),
         )
         at_ms = now_ms()

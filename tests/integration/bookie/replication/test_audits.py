@@ -15,12 +15,13 @@ from bookgate.bookie.replication.audits.auditor import Auditor, AuditorOptions, 
 from bookgate.bookie.replication.audits.index_keeper import IndexKeeper, IndexOptions, IndexStatistics
 from bookgate.gateway.stores.drivers import create_factory
 from bookgate.ledger.bookie_info import BookieServiceInfo
-from bookgate.ledger.errors import MetaStoreException
+from bookgate.ledger.errors import MetaStoreException, UnknownOutcomeException
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import LedgerMetadata
 from bookgate.ledger.metadata_store import BookieSet, LedgerManagerFactory, RegisteredBookie
 from bookgate.ledger.replication_control import order_audit
-from bookgate.ledger.replication_store import RecordKind, VoteState
+from bookgate.ledger.replication_store import RecordKind, VoteListener, VoteState
+from bookgate.runtime.auditor_votes import Vote
 from tests.integration.bookie.replication.healing import until
 from tests.integration.bookie.replication.test_auditor_metrics import register
 from tests.stores import made
@@ -289,4 +290,92 @@ async def test_who_is_missed_and_who_is_back_is_recorded_while_disabled(tmp_path
         await until(nobody_is_missed)
         assert [page async for page in kept.marks()] in ([], [[]])
         assert auditor.statistics.audits == 0
+        await auditor.stop()
+
+
+async def test_a_ledger_of_bookies_that_never_were_makes_no_storm(tmp_path: Path) -> None:
+    """Anyone who may create ledgers can name such bookies; one of five that is really lost is handled all the same."""
+    async with stores(tmp_path, 1) as (here,):
+        invented = tuple(f"nobody-{number}:3181" for number in range(6))
+        for number, names in enumerate((("a", "b", "c"), invented)):
+            await here.ledger_manager.create(LedgerId.unscoped(number), LedgerMetadata.new(names, 3, 2))
+        options = AuditorOptions(lost_bookie_delay_seconds=0, roll_call_seconds=0.1, index=IndexOptions(1.0))
+        auditor = Auditor(here, "here", options)
+
+        async def invented_are_missed() -> bool:
+            return auditor.statistics.roll is not None and auditor.statistics.roll.missed == len(invented)
+
+        async def the_other_ledger_is_marked() -> bool:
+            marks = [mark.value async for page in here.replication_metadata.marks() for mark in page]
+            return any(mark.ledger_id == 0 and tuple(mark.replicas) == ("c",) for mark in marks)
+
+        await auditor.start()
+        async with asyncio.timeout(60):
+            await until(invented_are_missed)
+            await here.registration_manager.unregister_bookie("c")
+            await until(the_other_ledger_is_marked)
+        assert auditor.statistics.roll == RollCalled(len(invented) + 1, len(invented) + 1, storm=False)
+        await auditor.stop()
+
+
+async def test_a_candidate_whose_withdrawal_failed_stands_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(auditor_module, "_STORE_PAUSE_SECONDS", 0.01)
+    async with stores(tmp_path, 2) as (here, there):
+        foreign = await there.replication_metadata.stand_for_auditor("java", lambda _state: None)
+        auditor = Auditor(here, "here", AuditorOptions())
+        withdrawn = asyncio.Event()
+
+        async def is_candidate() -> bool:
+            return auditor._vote is not None
+
+        await auditor.start()
+        await until(is_candidate)
+        assert isinstance(auditor._vote, Vote)
+        withdraw = auditor._vote.withdraw
+
+        async def unanswered() -> None:
+            await withdraw()
+            withdrawn.set()
+            raise UnknownOutcomeException("the answer was lost")
+
+        monkeypatch.setattr(auditor._vote, "withdraw", unanswered)
+        auditor.stand_back(True)
+        await withdrawn.wait()
+        await foreign.withdraw()
+        auditor.stand_back(False)
+
+        async def is_elected() -> bool:
+            return auditor.statistics.is_auditor
+
+        async with asyncio.timeout(30):
+            await until(is_elected)
+        await auditor.stop()
+
+
+async def test_an_auditor_whose_vote_failed_after_its_election_is_out_of_office(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with stores(tmp_path, 1) as (here,):
+        told: list[bool] = []
+        auditor = Auditor(here, "here", AuditorOptions(), on_office=told.append)
+
+        async def in_office() -> bool:
+            return told[-1:] == [True]
+
+        async def out_of_office() -> bool:
+            return True in told and not told[-1]
+
+        async def stand(_voter: str, listener: VoteListener) -> Vote:
+            listener(VoteState.ELECTED)  # through a gateway this may be told before the answer
+            await until(in_office)
+            auditor.stand_back(True)
+            raise UnknownOutcomeException("the answer was lost, and the vote is over")
+
+        monkeypatch.setattr(here.replication_metadata, "stand_for_auditor", stand)
+        await auditor.start()
+        async with asyncio.timeout(30):
+            await until(out_of_office)
+        assert not auditor.statistics.is_auditor
         await auditor.stop()

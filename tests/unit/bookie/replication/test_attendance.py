@@ -31,3 +31,12 @@ def test_one_that_was_never_seen_is_away_since_it_was_asked_for() -> None:
     attendance.hear([], 0.0)
     assert attendance.away_seconds("a", 100.0) == 0.0
     assert attendance.away_seconds("a", 130.0) == 30.0
+
+
+def test_who_was_reported_once_stays_a_member() -> None:
+    """A cookie that is deleted makes nobody a bookie that never was."""
+    attendance = Attendance()
+    attendance.hear([bookie("a"), bookie("with a cookie", writable=False)], 0.0)
+    attendance.away_seconds("asked for", 1.0)
+    attendance.hear([bookie("b")], 10.0)
+    assert attendance.members == {"a", "with a cookie", "b"}

@@ -131,6 +131,24 @@ def test_losses_that_are_settled_are_no_part_of_a_storm() -> None:
     assert verdict.lost == ("d", "e")
 
 
+def test_bookies_that_only_ledgers_name_are_no_part_of_a_storm() -> None:
+    invented = tuple(f"nobody-{number}" for number in range(6))
+    known, missed = (*KNOWN, *invented), dict.fromkeys(("e", *invented), 0)
+    one_lost = Roll(known, KNOWN[:4], missed, (), only_named=invented)
+    verdict = call_the_roll(one_lost, 1000, 5000)
+    # They are lost like the other one: their ledgers are marked.
+    assert (verdict.storm, verdict.lost) == (False, ("e", *invented))
+    assert call_the_roll(replace(one_lost, only_named=()), 1000, 5000).storm
+    # Nor are they held in a storm of others, and they make none smaller.
+    most = replace(one_lost, present=("a", "b"), missed_since=dict.fromkeys(("c", "d", "e", *invented), 0))
+    verdict = call_the_roll(most, 1000, 5000)
+    assert verdict.held_back == HeldBack(("c", "d", "e"), 5)
+    assert (verdict.lost, verdict.held) == (invented, ("c", "d", "e"))
+    # Nor in their rack, whichever a mapping gives them.
+    racks = {**dict.fromkeys(KNOWN, "/r1"), **dict.fromkeys(invented, "/r2")}
+    assert not call_the_roll(replace(one_lost, racks=racks), 1000, 5000).storm
+
+
 def test_why_an_auditor_holds_back_is_kept_as_a_record() -> None:
     for word in (HeldBack(("c", "d", "e"), 5), HeldBack(("c", "d"), 2, "/r1")):
         assert HeldBack.decode(word.encode()) == word
