@@ -209,8 +209,13 @@ class RpcReplicationClaims:
         session, number = await self._attended(what), self._next_number()
 
         async def take_back(vote: Vote) -> None:
-            if self._votes.pop(number, None) is not None:
+            if self._votes.pop(number, None) is None:
+                return
+            try:
                 await self._withdraw(session, number)
+            except BaseException:
+                self._withdraw_soon(session, number)
+                raise
 
         vote = Vote(voter, f"{session.gateway.address}/{number}", listener, take_back)
         # Stored before the request, because its state may be reported before the response.
@@ -220,9 +225,13 @@ class RpcReplicationClaims:
         except BaseException:
             vote.become(VoteState.LOST, quietly=True)
             self._votes.pop(number, None)
-            self._start(lambda: self._until_over(session, lambda: self._withdraw(session, number)))
+            self._withdraw_soon(session, number)
             raise
         return vote
+
+    def _withdraw_soon(self, session: RpcReplicationSession, number: int) -> None:
+        """Withdraws a vote that may stand, of which nobody hears any more: it would keep later candidates waiting."""
+        self._start(lambda: self._until_over(session, lambda: self._withdraw(session, number)))
 
     async def _withdraw(self, session: RpcReplicationSession, number: int) -> None:
         if not session.over.done():

@@ -347,6 +347,16 @@ MUTATIONS = (
         tests=("tests/unit/thinclient/gateways/test_channel.py",),
     ),
     Mutation(
+        "vote-stays-after-an-unanswered-withdrawal",
+        "client",
+        (),
+        "a vote whose withdrawal was not answered stays, and the candidate's next one waits behind it",
+        "thinclient/gateways/replication_claims.py",
+        "            except BaseException:\n                self._withdraw_soon(session, number)\n                raise\n",
+        "            except BaseException:\n                raise\n",
+        tests=("tests/unit/thinclient/gateways/test_replication_claims.py",),
+    ),
+    Mutation(
         "clients-keep-their-first-certificates",
         "client",
         (),
