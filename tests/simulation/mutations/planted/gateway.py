@@ -352,8 +352,8 @@ MUTATIONS = (
         (),
         "a vote whose withdrawal was not answered stays, and the candidate's next one waits behind it",
         "thinclient/gateways/replication_claims.py",
-        "            except BaseException:\n                self._withdraw_soon(session, number)\n                raise\n",
-        "            except BaseException:\n                raise\n",
+        "            except BaseException:\n                self._withdraw_soon(session, number)\n",
+        "            except BaseException:\n",
         tests=("tests/unit/thinclient/gateways/test_replication_claims.py",),
     ),
     Mutation(
