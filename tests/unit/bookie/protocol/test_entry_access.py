@@ -43,7 +43,7 @@ ADD = AddRequest(1, 7, 0, b"key", b"body", False)
 READ = ReadRequest(2, 7, 0)
 
 
-class _Ledgers:
+class Ledgers:
     """Owners by id."""
 
     def __init__(self) -> None:
@@ -67,13 +67,13 @@ class _Ledgers:
         return LedgerRecord(ledger_id, LedgerMetadata.new(["b"], 1, 1, custom_metadata=custom), 0)
 
 
-def entry_access(ledgers: _Ledgers, control: AccessControl) -> EntryAccess:
+def entry_access(ledgers: Ledgers, control: AccessControl) -> EntryAccess:
     return EntryAccess(control, LedgerOwners(cast(Any, ledgers), ledgers.verify), lambda: 0.0)
 
 
 @pytest.mark.asyncio
 async def test_an_owner_is_learnt_once_and_forgotten_with_its_ledger() -> None:
-    ledgers = _Ledgers()
+    ledgers = Ledgers()
     access = entry_access(ledgers, AccessControl(Authenticators(), OWNED))
     first, second = access.guard(A, "peer"), access.guard(B, "peer")
     assert first.check(ADD) is Answer.OWNER_UNKNOWN
@@ -94,7 +94,7 @@ async def test_an_owner_is_learnt_once_and_forgotten_with_its_ledger() -> None:
 
 @pytest.mark.asyncio
 async def test_what_is_deleted_while_its_owner_is_asked_for_is_asked_for_again() -> None:
-    ledgers = _Ledgers()
+    ledgers = Ledgers()
     access = entry_access(ledgers, AccessControl(Authenticators(), OWNED))
     ledgers.go_on.clear()
     learning = asyncio.create_task(access.owners.learn(7))
@@ -107,7 +107,7 @@ async def test_what_is_deleted_while_its_owner_is_asked_for_is_asked_for_again()
 
 
 async def test_what_another_clusters_store_lacks_is_not_nobodys(virtual_time: None) -> None:
-    ledgers = _Ledgers()
+    ledgers = Ledgers()
     owners = entry_access(ledgers, AccessControl(Authenticators(), OWNED)).owners
     assert not await owners.learn(8)
     ledgers.is_of_another_cluster = True
@@ -119,7 +119,7 @@ async def test_what_another_clusters_store_lacks_is_not_nobodys(virtual_time: No
 async def test_another_policy_forgets_what_was_decided() -> None:
     policy = SimpleNamespace(value=OWNED, problem=None)
     control = AccessControl(Authenticators(), cast(Any, policy))
-    access = entry_access(_Ledgers(), control)
+    access = entry_access(Ledgers(), control)
     await access.owners.learn(7)
     guard = access.guard(A, "peer")
     assert (guard.check(ADD), guard.check(READ)) == (Answer.ALLOWED, Answer.ALLOWED)
@@ -154,7 +154,7 @@ class _Novelty(NamedTuple):
 def test_a_request_without_an_action_is_denied_whoever_asks(caplog: pytest.LogCaptureFixture) -> None:
     everything = parse_policy('[[bindings]]\nprincipals = ["*"]\nrole = "admin"\n')
     control = AccessControl(Authenticators(), everything)
-    guard = entry_access(_Ledgers(), control).guard(A, "peer")
+    guard = entry_access(Ledgers(), control).guard(A, "peer")
     assert guard.check(InvalidRequest(1, 99, Status.EBADREQ)) is Answer.ALLOWED
     assert guard.check(cast(Any, _Novelty(1, 7))) is Answer.DENIED
     assert control.counts["entry", "token", "denied"] == 1
@@ -167,7 +167,7 @@ async def test_the_trail_has_the_first_of_each_action_and_ledger_on_a_connection
 ) -> None:
     """Allowed or denied, and again after a deletion; what is nobody's is denied with a line each time."""
     caplog.set_level("INFO", AUDIT_LOGGER)
-    access = entry_access(_Ledgers(), AccessControl(Authenticators(), OWNED))
+    access = entry_access(Ledgers(), AccessControl(Authenticators(), OWNED))
     await access.owners.learn(7)
 
     def lines() -> list[str]:
