@@ -563,6 +563,15 @@ MUTATIONS = (
         "",
     ),
     Mutation(
+        "served-by-the-gate-that-it-opened",
+        "bookie",
+        ("A4",),
+        "what comes in one piece with the token is served by the gate, which asks no policy",
+        "bookie/protocol/connection.py",
+        "                serve = self._serve\n                shortcut = self._fast_path(serve)\n",
+        "                shortcut = self._fast_path(self._serve)\n",
+    ),
+    Mutation(
         "runs-of-adds-are-not-asked",
         "bookie",
         (),
