@@ -662,6 +662,16 @@ MUTATIONS = (
         tests=("tests/unit/bookie/protocol/test_entry_access.py",),
     ),
     Mutation(
+        "decisions-outlive-owners-pushed-out",
+        "bookie",
+        (),
+        "a connection goes by the owner of a deleted ledger whose owner made room for others before it was deleted (A3)",
+        "bookie/protocol/ledger_owners.py",
+        "        if found or (numbers and self._pushed_out):\n",
+        "        if found:\n",
+        tests=("tests/unit/bookie/protocol/test_entry_access.py",),
+    ),
+    Mutation(
         "any-cluster-is-believed",
         "bookie",
         ("S2",),

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, cast, get_args
 
 import pytest
 
+from bookgate.bookie.protocol import ledger_owners
 from bookgate.bookie.protocol.entry_access import ASK_NOBODY, Answer, EntryAccess
 from bookgate.bookie.protocol.ledger_owners import LedgerOwners
 from bookgate.ledger.errors import NoSuchLedgerExistsOnMetadataServerException, WrongClusterException
@@ -90,6 +91,32 @@ async def test_an_owner_is_learnt_once_and_forgotten_with_its_ledger() -> None:
     assert await access.owners.learn(7)
     second.refresh()
     assert (first.check(ADD), second.check(ADD)) == (Answer.DENIED, Answer.ALLOWED)
+
+
+@pytest.mark.asyncio
+async def test_decisions_end_with_a_ledger_whose_owner_was_pushed_out_by_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger_owners, "_MOST", 3)
+    ledgers = Ledgers()
+    access = entry_access(ledgers, AccessControl(Authenticators(), OWNED))
+    owners, first = access.owners, access.guard(A, "peer")
+    await owners.learn(7)
+    assert (first.check(ADD), first.check(READ)) == (Answer.ALLOWED, Answer.ALLOWED)
+    for other in (100, 101, 102):
+        ledgers.owners[other] = "token:c"
+        await owners.learn(other)
+    assert not owners.knows(7)
+    owners.forget([])
+    first.refresh()
+    assert 7 in first.may_add, "nothing was deleted"
+    ledgers.owners[7] = "token:b"
+    owners.forget([7])
+    first.refresh()
+    assert not first.may_add | first.may_read
+    assert first.check(READ) is Answer.OWNER_UNKNOWN
+    # Nothing has been pushed out since: who never had an owner here costs nobody a decision.
+    generation = owners.generation
+    owners.forget([8])
+    assert owners.generation == generation
 
 
 @pytest.mark.asyncio
