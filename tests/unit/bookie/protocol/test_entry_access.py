@@ -94,7 +94,7 @@ async def test_an_owner_is_learnt_once_and_forgotten_with_its_ledger() -> None:
 
 
 @pytest.mark.asyncio
-async def test_decisions_end_with_a_ledger_whose_owner_was_pushed_out_by_others(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_decisions_end_with_a_ledger_whose_owner_was_pushed_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ledger_owners, "_MOST", 3)
     ledgers = Ledgers()
     access = entry_access(ledgers, AccessControl(Authenticators(), OWNED))

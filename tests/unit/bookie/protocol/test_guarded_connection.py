@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import pytest
 
+from bookgate.bookie.protocol import ledger_owners
 from bookgate.bookie.protocol.authentication import TOKEN
 from bookgate.bookie.protocol.guarded_connection import GuardedConnection
+from bookgate.bookie.protocol.ledger_owners import LedgerOwners
 from bookgate.bookie.protocol.security import Security
 from bookgate.bookie.statistics import BookieStatistics
+from bookgate.ledger.errors import MetaStoreException
 from bookgate.ledger.wire import messages, v2
 from bookgate.ledger.wire.fast_add import FastAdd
 from bookgate.ledger.wire.frames import LENGTH_SIZE
@@ -105,7 +109,7 @@ class _Transport(_Nothing):
         self.written += data
 
 
-class _Bench:
+class Bench:
     def __init__(self) -> None:
         self.processor, self.transport, self.ledgers = _Processor(), _Transport(), Ledgers()
         self.ledgers.owners[LEDGER] = "token:a"
@@ -156,7 +160,7 @@ ATTACKS: list[Request] = [
 
 
 async def test_requests_that_come_together_with_the_token_are_under_the_policy() -> None:
-    bench = _Bench()
+    bench = Bench()
     bench.receive(*frames([auth("stranger"), *ATTACKS]))
     assert bench.statuses() == [Status.EOK, *[Status.EUA] * len(ATTACKS)]
     assert not bench.processor.reached
@@ -164,7 +168,7 @@ async def test_requests_that_come_together_with_the_token_are_under_the_policy()
 
 @pytest.mark.parametrize("token_in", ["v2", "v3"])
 async def test_so_are_those_of_the_binary_protocol(token_in: str) -> None:
-    bench = _Bench()
+    bench = Bench()
     token = encode_request(auth("stranger")) if token_in == "v3" else v2.encode_request(auth("stranger"))
     bench.receive(token, *(v2.encode_request(request) for request in ATTACKS[:4]))
     assert bench.statuses()[1:] == [Status.EUA] * 4
@@ -172,7 +176,7 @@ async def test_so_are_those_of_the_binary_protocol(token_in: str) -> None:
 
 
 async def test_who_may_is_served_together_with_the_token_and_counts_as_served_in_clear() -> None:
-    bench = _Bench()
+    bench = Bench()
     await bench.access.owners.learn(LEDGER)
     wanted: list[Request] = [add(LEDGER, 1), read(LEDGER, 0), add(LEDGER, 2)]
     bench.receive(*frames([auth("a"), *wanted]))
@@ -183,7 +187,7 @@ async def test_who_may_is_served_together_with_the_token_and_counts_as_served_in
 
 async def test_adds_behind_the_token_of_somebody_with_a_rate_are_charged_to_that_one() -> None:
     """Also those of the short way, in the piece with the token."""
-    bench = _Bench()
+    bench = Bench()
     bench.ledgers.owners[LEDGER + 1] = "token:slow"
     for ledger in (LEDGER, LEDGER + 1):
         await bench.access.owners.learn(ledger)
@@ -194,3 +198,54 @@ async def test_adds_behind_the_token_of_somebody_with_a_rate_are_charged_to_that
     control = bench.access.control
     assert control.counts["entry", "token", "limited"] == 1
     assert control.rates.charge(control.policy, Principal(Kind.TOKEN, "slow"), "adds_per_second", 0.0, 0) == 5.0
+
+
+async def learnt(bench: Bench) -> None:
+    """Until no look-up of an owner is under way."""
+    await asyncio.gather(*bench.connection._lookups)
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [(None, Status.EUA), (MetaStoreException("away"), Status.EIO), (ZeroDivisionError("a bug"), Status.EIO)],
+    ids=["no such ledger", "store away", "a bug"],
+)
+async def test_what_waits_behind_a_request_for_its_owner_is_told_what_it_would_be_told_alone(
+    error: Exception | None, told: Status, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`a` may read all ledgers, add to its own, and fence none of others."""
+
+    async def learn(_owners: LedgerOwners, _number: int) -> bool:
+        if error is not None:
+            raise error
+        return False
+
+    monkeypatch.setattr(LedgerOwners, "learn", learn)
+    bench = Bench()
+    may = read(LEDGER, 0)
+    bench.receive(*frames([auth("a"), add(LEDGER, 1), may, add(LEDGER, 2)]))
+    await learnt(bench)
+    assert bench.statuses() == [Status.EOK, told, Status.EOK, told]
+    assert bench.processor.reached == [may]
+
+
+async def test_what_was_decided_before_a_wait_for_the_owner_does_not_outlive_the_ledger(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """`slow` reads its own ledgers only: one was deleted, and made by `a`, while an add to it waited."""
+    monkeypatch.setattr(ledger_owners, "_MOST", 1)
+    bench = Bench()
+    bench.ledgers.owners[LEDGER] = "token:slow"
+    await bench.access.owners.learn(LEDGER)
+    bench.receive(*frames([auth("slow"), read(LEDGER, 0)]))
+    assert bench.statuses() == [Status.EOK, Status.EOK]
+    bench.ledgers.owners[LEDGER + 1] = "token:a"
+    await bench.access.owners.learn(LEDGER + 1)
+    bench.ledgers.go_on.clear()
+    bench.receive(*frames([add(LEDGER, 1), read(LEDGER, 0)]))
+    await asyncio.sleep(0)
+    bench.ledgers.owners[LEDGER] = "token:a"
+    bench.access.owners.forget([LEDGER])
+    bench.ledgers.go_on.set()
+    await learnt(bench)
+    assert bench.statuses() == [Status.EUA, Status.EUA]
