@@ -61,6 +61,7 @@ class Strangers:
         haste = world.random("haste of strangers")
         self._haste = haste if haste.random() < _HASTY_WORLDS else None
         """A stream of its own, so that worlds without haste are as they would be if there were none."""
+        self._visits: list[asyncio.Task[None]] = []
         self._ledgers: list[int] = []
         self._writes = 0
         recorder.listeners.append(self._hear)
@@ -93,7 +94,8 @@ class Strangers:
             return
         bookie, request = rng.choice(serving), self._request(client.name, pool.next_txn_id())
         if client.name != ANONYMOUS and self._haste is not None and self._haste.random() < _HASTY:
-            await self._at_once(client.name, bookie, request)
+            # Not in the group, which cancels its tasks in the order of their addresses: that would show.
+            self._visits.append(self._world.spawn(client.process, self._at_once(client.name, bookie, request)))
             return
         with suppress(BKException):
             await pool.request(bookie.bookie_id, OPERATIONS[type(request)], request, _CALL_SECONDS)
@@ -107,10 +109,8 @@ class Strangers:
             loop = asyncio.get_running_loop()
             transport, _ = await loop.create_connection(asyncio.Protocol, bookie.name, BOOKIE_PORT)
             transport.write(v3.encode_request(token) + encode(request))
-            try:
-                await asyncio.sleep(_CALL_SECONDS)
-            finally:
-                transport.close()
+            await asyncio.sleep(_CALL_SECONDS)
+            transport.close()
 
     def _request(self, name: str, txn_id: int) -> Request:
         rng = self._rng
