@@ -197,6 +197,10 @@ class AcceptedConnection(asyncio.BufferedProtocol):
                     return
             else:
                 self._take_binary(packet)
+            if self._serve is not serve:
+                # AUTH among them opened the gate, or changed the principal: the rest must be served by the new rules.
+                serve = self._serve
+                shortcut = self._fast_path(serve)
 
     def _fast_path(self, serve: Serve) -> FastPath | None:
         """The fast path for common requests; None if requests must take the general path."""
@@ -276,6 +280,7 @@ class AcceptedConnection(asyncio.BufferedProtocol):
             self._let_in()
 
     def _let_in(self) -> None:
+        # Another object each time, also for another principal: `_take_packets` compares identities.
         self._serve = self._behind_gate()
         self._decoder.max_frame_size = self._max_frame_size
         self._end_handshake()

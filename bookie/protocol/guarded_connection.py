@@ -1,9 +1,9 @@
 """A connection to a bookie with a policy: each request passes the guard of its principal (`entry_access`).
 
 A request that waits for the owner of its ledger is parked, and later requests of the same ledger after it. Meanwhile
-nothing more is read from the connection, so only requests that were received together are parked. A number that no
-ledger id has belongs to nobody, and nothing waits for its owner. If a principal exceeds its rate, the bookie stops
-reading from this connection for as long as its requests exceeded the rate.
+nothing more is read from the connection, so only requests that were received together are parked. Afterwards each of
+them is decided by itself. A number that no ledger id has belongs to nobody, and nothing waits for its owner. If a
+principal exceeds its rate, the bookie stops reading from this connection for as long as its requests exceeded the rate.
 """
 
 from __future__ import annotations
@@ -138,6 +138,14 @@ class GuardedConnection(AcceptedConnection):
         if parked is not None:
             parked.append((client, request))
             return
+        if not self._serve_decided(client, request):
+            if is_number(getattr(request, "ledger_id", -1)):
+                self._park(client, request)
+            else:
+                client.answer(error_response(request, Status.EBADREQ))
+
+    def _serve_decided(self, client: Client, request: Request) -> bool:
+        """Serves or refuses a request; returns False if that depends on an unknown owner."""
         answer = self._own_guard().check(request)
         if answer is Answer.ALLOWED and isinstance(request, AddRequest) and request.term is not None:
             answer = self._check_term(request)
@@ -145,10 +153,7 @@ class GuardedConnection(AcceptedConnection):
             self._process(client, request)
         elif answer is Answer.DENIED:
             self._refuse(client, request)
-        elif not is_number(getattr(request, "ledger_id", -1)):
-            client.answer(error_response(request, Status.EBADREQ))
-        else:
-            self._park(client, request)
+        return answer is not Answer.OWNER_UNKNOWN
 
     def _check_term(self, add: AddRequest) -> Answer:
         """Checks an add with a term that the principal may send if it takes the ledger from nobody."""
@@ -190,6 +195,14 @@ class GuardedConnection(AcceptedConnection):
         else:
             self.close()
 
+    def _refuse_ownerless(self, client: Client, request: Request, *, failed: bool) -> None:
+        """Refuses a request whose owner does not exist, or, if `failed`, could not be learnt."""
+        if failed:
+            client.answer(error_response(request, Status.EIO))
+        else:
+            self._own_guard().deny(request)
+            self._refuse(client, request)
+
     def _park(self, client: Client, request: Request) -> None:
         number: int = getattr(request, "ledger_id", -1)
         self._parked[number] = [(client, request)]
@@ -208,14 +221,13 @@ class GuardedConnection(AcceptedConnection):
         except Exception as error:  # else nothing would be read from the connection again
             failed = True
             log_bug(_log, "owner_unknown", error, ledger=number)
+        # The policy may be another one by now, and so may the ledger.
+        self._own_guard().refresh()
         for client, request in self._parked.pop(number, ()):
-            if failed:
-                client.answer(error_response(request, Status.EIO))
-            elif exists:
+            if exists:
                 self._serve_guarded(client, request)
-            else:
-                self._own_guard().deny(request)
-                self._refuse(client, request)
+            elif not self._serve_decided(client, request):
+                self._refuse_ownerless(client, request, failed=failed)
         self._charge()
         if not self._parked:
             self._go_on(_OWNER)

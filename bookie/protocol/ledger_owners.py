@@ -34,7 +34,9 @@ class LedgerOwners:
         self._reading: dict[object, set[int]] = {}
         """For each read in progress, the ledgers deleted since it began."""
         self.generation = 0
-        """Changes when known owners are discarded."""
+        """Changes when decisions by owners that were known may be about deleted ledgers."""
+        self._pushed_out = False
+        """Whether owners made room for others since `generation` changed, so that decisions by unknown ones stand."""
 
     def knows(self, number: int) -> bool:
         return number in self._known
@@ -59,6 +61,7 @@ class LedgerOwners:
             self._known[number] = None if owner is None else owner.decode("utf-8", "replace")
             if len(self._known) > _MOST:
                 self._known.popitem(last=False)
+                self._pushed_out = True
             return True
         return False
 
@@ -82,4 +85,6 @@ class LedgerOwners:
         found = [number for number in numbers if number in self._known]
         for number in found:
             del self._known[number]
-        self.generation += bool(found)
+        if found or (numbers and self._pushed_out):
+            self.generation += 1
+            self._pushed_out = False

@@ -3,7 +3,8 @@
 They know the ledgers' key, so that nothing but the policy stands between them and an entry. One of them owns nothing,
 of one no policy says anything, one shows no token; one may read until the policy is replaced, and one may add, and asks
 for everything else. They add, add as recovery does, with and without a sync, fence by reads and by batch reads, write
-LACs far above all others, force, read, wait for LACs and list entries; also of ledgers that nobody made.
+LACs far above all others, force, read, wait for LACs and list entries; also of ledgers that nobody made. In some worlds
+some of them don't wait for the answer to their token: token and request leave in one write.
 
 Not its job: judging what they are told and what is left of it (`rules_access`).
 """
@@ -18,15 +19,18 @@ from bookgate.ledger.entry import encode_entry, encode_lac
 from bookgate.ledger.errors import BKException
 from bookgate.ledger.ledger_id import MAX_UNSCOPED
 from bookgate.ledger.metadata import DigestType
-from bookgate.ledger.wire import messages
+from bookgate.ledger.wire import messages, v2, v3
 from bookgate.ledger.wire.messages import DEFERRED_SYNC, LAST_ENTRY, OPERATIONS, AddRequest, ReadRequest, Request
+from bookgate.thinclient.bookies.auth import TOKEN_PLUGIN
 from tests.history.contents import content, payload_of
 from tests.history.events import Event, LedgerCreated, PolicyReplaced
 from tests.history.recorder import Recorder
 from tests.history.recording_client import PASSWORD
-from tests.history.rules_access import APPENDER, STRANGE_LAC, STRANGERS
+from tests.history.rules_access import ANONYMOUS, APPENDER, STRANGE_LAC, STRANGERS
 from tests.simulation.access import WorldAccess
 from tests.simulation.observer import KEY
+from tests.simulation.settings import BOOKIE_PORT
+from tests.simulation.simulated_bookie import SimulatedBookie
 from tests.simulation.world import SimulatedClient, World
 from tests.unit.thinclient.inside import pool_of
 
@@ -40,6 +44,10 @@ _MORE_THAN_ADDING = ("recovery add", "fence", "read", "other")
 _ALL = (*_MORE_THAN_ADDING, "fence", "add", "add", "lac", "force")
 _TRUSTED_UNTIL = (0.2, 0.8)
 """When the policy is replaced, as shares of the run."""
+_HASTY_WORLDS = 0.5
+"""Share of the worlds in which strangers may send token and request in one write."""
+_HASTY = 0.3
+"""Share of the attacks there that do so."""
 
 
 class Strangers:
@@ -50,6 +58,10 @@ class Strangers:
         self._access = access
         self._recorder = recorder
         self._rng = world.random("strangers")
+        haste = world.random("haste of strangers")
+        self._haste = haste if haste.random() < _HASTY_WORLDS else None
+        """A stream of its own, so that worlds without haste are as they would be if there were none."""
+        self._visits: list[asyncio.Task[None]] = []
         self._ledgers: list[int] = []
         self._writes = 0
         recorder.listeners.append(self._hear)
@@ -77,12 +89,28 @@ class Strangers:
 
     async def _attack(self, client: SimulatedClient) -> None:
         rng, pool = self._rng, pool_of(client.bookkeeper)
-        serving = [bookie.bookie_id for bookie in self._world.bookies.values() if bookie.serving]
+        serving = [bookie for bookie in self._world.bookies.values() if bookie.serving]
         if not serving:
             return
         bookie, request = rng.choice(serving), self._request(client.name, pool.next_txn_id())
+        if client.name != ANONYMOUS and self._haste is not None and self._haste.random() < _HASTY:
+            # Not in the group, which cancels its tasks in the order of their addresses: that would show.
+            self._visits.append(self._world.spawn(client.process, self._at_once(client.name, bookie, request)))
+            return
         with suppress(BKException):
-            await pool.request(bookie, OPERATIONS[type(request)], request, _CALL_SECONDS)
+            await pool.request(bookie.bookie_id, OPERATIONS[type(request)], request, _CALL_SECONDS)
+
+    @staticmethod
+    async def _at_once(name: str, bookie: SimulatedBookie, request: Request) -> None:
+        """Sends the token and the request in one write, as none of our clients does."""
+        token = messages.AuthRequest(request.txn_id + 1, TOKEN_PLUGIN, name.encode())
+        encode = v2.encode_request if isinstance(request, messages.BatchReadRequest) else v3.encode_request
+        with suppress(OSError):
+            loop = asyncio.get_running_loop()
+            transport, _ = await loop.create_connection(asyncio.Protocol, bookie.name, BOOKIE_PORT)
+            transport.write(v3.encode_request(token) + encode(request))
+            await asyncio.sleep(_CALL_SECONDS)
+            transport.close()
 
     def _request(self, name: str, txn_id: int) -> Request:
         rng = self._rng

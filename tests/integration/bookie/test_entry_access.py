@@ -211,6 +211,21 @@ async def test_a_denied_request_changes_nothing(tmp_path: Path) -> None:
         assert await status(server, "admin", read(77, 0)) is Status.ENOLEDGER
 
 
+@pytest.mark.parametrize("who", ["stranger", "nobody"])
+async def test_requests_in_one_piece_with_the_token_are_under_the_policy(tmp_path: Path, who: str) -> None:
+    async with guarded(tmp_path) as server:
+
+        def ask() -> list[int]:
+            with EntryClient(entry_address(server)) as client:
+                token = messages.AuthRequest(1, "bookgate-token", token_of(who).encode())
+                client.send(token, read(LEDGER, 0), add(LEDGER, 1), fence(LEDGER), add(77, 0), force(LEDGER))
+                return [client.receive().status for _ in range(6)]
+
+        assert await asyncio.to_thread(ask) == [Status.EOK, *[Status.EUA] * 5]
+        assert await status(server, "owner", add(LEDGER, 1)) is Status.EOK
+        assert await status(server, "admin", read(77, 0)) is Status.ENOLEDGER
+
+
 async def test_requests_behind_one_that_waits_for_its_owner_keep_their_order(tmp_path: Path) -> None:
     async with guarded(tmp_path) as server:
 

@@ -203,6 +203,19 @@ async def test_what_was_asked_in_clear_is_not_answered_inside_tls(
     await asyncio.to_thread(talk)
 
 
+async def test_nor_is_what_came_in_one_piece_with_the_token(files: Files, tmp_path: Path) -> None:
+    settings = {**files.tls, "auth_provider": TOKEN, "auth_options": {"file": str(files.tokens)}}
+
+    def talk(address: str) -> None:
+        with EntryClient(address) as client:
+            client.send(AuthRequest(2, TOKEN, b"open sesame"), add(9, 0))
+            assert [client.receive().status for _ in range(2)] == [Status.EOK] * 2
+            assert client.status(StartTlsRequest(3)) == Status.EBADREQ
+
+    async with running_bookie(tmp_path, **settings) as server:
+        await asyncio.to_thread(talk, entry_address(server))
+
+
 CLIENT_HELLO = bytes.fromhex("160301020001000000")
 
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, cast, get_args
 
 import pytest
 
+from bookgate.bookie.protocol import ledger_owners
 from bookgate.bookie.protocol.entry_access import ASK_NOBODY, Answer, EntryAccess
 from bookgate.bookie.protocol.ledger_owners import LedgerOwners
 from bookgate.ledger.errors import NoSuchLedgerExistsOnMetadataServerException, WrongClusterException
@@ -43,7 +44,7 @@ ADD = AddRequest(1, 7, 0, b"key", b"body", False)
 READ = ReadRequest(2, 7, 0)
 
 
-class _Ledgers:
+class Ledgers:
     """Owners by id."""
 
     def __init__(self) -> None:
@@ -67,13 +68,13 @@ class _Ledgers:
         return LedgerRecord(ledger_id, LedgerMetadata.new(["b"], 1, 1, custom_metadata=custom), 0)
 
 
-def entry_access(ledgers: _Ledgers, control: AccessControl) -> EntryAccess:
+def entry_access(ledgers: Ledgers, control: AccessControl) -> EntryAccess:
     return EntryAccess(control, LedgerOwners(cast(Any, ledgers), ledgers.verify), lambda: 0.0)
 
 
 @pytest.mark.asyncio
 async def test_an_owner_is_learnt_once_and_forgotten_with_its_ledger() -> None:
-    ledgers = _Ledgers()
+    ledgers = Ledgers()
     access = entry_access(ledgers, AccessControl(Authenticators(), OWNED))
     first, second = access.guard(A, "peer"), access.guard(B, "peer")
     assert first.check(ADD) is Answer.OWNER_UNKNOWN
@@ -93,8 +94,34 @@ async def test_an_owner_is_learnt_once_and_forgotten_with_its_ledger() -> None:
 
 
 @pytest.mark.asyncio
+async def test_decisions_end_with_a_ledger_whose_owner_was_pushed_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger_owners, "_MOST", 3)
+    ledgers = Ledgers()
+    access = entry_access(ledgers, AccessControl(Authenticators(), OWNED))
+    owners, first = access.owners, access.guard(A, "peer")
+    await owners.learn(7)
+    assert (first.check(ADD), first.check(READ)) == (Answer.ALLOWED, Answer.ALLOWED)
+    for other in (100, 101, 102):
+        ledgers.owners[other] = "token:c"
+        await owners.learn(other)
+    assert not owners.knows(7)
+    owners.forget([])
+    first.refresh()
+    assert 7 in first.may_add, "nothing was deleted"
+    ledgers.owners[7] = "token:b"
+    owners.forget([7])
+    first.refresh()
+    assert not first.may_add | first.may_read
+    assert first.check(READ) is Answer.OWNER_UNKNOWN
+    # Nothing has been pushed out since: who never had an owner here costs nobody a decision.
+    generation = owners.generation
+    owners.forget([8])
+    assert owners.generation == generation
+
+
+@pytest.mark.asyncio
 async def test_what_is_deleted_while_its_owner_is_asked_for_is_asked_for_again() -> None:
-    ledgers = _Ledgers()
+    ledgers = Ledgers()
     access = entry_access(ledgers, AccessControl(Authenticators(), OWNED))
     ledgers.go_on.clear()
     learning = asyncio.create_task(access.owners.learn(7))
@@ -107,7 +134,7 @@ async def test_what_is_deleted_while_its_owner_is_asked_for_is_asked_for_again()
 
 
 async def test_what_another_clusters_store_lacks_is_not_nobodys(virtual_time: None) -> None:
-    ledgers = _Ledgers()
+    ledgers = Ledgers()
     owners = entry_access(ledgers, AccessControl(Authenticators(), OWNED)).owners
     assert not await owners.learn(8)
     ledgers.is_of_another_cluster = True
@@ -119,7 +146,7 @@ async def test_what_another_clusters_store_lacks_is_not_nobodys(virtual_time: No
 async def test_another_policy_forgets_what_was_decided() -> None:
     policy = SimpleNamespace(value=OWNED, problem=None)
     control = AccessControl(Authenticators(), cast(Any, policy))
-    access = entry_access(_Ledgers(), control)
+    access = entry_access(Ledgers(), control)
     await access.owners.learn(7)
     guard = access.guard(A, "peer")
     assert (guard.check(ADD), guard.check(READ)) == (Answer.ALLOWED, Answer.ALLOWED)
@@ -154,7 +181,7 @@ class _Novelty(NamedTuple):
 def test_a_request_without_an_action_is_denied_whoever_asks(caplog: pytest.LogCaptureFixture) -> None:
     everything = parse_policy('[[bindings]]\nprincipals = ["*"]\nrole = "admin"\n')
     control = AccessControl(Authenticators(), everything)
-    guard = entry_access(_Ledgers(), control).guard(A, "peer")
+    guard = entry_access(Ledgers(), control).guard(A, "peer")
     assert guard.check(InvalidRequest(1, 99, Status.EBADREQ)) is Answer.ALLOWED
     assert guard.check(cast(Any, _Novelty(1, 7))) is Answer.DENIED
     assert control.counts["entry", "token", "denied"] == 1
@@ -167,7 +194,7 @@ async def test_the_trail_has_the_first_of_each_action_and_ledger_on_a_connection
 ) -> None:
     """Allowed or denied, and again after a deletion; what is nobody's is denied with a line each time."""
     caplog.set_level("INFO", AUDIT_LOGGER)
-    access = entry_access(_Ledgers(), AccessControl(Authenticators(), OWNED))
+    access = entry_access(Ledgers(), AccessControl(Authenticators(), OWNED))
     await access.owners.learn(7)
 
     def lines() -> list[str]:
