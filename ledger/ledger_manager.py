@@ -34,6 +34,16 @@ class LedgerRecord:
     recreated ledger has a higher one.
     """
 
+    def is_of(self, former: LedgerRecord) -> bool:
+        """Whether this is still the ledger of a former record, not one that was created later with its id: versions
+        begin anew with it, and a compare-and-set alone may take the one for the other.
+
+        An older gateway does not tell the incarnation; then only equal metadata count.
+        """
+        if None in (self.incarnation, former.incarnation):
+            return self.metadata == former.metadata
+        return self.incarnation == former.incarnation
+
     @property
     def needs(self) -> Features:
         """What a bookie has to understand to hold entries of the ledger."""

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -98,7 +98,7 @@ class Outcome:
 
 
 class RepairStoppedException(BKException):
-    """The repair must not continue: the lock is lost, or auto-recovery is disabled."""
+    """The repair must not continue: the lock is lost, auto-recovery is disabled, or another ledger has the id."""
 
 
 class Permission(Protocol):
@@ -121,6 +121,21 @@ class RepairTools:
     budget: WorkerBudget
     share: BudgetShare
     copied: Copied
+    catch_up: Callable[[], Awaitable[None]]
+    """Returns once `ledger_manager` reads no older state than that of the call."""
+
+    async def read_again(self, record: LedgerRecord) -> LedgerRecord:
+        """The metadata of the same ledger now. Call it before they are written: after a deletion another ledger may
+        have the id, and with it the version.
+
+        Raises:
+            RepairStoppedException: The ledger was deleted, and another one created with its id.
+        """
+        await self.catch_up()
+        current = await self.ledger_manager.read(record.ledger_id)
+        if not current.is_of(record):
+            raise RepairStoppedException(f"ledger {record.ledger_id} was deleted, and another created with its id")
+        return current
 
 
 class LedgerRepair:
@@ -469,9 +484,13 @@ class LedgerRepair:
     # The metadata
 
     async def _write(self, repaired: CompleteFragment, replacements: Mapping[int, tuple[str, str]]) -> None:
-        """Writes the metadata, unless the repair no longer applies to them: the next examination uses the new ones."""
+        """Writes the metadata, unless the repair no longer applies to them: the next examination uses the new ones.
+
+        Copying takes long, and a ledger that was created since with the same id may have the same version.
+        """
         tools, was_closed = self._tools, self._record.metadata.is_closed
         for _ in range(_WRITE_ATTEMPTS):
+            self._record = await tools.read_again(self._record)
             self._permission.check()
             if self._record.metadata.is_closed and not was_closed:
                 return  # the new members are not fenced yet (R9)
@@ -479,10 +498,11 @@ class LedgerRepair:
             if changed is None:
                 return
             try:
-                self._record = await tools.metadata.write_ledger(self._lock, changed, self._record.version)
-                return
+                written = await tools.metadata.write_ledger(self._lock, changed, self._record.version)
             except LockLostException as error:
                 raise RepairStoppedException(str(error)) from error
             except (MetadataVersionException, UnknownOutcomeException):
-                self._record = await tools.ledger_manager.read(self._record.ledger_id)
+                continue
+            self._record = replace(written, incarnation=self._record.incarnation)
+            return
         raise BKException(f"the metadata of ledger {self._record.ledger_id} change too fast to write them")

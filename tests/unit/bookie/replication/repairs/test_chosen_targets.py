@@ -99,7 +99,7 @@ class HoldsTornCopies(OnePreferred):
     takes: bool = True
     """Whether it answers with what it was given."""
     stored: list[int] = field(default_factory=list)
-    read: list[BitMap64] = field(default_factory=list)
+    read_again: list[BitMap64] = field(default_factory=list)
 
     async def copies(self, bookie_id: str, _ledger_id: int, _due: BitMap64, *, unbounded: bool) -> Copies:
         held = {"new:1": BitMap64(range(10)) | BitMap64(self.stored), "new:2": BitMap64()}
@@ -107,7 +107,7 @@ class HoldsTornCopies(OnePreferred):
 
     async def damaged(self, bookie_id: str, _ledger_id: int, ids: BitMap64, *_more: Any, unbounded: bool) -> BitMap64:
         assert bookie_id == "new:1", "only what nobody has read"
-        self.read.append(ids)
+        self.read_again.append(ids)
         return ids & self.torn
 
     async def add_copies(self, target: str, _ledger_id: int, group: Sequence[Entry], _secrets: Any) -> int:
@@ -125,7 +125,7 @@ async def test_torn_copies_that_a_chosen_bookie_already_holds_are_replaced() -> 
     cluster = HoldsTornCopies(ledger((0,), ENTRIES - 1, sizes=(3, 3)), (), error=BKException())
     await cluster.repair("c:1")
     assert sorted(cluster.stored) == [3, 7, *range(10, ENTRIES)]
-    assert [[*ids] for ids in cluster.read[:2]] == [[*range(10)], [3, 7]], "what was torn is read again"
+    assert [[*ids] for ids in cluster.read_again[:2]] == [[*range(10)], [3, 7]], "what was torn is read again"
     assert cluster.metadata.fragments[0].ensemble == ("a:1", "b:1", "new:1")
 
 
