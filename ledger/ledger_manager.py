@@ -30,8 +30,8 @@ class LedgerRecord:
     version: int
     created_ms: int | None = field(default=None, compare=False)
     incarnation: int | None = field(default=None, compare=False)
-    """The store's number for this creation, set in records that `read` returns and those passed to listeners: a
-    recreated ledger has a higher one.
+    """The store's number for this creation, set in records that `read` and `read_many` return and those passed to
+    listeners: a recreated ledger has a higher one. None from older gateways.
     """
 
     def is_of(self, former: LedgerRecord) -> bool:

@@ -799,10 +799,10 @@ MUTATIONS = (
         (),
         "the return of a bookie is missed while the ledger that waits for it is listed as unrecoverable",
         _WORKER,
-        "        self._queue.unrecoverable(ledger_id, mark.version, outcome.record.version, bookies)\n"
+        "        self._queue.unrecoverable(outcome.record, mark.version)\n"
         "        await give_up(self._metadata, mark, outcome, gone)\n",
         "        await give_up(self._metadata, mark, outcome, gone)\n"
-        "        self._queue.unrecoverable(ledger_id, mark.version, outcome.record.version, bookies)\n",
+        "        self._queue.unrecoverable(outcome.record, mark.version)\n",
         tests=(f"{_MOMENTS}::test_a_ledger_is_not_given_up_for_a_bookie_that_returns_during_its_repair",),
     ),
     Mutation(
