@@ -323,7 +323,7 @@ class LedgerRepair:
             target = self._targets.by_place.get(place)
             if target is None or target in ensemble or target in avoid or target in self._refused:
                 target = await self._choose(repair.index, ensemble, avoid)
-                if not await self._targets.keep(place, target):
+                if not await self._keep(repair, target):
                     continue
             try:
                 await self._fill(repair, target)
@@ -350,6 +350,12 @@ class LedgerRepair:
                 raise
             failed.clear()
         return await choose(exclude)
+
+    async def _keep(self, repair: PlaceRepair, target: str) -> bool:
+        """Keeps the choice of a bookie before it gets copies; False if another worker's choice applies."""
+        state = await self._copies(target, repair.due)
+        fresh = isinstance(state, Holding) and not state.limbo and state.entries.isdisjoint(repair.due)
+        return await self._targets.keep(repair.place, target, self._record.incarnation, fresh=fresh)
 
     async def _fill(self, repair: PlaceRepair, target: str) -> None:
         """Copies until the bookie itself reports all entries of the position (R3)."""
@@ -383,15 +389,18 @@ class LedgerRepair:
     async def _good_at(self, target: str, repair: PlaceRepair) -> BitMap64:
         """The ids of the position whose copies at this bookie count (R2).
 
-        A bookie that is to replace another one may hold some, of an interrupted repair or since it was asked to store
-        them before the ensemble changed. Nobody has read those there, and the replay of a journal takes in an entry
-        whose end never reached the disk: what is damaged is replaced, and read again afterwards.
+        A bookie that is to replace another one may hold some of an interrupted repair. Nobody has read those there, and
+        the replay of a journal takes in an entry whose end never reached the disk: what is damaged is replaced, and
+        read again afterwards. Where it held some before it was chosen they may be of a deleted ledger that had the id,
+        whose digests are right, too: all are replaced.
         """
         if repair.replace and self._record.metadata.is_unbounded:
             return BitMap64()  # entries of an older term may have other values
         held = (await self._holding(target, repair.due)).entries & repair.due
         if not repair.replace or not held:
             return held
+        if not self._targets.was_fresh(repair.place, target, self._record.incarnation):
+            return BitMap64()
         damaged = await self._damaged_among(held, target)
         if damaged:
             self._suspects[target] = self._suspects.get(target, BitMap64()) | damaged
@@ -472,8 +481,8 @@ class LedgerRepair:
         for index in places:
             due, target = fragment.due(index), ensemble[index]
             move = PlaceRepair(fragment, index, due, due, replace=True)
-            if not await self._targets.keep(move.place, target):
-                await self._targets.keep(move.place, target)
+            if not await self._keep(move, target):
+                await self._keep(move, target)
             try:
                 await self._fill(move, target)
             except TargetRefusesException as error:

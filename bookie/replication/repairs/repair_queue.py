@@ -138,10 +138,10 @@ class RepairQueue:
         before = self._waiting.get(ledger_id)
         self._waiting[ledger_id] = _Waiting(mark_version, until, 0 if before is None else before.failures)
 
-    def unrecoverable(self, record: LedgerRecord, mark_version: int) -> None:
-        """The ledger waits for a new mark, for other metadata, or for the return of any of its bookies."""
-        bookies = frozenset(record.metadata.bookies)
-        self._waiting[record.ledger_id.number] = _Waiting(mark_version, None, 0, bookies, GivenUp.of(record))
+    def unrecoverable(self, record: LedgerRecord, mark_version: int, bookies: Iterable[str]) -> None:
+        """The ledger waits for a new mark, for other metadata, or for the return of any of these bookies."""
+        given_up = GivenUp.of(record)
+        self._waiting[record.ledger_id.number] = _Waiting(mark_version, None, 0, frozenset(bookies), given_up)
 
     def done(self, ledger_id: int) -> None:
         """The ledger needs no further repair."""

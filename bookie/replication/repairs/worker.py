@@ -467,9 +467,10 @@ class ReplicationWorker:
             await self._failed(ledger_id, mark.version, f"{', '.join(back)} returned during the repair")
             return
         self.statistics.ledgers_unrecoverable += 1
-        gone = sorted(outcome.record.metadata.bookies - self._attendance.present.keys())
+        bookies = outcome.record.metadata.bookies
+        gone = sorted(bookies - self._attendance.present.keys())
         # Waits before the record is written: a bookie that returns meanwhile ends the waiting. So does one that was
         # present and lacked copies, or had corrupt ones: its disk may have been repaired.
-        self._queue.unrecoverable(outcome.record, mark.version)
+        self._queue.unrecoverable(outcome.record, mark.version, bookies)
         await give_up(self._metadata, mark, outcome, gone)
         self._progress.given_up(ledger_id)

@@ -119,19 +119,37 @@ class HoldsTornCopies(OnePreferred):
         return 100 * len(group)
 
 
+async def chosen(cluster: HoldsTornCopies, incarnation: int = 1) -> Targets:
+    """As an earlier repair left it."""
+    targets = Targets()
+    index = cluster.metadata.fragments[0].ensemble.index("c:1")
+    await targets.keep((0, index), "new:1", incarnation, fresh=True)
+    return targets
+
+
 @pytest.mark.asyncio
 async def test_torn_copies_that_a_chosen_bookie_already_holds_are_replaced() -> None:
     """R2: nobody has read them there, and they take the place of good ones."""
     cluster = HoldsTornCopies(ledger((0,), ENTRIES - 1, sizes=(3, 3)), (), error=BKException())
-    await cluster.repair("c:1")
+    await cluster.repair("c:1", await chosen(cluster))
     assert sorted(cluster.stored) == [3, 7, *range(10, ENTRIES)]
     assert [[*ids] for ids in cluster.read_again[:2]] == [[*range(10)], [3, 7]], "what was torn is read again"
+    assert cluster.metadata.fragments[0].ensemble == ("a:1", "b:1", "new:1")
+
+
+@pytest.mark.parametrize("earlier", [None, 9], ids=["chosen now", "chosen for a deleted ledger"])
+@pytest.mark.asyncio
+async def test_copies_of_a_deleted_ledger_with_the_id_are_written_over(earlier: int | None) -> None:
+    """R3: with the same password their digests are right."""
+    cluster = HoldsTornCopies(ledger((0,), ENTRIES - 1, sizes=(3, 3)), (), error=BKException(), torn=BitMap64())
+    await cluster.repair("c:1", None if earlier is None else await chosen(cluster, earlier))
+    assert sorted(cluster.stored) == [*range(ENTRIES)]
     assert cluster.metadata.fragments[0].ensemble == ("a:1", "b:1", "new:1")
 
 
 @pytest.mark.asyncio
 async def test_a_bookie_that_keeps_answering_with_torn_copies_gets_no_place() -> None:
     cluster = HoldsTornCopies(ledger((0,), ENTRIES - 1, sizes=(3, 3)), (), error=BKException(), takes=False)
-    await cluster.repair("c:1")
-    assert cluster.chosen == ["new:1", "new:2"]
+    await cluster.repair("c:1", await chosen(cluster))
+    assert cluster.chosen == ["new:2"]
     assert cluster.metadata.fragments[0].ensemble == ("a:1", "b:1", "c:1")

@@ -46,7 +46,9 @@ def test_the_fragment_with_most_places_to_fill_comes_first_then_the_newest() -> 
 
 @dataclass
 class Cluster:
-    """Every bookie that is asked says that it holds all; some places find no bookie that takes them."""
+    """Every bookie that is asked says that it holds all, a new one the second time; some places find no bookie that
+    takes them.
+    """
 
     metadata: LedgerMetadata
     broken: Collection[int]
@@ -55,9 +57,14 @@ class Cluster:
     asked: list[int] = field(default_factory=list)
     budget: WorkerBudget = field(default_factory=lambda: WorkerBudget(CopyLimits(), 0.0))
     version: int = 0
+    listed: set[int] = field(default_factory=set)
+    """By their first entries, the places for which the new bookie has said what it holds."""
     config = ClientConfig()
 
-    async def copies(self, _bookie_id: str, _ledger_id: int, _due: BitMap64, *, unbounded: bool) -> Copies:
+    async def copies(self, bookie_id: str, _ledger_id: int, due: BitMap64, *, unbounded: bool) -> Copies:
+        if bookie_id == "new:1" and due.min() not in self.listed:
+            self.listed.add(due.min())
+            return Holding(BitMap64())
         return Holding(BitMap64(range(ENTRIES)))
 
     async def fence(self, *_arguments: Any, **_options: Any) -> None:

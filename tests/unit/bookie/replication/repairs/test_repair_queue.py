@@ -53,7 +53,7 @@ def test_every_failure_doubles_the_pause_up_to_a_bound() -> None:
 def test_what_is_unrecoverable_waits_for_a_change() -> None:
     queue = RepairQueue()
     record = LedgerRecord(LedgerId.unscoped(7), LedgerMetadata.new(["a", "b"], 2, 1).close(9, 100), 11, incarnation=5)
-    queue.unrecoverable(record, 3)
+    queue.unrecoverable(record, 3, ["a", "b"])
     assert queue.next_due() is None
     assert not queue.is_due(7, 3, 1e9)
     assert queue.is_given_up(7)
