@@ -30,9 +30,19 @@ class LedgerRecord:
     version: int
     created_ms: int | None = field(default=None, compare=False)
     incarnation: int | None = field(default=None, compare=False)
-    """The store's number for this creation, set in records that `read` returns and those passed to listeners: a
-    recreated ledger has a higher one.
+    """The store's number for this creation, set in records that `read` and `read_many` return and those passed to
+    listeners: a recreated ledger has a higher one. None from older gateways.
     """
+
+    def is_of(self, former: LedgerRecord) -> bool:
+        """Whether this is still the ledger of a former record, not one that was created later with its id: versions
+        begin anew with it, and a compare-and-set alone may take the one for the other.
+
+        An older gateway does not tell the incarnation; then only equal metadata count.
+        """
+        if None in (self.incarnation, former.incarnation):
+            return self.metadata == former.metadata
+        return self.incarnation == former.incarnation
 
     @property
     def needs(self) -> Features:

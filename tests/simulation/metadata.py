@@ -98,6 +98,8 @@ class MemoryMetadata:
         self._told_at: dict[BookieWatch, float] = {}
         self._told_process_at: dict[Process, float] = {}
         self.next_ledger_id = 0
+        self.creations = 0
+        """Number of ledgers that were ever created: the incarnation of the last one."""
         self.elsewhere: dict[str, OtherStore] = {}
         """Hosts that have come upon another store. They read there; what they write is nobody's concern."""
         self.failing = 0.0
@@ -169,7 +171,8 @@ class MemoryMetadata:
         before = self.found(ledger_id)
         if before.version != expected_version:
             raise MetadataVersionException(f"ledger {ledger_id} is at version {before.version}, not {expected_version}")
-        record = self.ledgers[ledger_id] = LedgerRecord(ledger_id, metadata, expected_version + 1)
+        incarnation, version = before.incarnation, expected_version + 1
+        record = self.ledgers[ledger_id] = LedgerRecord(ledger_id, metadata, version, incarnation=incarnation)
         self.changed(ledger_id, before, record)
         return record
 
@@ -267,7 +270,8 @@ class MemoryLedgers(LedgerManager):
         if store.names_owners:
             owner = f"token:{CURRENT.get().host}".encode()
             metadata = replace(metadata, custom_metadata={**metadata.custom_metadata, OWNER_KEY: owner})
-        record = store.ledgers[ledger_id] = LedgerRecord(ledger_id, metadata, 0)
+        store.creations += 1
+        record = store.ledgers[ledger_id] = LedgerRecord(ledger_id, metadata, 0, incarnation=store.creations)
         store.changed(ledger_id, None, record)
         await store.answer()
         return record

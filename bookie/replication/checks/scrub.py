@@ -38,13 +38,14 @@ from bookgate.bookie.replication.ledger_pages import all_numbers, see_all_ledger
 from bookgate.ledger.corrupt_copies import note_corrupt
 from bookgate.ledger.errors import (
     BKException,
+    IncorrectParameterException,
     MetadataFormatException,
     NoSuchLedgerExistsOnMetadataServerException,
     TooManyRequestsException,
 )
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import LedgerState
-from bookgate.ledger.metadata_store import LedgerManagerFactory, LedgerRecord, Membership
+from bookgate.ledger.metadata_store import LedgerManagerFactory, LedgerRecord, Membership, Versioned
 from bookgate.ledger.replication_checks import ORDERED_MS, SCRUB_PROGRESS
 from bookgate.ledger.replication_store import RecordKind
 from bookgate.runtime.clock import now_ms
@@ -223,16 +224,24 @@ class Scrub(OfficeTask):
         self.statistics.ledgers_left_out = len(progress.left_out)
 
     async def _mark_again(self) -> None:
-        """Restores marks that a worker without knowledge of corrupt copies has removed."""
+        """Restores marks that a worker without knowledge of corrupt copies has removed. A record that can't be used
+        now, since the metadata are damaged or its key is no ledger's, stays, and stops nothing else.
+        """
         for key, stored in (await self._metadata.records(RecordKind.CORRUPT_LEDGER)).items():
-            number = int(key)
-            if await self._metadata.read_mark(number) is not None:
-                continue
-            named = sorted(decode_corrupt(stored.value).keys() & await self._members(LedgerId.of_number(number)))
-            if named:
-                await self._metadata.mark(number, named, now_ms())
-            else:
-                await self._metadata.remove_record(RecordKind.CORRUPT_LEDGER, key, stored.version)
+            try:
+                await self._mark_one_again(key, stored)
+            except (MetadataFormatException, IncorrectParameterException, ValueError) as error:
+                log_event(_log, "ledger_not_marked_again", logging.WARNING, ledger=key, error=error)
+
+    async def _mark_one_again(self, key: str, stored: Versioned[bytes]) -> None:
+        number = int(key)
+        if await self._metadata.read_mark(number) is not None:
+            return
+        named = sorted(decode_corrupt(stored.value).keys() & await self._members(LedgerId.of_number(number)))
+        if named:
+            await self._metadata.mark(number, named, now_ms())
+        else:
+            await self._metadata.remove_record(RecordKind.CORRUPT_LEDGER, key, stored.version)
 
     async def _members(self, ledger_id: LedgerId) -> Collection[str]:
         """The bookies of a ledger, none if it is gone."""

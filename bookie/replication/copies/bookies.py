@@ -376,9 +376,20 @@ def left_out_of_lists(listed: BitMap64, due: BitMap64) -> Iterator[int]:
     Source: docs/protocol/auto-recovery.md#worker.
     """
     last = listed.max() if listed else -1
-    after = (last // _INDEX_PAGE_ENTRIES + 1) * _INDEX_PAGE_ENTRIES
-    page_starts = range(after, due.max() + 1, _INDEX_PAGE_ENTRIES) if due else ()
-    return (entry_id for entry_id in page_starts if entry_id in due)
+    return _page_starts(due, (last // _INDEX_PAGE_ENTRIES + 1) * _INDEX_PAGE_ENTRIES)
+
+
+def _page_starts(due: BitMap64, entry_id: int) -> Iterator[int]:
+    """The first ids of index pages among `due`, from such an id on.
+
+    Where none is due it goes to the next id that is: any client can create metadata with 2^62 ids between two of them.
+    """
+    while due and entry_id <= due.max():
+        following = next(due.iter_equal_or_larger(entry_id))
+        if following == entry_id:
+            yield entry_id
+            following += 1
+        entry_id = -(-following // _INDEX_PAGE_ENTRIES) * _INDEX_PAGE_ENTRIES
 
 
 def _held(availability: bytes) -> Holding | Unknown:

@@ -212,10 +212,19 @@ def copies_left(metadata: LedgerMetadata, lost: Iterable[str]) -> int:
     gone = set(lost)
     left = metadata.write_quorum_size
     for fragment in metadata.fragments:
-        size = len(fragment.ensemble)
-        for start in range(size):
-            places = (fragment.ensemble[(start + behind) % size] for behind in range(metadata.write_quorum_size))
-            left = min(left, sum(bookie_id not in gone for bookie_id in places))
+        left = min(left, min(_left_of_write_sets(fragment.ensemble, metadata.write_quorum_size, gone)))
+    return left
+
+
+def _left_of_write_sets(ensemble: Sequence[str], write_quorum_size: int, gone: Collection[str]) -> list[int]:
+    """The number of copies left of an entry, by the position at which its write set begins.
+
+    Each follows from the one before: an ensemble may have as many bookies as metadata have room for.
+    """
+    stays, size = [bookie_id not in gone for bookie_id in ensemble], len(ensemble)
+    left = [sum(stays[:write_quorum_size])]
+    for start in range(1, size):
+        left.append(left[-1] - stays[start - 1] + stays[(start - 1 + write_quorum_size) % size])
     return left
 
 
@@ -224,9 +233,8 @@ def has_last_copies(metadata: LedgerMetadata, gone: Collection[str]) -> bool:
 
     The fragment that is still being written does not count: its writer replaces the bookie."""
     for fragment in complete_fragments(metadata):
-        size = len(fragment.ensemble)
-        for entry_id in range(fragment.first_entry_id, min(fragment.last_entry_id + 1, fragment.first_entry_id + size)):
-            members = fragment.write_set(entry_id)
-            if sum(bookie_id not in gone for bookie_id in members) == 1 < len(members):
-                return True
+        size, first = len(fragment.ensemble), fragment.first_entry_id
+        left = _left_of_write_sets(fragment.ensemble, fragment.write_quorum_size, gone)
+        if any(left[entry_id % size] == 1 for entry_id in range(first, min(fragment.last_entry_id + 1, first + size))):
+            return metadata.write_quorum_size > 1
     return False

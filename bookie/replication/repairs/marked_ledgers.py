@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from bookgate.bookie.replication.copies.fragments import due_at
 from bookgate.bookie.replication.copies.verdicts import copies_left
-from bookgate.bookie.replication.repairs.repair_queue import Candidate
+from bookgate.bookie.replication.repairs.repair_queue import Candidate, GivenUp
 from bookgate.ledger.errors import BKException, NoSuchLedgerExistsOnMetadataServerException
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import LedgerMetadata
@@ -91,14 +91,14 @@ class MarkedLedgers:
         """The known state of a ledger, for any version of its mark."""
         return self._known.get(ledger_id)
 
-    async def changed(self, marks: Sequence[Mark], version_of: Callable[[int], int | None]) -> list[Mark]:
-        """The marks whose ledger does not exist any more, or has metadata of another version than `version_of` says.
+    async def changed(self, marks: Sequence[Mark], given_up_at: Callable[[int], GivenUp | None]) -> list[Mark]:
+        """The marks whose ledger is not any more as it was given up: deleted, created anew, or with other metadata.
 
         Raises:
             BKException: The store did not respond.
         """
         looked_at = self._read(marks)
-        return [mark async for mark, record in looked_at if _has_changed(record, version_of(mark.value.ledger_id))]
+        return [mark async for mark, record in looked_at if _has_changed(record, given_up_at(mark.value.ledger_id))]
 
     async def _read(self, marks: Sequence[Mark]) -> AsyncIterator[tuple[Mark, LedgerRecord | BKException]]:
         for start in range(0, len(marks), _READ_AT_ONCE):
@@ -108,11 +108,11 @@ class MarkedLedgers:
                 yield mark, record
 
 
-def _has_changed(record: LedgerRecord | BKException, version: int | None) -> bool:
+def _has_changed(record: LedgerRecord | BKException, given_up: GivenUp | None) -> bool:
     """A ledger that can't be read now is looked at again later."""
     if isinstance(record, BKException):
         return isinstance(record, NoSuchLedgerExistsOnMetadataServerException)
-    return record.version != version
+    return given_up is None or not given_up.is_still(record)
 
 
 def _candidate(mark: Mark, record: LedgerRecord | BKException, emptied: Collection[str]) -> Candidate:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -98,7 +98,7 @@ class Outcome:
 
 
 class RepairStoppedException(BKException):
-    """The repair must not continue: the lock is lost, or auto-recovery is disabled."""
+    """The repair must not continue: the lock is lost, auto-recovery is disabled, or another ledger has the id."""
 
 
 class Permission(Protocol):
@@ -121,6 +121,21 @@ class RepairTools:
     budget: WorkerBudget
     share: BudgetShare
     copied: Copied
+    catch_up: Callable[[], Awaitable[None]]
+    """Returns once `ledger_manager` reads no older state than that of the call."""
+
+    async def read_again(self, record: LedgerRecord) -> LedgerRecord:
+        """The metadata of the same ledger now. Call it before they are written: after a deletion another ledger may
+        have the id, and with it the version.
+
+        Raises:
+            RepairStoppedException: The ledger was deleted, and another one created with its id.
+        """
+        await self.catch_up()
+        current = await self.ledger_manager.read(record.ledger_id)
+        if not current.is_of(record):
+            raise RepairStoppedException(f"ledger {record.ledger_id} was deleted, and another created with its id")
+        return current
 
 
 class LedgerRepair:
@@ -308,7 +323,7 @@ class LedgerRepair:
             target = self._targets.by_place.get(place)
             if target is None or target in ensemble or target in avoid or target in self._refused:
                 target = await self._choose(repair.index, ensemble, avoid)
-                if not await self._targets.keep(place, target):
+                if not await self._keep(repair, target):
                     continue
             try:
                 await self._fill(repair, target)
@@ -335,6 +350,12 @@ class LedgerRepair:
                 raise
             failed.clear()
         return await choose(exclude)
+
+    async def _keep(self, repair: PlaceRepair, target: str) -> bool:
+        """Keeps the choice of a bookie before it gets copies; False if another worker's choice applies."""
+        state = await self._copies(target, repair.due)
+        fresh = isinstance(state, Holding) and not state.limbo and state.entries.isdisjoint(repair.due)
+        return await self._targets.keep(repair.place, target, self._record.incarnation, fresh=fresh)
 
     async def _fill(self, repair: PlaceRepair, target: str) -> None:
         """Copies until the bookie itself reports all entries of the position (R3)."""
@@ -368,15 +389,18 @@ class LedgerRepair:
     async def _good_at(self, target: str, repair: PlaceRepair) -> BitMap64:
         """The ids of the position whose copies at this bookie count (R2).
 
-        A bookie that is to replace another one may hold some, of an interrupted repair or since it was asked to store
-        them before the ensemble changed. Nobody has read those there, and the replay of a journal takes in an entry
-        whose end never reached the disk: what is damaged is replaced, and read again afterwards.
+        A bookie that is to replace another one may hold some of an interrupted repair. Nobody has read those there, and
+        the replay of a journal takes in an entry whose end never reached the disk: what is damaged is replaced, and
+        read again afterwards. Where it held some before it was chosen they may be of a deleted ledger that had the id,
+        whose digests are right, too: all are replaced.
         """
         if repair.replace and self._record.metadata.is_unbounded:
             return BitMap64()  # entries of an older term may have other values
         held = (await self._holding(target, repair.due)).entries & repair.due
         if not repair.replace or not held:
             return held
+        if not self._targets.was_fresh(repair.place, target, self._record.incarnation):
+            return BitMap64()
         damaged = await self._damaged_among(held, target)
         if damaged:
             self._suspects[target] = self._suspects.get(target, BitMap64()) | damaged
@@ -457,8 +481,8 @@ class LedgerRepair:
         for index in places:
             due, target = fragment.due(index), ensemble[index]
             move = PlaceRepair(fragment, index, due, due, replace=True)
-            if not await self._targets.keep(move.place, target):
-                await self._targets.keep(move.place, target)
+            if not await self._keep(move, target):
+                await self._keep(move, target)
             try:
                 await self._fill(move, target)
             except TargetRefusesException as error:
@@ -469,9 +493,13 @@ class LedgerRepair:
     # The metadata
 
     async def _write(self, repaired: CompleteFragment, replacements: Mapping[int, tuple[str, str]]) -> None:
-        """Writes the metadata, unless the repair no longer applies to them: the next examination uses the new ones."""
+        """Writes the metadata, unless the repair no longer applies to them: the next examination uses the new ones.
+
+        Copying takes long, and a ledger that was created since with the same id may have the same version.
+        """
         tools, was_closed = self._tools, self._record.metadata.is_closed
         for _ in range(_WRITE_ATTEMPTS):
+            self._record = await tools.read_again(self._record)
             self._permission.check()
             if self._record.metadata.is_closed and not was_closed:
                 return  # the new members are not fenced yet (R9)
@@ -479,10 +507,11 @@ class LedgerRepair:
             if changed is None:
                 return
             try:
-                self._record = await tools.metadata.write_ledger(self._lock, changed, self._record.version)
-                return
+                written = await tools.metadata.write_ledger(self._lock, changed, self._record.version)
             except LockLostException as error:
                 raise RepairStoppedException(str(error)) from error
             except (MetadataVersionException, UnknownOutcomeException):
-                self._record = await tools.ledger_manager.read(self._record.ledger_id)
+                continue
+            self._record = replace(written, incarnation=self._record.incarnation)
+            return
         raise BKException(f"the metadata of ledger {self._record.ledger_id} change too fast to write them")

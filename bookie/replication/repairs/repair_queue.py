@@ -11,8 +11,12 @@ Source: docs/protocol/auto-recovery.md#order.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from typing import NamedTuple
 
+from bookgate.ledger.metadata_codec import encode
+from bookgate.ledger.metadata_store import LedgerRecord
 from bookgate.ledger.replication_progress import A_LEDGER, Amount, Danger
 
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 5.0, 300.0
@@ -36,6 +40,26 @@ class Candidate:
     """The maximum amount to be copied."""
 
 
+class GivenUp(NamedTuple):
+    """What tells whether a ledger is still as it was given up, without its metadata, which may be large."""
+
+    version: int
+    incarnation: int | None
+    digest: bytes
+
+    @classmethod
+    def of(cls, record: LedgerRecord) -> GivenUp:
+        metadata = replace(record.metadata, password_check=None)  # each answer has another one
+        return cls(record.version, record.incarnation, sha256(encode(metadata)).digest())
+
+    def is_still(self, record: LedgerRecord) -> bool:
+        """Whether nothing has changed. A ledger that was created with the id since may have the same version; where an
+        older gateway does not tell the incarnation, the metadata alone show it.
+        """
+        unknown = None in (self.incarnation, record.incarnation)
+        return GivenUp.of(replace(record, incarnation=self.incarnation) if unknown else record) == self
+
+
 @dataclass(slots=True)
 class _Waiting:
     mark_version: int
@@ -44,8 +68,8 @@ class _Waiting:
     failures: int
     bookies: frozenset[str] = frozenset()
     """Bookies whose return ends the waiting."""
-    given_up_at: int | None = None
-    """The version of the metadata with which the ledger was given up; None for a failed or postponed one."""
+    given_up_at: GivenUp | None = None
+    """The ledger as it was given up; None for a failed or postponed one."""
 
 
 class RepairQueue:
@@ -71,8 +95,8 @@ class RepairQueue:
             return waiting.mark_version != mark_version
         return now >= waiting.until
 
-    def given_up_at(self, ledger_id: int) -> int | None:
-        """The version of the metadata with which a ledger was given up; None unless it waits for a change."""
+    def given_up_at(self, ledger_id: int) -> GivenUp | None:
+        """The ledger as it was given up; None unless it waits for a change."""
         waiting = self._waiting.get(ledger_id)
         return None if waiting is None else waiting.given_up_at
 
@@ -114,9 +138,10 @@ class RepairQueue:
         before = self._waiting.get(ledger_id)
         self._waiting[ledger_id] = _Waiting(mark_version, until, 0 if before is None else before.failures)
 
-    def unrecoverable(self, ledger_id: int, mark_version: int, metadata_version: int, bookies: Iterable[str]) -> None:
+    def unrecoverable(self, record: LedgerRecord, mark_version: int, bookies: Iterable[str]) -> None:
         """The ledger waits for a new mark, for other metadata, or for the return of any of these bookies."""
-        self._waiting[ledger_id] = _Waiting(mark_version, None, 0, frozenset(bookies), metadata_version)
+        given_up = GivenUp.of(record)
+        self._waiting[record.ledger_id.number] = _Waiting(mark_version, None, 0, frozenset(bookies), given_up)
 
     def done(self, ledger_id: int) -> None:
         """The ledger needs no further repair."""

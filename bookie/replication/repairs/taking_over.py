@@ -39,10 +39,11 @@ async def take_over(
 
     Raises:
         IllegalOpException: The ledger is unbounded: only a client may take it over, with a new term.
-        RepairStoppedException: Its metadata have changed since, or the lock is lost.
+        RepairStoppedException: Its metadata have changed since, the lock is lost, or another ledger has the id.
         BKException: The ledger can't be recovered now.
     """
     check_ordinary(record)
+    await tools.read_again(record)
     if record.metadata.state is LedgerState.OPEN:
         taken = replace(record.metadata, state=LedgerState.IN_RECOVERY)
         try:

@@ -31,6 +31,8 @@ _SWEPT_SECONDS = 600.0
 
 Place = tuple[int, int]
 """The first entry of a fragment, and a position in its ensemble."""
+Fresh = tuple[int, int, str, int | None]
+"""A position, its bookie, and the incarnation of the ledger for which that was chosen."""
 
 
 class Targets:
@@ -40,21 +42,43 @@ class Targets:
         self.by_place: dict[Place, str] = dict(by_place or {})
         self.failed_targets: set[str] = set()
         """Bookies that failed as targets of this ledger: others are chosen as long as there are any."""
+        self._fresh: set[Fresh] = set()
 
-    async def keep(self, place: Place, target: str) -> bool:
-        """Records a target before it gets copies. False: another worker's choice applies, which is loaded now."""
-        self.by_place[place] = target
+    async def keep(self, place: Place, target: str, incarnation: int | None, *, fresh: bool) -> bool:
+        """Records a target before it gets copies. False: another worker's choice applies, which is loaded now.
+
+        Args:
+            place: The position.
+            target: The bookie chosen for it.
+            incarnation: That of the ledger.
+            fresh: Whether the bookie holds none of the entries yet.
+        """
+        self._choose(place, target, incarnation, fresh=fresh)
         return True
+
+    def was_fresh(self, place: Place, target: str, incarnation: int | None) -> bool:
+        """Whether the bookie held none of the entries when it was chosen, and so has them of this ledger: those of a
+        deleted one that had the id look as good.
+        """
+        return (*place, target, incarnation) in self._fresh
+
+    def _choose(self, place: Place, target: str, incarnation: int | None, *, fresh: bool) -> None:
+        self.by_place[place] = target
+        if fresh:
+            self._fresh.add((*place, target, incarnation))
 
 
 @dataclass(frozen=True, slots=True)
 class _Record:
     targets: Mapping[Place, str] = field(default_factory=dict)
     failures: int = 0
+    fresh: Collection[Fresh] = ()
 
     def encode(self) -> bytes:
         targets = [[first, index, bookie_id] for (first, index), bookie_id in sorted(self.targets.items())]
-        return json.dumps({"failures": self.failures, "targets": targets}, sort_keys=True).encode()
+        fresh = sorted((list(each) for each in self.fresh if self.targets.get(each[:2]) == each[2]), key=str)
+        told = {"failures": self.failures, "fresh": fresh, "targets": targets}
+        return json.dumps(told, sort_keys=True).encode()
 
     @classmethod
     def decode(cls, record: bytes) -> _Record:
@@ -62,9 +86,14 @@ class _Record:
         try:
             told = json.loads(record)
             targets = {(int(first), int(index)): str(bookie_id) for first, index, bookie_id in told["targets"]}
-            return cls(targets, max(0, int(told["failures"])))
+            fresh = [_fresh(*each) for each in told.get("fresh", ())]  # older versions record none
+            return cls(targets, max(0, int(told["failures"])), fresh)
         except (ValueError, TypeError, KeyError):
             return cls()
+
+
+def _fresh(first: int, index: int, bookie_id: str, incarnation: int | None) -> Fresh:
+    return int(first), int(index), str(bookie_id), None if incarnation is None else int(incarnation)
 
 
 class Task(Targets):
@@ -83,14 +112,14 @@ class Task(Targets):
     def is_stored(self) -> bool:
         return self._version is not None
 
-    async def keep(self, place: Place, target: str) -> bool:
-        self.by_place[place] = target
+    async def keep(self, place: Place, target: str, incarnation: int | None, *, fresh: bool) -> bool:
+        self._choose(place, target, incarnation, fresh=fresh)
         try:
             if await self._write():
                 return True
             if place in self.by_place:
                 return self.by_place[place] == target
-            self.by_place[place] = target
+            self._choose(place, target, incarnation, fresh=fresh)
             await self._write()
         except BKException as error:
             self._not_kept(error)
@@ -117,7 +146,7 @@ class Task(Targets):
 
     async def _write(self) -> bool:
         """Writes the record. False: another worker has written or removed it, and the stored state applies now."""
-        content = _Record(self.by_place, self.failures).encode()
+        content = _Record(self.by_place, self.failures, self._fresh).encode()
         try:
             self._version = await self._metadata.write_record(_KIND, self._key, content, self._version)
             return True
@@ -132,7 +161,8 @@ class Task(Targets):
 
     def _take(self, stored: Versioned[bytes]) -> None:
         told = _Record.decode(stored.value)
-        self.by_place, self.failures, self._version = dict(told.targets), told.failures, stored.version
+        self.by_place, self._fresh = dict(told.targets), set(told.fresh)
+        self.failures, self._version = told.failures, stored.version
 
     def _not_kept(self, error: BKException) -> None:
         log_event(_log, "repair_task_not_kept", logging.WARNING, ledger=self._key, error=error)

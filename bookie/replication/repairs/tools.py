@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from functools import partial
 
 from bookgate.bookie.replication.copies.bookies import Bookies
 from bookgate.bookie.replication.copies.budget import CopyLimits, WorkerBudget
@@ -44,6 +45,7 @@ class WorkerTools:
             self.budget,
             BudgetShare(factory.replication_metadata, self.budget),
             self.copied,
+            partial(factory.catch_up, None),
         )
 
     def _read(self, bookie_id: str, size: int, seconds: float, error: BKException | None) -> None:

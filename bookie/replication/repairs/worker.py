@@ -471,6 +471,6 @@ class ReplicationWorker:
         gone = sorted(bookies - self._attendance.present.keys())
         # Waits before the record is written: a bookie that returns meanwhile ends the waiting. So does one that was
         # present and lacked copies, or had corrupt ones: its disk may have been repaired.
-        self._queue.unrecoverable(ledger_id, mark.version, outcome.record.version, bookies)
+        self._queue.unrecoverable(outcome.record, mark.version, bookies)
         await give_up(self._metadata, mark, outcome, gone)
         self._progress.given_up(ledger_id)

@@ -145,9 +145,18 @@ class SqliteLedgerManager(LedgerManager):
         return None if row is None else _stored(ledger_id, row)
 
 
-def replace_metadata(transaction: Transaction, ledger_id: LedgerId, data: bytes, expected_version: int) -> None:
-    """Replaces a ledger's metadata. Raises NoSuchLedgerExistsOnMetadataServerException, MetadataVersionException."""
-    _require_version(transaction, ledger_id, expected_version)
+def replace_metadata(
+    transaction: Transaction,
+    ledger_id: LedgerId,
+    data: bytes,
+    expected_version: int,
+    created_before: int | None = None,
+) -> None:
+    """Replaces a ledger's metadata, if it was created before that revision.
+
+    Raises NoSuchLedgerExistsOnMetadataServerException, MetadataVersionException.
+    """
+    _require_version(transaction, ledger_id, expected_version, created_before)
     transaction.ledger_changed(ledger_key(ledger_id))
     transaction.execute(
         "UPDATE ledgers SET version = version + 1, metadata = ? WHERE key = ?", (data, ledger_key(ledger_id))
@@ -184,7 +193,7 @@ def _record_or_error(ledger_id: LedgerId, row: _Row | None) -> LedgerRecord | BK
     if row is None:
         return _missing(ledger_id)
     try:
-        return _stored(ledger_id, row).record
+        return _stored(ledger_id, row).marked()
     except BKException as error:
         return error
 
@@ -336,12 +345,17 @@ def _check_own_create(ledger_id: LedgerId, metadata: LedgerMetadata, data: bytes
     raise LedgerExistException(f"ledger {ledger_id} exists already")
 
 
-def _require_version(transaction: Transaction, ledger_id: LedgerId, expected_version: int | None) -> None:
-    row = transaction.execute("SELECT version FROM ledgers WHERE key = ?", (ledger_key(ledger_id),)).fetchone()
+def _require_version(
+    transaction: Transaction, ledger_id: LedgerId, expected_version: int | None, created_before: int | None = None
+) -> None:
+    select = "SELECT version, created_revision FROM ledgers WHERE key = ?"
+    row = transaction.execute(select, (ledger_key(ledger_id),)).fetchone()
     if row is None:
         raise _missing(ledger_id)
     if expected_version is not None and row[0] != expected_version:
         raise MetadataVersionException(f"ledger {ledger_id} is at version {row[0]}, not {expected_version}")
+    if created_before is not None and row[1] > created_before:
+        raise MetadataVersionException(f"ledger {ledger_id} was deleted, and another created with its id")
 
 
 def _missing(ledger_id: LedgerId) -> NoSuchLedgerExistsOnMetadataServerException:

@@ -192,7 +192,8 @@ class SqliteReplicationMetadata(ReplicationMetadata):
         def write(transaction: Transaction) -> None:
             if not self._claims.is_own(transaction, claim):
                 raise LockLostException(f"the lock of ledger {ledger_id} is lost: nothing was written under it")
-            replace_metadata(transaction, ledger_id, data, expected_version)
+            # Numbers of claims are revisions, too: what was read under the lock was not of a ledger that came later.
+            replace_metadata(transaction, ledger_id, data, expected_version, created_before=claim.number)
 
         try:
             await self._store.change(write)

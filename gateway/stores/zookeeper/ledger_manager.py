@@ -163,7 +163,7 @@ class ZooKeeperLedgerManager(LedgerManager):
         return (await self._read_stored(ledger_id, None)).marked()
 
     async def read_many(self, ledger_ids: Sequence[LedgerId]) -> list[LedgerRecord | BKException]:
-        return await self._read_parts(ledger_ids, lambda ledger_id, content: _stored(ledger_id, content).record)
+        return await self._read_parts(ledger_ids, lambda ledger_id, content: _stored(ledger_id, content).marked())
 
     async def read_listed(self, ledger_ids: Sequence[LedgerId], max_bytes: int) -> list[RawLedgerRecord | BKException]:
         """Reads as many ledgers at a time as probably fit, judging by the sizes read last."""

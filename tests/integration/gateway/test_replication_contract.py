@@ -22,7 +22,7 @@ from bookgate.ledger.errors import (
     NoSuchLedgerExistsOnMetadataServerException,
 )
 from bookgate.ledger.ledger_id import LedgerId
-from bookgate.ledger.metadata_store import LedgerManagerFactory, Versioned
+from bookgate.ledger.metadata_store import LedgerManagerFactory, LedgerRecord, Versioned
 from bookgate.ledger.replication import PeriodicCheck, UnderreplicatedLedger
 from bookgate.ledger.replication_store import (
     ANY_VERSION,
@@ -319,6 +319,25 @@ class TestLocks:
         await first.release(lock)
         with pytest.raises(LockLostException):
             await first.write_ledger(lock, some_metadata(), 1)
+
+    async def test_a_ledger_is_told_from_one_that_was_created_later_with_its_id(
+        self, stores: Stores, factories: tuple[LedgerManagerFactory, LedgerManagerFactory]
+    ) -> None:
+        """The version alone does not tell them apart, which is all that a write compares."""
+        manager, other = factories[0].ledger_manager, factories[1].ledger_manager
+        await manager.create(unscoped(7), some_metadata())
+        lock = await stores[0].try_lock(7, "h")
+        assert lock is not None
+        former = await manager.read(unscoped(7))
+        await other.remove(unscoped(7))
+        await other.create(unscoped(7), some_metadata())
+        await factories[0].catch_up(None)
+        (listed,) = await manager.read_many([unscoped(7)])
+        assert isinstance(listed, LedgerRecord)
+        for current in (listed, await manager.read(unscoped(7))):
+            assert current.version == former.version
+            assert not current.is_of(former)
+            assert current.is_of(await other.read(unscoped(7)))
 
     async def test_what_ended_has_no_effect(
         self, stores: Stores, factories: tuple[LedgerManagerFactory, LedgerManagerFactory], end_claims: Ender

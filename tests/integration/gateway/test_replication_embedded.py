@@ -16,7 +16,9 @@ from bookgate.gateway.stores.sqlite.process_identity import identity_of
 from bookgate.gateway.stores.sqlite.registration import wall_clock_ms
 from bookgate.gateway.stores.sqlite.replication import SqliteReplicationMetadata
 from bookgate.gateway.stores.sqlite.store import ReplicationChange, SqliteStore
+from bookgate.ledger.errors import MetadataVersionException
 from bookgate.ledger.replication_store import DelayChanged, MarksChanged, VoteState
+from tests.integration.gateway.conftest import some_metadata, unscoped
 from tests.integration.gateway.test_replication_contract import Told, listed_ids
 from tests.stores import made
 
@@ -36,6 +38,27 @@ async def store(path: str) -> AsyncIterator[SqliteStore]:
     await store.open()
     yield store
     await store.close()
+
+
+async def test_a_ledger_created_after_the_lock_is_not_written_under_it(path: str) -> None:
+    """It may have the version that was read of the ledger that had its id before."""
+    factory = SqliteLedgerManagerFactory(path)
+    await factory.initialize()
+    manager, metadata = factory.ledger_manager, factory.replication_metadata
+    try:
+        await manager.create(unscoped(7), some_metadata())
+        lock = await metadata.try_lock(7, "h")
+        assert lock is not None
+        await manager.remove(unscoped(7))
+        await manager.create(unscoped(7), some_metadata(x=b"new"))
+        with pytest.raises(MetadataVersionException, match="another created with its id"):
+            await metadata.write_ledger(lock, some_metadata(), 0)
+        await metadata.release(lock)
+        later = await metadata.try_lock(7, "h")
+        assert later is not None
+        assert (await metadata.write_ledger(later, some_metadata(), 0)).version == 1
+    finally:
+        await factory.close()
 
 
 class Clock:

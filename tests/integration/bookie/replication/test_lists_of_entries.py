@@ -181,6 +181,17 @@ async def test_only_what_a_page_begins_with_behind_the_list_is_read() -> None:
     assert list(left_out_of_lists(BitMap64([0]), BitMap64(range(1, 5000, 2)))) == []
 
 
+async def test_entries_far_behind_others_are_looked_at_at_once() -> None:
+    """Any client can create a ledger whose first fragment begins at 2^62, and have a bookie hold entry 0."""
+    far = BitMap64(range(1 << 62, (1 << 62) + 6))
+    assert list(left_out_of_lists(BitMap64([0]), far)) == [1 << 62]
+    assert list(left_out_of_lists(BitMap64([0, 7]), BitMap64([1, 2048, (1 << 62) + 5, (1 << 63) - 1024]))) == [
+        2048,
+        (1 << 63) - 1024,
+    ]
+    assert list(left_out_of_lists(BitMap64([(1 << 64) - 1]), far)) == []
+
+
 async def test_a_bookie_that_was_started_again_is_another(cluster: ForkedCluster) -> None:
     """Last, since it has to start again."""
     due = BitMap64(range(ENTRIES))

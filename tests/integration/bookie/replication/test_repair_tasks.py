@@ -88,26 +88,32 @@ async def test_the_choices_and_failures_of_others_count(store: Store) -> None:
         await dead.listed([7])
         await other.listed([7])
         assert not await metadata.records(KIND)
-        assert await dead.of(7).keep((0, 1), "b1")
+        assert await dead.of(7).keep((0, 1), "b1", 5, fresh=True)
         await dead.of(7).failed()
         await dead.of(7).failed()
         # It is told where it would choose otherwise, and keeps what nobody has chosen.
-        assert not await other.of(7).keep((0, 1), "b2")
+        assert not await other.of(7).keep((0, 1), "b2", 5, fresh=True)
         assert (other.of(7).by_place, other.of(7).failures) == ({(0, 1): "b1"}, 2)
-        assert await other.of(7).keep((5, 0), "b3")
-        assert await other.of(7).keep((0, 1), "b2")
+        assert await other.of(7).keep((5, 0), "b3", 5, fresh=True)
+        assert await other.of(7).keep((0, 1), "b2", 5, fresh=True)
         await other.of(7).failed()
         # So is one that comes later, at its start, and one that comes back.
         late = Tasks(metadata)
         await late.listed([7])
         assert (late.of(7).by_place, late.of(7).failures) == ({(0, 1): "b2", (5, 0): "b3"}, 3)
+        # What it held before it was chosen, and what it held for another ledger with the id, does not count.
+        assert late.of(7).was_fresh((0, 1), "b2", 5)
+        assert not late.of(7).was_fresh((0, 1), "b2", 6)
+        assert await late.of(7).keep((5, 0), "b4", 5, fresh=False)
+        assert not late.of(7).was_fresh((5, 0), "b4", 5)
+        assert await late.of(7).keep((5, 0), "b3", 5, fresh=False)
         await dead.of(7).failed()
         assert (dead.of(7).by_place, dead.of(7).failures) == (late.of(7).by_place, 4)
         await late.of(8).failed()
         await other.done(7)
         assert list(await metadata.records(KIND)) == ["8"]
         # What is gone is made anew; what has no mark goes with the next look.
-        assert await dead.of(7).keep((0, 1), "b2")
+        assert await dead.of(7).keep((0, 1), "b2", 5, fresh=True)
         assert list(await metadata.records(KIND)) == ["7", "8"]
         await Tasks(metadata).listed([8])
         assert list(await metadata.records(KIND)) == ["8"]
@@ -122,10 +128,10 @@ async def test_a_record_that_can_t_be_read_or_written_stops_nobody(store: Store)
     for damaged in (b"", b"[]", b'{"targets": [[1]], "failures": 1}', b'{"targets": 5, "failures": 1}'):
         await metadata.write_record(KIND, "7", damaged, -1)
         task = Task(metadata, 7)
-        assert await task.keep((0, 1), "b1")
+        assert await task.keep((0, 1), "b1", 5, fresh=True)
         assert task.by_place == {(0, 1): "b1"}
     await factory.close()
-    assert await task.keep((0, 2), "b2")
+    assert await task.keep((0, 2), "b2", 5, fresh=True)
     await task.failed()
     assert task.by_place == {(0, 1): "b1", (0, 2): "b2"}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import sqlite3
 from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +24,7 @@ from bookgate.bookie.replication.copies.bookies import Bookies
 from bookgate.bookie.replication.copies.budget import CopyLimits
 from bookgate.bookie.replication.copies.corrupt_copies import decode_corrupt
 from bookgate.bookie.replication.repairs.tools import WorkerTools
+from bookgate.ledger.corrupt_copies import encode
 from bookgate.ledger.errors import BKException, DigestMatchException, ReadException
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import DigestType, LedgerMetadata
@@ -293,6 +295,24 @@ async def test_a_ledger_without_entries_whose_metadata_tell_a_length_is_passed(c
         async with scrubbing(factory) as scrub:
             await until(lambda: scrub.statistics.passes)
             assert scrub.statistics.ledgers_unverified == 0
+
+
+async def test_a_record_of_corrupt_copies_that_can_not_be_used_stops_no_scrub(cluster: ForkedCluster) -> None:
+    """Of a ledger with damaged metadata and without a mark, of one that can't exist, and of something else."""
+    async with metadata_of(cluster) as factory, await cluster.client() as client:
+        damaged = await written(client, 5, 3, 3, 2)
+        good = await written(client, 5, 3, 3, 2)
+        with contextlib.closing(sqlite3.connect(cluster.metadata_uri.removeprefix("sqlite://"))) as store, store:
+            store.execute("UPDATE ledgers SET metadata = x'00' WHERE key = (SELECT min(key) FROM ledgers)")
+        unusable = {str(damaged.ledger_id.low), str(1 << 63), "by.hand"}
+        for key in {*unusable, str(good.ledger_id.low)}:
+            found = encode({"bookie-0": [(0, 3)], "bookie-1": [(1, 1)]}, 1)
+            await factory.replication_metadata.write_record(RecordKind.CORRUPT_LEDGER, key, found, None)
+        async with scrubbing(factory) as scrub:
+            await until(lambda: scrub.statistics.passes)
+            assert scrub.statistics.ledgers_unverified == 1
+        assert (await marked(factory)).keys() == {good.ledger_id.low}
+        assert unusable <= (await factory.replication_metadata.records(RecordKind.CORRUPT_LEDGER)).keys()
 
 
 async def test_a_bug_in_the_scrub_of_one_ledger_keeps_it_from_no_other(

@@ -307,8 +307,8 @@ MUTATIONS = (
         (),
         "a ledger that was given up for a bookie that served is not looked at again when that was restarted",
         "bookie/replication/repairs/worker.py",
-        "outcome.record.version, bookies)",
-        "outcome.record.version, gone)",
+        "outcome.record, mark.version, bookies)",
+        "outcome.record, mark.version, gone)",
         tests=(
             f"{_INTEGRATION}/test_worker.py::test_what_is_given_up_for_a_bookie_that_serves_is_looked_at_again_when_that_was_restarted",
         ),

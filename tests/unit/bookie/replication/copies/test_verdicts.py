@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyroaring import BitMap64
@@ -179,6 +181,28 @@ def test_the_danger_is_that_of_the_worst_entry() -> None:
     assert copies_left(CLOSED, []) == 2
     assert copies_left(CLOSED, ["b:1"]) == 1
     assert copies_left(CLOSED, ["b:1", "c:1"]) == 0
+
+
+@pytest.mark.parametrize(("size", "quorum"), [(1, 1), (3, 3), (5, 1), (5, 2), (7, 4)])
+def test_the_copies_of_each_write_set_are_counted(size: int, quorum: int) -> None:
+    members = tuple(f"{number}:1" for number in range(size))
+    metadata = LedgerMetadata.new(members, quorum, 1).close(size - 1, 100)
+    (fragment,) = complete_fragments(metadata)
+    write_sets = [fragment.write_set(entry_id) for entry_id in range(size)]
+    for gone in (members[:1], members[1:], members[-2:], members[::2], members, ()):
+        left = [sum(member not in gone for member in each) for each in write_sets]
+        assert copies_left(metadata, gone) == min(left)
+        assert has_last_copies(metadata, gone) is (1 in left and quorum > 1)
+
+
+def test_a_wide_ensemble_takes_no_longer_than_its_bookies_are_many() -> None:
+    """Any client can create one as wide as metadata have room for; each write set on its own would take minutes."""
+    members = [f"{number}:1" for number in range(50_000)]
+    metadata = LedgerMetadata.new(members, len(members), 1).close(99_999, 100)
+    began = time.process_time()
+    assert copies_left(metadata, members[:1]) == len(members) - 1
+    assert not has_last_copies(metadata, members[:1])
+    assert time.process_time() - began < 5.0
 
 
 def test_entries_that_have_one_copy_left_are_told_from_such_as_have_more_or_none() -> None:

@@ -99,7 +99,7 @@ class HoldsTornCopies(OnePreferred):
     takes: bool = True
     """Whether it answers with what it was given."""
     stored: list[int] = field(default_factory=list)
-    read: list[BitMap64] = field(default_factory=list)
+    read_again: list[BitMap64] = field(default_factory=list)
 
     async def copies(self, bookie_id: str, _ledger_id: int, _due: BitMap64, *, unbounded: bool) -> Copies:
         held = {"new:1": BitMap64(range(10)) | BitMap64(self.stored), "new:2": BitMap64()}
@@ -107,7 +107,7 @@ class HoldsTornCopies(OnePreferred):
 
     async def damaged(self, bookie_id: str, _ledger_id: int, ids: BitMap64, *_more: Any, unbounded: bool) -> BitMap64:
         assert bookie_id == "new:1", "only what nobody has read"
-        self.read.append(ids)
+        self.read_again.append(ids)
         return ids & self.torn
 
     async def add_copies(self, target: str, _ledger_id: int, group: Sequence[Entry], _secrets: Any) -> int:
@@ -119,19 +119,37 @@ class HoldsTornCopies(OnePreferred):
         return 100 * len(group)
 
 
+async def chosen(cluster: HoldsTornCopies, incarnation: int = 1) -> Targets:
+    """As an earlier repair left it."""
+    targets = Targets()
+    index = cluster.metadata.fragments[0].ensemble.index("c:1")
+    await targets.keep((0, index), "new:1", incarnation, fresh=True)
+    return targets
+
+
 @pytest.mark.asyncio
 async def test_torn_copies_that_a_chosen_bookie_already_holds_are_replaced() -> None:
     """R2: nobody has read them there, and they take the place of good ones."""
     cluster = HoldsTornCopies(ledger((0,), ENTRIES - 1, sizes=(3, 3)), (), error=BKException())
-    await cluster.repair("c:1")
+    await cluster.repair("c:1", await chosen(cluster))
     assert sorted(cluster.stored) == [3, 7, *range(10, ENTRIES)]
-    assert [[*ids] for ids in cluster.read[:2]] == [[*range(10)], [3, 7]], "what was torn is read again"
+    assert [[*ids] for ids in cluster.read_again[:2]] == [[*range(10)], [3, 7]], "what was torn is read again"
+    assert cluster.metadata.fragments[0].ensemble == ("a:1", "b:1", "new:1")
+
+
+@pytest.mark.parametrize("earlier", [None, 9], ids=["chosen now", "chosen for a deleted ledger"])
+@pytest.mark.asyncio
+async def test_copies_of_a_deleted_ledger_with_the_id_are_written_over(earlier: int | None) -> None:
+    """R3: with the same password their digests are right."""
+    cluster = HoldsTornCopies(ledger((0,), ENTRIES - 1, sizes=(3, 3)), (), error=BKException(), torn=BitMap64())
+    await cluster.repair("c:1", None if earlier is None else await chosen(cluster, earlier))
+    assert sorted(cluster.stored) == [*range(ENTRIES)]
     assert cluster.metadata.fragments[0].ensemble == ("a:1", "b:1", "new:1")
 
 
 @pytest.mark.asyncio
 async def test_a_bookie_that_keeps_answering_with_torn_copies_gets_no_place() -> None:
     cluster = HoldsTornCopies(ledger((0,), ENTRIES - 1, sizes=(3, 3)), (), error=BKException(), takes=False)
-    await cluster.repair("c:1")
-    assert cluster.chosen == ["new:1", "new:2"]
+    await cluster.repair("c:1", await chosen(cluster))
+    assert cluster.chosen == ["new:2"]
     assert cluster.metadata.fragments[0].ensemble == ("a:1", "b:1", "c:1")

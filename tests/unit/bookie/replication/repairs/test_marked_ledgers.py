@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import cast
 
 import pytest
 
 from bookgate.bookie.replication.repairs.marked_ledgers import MarkedLedgers
-from bookgate.bookie.replication.repairs.repair_queue import RepairQueue
+from bookgate.bookie.replication.repairs.repair_queue import GivenUp, RepairQueue
 from bookgate.ledger.errors import (
     BKException,
     MetadataFormatException,
@@ -61,9 +62,11 @@ async def test_what_is_deleted_comes_last_and_what_can_not_be_read_first() -> No
 
 async def test_what_was_deleted_or_written_since_it_was_given_up_is_found() -> None:
     ledgers = MarkedLedgers(cast("LedgerManager", Ledgers()))
-    assert await ledgers.changed(MARKS, lambda _: 0) == [MARKS[2]]
-    others = [MARKS[0], MARKS[1], MARKS[3]]
-    assert await ledgers.changed(others, {LOST: 0, WHOLE: 7, DAMAGED: 7}.get) == [MARKS[1]]
+    record = LedgerRecord(LedgerId.unscoped(LOST), LedgerMetadata.new(["b1", "b2", "b3"], 3, 2), 0)
+    given_up = GivenUp.of(record)
+    assert await ledgers.changed(MARKS, lambda _: given_up) == [MARKS[2]]
+    others, later = [MARKS[0], MARKS[1], MARKS[3]], GivenUp.of(replace(record, version=7))
+    assert await ledgers.changed(others, {LOST: given_up, WHOLE: later, DAMAGED: later}.get) == [MARKS[1]]
 
 
 async def test_a_ledger_is_read_once_while_its_mark_and_the_bookies_stay() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import pytest
@@ -19,6 +19,7 @@ from bookgate.bookie.replication.copies.fragments import complete_fragments
 from bookgate.bookie.replication.copies.verdicts import Copies, Holding, PlaceRepair, by_danger
 from bookgate.bookie.replication.repairs.budget_share import BudgetShare
 from bookgate.bookie.replication.repairs.repair import LedgerRepair, RepairStoppedException, RepairTools
+from bookgate.bookie.replication.repairs.taking_over import take_over
 from bookgate.bookie.replication.repairs.tasks import Targets
 from bookgate.ledger.errors import BKException
 from bookgate.ledger.ledger_id import LedgerId
@@ -45,7 +46,9 @@ def test_the_fragment_with_most_places_to_fill_comes_first_then_the_newest() -> 
 
 @dataclass
 class Cluster:
-    """Every bookie that is asked says that it holds all; some places find no bookie that takes them."""
+    """Every bookie that is asked says that it holds all, a new one the second time; some places find no bookie that
+    takes them.
+    """
 
     metadata: LedgerMetadata
     broken: Collection[int]
@@ -53,9 +56,15 @@ class Cluster:
     error: BKException
     asked: list[int] = field(default_factory=list)
     budget: WorkerBudget = field(default_factory=lambda: WorkerBudget(CopyLimits(), 0.0))
+    version: int = 0
+    listed: set[int] = field(default_factory=set)
+    """By their first entries, the places for which the new bookie has said what it holds."""
     config = ClientConfig()
 
-    async def copies(self, _bookie_id: str, _ledger_id: int, _due: BitMap64, *, unbounded: bool) -> Copies:
+    async def copies(self, bookie_id: str, _ledger_id: int, due: BitMap64, *, unbounded: bool) -> Copies:
+        if bookie_id == "new:1" and due.min() not in self.listed:
+            self.listed.add(due.min())
+            return Holding(BitMap64())
         return Holding(BitMap64(range(ENTRIES)))
 
     async def fence(self, *_arguments: Any, **_options: Any) -> None:
@@ -76,8 +85,15 @@ class Cluster:
         return "new:1"
 
     async def write_ledger(self, _lock: LedgerLock, metadata: LedgerMetadata, version: int) -> LedgerRecord:
-        self.metadata = metadata
-        return LedgerRecord(LedgerId.unscoped(7), metadata, version + 1)
+        assert version == self.version
+        self.metadata, self.version = metadata, version + 1
+        return LedgerRecord(LedgerId.unscoped(7), metadata, self.version)
+
+    async def catch_up(self) -> None:
+        return
+
+    async def read(self, ledger_id: LedgerId) -> LedgerRecord:
+        return LedgerRecord(ledger_id, self.metadata, self.version, incarnation=1)
 
     async def lock_holders(self, *_key: Any) -> dict[int, str]:
         raise BKException("the store is out of reach")
@@ -87,8 +103,8 @@ class Cluster:
     def check(self) -> None:
         return
 
-    async def repair(self, lost: str, targets: Targets | None = None) -> None:
-        tools = RepairTools(
+    def tools(self) -> RepairTools:
+        return RepairTools(
             client=cast("BookKeeper", self),
             bookies=cast("Bookies", self),
             placement=cast("Placement", self),
@@ -98,9 +114,12 @@ class Cluster:
             budget=self.budget,
             share=BudgetShare(cast("ReplicationMetadata", self), self.budget),
             copied=Copied(),
+            catch_up=self.catch_up,
         )
-        record = LedgerRecord(LedgerId.unscoped(7), self.metadata, 0)
-        await LedgerRepair(tools, cast("LedgerLock", None), record, self, targets or Targets()).run({lost: True}, ())
+
+    async def repair(self, lost: str, targets: Targets | None = None) -> None:
+        record, lock = LedgerRecord(LedgerId.unscoped(7), self.metadata, 0, incarnation=1), cast("LedgerLock", None)
+        await LedgerRepair(self.tools(), lock, record, self, targets or Targets()).run({lost: True}, ())
 
 
 @pytest.mark.asyncio
@@ -160,3 +179,40 @@ async def test_copies_that_are_read_again_wait_at_the_rate_that_holds_now(
         with pytest.raises(RepairStoppedException) if stops else nullcontext():
             await cluster.repair("c:1")
     assert (cluster.metadata.bookies == {"a:1", "b:1", "new:1"}) is not stops
+
+
+@dataclass
+class Recreated(Cluster):
+    """While the entries are copied, the ledger is deleted, and another one created with its id and closed."""
+
+    incarnation: int = 1
+    tells: bool = True
+    """Whether the store tells the incarnation of a ledger."""
+
+    async def fence(self, *_arguments: Any, **_options: Any) -> None:
+        self.metadata, self.incarnation = replace(self.metadata, last_entry_id=2 * ENTRIES, length=77), 2
+
+    async def read(self, ledger_id: LedgerId) -> LedgerRecord:
+        incarnation = self.incarnation if self.tells else None
+        return LedgerRecord(ledger_id, self.metadata, self.version, incarnation=incarnation)
+
+
+@pytest.mark.parametrize("tells", [True, False])
+@pytest.mark.asyncio
+async def test_the_metadata_of_another_ledger_with_the_id_are_not_written_over(tells: bool) -> None:
+    """It has the version of the former one, which is all that the write itself compares."""
+    cluster = Recreated(ledger((0,), ENTRIES - 1), (), BKException("not raised"), tells=tells)
+    with pytest.raises(RepairStoppedException, match="another created with its id"):
+        await cluster.repair("c:1")
+    assert (cluster.version, cluster.metadata.last_entry_id) == (0, 2 * ENTRIES)
+    assert "c:1" in cluster.metadata.bookies
+
+
+@pytest.mark.asyncio
+async def test_another_ledger_with_the_id_is_not_taken_from_its_writer() -> None:
+    open_ledger = ledger((0,), None)
+    cluster = Recreated(open_ledger, (), BKException("not raised"), incarnation=2)
+    examined = LedgerRecord(LedgerId.unscoped(7), open_ledger, 0, incarnation=1)
+    with pytest.raises(RepairStoppedException, match="another created with its id"):
+        await take_over(cluster.tools(), cast("LedgerLock", None), examined, ["c:1"], b"")
+    assert (cluster.version, cluster.metadata) == (0, open_ledger)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -9,8 +11,13 @@ from bookgate.bookie.replication.repairs.repair_queue import (
     FIRST_PAUSE_SECONDS,
     LONGEST_PAUSE_SECONDS,
     Candidate,
+    GivenUp,
     RepairQueue,
 )
+from bookgate.ledger.ledger_id import LedgerId
+from bookgate.ledger.metadata import LedgerMetadata
+from bookgate.ledger.metadata_store import LedgerRecord
+from bookgate.ledger.password_check import PasswordCheck
 
 
 def test_the_fewest_copies_first_then_the_newest() -> None:
@@ -45,11 +52,14 @@ def test_every_failure_doubles_the_pause_up_to_a_bound() -> None:
 
 def test_what_is_unrecoverable_waits_for_a_change() -> None:
     queue = RepairQueue()
-    queue.unrecoverable(7, 3, 11, ["a", "b"])
+    record = LedgerRecord(LedgerId.unscoped(7), LedgerMetadata.new(["a", "b"], 2, 1).close(9, 100), 11, incarnation=5)
+    queue.unrecoverable(record, 3, ["a", "b"])
     assert queue.next_due() is None
     assert not queue.is_due(7, 3, 1e9)
     assert queue.is_given_up(7)
-    assert queue.given_up_at(7) == 11, "its writer may change it"
+    given_up = queue.given_up_at(7)
+    assert given_up is not None
+    assert given_up.is_still(record)
     queue.failed(8, 0, 0.0)
     assert not queue.is_given_up(8)
     assert queue.is_due(7, 4, 1e9), "somebody marked it again"
@@ -57,6 +67,22 @@ def test_what_is_unrecoverable_waits_for_a_change() -> None:
     assert not queue.is_due(7, 3, 1e9)
     queue.returned(["b"])
     assert queue.is_due(7, 3, 1e9)
+
+
+def test_a_ledger_is_as_it_was_given_up_until_it_is_written_or_created_anew() -> None:
+    metadata = LedgerMetadata.new(["a", "b"], 2, 1).close(9, 100)
+    record = LedgerRecord(LedgerId.unscoped(7), metadata, 11, incarnation=5)
+    given_up = GivenUp.of(record)
+    assert not given_up.is_still(replace(record, version=12)), "its writer may change it"
+    assert not given_up.is_still(replace(record, incarnation=6)), "the version alone does not tell them apart"
+    # Older gateways do not tell the incarnation.
+    other = replace(record, metadata=replace(metadata, length=99))
+    for known, told in ((5, None), (None, 6), (None, None)):
+        before = GivenUp.of(replace(record, incarnation=known))
+        assert before.is_still(replace(record, incarnation=told))
+        assert not before.is_still(replace(other, incarnation=told))
+    check = PasswordCheck(b"salt", b"digest")
+    assert given_up.is_still(replace(record, metadata=replace(metadata, password_check=check)))
 
 
 def test_what_is_not_marked_any_more_is_forgotten() -> None:

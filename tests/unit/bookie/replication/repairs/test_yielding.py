@@ -25,7 +25,7 @@ async def test_a_source_that_has_too_much_to_do_lowers_the_rate() -> None:
         ledger = await ledger_of(cluster, 10)
         await ledger.close()
         # The store of marks and locks is asked for nothing here.
-        parts: Any = {"service_discovery": cluster.discovery, "ledger_manager": cluster.metadata}
+        parts: Any = {"service_discovery": cluster.discovery, "ledger_manager": cluster.metadata, "catch_up": print}
         factory = cast("LedgerManagerFactory", SimpleNamespace(replication_metadata=None, **parts))
         tools = WorkerTools(factory, ClientConfig(), random.Random(1), CopyLimits(worker=FULL, bookie=FULL))
         try:
