@@ -25,6 +25,7 @@ _USED_AGAIN_WITHOUT_SPACE = (
     "::test_a_ledger_made_anew_while_its_deletion_finds_no_space_has_nothing_of_the_former_one"
 )
 _ROCKSDB = "tests/unit/bookie/index/test_rocksdb_index.py"
+_LEFTOVERS = f"{_ROCKSDB}::test_what_the_journal_refused_is_not_found_in_a_later_ledger_with_the_id"
 _UNFINISHED = f"{_ROCKSDB}::test_a_start_on_the_disk_that_was_full_when_the_first_scoped_ledger_came"
 _MAY_HAVE_ROWS = f"{_ROCKSDB}::test_what_may_have_had_rows_is_not_passed_over_on_a_full_disk"
 _COMPACTIONS = "tests/unit/bookie/collection/test_compaction.py"
@@ -121,6 +122,36 @@ MUTATIONS = (
         "        for number in self._deleting:\n            self._queue_deletion(number)\n",
         "",
         tests=(_USED_AGAIN_WITHOUT_SPACE,),
+    ),
+    Mutation(
+        "leftover-locations-kept",
+        "storage",
+        (),
+        "a ledger in RocksDB gets the entries of a flush that never wrote the row of the one before it",
+        "bookie/index/rocksdb_rows.py",
+        "        if self._has_locations(number):\n            self._queue_deletion_of_locations(number)\n",
+        "",
+        tests=(_LEFTOVERS,),
+    ),
+    Mutation(
+        "leftover-locations-shown",
+        "storage",
+        (),
+        "the same until its own row is written",
+        "bookie/index/rocksdb_rows.py",
+        " or (number in self._leftovers and self._row(number) is None)",
+        "",
+        tests=(_LEFTOVERS,),
+    ),
+    Mutation(
+        "own-locations-taken-for-leftovers",
+        "storage",
+        (),
+        "the later batches of a new ledger's first flush delete the locations of the earlier ones",
+        "bookie/index/rocksdb_rows.py",
+        "        if number in self._begun or number in self._deleting:\n",
+        "        if number in self._deleting:\n",
+        tests=(f"{_ROCKSDB}::test_a_ledger_that_takes_several_batches_keeps_the_locations_of_each",),
     ),
     Mutation(
         "scoped-databases-lost-unnoticed",
