@@ -26,6 +26,9 @@ _USED_AGAIN_WITHOUT_SPACE = (
 )
 _ROCKSDB = "tests/unit/bookie/index/test_rocksdb_index.py"
 _LEFTOVERS = f"{_ROCKSDB}::test_what_the_journal_refused_is_not_found_in_a_later_ledger_with_the_id"
+_FULL_DIRECTORY = (
+    "tests/unit/bookie/storage/test_several_directories.py::test_with_rocksdb_a_full_directory_does_not_fill_the_others"
+)
 _UNFINISHED = f"{_ROCKSDB}::test_a_start_on_the_disk_that_was_full_when_the_first_scoped_ledger_came"
 _MAY_HAVE_ROWS = f"{_ROCKSDB}::test_what_may_have_had_rows_is_not_passed_over_on_a_full_disk"
 _COMPACTIONS = "tests/unit/bookie/collection/test_compaction.py"
@@ -152,6 +155,26 @@ MUTATIONS = (
         "        if number in self._begun or number in self._deleting:\n",
         "        if number in self._deleting:\n",
         tests=(f"{_ROCKSDB}::test_a_ledger_that_takes_several_batches_keeps_the_locations_of_each",),
+    ),
+    Mutation(
+        "flush-repeated-where-it-succeeded",
+        "storage",
+        (),
+        "while one ledger directory is full, each repetition of the flush writes the others' entries again",
+        "bookie/storage/checkpoint.py",
+        "                self._have_it.add(store)\n",
+        "",
+        tests=(_FULL_DIRECTORY,),
+    ),
+    Mutation(
+        "flush-left-out-of-the-next-half",
+        "storage",
+        (),
+        "a store that had its part of a flush that failed elsewhere gets nothing of the flushes after it",
+        "bookie/storage/checkpoint.py",
+        "        self._have_it.clear()\n",
+        "",
+        tests=(_FULL_DIRECTORY,),
     ),
     Mutation(
         "scoped-databases-lost-unnoticed",
