@@ -227,6 +227,16 @@ MUTATIONS = (
         tests=(f"{_ROCKSDB}::test_a_write_that_reopens_the_database_waits_for_no_compaction",),
     ),
     Mutation(
+        "compaction-beside-a-reopening-ends-collection",
+        "storage",
+        (),
+        "garbage collection ends for good when a database of RocksDB is reopened as its compaction begins",
+        "bookie/index/rocksdb_database.py",
+        "            if rows is self._rows:\n                raise\n        if rows",
+        "            raise\n        if rows",
+        tests=(f"{_ROCKSDB}::test_a_compaction_that_begins_beside_a_reopening_is_tried_again_later",),
+    ),
+    Mutation(
         "want-of-descriptors-ends-the-bookie",
         "storage",
         (),

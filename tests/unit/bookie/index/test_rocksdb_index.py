@@ -661,6 +661,40 @@ def test_a_write_that_reopens_the_database_waits_for_no_compaction(opener: Opene
     assert list(opener.index.entry_ids(unscoped(5))) == [0, 1, 2]
 
 
+def test_a_compaction_that_begins_beside_a_reopening_is_tried_again_later(
+    opener: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The handle that it was to use is closed: that is not the end of storage, with which garbage collection ends."""
+    write(opener.index, 5, [0])
+    database = opener.index._unscoped._locations
+    make_writable = Database.make_writable
+
+    def reopen_behind_it(self: Database) -> None:
+        make_writable(self)
+        self._rows = cast(Rdict, Reopened(self))
+
+    class Reopened:
+        """A handle that another thread replaces before the first call."""
+
+        def __init__(self, database: Database) -> None:
+            self._database, self._rows = database, database._rows
+
+        def compact_range(self, begin: None, end: None) -> None:
+            self._rows.close()
+            self._database._rows = self._database._open(read_only=False)
+            self._rows.compact_range(begin, end)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Database, "make_writable", reopen_behind_it)
+        with pytest.raises(OSError, match="no room") as caught:
+            database.compact()
+    assert caught.value.errno == errno.ENOSPC
+    database.compact()
+    opener.index.close()
+    with pytest.raises(StorageStoppedException):
+        database.compact()
+
+
 def write_until_refused(index: RocksDbIndex) -> None:
     """RocksDB opens a file once its memory is full."""
     for number in range(6, 3000):
