@@ -113,11 +113,15 @@ class RocksDbRows:
         self._locations = Database(self.locations_path, lambda: _locations_options(cache), read_only=read_only)
         try:
             self._ledgers = Database(directory / layout.ledgers, _ledgers_options, read_only=read_only)
+        except BaseException:
+            self._locations.close()
+            raise
+        try:
             if not read_only:
                 # RocksDB syncs what is in its directories, not their own names.
                 files.sync_directory(directory)
         except BaseException:
-            self._locations.close()
+            self.close()
             raise
         self._new_locations = WriteBatch(raw_mode=True)
         self._new_ledgers = WriteBatch(raw_mode=True)

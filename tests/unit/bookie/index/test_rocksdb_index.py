@@ -592,6 +592,19 @@ def test_what_may_have_had_rows_is_not_passed_over_on_a_full_disk(
         OpenStorage(tmp_path, storage="db")
 
 
+def test_an_opening_that_fails_at_the_directory_leaves_nothing_open(tmp_path: Path) -> None:
+    """The next attempt of the same process must not find the lock of the one before."""
+
+    class NoDescriptor(FileSystem):
+        def sync_directory(self, path: Path) -> None:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(path))
+
+    with pytest.raises(OSError, match="Too many open files") as caught:  # which keeps what its frames hold
+        RocksDbIndex(NoDescriptor(), tmp_path, 1 << 20)
+    assert is_not_opened(caught.value)
+    RocksDbIndex(REAL_FILE_SYSTEM, tmp_path, 1 << 20).close()
+
+
 def test_one_thread_at_a_time_reopens_a_database_that_found_no_space(
     opener: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
