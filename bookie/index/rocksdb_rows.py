@@ -320,10 +320,9 @@ class RocksDbRows:
         """Deletes leftovers before the first locations of a ledger, and never what these have become."""
         if number in self._begun or number in self._deleting:
             return
-        # A database that found no space may show a deletion that its reopening takes back.
-        self._locations.make_writable()
         self._begun.add(number)
-        if self._has_locations(number):
+        # A database that found no space may show a deletion that its reopening takes back.
+        if not self._locations.is_writable or self._has_locations(number):
             self._queue_deletion_of_locations(number)
 
     def _put_header(self, number: int, header: IndexHeader, stored: LedgerData | None) -> None:

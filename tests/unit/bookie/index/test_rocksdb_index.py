@@ -22,7 +22,7 @@ from bookgate.bookie.index import rocksdb_rows
 from bookgate.bookie.index.file_format import IndexHeader, slot_runs
 from bookgate.bookie.index.rocksdb_database import Database
 from bookgate.bookie.index.rocksdb_index import RocksDbIndex
-from bookgate.bookie.index.rocksdb_rows import LEDGERS, LOCATIONS, SCOPED_LEDGERS, SCOPED_LOCATIONS
+from bookgate.bookie.index.rocksdb_rows import LEDGERS, LOCATIONS, SCOPED_LEDGERS, SCOPED_LOCATIONS, RocksDbRows
 from bookgate.bookie.index.rocksdb_sequences import SCOPED_SEQUENCES_FILE, SEQUENCES_FILE
 from bookgate.bookie.storage.storage import LedgerStorage
 from bookgate.bookie.storage_events import Retry
@@ -225,6 +225,19 @@ def test_a_flush_that_never_wrote_the_row_is_repeated_whole(opener: Opener, monk
     write(index, 5, [0, 1])
     assert list(index.entry_ids(unscoped(5))) == [0, 1]
     assert index.read_header(unscoped(5)) == (HEADER, 1)
+
+
+def test_leftovers_that_a_database_without_room_does_not_show_are_deleted(
+    opener: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their deletion was in a batch that found no space: it is shown, and gone once the database is reopened."""
+    write(opener.index, 5, [0, 1], header=None)
+    index = opener.reopen()
+    index._unscoped._locations._writable = False
+    with monkeypatch.context() as patch:
+        patch.setattr(RocksDbRows, "_has_locations", lambda *arguments: False)
+        write(index, 5, [2])
+    assert list(opener.reopen().entry_ids(unscoped(5))) == [2]
 
 
 def test_a_flush_that_never_wrote_the_row_loses_nothing_that_was_acknowledged(
