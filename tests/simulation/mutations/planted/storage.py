@@ -150,7 +150,7 @@ MUTATIONS = (
         "leftover-locations-shown",
         "storage",
         (),
-        "the same until its own row is written",
+        "it shows these entries until its own row is written",
         "bookie/index/rocksdb_rows.py",
         " or (number in self._leftovers and self._row(number) is None)",
         "",
