@@ -129,7 +129,11 @@ class Database:
         """
         self.make_writable()
         rows = self._rows
-        translated(self._path, lambda: rows.compact_range(None, None))
+        try:
+            translated(self._path, lambda: rows.compact_range(None, None))
+        except StorageStoppedException:
+            if rows is self._rows:
+                raise
         if rows is not self._rows or not self._writable:
             raise OSError(errno.ENOSPC, f"the database {self._path} found no room while it was compacted")
 

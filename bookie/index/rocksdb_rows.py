@@ -13,7 +13,9 @@ have eight. Source: docs/protocol/scoped-ledgers.md#rocksdb.
 Updates gather in a batch that `sync` writes with RocksDB's own synced write; until then readers find the entries in
 the write cache, and nothing of a ledger that is being deleted. Locations are written before ledgers, and deleted before
 them: a ledger that the index knows may lack entries that the journal still has, but no row of a ledger is lost while
-its entries stay. Locations of a ledger without a row are the rest of such a deletion and are passed over.
+its entries stay. Locations of a ledger without a row are the rest of such a deletion, or of a flush that never wrote
+the row. They are hidden from a ledger that is made with this id, and the batch with its first locations begins with
+their deletion (D1): what was acknowledged of them comes back from the journal.
 
 A batch that could not be written is lost. Its updates come again, since their entries stay in the write cache, but its
 deletions may not: the id may belong to a new ledger by then, and nobody deletes that (D1). The next batch therefore
@@ -111,16 +113,24 @@ class RocksDbRows:
         self._locations = Database(self.locations_path, lambda: _locations_options(cache), read_only=read_only)
         try:
             self._ledgers = Database(directory / layout.ledgers, _ledgers_options, read_only=read_only)
+        except BaseException:
+            self._locations.close()
+            raise
+        try:
             if not read_only:
                 # RocksDB syncs what is in its directories, not their own names.
                 files.sync_directory(directory)
         except BaseException:
-            self._locations.close()
+            self.close()
             raise
         self._new_locations = WriteBatch(raw_mode=True)
         self._new_ledgers = WriteBatch(raw_mode=True)
         self._deleting: set[int] = set()
         """Ledgers of which nothing is found any more, although their rows are there until `sync` succeeds."""
+        self._leftovers: set[int] = set()
+        """Ledgers that had locations and no row when their header was read."""
+        self._begun: set[int] = set()
+        """Ledgers without a row, with updates since the last `sync`: their locations are not leftovers."""
 
     # Reading
 
@@ -137,6 +147,8 @@ class RocksDbRows:
         """(header, highest entry id or -1); None for a ledger without a row, whatever locations there are."""
         row = self._row(number)
         if row is None:
+            if number not in self._deleting and self._has_locations(number):
+                self._leftovers.add(number)
             return None
         lac = row.explicitLac if row.HasField("explicitLac") else None
         terms = _terms_of(row)
@@ -146,14 +158,14 @@ class RocksDbRows:
 
     def location(self, number: int, entry_id: int) -> int:
         """Where the entry is, 0 when the index does not have it."""
-        if number in self._deleting:
+        if self._is_hidden(number):
             return 0
         key = self._key(number) + _entry_id.pack(entry_id)
         return self._decode_location(key, self._locations.read(lambda rows: rows.get(key)))
 
     def locations(self, number: int, first_entry_id: int, count: int) -> list[int]:
         """`location` of up to `count` consecutive entries, ending before the first that is absent."""
-        if number in self._deleting:
+        if self._is_hidden(number):
             return []
         ledger = self._key(number)
         bounds = ReadOptions()
@@ -168,7 +180,7 @@ class RocksDbRows:
 
     def entry_ids(self, number: int) -> Iterator[int]:
         """Ids of the ledger's entries in the index, ascending."""
-        if number in self._deleting:
+        if self._is_hidden(number):
             return
         for key, _ in self._rows_of(number):
             yield self._ids(key)[1]
@@ -177,6 +189,11 @@ class RocksDbRows:
         """The entry logs that the ledger's locations point into."""
         rows = self._rows_of(number)
         return {location >> 32 for key, value in rows if (location := self._decode_location(key, value))}
+
+    def _is_hidden(self, number: int) -> bool:
+        """Whether the locations in the database are not those of the ledger that has this id now."""
+        # The row is looked up: another thread may add a ledger while `sync` writes its row.
+        return number in self._deleting or (number in self._leftovers and self._row(number) is None)
 
     def numbers(self) -> Iterator[int]:
         """All ledgers with a row, ascending."""
@@ -252,6 +269,9 @@ class RocksDbRows:
         found, entry_id = self._ids(key)
         return int(entry_id) if found == number else NO_ENTRY
 
+    def _has_locations(self, number: int) -> bool:
+        return next(self._rows_of(number), None) is not None
+
     def _rows_of(self, number: int) -> Iterator[tuple[bytes, bytes]]:
         bounds = ReadOptions()
         ledger = self._key(number)
@@ -277,6 +297,11 @@ class RocksDbRows:
 
     def update(self, number: int, header: IndexHeader | None, runs: Sequence[SlotRun]) -> None:
         """Takes down slots, and the header if given, of one ledger. Seen by readers, and durable, after `sync`."""
+        stored = None
+        if header is not None:
+            stored = self._row(number)
+            if stored is None:
+                self._begin(number)
         ledger = self._key(number)
         for run in runs:
             for index, offset in enumerate(range(0, len(run.data), SLOT_SIZE)):
@@ -287,16 +312,24 @@ class RocksDbRows:
                 else:
                     self._new_locations.put(key, slot)
         if header is not None:
-            self._put_header(number, header)
+            self._put_header(number, header, stored)
         if len(self._new_locations) >= _BATCH_OPERATIONS:
             self._write_locations()
 
-    def _put_header(self, number: int, header: IndexHeader) -> None:
+    def _begin(self, number: int) -> None:
+        """Deletes leftovers before the first locations of a ledger, and never what these have become."""
+        if number in self._begun or number in self._deleting:
+            return
+        self._begun.add(number)
+        # A database that found no space may show a deletion that its reopening takes back.
+        if not self._locations.is_writable or self._has_locations(number):
+            self._queue_deletion_of_locations(number)
+
+    def _put_header(self, number: int, header: IndexHeader, stored: LedgerData | None) -> None:
         row = LedgerData(exists=True, fenced=header.fenced, masterKey=header.master_key)
         _put_terms(row, header.terms)
         if header.explicit_lac is not None:
             row.explicitLac = header.explicit_lac
-        stored = self._row(number)
         if stored is not None and stored.limbo:
             row.limbo = True
         key = self._key(number)
@@ -319,9 +352,13 @@ class RocksDbRows:
 
     def _queue_deletion(self, number: int) -> None:
         key = self._key(number)
-        self._new_locations.delete_range(key + _entry_id.pack(0), key + _entry_id.pack(_MAX_ID))
+        self._queue_deletion_of_locations(number)
         self._new_ledgers.delete(key)
         self._new_ledgers.delete(key + _REBUILT_SUFFIX)
+
+    def _queue_deletion_of_locations(self, number: int) -> None:
+        key = self._key(number)
+        self._new_locations.delete_range(key + _entry_id.pack(0), key + _entry_id.pack(_MAX_ID))
 
     def sync(self) -> None:
         """Makes all updates durable, in the order of the module's text."""
@@ -329,6 +366,8 @@ class RocksDbRows:
         batch, self._new_ledgers = self._new_ledgers, WriteBatch(raw_mode=True)
         self._write(self._ledgers, batch)
         self._deleting.clear()
+        self._leftovers -= self._begun
+        self._begun.clear()
         # One that found no space may show a batch that is not durable.
         if self._sequences is not None and self._locations.is_writable and self._ledgers.is_writable:
             self._sequences.store(self._at())
@@ -351,6 +390,7 @@ class RocksDbRows:
         """Drops what is not written, except deletions."""
         self._new_locations = WriteBatch(raw_mode=True)
         self._new_ledgers = WriteBatch(raw_mode=True)
+        self._begun.clear()
         for number in self._deleting:
             self._queue_deletion(number)
 

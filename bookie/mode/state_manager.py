@@ -3,7 +3,8 @@
 The mode itself changes at once, and requests follow it at once; the rest follows in one task, one step at a time:
 BOOKIE_STATUS (if persisted), then the registration, which moves between the writable and the read-only list (it is
 created in the new list before it is removed from the old one). Changes during that time are not queued: the task
-continues until what was reported is the current mode.
+continues until what was reported is the current mode. A BOOKIE_STATUS that no directory takes holds up neither the
+registration nor whoever waits for the report: it is written again until one does.
 
 An unreachable store does not end the bookie, which continues to serve reads: the task tries again until the store
 responds. Another process with the same bookie id does end it. (Apache BookKeeper stops in both cases.) The registration
@@ -76,7 +77,9 @@ class StateManager:
         self._info: BookieServiceInfo | None = None
         self._registered_read_only: bool | None = False
         """None: unknown, or a change is in progress. A change that failed may have been made, or may still be made."""
-        self._persisted: tuple[bool, bool] = (False, False)
+        self._persisted: tuple[bool, bool] | None = (False, False)
+        """What BOOKIE_STATUS says, or will say soon; None: it is to be written whatever it says."""
+        self._persist_later: asyncio.TimerHandle | None = None
         self._changed = asyncio.Event()
         self._settled = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -111,6 +114,8 @@ class StateManager:
 
     async def close(self) -> None:
         """Removes the registration."""
+        if self._persist_later is not None:
+            self._persist_later.cancel()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -174,8 +179,7 @@ class StateManager:
         if self._mode.shutting_down:
             return True
         if status != self._persisted:
-            self._persisted = status
-            await asyncio.get_running_loop().run_in_executor(None, self._persist, *status)
+            await self._persist(*status)
             return False
         read_only = self._mode.read_only
         if self._info is None or read_only is self._registered_read_only:
@@ -234,8 +238,18 @@ class StateManager:
         # The registration may have changed during the check.
         return found or self._registered_read_only is not read_only
 
-    def _persist(self, read_only: bool, manual: bool) -> None:
-        write_status(self._files, self._directories, BookieStatus(read_only, manual, self._now_ms()))
+    async def _persist(self, read_only: bool, manual: bool) -> None:
+        self._persisted = (read_only, manual)
+        loop = asyncio.get_running_loop()
+        status = BookieStatus(read_only, manual, self._now_ms())
+        if not await loop.run_in_executor(None, write_status, self._files, self._directories, status):
+            if self._persist_later is not None:
+                self._persist_later.cancel()
+            self._persist_later = loop.call_later(_RETRY_SECONDS, self._persist_again)
+
+    def _persist_again(self) -> None:
+        self._persisted = None
+        self._changed.set()
 
 
 def _name(read_only: bool) -> str:

@@ -64,14 +64,22 @@ def read_status(files: FileSystem, ledger_directories: Iterable[Path]) -> Bookie
     return max(found, key=lambda status: status.updated_ms, default=None)
 
 
-def write_status(files: FileSystem, ledger_directories: Iterable[Path], status: BookieStatus) -> None:
-    """Writes the status to every directory; one that can't store it (it may be full) is logged and skipped."""
-    for directory in ledger_directories:
-        path = current(directory) / STATUS_FILE
-        try:
-            write_in_place(files, path, encode(status))
-        except OSError as error:
-            log_event(_log, "status_not_written", logging.WARNING, path=path, error=error)
+def write_status(files: FileSystem, ledger_directories: Iterable[Path], status: BookieStatus) -> bool:
+    """Writes the status to every directory; one that can't store it (it may be full) is logged and skipped.
+
+    False if all were skipped: the next start finds an earlier status.
+    """
+    written = [_write_status(files, current(directory) / STATUS_FILE, status) for directory in ledger_directories]
+    return any(written) or not written
+
+
+def _write_status(files: FileSystem, path: Path, status: BookieStatus) -> bool:
+    try:
+        write_in_place(files, path, encode(status))
+    except OSError as error:
+        log_event(_log, "status_not_written", logging.WARNING, path=path, error=error)
+        return False
+    return True
 
 
 def mark_dirty(files: FileSystem, ledger_directories: Iterable[Path]) -> bool:

@@ -20,9 +20,9 @@ checkpoint, there is no further one: the marks stay, `failed` is reported, the h
 later checkpoint would move a mark past data that this one failed to flush.
 
 Lack of space does not end checkpoints, if `not_stored` asks for a retry: the next checkpoint flushes that half again,
-completely, before the other, so that its marks hold for both. It runs at the interval or with `retry`; once one
-succeeds, `space_restored` is reported. Data that a replay left in the cache for lack of space are flushed in the same
-way.
+in all stores that do not have their part yet, before the other, so that its marks hold for both. It runs at the
+interval or with `retry`; once one succeeds, `space_restored` is reported. Data that a replay left in the cache for lack
+of space are flushed in the same way.
 
 Journal files before the mark that are kept as backup are deleted too if their disk is full.
 """
@@ -44,9 +44,10 @@ from bookgate.bookie.journal.journal import Journal
 from bookgate.bookie.journal.last_mark import mark_file_name, write_mark
 from bookgate.bookie.statistics import FlushStatistics
 from bookgate.bookie.storage.deleted_ids import DeletedIds
+from bookgate.bookie.storage.ledger_descriptor import LedgerDescriptor
 from bookgate.bookie.storage.ledger_store import LedgerStore
 from bookgate.bookie.storage.options import StorageConfig
-from bookgate.bookie.storage.write_cache import Snapshot, WriteCache
+from bookgate.bookie.storage.write_cache import Snapshot, Table, WriteCache
 from bookgate.bookie.storage_events import Retry, StorageEvents
 from bookgate.bookie.system.files import FileSystem, StorageStoppedException, is_no_space
 from bookgate.bookie.system.threads import REAL_THREADS, RunningThread, Threads
@@ -56,12 +57,18 @@ _log = logging.getLogger(__name__)
 
 
 class Flusher:
-    """Steps 2 to 4, and the first half of 5. The next flush repeats a failed one."""
+    """Steps 2 to 4, and the first half of 5. The next flush repeats a failed one, in the stores that lack it.
+
+    A store that has its part gets nothing again: while the disk of another one is full, each repetition would fill its
+    own. What changes meanwhile is in the active half, or deleted in the index.
+    """
 
     def __init__(self, cache: WriteCache, stores: Sequence[LedgerStore]) -> None:
         self._cache = cache
         self._stores = stores
         self._failed: Snapshot | None = None
+        self._have_it: set[int] = set()
+        """Positions of the stores in which all of their part of `_failed` is durable."""
         self.statistics = FlushStatistics()
 
     def flush(self) -> bool:
@@ -86,23 +93,29 @@ class Flusher:
         # The highest LAC and LAFR of an unbounded ledger change with its entries.
         headers.update(ledger for ledger in kept if not ledger.has_header or ledger.term is not None)
         started = time.monotonic()
-        count = len(self._stores)
-        for number, store in enumerate(self._stores):
-            if count == 1:
-                store.flush(kept, headers)
-                break
-            tables = {ledger: table for ledger, table in kept.items() if ledger.number % count == number}
-            own = {ledger for ledger in headers if ledger.number % count == number}
-            if tables or own:
-                store.flush(tables, own)
-        for ledger in headers:
-            ledger.has_header = True
+        for store in range(len(self._stores)):
+            if store not in self._have_it:
+                self._write_to(store, kept, headers)
+                self._have_it.add(store)
         self.statistics.entry_bytes += self._cache.flushing_bytes
         self.statistics.sizes.record_value(self._cache.flushing_bytes)
         self._cache.drop_flushing()
         self._failed = None
+        self._have_it.clear()
         self.statistics.flushes.success(time.monotonic() - started)
         self.statistics.entries += sum(map(len, kept.values()))
+
+    def _write_to(self, store: int, kept: dict[LedgerDescriptor, Table], headers: set[LedgerDescriptor]) -> None:
+        """Writes the part of one store, and all to the only one."""
+        count = len(self._stores)
+        if count > 1:
+            kept = {ledger: table for ledger, table in kept.items() if ledger.number % count == store}
+            headers = {ledger for ledger in headers if ledger.number % count == store}
+        if count == 1 or kept or headers:
+            self._stores[store].flush(kept, headers)
+        # At once: whoever needs a header written again resets this, also before the other stores have their part.
+        for ledger in headers:
+            ledger.has_header = True
 
 
 class SpaceTolerantFlusher:

@@ -336,6 +336,19 @@ MUTATIONS = (
         tests=("tests/unit/bookie/test_server.py::test_addresses_of_a_bookie_on_ipv6_can_be_connected_to",),
     ),
     Mutation(
+        "status-that-found-no-room-counts-as-written",
+        "bookie",
+        (),
+        "an operator's hold that could not be written once is gone after a restart",
+        "bookie/mode/status_files.py",
+        "    return any(written) or not written\n",
+        "    return True\n",
+        tests=(
+            "tests/unit/bookie/mode/test_state_manager.py"
+            "::test_an_operators_word_that_could_not_be_written_is_written_later",
+        ),
+    ),
+    Mutation(
         "read-only-takes-ordinary-adds",
         "bookie",
         (),

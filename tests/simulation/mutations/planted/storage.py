@@ -25,6 +25,10 @@ _USED_AGAIN_WITHOUT_SPACE = (
     "::test_a_ledger_made_anew_while_its_deletion_finds_no_space_has_nothing_of_the_former_one"
 )
 _ROCKSDB = "tests/unit/bookie/index/test_rocksdb_index.py"
+_LEFTOVERS = f"{_ROCKSDB}::test_what_the_journal_refused_is_not_found_in_a_later_ledger_with_the_id"
+_FULL_DIRECTORY = (
+    "tests/unit/bookie/storage/test_several_directories.py::test_with_rocksdb_a_full_directory_does_not_fill_the_others"
+)
 _UNFINISHED = f"{_ROCKSDB}::test_a_start_on_the_disk_that_was_full_when_the_first_scoped_ledger_came"
 _MAY_HAVE_ROWS = f"{_ROCKSDB}::test_what_may_have_had_rows_is_not_passed_over_on_a_full_disk"
 _COMPACTIONS = "tests/unit/bookie/collection/test_compaction.py"
@@ -123,6 +127,66 @@ MUTATIONS = (
         tests=(_USED_AGAIN_WITHOUT_SPACE,),
     ),
     Mutation(
+        "leftover-locations-kept",
+        "storage",
+        (),
+        "a ledger in RocksDB gets the entries of a flush that never wrote the row of the one before it",
+        "bookie/index/rocksdb_rows.py",
+        "        if not self._locations.is_writable or self._has_locations(number):\n",
+        "        if False:\n",
+        tests=(_LEFTOVERS,),
+    ),
+    Mutation(
+        "leftovers-looked-for-without-room",
+        "storage",
+        (),
+        "the same where a database that found no space shows a deletion that its reopening takes back",
+        "bookie/index/rocksdb_rows.py",
+        "        if not self._locations.is_writable or self._has_locations(number):\n",
+        "        if self._has_locations(number):\n",
+        tests=(f"{_ROCKSDB}::test_leftovers_that_a_database_without_room_does_not_show_are_deleted",),
+    ),
+    Mutation(
+        "leftover-locations-shown",
+        "storage",
+        (),
+        "it shows these entries until its own row is written",
+        "bookie/index/rocksdb_rows.py",
+        " or (number in self._leftovers and self._row(number) is None)",
+        "",
+        tests=(_LEFTOVERS,),
+    ),
+    Mutation(
+        "own-locations-taken-for-leftovers",
+        "storage",
+        (),
+        "the later batches of a new ledger's first flush delete the locations of the earlier ones",
+        "bookie/index/rocksdb_rows.py",
+        "        if number in self._begun or number in self._deleting:\n",
+        "        if number in self._deleting:\n",
+        tests=(f"{_ROCKSDB}::test_a_ledger_that_takes_several_batches_keeps_the_locations_of_each",),
+    ),
+    Mutation(
+        "flush-repeated-where-it-succeeded",
+        "storage",
+        (),
+        "while one ledger directory is full, each repetition of the flush writes the others' entries again",
+        "bookie/storage/checkpoint.py",
+        "                self._have_it.add(store)\n",
+        "",
+        tests=(_FULL_DIRECTORY,),
+    ),
+    Mutation(
+        "flush-left-out-of-the-next-half",
+        "storage",
+        (),
+        "a store that had its part of a flush that failed elsewhere gets nothing of the flushes after it",
+        "bookie/storage/checkpoint.py",
+        "        self._have_it.clear()\n",
+        "",
+        tests=(_FULL_DIRECTORY,),
+    ),
+    Mutation(
         "scoped-databases-lost-unnoticed",
         "storage",
         (),
@@ -171,6 +235,16 @@ MUTATIONS = (
         "        translated(self._path, lambda: self._rows.cancel_all_background(True))\n",
         "",
         tests=(f"{_ROCKSDB}::test_a_write_that_reopens_the_database_waits_for_no_compaction",),
+    ),
+    Mutation(
+        "compaction-beside-a-reopening-ends-collection",
+        "storage",
+        (),
+        "garbage collection ends for good when a database of RocksDB is reopened as its compaction begins",
+        "bookie/index/rocksdb_database.py",
+        "            if rows is self._rows:\n                raise\n        if rows",
+        "            raise\n        if rows",
+        tests=(f"{_ROCKSDB}::test_a_compaction_that_begins_beside_a_reopening_is_tried_again_later",),
     ),
     Mutation(
         "want-of-descriptors-ends-the-bookie",

@@ -16,24 +16,28 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from rocksdict import Options, Rdict
+from rocksdict import Options, Rdict, WriteBatch
 
+from bookgate.bookie.index import rocksdb_rows
 from bookgate.bookie.index.file_format import IndexHeader, slot_runs
 from bookgate.bookie.index.rocksdb_database import Database
 from bookgate.bookie.index.rocksdb_index import RocksDbIndex
-from bookgate.bookie.index.rocksdb_rows import LOCATIONS, SCOPED_LEDGERS, SCOPED_LOCATIONS
+from bookgate.bookie.index.rocksdb_rows import LEDGERS, LOCATIONS, SCOPED_LEDGERS, SCOPED_LOCATIONS, RocksDbRows
 from bookgate.bookie.index.rocksdb_sequences import SCOPED_SEQUENCES_FILE, SEQUENCES_FILE
 from bookgate.bookie.storage.storage import LedgerStorage
 from bookgate.bookie.storage_events import Retry
 from bookgate.bookie.system.data_loss import LostDataException
 from bookgate.bookie.system.files import (
     REAL_FILE_SYSTEM,
+    FileSystem,
     StorageCorruptException,
     StorageStoppedException,
     is_not_opened,
 )
+from bookgate.ledger.errors import NoSuchEntryException
 from bookgate.ledger.ledger_id import LedgerId
 from tests.conformance.golden import VECTORS
+from tests.unit.bookie.collection.collection_support import Collection
 from tests.unit.bookie.storage.storage_support import (
     Acknowledgements,
     OpenStorage,
@@ -45,6 +49,32 @@ from tests.unit.bookie.storage.storage_support import (
 
 KEY = b"k" * 20
 HEADER = IndexHeader(KEY, False, None)
+
+
+class FullJournal(FileSystem):
+    """While `full`, no file of a journal grows."""
+
+    def __init__(self) -> None:
+        self.full = False
+        self._paths: dict[int, Path] = {}
+
+    def open(self, path: Path, flags: int) -> int:
+        fd = super().open(path, flags)
+        self._paths[fd] = path
+        return fd
+
+    def _refuse(self, fd: int) -> None:
+        path = self._paths[fd]
+        if self.full and path.suffix == ".txn":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    def pwrite(self, fd: int, data: bytes, offset: int) -> None:
+        self._refuse(fd)
+        super().pwrite(fd, data, offset)
+
+    def allocate(self, fd: int, size: int) -> None:
+        self._refuse(fd)
+        super().allocate(fd, size)
 
 
 class Opener:
@@ -139,12 +169,137 @@ def test_deleting_takes_one_ledger_with_its_locations(opener: Opener) -> None:
     assert [list(index.entry_ids(unscoped(number))) for number in (4, 6)] == [[0, 1], [0, 1]]
 
 
-def test_locations_of_an_unknown_ledger_are_passed_over_until_a_key_comes(opener: Opener) -> None:
+def test_locations_of_an_unknown_ledger_never_become_those_of_one_with_its_id(opener: Opener) -> None:
+    for number in (4, 5, 6):
+        write(opener.index, number, [0, 1], header=None)
+    index = opener.reopen()
+    assert index.read_header(unscoped(5)) is None
+    assert list(index.ledger_ids()) == []
+    # One that is made with this id is not in the index before its first flush.
+    assert index.location(unscoped(5), 0) == 0
+    assert list(index.locations(unscoped(5), 0, 2)) == list(index.entry_ids(unscoped(5))) == []
+    write(index, 5, [1, 3])
+    write(index, 6, [])
+    for _ in range(2):
+        assert index.read_header(unscoped(5)) == (HEADER, 3)
+        assert list(index.entry_ids(unscoped(5))) == [1, 3]
+        assert index.read_header(unscoped(6)) == (HEADER, -1)
+        index = opener.reopen()
+
+
+def test_a_ledger_that_takes_several_batches_keeps_the_locations_of_each(
+    opener: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rocksdb_rows, "_BATCH_OPERATIONS", 2)
+    write(opener.index, 5, [0, 1, 2, 3], header=None)
+    index = opener.reopen()
+    assert index.read_header(unscoped(5)) is None
+    for first in (1, 4, 7):
+        ids = range(first, first + 3)
+        index.update(unscoped(5), HEADER, slot_runs(list(ids), [1 << 32 | 2000 + entry for entry in ids]))
+    index.sync()
+    assert list(index.entry_ids(unscoped(5))) == list(range(1, 10))
+    write(index, 5, [10])
+    assert list(opener.reopen().entry_ids(unscoped(5))) == list(range(1, 11))
+
+
+def refuse_writes(patch: pytest.MonkeyPatch, database: str) -> None:
+    """No write to this database finds room."""
+    write_to = Database.write
+
+    def refuse(self: Database, batch: WriteBatch) -> None:
+        if self._path.name == database:
+            self._writable = False
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
+        write_to(self, batch)
+
+    patch.setattr(Database, "write", refuse)
+
+
+def test_a_flush_that_never_wrote_the_row_is_repeated_whole(opener: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+    index = opener.index
+    with monkeypatch.context() as patch:
+        refuse_writes(patch, LEDGERS)
+        with pytest.raises(OSError, match="No space left"):
+            write(index, 5, [0, 1, 2])
+    write(index, 5, [0, 1])
+    assert list(index.entry_ids(unscoped(5))) == [0, 1]
+    assert index.read_header(unscoped(5)) == (HEADER, 1)
+
+
+def test_leftovers_that_a_database_without_room_does_not_show_are_deleted(
+    opener: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their deletion was in a batch that found no space: it is shown, and gone once the database is reopened."""
     write(opener.index, 5, [0, 1], header=None)
-    assert opener.index.read_header(unscoped(5)) is None
-    assert list(opener.index.ledger_ids()) == []
-    write(opener.index, 5, [])
-    assert opener.index.read_header(unscoped(5)) == (HEADER, 1)
+    index = opener.reopen()
+    index._unscoped._locations._writable = False
+    with monkeypatch.context() as patch:
+        patch.setattr(RocksDbRows, "_has_locations", lambda *arguments: False)
+        write(index, 5, [2])
+    assert list(opener.reopen().entry_ids(unscoped(5))) == [2]
+
+
+def test_a_flush_that_never_wrote_the_row_loses_nothing_that_was_acknowledged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Acknowledgements, "not_stored", lambda *arguments: Retry.WITH_SPACE)
+    with monkeypatch.context() as patch, opened(tmp_path / "one", storage="db") as bookie:
+        refuse_writes(patch, LEDGERS)
+        bookie.add(7, 0, 1, 2)
+        with pytest.raises(OSError, match="No space left"):
+            bookie.storage.checkpoint()
+        bookie.add(7, 3)
+        shutil.copytree(tmp_path / "one", tmp_path / "two")
+    for _ in range(2):
+        with opened(tmp_path / "two", storage="db") as bookie:
+            ledger = bookie.ledger(7)
+            assert list(bookie.storage.reader.entry_ids(ledger)) == [(0, 4)]
+            for entry_id in range(4):
+                assert bookie.storage.reader.read_entry(ledger, entry_id) == packet(7, entry_id)
+
+
+@pytest.mark.parametrize("collected", [False, True])
+@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize("number", [7, LedgerId(5, 7).number])
+def test_what_the_journal_refused_is_not_found_in_a_later_ledger_with_the_id(
+    tmp_path: Path, number: int, killed: bool, collected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Entries of a ledger whose key the journal never had were flushed in part: their locations, and no row."""
+    monkeypatch.setattr(Acknowledgements, "not_stored", lambda *arguments: Retry.WITH_SPACE)
+    root, files = tmp_path / "one", FullJournal()
+    bookie = OpenStorage(root, files, storage="db")
+    for each in (1, LedgerId(5, 1).number):
+        bookie.add(each, 0)
+    bookie.storage.checkpoint()
+    files.full = True
+    old = bookie.ledger(number, b"o" * 20)
+    for entry_id in range(6):
+        with contextlib.suppress(OSError):
+            bookie.writer.add_entry(old, entry_id, packet(number, entry_id, fill=99), entry_id)
+    with monkeypatch.context() as patch:
+        refuse_writes(patch, LEDGERS if number == 7 else SCOPED_LEDGERS)
+        with pytest.raises(OSError, match="No space left"):
+            bookie.storage.checkpoint()
+        if killed:
+            root = shutil.copytree(root, tmp_path / "two")
+        bookie.storage.close()
+    with opened(root, storage="db") as bookie:
+        assert bookie.storage.ledgers.get(LedgerId.of_number(number)) is None
+        if collected:
+            Collection(bookie.storage).run(1.0)
+        new = bookie.ledger(number, b"n" * 20)
+        bookie.writer.add_entry(new, 0, packet(number, 0), "new")
+        bookie.acks.wait_for("new")
+        for _ in range(2):
+            assert list(bookie.storage.reader.entry_ids(new)) == [(0, 1)]
+            with pytest.raises(NoSuchEntryException):
+                bookie.storage.reader.read_entry(new, 3)
+            bookie.storage.checkpoint()
+    with opened(root, storage="db") as bookie:
+        ledger = bookie.ledger(number)
+        assert (ledger.master_key, ledger.last_entry_id) == (b"n" * 20, 0)
+        assert bookie.storage.reader.read_entry(ledger, 0) == packet(number, 0)
 
 
 def test_the_largest_ids_have_their_place(opener: Opener) -> None:
@@ -450,6 +605,19 @@ def test_what_may_have_had_rows_is_not_passed_over_on_a_full_disk(
         OpenStorage(tmp_path, storage="db")
 
 
+def test_an_opening_that_fails_at_the_directory_leaves_nothing_open(tmp_path: Path) -> None:
+    """The next attempt of the same process must not find the lock of the one before."""
+
+    class NoDescriptor(FileSystem):
+        def sync_directory(self, path: Path) -> None:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(path))
+
+    with pytest.raises(OSError, match="Too many open files") as caught:  # which keeps what its frames hold
+        RocksDbIndex(NoDescriptor(), tmp_path, 1 << 20)
+    assert is_not_opened(caught.value)
+    RocksDbIndex(REAL_FILE_SYSTEM, tmp_path, 1 << 20).close()
+
+
 def test_one_thread_at_a_time_reopens_a_database_that_found_no_space(
     opener: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -517,6 +685,40 @@ def test_a_write_that_reopens_the_database_waits_for_no_compaction(opener: Opene
     compaction.join()
     assert found == [errno.ENOSPC]
     assert list(opener.index.entry_ids(unscoped(5))) == [0, 1, 2]
+
+
+def test_a_compaction_that_begins_beside_a_reopening_is_tried_again_later(
+    opener: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The handle that it was to use is closed: that is not the end of storage, with which garbage collection ends."""
+    write(opener.index, 5, [0])
+    database = opener.index._unscoped._locations
+    make_writable = Database.make_writable
+
+    def reopen_behind_it(self: Database) -> None:
+        make_writable(self)
+        self._rows = cast(Rdict, Reopened(self))
+
+    class Reopened:
+        """A handle that another thread replaces before the first call."""
+
+        def __init__(self, database: Database) -> None:
+            self._database, self._rows = database, database._rows
+
+        def compact_range(self, begin: None, end: None) -> None:
+            self._rows.close()
+            self._database._rows = self._database._open(read_only=False)
+            self._rows.compact_range(begin, end)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Database, "make_writable", reopen_behind_it)
+        with pytest.raises(OSError, match="no room") as caught:
+            database.compact()
+    assert caught.value.errno == errno.ENOSPC
+    database.compact()
+    opener.index.close()
+    with pytest.raises(StorageStoppedException):
+        database.compact()
 
 
 def write_until_refused(index: RocksDbIndex) -> None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import errno
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
 
 from bookgate.bookie.mode import state_manager
 from bookgate.bookie.mode.mode import BookieMode
 from bookgate.bookie.mode.state_manager import StateManager
-from bookgate.bookie.system.files import REAL_FILE_SYSTEM
+from bookgate.bookie.mode.status_files import STATUS_FILE
+from bookgate.bookie.system.files import REAL_FILE_SYSTEM, FileSystem
 from bookgate.ledger.bookie_info import BookieServiceInfo, Lease
 from bookgate.ledger.errors import LedgerExistException, MetaStoreException
 from bookgate.ledger.metadata_store import RegistrationManager, Versioned
@@ -58,18 +62,23 @@ class Registrations(RegistrationManager):
         raise NotImplementedError
 
 
-def manager_of(registrations: Registrations) -> StateManager:
+def manager_of(
+    registrations: Registrations, directories: Sequence[Path] = (), files: FileSystem = REAL_FILE_SYSTEM
+) -> StateManager:
     mode = BookieMode()
-    mode.start()
-    return StateManager(
+    manager = StateManager(
         mode,
         registrations,
-        [],
-        persist=False,
+        directories,
+        persist=bool(directories),
         now_ms=lambda: 0,
         on_fatal=lambda error: pytest.fail(str(error)),
-        files=REAL_FILE_SYSTEM,
+        files=files,
     )
+    manager.restore()
+    mode.start()
+    mode.disks_writable()
+    return manager
 
 
 @pytest.mark.asyncio
@@ -135,3 +144,54 @@ async def test_a_store_that_does_not_answer_leaves_it_open_whether_the_bookie_is
     registrations.store_fails = False
     await turns_until(lambda: manager.registered is True)
     await manager.close()
+
+
+class NoDescriptors(FileSystem):
+    """While `refuses`, BOOKIE_STATUS can't be opened; `twice` is set once that was tried again."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.refuses = False
+        self.attempts = 0
+        self.twice = asyncio.Event()
+        self.written = asyncio.Event()
+        self._loop = loop
+
+    def open(self, path: Path, flags: int) -> int:
+        if self.refuses and path.name == STATUS_FILE:
+            self.attempts += 1
+            if self.attempts > 1:
+                self._loop.call_soon_threadsafe(self.twice.set)
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(path))
+        return super().open(path, flags)
+
+    def sync_directory(self, path: Path) -> None:
+        super().sync_directory(path)
+        self._loop.call_soon_threadsafe(self.written.set)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("hold", [True, False])
+async def test_an_operators_word_that_could_not_be_written_is_written_later(
+    tmp_path: Path, hold: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hold was gone after the next start, and one that was released was back."""
+    monkeypatch.setattr(state_manager, "_RETRY_SECONDS", 0.01)
+    (tmp_path / "current").mkdir()
+    files = NoDescriptors(asyncio.get_running_loop())
+    registrations = Registrations()
+    manager = manager_of(registrations, [tmp_path], files)
+    await manager.register(BookieServiceInfo("bookie:3181", (), {}))
+    if not hold:
+        assert await manager.set_by_operator(True)
+    files.refuses = True
+    assert await manager.set_by_operator(hold) is hold
+    # The registration, and the operator, did not wait for it.
+    assert registrations.read_only is hold
+    async with asyncio.timeout(10):
+        await files.twice.wait()
+        files.written.clear()
+        files.refuses = False
+        await files.written.wait()
+    await manager.close()
+    again = manager_of(registrations, [tmp_path], files)
+    assert (again._mode.manual, again._mode.read_only) == (hold, hold)

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from bookgate.bookie.index.rocksdb_index import RocksDbIndex
 from bookgate.bookie.journal.format import NO_MARK, LogMark
 from bookgate.bookie.journal.last_mark import read_mark
 from bookgate.bookie.storage.ledger_state import BookieLedgerState
-from bookgate.bookie.system.files import REAL_FILE_SYSTEM
+from bookgate.bookie.storage_events import Retry
+from bookgate.bookie.system.files import REAL_FILE_SYSTEM, FileSystem
 from bookgate.ledger.errors import NoSuchEntryException
 from bookgate.ledger.ledger_id import LedgerId
-from tests.unit.bookie.storage.storage_support import KEY, OpenStorage, lac_packet, opened, packet
+from tests.unit.bookie.storage.storage_support import KEY, Acknowledgements, OpenStorage, lac_packet, opened, packet
 
 LEDGERS = range(12)
 
@@ -107,6 +111,65 @@ def test_with_rocksdb_each_ledger_lies_in_its_directory(tmp_path: Path) -> None:
     stores = bookie.storage.stores
     assert [list(store.ledger_ids()) for store in stores] == [list(LEDGERS[0::2]), list(LEDGERS[1::2])]
     bookie.storage.close()
+
+
+class FullLogs(FileSystem):
+    """While `full`, no entry log in this directory grows."""
+
+    def __init__(self, directory: Path) -> None:
+        self.full = False
+        self._directory = directory
+        self._paths: dict[int, Path] = {}
+
+    def open(self, path: Path, flags: int) -> int:
+        fd = super().open(path, flags)
+        self._paths[fd] = path
+        return fd
+
+    def pwrite(self, fd: int, data: bytes, offset: int) -> None:
+        path = self._paths[fd]
+        if self.full and path.suffix == ".log" and self._directory in path.parents:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        super().pwrite(fd, data, offset)
+
+
+def test_with_rocksdb_a_full_directory_does_not_fill_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Acknowledgements, "not_stored", lambda *arguments: Retry.WITH_SPACE)
+    files = FullLogs(tmp_path / "l1")
+    bookie = OpenStorage(tmp_path, files, **several(tmp_path, "db"))
+    fill(bookie, 0, 3)
+    files.full = True
+    sizes = set()
+    for _ in range(3):
+        with pytest.raises(OSError, match="No space"):
+            bookie.storage.checkpoint()
+        sizes.add(sum(path.stat().st_size for path in (tmp_path / "l0").rglob("*.log")))
+    assert len(sizes) == 1
+    # What changes in the store that has its part, before the other one has room.
+    bookie.fence(0)
+    bookie.add(2, 3)
+    bookie.storage.delete_ledgers([4, 5])
+    with pytest.raises(OSError, match="No space"):
+        bookie.storage.checkpoint()
+    files.full = False
+    bookie.storage.checkpoint()
+    shutil.copytree(tmp_path, tmp_path / "killed")
+    bookie.storage.close()
+    index = RocksDbIndex(REAL_FILE_SYSTEM, tmp_path / "killed/i0/current", 1 << 20)
+    header, last_entry_id = index.read_header(LedgerId.unscoped(0)) or (None, None)
+    assert (header is not None and header.fenced, last_entry_id) == (True, 2)
+    assert list(index.entry_ids(LedgerId.unscoped(2))) == [0, 1, 2, 3]
+    index.close()
+    with opened(tmp_path, **several(tmp_path, "db")) as bookie:
+        assert list(bookie.storage.ledger_ids()) == [number for number in LEDGERS if number not in (4, 5)]
+        for number in bookie.storage.ledger_ids():
+            ledger = bookie.ledger(number)
+            assert ledger.fenced == (number == 0)
+            assert list(bookie.storage.reader.entry_ids(ledger)) == [(0, 4 if number == 2 else 3)]
+            for entry_id in range(3):
+                assert bookie.storage.reader.read_entry(ledger, entry_id) == packet(number, entry_id)
 
 
 def test_index_files_in_several_directories_are_found_wherever_they_lie(tmp_path: Path) -> None:
