@@ -18,6 +18,7 @@ of a file is durable (`seals`), when to update (`checkpoint`).
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from array import array
@@ -39,6 +40,9 @@ from bookgate.bookie.system.data_loss import LostDataException, OnLoss
 from bookgate.bookie.system.files import FileSystem
 from bookgate.ledger.ledger_id import NO_ENTRY, LedgerId
 from bookgate.ledger.ledger_numbers import LedgerNumbers
+from bookgate.runtime.logs import log_event
+
+_log = logging.getLogger(__name__)
 
 _MANY = 64
 """Files and directories from which on syncing the file system once is taken to be cheaper than syncing each."""
@@ -122,15 +126,22 @@ class LedgerCache:
             self._files.close(fd)
 
     def find_lost(self, trusted: bool, on_loss: OnLoss) -> list[int]:
-        """Ledgers on the list whose files are missing. Called once, before anything is changed; lists directories."""
+        """Ledgers on the list whose files are missing. Called once, before anything is changed; lists directories.
+
+        Removes the files that no flush has completed, unless it raises.
+        """
         if self._list is None:
             return []
         found = LedgerNumbers.of_parts(id_set(self.ledger_ids()), self.scoped_ledgers())
         lost: list[int] = []
+        unfinished: list[int] = []
         listed = 0
         for each in self._list.parts:
-            if not each.load() or not trusted:
-                each.begin_anew(each.own(found))
+            is_loaded = each.load()
+            if trusted and (is_loaded or each.is_not_made):
+                unfinished += self._without_header(each.own(found - each.numbers()))
+            if not trusted or not is_loaded:
+                each.begin_anew(each.own(found - LedgerNumbers(unfinished)))
                 continue
             numbers = each.numbers()
             listed += len(numbers)
@@ -143,7 +154,32 @@ class LedgerCache:
                     f"{', '.join(map(str, self._directories))}, such as {example}"
                 )
             )
+        self._remove_unfinished(unfinished)
         return lost
+
+    def _without_header(self, numbers: Sequence[int]) -> list[int]:
+        """Those of the ledgers whose files have no header."""
+        found: list[int] = []
+        for number in numbers:
+            fd = self._places.open(LedgerId.of_number(number))
+            if fd is None:
+                continue
+            try:
+                if file_format.is_blank(self._files.pread(fd, file_format.HEADER_SIZE, 0)):
+                    found.append(number)
+            finally:
+                self._files.close(fd)
+        return found
+
+    def _remove_unfinished(self, numbers: Sequence[int]) -> None:
+        """Removes files without header that are not on the list: they were never synced, so all that was acknowledged
+        of their ledgers is in the journal. What was refused is not, and nothing else would ever give them a header.
+        """
+        for number in numbers:
+            self.delete(LedgerId.of_number(number))
+        if numbers:
+            example = file_format.relative_path(LedgerId.of_number(numbers[0]))
+            log_event(_log, "unfinished_index_files_removed", logging.WARNING, count=len(numbers), first=example)
 
     def forget(self, numbers: Collection[int]) -> dict[int, int]:
         """Removes these ledgers, whose files are missing or about to be deleted, from the list. Durable on return."""

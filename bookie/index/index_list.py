@@ -104,6 +104,11 @@ class IndexList:
         self.generation = max(chain(first[1], changed.values()), default=UNKNOWN) + 2
         return True
 
+    @property
+    def is_not_made(self) -> bool:
+        """Whether there is no file, as before the first ledger of a list that exists only where it is needed."""
+        return self._records.only_where_needed and not self._files.exists(self.path)
+
     def _content(self) -> bytes | None:
         """As the disk has it: what a killed process left in memory only must not be built upon."""
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import random
+import shutil
 from array import array
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +17,7 @@ from bookgate.bookie.index.index_list import LIST_FILE, IndexList
 from bookgate.bookie.storage.storage import LedgerStorage
 from bookgate.bookie.storage_events import Retry
 from bookgate.bookie.system.data_loss import LostDataException
-from bookgate.bookie.system.files import REAL_FILE_SYSTEM, FileSystem
+from bookgate.bookie.system.files import REAL_FILE_SYSTEM, FileSystem, StorageCorruptException
 from bookgate.ledger.errors import DataUnknownException
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.wire.messages import Status
@@ -271,6 +272,63 @@ def test_a_ledger_that_is_deleted_after_a_flush_that_found_no_space_is_not_misse
 
 def refuse_room(*arguments: object) -> None:
     raise OSError(errno.ENOSPC, "no room left")
+
+
+class FullDisk(FileSystem):
+    """No room for journal and index files while `full`."""
+
+    def __init__(self) -> None:
+        self.full = False
+        self._paths: dict[int, Path] = {}
+
+    def open(self, path: Path, flags: int) -> int:
+        fd = super().open(path, flags)
+        self._paths[fd] = path
+        return fd
+
+    def pwrite(self, fd: int, data: bytes, offset: int) -> None:
+        if self.full and self._paths[fd].suffix in (".txn", ".idx"):
+            refuse_room()
+        super().pwrite(fd, data, offset)
+
+
+@pytest.mark.parametrize("number", [7, 5 << 64 | 7])
+def test_a_file_that_a_flush_has_made_without_room_for_its_header_does_not_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """The journal has refused all of its ledger, so that no replay writes the header."""
+    monkeypatch.setattr(Acknowledgements, "not_stored", lambda *arguments: Retry.WITH_SPACE)
+    alive, killed = tmp_path / "alive", tmp_path / "killed"
+    files = FullDisk()
+    with opened(alive, files) as bookie:
+        bookie.add(1, 0)
+        bookie.storage.checkpoint()
+        files.full = True
+        bookie.writer.add_entry(bookie.ledger(number), 0, packet(number, 0), "refused")
+        with pytest.raises(OSError, match="no room left"):
+            bookie.storage.checkpoint()
+        shutil.copytree(alive, killed)
+        files.full = False
+    name = file_format.relative_path(LedgerId.of_number(number))
+    assert (killed / "ledgers/current" / name).read_bytes() == b""
+    with opened(killed) as bookie:
+        assert bookie.storage.ledgers.get(LedgerId.of_number(number)) is None
+        bookie.add(number, 1)
+    with opened(killed) as bookie:
+        assert list(bookie.storage.reader.entry_ids(bookie.ledger(number))) == [(1, 1)]
+        assert bookie.storage.limbo() == []
+
+
+def test_files_without_header_stay_where_no_list_proves_that_they_were_never_synced(tmp_path: Path) -> None:
+    two_ledgers(tmp_path)
+    index_path(tmp_path, 1).write_bytes(bytes(2048))
+    index_path(tmp_path, 7).parent.mkdir(parents=True, exist_ok=True)
+    index_path(tmp_path, 7).write_bytes(bytes(2048))
+    (tmp_path / "ledgers" / LIST_FILE).unlink()
+    with opened(tmp_path) as bookie:
+        for number in (1, 7):
+            with pytest.raises(StorageCorruptException, match="has no header"):
+                bookie.storage.ledgers.get(LedgerId.unscoped(number))
 
 
 def test_after_another_bookie_was_on_the_directories_the_list_is_begun_anew(tmp_path: Path) -> None:
