@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import errno
+import os
 import random
 import shutil
 from array import array
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from bookgate.bookie.index import file_format, index_list
 from bookgate.bookie.index.file_index import MOST_LOST, LedgerCache
-from bookgate.bookie.index.index_list import LIST_FILE, IndexList
+from bookgate.bookie.index.index_list import LIST_FILE, SCOPED_LIST_FILE, IndexList, IndexLists
 from bookgate.bookie.storage.storage import LedgerStorage
 from bookgate.bookie.storage_events import Retry
 from bookgate.bookie.system.data_loss import LostDataException
@@ -21,7 +23,7 @@ from bookgate.bookie.system.files import REAL_FILE_SYSTEM, FileSystem, StorageCo
 from bookgate.ledger.errors import DataUnknownException
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.wire.messages import Status
-from tests.faults.memory_disk import MemoryDisk, Operation
+from tests.faults.memory_disk import MemoryDisk, Operation, everything_survives, nothing_survives
 from tests.unit.bookie.storage.storage_support import KEY, Acknowledgements, OpenStorage, opened, packet, small_config
 
 
@@ -69,7 +71,7 @@ def test_a_list_read_again_is_what_was_written(tmp_path: Path, monkeypatch: pyte
         assert {number: ours.generation_of(number) for number in range(40)} == {
             number: expected.get(number) for number in range(40)
         }
-    assert path.stat().st_size < 16 * 200
+    assert len(path.read_bytes().rstrip(b"\0")) < 16 * 200
 
 
 @pytest.mark.parametrize("size", range(60, 144, 7))
@@ -94,6 +96,87 @@ def test_what_follows_a_frame_that_is_not_whole_does_not_count(tmp_path: Path, s
     last = IndexList(REAL_FILE_SYSTEM, path)
     assert last.load()
     assert list(last.numbers()) == [1, 2, *kept, 9]
+
+
+def test_a_list_whose_new_name_may_not_be_durable_is_written_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is added to it must not stand where the old, longer file ended."""
+    monkeypatch.setattr(index_list, "_MANY_CHANGES", 3)
+    disk = MemoryDisk(tmp_path)
+    ours = IndexList(disk, tmp_path / LIST_FILE)
+    ours.begin_anew(array("q", [1, 2]))
+    refused: list[Path] = []
+
+    def refuse(path: Path) -> None:
+        if path == tmp_path or (refused and path.name.endswith(".new")):
+            refused.append(path)
+            raise OSError(errno.EMFILE, "Too many open files", str(path))
+
+    disk.on_opening = refuse
+    while not refused:
+        ours.updated(3, ours.generation)
+        ours.sync()
+    with pytest.raises(OSError, match="Too many open files"):
+        ours.remove([1])
+    disk.on_opening = lambda path: None
+    left = IndexList(disk.after_power_loss(everything_survives), ours.path)
+    assert left.load()
+    assert list(left.numbers()) == list(ours.numbers()) == [1, 2, 3]
+    ours.remove([2])
+    for survival in (everything_survives, nothing_survives):
+        left = IndexList(disk.after_power_loss(survival), ours.path)
+        assert left.load()
+        assert list(left.numbers()) == [1, 3]
+
+
+@pytest.mark.parametrize("changed", [0, 2500])
+def test_removals_need_no_room_on_a_full_disk(tmp_path: Path, changed: int) -> None:
+    """Neither after the list was written anew, nor after changes that took what was allocated then."""
+    disk = MemoryDisk(tmp_path, capacity=1 << 20)
+    ours = IndexList(disk, tmp_path / LIST_FILE)
+    ours.begin_anew(array("q", range(1500)))
+    for number in range(5000, 5000 + changed):
+        ours.updated(number, ours.generation)
+    ours.sync()
+    fill(disk, tmp_path / "filler")
+    for first in range(0, 1000, 100):
+        ours.remove(range(first, first + 100))
+    left = IndexList(disk, ours.path)
+    assert left.load()
+    assert list(left.numbers()) == [*range(1000, 1500), *range(5000, 5000 + changed)]
+
+
+def fill(disk: MemoryDisk, path: Path) -> None:
+    filler = disk.open(path, os.O_RDWR | os.O_CREAT)
+    with suppress(OSError):
+        while True:
+            disk.pwrite(filler, bytes(4096), disk.size(filler))
+    disk.close(filler)
+
+
+def test_a_removal_that_fails_for_ledgers_with_a_scope_removes_no_others(tmp_path: Path) -> None:
+    disk = MemoryDisk(tmp_path)
+    ours = IndexLists(disk, tmp_path)
+    scoped = 5 << 64 | 7
+    for each in ours.parts:
+        each.begin_anew(array("q"))
+    for number in (1, 2, scoped):
+        ours.updated(number, 1)
+    ours.sync()
+
+    def is_full(operation: Operation) -> None:
+        if operation.path.name == SCOPED_LIST_FILE:
+            refuse_room()
+
+    disk.on_operation = is_full
+    with pytest.raises(OSError, match="no room left"):
+        ours.remove([1, scoped])
+    disk.on_operation = lambda operation: None
+    ours.sync()
+    left = IndexList(disk, tmp_path / LIST_FILE)
+    assert left.load()
+    assert list(left.numbers()) == [1, 2]
 
 
 # A bookie with a damaged index
