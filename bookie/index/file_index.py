@@ -26,7 +26,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from threading import Lock
-from typing import ClassVar
 
 from bookgate.bookie.index import file_format
 from bookgate.bookie.index.file_format import PAGE_SIZE, IndexHeader, SlotRun
@@ -62,8 +61,6 @@ class LedgerCache:
     `writable` gives those of the directories that may take a new file; when it gives none, all may.
     """
 
-    shows_unsynced: ClassVar[bool] = True
-
     def __init__(
         self,
         files: FileSystem,
@@ -90,6 +87,8 @@ class LedgerCache:
         self._closed_unsynced = False
         """Whether files were closed that only a sync of the file systems makes durable."""
         self._new_names: set[Path] = set()
+        self.shows_unsynced = False
+        """Whether files have changed since they and their names were last synced: the list says nothing of contents."""
         self._deleted: set[int] = set()
         """Ledgers whose cached pages are dropped with the next sync, all at once. Until then they count as not cached:
         the id may be used again.
@@ -323,6 +322,7 @@ class LedgerCache:
     def update(self, ledger_id: LedgerId, header: IndexHeader | None, runs: Sequence[SlotRun]) -> None:
         """Writes slots, and the header if given, of one ledger. A new file needs its header. Durable after `sync`."""
         self._open_guards()
+        self.shows_unsynced = True
         fd = self._open_to_write(ledger_id, has_header=header is not None)
         if fd is None:
             raise FileNotFoundError(f"ledger {ledger_id} has no index file in {self._directories}; it needs a header")
@@ -370,6 +370,7 @@ class LedgerCache:
         if fd is None:
             return
         self._unsynced.append(fd)
+        self.shows_unsynced = True
         end = min(entry_id, last_entry_of(self._files, fd))
         if end <= 0:
             return
@@ -402,6 +403,7 @@ class LedgerCache:
                 self._files.sync_directory(directory)
         self._new_names.clear()
         self._closed_unsynced = False
+        self.shows_unsynced = False
         self._close_guards()
         if self._list is not None:
             self._list.sync()
@@ -463,9 +465,13 @@ class LedgerCache:
                 self._files.close(fd)
         self._seals.keep(written)
 
+    def prepare_deletion(self) -> None:
+        """Opens what a deletion needs before its first change."""
+        self._open_guards()
+
     def delete(self, ledger_id: LedgerId) -> None:
         """Removes the ledger's file; there may be none. Durable after `sync`."""
-        self._open_guards()
+        self.prepare_deletion()
         number = ledger_id.number
         self.forget([number])
         self._seals.forget(number)
