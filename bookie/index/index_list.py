@@ -247,7 +247,7 @@ class IndexList:
         except OSError as error:
             if not is_no_space(error):
                 raise
-            log_event(_log, "index_list_without_space", logging.WARNING, error=error, note="it stays as it is")
+            log_event(_log, "index_list_without_space", logging.WARNING, error=error, note="it is tried again")
 
     def _write_anew(self, changes: Mapping[int, int] = _NOTHING) -> None:
         """Beside the old one first, so that one of them is whole at any time."""
