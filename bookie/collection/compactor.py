@@ -159,7 +159,8 @@ class Compactor:
     def _sync_index(self) -> None:
         """Syncs the index. A full disk is an error like any other where the index in memory then differs from the disk.
 
-        A lack of file descriptors is not: nothing was written, and the next sync tries again.
+        It does not where the list of index files alone found no space, nor for want of file descriptors: then the next
+        sync tries again.
         """
         index = self._store.index
         try:

@@ -37,7 +37,7 @@ from bookgate.bookie.collection.throttle import StoppedException
 from bookgate.bookie.collection.trimmed_ledgers import TrimmedLedgerCollector
 from bookgate.bookie.disks.rules import DiskEvent, DiskEventKind
 from bookgate.bookie.storage.storage import LedgerStorage
-from bookgate.bookie.system.files import REAL_FILE_SYSTEM, FileSystem, StorageStoppedException
+from bookgate.bookie.system.files import REAL_FILE_SYSTEM, FileSystem, StorageStoppedException, is_no_space
 from bookgate.bookie.system.threads import REAL_THREADS, Threads
 from bookgate.ledger.errors import BKException, IllegalOpException
 from bookgate.ledger.metadata_store import LedgerManagerFactory, Membership
@@ -294,6 +294,7 @@ class GarbageCollector:
         self._running = trigger
         statistics = self.statistics
         started = self._clock()
+        no_room: OSError | None = None
         try:
             statistics.begin(GcPhase.LEDGERS)
             await self._in_thread(self.logs.settle_leftovers)
@@ -301,8 +302,15 @@ class GarbageCollector:
                 await self._collect_ledgers(trigger)
             except DeletionSuspendedException:
                 log_event(_log, "ledgers_not_collected", reason="an operator has suspended it")
+            except OSError as error:
+                if not is_no_space(error):
+                    raise
+                # Logs that are empty already make the room that deletions need.
+                no_room = error
             statistics.ledger_seconds += self._clock() - started
             await self._in_thread(self.logs.collect)
+            if no_room is not None:
+                raise no_room
             kind = self._schedule.due(self._clock(), trigger)
             if kind is not None:
                 await self._compact(kind)

@@ -115,12 +115,17 @@ def fits_header(master_key: bytes, explicit_lac: bytes, *, with_term: bool = Fal
     return len(master_key) + len(explicit_lac) <= room
 
 
+def is_blank(data: bytes) -> bool:
+    """Whether the first bytes of a file have no header, since it was never written."""
+    return len(data) < HEADER_SIZE or not any(data[:HEADER_SIZE])
+
+
 def decode_header(data: bytes, name: str) -> IndexHeader | None:
     """The header in a file's first bytes; None when it was never written (a crash came between create and write).
 
     Raises StorageCorruptException for bytes that are no header.
     """
-    if len(data) < HEADER_SIZE or not any(data[:HEADER_SIZE]):
+    if is_blank(data):
         return None
     magic, version, key_length = _head.unpack_from(data)
     if magic != MAGIC or version not in (0, VERSION):

@@ -18,6 +18,7 @@ of a file is durable (`seals`), when to update (`checkpoint`).
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from array import array
@@ -25,7 +26,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from threading import Lock
-from typing import ClassVar
 
 from bookgate.bookie.index import file_format
 from bookgate.bookie.index.file_format import PAGE_SIZE, IndexHeader, SlotRun
@@ -39,6 +39,9 @@ from bookgate.bookie.system.data_loss import LostDataException, OnLoss
 from bookgate.bookie.system.files import FileSystem
 from bookgate.ledger.ledger_id import NO_ENTRY, LedgerId
 from bookgate.ledger.ledger_numbers import LedgerNumbers
+from bookgate.runtime.logs import log_event
+
+_log = logging.getLogger(__name__)
 
 _MANY = 64
 """Files and directories from which on syncing the file system once is taken to be cheaper than syncing each."""
@@ -57,8 +60,6 @@ class LedgerCache:
 
     `writable` gives those of the directories that may take a new file; when it gives none, all may.
     """
-
-    shows_unsynced: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -86,6 +87,8 @@ class LedgerCache:
         self._closed_unsynced = False
         """Whether files were closed that only a sync of the file systems makes durable."""
         self._new_names: set[Path] = set()
+        self.shows_unsynced = False
+        """Whether files have changed since they and their names were last synced: the list says nothing of contents."""
         self._deleted: set[int] = set()
         """Ledgers whose cached pages are dropped with the next sync, all at once. Until then they count as not cached:
         the id may be used again.
@@ -122,15 +125,22 @@ class LedgerCache:
             self._files.close(fd)
 
     def find_lost(self, trusted: bool, on_loss: OnLoss) -> list[int]:
-        """Ledgers on the list whose files are missing. Called once, before anything is changed; lists directories."""
+        """Ledgers on the list whose files are missing. Called once, before anything is changed; lists directories.
+
+        Removes the files that no flush has completed, unless it raises.
+        """
         if self._list is None:
             return []
         found = LedgerNumbers.of_parts(id_set(self.ledger_ids()), self.scoped_ledgers())
         lost: list[int] = []
+        unfinished: list[int] = []
         listed = 0
         for each in self._list.parts:
-            if not each.load() or not trusted:
-                each.begin_anew(each.own(found))
+            is_loaded = each.load()
+            if trusted and (is_loaded or each.is_not_made):
+                unfinished += self._without_header(each.own(found - each.numbers()))
+            if not trusted or not is_loaded:
+                each.begin_anew(each.own(found - LedgerNumbers(unfinished)))
                 continue
             numbers = each.numbers()
             listed += len(numbers)
@@ -143,7 +153,32 @@ class LedgerCache:
                     f"{', '.join(map(str, self._directories))}, such as {example}"
                 )
             )
+        self._remove_unfinished(unfinished)
         return lost
+
+    def _without_header(self, numbers: Sequence[int]) -> list[int]:
+        """Those of the ledgers whose files have no header."""
+        found: list[int] = []
+        for number in numbers:
+            fd = self._places.open(LedgerId.of_number(number))
+            if fd is None:
+                continue
+            try:
+                if file_format.is_blank(self._files.pread(fd, file_format.HEADER_SIZE, 0)):
+                    found.append(number)
+            finally:
+                self._files.close(fd)
+        return found
+
+    def _remove_unfinished(self, numbers: Sequence[int]) -> None:
+        """Removes files without header that are not on the list: they were never synced, so all that was acknowledged
+        of their ledgers is in the journal. What was refused is not, and nothing else would ever give them a header.
+        """
+        for number in numbers:
+            self.delete(LedgerId.of_number(number))
+        if numbers:
+            example = file_format.relative_path(LedgerId.of_number(numbers[0]))
+            log_event(_log, "unfinished_index_files_removed", logging.WARNING, count=len(numbers), first=example)
 
     def forget(self, numbers: Collection[int]) -> dict[int, int]:
         """Removes these ledgers, whose files are missing or about to be deleted, from the list. Durable on return."""
@@ -287,6 +322,7 @@ class LedgerCache:
     def update(self, ledger_id: LedgerId, header: IndexHeader | None, runs: Sequence[SlotRun]) -> None:
         """Writes slots, and the header if given, of one ledger. A new file needs its header. Durable after `sync`."""
         self._open_guards()
+        self.shows_unsynced = True
         fd = self._open_to_write(ledger_id, has_header=header is not None)
         if fd is None:
             raise FileNotFoundError(f"ledger {ledger_id} has no index file in {self._directories}; it needs a header")
@@ -334,6 +370,7 @@ class LedgerCache:
         if fd is None:
             return
         self._unsynced.append(fd)
+        self.shows_unsynced = True
         end = min(entry_id, last_entry_of(self._files, fd))
         if end <= 0:
             return
@@ -366,6 +403,7 @@ class LedgerCache:
                 self._files.sync_directory(directory)
         self._new_names.clear()
         self._closed_unsynced = False
+        self.shows_unsynced = False
         self._close_guards()
         if self._list is not None:
             self._list.sync()
@@ -427,9 +465,13 @@ class LedgerCache:
                 self._files.close(fd)
         self._seals.keep(written)
 
+    def prepare_deletion(self) -> None:
+        """Opens what a deletion needs before its first change."""
+        self._open_guards()
+
     def delete(self, ledger_id: LedgerId) -> None:
         """Removes the ledger's file; there may be none. Durable after `sync`."""
-        self._open_guards()
+        self.prepare_deletion()
         number = ledger_id.number
         self.forget([number])
         self._seals.forget(number)

@@ -8,7 +8,8 @@ the list's or a later one. Anything else proves a loss.
 
 The list is a file of frames: a tag, the number of records, a CRC-32 over them and the frame before, and records of two
 integers, ledger id and generation. The first frame contains all ledgers, ascending, the following ones the changes
-since; when these have become many the file is rewritten. Anything after an incomplete frame is a torn tail.
+since; when these have become many the file is rewritten. Anything after an incomplete frame is a torn tail. Zeros are
+no frame: space is allocated behind the last one, since a removal must not need any on a full disk.
 
 The list counts only if this bookie ran last on the directories, which the seals of the last marks show (`last_mark`):
 Apache BookKeeper's bookie does not know it. If it does not count, is missing, or has a damaged first frame, it is
@@ -56,6 +57,11 @@ _frame = struct.Struct(">4sqI")
 _NOTHING: Mapping[int, int] = {}
 _MANY_CHANGES = 65_536
 """Records behind the first frame from which on the file is written anew, if they are a quarter of all, too."""
+_LEAST_RESERVED = 16_384
+_RESERVED = 2 * _LEAST_RESERVED
+"""Bytes allocated behind the last frame, and how few may be left of them: enough for a thousand removals, with which
+entry logs become empty, and so free space.
+"""
 
 
 class _Listed(NamedTuple):
@@ -103,6 +109,11 @@ class IndexList:
         # One more than a process that was killed may have used.
         self.generation = max(chain(first[1], changed.values()), default=UNKNOWN) + 2
         return True
+
+    @property
+    def is_not_made(self) -> bool:
+        """Whether there is no file, as before the first ledger of a list that exists only where it is needed."""
+        return self._records.only_where_needed and not self._files.exists(self.path)
 
     def _content(self) -> bytes | None:
         """As the disk has it: what a killed process left in memory only must not be built upon."""
@@ -209,6 +220,7 @@ class IndexList:
         frame, crc = self._framed(changes.keys(), changes.values(), self._crc)
         fd = self._files.open(self.path, os.O_RDWR)
         try:
+            self._reserve(fd, self._end + len(frame))
             self._files.pwrite(fd, frame, self._end)
             self._files.fdatasync(fd)
         finally:
@@ -219,19 +231,31 @@ class IndexList:
         if self._appended > max(_MANY_CHANGES, len(self._listed.numbers) // 4):
             self._compact()
 
+    def _reserve(self, fd: int, end: int) -> None:
+        """Allocates space behind the end, so that a full disk does not keep ledgers from being deleted."""
+        if self._files.size(fd) >= end + _LEAST_RESERVED:
+            return
+        try:
+            self._files.allocate(fd, end + _RESERVED)
+        except OSError as error:
+            if not is_no_space(error):
+                raise
+
     def _compact(self) -> None:
         try:
             self._write_anew()
         except OSError as error:
             if not is_no_space(error):
                 raise
-            log_event(_log, "index_list_without_space", logging.WARNING, error=error, note="it stays as it is")
+            log_event(_log, "index_list_without_space", logging.WARNING, error=error, note="it is tried again")
 
     def _write_anew(self, changes: Mapping[int, int] = _NOTHING) -> None:
         """Beside the old one first, so that one of them is whole at any time."""
         listed = _merged(self._listed, changes)
         frame, crc = self._framed(listed.numbers, listed.generations, 0)
-        write_beside(self._files, self.path, frame)
+        write_beside(self._files, self.path, frame + bytes(_RESERVED))
+        # Until its name is durable either file may be the one that is left: then the next change writes it anew, too.
+        self._end = 0
         self._files.sync_directory(self.path.parent)
         self._listed, self._end, self._crc, self._appended = listed, len(frame), crc, 0
 
@@ -276,7 +300,12 @@ class IndexLists:
         if not wanted or max(wanted) <= MAX_UNSCOPED:
             return self._unscoped.remove(wanted)
         unscoped = self._unscoped.remove(number for number in wanted if number <= MAX_UNSCOPED)
-        return unscoped | self._scoped.remove(number for number in wanted if number > MAX_UNSCOPED)
+        try:
+            return unscoped | self._scoped.remove(number for number in wanted if number > MAX_UNSCOPED)
+        except OSError:
+            # Nobody will delete them.
+            self._unscoped.put_back(unscoped)
+            raise
 
     def put_back(self, removed: dict[int, int]) -> None:
         """As `IndexList.put_back`."""

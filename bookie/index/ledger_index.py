@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Collection, Iterator, Sequence
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 from bookgate.bookie.index.file_format import IndexHeader, SlotRun
 from bookgate.bookie.system.data_loss import OnLoss
@@ -21,8 +21,9 @@ from bookgate.ledger.ledger_id import LedgerId
 class LedgerIndex(Protocol):
     """Methods raise OSError; StorageCorruptException for contents that can't have been written."""
 
-    shows_unsynced: ClassVar[bool]
-    """Whether readers see updates before `sync`. If not, a sync that finds no space has dropped them."""
+    @property
+    def shows_unsynced(self) -> bool:
+        """Whether readers see updates that are not synced. Where they never do, a sync without space drops them."""
 
     def read_header(self, ledger_id: LedgerId) -> tuple[IndexHeader | None, int] | None:
         """(header, highest entry id or -1); None for an unknown ledger. A header that was never written is None."""
@@ -60,6 +61,9 @@ class LedgerIndex(Protocol):
 
     def sync(self) -> None:
         """Makes all updates and deletions durable."""
+
+    def prepare_deletion(self) -> None:
+        """Does what `delete` may fail to do for want of descriptors: before anything is dropped of a ledger."""
 
     def read_back(self, ledger_ids: Sequence[LedgerId]) -> None:
         """From now on these ledgers are read as the disk has them, whatever memory shows. Syncs first."""

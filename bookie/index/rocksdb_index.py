@@ -154,6 +154,9 @@ class RocksDbIndex:
                 each.drop_updates()
             raise
 
+    def prepare_deletion(self) -> None:
+        """There is nothing to do: a deletion is only taken down until `sync`."""
+
     def delete(self, ledger_id: LedgerId) -> None:
         """Removes a ledger and its locations; unknown ones are ignored. Durable after `sync`."""
         rows = self._rows(ledger_id)

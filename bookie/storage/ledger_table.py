@@ -118,6 +118,9 @@ class LedgerTable:
         key = ledger_id.number
         with self._lock:
             ledger = self._recent.get(key) or self._held.get(key)
+            # First what may fail: a ledger that stays keeps what is not flushed.
+            fenced, held_entries = self._fenced_on_disk(ledger_id) if ledger is None else (False, False)
+            self._index(ledger_id).prepare_deletion()
             if not discard(ledger):
                 return False
             self._recent.pop(key, None)
@@ -126,8 +129,6 @@ class LedgerTable:
             if ledger is not None:
                 fenced = ledger.fenced or ledger.term is not None
                 held_entries = ledger.limbo or ledger.last_entry_id != NO_ENTRY
-            else:
-                fenced, held_entries = self._fenced_on_disk(ledger_id)
             on_deleted(key, fenced, held_entries)
             self._deleting.add(key)
             self._index(ledger_id).delete(ledger_id)

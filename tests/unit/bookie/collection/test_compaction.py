@@ -16,6 +16,7 @@ from bookgate.bookie.collection.rules import CompactionRule
 from bookgate.bookie.collection.statistics import GcStatistics
 from bookgate.bookie.collection.throttle import StoppedException, Throttle
 from bookgate.bookie.entry_logs import format as fmt
+from bookgate.bookie.index.index_list import LIST_FILE
 from bookgate.bookie.index.rocksdb_database import Database
 from bookgate.bookie.system.files import FileSystem, StorageCorruptException
 from bookgate.ledger.ledger_id import LedgerId
@@ -92,16 +93,17 @@ def test_compaction_gives_the_space_of_deleted_ledgers_back(tmp_path: Path, kind
 
 
 class FullIndex(FileSystem):
-    """Index files find no space, when it is told so."""
+    """Index files, or others with this suffix, find no space, when it is told so."""
 
     full = False
 
-    def __init__(self) -> None:
+    def __init__(self, suffix: str = ".idx") -> None:
+        self._suffix = suffix
         self._of_index = set[int]()
 
     def open(self, path: Path, flags: int) -> int:
         fd = super().open(path, flags)
-        (self._of_index.add if path.suffix == ".idx" else self._of_index.discard)(fd)
+        (self._of_index.add if path.suffix == self._suffix else self._of_index.discard)(fd)
         return fd
 
     def pwrite(self, fd: int, data: bytes, offset: int) -> None:
@@ -110,11 +112,14 @@ class FullIndex(FileSystem):
         super().pwrite(fd, data, offset)
 
 
-@BOTH
+LIST_SUFFIX = Path(LIST_FILE).suffix
+
+
+@pytest.mark.parametrize(("kind", "suffix"), [("sorted", ".idx"), ("sorted", LIST_SUFFIX), ("db", ".idx")])
 def test_a_compaction_that_finds_no_space_for_the_index_keeps_the_logs_and_the_bookie_goes_on(
-    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, kind: str, suffix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    files = FullIndex()
+    files = FullIndex(suffix)
     with opened(tmp_path, files, storage=kind, entry_log_max_bytes=SMALL_LOGS) as bookie:
         fill(bookie, [1, 2, 3, 4])
         bookie.storage.delete_ledgers([1, 2, 4])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
@@ -192,6 +193,11 @@ class Fixture:
         own = Membership(HERE, "own")
         config = replace(FAST, **changes)
         return GarbageCollector(config, self.bookie.storage, self.store, own, clock=lambda: time.monotonic() + self.now)
+
+    @property
+    def bytes_of_logs(self) -> int:
+        directories = self.bookie.storage.config.ledger_directories
+        return sum(path.stat().st_size for each in directories for path in current(each).glob("*.log"))
 
     @property
     def held(self) -> list[int]:
@@ -595,3 +601,27 @@ def test_a_suspension_waits_for_the_deletion_under_way(tmp_path: Path) -> None:
     thread.join()
     with pytest.raises(DeletionSuspendedException):
         suspension.unless_suspended(delete)
+
+
+@pytest.mark.asyncio
+async def test_a_deletion_without_room_does_not_keep_the_logs_that_are_empty_already(
+    fixture: Fixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They make the room that the deletion needs."""
+    collector = fixture.collector()
+    fixture.bookie.storage.delete_ledgers([0, 1, 2, 3, 4, 5, 6, 7, 8])
+    del fixture.ledgers.records[9]
+    fixture.bookie.add(20, 0)
+    fixture.ledgers.records[20] = metadata()
+
+    def refuse(numbers: object) -> None:
+        raise OSError(errno.ENOSPC, "no room left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fixture.bookie.storage.stores[0].index, "forget", refuse)
+        before = fixture.bytes_of_logs
+        with pytest.raises(OSError, match="no room left"):
+            await collector.collect(NOW)
+        assert fixture.bytes_of_logs < before / 2
+    await collector.collect(NOW)
+    assert fixture.held == [20]

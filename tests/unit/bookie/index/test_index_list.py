@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import errno
+import os
 import random
+import shutil
 from array import array
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from bookgate.bookie.index import file_format, index_list
 from bookgate.bookie.index.file_index import MOST_LOST, LedgerCache
-from bookgate.bookie.index.index_list import LIST_FILE, IndexList
+from bookgate.bookie.index.index_list import LIST_FILE, SCOPED_LIST_FILE, IndexList, IndexLists
 from bookgate.bookie.storage.storage import LedgerStorage
 from bookgate.bookie.storage_events import Retry
 from bookgate.bookie.system.data_loss import LostDataException
-from bookgate.bookie.system.files import REAL_FILE_SYSTEM, FileSystem
+from bookgate.bookie.system.files import REAL_FILE_SYSTEM, FileSystem, StorageCorruptException
 from bookgate.ledger.errors import DataUnknownException
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.wire.messages import Status
-from tests.faults.memory_disk import MemoryDisk, Operation
+from tests.faults.memory_disk import MemoryDisk, Operation, everything_survives, nothing_survives
 from tests.unit.bookie.storage.storage_support import KEY, Acknowledgements, OpenStorage, opened, packet, small_config
 
 
@@ -68,7 +71,7 @@ def test_a_list_read_again_is_what_was_written(tmp_path: Path, monkeypatch: pyte
         assert {number: ours.generation_of(number) for number in range(40)} == {
             number: expected.get(number) for number in range(40)
         }
-    assert path.stat().st_size < 16 * 200
+    assert len(path.read_bytes().rstrip(b"\0")) < 16 * 200
 
 
 @pytest.mark.parametrize("size", range(60, 144, 7))
@@ -93,6 +96,95 @@ def test_what_follows_a_frame_that_is_not_whole_does_not_count(tmp_path: Path, s
     last = IndexList(REAL_FILE_SYSTEM, path)
     assert last.load()
     assert list(last.numbers()) == [1, 2, *kept, 9]
+
+
+def test_a_list_whose_new_name_may_not_be_durable_is_written_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is added to it must not stand where the old, longer file ended."""
+    monkeypatch.setattr(index_list, "_MANY_CHANGES", 3)
+    disk = MemoryDisk(tmp_path)
+    ours = IndexList(disk, tmp_path / LIST_FILE)
+    ours.begin_anew(array("q", [1, 2]))
+    refused: list[Path] = []
+
+    def refuse(path: Path) -> None:
+        if path == tmp_path or (refused and path.name.endswith(".new")):
+            refused.append(path)
+            raise OSError(errno.EMFILE, "Too many open files", str(path))
+
+    disk.on_opening = refuse
+    while not refused:
+        ours.updated(3, ours.generation)
+        ours.sync()
+    with pytest.raises(OSError, match="Too many open files"):
+        ours.remove([1])
+    disk.on_opening = lambda path: None
+    left = IndexList(disk.after_power_loss(everything_survives), ours.path)
+    assert left.load()
+    assert list(left.numbers()) == list(ours.numbers()) == [1, 2, 3]
+    ours.remove([2])
+    for survival in (everything_survives, nothing_survives):
+        left = IndexList(disk.after_power_loss(survival), ours.path)
+        assert left.load()
+        assert list(left.numbers()) == [1, 3]
+
+
+class TakingWhatIsAllocated(MemoryDisk):
+    """Counts allocated space as used."""
+
+    def allocate(self, fd: int, size: int) -> None:
+        end = self.size(fd)
+        self.pwrite(fd, bytes(size - end), end)
+
+
+@pytest.mark.parametrize("changed", [0, 2500])
+def test_removals_need_no_room_on_a_full_disk(tmp_path: Path, changed: int) -> None:
+    """Neither after the list was written anew, nor after changes that took what was allocated then."""
+    disk = TakingWhatIsAllocated(tmp_path, capacity=1 << 20)
+    ours = IndexList(disk, tmp_path / LIST_FILE)
+    ours.begin_anew(array("q", range(1500)))
+    for number in range(5000, 5000 + changed):
+        ours.updated(number, ours.generation)
+    ours.sync()
+    fill(disk, tmp_path / "filler")
+    for first in range(0, 1000, 100):
+        ours.remove(range(first, first + 100))
+    left = IndexList(disk, ours.path)
+    assert left.load()
+    assert list(left.numbers()) == [*range(1000, 1500), *range(5000, 5000 + changed)]
+
+
+def fill(disk: MemoryDisk, path: Path) -> None:
+    filler = disk.open(path, os.O_RDWR | os.O_CREAT)
+    with suppress(OSError):
+        while True:
+            disk.pwrite(filler, bytes(4096), disk.size(filler))
+    disk.close(filler)
+
+
+def test_a_removal_that_fails_for_ledgers_with_a_scope_removes_no_others(tmp_path: Path) -> None:
+    disk = MemoryDisk(tmp_path)
+    ours = IndexLists(disk, tmp_path)
+    scoped = 5 << 64 | 7
+    for each in ours.parts:
+        each.begin_anew(array("q"))
+    for number in (1, 2, scoped):
+        ours.updated(number, 1)
+    ours.sync()
+
+    def is_full(operation: Operation) -> None:
+        if operation.path.name == SCOPED_LIST_FILE:
+            refuse_room()
+
+    disk.on_operation = is_full
+    with pytest.raises(OSError, match="no room left"):
+        ours.remove([1, scoped])
+    disk.on_operation = lambda operation: None
+    ours.sync()
+    left = IndexList(disk, tmp_path / LIST_FILE)
+    assert left.load()
+    assert list(left.numbers()) == [1, 2]
 
 
 # A bookie with a damaged index
@@ -271,6 +363,63 @@ def test_a_ledger_that_is_deleted_after_a_flush_that_found_no_space_is_not_misse
 
 def refuse_room(*arguments: object) -> None:
     raise OSError(errno.ENOSPC, "no room left")
+
+
+class FullDisk(FileSystem):
+    """No room for journal and index files while `full`."""
+
+    def __init__(self) -> None:
+        self.full = False
+        self._paths: dict[int, Path] = {}
+
+    def open(self, path: Path, flags: int) -> int:
+        fd = super().open(path, flags)
+        self._paths[fd] = path
+        return fd
+
+    def pwrite(self, fd: int, data: bytes, offset: int) -> None:
+        if self.full and self._paths[fd].suffix in (".txn", ".idx"):
+            refuse_room()
+        super().pwrite(fd, data, offset)
+
+
+@pytest.mark.parametrize("number", [7, 5 << 64 | 7])
+def test_a_file_that_a_flush_has_made_without_room_for_its_header_does_not_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """The journal has refused all of its ledger, so that no replay writes the header."""
+    monkeypatch.setattr(Acknowledgements, "not_stored", lambda *arguments: Retry.WITH_SPACE)
+    alive, killed = tmp_path / "alive", tmp_path / "killed"
+    files = FullDisk()
+    with opened(alive, files) as bookie:
+        bookie.add(1, 0)
+        bookie.storage.checkpoint()
+        files.full = True
+        bookie.writer.add_entry(bookie.ledger(number), 0, packet(number, 0), "refused")
+        with pytest.raises(OSError, match="no room left"):
+            bookie.storage.checkpoint()
+        shutil.copytree(alive, killed)
+        files.full = False
+    name = file_format.relative_path(LedgerId.of_number(number))
+    assert (killed / "ledgers/current" / name).read_bytes() == b""
+    with opened(killed) as bookie:
+        assert bookie.storage.ledgers.get(LedgerId.of_number(number)) is None
+        bookie.add(number, 1)
+    with opened(killed) as bookie:
+        assert list(bookie.storage.reader.entry_ids(bookie.ledger(number))) == [(1, 1)]
+        assert bookie.storage.limbo() == []
+
+
+def test_files_without_header_stay_where_no_list_proves_that_they_were_never_synced(tmp_path: Path) -> None:
+    two_ledgers(tmp_path)
+    index_path(tmp_path, 1).write_bytes(bytes(2048))
+    index_path(tmp_path, 7).parent.mkdir(parents=True, exist_ok=True)
+    index_path(tmp_path, 7).write_bytes(bytes(2048))
+    (tmp_path / "ledgers" / LIST_FILE).unlink()
+    with opened(tmp_path) as bookie:
+        for number in (1, 7):
+            with pytest.raises(StorageCorruptException, match="has no header"):
+                bookie.storage.ledgers.get(LedgerId.unscoped(number))
 
 
 def test_after_another_bookie_was_on_the_directories_the_list_is_begun_anew(tmp_path: Path) -> None:

@@ -151,6 +151,26 @@ class WithoutDescriptors(FileSystem):
         self.removed = {name: content for name, content in self.removed.items() if name.parent != path}
 
 
+def test_a_ledger_whose_deletion_failed_keeps_what_is_not_flushed(tmp_path: Path) -> None:
+    files = WithoutDescriptors()
+    with opened(tmp_path, files) as bookie:
+        bookie.add(7, *range(10))
+        bookie.storage.checkpoint()
+        bookie.add(7, 10)
+        bookie.fence(7)
+        files.refuses = True
+        with pytest.raises(OSError, match="Too many open files"):
+            bookie.storage.delete_ledgers([7])
+        files.refuses = False
+        assert not bookie.storage.was_fenced_and_deleted(LedgerId.unscoped(7))
+        bookie.add(8, 0)
+        bookie.storage.checkpoint()
+    with opened(tmp_path) as bookie:
+        ledger = bookie.ledger(7)
+        assert ledger.fenced
+        assert list(bookie.storage.reader.entry_ids(ledger)) == [(0, 11)]
+
+
 @pytest.mark.parametrize("fences", [False, True])
 def test_a_ledger_whose_deletion_failed_keeps_what_it_has(tmp_path: Path, fences: bool) -> None:
     """It is not made anew by what it gets later: a replay would drop what it had before."""
