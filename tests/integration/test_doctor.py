@@ -271,10 +271,20 @@ async def test_a_bookie_that_authenticates_and_files_that_it_can_not_use(tmp_pat
             [of_tokens, of_policy] = problems
             assert "tokens: line 1" in of_tokens
             assert "policy.toml: binding 1" in of_policy
-            metrics = (await asked.get("/metrics")).text
-            for name in ("bookie_ACCESS_FILE_REFUSED", "bookgate_gateway_access_file_refused"):
-                for file, value in (("policy", "1"), ("tokens", "1"), ("keys", "0")):
-                    assert re.search(rf'^{name}\{{file="{file}"\}} {value}(\.0)?$', metrics, re.M), (name, file)
+            expected = [
+                rf'^{name}\{{file="{file}"\}} {value}(\.0)?$'
+                for name in ("bookie_ACCESS_FILE_REFUSED", "bookgate_gateway_access_file_refused")
+                for file, value in (("policy", "1"), ("tokens", "1"), ("keys", "0"))
+            ]
+
+            async def are_shown() -> bool:
+                metrics = (await asked.get("/metrics")).text
+                return all(re.search(line, metrics, re.M) for line in expected)
+
+            async with asyncio.timeout(30):
+                # Here, too, one looks a moment before the other.
+                while not await are_shown():
+                    pass
             policy.write_text(rules)
             tokens.write_text(f"{line}\n")
             async with asyncio.timeout(30):
