@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from bookgate.runtime.clock import monotonic
 from bookgate.runtime.latency import Sample
 from bookgate.runtime.logs import log_event
+from bookgate.runtime.process_exists import process_exists
 from bookgate.thinclient.metrics import ClientMetric
 from bookgate.thinclient.spark.worker_client import clients
 
@@ -126,7 +127,7 @@ class MetricsFile(NamedTuple):
     def _remove_others(self) -> None:
         for file in self.directory.iterdir():
             found = _FILE.fullmatch(file.name)
-            if found and int(found[1]) != self.pid and not _lives(int(found[1])):
+            if found and int(found[1]) != self.pid and not process_exists(int(found[1])):
                 file.unlink(missing_ok=True)
 
 
@@ -179,13 +180,3 @@ def render(metrics: Iterable[ClientMetric], labels: dict[str, str]) -> str:
             shown = ",".join(f'{name}="{value}"' for name, value in {**sample.labels, **labels}.items())
             lines.append(f"{metric.name}{sample.suffix}{{{shown}}} {float(sample.value)!r}\n")
     return "".join(lines)
-
-
-def _lives(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    return True

@@ -11,6 +11,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from bookgate.runtime.process_exists import process_exists
+
 _PROC = Path("/proc")
 
 
@@ -33,21 +35,10 @@ def surely_dead(identity: str) -> bool:
     try:
         return _start_time(int(parts[2])) != parts[3]
     except FileNotFoundError:
-        return not _exists(int(parts[2]))
+        # A /proc that hides processes lacks living ones of others.
+        return not process_exists(int(parts[2]))
     except (OSError, ValueError):
         return False
-
-
-def _exists(pid: int) -> bool:
-    """Asks the kernel: a /proc mounted with hidepid (`ProtectProc=` of systemd) lacks living processes of others."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        # It exists, and belongs to another user or user namespace.
-        return True
-    return True
 
 
 def _start_time(pid: int) -> str:

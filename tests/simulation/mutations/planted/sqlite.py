@@ -251,7 +251,7 @@ MUTATIONS = (
         (),
         "a process that /proc hides is taken for dead: others are given its bookie ids, votes and locks while it lives",
         "gateway/stores/sqlite/process_identity.py",
-        "        return not _exists(int(parts[2]))\n",
+        "        return not process_exists(int(parts[2]))\n",
         "        return True\n",
         tests=(_EMBEDDED + "::TestKill",),
     ),

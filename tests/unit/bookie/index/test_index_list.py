@@ -24,7 +24,16 @@ from bookgate.ledger.errors import DataUnknownException
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.wire.messages import Status
 from tests.faults.memory_disk import MemoryDisk, Operation, everything_survives, nothing_survives
-from tests.unit.bookie.storage.storage_support import KEY, Acknowledgements, OpenStorage, opened, packet, small_config
+from tests.unit.bookie.storage.storage_support import (
+    KEY,
+    Acknowledgements,
+    FullFor,
+    OpenStorage,
+    opened,
+    packet,
+    refuse_room,
+    small_config,
+)
 
 
 def index_path(root: Path, number: int) -> Path:
@@ -361,28 +370,6 @@ def test_a_ledger_that_is_deleted_after_a_flush_that_found_no_space_is_not_misse
         assert bookie.storage.limbo() == []
 
 
-def refuse_room(*arguments: object) -> None:
-    raise OSError(errno.ENOSPC, "no room left")
-
-
-class FullDisk(FileSystem):
-    """No room for journal and index files while `full`."""
-
-    def __init__(self) -> None:
-        self.full = False
-        self._paths: dict[int, Path] = {}
-
-    def open(self, path: Path, flags: int) -> int:
-        fd = super().open(path, flags)
-        self._paths[fd] = path
-        return fd
-
-    def pwrite(self, fd: int, data: bytes, offset: int) -> None:
-        if self.full and self._paths[fd].suffix in (".txn", ".idx"):
-            refuse_room()
-        super().pwrite(fd, data, offset)
-
-
 @pytest.mark.parametrize("number", [7, 5 << 64 | 7])
 def test_a_file_that_a_flush_has_made_without_room_for_its_header_does_not_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
@@ -390,7 +377,7 @@ def test_a_file_that_a_flush_has_made_without_room_for_its_header_does_not_stay(
     """The journal has refused all of its ledger, so that no replay writes the header."""
     monkeypatch.setattr(Acknowledgements, "not_stored", lambda *arguments: Retry.WITH_SPACE)
     alive, killed = tmp_path / "alive", tmp_path / "killed"
-    files = FullDisk()
+    files = FullFor(lambda path: path.suffix in (".txn", ".idx"))
     with opened(alive, files) as bookie:
         bookie.add(1, 0)
         bookie.storage.checkpoint()

@@ -40,6 +40,7 @@ from tests.conformance.golden import VECTORS
 from tests.unit.bookie.collection.collection_support import Collection
 from tests.unit.bookie.storage.storage_support import (
     Acknowledgements,
+    FullFor,
     OpenStorage,
     lac_packet,
     opened,
@@ -49,32 +50,6 @@ from tests.unit.bookie.storage.storage_support import (
 
 KEY = b"k" * 20
 HEADER = IndexHeader(KEY, False, None)
-
-
-class FullJournal(FileSystem):
-    """While `full`, no file of a journal grows."""
-
-    def __init__(self) -> None:
-        self.full = False
-        self._paths: dict[int, Path] = {}
-
-    def open(self, path: Path, flags: int) -> int:
-        fd = super().open(path, flags)
-        self._paths[fd] = path
-        return fd
-
-    def _refuse(self, fd: int) -> None:
-        path = self._paths[fd]
-        if self.full and path.suffix == ".txn":
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-
-    def pwrite(self, fd: int, data: bytes, offset: int) -> None:
-        self._refuse(fd)
-        super().pwrite(fd, data, offset)
-
-    def allocate(self, fd: int, size: int) -> None:
-        self._refuse(fd)
-        super().allocate(fd, size)
 
 
 class Opener:
@@ -267,7 +242,7 @@ def test_what_the_journal_refused_is_not_found_in_a_later_ledger_with_the_id(
 ) -> None:
     """Entries of a ledger whose key the journal never had were flushed in part: their locations, and no row."""
     monkeypatch.setattr(Acknowledgements, "not_stored", lambda *arguments: Retry.WITH_SPACE)
-    root, files = tmp_path / "one", FullJournal()
+    root, files = tmp_path / "one", FullFor(lambda path: path.suffix == ".txn")
     bookie = OpenStorage(root, files, storage="db")
     for each in (1, LedgerId(5, 1).number):
         bookie.add(each, 0)

@@ -225,11 +225,37 @@ def opened(root: Path, files: FileSystem = REAL_FILE_SYSTEM, **changes: object) 
 
 def refuse_syncs(patch: pytest.MonkeyPatch, index: LedgerIndex) -> None:
     """The index can't make anything durable from now on, for lack of space."""
+    patch.setattr(index, "sync", refuse_room)
 
-    def refuse(*batch: object) -> None:
-        raise OSError(errno.ENOSPC, "no room left")
 
-    patch.setattr(index, "sync", refuse)
+def refuse_room(*arguments: object) -> None:
+    raise OSError(errno.ENOSPC, "no room left")
+
+
+class FullFor(FileSystem):
+    """While `full`, no file that `chosen` picks grows."""
+
+    def __init__(self, chosen: Callable[[Path], bool]) -> None:
+        self._chosen = chosen
+        self.full = False
+        self._paths: dict[int, Path] = {}
+
+    def open(self, path: Path, flags: int) -> int:
+        fd = super().open(path, flags)
+        self._paths[fd] = path
+        return fd
+
+    def pwrite(self, fd: int, data: bytes, offset: int) -> None:
+        self._need_room(fd)
+        super().pwrite(fd, data, offset)
+
+    def allocate(self, fd: int, size: int) -> None:
+        self._need_room(fd)
+        super().allocate(fd, size)
+
+    def _need_room(self, fd: int) -> None:
+        if self.full and self._chosen(self._paths[fd]):
+            refuse_room()
 
 
 class RecordingFileSystem(FileSystem):

@@ -14,17 +14,20 @@ from bookgate.bookie.storage.deleted_ids import DeletedIds
 from bookgate.bookie.storage_events import Retry
 from bookgate.bookie.system.files import REAL_FILE_SYSTEM, FileSystem
 from bookgate.ledger.ledger_id import LedgerId
-from tests.unit.bookie.storage.storage_support import Acknowledgements, OpenStorage, opened, packet, refuse_syncs
+from tests.unit.bookie.storage.storage_support import (
+    Acknowledgements,
+    OpenStorage,
+    opened,
+    packet,
+    refuse_room,
+    refuse_syncs,
+)
 
 SCOPED = LedgerId(5, 7)
 _SMALL_FILES: dict[str, Any] = {"journal_max_size_bytes": 1000, "journal_pre_alloc_bytes": 1024}
 
 
 OTHER_KEY = b"other" * 4
-
-
-def refuse_room(*arguments: object) -> None:
-    raise OSError(errno.ENOSPC, "no room left")
 
 
 def _files(bookie: OpenStorage) -> list[int]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -15,10 +13,18 @@ from bookgate.bookie.journal.format import NO_MARK, LogMark
 from bookgate.bookie.journal.last_mark import read_mark
 from bookgate.bookie.storage.ledger_state import BookieLedgerState
 from bookgate.bookie.storage_events import Retry
-from bookgate.bookie.system.files import REAL_FILE_SYSTEM, FileSystem
+from bookgate.bookie.system.files import REAL_FILE_SYSTEM
 from bookgate.ledger.errors import NoSuchEntryException
 from bookgate.ledger.ledger_id import LedgerId
-from tests.unit.bookie.storage.storage_support import KEY, Acknowledgements, OpenStorage, lac_packet, opened, packet
+from tests.unit.bookie.storage.storage_support import (
+    KEY,
+    Acknowledgements,
+    FullFor,
+    OpenStorage,
+    lac_packet,
+    opened,
+    packet,
+)
 
 LEDGERS = range(12)
 
@@ -113,37 +119,18 @@ def test_with_rocksdb_each_ledger_lies_in_its_directory(tmp_path: Path) -> None:
     bookie.storage.close()
 
 
-class FullLogs(FileSystem):
-    """While `full`, no entry log in this directory grows."""
-
-    def __init__(self, directory: Path) -> None:
-        self.full = False
-        self._directory = directory
-        self._paths: dict[int, Path] = {}
-
-    def open(self, path: Path, flags: int) -> int:
-        fd = super().open(path, flags)
-        self._paths[fd] = path
-        return fd
-
-    def pwrite(self, fd: int, data: bytes, offset: int) -> None:
-        path = self._paths[fd]
-        if self.full and path.suffix == ".log" and self._directory in path.parents:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-        super().pwrite(fd, data, offset)
-
-
 def test_with_rocksdb_a_full_directory_does_not_fill_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Acknowledgements, "not_stored", lambda *arguments: Retry.WITH_SPACE)
-    files = FullLogs(tmp_path / "l1")
+    full = tmp_path / "l1"
+    files = FullFor(lambda path: path.suffix == ".log" and full in path.parents)
     bookie = OpenStorage(tmp_path, files, **several(tmp_path, "db"))
     fill(bookie, 0, 3)
     files.full = True
     sizes = set()
     for _ in range(3):
-        with pytest.raises(OSError, match="No space"):
+        with pytest.raises(OSError, match="no room left"):
             bookie.storage.checkpoint()
         sizes.add(sum(path.stat().st_size for path in (tmp_path / "l0").rglob("*.log")))
     assert len(sizes) == 1
@@ -151,7 +138,7 @@ def test_with_rocksdb_a_full_directory_does_not_fill_the_others(
     bookie.fence(0)
     bookie.add(2, 3)
     bookie.storage.delete_ledgers([4, 5])
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(OSError, match="no room left"):
         bookie.storage.checkpoint()
     files.full = False
     bookie.storage.checkpoint()
