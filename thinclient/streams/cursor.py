@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
 
 from bookgate.ledger.errors import (
     CursorMovedException,
@@ -142,15 +141,18 @@ async def store_cursor(
     bookie_id: str,
     wanted: CommittedCursor,
     still_there: Callable[[], Awaitable[None]],
+    most_unknown: int,
 ) -> Cursor:
     """Creates a cursor, in place of one of an earlier stream of this name; returns the other one if another consumer
     was faster.
 
     Raises:
         IllegalOpException: Something else is stored there.
+        UnknownOutcomeException: The responses of `most_unknown` writes were lost.
         BKException: What `still_there` raises if the stream is not there any more: the other one may be of a later
             stream.
     """
+    unknown = 0
     while True:
         try:
             created = await manager.create(record_id, record_of(bookie_id, {CURSOR_KEY: wanted.encoded()}))
@@ -162,13 +164,18 @@ async def store_cursor(
             if (found.stream, found.ledger) == (wanted.stream, wanted.ledger):
                 return Cursor(manager, record, found)
         await still_there()
-        if record is not None:
-            # Where it was changed or removed meanwhile, the next turn looks again.
-            with suppress(
-                MetadataVersionException, NoSuchLedgerExistsOnMetadataServerException, UnknownOutcomeException
-            ):
-                written = await manager.write(record_id, _with_cursor(record, wanted), record.version)
-                return Cursor(manager, written, wanted)
+        if record is None:
+            continue
+        try:
+            written = await manager.write(record_id, _with_cursor(record, wanted), record.version)
+            return Cursor(manager, written, wanted)
+        except UnknownOutcomeException:
+            unknown += 1
+            # A store that is read and takes no change answers like this each time, and at once.
+            if unknown >= most_unknown:
+                raise
+        except (MetadataVersionException, NoSuchLedgerExistsOnMetadataServerException):
+            pass  # it was changed or removed meanwhile: the next turn looks again
 
 
 async def _stored(manager: LedgerManager, record_id: LedgerId) -> LedgerRecord | None:

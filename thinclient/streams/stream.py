@@ -306,7 +306,8 @@ class Stream:
         ledger, token = self.ledger_id.qualified_name, secrets.token_hex(_TOKEN_BYTES)
         cursor = CommittedCursor(self._name, ledger, name, position, now_ms(), token)
         manager, bookie = self._bookkeeper.ledger_manager, self._record.metadata.last_fragment.ensemble[0]
-        created = await store_cursor(manager, self._cursor_id(name), bookie, cursor, self._refresh)
+        most_unknown = self._bookkeeper.config.retries.metadata_unknown_outcomes
+        created = await store_cursor(manager, self._cursor_id(name), bookie, cursor, self._refresh, most_unknown)
         await self._change_cursors(added=name)
         return created
 

@@ -20,6 +20,14 @@ def _planted(name: str, breaks: str, file: str, before: str, after: str, *tests:
 
 MUTATIONS = (
     _planted(
+        "cursor-tried-for-ever",
+        "a cursor is created again and again, without a pause, where the metadata can be read and take no change",
+        "thinclient/streams/cursor.py",
+        "            if unknown >= most_unknown:\n",
+        "            if False:\n",
+        "tests/unit/thinclient/streams/test_cursor.py",
+    ),
+    _planted(
         "sequence-numbers-forgotten-at-take-over",
         "the next writer of a stream begins with an empty table: what a producer repeats is appended again",
         "thinclient/streams/writer.py",
