@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import lru_cache
 
 from google.protobuf import text_format
 from google.protobuf.message import DecodeError
@@ -40,6 +39,8 @@ _FORMAT_CLOSED = LedgerMetadataFormat.CLOSED
 _STATES = {int(state): state for state in LedgerState}
 _DIGEST_TYPES = {int(kind): kind for kind in DigestType}
 _FRAGMENTS_KEPT = 4096
+_LONGEST_KEPT = 2048
+"""Characters of an ensemble's bookie ids. Any client can write metadata with thousands of bookies, or with long ids."""
 
 
 def encode(metadata: LedgerMetadata) -> bytes:
@@ -225,11 +226,23 @@ def _first_entry_id(segment: LedgerMetadataFormat.Segment) -> int:
     return segment.firstEntryId
 
 
-@lru_cache(_FRAGMENTS_KEPT)
+_fragments: dict[tuple[int, tuple[str, ...]], Fragment] = {}
+
+
 def _fragment(first_entry_id: int, ensemble: tuple[str, ...]) -> Fragment:
     """Interned: ledgers of a listing share most of their ensembles, so equal fragments are one object."""
+    kept = _fragments.get((first_entry_id, ensemble))
+    return _new_fragment(first_entry_id, ensemble) if kept is None else kept
+
+
+def _new_fragment(first_entry_id: int, ensemble: tuple[str, ...]) -> Fragment:
     _check_texts(ensemble, "a bookie id")
-    return Fragment(first_entry_id, ensemble)
+    fragment = Fragment(first_entry_id, ensemble)
+    if sum(map(len, ensemble)) <= _LONGEST_KEPT:
+        if len(_fragments) >= _FRAGMENTS_KEPT:
+            _fragments.clear()
+        _fragments[first_entry_id, ensemble] = fragment
+    return fragment
 
 
 def _check_texts(texts: Iterable[object], what: str) -> None:

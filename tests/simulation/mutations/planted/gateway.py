@@ -347,6 +347,16 @@ MUTATIONS = (
         tests=("tests/unit/thinclient/gateways/test_channel.py",),
     ),
     Mutation(
+        "fragments-of-any-size-kept",
+        "gateway",
+        (),
+        "thousands of ensembles are kept in memory, of whatever size clients have written, also in refused requests",
+        "ledger/metadata_codec.py",
+        "    if sum(map(len, ensemble)) <= _LONGEST_KEPT:\n",
+        "    if True:\n",
+        tests=("tests/unit/ledger/test_kept_fragments.py",),
+    ),
+    Mutation(
         "vote-stays-after-an-unanswered-withdrawal",
         "client",
         (),
