@@ -435,7 +435,7 @@ class MemoryReplication(ReplicationMetadata):
 
     async def write_ledger(self, lock: LedgerLock, metadata: LedgerMetadata, expected_version: int) -> LedgerRecord:
         def write() -> LedgerRecord:
-            if self.session.locks.get(lock.ledger_id) != lock:
+            if self._elsewhere or self.session.locks.get(lock.ledger_id) != lock:
                 raise LockLostException(f"the lock of ledger {lock.ledger_id} is lost")
             ledger_id = LedgerId.of_number(lock.ledger_id)
             before = self._store.found(ledger_id)

@@ -101,7 +101,7 @@ class MemoryMetadata:
         self.creations = 0
         """Number of ledgers that were ever created: the incarnation of the last one."""
         self.elsewhere: dict[str, OtherStore] = {}
-        """Hosts that have come upon another store. They read there; what they write is nobody's concern."""
+        """Hosts that have come upon another store. They read and write there, which is nobody's concern."""
         self.failing = 0.0
         """Share of requests, and of answers, that are lost."""
         self.on_change: list[Callable[[LedgerRecord | None, LedgerRecord | None], None]] = []
@@ -171,9 +171,11 @@ class MemoryMetadata:
         before = self.found(ledger_id)
         if before.version != expected_version:
             raise MetadataVersionException(f"ledger {ledger_id} is at version {before.version}, not {expected_version}")
-        incarnation, version = before.incarnation, expected_version + 1
-        record = self.ledgers[ledger_id] = LedgerRecord(ledger_id, metadata, version, incarnation=incarnation)
-        self.changed(ledger_id, before, record)
+        store, incarnation = self.seen, before.incarnation
+        record = LedgerRecord(ledger_id, metadata, expected_version + 1, incarnation=incarnation)
+        store.ledgers[ledger_id] = record
+        if store is self:
+            self.changed(ledger_id, before, record)
         return record
 
     def changed(self, ledger_id: LedgerId, before: LedgerRecord | None, after: LedgerRecord | None) -> None:
