@@ -20,6 +20,7 @@ from typing import Any
 from bookgate.ledger.errors import IncorrectParameterException, MetadataFormatException
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.payload_codec import RecordPosition
+from bookgate.ledger.terms import check_limit
 
 STREAM_KEY = "bookgate.stream"
 """Custom metadata of a stream's record: its name and its ledger as JSON."""
@@ -84,10 +85,8 @@ class Retention:
     keep_for_cursors: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("max_age_seconds", "max_bytes"):
-            value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or value <= 0):
-                raise IncorrectParameterException(f"{name} is a number above 0, or None for no limit, not {value!r}")
+        check_limit("max_age_seconds", self.max_age_seconds)
+        check_limit("max_bytes", self.max_bytes)
 
     @property
     def keeps_everything(self) -> bool:
@@ -102,10 +101,16 @@ class StreamSettings:
     Attributes:
         retention: What is deleted.
         max_fragment_seconds: Seconds after which a fragment ends; None for no limit.
+
+    Raises:
+        IncorrectParameterException: A limit is not above 0.
     """
 
     retention: Retention = field(default_factory=Retention)
     max_fragment_seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        check_limit("max_fragment_seconds", self.max_fragment_seconds)
 
     def encoded(self) -> bytes:
         """The custom metadata's value."""
@@ -129,9 +134,9 @@ class StreamSettings:
                 bool(found.get("delete_consumed", False)),
                 bool(found.get("keep_for_cursors", True)),
             )
+            return cls(retention, found.get("max_fragment_seconds"))
         except IncorrectParameterException as error:
             raise MetadataFormatException(f"custom metadata {SETTINGS_KEY!r}: {error}") from error
-        return cls(retention, found.get("max_fragment_seconds"))
 
 
 def encoded_stream(name: str, ledger_id: LedgerId) -> bytes:

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from bookgate.ledger.errors import IncorrectParameterException
+
+
+def check_limit(name: str, value: float | None) -> None:
+    """Raises IncorrectParameterException unless a limit is a finite number above 0, or None for no limit."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if value is not None and not (is_number and 0 < value < math.inf):
+        raise IncorrectParameterException(f"{name} is a number above 0, or None for no limit, not {value!r}")
 
 
 @dataclass(frozen=True, slots=True)

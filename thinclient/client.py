@@ -38,7 +38,7 @@ from bookgate.ledger.metadata_store import (
     ServiceDiscovery,
 )
 from bookgate.ledger.payload_codec import CODEC_KEY, Compression, codec_for
-from bookgate.ledger.terms import FragmentCaps
+from bookgate.ledger.terms import FragmentCaps, check_limit
 from bookgate.runtime.shared_tasks import shared_task
 from bookgate.runtime.unclosed import made_at, report_unclosed, warn_unclosed
 from bookgate.thinclient.bookies.auth import ClientAuthProvider
@@ -356,6 +356,7 @@ class BookKeeper:
         options = options or LedgerOptions()
         if options.deferred_sync:
             raise IncorrectParameterException("an unbounded ledger takes no adds with deferred sync")
+        check_limit("max_fragment_seconds", max_fragment_seconds)
         check_terms(self._config)
         caps = FragmentCaps(max_fragment_bytes, max_fragment_entries)
         record, secrets = await self._create(options, caps)
@@ -386,7 +387,7 @@ class BookKeeper:
 
         Raises:
             NoSuchLedgerExistsOnMetadataServerException: There is no such ledger.
-            IncorrectParameterException: The ledger is not unbounded.
+            IncorrectParameterException: The ledger is not unbounded, or the limit is not above 0.
             UnauthorizedAccessException: The password is wrong.
             LedgerClosedException: The ledger is closed, for good.
             TermSupersededException: Another client took it over at the same time, and was faster.
@@ -395,6 +396,7 @@ class BookKeeper:
             IllegalOpException: The client speaks protocol v2, which carries no terms.
         """
         self._check_open()
+        check_limit("max_fragment_seconds", max_fragment_seconds)
         check_terms(self._config)
         return await opening.take_over(
             self._context, ledger_id_of(ledger_id, scope_id), password, self._rng, max_fragment_seconds

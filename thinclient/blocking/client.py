@@ -898,7 +898,7 @@ class BookKeeper(BookKeeperFacade):
 
         Raises:
             NoSuchLedgerExistsOnMetadataServerException: There is no such ledger.
-            IncorrectParameterException: The ledger is not unbounded.
+            IncorrectParameterException: The ledger is not unbounded, or the limit is not above 0.
             UnauthorizedAccessException: The password is wrong.
             LedgerClosedException: The ledger is closed, for good.
             TermSupersededException: Another client took it over at the same time, and was faster.

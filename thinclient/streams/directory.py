@@ -86,7 +86,7 @@ class Streams:
             NotEnoughBookiesException: Fewer writable bookies that honour terms are available than the ensemble needs.
             BKException: As `BookKeeper.create_unbounded_ledger`.
         """
-        given = options or LedgerOptions()
+        given, settings = options or LedgerOptions(), StreamSettings(retention or Retention(), max_fragment_seconds)
         record_id = stream_record_id(name, self._scope_id)
         custom = {**(given.custom_metadata or {}), NAME_KEY: name.encode()}
         wanted = replace(given, ledger_id=None, scope_id=self._scope_id, uuid_version=None, custom_metadata=custom)
@@ -94,7 +94,6 @@ class Streams:
             wanted, max_fragment_bytes=max_fragment_bytes, max_fragment_entries=max_fragment_entries
         )
         await handle.release()
-        settings = StreamSettings(retention or Retention(), max_fragment_seconds)
         described = {STREAM_KEY: encoded_stream(name, handle.ledger_id), SETTINGS_KEY: settings.encoded()}
         metadata = record_of(handle.metadata.last_fragment.ensemble[0], described)
         try:

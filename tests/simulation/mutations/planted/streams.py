@@ -20,6 +20,14 @@ def _planted(name: str, breaks: str, file: str, before: str, after: str, *tests:
 
 MUTATIONS = (
     _planted(
+        "limits-of-any-value",
+        "a stream is made with a limit that is infinite, and its settings can't be read; a timer of no length spins",
+        "ledger/terms.py",
+        "    if value is not None and not (is_number and 0 < value < math.inf):\n",
+        "    if value == -1:\n",
+        "tests/unit/ledger/test_streams.py",
+    ),
+    _planted(
         "cursor-tried-for-ever",
         "a cursor is created again and again, without a pause, where the metadata can be read and take no change",
         "thinclient/streams/cursor.py",

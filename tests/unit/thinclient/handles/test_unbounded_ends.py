@@ -10,6 +10,7 @@ import pytest
 from bookgate import LedgerOptions
 from bookgate.ledger.bookie_info import FEATURES_PROPERTY, LEDGER_TERM
 from bookgate.ledger.errors import (
+    IncorrectParameterException,
     LedgerClosedException,
     MetaStoreException,
     NoSuchLedgerExistsOnMetadataServerException,
@@ -38,6 +39,20 @@ async def unbounded(client: BookKeeper) -> UnboundedWriteHandle:
 
 def stream_writer(handle: UnboundedWriteHandle) -> StreamWriter:
     return StreamWriter("s", handle, StreamAppends(ProducerTable(), 0, 1, 100_000), 60.0)
+
+
+async def test_a_limit_without_sense_is_refused_before_anything_is_done() -> None:
+    """A take-over would have shut the writer out by then, and a timer of no length spins."""
+    async with fake_cluster(3) as cluster:
+        client = client_of(cluster)
+        handle = await unbounded(client)
+        before = dict(cluster.metadata.records)
+        with pytest.raises(IncorrectParameterException, match="max_fragment_seconds"):
+            await client.create_unbounded_ledger(LedgerOptions(3, 3, 2), max_fragment_seconds=0)
+        with pytest.raises(IncorrectParameterException, match="max_fragment_seconds"):
+            await client.take_over(handle.ledger_id, b"planted-p", max_fragment_seconds=-1)
+        assert cluster.metadata.records == before
+        await handle.append(b"a")
 
 
 @pytest.mark.parametrize("stream", [False, True])
