@@ -158,11 +158,11 @@ def test_a_retention_without_sense_is_refused(limits: dict[str, float]) -> None:
 @pytest.mark.parametrize("limit", [0, -1.5, float("inf"), float("nan"), True, "60"])
 def test_a_limit_without_sense_is_refused_when_it_is_given_and_when_it_is_read(limit: object) -> None:
     """What is infinite has no JSON: the stream's settings could not be read again."""
-    for given in (
+    for made in (
         lambda: Retention(max_age_seconds=limit),  # type: ignore[arg-type]
         lambda: StreamSettings(max_fragment_seconds=limit),  # type: ignore[arg-type]
     ):
         with pytest.raises(IncorrectParameterException, match="above 0"):
-            given()
+            made()
     with pytest.raises(MetadataFormatException):
         StreamSettings.of({SETTINGS_KEY: json.dumps({"max_fragment_seconds": limit}).encode()})
