@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from bookgate.ledger.bookie_info import Features, features_for
@@ -30,8 +30,8 @@ class LedgerRecord:
     version: int
     created_ms: int | None = field(default=None, compare=False)
     incarnation: int | None = field(default=None, compare=False)
-    """The store's number for this creation, set in records that `read` and `read_many` return and those passed to
-    listeners: a recreated ledger has a higher one. None from older gateways.
+    """The store's number for this creation: a recreated ledger has a higher one. None in records of a listing, from
+    older gateways, and from stores that do not tell.
     """
 
     def is_of(self, former: LedgerRecord) -> bool:
@@ -44,6 +44,15 @@ class LedgerRecord:
             return self.metadata == former.metadata
         return self.incarnation == former.incarnation
 
+    def is_another(self, former: LedgerRecord) -> bool:
+        """Whether this certainly is another ledger than that of a former record, which was deleted before this one was
+        created with its id. Unlike `is_of`, this holds no change of the metadata for a sign of that.
+        """
+        if None not in (self.incarnation, former.incarnation):
+            return self.incarnation != former.incarnation
+        tokens = self.metadata.creator_token, former.metadata.creator_token
+        return 0 not in tokens and tokens[0] != tokens[1]
+
     @property
     def needs(self) -> Features:
         """What a bookie has to understand to hold entries of the ledger."""
@@ -53,6 +62,14 @@ class LedgerRecord:
     def creation_ms(self) -> int | None:
         """Creation time in milliseconds since 1970: the one in the metadata if present, else the store's."""
         return self.created_ms if self.metadata.ctime_ms is None else self.metadata.ctime_ms
+
+
+def require_same(former: LedgerRecord, now: LedgerRecord) -> None:
+    """Raises NoSuchLedgerExistsOnMetadataServerException if another ledger has the id of the former one by now."""
+    if now.is_another(former):
+        raise NoSuchLedgerExistsOnMetadataServerException(
+            f"ledger {former.ledger_id} was deleted, and another one was created with its id"
+        )
 
 
 class RawLedgerRecord(NamedTuple):
@@ -151,6 +168,28 @@ class LedgerManager(ABC):
             BKException: As `write`.
         """
         return await self.write(ledger_id, metadata, expected_version)
+
+    async def write_to(self, record: LedgerRecord, metadata: LedgerMetadata) -> LedgerRecord:
+        """Replaces the metadata of the record's ledger as `write` does at its version, but not those of another ledger
+        that has its id by now: versions begin anew with each creation.
+
+        Args:
+            record: The ledger, as the caller has read it.
+            metadata: The new metadata.
+
+        Returns:
+            The ledger with the new metadata and the new version.
+
+        Raises:
+            NoSuchLedgerExistsOnMetadataServerException: The store has no such ledger, or another one with its id.
+            BKException: As `write`.
+        """
+        # Managers that compare and write in one call override this. Here a ledger that is deleted and created anew in
+        # between is recognised too late.
+        require_same(record, await self.read(record.ledger_id))
+        written = await self.write(record.ledger_id, metadata, record.version)
+        require_same(record, written)
+        return written if record.incarnation is None else replace(written, incarnation=record.incarnation)
 
     @abstractmethod
     async def remove(self, ledger_id: LedgerId, expected_version: int | None = None) -> None:

@@ -32,6 +32,7 @@ from bookgate.ledger.ledger_manager import (
     LedgerMetadataListener,
     LedgerRecord,
     RawLedgerRecord,
+    require_same,
 )
 from bookgate.ledger.versioned import Versioned
 
@@ -53,6 +54,7 @@ __all__ = [
     "RegistrationManager",
     "ServiceDiscovery",
     "Versioned",
+    "require_same",
 ]
 
 

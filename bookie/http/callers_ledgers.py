@@ -57,6 +57,12 @@ class CallersLedgers:
         async with self._caught_up_at_conflicts():
             return await self._ledgers.write_once(ledger_id, metadata, expected_version)
 
+    async def write_to(self, record: LedgerRecord, metadata: LedgerMetadata) -> LedgerRecord:
+        """Raises as `LedgerManager.write_to`; HttpError where the caller may not."""
+        await self._require_write(record.ledger_id, metadata, record.version)
+        async with self._caught_up_at_conflicts():
+            return await self._ledgers.write_to(record, metadata)
+
     async def _require_write(self, ledger_id: LedgerId, metadata: LedgerMetadata, expected_version: int) -> None:
         stored = await self._ledgers.read(ledger_id)
         self._caller.check_ledger(action_of_write(metadata, stored.metadata), stored)

@@ -61,7 +61,7 @@ from bookgate.ledger.errors import (
 )
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import LedgerMetadata
-from bookgate.ledger.metadata_store import CreateRequest, LedgerManagerFactory, LedgerRecord
+from bookgate.ledger.metadata_store import CreateRequest, LedgerManagerFactory, LedgerRecord, require_same
 from bookgate.protos.bookkeeper.common.v1.status_pb2 import StatusCode
 from bookgate.protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2 import (
     BatchCreateRequest,
@@ -328,24 +328,42 @@ class MetadataService(LedgerMetadataServiceServicer):
     ) -> LedgerRecord:
         """Raises MetadataVersionException."""
         metadata, change.action = await self._changes.to_write(ledger_id, request, metadata)
-        metadata = await self._in_stored_format(ledger_id, metadata)
+        metadata = await self._in_stored_format(ledger_id, metadata, request)
         await self._check_bookie_ids(ledger_id, metadata)
         try:
             return await self._factory.ledger_manager.write(ledger_id, metadata, request.expected_version)
         finally:
             self._cache.changed_here(ledger_id)
 
-    async def _in_stored_format(self, ledger_id: LedgerId, metadata: LedgerMetadata) -> LedgerMetadata:
-        """Metadata in the ledger's own format version, which rewrites keep and the client does not know."""
+    async def _in_stored_format(
+        self, ledger_id: LedgerId, metadata: LedgerMetadata, request: LedgerMetadataRequest
+    ) -> LedgerMetadata:
+        """Metadata in the ledger's own format version, which rewrites keep and the client does not know.
+
+        Raises NoSuchLedgerExistsOnMetadataServerException if the request names an incarnation, and another one has the
+        id by now.
+        """
         known = self._cache.peek(ledger_id)
         if known is not None:
-            return replace(metadata, format_version=known.format_version)
-        try:
-            stored = await self._factory.ledger_manager.read(ledger_id)
-        except NoSuchLedgerExistsOnMetadataServerException:
-            # A lagging replica may not have the ledger yet; the write itself decides.
-            return metadata
-        return replace(metadata, format_version=stored.metadata.format_version)
+            format_version, incarnation = known.format_version, known.incarnation
+        else:
+            try:
+                stored = await self._factory.ledger_manager.read(ledger_id)
+            except NoSuchLedgerExistsOnMetadataServerException:
+                # A lagging replica may not have the ledger yet; the write itself decides.
+                return metadata
+            format_version, incarnation = stored.metadata.format_version, stored.incarnation
+        if request.HasField("incarnation") and incarnation not in (None, request.incarnation):
+            await self._require_incarnation(ledger_id, request.incarnation)
+        return replace(metadata, format_version=format_version)
+
+    async def _require_incarnation(self, ledger_id: LedgerId, incarnation: int) -> None:
+        """Raises NoSuchLedgerExistsOnMetadataServerException if another incarnation has the id, also where no replica
+        of the store lags.
+        """
+        await self._factory.catch_up(None)
+        stored = await self._factory.ledger_manager.read(ledger_id)
+        require_same(replace(stored, incarnation=incarnation), stored)
 
     async def _check_bookie_ids(self, ledger_id: LedgerId, metadata: LedgerMetadata) -> None:
         """Raises IncorrectParameterException for an invalid bookie id, unless the ledger already contains it.

@@ -18,6 +18,7 @@ from typing import Protocol
 from bookgate.gateway.config import GatewayConfig
 from bookgate.ledger.bookie_info import BookieServiceInfo, Lease
 from bookgate.ledger.errors import (
+    BKException,
     BookieHandleNotAvailableException,
     LedgerExistException,
     MetadataVersionException,
@@ -39,6 +40,7 @@ from bookgate.ledger.metadata_store import (
     RegistrationManager,
     ServiceDiscovery,
     Versioned,
+    require_same,
 )
 from bookgate.ledger.replication_store import ReplicationMetadata
 from tests.simulation.loop import CURRENT, Process, WorldLoop
@@ -295,6 +297,17 @@ class MemoryLedgers(LedgerManager):
             raise
         await self._store.answer()
         return record
+
+    async def write_to(self, record: LedgerRecord, metadata: LedgerMetadata) -> LedgerRecord:
+        await self._store.request()
+        try:
+            require_same(record, self._store.found(record.ledger_id))
+            written = self._store.replace(record.ledger_id, metadata, record.version)
+        except BKException:
+            await self._store.answer()
+            raise
+        await self._store.answer()
+        return written
 
     async def remove(self, ledger_id: LedgerId, expected_version: int | None = None) -> None:
         store = self._store

@@ -665,6 +665,23 @@ class LedgerManager(LedgerManagerFacade):
         """
         return self._run(self._asynchronous.write_once(ledger_id, metadata, expected_version))
 
+    def write_to(self, record: LedgerRecord, metadata: LedgerMetadata) -> LedgerRecord:
+        """Replaces the metadata of the record's ledger as `write` does at its version, but not those of another ledger
+        that has its id by now: versions begin anew with each creation.
+
+        Args:
+            record: The ledger, as the caller has read it.
+            metadata: The new metadata.
+
+        Returns:
+            The ledger with the new metadata and the new version.
+
+        Raises:
+            NoSuchLedgerExistsOnMetadataServerException: The store has no such ledger, or another one with its id.
+            BKException: As `write`.
+        """
+        return self._run(self._asynchronous.write_to(record, metadata))
+
     def remove(self, ledger_id: LedgerId, expected_version: int | None = None) -> None:
         """Removes a ledger.
 

@@ -43,6 +43,7 @@ from bookgate.ledger.metadata_store import (
     LedgerManager,
     LedgerMetadataListener,
     LedgerRecord,
+    require_same,
 )
 from bookgate.ledger.metadata_templates import MetadataTemplates
 from bookgate.protos.bookkeeper.common.v1.status_pb2 import StatusCode
@@ -197,13 +198,29 @@ class RpcLedgerManager(LedgerManager):
             return error
 
     async def write(self, ledger_id: LedgerId, metadata: LedgerMetadata, expected_version: int) -> LedgerRecord:
+        return await self._replace(LedgerRecord(ledger_id, metadata, expected_version), metadata)
+
+    async def write_to(self, record: LedgerRecord, metadata: LedgerMetadata) -> LedgerRecord:
+        """See the interface. The gateway compares the incarnations; an older one does not."""
+        written = await self._replace(record, metadata)
+        require_same(record, written)
+        return replace(written, incarnation=record.incarnation) if written.incarnation is None else written
+
+    async def _replace(self, record: LedgerRecord, metadata: LedgerMetadata) -> LedgerRecord:
+        """Writes at the record's version, and to its incarnation if that is known."""
+        ledger_id = record.ledger_id
         what = _writing(ledger_id)
-        request = self._replacement(ledger_id, metadata, expected_version)
+        request = self._replacement(ledger_id, metadata, record.version)
+        if record.incarnation is not None:
+            request.incarnation = record.incarnation
         response, repeated = await self._change_repeatedly(what, request, _write)
         if repeated and response.code == StatusCode.LEDGER_NOT_FOUND:
             raise UnknownOutcomeException(f"could not {what}: its answer was lost, and the ledger is gone by now")
         if repeated and response.code == StatusCode.BAD_VERSION:
-            return self._own_write(await self._read_to_resolve(ledger_id, what), metadata, expected_version)
+            stored = await self._read_to_resolve(ledger_id, what)
+            if stored.is_another(record):
+                raise UnknownOutcomeException(f"could not {what}: its answer was lost, and another has its id by now")
+            return self._own_write(stored, metadata, record.version)
         return self._written(response, ledger_id, metadata)
 
     async def write_once(self, ledger_id: LedgerId, metadata: LedgerMetadata, expected_version: int) -> LedgerRecord:

@@ -248,7 +248,7 @@ class MetadataWatch:
         for each in list(listeners):
             if each not in listeners or not each.awaits(response):
                 continue
-            if each.told is not None and _is_another(each.told, record):
+            if each.told is not None and record.is_another(each.told):
                 listeners.remove(each)
                 self._tell(record.ledger_id, each.listener, None)
             elif each.told is None or each.told.version < record.version:
@@ -273,11 +273,6 @@ class MetadataWatch:
         if refusal is not None and refusal.timer is not None:
             refusal.timer.cancel()
         self._listeners.pop(ledger_id, None)
-
-
-def _is_another(known: LedgerRecord, record: LedgerRecord) -> bool:
-    """Whether the known ledger was removed and this is another one with its id; older gateways do not tell."""
-    return None not in (known.incarnation, record.incarnation) and known.incarnation != record.incarnation
 
 
 def _note_health(gateway: Gateway, event: wire.WatchEvent) -> None:

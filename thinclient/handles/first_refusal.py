@@ -20,11 +20,12 @@ from bookgate.ledger.errors import (
     LedgerFencedException,
     LedgerIdReusedException,
     LedgerIdTakenException,
+    NoSuchLedgerExistsOnMetadataServerException,
     NotLetInException,
     UnauthorizedAccessException,
 )
 from bookgate.ledger.metadata import LedgerState
-from bookgate.ledger.metadata_store import LedgerRecord
+from bookgate.ledger.metadata_store import LedgerRecord, require_same
 from bookgate.runtime.logs import log_event
 from bookgate.thinclient.handles.context import ClientContext
 
@@ -35,6 +36,7 @@ REFUSALS = (UnauthorizedAccessException, LedgerFencedException)
 
 async def explained(context: ClientContext, record: LedgerRecord, error: BKException, *, id_given: bool) -> BKException:
     """The error for the application: a more specific one if only the writer has changed the ledger, else `error`.
+    If the ledger is gone, the error says so; another one that has its id by now is left alone.
 
     Args:
         context: The client's context.
@@ -45,6 +47,7 @@ async def explained(context: ClientContext, record: LedgerRecord, error: BKExcep
     """
     try:
         stored = await context.ledger_manager.read(record.ledger_id)
+        require_same(record, stored)
         if stored.version != record.version or stored.metadata.state is not LedgerState.OPEN:
             return error
         if isinstance(error, LedgerFencedException):
@@ -52,6 +55,8 @@ async def explained(context: ClientContext, record: LedgerRecord, error: BKExcep
         if not id_given:
             await context.ledger_manager.remove(record.ledger_id, record.version)
             log_event(_log, "empty_ledger_deleted", logging.WARNING, ledger=record.ledger_id, error=error)
+    except NoSuchLedgerExistsOnMetadataServerException as gone:
+        return gone
     except BKException:
         return error
     return error if isinstance(error, NotLetInException) else _taken(record, error, id_given)

@@ -30,7 +30,7 @@ from bookgate.ledger.errors import (
     ReadException,
 )
 from bookgate.ledger.ledger_id import NO_ENTRY, LedgerId
-from bookgate.ledger.metadata_store import LedgerRecord
+from bookgate.ledger.metadata_store import LedgerRecord, require_same
 from bookgate.ledger.unbounded import deleted_before, goes_on, is_provisional
 from bookgate.thinclient.handles.context import ClientContext, LedgerSecrets
 from bookgate.thinclient.handles.lac_reads import LongPoll, try_read_last_confirmed
@@ -125,11 +125,15 @@ class LedgerView:
             raise NoSuchLedgerExistsOnMetadataServerException(f"ledger {self.ledger_id} was deleted")
 
     async def refresh(self) -> None:
-        """Reads the metadata again."""
-        self._adopt(await self.context.ledger_manager.read(self.ledger_id))
+        """Reads the metadata again. Raises NoSuchLedgerExistsOnMetadataServerException, also if another ledger has
+        the id by now.
+        """
+        record = await self.context.ledger_manager.read(self.ledger_id)
+        require_same(self.record, record)
+        self._adopt(record)
 
     def _on_metadata(self, _ledger_id: LedgerId, record: LedgerRecord | None) -> None:
-        if record is not None:
+        if record is not None and not record.is_another(self.record):
             self._adopt(record)
             return
         self._deleted = True

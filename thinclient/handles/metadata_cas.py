@@ -12,7 +12,7 @@ from dataclasses import replace
 from bookgate.ledger.errors import IncorrectParameterException, MetadataVersionException, UnknownOutcomeException
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import Fragment, LedgerMetadata, LedgerState
-from bookgate.ledger.metadata_store import LedgerManager, LedgerRecord
+from bookgate.ledger.metadata_store import LedgerManager, LedgerRecord, require_same
 from bookgate.thinclient.core.ensemble_change import with_fragments
 from bookgate.thinclient.gateways.retry_policy import DEFAULT_RETRIES, RetryPolicy
 
@@ -25,7 +25,8 @@ async def update(
     """Applies `transform` to the newest metadata, starting from the given record; returns what is stored afterwards.
 
     Raises the errors of `transform` and the manager; MetadataVersionException if the ledger changes at every attempt,
-    UnknownOutcomeException if responses are lost again and again.
+    UnknownOutcomeException if responses are lost again and again, NoSuchLedgerExistsOnMetadataServerException if the
+    ledger was deleted, even if another one was created with its id.
     """
     unknown = 0
     for _ in range(retries.metadata_conflict_attempts):
@@ -33,14 +34,16 @@ async def update(
         if changed is None:
             return record
         try:
-            return await manager.write(record.ledger_id, changed, record.version)
+            return await manager.write_to(record, changed)
         except (MetadataVersionException, UnknownOutcomeException) as error:
             unknown += isinstance(error, UnknownOutcomeException)
             # Each attempt has taken several timeouts of a metadata call.
             if unknown >= retries.metadata_unknown_outcomes:
                 raise
             # Whoever won, even if it was this very write: the transform decides on the metadata stored now.
-            record = await manager.read(record.ledger_id)
+            now = await manager.read(record.ledger_id)
+            require_same(record, now)
+            record = now
     raise MetadataVersionException(
         f"metadata of ledger {record.ledger_id} was changed by others "
         f"{retries.metadata_conflict_attempts} times in a row"

@@ -123,7 +123,7 @@ async def reopen_empty_ledger(
     await _check_never_written(context, record, secrets)
     claimed = {**record.metadata.custom_metadata, _WRITER_KEY: rng.randbytes(8).hex().encode()}
     changed = replace(record.metadata, custom_metadata=claimed)
-    record = await context.ledger_manager.write(record.ledger_id, changed, record.version)
+    record = await context.ledger_manager.write_to(record, changed)
     return writer_of(context, record, secrets)
 
 

@@ -95,7 +95,7 @@ class Cursor:
             self._tried.add(moved)
             changed = _with_cursor(self._record, moved)
             try:
-                self._take(await self._manager.write(self._record.ledger_id, changed, self._record.version))
+                self._take(await self._manager.write_to(self._record, changed))
             except UnknownOutcomeException:
                 await self.refresh()
                 if self._found != moved:
@@ -167,7 +167,7 @@ async def store_cursor(
         if record is None:
             continue
         try:
-            written = await manager.write(record_id, _with_cursor(record, wanted), record.version)
+            written = await manager.write_to(record, _with_cursor(record, wanted))
             return Cursor(manager, written, wanted)
         except UnknownOutcomeException:
             unknown += 1

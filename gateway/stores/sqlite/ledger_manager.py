@@ -49,8 +49,7 @@ class SqliteLedgerManager(LedgerManager):
 
     async def create(self, ledger_id: LedgerId | None, metadata: LedgerMetadata) -> LedgerRecord:
         data = encode(metadata)
-        chosen = await self._store.change(lambda transaction: _insert(transaction, ledger_id, metadata, data))
-        return LedgerRecord(chosen, metadata, 0)
+        return await self._store.change(lambda transaction: _insert(transaction, ledger_id, metadata, data))
 
     async def create_many(self, requests: Sequence[CreateRequest]) -> list[LedgerRecord | BKException]:
         """Creates up to `_TOGETHER` ledgers per transaction; a failed creation leaves nothing behind in it."""
@@ -92,9 +91,8 @@ class SqliteLedgerManager(LedgerManager):
 
     async def write(self, ledger_id: LedgerId, metadata: LedgerMetadata, expected_version: int) -> LedgerRecord:
         data = encode(metadata)
-
-        await self._store.change(lambda change: replace_metadata(change, ledger_id, data, expected_version))
-        return LedgerRecord(ledger_id, metadata, expected_version + 1)
+        created = await self._store.change(lambda change: replace_metadata(change, ledger_id, data, expected_version))
+        return LedgerRecord(ledger_id, metadata, expected_version + 1, incarnation=created)
 
     async def remove(self, ledger_id: LedgerId, expected_version: int | None = None) -> None:
         def delete(transaction: Transaction) -> None:
@@ -151,16 +149,17 @@ def replace_metadata(
     data: bytes,
     expected_version: int,
     created_before: int | None = None,
-) -> None:
-    """Replaces a ledger's metadata, if it was created before that revision.
+) -> int:
+    """Replaces a ledger's metadata, if it was created before that revision; returns the revision of its creation.
 
     Raises NoSuchLedgerExistsOnMetadataServerException, MetadataVersionException.
     """
-    _require_version(transaction, ledger_id, expected_version, created_before)
+    created = _require_version(transaction, ledger_id, expected_version, created_before)
     transaction.ledger_changed(ledger_key(ledger_id))
     transaction.execute(
         "UPDATE ledgers SET version = version + 1, metadata = ? WHERE key = ?", (data, ledger_key(ledger_id))
     )
+    return created
 
 
 _Row = tuple[int, int, bytes, int | None]
@@ -198,19 +197,22 @@ def _record_or_error(ledger_id: LedgerId, row: _Row | None) -> LedgerRecord | BK
         return error
 
 
-def _insert(transaction: Transaction, ledger_id: LedgerId | None, metadata: LedgerMetadata, data: bytes) -> LedgerId:
-    """Creates a ledger; returns its id. Raises before it changes anything."""
+def _insert(
+    transaction: Transaction, ledger_id: LedgerId | None, metadata: LedgerMetadata, data: bytes
+) -> LedgerRecord:
+    """Creates a ledger. Raises before it changes anything."""
     chosen = _next_id(transaction) if ledger_id is None else ledger_id
-    row = transaction.execute("SELECT version, metadata FROM ledgers WHERE key = ?", (ledger_key(chosen),)).fetchone()
+    select = "SELECT created_revision, metadata FROM ledgers WHERE key = ?"
+    row = transaction.execute(select, (ledger_key(chosen),)).fetchone()
     if row is not None:
         _check_own_create(chosen, metadata, row[1])
-        return chosen
+        return LedgerRecord(chosen, metadata, 0, incarnation=row[0])
     revision = transaction.ledger_changed(ledger_key(chosen))
     transaction.execute(
         f"INSERT INTO ledgers (key, version, created_revision, metadata, created_ms) VALUES (?, 0, ?, ?, {_NOW_MS})",
         (ledger_key(chosen), revision, data),
     )
-    return chosen
+    return LedgerRecord(chosen, metadata, 0, incarnation=revision)
 
 
 def _inserts(requests: Sequence[CreateRequest]) -> Callable[[Transaction], list[LedgerRecord | BKException]]:
@@ -220,8 +222,7 @@ def _inserts(requests: Sequence[CreateRequest]) -> Callable[[Transaction], list[
         results: list[LedgerRecord | BKException] = []
         for request in requests:
             try:
-                chosen = _insert(transaction, request.ledger_id, request.metadata, encode(request.metadata))
-                results.append(LedgerRecord(chosen, request.metadata, 0))
+                results.append(_insert(transaction, request.ledger_id, request.metadata, encode(request.metadata)))
             except BKException as error:
                 results.append(error)
         return results
@@ -347,7 +348,8 @@ def _check_own_create(ledger_id: LedgerId, metadata: LedgerMetadata, data: bytes
 
 def _require_version(
     transaction: Transaction, ledger_id: LedgerId, expected_version: int | None, created_before: int | None = None
-) -> None:
+) -> int:
+    """The revision of the ledger's creation. Raises unless it has the version, and is as old as that."""
     select = "SELECT version, created_revision FROM ledgers WHERE key = ?"
     row = transaction.execute(select, (ledger_key(ledger_id),)).fetchone()
     if row is None:
@@ -356,6 +358,8 @@ def _require_version(
         raise MetadataVersionException(f"ledger {ledger_id} is at version {row[0]}, not {expected_version}")
     if created_before is not None and row[1] > created_before:
         raise MetadataVersionException(f"ledger {ledger_id} was deleted, and another created with its id")
+    created: int = row[1]
+    return created
 
 
 def _missing(ledger_id: LedgerId) -> NoSuchLedgerExistsOnMetadataServerException:

@@ -20,7 +20,7 @@ _MAX_NODES = 128
 _MAX_BYTES = 256 * 1024
 _MAX_TRANSACTIONS = 4
 
-_Waiting = tuple[str, bytes, "asyncio.Future[bool]"]
+_Waiting = tuple[str, bytes, "asyncio.Future[int | None]"]
 
 
 class CreateQueue:
@@ -33,14 +33,15 @@ class CreateQueue:
         self._scheduled = False
         self._closed = False
 
-    def create(self, path: str, data: bytes) -> asyncio.Future[bool]:
+    def create(self, path: str, data: bytes) -> asyncio.Future[int | None]:
         """Creates a persistent node.
 
         Returns:
-            A future: whether the node was created. It may raise MetaStoreException or UnknownOutcomeException.
+            A future: the node's czxid, or None if it was not created. It may raise MetaStoreException or
+            UnknownOutcomeException.
         """
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[bool] = loop.create_future()
+        future: asyncio.Future[int | None] = loop.create_future()
         if self._closed:
             future.set_exception(MetaStoreException("the metadata store was closed"))
             return future
@@ -90,19 +91,19 @@ class CreateQueue:
         if not nodes:
             return
         try:
-            await self._session.create_together([(path, data) for path, data, _ in nodes])
+            czxid = await self._session.create_together([(path, data) for path, data, _ in nodes])
         except (KazooException, ZKException):
-            _settle(nodes, False)
+            _settle(nodes, None)
         except BKException as error:
             _settle(nodes, error)
         except asyncio.CancelledError:
             _settle(nodes, UnknownOutcomeException("the metadata store was closed while the node was created"))
             raise
         else:
-            _settle(nodes, True)
+            _settle(nodes, czxid)
 
 
-def _settle(nodes: list[_Waiting], outcome: bool | BKException) -> None:
+def _settle(nodes: list[_Waiting], outcome: int | BKException | None) -> None:
     for _, _, future in nodes:
         if future.done():
             continue

@@ -103,8 +103,7 @@ class ZooKeeperLedgerManager(LedgerManager):
     async def create(self, ledger_id: LedgerId | None, metadata: LedgerMetadata) -> LedgerRecord:
         metadata, data = _with_token(metadata)
         if ledger_id is not None:
-            await self._create_node(ledger_id, metadata, data)
-            return LedgerRecord(ledger_id, metadata, 0)
+            return _created(ledger_id, metadata, await self._create_node(ledger_id, metadata, data))
         return await self._create_generated(await self._ids.take(), metadata, data)
 
     async def create_many(self, requests: Sequence[CreateRequest]) -> list[LedgerRecord | BKException]:
@@ -132,32 +131,33 @@ class ZooKeeperLedgerManager(LedgerManager):
             return error
 
     async def _create_given(self, ledger_id: LedgerId, metadata: LedgerMetadata, data: bytes) -> LedgerRecord:
-        if not await self._create_together(ledger_id, metadata, data):
+        czxid = await self._create_together(ledger_id, metadata, data)
+        if czxid is None:
             async with self._slots:
-                await self._create_node(ledger_id, metadata, data)
-        return LedgerRecord(ledger_id, metadata, 0)
+                czxid = await self._create_node(ledger_id, metadata, data)
+        return _created(ledger_id, metadata, czxid)
 
     async def _create_generated(self, number: int, metadata: LedgerMetadata, data: bytes) -> LedgerRecord:
         """Creates a ledger with a fresh id. Concurrent creations share a transaction, which rarely fails."""
         while True:
             ledger_id = LedgerId.unscoped(number)
             try:
-                if not await self._create_together(ledger_id, metadata, data):
-                    await self._create_node(ledger_id, metadata, data)
-                return LedgerRecord(ledger_id, metadata, 0)
+                czxid = await self._create_together(ledger_id, metadata, data)
+                if czxid is None:
+                    czxid = await self._create_node(ledger_id, metadata, data)
+                return _created(ledger_id, metadata, czxid)
             except LedgerExistException:
                 # The counter restarts when its parent is created anew; the next number may be free.
                 number = await self._ids.take()
 
-    async def _create_together(self, ledger_id: LedgerId, metadata: LedgerMetadata, data: bytes) -> bool:
-        """False if the shared transaction failed: a creation by itself then reveals the cause."""
+    async def _create_together(self, ledger_id: LedgerId, metadata: LedgerMetadata, data: bytes) -> int | None:
+        """The node's czxid; None if the shared transaction failed: a creation by itself then reveals the cause."""
         try:
             return await self._creations.create(self._path(ledger_id), data)
         except UnknownOutcomeException as lost:
             if not _has_token(metadata):
                 raise
-            await self._create_node(ledger_id, metadata, data, lost)
-            return True
+            return await self._create_node(ledger_id, metadata, data, lost)
 
     async def read(self, ledger_id: LedgerId) -> LedgerRecord:
         return (await self._read_stored(ledger_id, None)).marked()
@@ -213,7 +213,7 @@ class ZooKeeperLedgerManager(LedgerManager):
             raise _missing(ledger_id) from None
         except BadVersionError:
             raise _conflict(ledger_id, expected_version) from None
-        return LedgerRecord(ledger_id, metadata, stat.version)
+        return LedgerRecord(ledger_id, metadata, stat.version, incarnation=stat.czxid)
 
     async def remove(self, ledger_id: LedgerId, expected_version: int | None = None) -> None:
         if expected_version is not None:
@@ -329,14 +329,14 @@ class ZooKeeperLedgerManager(LedgerManager):
 
     async def _create_node(
         self, ledger_id: LedgerId, metadata: LedgerMetadata, data: bytes, lost: UnknownOutcomeException | None = None
-    ) -> None:
-        """Creates the node. `lost`: an earlier attempt may have succeeded, so no failure may say that nothing was
-        done.
+    ) -> int | None:
+        """Creates the node; returns its czxid. `lost`: an earlier attempt may have succeeded, so no failure may say
+        that nothing was done.
         """
         has_token = _has_token(metadata)
         for _ in range(_CREATE_ATTEMPTS):
             try:
-                creator = await self._create_or_find(ledger_id, metadata, data)
+                creator, czxid = await self._create_or_find(ledger_id, metadata, data)
             except UnknownOutcomeException as error:
                 if not has_token:
                     raise
@@ -348,29 +348,36 @@ class ZooKeeperLedgerManager(LedgerManager):
                 raise UnknownOutcomeException(f"{lost}; {error}") from error
             else:
                 if creator is Creator.SELF:
-                    return
+                    return czxid
                 if creator is Creator.ANOTHER or lost is None:
                     raise LedgerExistException(f"ledger {ledger_id} exists already")
                 raise UnknownOutcomeException(f"{lost}; by now ledger {ledger_id} was changed or removed by another")
         raise lost or UnknownOutcomeException(f"whether ledger {ledger_id} was created can't be told")
 
-    async def _create_or_find(self, ledger_id: LedgerId, metadata: LedgerMetadata, data: bytes) -> Creator:
-        """Who created the ledger that exists now; unknown if it is gone by now."""
+    async def _create_or_find(
+        self, ledger_id: LedgerId, metadata: LedgerMetadata, data: bytes
+    ) -> tuple[Creator, int | None]:
+        """Who created the ledger that exists now, unknown if it is gone by now; and its node's czxid."""
         try:
-            await create_with_parents(self._session, self._path(ledger_id), data, self._paths.root)
+            czxid = await create_with_parents(self._session, self._path(ledger_id), data, self._paths.root)
         except NodeExistsError:
             if not _has_token(metadata):
-                return Creator.ANOTHER
+                return Creator.ANOTHER, None
         else:
-            return Creator.SELF
+            return Creator.SELF, czxid
         try:
-            return creator_of(await self.read(ledger_id), metadata)
+            found = await self.read(ledger_id)
         except NoSuchLedgerExistsOnMetadataServerException:
-            return Creator.UNKNOWN
+            return Creator.UNKNOWN, None
         except MetadataFormatException:
-            return Creator.ANOTHER
+            return Creator.ANOTHER, None
         except MetaStoreException as error:
             raise UnknownOutcomeException(f"whose ledger {ledger_id} is can't be told: {error}") from error
+        return creator_of(found, metadata), found.incarnation
+
+
+def _created(ledger_id: LedgerId, metadata: LedgerMetadata, czxid: int | None) -> LedgerRecord:
+    return LedgerRecord(ledger_id, metadata, 0, incarnation=czxid)
 
 
 def _has_token(metadata: LedgerMetadata) -> bool:

@@ -27,8 +27,9 @@ async def ensure_node(session: ZooKeeperSession, path: str, root: str = "/", *, 
 
 async def create_with_parents(
     session: ZooKeeperSession, path: str, data: bytes, root: str, *, ephemeral: bool = False
-) -> None:
-    """Creates a node and its missing parents, again if somebody removes those meanwhile; never the root.
+) -> int:
+    """Creates a node and its missing parents, again if somebody removes those meanwhile; never the root. Returns the
+    node's czxid.
 
     Raises NodeExistsError, and MetaStoreException if the root is gone.
     """

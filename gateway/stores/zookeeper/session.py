@@ -34,6 +34,7 @@ from kazoo.exceptions import BadVersionError, NoNodeError, UnimplementedError, Z
 from kazoo.protocol.serialization import (
     CheckVersion,
     Create,
+    Create2,
     Delete,
     Exists,
     GetChildren,
@@ -197,12 +198,14 @@ class ZooKeeperSession:
         """On return, later reads are at least as new as the call, and every earlier event has been delivered."""
         await self._read(lambda _: Sync(path))
 
-    async def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False, open_to_all: bool = False) -> None:
-        """Creates a node. `open_to_all` overrides the ACL of the settings. Raises NodeExistsError, NoNodeError (no
-        parent).
+    async def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False, open_to_all: bool = False) -> int:
+        """Creates a node; returns its czxid. `open_to_all` overrides the ACL of the settings. Raises NodeExistsError,
+        NoNodeError (no parent).
         """
         acl = OPEN_ACL_UNSAFE if open_to_all else self._node_acl
-        await self._change(Create(path, data, acl, _EPHEMERAL if ephemeral else 0))
+        _, stat = await self._change(Create2(path, data, acl, _EPHEMERAL if ephemeral else 0))
+        czxid: int = stat.czxid
+        return czxid
 
     async def set(self, path: str, data: bytes, version: int) -> ZnodeStat:
         """Replaces a node's content at a version. Raises NoNodeError, BadVersionError."""
@@ -213,9 +216,14 @@ class ZooKeeperSession:
         """Deletes a node at a version; -1: at any. Raises NoNodeError, BadVersionError, NotEmptyError."""
         await self._change(Delete(path, version))
 
-    async def create_together(self, nodes: Sequence[tuple[str, bytes]]) -> None:
-        """Creates all nodes, persistent, or none. Raises the error of the one that failed."""
-        raise_errors(await self._change(CreateNodes(nodes, self._acl)))
+    async def create_together(self, nodes: Sequence[tuple[str, bytes]]) -> int:
+        """Creates all nodes, persistent, or none; returns the czxid that they share. Raises the error of the one that
+        failed.
+        """
+        results = await self._change(CreateNodes(nodes, self._acl))
+        raise_errors(results)
+        czxid: int = results[0]
+        return czxid
 
     async def take_over(self, path: str, data: bytes, version: int) -> None:
         """Makes another session's ephemeral node one of this session, in one transaction.

@@ -136,7 +136,7 @@ async def test_lost_answer_of_a_shared_transaction_makes_no_second_ledger(
     factory = await opened(zookeeper_uri)
     create_together = ZooKeeperSession.create_together
 
-    async def lossy(self: ZooKeeperSession, nodes: Any) -> None:
+    async def lossy(self: ZooKeeperSession, nodes: Any) -> int:
         await create_together(self, nodes)
         raise UnknownOutcomeException("lost")
 

@@ -75,9 +75,12 @@ class _Asked:
         version, data = rng.choice((-1, -1, 0, 1, 2)), rng.randbytes(rng.randrange(4))
         watch = self._watches[number] if rng.random() < 0.6 else None
         calls: list[tuple[str, Callable[[], Awaitable[Any]]]] = [
-            (f"create {name}", lambda: session.create(path, data)),
-            (f"create {name}", lambda: session.create(path, data)),
-            (f"ephemeral {name}", lambda: session.create(path, data, ephemeral=True)),
+            (f"create {name}", lambda: self._numbered(session, path, session.create(path, data))),
+            (f"create {name}", lambda: self._numbered(session, path, session.create(path, data))),
+            (
+                f"ephemeral {name}",
+                lambda: self._numbered(session, path, session.create(path, data, ephemeral=True)),
+            ),
             (f"set {name} {version}", lambda: session.set(path, data, version)),
             (f"set {name} {version}", lambda: session.set(path, data, version)),
             (f"delete {name} {version}", lambda: session.delete(path, version)),
@@ -85,7 +88,10 @@ class _Asked:
             (f"get {name} {watch is not None}", lambda: session.get(path, watch)),
             (f"exists {name} {watch is not None}", lambda: session.exists(path, watch)),
             (f"children {name} {watch is not None}", lambda: session.children(path, watch)),
-            (f"create {name} and {other}", lambda: session.create_together([(path, data), (second, b"")])),
+            (
+                f"create {name} and {other}",
+                lambda: self._numbered(session, second, session.create_together([(path, data), (second, b"")])),
+            ),
             (f"delete {name} and {other}", lambda: session.delete_together([path, second])),
             (f"take {name} over at {version}", lambda: session.take_over(path, data, max(0, version))),
             (f"numbers of {name}", lambda: session.reserve_numbers(f"{path}/ID-", 3)),
@@ -97,6 +103,11 @@ class _Asked:
         ]
         what, call = rng.choice(calls)
         return what, call()
+
+    async def _numbered(self, session: ZooKeeperSession, path: str, creation: Awaitable[int]) -> bool:
+        """Whether the number that a creation returns is that of the node."""
+        czxid, node = await creation, await session.exists(path)
+        return node is not None and node.czxid == czxid
 
     async def _unwatch(self, session: ZooKeeperSession, path: str) -> None:
         session.remove_data_watch(path)

@@ -82,6 +82,35 @@ class TestLedgers:
         found = await second.ledger_manager.read(ledger_id)
         assert (found.metadata.last_entry_id, found.version) == (9, 1)
 
+    async def test_each_record_tells_which_creation_it_is_of(self, factories: Factories) -> None:
+        first, second = (factory.ledger_manager for factory in factories)
+        created = await first.create(unscoped(5), some_metadata())
+        (many,) = await first.create_many([CreateRequest(unscoped(6), some_metadata())])
+        assert isinstance(many, LedgerRecord)
+        for record in (created, many):
+            found = await second.read(record.ledger_id)
+            assert found.incarnation == record.incarnation is not None
+            written = await second.write_to(found, some_metadata().close(9, 900))
+            assert (written.version, written.incarnation) == (1, record.incarnation)
+            with pytest.raises(MetadataVersionException):
+                await first.write_to(record, some_metadata().close(8, 800))
+
+    @pytest.mark.parametrize("changed", [False, True])
+    async def test_a_former_ledgers_record_writes_to_no_other_one(self, factories: Factories, changed: bool) -> None:
+        """`changed`: the other one has had a change, so that the versions differ."""
+        first, second = (factory.ledger_manager for factory in factories)
+        former = await first.create(unscoped(5), some_metadata())
+        await second.read(unscoped(5))
+        await first.remove(unscoped(5))
+        other = await first.create(unscoped(5), some_metadata(other=b""))
+        if changed:
+            other = await first.write_to(other, some_metadata(other=b"changed"))
+        for manager in (first, second):
+            with pytest.raises(NoSuchLedgerExistsOnMetadataServerException, match="another one was created"):
+                await manager.write_to(former, some_metadata().close(9, 900))
+        found = await first.read(unscoped(5))
+        assert (found.version, found.metadata.custom_metadata) == (other.version, other.metadata.custom_metadata)
+
     async def test_of_concurrent_writes_one_wins(self, factories: Factories) -> None:
         ledger_id = (await factories[0].ledger_manager.create(None, some_metadata())).ledger_id
         writes = [factories[n % 2].ledger_manager.write(ledger_id, some_metadata(), 0) for n in range(10)]

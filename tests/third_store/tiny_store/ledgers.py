@@ -34,11 +34,11 @@ class TinyLedgerManager(LedgerManager):
             chosen = _next_id(state) if ledger_id is None else ledger_id
             row = state["ledgers"].get(_key(chosen))
             if row is None:
-                incarnation = state["revision"]
-                state["ledgers"][_key(chosen)] = {"version": 0, "incarnation": incarnation, "data": _text(metadata)}
+                row = {"version": 0, "incarnation": state["revision"], "data": _text(metadata)}
+                state["ledgers"][_key(chosen)] = row
             elif not metadata.creator_token or _stored(chosen, row).metadata.creator_token != metadata.creator_token:
                 raise LedgerExistException(f"ledger {chosen} exists already")
-        return LedgerRecord(chosen, metadata, 0)
+        return LedgerRecord(chosen, metadata, 0, incarnation=row["incarnation"])
 
     async def read(self, ledger_id: LedgerId) -> LedgerRecord:
         row = _found(self._file.read(), ledger_id)
@@ -48,7 +48,7 @@ class TinyLedgerManager(LedgerManager):
         with self._file.change() as state:
             row = _found(state, ledger_id, expected_version)
             row |= {"version": expected_version + 1, "data": _text(metadata)}
-        return LedgerRecord(ledger_id, metadata, expected_version + 1)
+        return LedgerRecord(ledger_id, metadata, expected_version + 1, incarnation=row["incarnation"])
 
     async def remove(self, ledger_id: LedgerId, expected_version: int | None = None) -> None:
         with self._file.change() as state:

@@ -300,13 +300,15 @@ class InMemoryLedgerManager(LedgerManager):
     def __init__(self) -> None:
         self.records: dict[LedgerId, LedgerRecord] = {}
         self.listeners: dict[LedgerId, list[LedgerMetadataListener]] = {}
+        self.creations = 0
         self.before_write: Callable[[LedgerId, LedgerMetadata], None] = lambda ledger_id, metadata: None
 
     async def create(self, ledger_id: LedgerId | None, metadata: LedgerMetadata) -> LedgerRecord:
         ledger_id = ledger_id or LedgerId.unscoped(len(self.records))
         if ledger_id in self.records:
             raise LedgerExistException(f"ledger {ledger_id} exists")
-        return self._store(LedgerRecord(ledger_id, metadata, 0))
+        self.creations += 1
+        return self._store(LedgerRecord(ledger_id, metadata, 0, incarnation=self.creations))
 
     async def read(self, ledger_id: LedgerId) -> LedgerRecord:
         if ledger_id not in self.records:
@@ -315,9 +317,10 @@ class InMemoryLedgerManager(LedgerManager):
 
     async def write(self, ledger_id: LedgerId, metadata: LedgerMetadata, expected_version: int) -> LedgerRecord:
         self.before_write(ledger_id, metadata)
-        if (await self.read(ledger_id)).version != expected_version:
+        before = await self.read(ledger_id)
+        if before.version != expected_version:
             raise MetadataVersionException(f"ledger {ledger_id} is not at version {expected_version}")
-        return self._store(LedgerRecord(ledger_id, metadata, expected_version + 1))
+        return self._store(replace(before, metadata=metadata, version=expected_version + 1))
 
     def change(self, ledger_id: LedgerId, **changes: Any) -> None:
         """A change by somebody else."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.simulation.mutations.mutation import Edit, Mutation
 
+_MADE_ANEW = "tests/unit/thinclient/handles/test_made_anew.py"
 _FAULTS = "tests/unit/thinclient/handles/test_faults.py"
 _BATCH_READING = "tests/unit/thinclient/core/test_batch_reading.py"
 _WINDOW = "tests/unit/thinclient/handles/test_in_flight_window.py"
@@ -17,6 +18,38 @@ _RECOVERY = "tests/unit/thinclient/core/test_recovery.py"
 _OPENTELEMETRY = "tests/unit/thinclient/test_opentelemetry.py"
 
 MUTATIONS = (
+    Mutation(
+        "another-ledger-taken-for-ones-own",
+        "client",
+        (),
+        "a writer changes, and a reader goes over to, the ledger that another client created with its id",
+        "ledger/ledger_manager.py",
+        "    if now.is_another(former):\n",
+        "    if False and now.is_another(former):\n",
+        tests=(_MADE_ANEW,),
+    ),
+    Mutation(
+        "conflict-with-another-ledger",
+        "client",
+        (),
+        "a writer whose change meets a conflict applies it to whichever ledger has the id",
+        "thinclient/handles/metadata_cas.py",
+        "            require_same(record, now)\n",
+        "",
+        tests=(f"{_MADE_ANEW}::test_a_former_writer_decides_on_no_metadata_of_another_ledger",),
+    ),
+    Mutation(
+        "incarnation-not-asked-for-in-a-write",
+        "client",
+        (),
+        "a write is not told of which ledger it is: a gateway applies it to another one at the same version",
+        "thinclient/gateways/ledger_manager.py",
+        "            request.incarnation = record.incarnation\n",
+        "            pass\n",
+        tests=(
+            "tests/integration/gateway/test_contract_over_rpc.py::TestLedgers::test_a_former_ledgers_record_writes_to_no_other_one",
+        ),
+    ),
     Mutation(
         "second-client-never-measured",
         "client",

@@ -412,8 +412,8 @@ MUTATIONS = (
         (),
         "a listener of a ledger that was removed and made anew while another listener came hears of no removal",
         "thinclient/gateways/watch.py",
-        "if each.told is not None and _is_another(each.told, record):\n",
-        "if each.told is not None and _is_another(each.told, each.told):\n",
+        "if each.told is not None and record.is_another(each.told):\n",
+        "if each.told is not None and record.is_another(record):\n",
         tests=("tests/unit/thinclient/gateways/test_streams.py",),
     ),
     Mutation(
@@ -871,8 +871,8 @@ MUTATIONS = (
         ("M6",),
         "a Create that finds the ledger there takes it for its own",
         "gateway/stores/zookeeper/ledger_manager.py",
-        "            return creator_of(await self.read(ledger_id), metadata)\n",
-        "            return Creator.SELF\n",
+        "        return creator_of(found, metadata), found.incarnation\n",
+        "        return Creator.SELF, found.incarnation\n",
         METADATA,
     ),
     Mutation(

@@ -30,7 +30,7 @@ class ReadOnly:
     async def read(self, _id: LedgerId) -> LedgerRecord:
         return self.record
 
-    async def write(self, _id: LedgerId, _metadata: Any, _version: int) -> LedgerRecord:
+    async def write_to(self, _record: LedgerRecord, _metadata: Any) -> LedgerRecord:
         self.writes += 1
         if self.writes > 100:
             raise AssertionError("it is tried for ever")

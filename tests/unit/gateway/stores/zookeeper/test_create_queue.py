@@ -25,11 +25,14 @@ class Session:
         self.open.set()
         self.error: Exception | None = None
 
-    async def create_together(self, nodes: Sequence[tuple[str, bytes]]) -> None:
+    async def create_together(self, nodes: Sequence[tuple[str, bytes]]) -> int:
+        """The czxid is the number of transactions so far."""
         self.transactions.append([path for path, _ in nodes])
+        number = len(self.transactions)
         await self.open.wait()
         if self.error is not None:
             raise self.error
+        return number
 
 
 @pytest.fixture
@@ -39,7 +42,7 @@ def session() -> Any:
 
 async def test_node_alone_goes_at_once(session: Any) -> None:
     queue = CreateQueue(session)
-    assert await queue.create("/a", b"") is True
+    assert await queue.create("/a", b"") == 1
     assert session.transactions == [["/a"]]
 
 
@@ -54,7 +57,7 @@ async def test_what_comes_while_transactions_are_under_way_shares_the_next(
     await asyncio.sleep(0)
     rest = [queue.create(f"/{n}", b"") for n in range(200)]
     session.open.set()
-    assert await asyncio.gather(first, *rest) == [True] * 201
+    assert await asyncio.gather(first, *rest) == [1] + [2] * 128 + [3] * 72
     assert [len(nodes) for nodes in session.transactions] == [1, 128, 72]
 
 
@@ -69,7 +72,7 @@ async def test_transactions_are_bounded_in_bytes_but_a_large_node_goes(session: 
 async def test_of_a_failed_transaction_all_are_told_that_they_were_not_created(session: Any) -> None:
     session.error = NodeExistsError()
     queue = CreateQueue(session)
-    assert await asyncio.gather(*(queue.create(f"/{n}", b"") for n in range(3))) == [False] * 3
+    assert await asyncio.gather(*(queue.create(f"/{n}", b"") for n in range(3))) == [None] * 3
 
 
 async def test_lost_answer_is_told_to_all(session: Any) -> None:
@@ -83,7 +86,7 @@ async def test_who_gave_up_before_it_was_sent_leaves_no_node(session: Any) -> No
     queue = CreateQueue(session)
     given_up, kept = queue.create("/gone", b""), queue.create("/kept", b"")
     given_up.cancel()
-    assert await kept is True
+    assert await kept == 1
     assert session.transactions == [["/kept"]]
 
 
