@@ -107,7 +107,7 @@ MUTATIONS = (
     Mutation(
         "losses-forgotten-with-a-connection",
         "client",
-        ("R10",),
+        (),
         "answers of a bookie before and after a restart count as one process's once it was not asked for long",
         "thinclient/bookies/pool.py",
         "            self._losses_let_go += connection.recent_losses\n",
