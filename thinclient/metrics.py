@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bookgate.ledger.errors import BKException
+from bookgate.ledger.ledger_id import LedgerId
 from bookgate.runtime import background
 from bookgate.runtime.latency import OpStats, Sample
 
@@ -95,8 +96,8 @@ class ClientMetrics:
         self.counters = dict.fromkeys(_COUNTERS, 0)
         self.gauges: dict[str, Callable[[], float]] = {}
         """Read when asked for."""
-        self.cursor_lags: dict[str, float] = {}
-        """By stream that is written here: seconds, as `STREAM_CURSOR_LAG_SECONDS` has the highest of."""
+        self.cursor_lags: dict[LedgerId, float] = {}
+        """By ledger of a stream that is written here: seconds, as `STREAM_CURSOR_LAG_SECONDS` has the highest of."""
         self.gauges["STREAM_CURSOR_LAG_SECONDS"] = lambda: max(self.cursor_lags.values(), default=0.0)
         self.spans: list[Callable[[str], AbstractContextManager[None]]] = []
         """Entered around each operation that is timed as a whole, with its name."""

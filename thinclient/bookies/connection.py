@@ -204,8 +204,11 @@ class BookieConnection:
         self._full_since: float | None = None
         self._silent_since: float | None = None
         """When a request first passed its deadline since the bookie last sent anything."""
+        self._last_used = self._loop.time()
+        """When a request last had to wait or was refused, or `rested` found one or a transport."""
         self.losses = 0
         """Number of open connections that were lost."""
+        self._losses_before = 0
         self._closed = False
         self._all_closed: asyncio.Future[None] | None = None
 
@@ -236,6 +239,7 @@ class BookieConnection:
             self._frames.append(frame)
             self._flush_soon()
             return
+        self._last_used = self._loop.time()
         refusal = self._refusal()
         if refusal is not None:
             self._refuse(sink, token, refusal)
@@ -474,6 +478,22 @@ class BookieConnection:
             txn_id: (operation, deadline + seconds, sink, token)
             for txn_id, (operation, deadline, sink, token) in self._outstanding.items()
         }
+
+    def rested(self, now: float) -> float:
+        """Seconds without a request and without a transport. Call it regularly: it notices only what is there then."""
+        if self._outstanding or self._tasks or self._wires:
+            self._last_used = now
+        return now - self._last_used
+
+    @property
+    def recent_losses(self) -> int:
+        """Those since `begin_anew`."""
+        return self.losses - self._losses_before
+
+    def begin_anew(self) -> None:
+        """From now on it is like a new one, but for the losses that its holders know of."""
+        self._pauses.succeeded()
+        self._losses_before = self.losses
 
     def close(self) -> None:
         """Ends the connection permanently; outstanding requests fail with ClientClosedException."""

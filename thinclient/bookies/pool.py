@@ -3,6 +3,10 @@
 A bookie has one connection in the client's protocol, or several, of which a ledger always uses the same one. On demand
 there is one more in v2 for batch reads (`batch_connection`) and, in a client of v2, one in v3.
 
+A connection that has been at rest for `LET_GO_AFTER` seconds is let go: any client can create ledgers on bookies that
+do not exist, and nothing is kept of these. It stays the only one for its bookie and channel as long as a handle holds
+it, and is kept again once that handle or another one uses it.
+
 A bookie id is looked up in service discovery (its first endpoint of protocol `bookie-rpc`) when a connection is opened.
 An id of the form host:port that discovery does not know, or can't be asked about, is used as the address. For bookies
 with a seeded address discovery is consulted from the second connection on, since the seeded address of the first may be
@@ -24,6 +28,7 @@ import random
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Protocol, Self
+from weakref import WeakValueDictionary
 
 from bookgate.ledger.bookie_info import BOOKIE_RPC, LEDGER_SCOPE, BookieServiceInfo
 from bookgate.ledger.errors import BKException, BookieHandleNotAvailableException
@@ -57,9 +62,15 @@ from bookgate.thinclient.metrics import ClientMetrics
 V2 = "v2"
 V3 = "v3"
 
+LET_GO_AFTER = 60.0
+"""Seconds without a request and without a transport after which a connection is not kept any more."""
+
 _SCAN_INTERVAL = 0.25
 _SECRET_BITS = 62
 """Random bits of the first transaction id; the entry protocol allows 63."""
+
+_Key = tuple[str, str, int, bool]
+"""Protocol, bookie id, channel, whether it is for ledgers with a scope."""
 
 
 class AddEncoder(Protocol):
@@ -93,7 +104,11 @@ class BookiePool:
         self._channels = channels
         self._rng = rng or random.SystemRandom()
         self._loop = asyncio.get_running_loop()
-        self._connections: dict[tuple[str, str, int, bool], BookieConnection] = {}
+        self._connections: dict[_Key, BookieConnection] = {}
+        self._let_go: WeakValueDictionary[_Key, BookieConnection] = WeakValueDictionary()
+        """Connections at rest that a handle may still hold, and use."""
+        self._losses_let_go = 0
+        """Losses of the connections that were let go."""
         self._understand_scopes: set[str] = set()
         self._scan_timer: asyncio.TimerHandle | None = None
         self._scan_due = 0.0
@@ -141,11 +156,13 @@ class BookiePool:
 
     def connected_count(self) -> int:
         """Number of open connections."""
-        return sum(connection.connected for connection in self._connections.values())
+        return sum(connection.connected for connection in self._all())
 
     def losses(self, bookie_id: str) -> int:
-        """Number of connections to a bookie lost so far. While it is unchanged, the same process responds."""
-        return sum(each.losses for key, each in self._connections.items() if key[1] == bookie_id)
+        """Grows with each connection to a bookie that is lost. While it is unchanged, the same process responds."""
+        # Those of connections that were let go count for every bookie: the number never goes back to an earlier one.
+        own = (each.recent_losses for key, each in self._connections.items() if key[1] == bookie_id)
+        return self._losses_let_go + sum(own)
 
     def connection(self, bookie_id: str, ledger_id: int = 0) -> BookieConnection:
         """The connection to a bookie for a ledger's requests; the first request opens it."""
@@ -172,12 +189,17 @@ class BookiePool:
         key = (protocol, bookie_id, ledger_id % self._channels, ledger_id > MAX_UNSCOPED)
         connection = self._connections.get(key)
         if connection is None:
-            connection = self._connections[key] = self._new_connection(protocol, bookie_id, ledger_id)
+            held = self._let_go.pop(key, None)
+            connection = self._new_connection(protocol, bookie_id, ledger_id) if held is None else held
+            self._connections[key] = connection
             if self._closed:
                 connection.close()
             elif self._scan_timer is None:
                 self._scan_later()
         return connection
+
+    def _all(self) -> list[BookieConnection]:
+        return [*self._connections.values(), *self._let_go.values()]
 
     def _new_connection(self, protocol: str, bookie_id: str, ledger_id: int) -> BookieConnection:
         if protocol == V3:
@@ -234,13 +256,13 @@ class BookiePool:
         self._closed = True
         if self._scan_timer is not None:
             self._scan_timer.cancel()
-        for connection in list(self._connections.values()):
+        for connection in self._all():
             connection.close()
 
     async def close_and_wait(self) -> None:
         """Like `close`, and returns once no task and no socket is left."""
         self.close()
-        for connection in list(self._connections.values()):
+        for connection in self._all():
             await connection.wait_closed()
 
     def _scan_later(self) -> None:
@@ -250,12 +272,23 @@ class BookiePool:
     def _scan(self) -> None:
         now = self._loop.time()
         held_up = now - self._scan_due
-        for connection in list(self._connections.values()):
+        for connection in self._all():
             if held_up > _SCAN_INTERVAL:
                 connection.postpone(held_up)
             connection.expire(now)
+        self._keep_those_in_use(now)
         if not self._closed:
             self._scan_later()
+
+    def _keep_those_in_use(self, now: float) -> None:
+        for key, connection in list(self._let_go.items()):
+            if connection.rested(now) < LET_GO_AFTER:
+                self._connections[key] = self._let_go.pop(key)
+        resting = [key for key, each in self._connections.items() if each.rested(now) >= LET_GO_AFTER]
+        for key in resting:
+            connection = self._let_go[key] = self._connections.pop(key)
+            self._losses_let_go += connection.recent_losses
+            connection.begin_anew()
 
     def _learn(self, info: BookieServiceInfo) -> None:
         if info.understands(LEDGER_SCOPE):

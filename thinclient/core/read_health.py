@@ -7,6 +7,7 @@ of a client share one object; time is an argument.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable
 
 AVOIDED_FOR = 60.0
@@ -18,11 +19,16 @@ class ReadHealth:
 
     def __init__(self, avoided_for: float = AVOIDED_FOR) -> None:
         self._avoided_for = avoided_for
-        self._failed: dict[str, float] = {}
+        self._failed: OrderedDict[str, float] = OrderedDict()
+        """When each failed last; the oldest first."""
 
     def failed(self, bookie_id: str, now: float) -> None:
         """The bookie was unreachable, did not respond in time, or responded with an error of its own."""
         self._failed[bookie_id] = now
+        self._failed.move_to_end(bookie_id)
+        # Ledgers can name any number of bookies that do not exist, and nobody asks for those again.
+        while now - next(iter(self._failed.values())) >= self._avoided_for:
+            self._failed.popitem(last=False)
 
     def avoids(self, bookie_id: str, now: float) -> bool:
         """Whether the bookie is to be tried last."""

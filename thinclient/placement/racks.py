@@ -44,18 +44,21 @@ class RackMapping:
 
     def place(self, info: BookieServiceInfo) -> Place:
         """The bookie's rack (`DEFAULT_RACK` if neither source has one) and its host (its id if there is none)."""
+        place = self._seen[info.bookie_id] = self._place_by(info)
+        return place
+
+    def _place_by(self, info: BookieServiceInfo) -> Place:
         endpoint = info.endpoint(BOOKIE_RPC)
         names = [info.bookie_id] if endpoint is None else [info.bookie_id, endpoint.address, endpoint.host]
         names.append(info.bookie_id.rpartition(":")[0])
         mapped = next((self._racks[name] for name in names if name in self._racks), None)
         rack = mapped or info.properties.get(RACK_PROPERTY) or DEFAULT_RACK
         host = info.properties.get(HOST_PROPERTY) or (endpoint.host if endpoint else info.bookie_id)
-        place = self._seen[info.bookie_id] = Place(rack, host)
-        return place
+        return Place(rack, host)
 
     def place_of(self, bookie_id: str) -> Place:
         """The last known place of a bookie, whether it is registered or not."""
-        return self._seen.get(bookie_id) or self.place(BookieServiceInfo.legacy(bookie_id))
+        return self._seen.get(bookie_id) or self._place_by(BookieServiceInfo.legacy(bookie_id))
 
     @property
     def has_hosts(self) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 
 from bookgate.ledger.errors import (
@@ -26,6 +27,11 @@ from bookgate.ledger.payload_codec import RecordPosition
 from bookgate.ledger.streams import CURSOR_KEY, CommittedCursor
 from bookgate.thinclient.core.streams.cursors import committed
 
+_MOST_TRIED = 1000
+"""Where the metadata can be read and take no change, each commit adds one. If one that is not remembered was stored
+after all, the next commit raises CursorMovedException.
+"""
+
 
 class Cursor:
     """A cursor, as this consumer knows it."""
@@ -35,8 +41,8 @@ class Cursor:
         self._manager = manager
         self._record = record
         self._found = found
-        self._tried: set[CommittedCursor] = set()
-        """Values written here of which it is not known whether they were stored."""
+        self._tried: deque[CommittedCursor] = deque(maxlen=_MOST_TRIED)
+        """The last values written here of which it is not known whether they were stored."""
 
     def __repr__(self) -> str:
         entry_id, number = self.position
@@ -92,7 +98,7 @@ class Cursor:
             moved = change(self._found)
             if moved is None:
                 return
-            self._tried.add(moved)
+            self._tried.append(moved)
             changed = _with_cursor(self._record, moved)
             try:
                 self._take(await self._manager.write_to(self._record, changed))

@@ -182,9 +182,11 @@ class Stream:
             await handle.abandon()
             raise
         writer = StreamWriter(self._name, handle, appends, linger_seconds)
-        timer = RetentionTimer(self._name, self.apply_retention, retention_interval_seconds)
+        timer = RetentionTimer(self._name, self._apply_as_writer, retention_interval_seconds)
+        lags = self._bookkeeper.metrics.cursor_lags
+        lags.setdefault(self.ledger_id, 0.0)
         writer.on_close(timer.stop)
-        writer.on_close(lambda: self._bookkeeper.metrics.cursor_lags.pop(self._name, None))
+        writer.on_close(lambda: lags.pop(self.ledger_id, None))
         timer.start()
         return writer
 
@@ -363,10 +365,21 @@ class Stream:
         Raises:
             BKException: The metadata or the bookies could not be read.
         """
+        return await self._apply_retention(written_here=False)
+
+    async def _apply_as_writer(self) -> int:
+        try:
+            return await self._apply_retention(written_here=True)
+        except (NoSuchLedgerExistsOnMetadataServerException, IllegalOpException):
+            # The stream was deleted: nobody lags behind it any more, whether its writer is closed or not.
+            self._bookkeeper.metrics.cursor_lags.pop(self.ledger_id, None)
+            raise
+
+    async def _apply_retention(self, *, written_here: bool) -> int:
         await self._refresh()
         cursors = [cursor.position for cursor in await self.cursors()]
         async with await self._open() as reader:
-            await self._measure_lag(reader, cursors)
+            self._note_lag(await _lag_of(cursors, reader), written_here)
             limits = RetentionBounds(
                 None
                 if self.retention.max_age_seconds is None
@@ -376,15 +389,11 @@ class Stream:
             before = first_to_keep(self.retention, limits, cursors, await self._last_snapshot(reader))
             return await self._trim(reader, before)
 
-    async def _measure_lag(self, reader: ReadHandle, cursors: Sequence[RecordPosition]) -> None:
-        """Notes for the metrics how old the oldest record is that a cursor has not committed."""
-        lag = 0.0
-        if cursors:
-            start = max(min(cursors).entry_id, reader.first_entry_id)
-            entry = await first_with_records(reader, start, reader.last_add_confirmed)
-            if entry is not None:
-                lag = max(0.0, (now_ms() - decode_stream_entry(entry.payload).append_time_ms) / 1000)
-        self._bookkeeper.metrics.cursor_lags[self._name] = lag
+    def _note_lag(self, seconds: float, written_here: bool) -> None:
+        """For the metrics, where somebody measures it again or takes it out: while this client has a writer."""
+        lags = self._bookkeeper.metrics.cursor_lags
+        if written_here or self.ledger_id in lags:
+            lags[self.ledger_id] = seconds
 
     async def trim(self, before: RecordPosition | int) -> int:
         """Deletes the records before a position, whatever cursors stand there, as far as complete fragments reach.
@@ -440,3 +449,14 @@ async def _state_of(cursor: Cursor, reader: ReadHandle, first: int, last: int, e
     at = max(cursor.position.entry_id, first)
     behind = end - await length_before(reader, min(at, last + 1))
     return CursorState(cursor.name, cursor.position, cursor.committed_ms, max(0, last + 1 - at), max(0, behind))
+
+
+async def _lag_of(cursors: Sequence[RecordPosition], reader: ReadHandle) -> float:
+    """The age in seconds of the oldest record that a cursor has not committed; 0 for none."""
+    if not cursors:
+        return 0.0
+    start = max(min(cursors).entry_id, reader.first_entry_id)
+    entry = await first_with_records(reader, start, reader.last_add_confirmed)
+    if entry is None:
+        return 0.0
+    return max(0.0, (now_ms() - decode_stream_entry(entry.payload).append_time_ms) / 1000)

@@ -223,6 +223,32 @@ async def test_reading_from_a_time_and_from_the_end(standalone_cluster: Standalo
 
 
 @pytest.mark.asyncio
+async def test_how_far_cursors_are_behind_is_told_while_there_are_a_writer_and_the_stream(
+    standalone_cluster: StandaloneCluster,
+) -> None:
+    async with (
+        await BookKeeper.connect(standalone_cluster.gateway_uri) as client,
+        await BookKeeper.connect(standalone_cluster.gateway_uri) as elsewhere,
+    ):
+        stream, lags = await Streams(client).create("behind"), client.metrics.cursor_lags
+        namesake = await Streams(client, scope_id=7).create("behind")
+        await stream.cursor("c")
+        async with await stream.writer(retention_interval_seconds=0.05) as writer:
+            await writer.append(b"x")
+            await until(lambda: lags.get(stream.ledger_id, 0) > 0)
+            await (await Streams(elsewhere).open("behind")).apply_retention()
+            assert not elsewhere.metrics.cursor_lags, "nobody would measure it again there"
+            async with await namesake.writer():
+                assert lags.keys() == {stream.ledger_id, namesake.ledger_id}
+            assert lags.keys() == {stream.ledger_id}
+            await Streams(client).delete("behind")
+            await until(lambda: not lags)
+        async with await namesake.writer():
+            pass
+        assert not lags
+
+
+@pytest.mark.asyncio
 async def test_retention_by_size_waits_for_cursors(standalone_cluster: StandaloneCluster) -> None:
     """The retention reaches complete fragments only, and never what a cursor has not committed."""
     async with await BookKeeper.connect(standalone_cluster.gateway_uri) as client:

@@ -16,6 +16,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import StatusCode
 
 from bookgate import BookKeeper, NoSuchLedgerExistsOnMetadataServerException, UnauthorizedAccessException
+from bookgate.ledger.ledger_id import LedgerId
 from bookgate.otel import instrument
 from bookgate.runtime import background
 from bookgate.thinclient.metrics import ClientMetrics
@@ -94,7 +95,8 @@ async def test_clients_of_a_provider_are_measured_together_and_counters_never_go
         await append(second, 5)
         assert values_of(reader, "ADD_ENTRY.count")["true"] == 8
         assert values_of(reader, "BACKGROUND_TASK_FAILURES")["a task"] == 4, "each has those of the process"
-        first.metrics.cursor_lags["s"], second.metrics.cursor_lags["s"] = 20.0, 30.0
+        stream = LedgerId(0, 1)
+        first.metrics.cursor_lags[stream], second.metrics.cursor_lags[stream] = 20.0, 30.0
         first.metrics.gauges["NUM_PENDING_ADD"], second.metrics.gauges["NUM_PENDING_ADD"] = (lambda: 2), (lambda: 3)
         assert values_of(reader, "STREAM_CURSOR_LAG_SECONDS") == {"": 30}
         assert values_of(reader, "NUM_PENDING_ADD") == {"": 5}

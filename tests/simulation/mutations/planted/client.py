@@ -15,6 +15,7 @@ _MODEL = "tests/unit/thinclient/core/test_protocol.py"
 _WRITING = "tests/unit/thinclient/core/test_writing.py"
 _RECORDS = "tests/unit/ledger/test_payload_codec.py"
 _RECOVERY = "tests/unit/thinclient/core/test_recovery.py"
+_POOL = "tests/unit/thinclient/bookies/test_pool.py"
 _OPENTELEMETRY = "tests/unit/thinclient/test_opentelemetry.py"
 
 MUTATIONS = (
@@ -124,6 +125,67 @@ MUTATIONS = (
         'frozenset({PREFIX + "STREAM_CURSOR_LAG_SECONDS", PREFIX + _FAILURES})',
         'frozenset({PREFIX + "STREAM_CURSOR_LAG_SECONDS"})',
         tests=(_OPENTELEMETRY,),
+    ),
+    # Connections and what is known of bookies
+    Mutation(
+        "connections-kept-for-ever",
+        "client",
+        (),
+        "a client keeps a connection for each bookie id that a ledger ever named, and looks at all of them for ever",
+        "thinclient/bookies/pool.py",
+        "        resting = [key for key, each in self._connections.items() if each.rested(now) >= LET_GO_AFTER]\n",
+        "        resting = list[_Key]()\n",
+        tests=(_POOL,),
+    ),
+    Mutation(
+        "losses-forgotten-with-a-connection",
+        "client",
+        (),
+        "answers of a bookie before and after a restart count as one process's once it was not asked for long",
+        "thinclient/bookies/pool.py",
+        "            self._losses_let_go += connection.recent_losses\n",
+        "",
+        tests=(_POOL,),
+    ),
+    Mutation(
+        "second-connection-beside-a-held-one",
+        "client",
+        (),
+        "a bookie gets a second connection while a handle still holds the one that was let go",
+        "thinclient/bookies/pool.py",
+        "            held = self._let_go.pop(key, None)\n",
+        "            held = None\n",
+        tests=(_POOL,),
+    ),
+    Mutation(
+        "refused-requests-are-a-rest",
+        "client",
+        (),
+        "a bookie that is away and asked all the time is tried anew every minute as if it had never failed",
+        "thinclient/bookies/connection.py",
+        "        self._last_used = self._loop.time()\n        refusal = self._refusal()\n",
+        "        refusal = self._refusal()\n",
+        tests=(_POOL,),
+    ),
+    Mutation(
+        "failures-kept-for-ever",
+        "client",
+        (),
+        "a client keeps the failure of each bookie id that it ever read from and that did not answer",
+        "thinclient/core/read_health.py",
+        "        while now - next(iter(self._failed.values())) >= self._avoided_for:\n",
+        "        while False:\n",
+        tests=("tests/unit/thinclient/core/test_read_health.py",),
+    ),
+    Mutation(
+        "bookies-that-never-were-are-hosts",
+        "client",
+        (),
+        "places of bookies that only ledgers name are kept, and make one host look like several",
+        "thinclient/placement/racks.py",
+        "        return self._seen.get(bookie_id) or self._place_by(BookieServiceInfo.legacy(bookie_id))\n",
+        "        return self._seen.get(bookie_id) or self.place(BookieServiceInfo.legacy(bookie_id))\n",
+        tests=("tests/unit/thinclient/placement/test_chooser.py",),
     ),
     # The writer
     Mutation(

@@ -238,6 +238,15 @@ class TestRacks:
         assert racks.place_of("b2") == Place(DEFAULT_RACK, "node-1")
         assert racks.place_of("gone:3181") == Place(DEFAULT_RACK, "gone")
 
+    def test_bookies_that_only_ledgers_name_are_not_on_a_host_of_their_own(self) -> None:
+        """They may not exist, and there may be any number of them."""
+        racks = RackMapping()
+        racks.place(BookieServiceInfo.legacy("10.0.0.7:3181"))
+        assert {racks.place_of(f"no-such-{index}:3181").host for index in range(3)} == {
+            f"no-such-{i}" for i in range(3)
+        }
+        assert not racks.has_hosts
+
     def test_a_changed_file_counts_and_a_broken_one_does_not(self, tmp_path: Path) -> None:
         file = tmp_path / "racks.toml"
         file.write_text('[racks]\n"b1" = "/r1"\n')
