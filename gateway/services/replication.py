@@ -61,8 +61,6 @@ R = TypeVar("R")
 DEFAULT_LEASE_SECONDS = 10.0
 _MOST_MARKS = 1_000
 _MOST_RECORD_BYTES = 64 * 1024
-_MOST_REPLICA_CHARACTERS = 256 * 1024
-"""Of the lost bookies that one request marks: thousands."""
 _MOST_WAITING = 1_000
 """Maximum number of changes queued for one owner; the stream of a slower owner is ended, and it starts again."""
 _LEAVE_SECONDS = 2.0
@@ -282,11 +280,6 @@ class ReplicationService(ReplicationServiceServicer):
         """Raises IncorrectParameterException for an id that no bookie can have, unless the ledger names it: another
         client of the store may have written it there, and the ledger still has to be marked.
         """
-        size = sum(map(len, request.replicas))
-        if size > _MOST_REPLICA_CHARACTERS:
-            raise IncorrectParameterException(
-                f"the replicas have {size} characters, more than the {_MOST_REPLICA_CHARACTERS} that a mark may have"
-            )
         wrong = {each for each in request.replicas if not is_bookie_id(each)}
         if wrong:
             ledger_id = LedgerId.of_number(number_in(request))

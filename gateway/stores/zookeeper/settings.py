@@ -35,7 +35,7 @@ class ZooKeeperSettings(StoreSettings):
     zookeeper_max_request_bytes: int = Field(
         default=0xFFFFF,
         ge=512 * 1024,
-        description="larger requests are refused and not sent; the servers' jute.maxbuffer, beyond which they disconnect",
+        description="larger requests are refused, not sent; the servers' jute.maxbuffer, beyond which they disconnect",
     )
 
     @field_validator("zookeeper_auth")

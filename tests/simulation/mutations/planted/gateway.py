@@ -437,6 +437,16 @@ MUTATIONS = (
         tests=("tests/unit/ledger/test_metadata_text.py",),
     ),
     Mutation(
+        "mark-of-any-length",
+        "gateway",
+        (),
+        "a ledger with any number of lost bookies gets a mark that the store does not take, and ends the audit",
+        "ledger/replication.py",
+        "(not named or size + _line_length(replica) <= _MOST_NAMED)",
+        "True",
+        tests=("tests/unit/ledger/test_replication.py",),
+    ),
+    Mutation(
         "write-sets-of-any-size-kept",
         "gateway",
         (),
