@@ -52,14 +52,15 @@ def faults(metadata: LedgerMetadata, max_bytes: int) -> Mapping[str, str]:
             f"ensemble size {ensemble_size} times write quorum {write_quorum_size} may be up to {MOST_PLACES}"
         )
     is_text, most = metadata.format_version < 3, max_bytes + _ADDED_BYTES
-    size = 0 if _at_most(metadata) <= min(most, MOST_TEXT_BYTES) else _encoded_bytes(metadata, most)
+    enough = min(most, MOST_TEXT_BYTES) if is_text else most
+    size = 0 if _at_most(metadata) <= enough else _encoded_bytes(metadata)
     if is_text and size > MOST_TEXT_BYTES:
         found["text"] = (
             f"the metadata take {size} bytes or more in format version {metadata.format_version}, which ledgers "
             f"without a password have; it may have up to {MOST_TEXT_BYTES}"
         )
     if size > most:
-        found["bytes"] = f"the metadata take {size} bytes or more, more than the {max_bytes} that a ledger may have"
+        found["bytes"] = _too_large(size, max_bytes)
     return found
 
 
@@ -75,6 +76,12 @@ def require_no_new_faults(metadata: LedgerMetadata, stored: LedgerMetadata, max_
     for broken, fault in faults(metadata, max_bytes).items():
         if broken not in known:
             raise IncorrectParameterException(fault)
+    if "text" in known and "bytes" not in known and (size := len(encode(metadata))) > max_bytes + _ADDED_BYTES:
+        raise IncorrectParameterException(_too_large(size, max_bytes))
+
+
+def _too_large(size: int, max_bytes: int) -> str:
+    return f"the metadata take {size} bytes or more, more than the {max_bytes} that a ledger may have"
 
 
 def _at_most(metadata: LedgerMetadata) -> int:
@@ -91,11 +98,11 @@ def _at_most(metadata: LedgerMetadata) -> int:
     return _MOST_OF_A_CHARACTER * characters + _MOST_BESIDES * fields
 
 
-def _encoded_bytes(metadata: LedgerMetadata, most: int) -> int:
-    """The encoded size; text beyond `most` anyhow is not encoded, and less is told."""
+def _encoded_bytes(metadata: LedgerMetadata) -> int:
+    """The encoded size; text that is too large anyhow is not encoded, which takes long, and less is told."""
     if metadata.format_version < 3:
         least = sum(len(key) + len(value) for key, value in metadata.custom_metadata.items())
         least += sum(len(bookie_id) + 1 for fragment in metadata.fragments for bookie_id in fragment.ensemble)
-        if least > most:
+        if least > MOST_TEXT_BYTES:
             return least
     return len(encode(metadata))
