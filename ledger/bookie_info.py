@@ -55,7 +55,13 @@ Features = frozenset[str]
 NO_FEATURES: Features = frozenset()
 _MEANINGS = {LEDGER_SCOPE: "ledgers with a scope", LEDGER_TERM: "unbounded ledgers"}
 
-_BOOKIE_ID = re.compile(r"[A-Za-z0-9:._-]+")
+MOST_ID_CHARACTERS = 259
+"""Of a bookie id: as many as the longest host name (253) and a port have."""
+
+_BOOKIE_ID = re.compile(rf"[A-Za-z0-9:._-]{{1,{MOST_ID_CHARACTERS}}}")
+_STORED_BOOKIE_ID = re.compile(r"[A-Za-z0-9:._;<=>?@\[\\\]^-]{1,4096}")
+"""BookKeeper's own pattern, and a length that no node's name has."""
+_RESERVED = "readonly"
 _HASHED = "sha256:"
 """Prefix of a stored lease id digest. It is unambiguous because a lease id contains no colon."""
 
@@ -72,17 +78,45 @@ def meaning_of(features: Features) -> str:
 
 
 def is_bookie_id(bookie_id: str) -> bool:
-    """Whether BookKeeper accepts this bookie id."""
-    return _BOOKIE_ID.fullmatch(bookie_id) is not None and bookie_id.lower() != "readonly"
+    """Whether a bookie can have this id: BookKeeper accepts it, and it is not longer than any address."""
+    return _BOOKIE_ID.fullmatch(bookie_id) is not None and bookie_id.lower() != _RESERVED
 
 
 def check_bookie_id(bookie_id: str) -> str:
-    """Returns the id unchanged. Raises IncorrectParameterException for an id that BookKeeper would reject."""
+    """Returns the id unchanged. Raises IncorrectParameterException for an id that no bookie can have.
+
+    Every call that takes a bookie id checks it by this rule or the next: the id becomes a node's name in the store.
+    """
     if not is_bookie_id(bookie_id):
-        raise IncorrectParameterException(
-            f"bookie id {bookie_id!r} is not valid: letters, digits and : - _ . only, and not 'readonly'"
-        )
+        raise IncorrectParameterException(fault_of_bookie_id(bookie_id))
     return bookie_id
+
+
+def check_stored_bookie_id(bookie_id: str) -> str:
+    """The same for a call that reads or removes what a bookie has stored, perhaps one of Apache BookKeeper's with an id
+    that is refused to new ones.
+    """
+    if not _STORED_BOOKIE_ID.fullmatch(bookie_id) or bookie_id.lower() == _RESERVED:
+        raise IncorrectParameterException(fault_of_bookie_id(bookie_id))
+    return bookie_id
+
+
+def fault_of_bookie_id(bookie_id: str) -> str:
+    """What is wrong with an id that no bookie can have."""
+    if len(bookie_id) > MOST_ID_CHARACTERS:
+        return _too_long(bookie_id, "a bookie id")
+    return f"bookie id {bookie_id!r} is not valid: letters, digits and : - _ . only, and not 'readonly'"
+
+
+def check_length(name: str, what: str) -> str:
+    """Returns the name unchanged. Raises IncorrectParameterException if it is longer than a bookie id may be."""
+    if len(name) > MOST_ID_CHARACTERS:
+        raise IncorrectParameterException(_too_long(name, what))
+    return name
+
+
+def _too_long(name: str, what: str) -> str:
+    return f"{what} has {len(name)} characters, more than the {MOST_ID_CHARACTERS} that it may have"
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,12 +16,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from google.protobuf import text_format
 from google.protobuf.message import DecodeError
 
 from bookgate.ledger.errors import IncorrectParameterException, MetadataFormatException, MetadataSerializationException
 from bookgate.ledger.ledger_id import NO_ENTRY
 from bookgate.ledger.metadata import DigestType, Fragment, LedgerMetadata, LedgerState
+from bookgate.ledger.metadata_text import parse_text
 from bookgate.ledger.protobuf_text import quoted
 from bookgate.ledger.unbounded_codec import disguised, undisguised
 from bookgate.ledger.varint import encode_varint
@@ -73,7 +73,7 @@ def decode(data: bytes) -> LedgerMetadata:
     try:
         if version == 1:
             return _decode_v1(body)
-        message = _parse_text(body) if version == 2 else _parse_delimited(body)
+        message = parse_text(body) if version == 2 else _parse_delimited(body)
         return from_format(message, version)
     except (IncorrectParameterException, ValueError) as error:
         raise MetadataFormatException(f"ledger metadata can't be read: {error}") from error
@@ -339,15 +339,6 @@ def _text_lines(message: LedgerMetadataFormat) -> Iterator[str]:
 
 def _encode_v2(metadata: LedgerMetadata) -> bytes:
     return "".join(line + "\n" for line in _text_lines(to_format(metadata))).encode()
-
-
-def _parse_text(body: bytes) -> LedgerMetadataFormat:
-    message = LedgerMetadataFormat()
-    try:
-        text_format.Parse(body.decode("utf-8"), message, allow_unknown_field=True)
-    except (text_format.ParseError, UnicodeDecodeError) as error:
-        raise MetadataFormatException(f"ledger metadata of version 2 can't be read: {error}") from error
-    return message
 
 
 # --- version 3 ------------------------------------------------------------------------------------------------------

@@ -11,6 +11,9 @@ from collections.abc import Iterator
 
 _ESCAPES = {8: "\\b", 9: "\\t", 10: "\\n", 12: "\\f", 13: "\\r", 34: '\\"', 39: "\\'", 92: "\\\\"}
 
+_WRITTEN = tuple(_ESCAPES.get(b) or (chr(b) if 0x20 <= b <= 0x7E else f"\\{b:03o}") for b in range(256))
+"""What stands for each byte."""
+
 _TOKEN = re.compile(
     r"""(?P<skip>\s+|\#[^\n]*|[;,])
       | (?P<text>"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')
@@ -25,7 +28,7 @@ _TOKEN = re.compile(
 def quoted(value: bytes | str) -> str:
     """A string or bytes value in protobuf text form, escaped as BookKeeper's writer escapes it."""
     data = value.encode() if isinstance(value, str) else value
-    return '"' + "".join(_ESCAPES.get(b) or (chr(b) if 0x20 <= b <= 0x7E else f"\\{b:03o}") for b in data) + '"'
+    return '"' + data.decode("latin-1").translate(_WRITTEN) + '"'
 
 
 def top_level_fields(text: str) -> Iterator[tuple[str, str]]:

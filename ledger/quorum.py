@@ -10,18 +10,33 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+_MOST_KEPT = 4096
+"""Indexes of a table that is kept: ensemble size × write quorum. Stored metadata may name any number of bookies."""
 
-@lru_cache(maxsize=256)
+
 def write_sets(ensemble_size: int, write_quorum_size: int) -> tuple[tuple[int, ...], ...]:
     """All write sets of an ensemble; the one of entry e is at index e mod E."""
-    return tuple(
-        tuple((start + offset) % ensemble_size for offset in range(write_quorum_size)) for start in range(ensemble_size)
-    )
+    if ensemble_size * write_quorum_size <= _MOST_KEPT:
+        return _kept_write_sets(ensemble_size, write_quorum_size)
+    return _made_write_sets(ensemble_size, write_quorum_size)
+
+
+def _made_write_sets(ensemble_size: int, write_quorum_size: int) -> tuple[tuple[int, ...], ...]:
+    return tuple(_made_write_set(start, ensemble_size, write_quorum_size) for start in range(ensemble_size))
+
+
+def _made_write_set(start: int, ensemble_size: int, write_quorum_size: int) -> tuple[int, ...]:
+    return tuple((start + offset) % ensemble_size for offset in range(write_quorum_size))
+
+
+_kept_write_sets = lru_cache(maxsize=256)(_made_write_sets)
 
 
 def write_set(entry_id: int, ensemble_size: int, write_quorum_size: int) -> tuple[int, ...]:
     """Ensemble indexes of the bookies that hold the entry, in the order of writing and reading."""
-    return write_sets(ensemble_size, write_quorum_size)[entry_id % ensemble_size]
+    if ensemble_size * write_quorum_size <= _MOST_KEPT:
+        return _kept_write_sets(ensemble_size, write_quorum_size)[entry_id % ensemble_size]
+    return _made_write_set(entry_id % ensemble_size, ensemble_size, write_quorum_size)
 
 
 class CoverageSet:

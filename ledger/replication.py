@@ -39,9 +39,16 @@ MOST_DELAY_SECONDS = 2**31 - 1
 LAYOUT = b'type: "BASIC"\nversion: 1\n'
 """The only layout of the marks' tree that there is."""
 
+_MOST_NAMED = 64 * 1024
+"""Characters of a mark's lines that name replicas: thousands."""
+
 _MARK_FIELDS = {field.name for field in UnderreplicatedLedgerFormat.DESCRIPTOR.fields}
 _MARK_NAME = re.compile(r"urL(\d{10,19})", re.ASCII)
 _SCOPED_MARK_NAME = re.compile(r"urL([0-9a-f]{32})")
+
+
+def _line_length(replica: str) -> int:
+    return len('replica: ""\n') + len(replica)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +70,20 @@ class UnderreplicatedLedger:
         check_markable(self.ledger_id)
 
     def with_replicas(self, replicas: Sequence[str], ctime_ms: int | None) -> UnderreplicatedLedger:
-        """The mark after `replicas` were marked, too. The time of the first mark stays: it tells the age."""
+        """The mark after `replicas` were marked, too. The time of the first mark stays: it tells the age.
+
+        Names beyond `_MOST_NAMED` are left out: a client may write a ledger with any number of bookies. Whoever works
+        on a mark looks at the whole ledger.
+        """
         if self.damaged is not None:
             return self
-        new = tuple(dict.fromkeys((*self.replicas, *replicas)))
-        return replace(self, replicas=new, ctime_ms=ctime_ms if self.ctime_ms is None else self.ctime_ms)
+        named = dict.fromkeys(self.replicas)
+        size = sum(map(_line_length, named))
+        for replica in replicas:
+            if replica not in named and (not named or size + _line_length(replica) <= _MOST_NAMED):
+                named[replica] = None
+                size += _line_length(replica)
+        return replace(self, replicas=tuple(named), ctime_ms=ctime_ms if self.ctime_ms is None else self.ctime_ms)
 
     def encode(self) -> bytes:
         """The bytes of the mark, as BookKeeper writes them."""

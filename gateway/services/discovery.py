@@ -15,7 +15,8 @@ import grpc
 from bookgate.gateway.services.caller import require_still
 from bookgate.gateway.services.messages import bookie_message, bookie_messages
 from bookgate.gateway.services.status import Context, abort_with
-from bookgate.ledger.errors import BookieHandleNotAvailableException
+from bookgate.ledger.bookie_info import check_stored_bookie_id
+from bookgate.ledger.errors import BookieHandleNotAvailableException, IncorrectParameterException
 from bookgate.ledger.metadata_store import BookieSet, LedgerManagerFactory, RegisteredBookie
 from bookgate.protos.bookkeeper.common.v1.status_pb2 import StatusCode
 from bookgate.protos.bookkeeper.gateway.v1 import service_discovery_pb2 as pb
@@ -112,7 +113,11 @@ class DiscoveryService(ServiceDiscoveryServicer):
         if not request.bookie_id:
             return pb.GetBookieServiceInfoResponse(code=StatusCode.BAD_REQUEST, message="bookie_id is missing")
         try:
+            # The id becomes a part of a node's path: `readonly/…` would be another bookie's registration.
+            check_stored_bookie_id(request.bookie_id)
             bookie = await self._factory.service_discovery.bookie_service_info(request.bookie_id)
+        except IncorrectParameterException as error:
+            return pb.GetBookieServiceInfoResponse(code=StatusCode.BAD_REQUEST, message=str(error))
         except BookieHandleNotAvailableException as error:
             return pb.GetBookieServiceInfoResponse(code=StatusCode.UNEXPECTED, message=str(error))
         except Exception as error:

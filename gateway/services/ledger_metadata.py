@@ -36,7 +36,6 @@ from bookgate.gateway.services.ledger_access import owned_custom_metadata, owner
 from bookgate.gateway.services.ledger_quotas import LedgerQuotas
 from bookgate.gateway.services.ledger_trail import LedgerChange
 from bookgate.gateway.services.messages import (
-    bad_bookie_ids,
     failure,
     ledger_id_of,
     metadata_of,
@@ -49,7 +48,6 @@ from bookgate.gateway.services.request_dedup import RequestDeduplicator
 from bookgate.gateway.services.status import Context, abort_not_applied, abort_with
 from bookgate.gateway.services.store_budget import StoreBudget
 from bookgate.gateway.services.watch import WatchService
-from bookgate.ledger.bookie_info import check_bookie_id
 from bookgate.ledger.errors import (
     BKException,
     IncorrectParameterException,
@@ -61,6 +59,7 @@ from bookgate.ledger.errors import (
 )
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import LedgerMetadata
+from bookgate.ledger.metadata_bounds import faults, require_no_faults, require_no_new_faults
 from bookgate.ledger.metadata_store import CreateRequest, LedgerManagerFactory, LedgerRecord, require_same
 from bookgate.protos.bookkeeper.common.v1.status_pb2 import StatusCode
 from bookgate.protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2 import (
@@ -302,12 +301,13 @@ class MetadataService(LedgerMetadataServiceServicer):
             mine, scope_id = str(who.principal), request.ledger_scope_id
             who.require_ledger(Action.LEDGER_CREATE, ledger_id, mine, request.request_token, scope_id)
             changes["custom_metadata"] = owned_custom_metadata(metadata, who)
-        for bookie_id in sorted(bad_bookie_ids(metadata)):
-            check_bookie_id(bookie_id)
         if ledger_id is None and not metadata.creator_token:
             # Lets the manager retry by itself when a response of the store is lost.
             changes["creator_token"] = (uuid.uuid4().int >> 65) or 1
-        return CreateRequest(ledger_id, replace(metadata, **changes) if changes else metadata)
+        if changes:
+            metadata = replace(metadata, **changes)
+        require_no_faults(metadata, self._limits.metadata_bytes)
+        return CreateRequest(ledger_id, metadata)
 
     async def _write(self, requests: Sequence[LedgerMetadataRequest]) -> list[LedgerMetadataResponse]:
         (request,) = requests
@@ -329,7 +329,7 @@ class MetadataService(LedgerMetadataServiceServicer):
         """Raises MetadataVersionException."""
         metadata, change.action = await self._changes.to_write(ledger_id, request, metadata)
         metadata = await self._in_stored_format(ledger_id, metadata, request)
-        await self._check_bookie_ids(ledger_id, metadata)
+        await self._check_bounds(ledger_id, metadata)
         try:
             return await self._factory.ledger_manager.write(ledger_id, metadata, request.expected_version)
         finally:
@@ -365,16 +365,15 @@ class MetadataService(LedgerMetadataServiceServicer):
         stored = await self._factory.ledger_manager.read(ledger_id)
         require_same(replace(stored, incarnation=incarnation), stored)
 
-    async def _check_bookie_ids(self, ledger_id: LedgerId, metadata: LedgerMetadata) -> None:
-        """Raises IncorrectParameterException for an invalid bookie id, unless the ledger already contains it.
+    async def _check_bounds(self, ledger_id: LedgerId, metadata: LedgerMetadata) -> None:
+        """Raises IncorrectParameterException for metadata beyond a bound, unless the ledger is beyond it already.
 
-        Another client of the store may have written it there, and it must still be possible to close the ledger.
+        Another client of the store may have written it so, and it must still be possible to close the ledger.
         """
-        bad = bad_bookie_ids(metadata)
-        if bad:
-            bad -= (await self._factory.ledger_manager.read(ledger_id)).metadata.bookies
-        for bookie_id in sorted(bad):
-            check_bookie_id(bookie_id)
+        most = self._limits.metadata_bytes
+        if faults(metadata, most):
+            stored = (await self._factory.ledger_manager.read(ledger_id)).metadata
+            require_no_new_faults(metadata, stored, most)
 
     async def _conflict(self, ledger_id: LedgerId, error: MetadataVersionException) -> LedgerMetadataResponse:
         """BAD_VERSION with the current state, which saves the caller a read."""

@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from bookgate.gateway.services.caller import AccessDeniedException
-from bookgate.ledger.bookie_info import is_bookie_id
 from bookgate.ledger.errors import (
     BKException,
     IncorrectParameterException,
@@ -85,11 +84,6 @@ def metadata_of(request: LedgerMetadataRequest, max_bytes: int) -> LedgerMetadat
         return from_format(request.metadata)
     except MetadataFormatException as error:
         raise IncorrectParameterException(str(error)) from error
-
-
-def bad_bookie_ids(metadata: LedgerMetadata) -> set[str]:
-    """Invalid bookie ids in the ensembles."""
-    return {bookie_id for bookie_id in metadata.bookies if not is_bookie_id(bookie_id)}
 
 
 def metadata_to_create(request: LedgerMetadataRequest, max_bytes: int) -> LedgerMetadata:

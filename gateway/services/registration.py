@@ -31,7 +31,14 @@ from bookgate.gateway.services.caller import AccessDeniedException, caller, requ
 from bookgate.gateway.services.leased_registration import Answers, LeasedRegistration, Outcome
 from bookgate.gateway.services.messages import status_code
 from bookgate.gateway.services.status import Context, abort_with, outcome_of
-from bookgate.ledger.bookie_info import BookieServiceInfo, Endpoint, Lease, check_bookie_id, same_life
+from bookgate.ledger.bookie_info import (
+    BookieServiceInfo,
+    Endpoint,
+    Lease,
+    check_bookie_id,
+    check_stored_bookie_id,
+    same_life,
+)
 from bookgate.ledger.errors import (
     BKException,
     IncorrectParameterException,
@@ -110,7 +117,7 @@ class RegistrationService(RegistrationServiceServicer):
 
     async def ReadCookie(self, request: pb.ReadCookieRequest, context: Context) -> pb.ReadCookieResponse:
         try:
-            check_bookie_id(request.bookie_id)
+            check_stored_bookie_id(request.bookie_id)
             cookie = await self._factory.registration_manager.read_cookie(request.bookie_id)
         except IncorrectParameterException as error:
             return pb.ReadCookieResponse(code=StatusCode.BAD_REQUEST, message=str(error))
@@ -125,13 +132,20 @@ class RegistrationService(RegistrationServiceServicer):
         if len(request.cookie) > MAX_CONTENT_BYTES:
             message = f"the cookie has {len(request.cookie)} bytes, more than the {MAX_CONTENT_BYTES} that it may have"
             return pb.WriteCookieResponse(code=StatusCode.BAD_REQUEST, message=message)
-        change = self._factory.registration_manager.write_cookie(request.bookie_id, request.cookie, version)
-        code, message = await _changed(context, "WriteCookie", change)
+
+        async def change() -> None:
+            bookie_id = check_bookie_id(request.bookie_id)
+            await self._factory.registration_manager.write_cookie(bookie_id, request.cookie, version)
+
+        code, message = await _changed(context, "WriteCookie", change())
         return pb.WriteCookieResponse(code=code, message=message)
 
     async def RemoveCookie(self, request: pb.RemoveCookieRequest, context: Context) -> pb.RemoveCookieResponse:
-        change = self._factory.registration_manager.remove_cookie(request.bookie_id, request.expected_version)
-        code, message = await _changed(context, "RemoveCookie", change)
+        async def change() -> None:
+            bookie_id = check_stored_bookie_id(request.bookie_id)
+            await self._factory.registration_manager.remove_cookie(bookie_id, request.expected_version)
+
+        code, message = await _changed(context, "RemoveCookie", change())
         return pb.RemoveCookieResponse(code=code, message=message)
 
     def drain(self) -> None:

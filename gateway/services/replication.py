@@ -19,11 +19,11 @@ import grpc
 from bookgate.gateway.services.caller import caller, ledger_resource, require_still
 from bookgate.gateway.services.ledger_access import to_be_written
 from bookgate.gateway.services.ledger_feed import LedgerFeedStream
-from bookgate.gateway.services.messages import bad_bookie_ids, status_code
+from bookgate.gateway.services.messages import status_code
 from bookgate.gateway.services.replication_sessions import ReplicationSession, ReplicationSessions, VoteEvent
 from bookgate.gateway.services.status import Context, abort_with
 from bookgate.gateway.services.store_budget import StoreBudget
-from bookgate.ledger.bookie_info import check_bookie_id
+from bookgate.ledger.bookie_info import check_bookie_id, check_length, is_bookie_id
 from bookgate.ledger.errors import (
     BKException,
     IllegalOpException,
@@ -35,6 +35,7 @@ from bookgate.ledger.errors import (
     UnknownOutcomeException,
 )
 from bookgate.ledger.ledger_id import MAX_UNSCOPED, LedgerId
+from bookgate.ledger.metadata_bounds import require_no_new_faults
 from bookgate.ledger.metadata_codec import from_format, without_password
 from bookgate.ledger.metadata_store import LedgerManagerFactory
 from bookgate.ledger.replication import PeriodicCheck
@@ -245,11 +246,10 @@ class ReplicationService(ReplicationServiceServicer):
             if (who := caller()) is not None:
                 who.subject = str(ledger_resource(ledger_id, None))
             stored = (await self._factory.ledger_manager.read(ledger_id)).metadata
-            for bookie_id in sorted(bad_bookie_ids(metadata) - stored.bookies):
-                check_bookie_id(bookie_id)
             if who is not None:
                 metadata = to_be_written(metadata, stored)
             metadata = replace(metadata, format_version=stored.format_version)
+            require_no_new_faults(metadata, stored, self._max_metadata_bytes)
             try:
                 record = await session.write_ledger(request.token, metadata, request.expected_version)
             finally:
@@ -269,11 +269,23 @@ class ReplicationService(ReplicationServiceServicer):
     async def Mark(self, request: pb.MarkRequest, context: Context) -> pb.MarkResponse:
         async def work() -> pb.MarkResponse:
             ctime = request.ctime_ms if request.HasField("ctime_ms") else None
+            await self._check_replicas(request)
             return pb.MarkResponse(
                 mark=stored_mark(await self._store.mark(number_in(request), request.replicas, ctime))
             )
 
         return await self._answer(context, "Mark", pb.MarkResponse, work)
+
+    async def _check_replicas(self, request: pb.MarkRequest) -> None:
+        """Raises IncorrectParameterException for an id that no bookie can have, unless the ledger names it: another
+        client of the store may have written it there, and the ledger still has to be marked.
+        """
+        wrong = {each for each in request.replicas if not is_bookie_id(each)}
+        if wrong:
+            ledger_id = LedgerId.of_number(number_in(request))
+            wrong -= (await self._factory.ledger_manager.read(ledger_id)).metadata.bookies
+        for bookie_id in sorted(wrong):
+            check_bookie_id(bookie_id)
 
     async def ListMarks(self, request: pb.ListMarksRequest, context: Context) -> pb.ListMarksResponse:
         async def work() -> pb.ListMarksResponse:
@@ -409,14 +421,15 @@ class ReplicationService(ReplicationServiceServicer):
 async def _claim(session: ReplicationSession, request: pb.ClaimRequest) -> pb.ClaimResponse:
     action = request.WhichOneof("action")
     if action == "try_lock":
-        lock = await session.try_lock(request.number, number_in(request.try_lock), request.try_lock.holder)
+        holder = check_length(request.try_lock.holder, "the holder of a lock")
+        lock = await session.try_lock(request.number, number_in(request.try_lock), holder)
         return pb.ClaimResponse(token=None if lock is None else lock.token)
     if action == "release_lock":
         await session.release(request.number, number_in(request.release_lock))
     elif action == "check_lock":
         return pb.ClaimResponse(held=await session.is_held(request.check_lock))
     elif action == "stand":
-        await session.stand(request.number, request.stand)
+        await session.stand(request.number, check_length(request.stand, "the name of a candidate"))
     elif action == "withdraw":
         await session.withdraw(request.withdraw)
     else:

@@ -80,6 +80,10 @@ class NotSentError(Exception):
     """The connection was lost before the request was sent: it was certainly not carried out."""
 
 
+class RequestTooLargeError(Exception):
+    """The request was not sent: ZooKeeper would close the connection, and with it fail every other call in flight."""
+
+
 class Request(Protocol):
     """A request of kazoo or of `requests`; `deserialize` reads the body of the response, if it has one."""
 
@@ -234,9 +238,15 @@ class KazooThread:
         make_handler: MakeHandler,
         arguments: dict[str, Any],
         session: SessionSeen | None = None,
+        *,
+        max_request_bytes: int,
     ) -> None:
-        """`arguments` are passed to `KazooClient`; `session` is one to continue, if it is still alive."""
+        """`arguments` are passed to `KazooClient`; `session` is one to continue, if it is still alive.
+
+        `max_request_bytes` bounds a request with its header.
+        """
         self.loop = asyncio.get_running_loop()
+        self._max_request_bytes = max_request_bytes
         self._requests: deque[Call] = deque()
         self._woken = False
         self._news: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
@@ -280,13 +290,13 @@ class KazooThread:
         self._wake_sock.setblocking(False)
 
     def call(self, request: Request, generation: int) -> Call:
-        """Sends a request; its response may be kazoo's error, or NotSentError."""
+        """Sends a request; its response may be kazoo's error, or NotSentError. Raises RequestTooLargeError."""
         call = Call(self, request, generation)
         self._put(call)
         return call
 
     def send(self, request: Request, generation: int) -> None:
-        """Sends a request without waiting for its outcome."""
+        """Sends a request without waiting for its outcome. Raises RequestTooLargeError."""
         self._put(_Order(self, request, generation))
 
     def remove_data_watch(self, path: str, generation: int) -> None:
@@ -305,6 +315,9 @@ class KazooThread:
                 self.answered(self._requests.popleft(), None, NotSentError())
 
     def _put(self, call: Call) -> None:
+        size = _frame_bytes(call.body)
+        if size > self._max_request_bytes:
+            raise RequestTooLargeError(f"{size} bytes, more than the {self._max_request_bytes} that ZooKeeper takes")
         self._requests.append(call)
         self._wake()
 
@@ -396,7 +409,7 @@ class KazooThread:
         return message
 
     def _add(self, message: bytearray, request: Any, body: bytes, result: Any, xid: int) -> None:
-        message += _HEADER.pack(len(body) + 2 * _INT.size, xid, request.type)
+        message += _HEADER.pack(_frame_bytes(body), xid, request.type)
         message += body
         self.client._pending.append((request, result, xid))
 
@@ -427,6 +440,11 @@ class KazooThread:
             self.client.close()
         except Exception as error:
             log_event(_LOG, "zookeeper_client_stopped_badly", logging.WARNING, error=error)
+
+
+def _frame_bytes(body: bytes) -> int:
+    """The length of a request as ZooKeeper compares it with its limit: with number and type, without itself."""
+    return len(body) + 2 * _INT.size
 
 
 def _drained(queue: deque[Any]) -> Sequence[Any]:

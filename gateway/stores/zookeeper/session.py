@@ -14,9 +14,11 @@ only once that server has caught up with the leader.
 
 A call waits for the connection within its deadline and is sent once. If its response is lost, a read fails with
 MetaStoreException and a change with UnknownOutcomeException: it may have happened. A call that was certainly not sent
-fails with StoreUnreachableException. Errors of the node itself (NoNode, BadVersion, …) remain kazoo's exceptions, for
-the caller to translate. Responses, events and states arrive in the order in which ZooKeeper sent them: after a
-response, every event of earlier changes has been delivered.
+fails with StoreUnreachableException. A request larger than the server takes (jute.maxbuffer) fails with
+IncorrectParameterException and is never sent: the server would close the connection that all callers share. Errors of
+the node itself (NoNode, BadVersion, …) remain kazoo's exceptions, for the caller to translate. Responses, events and
+states arrive in the order in which ZooKeeper sent them: after a response, every event of earlier changes has been
+delivered.
 
 Not its job: requests that kazoo lacks (`requests`), kazoo itself (`kazoo_thread`).
 """
@@ -59,6 +61,7 @@ from bookgate.gateway.stores.zookeeper.kazoo_thread import (
     NodeWatch,
     NotSentError,
     Request,
+    RequestTooLargeError,
     ThreadHandler,
     TreeListener,
 )
@@ -78,6 +81,7 @@ from bookgate.gateway.stores.zookeeper.security import check_files, security_arg
 from bookgate.gateway.stores.zookeeper.settings import DEFAULTS, ZooKeeperSettings
 from bookgate.ledger.errors import (
     IllegalOpException,
+    IncorrectParameterException,
     MetaStoreException,
     StoreUnreachableException,
     UnknownOutcomeException,
@@ -352,7 +356,9 @@ class ZooKeeperSession:
             ) from error
 
     async def _call(self, make: Callable[[KazooThread], Request]) -> Any:
-        """Sends once connected. Raises StoreUnreachableException if certainly nothing was sent within the deadline."""
+        """Sends once connected. Raises StoreUnreachableException if certainly nothing was sent within the deadline,
+        IncorrectParameterException if the request is larger than ZooKeeper takes.
+        """
         if self._closed or self.kazoo is None:
             raise StoreUnreachableException(f"the ZooKeeper session with {self._servers} is closed")
         deadline = asyncio.get_running_loop().time() + self._call_timeout
@@ -362,7 +368,12 @@ class ZooKeeperSession:
                     await self._connected.wait()
             except TimeoutError:
                 raise StoreUnreachableException(f"ZooKeeper ({self._servers}) is out of reach") from None
-        call = self.kazoo.call(make(self.kazoo), self._generation)
+        try:
+            call = self.kazoo.call(make(self.kazoo), self._generation)
+        except RequestTooLargeError as error:
+            raise IncorrectParameterException(
+                f"the request to the metadata store has {error} (jute.maxbuffer); nothing was sent"
+            ) from None
         try:
             async with asyncio.timeout_at(deadline):
                 return await call.answer
@@ -386,6 +397,7 @@ class ZooKeeperSession:
             self._make_handler,
             security_arguments(self._settings),
             before.session if before is not None else None,
+            max_request_bytes=self._settings.zookeeper_max_request_bytes,
         )
         kazoo.on_state = partial(self._state_changed, kazoo)
         kazoo.on_ended = partial(self._client_ended, kazoo)

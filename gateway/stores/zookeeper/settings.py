@@ -1,4 +1,4 @@
-"""Settings of connections to ZooKeeper beyond the URI: TLS, authentication, access to created nodes.
+"""Settings of connections to ZooKeeper beyond the URI: TLS, authentication, access to created nodes, request sizes.
 
 Does not need kazoo: a gateway that uses another store knows these keys too.
 """
@@ -31,6 +31,11 @@ class ZooKeeperSettings(StoreSettings):
     zookeeper_auth: SecretStr | None = Field(default=None, description="digest authentication, as user:password")
     zookeeper_acl: Literal["open", "creator"] = Field(
         default="open", description="who may touch nodes made here: everyone, or only who authenticates the same"
+    )
+    zookeeper_max_request_bytes: int = Field(
+        default=0xFFFFF,
+        ge=512 * 1024,
+        description="larger requests are refused, not sent; the servers' jute.maxbuffer, beyond which they disconnect",
     )
 
     @field_validator("zookeeper_auth")

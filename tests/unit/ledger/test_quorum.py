@@ -4,7 +4,8 @@ from itertools import combinations
 
 import pytest
 
-from bookgate.ledger.quorum import CoverageSet, write_set
+from bookgate.ledger import quorum
+from bookgate.ledger.quorum import CoverageSet, write_set, write_sets
 
 
 @pytest.mark.parametrize(
@@ -41,3 +42,11 @@ def test_coverage_of_a_striped_ensemble_depends_on_who_answered() -> None:
         first, second = (index for index in range(5) if index not in known)
         adjacent = (second - first) % 5 in (1, 2, 3, 4) and min((second - first) % 5, (first - second) % 5) <= 2
         assert coverage.covered == (not adjacent)
+
+
+def test_large_tables_are_not_kept() -> None:
+    """Metadata of any client may name thousands of bookies."""
+    before = quorum._kept_write_sets.cache_info().currsize
+    assert write_sets(1000, 5)[998] == write_set(1_000_998, 1000, 5) == (998, 999, 0, 1, 2)
+    assert quorum._kept_write_sets.cache_info().currsize == before
+    assert write_sets(7, 3) is write_sets(7, 3)

@@ -76,6 +76,15 @@ class TestMarks:
         assert (mark.replicas, mark.ctime_ms) == (("a:1", "b:1"), 5)
         assert UnderreplicatedLedger(7).with_replicas([], 9).ctime_ms == 9
 
+    def test_a_mark_names_as_many_replicas_as_fit(self) -> None:
+        """Those that it names already stay, however many other software has written."""
+        mark = UnderreplicatedLedger(7).with_replicas([f"b-{number}:1" for number in range(100_000)], None)
+        assert 3000 < len(mark.replicas) < 4000
+        assert len(mark.encode()) <= 64 * 1024
+        assert mark.with_replicas(["later:1"], None) == mark
+        stored = UnderreplicatedLedger(7, tuple(f"b-{number}:1" for number in range(10_000)))
+        assert stored.with_replicas(["later:1"], None) == stored
+
     def test_unknown_fields_are_kept(self) -> None:
         """Of a later version: of every shape that the text form has, between known ones."""
         unknown = ['later: "a \\" { b"', "nested {\n  replica: 3\n  x { }\n}", "one < y: 1 >", "list: [1, 2]", "e: X"]

@@ -27,8 +27,8 @@ MUTATIONS = (
         ("R12",),
         "a mark that is made again names the last bookie only",
         _MARK,
-        "        new = tuple(dict.fromkeys((*self.replicas, *replicas)))\n",
-        "        new = tuple(dict.fromkeys(replicas))\n",
+        "        named = dict.fromkeys(self.replicas)\n",
+        "        named = dict.fromkeys(())\n",
         PEERS,
     ),
     Mutation(
