@@ -65,7 +65,7 @@ async def test_a_client_that_does_not_read_holds_up_the_store_by_the_size_of_led
     releasing = asyncio.ensure_future(cache.run())
     reader = BatchReader(store, cache, StoreBudget(1000))
     numbers = range(130, 220)
-    found = []
+    found: list[int] = []
     responses: Any = reader.read(BatchReadRequest(ledger_ids=numbers, batched_answers=batched))
     async for encoded in responses:
         if not found or found[-1] >= SMALL:
