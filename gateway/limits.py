@@ -25,7 +25,9 @@ class GatewayLimits:
     """Streaming calls under way on one connection (a client is its address and port)."""
 
     streams: int = 10_000
-    """Streaming calls under way, of all clients: each costs some 20 KiB."""
+    """Streaming calls under way, of all clients: each costs some 20 KiB, a BatchRead of large ledgers some MiB if its
+    client does not read.
+    """
 
     listings: int = 256
     """Of these, Iterate calls with metadata: each costs up to a mebibyte if its client does not read."""

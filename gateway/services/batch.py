@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequenc
 from contextlib import aclosing
 
 from bookgate.gateway.services.caller import AccessDeniedException, Caller, caller
-from bookgate.gateway.services.encoded_responses import batch_item, batched_answer
+from bookgate.gateway.services.encoded_responses import BatchItem, batch_item, batched_answer
 from bookgate.gateway.services.ledger_access import ScopeView, withhold
 from bookgate.gateway.services.messages import failure, ledger_id_from, success
 from bookgate.gateway.services.metadata_cache import CachedAnswer, MetadataCache
@@ -37,6 +37,8 @@ from bookgate.runtime.security.actions import Action
 
 _ANSWERS_A_MESSAGE = 512
 _BYTES_A_MESSAGE = 1024 * 1024
+_BYTES_WAITING = 512 * 1024
+"""Of results that wait for a message: with that message, what a call costs whose client does not read."""
 _CREATED_AT_ONCE = 500
 
 _Answer = CachedAnswer | LedgerMetadataResponse
@@ -108,7 +110,8 @@ class BatchReader:
                 others.append(ledger_id)
             else:
                 yield known
-        async with aclosing(map_unordered(self._fetch, others)) as fetched:  # type: ignore[type-var]
+        results = map_unordered(self._fetch, others, size_of=_size, most_bytes=_BYTES_WAITING)
+        async with aclosing(results) as fetched:  # type: ignore[type-var]
             async for answer in fetched:
                 yield answer
 
@@ -156,7 +159,7 @@ class _Sight:
         if self._view.shows_password(ledger.owner):
             return answer
         withheld = ledger.without_password()
-        return CachedAnswer(withheld, answer.revision, batch_item(withheld.answer(answer.revision)))
+        return CachedAnswer(withheld, answer.revision, withheld.batch_item(answer.revision))
 
 
 class _Message:
@@ -174,19 +177,23 @@ class _Message:
 
     def add(self, answer: _Answer) -> None:
         self.answers.append(answer)
-        self._bytes += len(answer.batch_item) if isinstance(answer, CachedAnswer) else answer.ByteSize()
+        self._bytes += _size(answer)
         if answer.revision > self._revision:
             self._revision = answer.revision
 
     def take(self) -> bytes:
         """The encoded message. Raises AccessDeniedException if the caller may no longer see anything."""
         seen = self.answers if self._sight is None else map(self._sight.of, self.answers)
-        message = batched_answer([_item(answer) for answer in seen], self._revision)
+        message = batched_answer(map(_item, seen), self._revision)
         self.answers, self._bytes = [], 0
         return message
 
 
-def _item(answer: _Answer) -> bytes:
+def _size(answer: _Answer) -> int:
+    return len(answer.ledger.data) if isinstance(answer, CachedAnswer) else answer.ByteSize()
+
+
+def _item(answer: _Answer) -> BatchItem:
     return answer.batch_item if isinstance(answer, CachedAnswer) else batch_item(answer.SerializeToString())
 
 

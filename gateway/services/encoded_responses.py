@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 from bookgate.gateway.services.ledger_access import owner_of_metadata, withhold
 from bookgate.gateway.services.messages import success
@@ -24,6 +25,9 @@ _REVISION = LedgerMetadataResponse.REVISION_FIELD_NUMBER << 3
 _REQUESTS_HANDLED = LedgerMetadataResponse.REQUESTS_HANDLED_FIELD_NUMBER << 3
 _BATCH = LedgerMetadataResponse.BATCH_FIELD_NUMBER << 3 | 2
 _LEDGERS = bytes((GetLedgerRangesResponse.LEDGERS_FIELD_NUMBER << 3 | 2,))
+
+BatchItem = tuple[bytes, bytes, bytes]
+"""A response as an item of a batched response, in parts, so that what is kept for a batch has no copy of the ledger."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +64,9 @@ class EncodedLedger:
         """The response as a message, without a revision."""
         return LedgerMetadataResponse.FromString(self.data)
 
-    def batch_item(self, revision: int) -> bytes:
+    def batch_item(self, revision: int) -> BatchItem:
         """The same response as one item of a batched response."""
-        return batch_item(self.answer(revision))
+        return batch_item(self.data, _revision_field(revision))
 
 
 def encode_ledger(record: LedgerRecord) -> EncodedLedger:
@@ -72,14 +76,14 @@ def encode_ledger(record: LedgerRecord) -> EncodedLedger:
     return EncodedLedger(record.ledger_id, record.version, metadata.format_version, data, record.incarnation, owner)
 
 
-def batch_item(answer: bytes) -> bytes:
-    """An encoded response as an item of a batched response."""
-    return bytes((_BATCH,)) + encode_varint(len(answer)) + answer
+def batch_item(answer: bytes, more: bytes = b"") -> BatchItem:
+    """An encoded response, and fields that belong to it, as an item of a batched response."""
+    return bytes((_BATCH,)) + encode_varint(len(answer) + len(more)), answer, more
 
 
-def batched_answer(items: Iterable[bytes], revision: int) -> bytes:
+def batched_answer(items: Iterable[BatchItem], revision: int) -> bytes:
     """The message that carries a batch."""
-    return b"".join(items) + _revision_field(revision)
+    return b"".join((*chain.from_iterable(items), _revision_field(revision)))
 
 
 def listed_item(answer: bytes) -> bytes:

@@ -24,6 +24,8 @@ from bookgate.runtime.security.actions import Action
 _BATCH_SECONDS = 0.02
 _MOST_IDS = 100_000
 """Maximum number of ids in one response; some hundred kilobytes."""
+_MOST_ANSWERS = 1_000
+"""Requests whose answers wait to be sent; a client that does not read is heard no further."""
 
 
 class LedgerFeedStream:
@@ -34,6 +36,7 @@ class LedgerFeedStream:
         self._lost = self._began = False
         self._touched = LedgerNumbers()
         self._answered: list[int] = []
+        self._taken = asyncio.Event()
         self._news = asyncio.Event()
         self._ended = False
 
@@ -82,6 +85,7 @@ class LedgerFeedStream:
         if not self._touched:
             response.answered.extend(self._answered)
             self._answered.clear()
+            self._taken.set()
         return response
 
     async def _answer(self, feed: LedgerFeed, requests: AsyncIterator[pb.WatchLedgersRequest]) -> None:
@@ -89,6 +93,9 @@ class LedgerFeedStream:
             await feed.catch_up()
             self._answered.append(request.sequence)
             self._news.set()
+            while len(self._answered) >= _MOST_ANSWERS:
+                self._taken.clear()
+                await self._taken.wait()
 
     def _hear(self, event: LedgerFeedEvent) -> None:
         match event:

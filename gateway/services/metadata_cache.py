@@ -25,7 +25,7 @@ import logging
 from collections import OrderedDict, deque
 from dataclasses import dataclass
 
-from bookgate.gateway.services.encoded_responses import EncodedLedger, encode_ledger
+from bookgate.gateway.services.encoded_responses import BatchItem, EncodedLedger, encode_ledger
 from bookgate.gateway.stores.ledger_listeners import LedgerFollower
 from bookgate.ledger.errors import BKException
 from bookgate.ledger.ledger_id import LedgerId
@@ -61,11 +61,11 @@ class CacheCounts:
 
 @dataclass(frozen=True, slots=True)
 class CachedAnswer:
-    """A response as it is sent, alone and as an item of a batch, and its revision."""
+    """A ledger's response, its revision, and the response as an item of a batch, which shares the ledger's bytes."""
 
     ledger: EncodedLedger
     revision: int
-    batch_item: bytes
+    batch_item: BatchItem
 
 
 _Waiters = asyncio.Future[EncodedLedger | None]
@@ -284,6 +284,7 @@ class MetadataCache:
         """Accounts for the entry's size, and evicts others if needed."""
         if self._entries.get(entry.ledger_id) is not entry or entry.ledger is None:
             return
+        # Twice: callers that may not see the password get a response of its own.
         cost = BYTES_BESIDES + 2 * len(entry.ledger.data)
         self.bytes += cost - entry.cost
         entry.cost = cost

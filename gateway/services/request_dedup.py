@@ -69,7 +69,8 @@ class RequestDeduplicator:
         self._answered: OrderedDict[bytes, _Answered] = OrderedDict()
         self._bytes = 0
         self._under_way: dict[bytes, asyncio.Future[LedgerMetadataResponse]] = {}
-        self._unknown: OrderedDict[bytes, UnknownOutcomeException] = OrderedDict()
+        self._unknown: OrderedDict[bytes, str] = OrderedDict()
+        """The texts of the errors: an exception would keep its frames alive, and with them the request's metadata."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     def __len__(self) -> int:
@@ -142,7 +143,7 @@ class RequestDeduplicator:
     def _keep_unknown(self, item: _New, error: UnknownOutcomeException) -> None:
         if item.key is None or item.request.HasField("ledger_id"):
             return
-        self._unknown[item.key] = error
+        self._unknown[item.key] = str(error)
         while len(self._unknown) > _MOST_UNKNOWN:
             self._unknown.popitem(last=False)
 
@@ -151,7 +152,7 @@ class RequestDeduplicator:
             return None
         answer: asyncio.Future[LedgerMetadataResponse] = asyncio.get_running_loop().create_future()
         answer.add_done_callback(_nobody_may_wait)
-        answer.set_exception(UnknownOutcomeException(str(self._unknown[key])))
+        answer.set_exception(UnknownOutcomeException(self._unknown[key]))
         return answer
 
     def _known(self, key: bytes) -> LedgerMetadataResponse | None:

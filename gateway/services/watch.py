@@ -432,7 +432,9 @@ class WatchService:
             if self.hub.has_answers(stream):
                 async for answer in self._turn(stream):
                     yield answer
-                continue
+                # Without its reader the stream ends though there is more to tell: it would serve no further request.
+                if stream.error is None:
+                    continue
             stream.waits_since = None
             if stream.error is not None:
                 return

@@ -9,10 +9,11 @@ Not its job: the order of the nodes (`ledger_paths`), reading metadata (`ledger_
 
 from __future__ import annotations
 
+import asyncio
 from array import array
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
+from contextlib import aclosing, asynccontextmanager
 from typing import NamedTuple
 
 from kazoo.exceptions import NoNodeError
@@ -21,30 +22,115 @@ from kazoo.protocol.states import ZnodeStat
 from bookgate.gateway.stores.zookeeper.ledger_paths import IdRange, LedgerPaths
 from bookgate.gateway.stores.zookeeper.session import ZooKeeperSession
 from bookgate.ledger.errors import MetaStoreException
+from bookgate.ledger.ledger_id import LedgerId
 
 _MOST_BYTES = 32 * 1024 * 1024
+READ_TOGETHER = 100
+"""Ledgers in one request; a larger one would delay the requests behind it."""
+
 _BYTES_A_LEAF = 512
 """What a kept listing takes beside its numbers: path, stat and objects."""
 
 
-class ExpectedSize:
-    """Estimates the size of the next listed ledgers' metadata, which ZooKeeper only reveals with the metadata."""
+class ListedSizes:
+    """Estimates the size of listed ledgers' metadata, which ZooKeeper only reveals with the metadata.
 
-    _FEWEST, _MOST = 8, 200
+    Large ledgers are remembered one by one: what one listing learns of them, others that are among small ledgers do not
+    unlearn, and small ledgers beside them are still read many at a time.
+    """
+
+    _FEWEST, _MOST = 8, READ_TOGETHER
+    _LARGE, _MOST_LARGE = 8 * 1024, 10_000
 
     def __init__(self) -> None:
         self._most = self._FEWEST
         self._bytes = 1.0
+        """What a ledger probably has that is not among the large ones."""
+        self._large: OrderedDict[LedgerId, int] = OrderedDict()
+        """The sizes of large ledgers, those seen last at the end."""
 
-    def fitting(self, room: int) -> int:
-        """The number of ledgers to request if `room` bytes are wanted."""
-        return max(1, min(self._most, int(room / self._bytes) + 1))
+    def fitting(self, ledger_ids: Sequence[LedgerId], room: int) -> int:
+        """How many of the first ledgers to request if `room` bytes are wanted: at least one, if there are any."""
+        count = min(len(ledger_ids), self._most)
+        if not self._large:
+            return min(count, int(room / self._bytes) + 1)
+        sizes = (self._large.get(ledger_id, self._bytes) for ledger_id in ledger_ids[:count])
+        return _reaching(sizes, room)
 
-    def saw(self, sizes: Sequence[int]) -> None:
-        """Learns from the sizes read: many small ones raise the number step by step, a large one resets it."""
+    def saw(self, ledger_ids: Sequence[LedgerId], sizes: Sequence[int]) -> None:
+        """Learns from the sizes read: many small ones raise the number step by step, an unexpected large one resets
+        it.
+        """
+        if self._large or max(sizes, default=0) > self._LARGE:
+            sizes = self._remember(ledger_ids, sizes)
         if sizes:
             self._bytes = max(sum(sizes) / len(sizes), self._bytes / 2)
             self._most = min(self._MOST, 2 * self._most) if max(sizes) <= 2 * self._bytes + 1024 else self._FEWEST
+
+    def _remember(self, ledger_ids: Sequence[LedgerId], sizes: Sequence[int]) -> Sequence[int]:
+        """Remembers the large ledgers; returns the sizes of those of which nothing was known."""
+        unknown = []
+        for ledger_id, size in zip(ledger_ids, sizes, strict=True):
+            if self._large.pop(ledger_id, None) is None:
+                unknown.append(size)
+            if size > self._LARGE:
+                self._large[ledger_id] = size
+        while len(self._large) > self._MOST_LARGE:
+            self._large.popitem(last=False)
+        return unknown
+
+
+def within(sizes: Sequence[int], room: int) -> int:
+    """How many of the first ledgers read have `room` bytes, the one that reaches it included."""
+    return len(sizes) if sum(sizes) <= room else _reaching(sizes, room)
+
+
+def _reaching(sizes: Iterable[float], room: int) -> int:
+    """How many of the first sizes reach `room`, or how many there are."""
+    count = 0
+    for size in sizes:
+        count += 1
+        room -= int(size)
+        if room <= 0:
+            break
+    return count
+
+
+class RequestedLedgers:
+    """Bounds how many ledgers all listings together have requested: each may have grown to a mebibyte, unseen.
+
+    Listings take their places in the order in which they come.
+    """
+
+    def __init__(self, most: int = 2 * READ_TOGETHER, patience_seconds: float = 30.0) -> None:
+        self._free = most
+        self._patience_seconds = patience_seconds
+        self._first, self._freed = asyncio.Lock(), asyncio.Event()
+
+    @asynccontextmanager
+    async def place(self, count: Callable[[], int]) -> AsyncIterator[int]:
+        """Waits until there is a place for as many ledgers as `count` says by then; gives that number.
+
+        Raises MetaStoreException after a long wait: while ZooKeeper is out of reach, those before it take long to fail.
+        """
+        try:
+            async with asyncio.timeout(self._patience_seconds):
+                taken = await self._take(count)
+        except TimeoutError:
+            raise MetaStoreException("ZooKeeper has not answered the listings before this one") from None
+        try:
+            yield taken
+        finally:
+            self._free += taken
+            self._freed.set()
+
+    async def _take(self, count: Callable[[], int]) -> int:
+        async with self._first:
+            while (wanted := count()) > self._free:
+                self._freed.clear()
+                await self._freed.wait()
+            self._free -= wanted
+            return wanted
 
 
 class _LeafListing(NamedTuple):

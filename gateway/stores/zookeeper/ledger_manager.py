@@ -26,7 +26,14 @@ from bookgate.gateway.stores.zookeeper.create_queue import CreateQueue
 from bookgate.gateway.stores.zookeeper.id_blocks import IdBlocks
 from bookgate.gateway.stores.zookeeper.id_generator import IdGenerator
 from bookgate.gateway.stores.zookeeper.kazoo_thread import NodeWatch
-from bookgate.gateway.stores.zookeeper.ledger_listing import ExpectedSize, LeafListings, list_ids
+from bookgate.gateway.stores.zookeeper.ledger_listing import (
+    READ_TOGETHER,
+    LeafListings,
+    ListedSizes,
+    RequestedLedgers,
+    list_ids,
+    within,
+)
 from bookgate.gateway.stores.zookeeper.ledger_paths import IdRange, LedgerPaths, ScopedPaths
 from bookgate.gateway.stores.zookeeper.nodes import create_with_parents, remove_empty_parents
 from bookgate.gateway.stores.zookeeper.requests import NodeContent
@@ -59,9 +66,6 @@ T = TypeVar("T")
 _CREATE_ATTEMPTS = 3
 _FIRST_FORMAT_WITH_TOKEN = 3
 
-_READ_TOGETHER = 100
-"""Ledgers in one request; a larger one would delay the requests behind it."""
-
 _PARALLEL = 64
 """Concurrent calls for one caller with many ledgers, and for all such callers together."""
 
@@ -88,7 +92,8 @@ class ZooKeeperLedgerManager(LedgerManager):
         self._ids = IdBlocks(ids)
         self._creations = CreateQueue(session)
         self._slots = asyncio.Semaphore(_PARALLEL)
-        self._listed = ExpectedSize()
+        self._listed = ListedSizes()
+        self._requested = RequestedLedgers()
         self._leaves = LeafListings(session)
         self.listeners = LedgerListeners(self._read_and_watch, self._release)
 
@@ -166,22 +171,31 @@ class ZooKeeperLedgerManager(LedgerManager):
         return await self._read_parts(ledger_ids, lambda ledger_id, content: _stored(ledger_id, content).marked())
 
     async def read_listed(self, ledger_ids: Sequence[LedgerId], max_bytes: int) -> list[RawLedgerRecord | BKException]:
-        """Reads as many ledgers at a time as probably fit, judging by the sizes read last."""
+        """Reads as many ledgers at a time as probably fit, judging by the sizes read before."""
         results: list[RawLedgerRecord | BKException] = []
-        size = 0
-        while len(results) < len(ledger_ids) and size < max_bytes:
-            count = self._listed.fitting(max_bytes - size)
-            found = await self._read_parts(ledger_ids[len(results) : len(results) + count], _undecoded)
-            sizes = [0 if isinstance(each, BKException) else len(each.data) for each in found]
-            self._listed.saw(sizes)
+        room = max_bytes
+        while len(results) < len(ledger_ids) and room > 0:
+            following = ledger_ids[len(results) : len(results) + READ_TOGETHER]
+            found = await self._read_fitting(following, room)
             results += found
-            size += sum(sizes)
+            room -= sum(map(_size, found))
         return results
+
+    async def _read_fitting(self, ledger_ids: Sequence[LedgerId], room: int) -> list[RawLedgerRecord | BKException]:
+        """Reads the first ones, at least one. Of larger ones than expected only what fits is kept: the others are read
+        again, now that their sizes are known.
+        """
+        async with self._requested.place(lambda: self._listed.fitting(ledger_ids, room)) as count:
+            wanted = ledger_ids[:count]
+            found = await self._read_together(wanted, _undecoded)
+            sizes = list(map(_size, found))
+            self._listed.saw(wanted, sizes)
+            return found[: within(sizes, room)]
 
     async def _read_parts(
         self, ledger_ids: Sequence[LedgerId], of: Callable[[LedgerId, NodeContent | Exception], T]
     ) -> list[T | BKException]:
-        parts = [ledger_ids[start : start + _READ_TOGETHER] for start in range(0, len(ledger_ids), _READ_TOGETHER)]
+        parts = [ledger_ids[start : start + READ_TOGETHER] for start in range(0, len(ledger_ids), READ_TOGETHER)]
         found = await asyncio.gather(*(self._read_together(part, of) for part in parts))
         return [record for part in found for record in part]
 
@@ -402,6 +416,10 @@ def _content(ledger_id: LedgerId, content: NodeContent | Exception) -> NodeConte
 def _undecoded(ledger_id: LedgerId, content: NodeContent | Exception) -> RawLedgerRecord:
     data, stat = _content(ledger_id, content)
     return RawLedgerRecord(ledger_id, data, stat.version, stat.ctime)
+
+
+def _size(listed: RawLedgerRecord | BKException) -> int:
+    return 0 if isinstance(listed, BKException) else len(listed.data)
 
 
 def _stored(ledger_id: LedgerId, content: NodeContent | Exception) -> IncarnatedRecord:

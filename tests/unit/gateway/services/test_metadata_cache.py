@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from bookgate.gateway.services.encoded_responses import batched_answer
 from bookgate.gateway.services.metadata_cache import BYTES_BESIDES, MetadataCache
 from bookgate.gateway.stores.ledger_listeners import IncarnatedRecord, LedgerListeners
 from bookgate.ledger.errors import (
@@ -115,8 +116,9 @@ async def test_answer_is_the_whole_response(cache: MetadataCache, store: Store) 
     found = await cache.fetch(LedgerId(0, 1))
     alone = LedgerMetadataResponse.FromString(found.ledger.answer(found.revision))
     assert (alone.ledger_id, alone.version, alone.revision) == (1, 0, 10)
-    (item,) = LedgerMetadataResponse.FromString(found.batch_item).batch
+    (item,) = LedgerMetadataResponse.FromString(batched_answer([found.batch_item], found.revision)).batch
     assert item == alone
+    assert any(part is found.ledger.data for part in found.batch_item), "no second copy is kept"
 
 
 async def test_equal_reads_at_the_same_time_are_one(cache: MetadataCache, store: Store) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Sequence
+from weakref import WeakSet
 
 import pytest
 
@@ -170,3 +172,33 @@ async def test_the_outcome_of_one_of_a_batch_that_is_not_known_stays_so() -> Non
     assert (first[0], first[2]) == (again[0], again[2])
     with pytest.raises(UnknownOutcomeException, match="lost"):
         await tokens.run_once("Create", request(b"lost"), work)
+
+
+class Held:
+    """What a failing call holds in its frame, for instance the metadata of a request."""
+
+
+async def test_of_an_unknown_outcome_nothing_is_kept_but_the_text() -> None:
+    tokens, held = RequestDeduplicator(), WeakSet[Held]()
+
+    async def create(requests: Sequence[LedgerMetadataRequest]) -> list[Outcome]:
+        metadata = Held()
+        held.add(metadata)
+        if requests[0].request_token == b"alone":
+            raise UnknownOutcomeException("the answer was lost")
+        try:
+            raise UnknownOutcomeException("the answer was lost")
+        except UnknownOutcomeException as error:
+            return [error]
+
+    for token in (b"alone", b"one of a batch"):
+        with pytest.raises(UnknownOutcomeException):
+            await tokens.run_once("Create", request(token), create)
+    # The task that did the work ends, and the loop forgets it.
+    for _ in range(3):
+        await asyncio.sleep(0)
+    gc.collect()
+    assert not held
+    for token in (b"alone", b"one of a batch"):
+        with pytest.raises(UnknownOutcomeException, match="the answer was lost"):
+            await tokens.run_once("Create", request(token), Work())

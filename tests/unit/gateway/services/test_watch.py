@@ -75,10 +75,10 @@ class Factory:
 class Client:
     """A client's stream: asks, and takes what it is sent only when the test does."""
 
-    def __init__(self, service: WatchService) -> None:
+    def __init__(self, service: WatchService, context: Any = None) -> None:
         self._asked: asyncio.Queue[LedgerMetadataRequest] = asyncio.Queue()
         self._handled = asyncio.Semaphore(0)
-        self._responses: Any = service.serve(self._requests(), None)  # type: ignore[arg-type]
+        self._responses: Any = service.serve(self._requests(), context)
         self._next: asyncio.Future[WatchResponse] | None = None
         self.begin_to_take()
 
@@ -89,8 +89,11 @@ class Client:
 
     async def ask(self, **fields: Any) -> None:
         """Subscribes to ledger 1, or asks something else of it; returns once the service has dealt with the request."""
-        self._asked.put_nowait(LedgerMetadataRequest(ledger_id=1, **fields))
+        self.ask_soon(ledger_id=1, **fields)
         await self._handled.acquire()
+
+    def ask_soon(self, **fields: Any) -> None:
+        self._asked.put_nowait(LedgerMetadataRequest(**fields))
 
     def begin_to_take(self) -> None:
         """Is sent the next response, as soon as there is one."""
@@ -111,8 +114,8 @@ class Client:
 
 
 @asynccontextmanager
-async def clients(service: WatchService, count: int) -> AsyncIterator[list[Client]]:
-    streams = [Client(service) for _ in range(count)]
+async def clients(service: WatchService, count: int, context: Any = None) -> AsyncIterator[list[Client]]:
+    streams = [Client(service, context) for _ in range(count)]
     try:
         yield streams
     finally:
@@ -420,3 +423,39 @@ async def test_a_stream_that_is_cancelled_in_the_moment_of_news_ends(service: Wa
     with pytest.raises(asyncio.CancelledError):
         await stream
     assert service.stream_count == 0
+
+
+class _Abort:
+    """A call's context, whose abort raises as gRPC's does."""
+
+    async def abort(self, code: Any, details: str = "", trailing_metadata: Any = ()) -> None:
+        raise ConnectionAbortedError(details)
+
+
+async def test_a_stream_whose_requests_failed_ends_however_much_it_has_to_tell(factory: Any) -> None:
+    """It once went on for as long as its ledgers changed faster than its client took the changes."""
+
+    class Fails(RevisionBarrier):
+        async def wait_for(self, revision: int) -> None:
+            raise MetaStoreException("the store did not answer")
+
+    manager, service = factory.ledger_manager, WatchService(factory, freshness=Fails(factory))
+    metadata = LedgerMetadata.new(["b1"], 1, 1)
+
+    async def take_all(client: Client) -> int:
+        for version in range(2, 2000):
+            # The ledger changes whenever the client takes a response.
+            manager.listener(LEDGER, LedgerRecord(LEDGER, metadata, version))
+            if client._next is None:
+                client.begin_to_take()
+            await client.take()
+        return version
+
+    async with clients(service, 1, _Abort()) as (client,):
+        await client.ask()
+        manager.listener(LEDGER, LedgerRecord(LEDGER, metadata, 1))
+        await client.take()
+        client.ask_soon(ledger_id=2, min_revision=5)
+        with pytest.raises(ConnectionAbortedError, match="the store did not answer"):
+            await take_all(client)
+    assert service.hub.subscription_count == 0
