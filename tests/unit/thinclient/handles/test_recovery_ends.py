@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -17,6 +19,8 @@ from bookgate.ledger.unbounded import create_unbounded, terms_of
 from bookgate.ledger.wire.messages import AddRequest, ReadResponse, Response, Status
 from bookgate.thinclient.client import BookKeeper
 from bookgate.thinclient.config import ClientConfig
+from bookgate.thinclient.core.recovery import LedgerRecovery
+from bookgate.thinclient.core.unbounded.taking_over import TakeOver
 from bookgate.thinclient.handles.context import LedgerSecrets
 from tests.unit.thinclient.fakes import FakeBookie, FakeCluster, RawLedgerRecord, fake_cluster
 
@@ -198,3 +202,56 @@ async def test_a_ledger_with_a_bookie_twice_in_its_last_fragment_is_not_taken_ov
         async with asyncio.timeout(30):
             with pytest.raises(LedgerRecoveryException, match=f"ledger {NUMBER} .*twice .{twice}, {twice}, {other}"):
                 await client_of(cluster).take_over(record.ledger_id, PASSWORD)
+
+
+# Bugs
+
+
+@asynccontextmanager
+async def within(seconds: float = 10) -> AsyncIterator[None]:
+    """Not in virtual time: a world fails by what is logged as a bug."""
+    async with asyncio.timeout(seconds):
+        yield
+
+
+def broken(*_: Any, **__: Any) -> Any:
+    raise ZeroDivisionError("planted")
+
+
+def bugs(caplog: pytest.LogCaptureFixture) -> list[BaseException | None]:
+    return [record.exc_info[1] for record in caplog.records if record.exc_info]
+
+
+async def to_recover(cluster: FakeCluster, *, unbounded: bool) -> Callable[[], Any]:
+    """An attempt to end a ledger, of which one entry has to be added again and one bookie fails, by another client."""
+    *good, failing, _ = cluster.bookies
+    failing.override = no_adds
+    record = await stored(cluster, Fragment(0, ids([*good, failing])), unbounded=unbounded, ack_quorum_size=3)
+    put(record, good, (0, -1, 1, b"x"))
+    client = client_of(cluster)
+    if not unbounded:
+        return lambda: client.open_ledger(record.ledger_id, PASSWORD, recovery=True)
+    honour_terms(cluster, record)
+    return lambda: client.take_over(record.ledger_id, PASSWORD)
+
+
+STEPS = ("begin", "on_fence_answer", "on_read_answer", "on_add_ack", "on_add_failure", "on_replacements")
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("unbounded", [False, True])
+async def test_a_bug_ends_a_recovery(
+    step: str, unbounded: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with fake_cluster(4) as cluster, within():
+        attempt = await to_recover(cluster, unbounded=unbounded)
+        with monkeypatch.context() as patch:
+            patch.setattr(TakeOver if unbounded else LedgerRecovery, step, broken)
+            with pytest.raises(LedgerRecoveryException, match=f"ledger {NUMBER} .*planted") as caught:
+                await attempt()
+        assert isinstance(caught.value.__cause__, ZeroDivisionError)
+        assert ZeroDivisionError in map(type, bugs(caplog))
+        if step != "begin":
+            assert len(cluster.bookies[0].writers) == 1, "the connection, which serves other ledgers, stays"
+        await attempt()
