@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import os
 import subprocess
 import sys
@@ -18,6 +19,7 @@ import pytest
 from bookgate.bookie.index.file_format import relative_path
 from bookgate.ledger.errors import BKException
 from bookgate.ledger.ledger_id import LedgerId
+from bookgate.runtime.logs import log_bug
 from bookgate.thinclient.client import BookKeeper
 from bookgate.thinclient.handles.write_handle import WriteHandle
 from tests.faults.memory_disk import nothing_survives
@@ -87,6 +89,18 @@ def test_an_exception_in_a_callback_is_an_error() -> None:
 
     with pytest.raises(UnhandledError, match="IndexError"):
         World(1).run(main())
+
+
+def test_a_bug_that_is_logged_is_an_error() -> None:
+    """What is handled, so that nobody waits for ever, must not hide from a run."""
+    world = World(4)
+
+    async def main() -> None:
+        log_bug(logging.getLogger("bookgate.thinclient.handles"), "planted", ValueError("lost"))
+        await asyncio.sleep(1)
+
+    with pytest.raises(UnhandledError, match="event=planted error=lost"):
+        world.run(main())
 
 
 def test_a_check_after_every_step_ends_the_run() -> None:

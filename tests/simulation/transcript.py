@@ -42,6 +42,30 @@ class LogLines(logging.Handler):
             logger.propagate = propagate
 
 
+class Bugs(logging.Handler):
+    """Tells of each bug that the product logs, while it is a context manager's block: what is handled so that nobody
+    waits for ever must fail a run all the same.
+    """
+
+    def __init__(self, tell: Callable[[str, BaseException], None]) -> None:
+        super().__init__(logging.ERROR)
+        self._tell = tell
+        self._thread = threading.get_ident()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None and record.thread == self._thread:
+            self._tell(record.getMessage(), error)
+
+    def __enter__(self) -> None:
+        for name in LOGGED:
+            logging.getLogger(name).addHandler(self)
+
+    def __exit__(self, *error: object) -> None:
+        for name in LOGGED:
+            logging.getLogger(name).removeHandler(self)
+
+
 class Transcript:
     """Keeps its lines, or with `keep` False nothing."""
 

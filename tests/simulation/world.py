@@ -40,7 +40,7 @@ from tests.simulation.network import Network, NetworkSettings, Server
 from tests.simulation.patches import replaced
 from tests.simulation.settings import client_settings, root_of
 from tests.simulation.simulated_bookie import SimulatedBookie
-from tests.simulation.transcript import LogLines, Transcript
+from tests.simulation.transcript import Bugs, LogLines, Transcript
 
 T = TypeVar("T")
 
@@ -54,7 +54,7 @@ class ProcessEndedError(Exception):
 
 
 class UnhandledError(AssertionError):
-    """The product let an exception reach the event loop."""
+    """The product let an exception reach the event loop, or logged it as a bug."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +191,7 @@ class World:
         gc.disable()
         try:
             logs = LogLines(self.transcript, self._who) if self.transcript.keeps else contextlib.nullcontext()
-            with replaced(self.random("patches"), loop.time, loop.wall_clock), logs:
+            with replaced(self.random("patches"), loop.time, loop.wall_clock), logs, Bugs(self._on_bug):
                 try:
                     task = loop.create_task(main, name="main", context=loop.outside.context.copy())
                     result: T = loop.run_until_complete(task)
@@ -229,6 +229,10 @@ class World:
         if not self._ending:
             self.unhandled.append(context)
             self.note("world", f"unhandled: {context.get('message')} {context.get('exception')!r}")
+
+    def _on_bug(self, message: str, error: BaseException) -> None:
+        if not self._ending:
+            self.unhandled.append({"message": f"a bug was logged: {message}", "exception": error})
 
     # Processes
 

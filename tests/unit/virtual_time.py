@@ -26,6 +26,14 @@ class VirtualTime:
         """The event loop does something else for so long: what falls due meanwhile is late."""
         self.world.loop.hold_up(seconds)
 
+    def take_bugs(self) -> list[BaseException]:
+        """Removes and returns the errors that were logged as bugs, or reached the event loop, which fail the test
+        otherwise.
+        """
+        found = [context["exception"] for context in self.world.unhandled]
+        self.world.unhandled.clear()
+        return found
+
 
 async def until(condition: Callable[[], bool]) -> None:
     """Waits for what has no event of its own, 10 virtual seconds at most."""

@@ -21,8 +21,8 @@ The ledger is IN_RECOVERY in the metadata before this begins (the caller has set
   its adds carry L unchanged, and not the current LAC as BookKeeper's do. The current LAC holds only in the ensembles in
   memory; another recovery, which can't know them, may find an earlier end, and a reader would then have seen a LAC
   beyond that end.
-* *sizing*, only if nothing was added again and L ≥ 0: entry L is read, because its packet contains the ledger's length,
-  and the packets seen while fencing may be of later entries.
+* *sizing*, only if nothing was added again and L is not before the ledger's first entry: entry L is read, because its
+  packet contains the ledger's length, and the packets seen while fencing may be of later entries.
 * *finished* with last entry and length, or *failed*; then the ledger stays IN_RECOVERY, and recovery can begin again.
 
 Events in: `begin`, `on_fence_answer`, `on_read_answer`, `on_add_ack`, `on_add_failure`, `on_replacements`. Effects out:
@@ -58,7 +58,7 @@ from bookgate.ledger.transitions import Transitions
 from bookgate.thinclient.core.ensemble_change import Failures, RecoveredFragments, Replacements, replaced, still_failed
 from bookgate.thinclient.core.entry_read import ENDS_AT_ONCE
 from bookgate.thinclient.core.recovery_reads import Answer, Missing, RecoveryRead, RecoveryReads, Unreadable
-from bookgate.thinclient.core.writing import LedgerWriter, Member, PendingAdd, WriterRules
+from bookgate.thinclient.core.writing import LedgerWriter, Member, PendingAdd, WriterRules, second_places
 
 
 class RecoveryState(enum.Enum):
@@ -192,7 +192,7 @@ class LedgerRecovery:
         self._valid_answer = False
         self._fence_errors: dict[str, BKException] = {}
         self._best_lac = NO_ENTRY
-        self._last_entry_lengths: dict[int, int] = {0: 0}
+        self._last_entry_lengths: dict[int, int] = {metadata.fragments[0].first_entry_id: 0}
         self._writer: LedgerWriter | None = None
         self._start = NO_ENTRY
         self._reads = RecoveryReads(metadata, read_batch, runs=runs)
@@ -257,7 +257,7 @@ class LedgerRecovery:
         self._on(RecoveryEvent.COVERED)
         metadata = self._metadata
         self._start = max(self._best_lac, metadata.last_fragment.first_entry_id - 1)
-        # The key is entry id + 1, so that the empty ledger (no entry, length 0) needs no case of its own.
+        # The key is entry id + 1, so that a ledger without an entry (length 0) needs no case of its own.
         self._closing_length = self._last_entry_lengths.get(self._start + 1)
         self._writer = LedgerWriter(
             self._ledger_id,
@@ -332,6 +332,8 @@ class LedgerRecovery:
                 f"{self._next_to_add} was read"
             )
             return self._fail(error)[0]
+        if self._next_to_add == self._start + 1:
+            self._leave_second_places()
         self._next_to_add += 1
         # The packet's length is the ledger's up to this entry; the entries before it may add up to another sum.
         self._writer.length = entry.ledger_length - len(entry.payload)
@@ -350,6 +352,15 @@ class LedgerRecovery:
         return RecoveryAdd(add, entry.payload, [members[index] for index in add.indexes])
 
     # Adding again
+
+    def _leave_second_places(self) -> None:
+        """Takes the further places of a bookie that others have put into the ensemble twice for failed: one copy of an
+        entry on it counts once, and another bookie may be found for them.
+        """
+        assert self._writer is not None
+        for index in second_places(self._ensemble):
+            error = UnexpectedConditionException(f"bookie {self._ensemble[index]} is in the ensemble twice")
+            self._writer.on_failure(self._writer.members[index], error)
 
     def on_add_ack(self, add: PendingAdd, member: Member) -> Sequence[Effect]:
         """A bookie has stored a recovery add."""

@@ -46,6 +46,7 @@ from bookgate.ledger.errors import (
     LedgerFencedException,
     NotEnoughBookiesException,
     UnauthorizedAccessException,
+    UnexpectedConditionException,
     WriteException,
     WriteOnReadOnlyBookieException,
 )
@@ -170,6 +171,13 @@ class Changed(NamedTuple):
 
 
 _NONE: tuple[PendingAdd, ...] = ()
+
+
+def second_places(ensemble: Sequence[str]) -> Set[int]:
+    """The indexes of bookies that the ensemble has at a lower index as well: none by what this client stores (P5), but
+    others can store it.
+    """
+    return {index for index, bookie_id in enumerate(ensemble) if ensemble.index(bookie_id) < index}
 
 
 class LedgerWriter:
@@ -442,7 +450,6 @@ class LedgerWriter:
     def finish_change(self, ensemble: Sequence[str]) -> Changed:
         """The metadata has this ensemble now: "unset and resend" for every pending add and replaced index."""
         assert len(ensemble) == self._ensemble_size, "an ensemble change keeps the ensemble's size"
-        assert len(set(ensemble)) == len(ensemble), "a bookie is in an ensemble once (P5)"
         new = [index for index, member in enumerate(self._members) if member.bookie_id != ensemble[index]]
         for index in new:
             self._members[index].bit = 0
@@ -452,6 +459,8 @@ class LedgerWriter:
         self._noted.clear()
         self._write_sets = self._make_write_sets()
         self._on(WriterEvent.CHANGE_STORED)
+        if any(ensemble.count(ensemble[index]) > 1 for index in new):
+            return Changed((), (), self.abort(self._doubled(ensemble)))
         if self._rules.require_replacement and not new and self._replaceable():
             return Changed((), (), self.abort(self._too_many_failures(self.sequence_head + 1)))
         resend = self._unset(new)
@@ -540,6 +549,13 @@ class LedgerWriter:
             "and write on in a new one",
             ledger_id=self._ledger_id,
             bookies=self.failed_bookies,
+        )
+
+    def _doubled(self, ensemble: Sequence[str]) -> BKException:
+        return UnexpectedConditionException(
+            f"ledger {self._ledger_id} takes no more entries: in its ensemble, {', '.join(ensemble)}, a bookie has "
+            "joined that was there: another client has changed it. Open it with recovery, and write on in a new one",
+            ledger_id=self._ledger_id,
         )
 
     def _failed_unforced(self, member: Member, error: BKException) -> BKException:

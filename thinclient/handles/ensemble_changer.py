@@ -17,7 +17,7 @@ from bookgate.ledger.errors import BKException, MetaStoreException, NotEnoughBoo
 from bookgate.ledger.metadata_store import LedgerRecord
 from bookgate.runtime.logs import log_bug, log_event
 from bookgate.thinclient.config import ClientConfig
-from bookgate.thinclient.core.ensemble_change import Failures, change_ensemble, refusal, still_failed
+from bookgate.thinclient.core.ensemble_change import Failures, Replacements, change_ensemble, refusal, still_failed
 from bookgate.thinclient.core.placement import EnsembleRequest
 from bookgate.thinclient.core.writing import Changed, LedgerWriter, WriterRules
 from bookgate.thinclient.gateways.retry_policy import doubling
@@ -141,12 +141,16 @@ class EnsembleChanger:
         except BKException as error:
             self._failed(error)
         except Exception as error:  # an error of a driver: for the application, not for the event loop
-            log_bug(_log, "ensemble_change", error, state="failed", ledger=self.record.ledger_id)
-            self._failed(WriteException(f"ledger {self.record.ledger_id}: the ensemble could not be changed: {error}"))
+            self._end_with(error)
         finally:
             self._task = None
         if self._writer.change_wanted:
             self.start()
+
+    def _end_with(self, error: Exception) -> None:
+        """Ends the writer with an error that nobody foresaw: its adds would wait for ever."""
+        log_bug(_log, "ensemble_change", error, state="failed", ledger=self.record.ledger_id)
+        self._failed(WriteException(f"ledger {self.record.ledger_id}: the ensemble could not be changed: {error}"))
 
     async def _change(self) -> None:
         while True:
@@ -231,6 +235,12 @@ class EnsembleChanger:
             out = {}
         finally:
             self._task = None
+        try:
+            self._replace_or_readmit(found, out)
+        except Exception as error:
+            self._end_with(error)
+
+    def _replace_or_readmit(self, found: Replacements, out: Failures) -> None:
         if found and not self._writer.changing:
             self._writer.want_change()
         if self._writer.change_wanted:  # another bookie may have failed meanwhile

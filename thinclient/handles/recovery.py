@@ -32,6 +32,7 @@ from bookgate.thinclient.core.recovery import Effect, Failed, FenceRead, Finishe
 from bookgate.thinclient.core.recovery_reads import Answer, Missing, RecoveryRead, Unreadable
 from bookgate.thinclient.core.writing import Member, PendingAdd
 from bookgate.thinclient.handles.context import ClientContext, LedgerSecrets, status_error
+from bookgate.thinclient.handles.ended_by_bugs import EndedByBugs, ended_by_bugs
 from bookgate.thinclient.handles.ensemble_changer import RecentFailures, find_replacements, writer_rules
 from bookgate.thinclient.handles.metadata_cas import begin_recovery, end_recovery, update
 from bookgate.thinclient.handles.recovery_answers import MISSING_STATUSES, entries_behind, entry_of, takes_runs
@@ -52,15 +53,15 @@ async def recover(context: ClientContext, record: LedgerRecord, secrets: LedgerS
     return await update(context.ledger_manager, record, transform, context.config.retries)
 
 
-class _Run:
+class _Run(EndedByBugs[Finished]):
     """One recovery in progress."""
 
     def __init__(self, context: ClientContext, record: LedgerRecord, secrets: LedgerSecrets) -> None:
+        super().__init__(record.ledger_id)
         self._context = context
         self._pool = context.pool
         self._config = context.config
         self._record = record
-        self._ledger_id = record.ledger_id
         self._secrets = secrets
         self._machine = LedgerRecovery(
             record.ledger_id,
@@ -73,18 +74,20 @@ class _Run:
         self._reads = ReadRequestEncoder(number, key, HIGH_PRIORITY)
         self._adds = AddRequestEncoder(number, key, recovery=True, priority=HIGH_PRIORITY)
         self._routes: dict[Member, tuple[Send, Sink]] = {}
-        self._loop = asyncio.get_running_loop()
-        self._result: asyncio.Future[Finished] = self._loop.create_future()
         self._failures = RecentFailures(self._config.failed_bookie_interval_seconds, self._loop.time)
         self._replacing: asyncio.Task[None] | None = None
 
     async def run(self) -> Finished:
-        self._perform(self._machine.begin())
+        self._begin()
         try:
             return await self._result
         finally:
             if self._replacing is not None:
                 self._replacing.cancel()
+
+    @ended_by_bugs
+    def _begin(self) -> None:
+        self._perform(self._machine.begin())
 
     def _perform(self, effects: Sequence[Effect]) -> None:
         queue = deque(effects)
@@ -97,7 +100,7 @@ class _Run:
                 case RecoveryAdd(add, payload, members):
                     self._add(add, payload, members)
                 case Replace(ensemble, failed):
-                    self._replacing = self._loop.create_task(self._replace(ensemble, failed))
+                    self._replacing = self._start(self._replace(ensemble, failed))
                 case Finished() as finished:
                     self._result.set_result(finished)
                 case Failed(error):
@@ -144,12 +147,14 @@ class _Run:
         route = self._routes[member] = (connection.send, partial(self._on_add_answer, member))
         return route
 
+    @ended_by_bugs
     def _on_fence_answer(
         self, index: int, bookie_id: str, response: Response | None, error: BKException | None
     ) -> None:
         answer = self._answer(LAST_ENTRY, bookie_id, response, error)
         self._perform(self._machine.on_fence_answer(index, answer))
 
+    @ended_by_bugs
     def _on_read_answer(
         self, entry_id: int, bookie_id: str, response: Response | None, error: BKException | None
     ) -> None:
@@ -157,6 +162,7 @@ class _Run:
         following = entries_behind(self._secrets, self._ledger_id.number, entry_id, response)
         self._perform(self._machine.on_read_answer(entry_id, answer, following))
 
+    @ended_by_bugs
     def _on_add_answer(
         self, member: Member, add: PendingAdd, response: Response | None, error: BKException | None
     ) -> None:

@@ -65,6 +65,7 @@ from bookgate.thinclient.core.unbounded.adds import (
 from bookgate.thinclient.core.unbounded.adds import Effect as WriterEffect
 from bookgate.thinclient.core.unbounded.changes import NewFragment
 from bookgate.thinclient.core.unbounded.writing import UnboundedWriter
+from bookgate.thinclient.core.writing import second_places
 
 
 class TakeOverState(enum.Enum):
@@ -211,7 +212,18 @@ class TakeOver:
         self.state = TAKE_OVER.after(self.state, event)
 
     def begin(self) -> Sequence[Effect]:
-        """Fences the last fragment."""
+        """Fences the last fragment, unless it names a bookie twice: a request with the truncate flag for one of its
+        places could arrive after entries that it has acknowledged for the other.
+        """
+        if second_places(self._ensemble):
+            return self._fail(
+                LedgerRecoveryException(
+                    f"ledger {self._ledger_id} can't be taken over: a bookie is in its last fragment twice "
+                    f"({', '.join(self._ensemble)}), which no writer makes so",
+                    ledger_id=self._ledger_id,
+                    first_entry_id=self._metadata.last_fragment.first_entry_id,
+                )
+            )
         return [FenceRead(index, bookie) for index, bookie in enumerate(self._ensemble)]
 
     # Fencing

@@ -27,6 +27,7 @@ from bookgate.thinclient.core.unbounded.adds import Add, Horizon, Place, RetryLa
 from bookgate.thinclient.core.unbounded.changes import Holder, taken, taking
 from bookgate.thinclient.core.unbounded.taking_over import Effect, Patience, TakenOver, TakeOver, TakeOverAdd
 from bookgate.thinclient.handles.context import ClientContext, LedgerSecrets, status_error
+from bookgate.thinclient.handles.ended_by_bugs import EndedByBugs, ended_by_bugs
 from bookgate.thinclient.handles.metadata_cas import update
 from bookgate.thinclient.handles.recovery_answers import MISSING_STATUSES, entries_behind, entry_of, takes_runs
 from bookgate.thinclient.handles.unbounded.bookie_finder import BookieFinder
@@ -76,13 +77,13 @@ async def take_over(
     return record, found
 
 
-class _Run:
+class _Run(EndedByBugs[TakenOver]):
     """One take-over in progress."""
 
     def __init__(self, context: ClientContext, record: LedgerRecord, secrets: LedgerSecrets) -> None:
+        super().__init__(record.ledger_id)
         self._context = context
         self._record = record
-        self._ledger_id = record.ledger_id
         self._secrets = secrets
         config = context.config
         batch = config.recovery_read_batch_entries
@@ -91,14 +92,12 @@ class _Run:
             context, record.ledger_id, secrets, self._core.term, self._on_add_answer, recovery=True
         )
         self._finder = BookieFinder(context)
-        self._loop = asyncio.get_running_loop()
-        self._result: asyncio.Future[TakenOver] = self._loop.create_future()
         self._placing: asyncio.Task[None] | None = None
         self._retry: asyncio.TimerHandle | None = None
         self._patience = Patience(config.ensemble_change_timeout_seconds)
 
     async def run(self) -> TakenOver:
-        self._perform(self._core.begin())
+        self._begin()
         try:
             return await self._result
         finally:
@@ -106,6 +105,10 @@ class _Run:
                 self._placing.cancel()
             if self._retry is not None:
                 self._retry.cancel()
+
+    @ended_by_bugs
+    def _begin(self) -> None:
+        self._perform(self._core.begin())
 
     def _perform(self, effects: Sequence[Effect]) -> None:
         queue = deque(effects)
@@ -119,7 +122,7 @@ class _Run:
                     add.packet = add.packet or self._packet(add, payload)
                     self._adds.send(add, places, truncate=add.truncate)
                 case Replace() as wanted:
-                    self._placing = self._loop.create_task(self._replace(wanted))
+                    self._placing = self._start(self._replace(wanted))
                 case RetryLater(failed):
                     self._retry_later(failed)
                 case TakenOver() as found:
@@ -142,7 +145,7 @@ class _Run:
         config = self._context.config
         if not self._patience.is_over(self._core.last_replicated, self._loop.time()):
             pause = min(config.failed_bookie_interval_seconds, config.ensemble_change_timeout_seconds)
-            self._retry = self._loop.call_later(pause, lambda: self._perform(self._core.retry()))
+            self._retry = self._loop.call_later(pause, self._retry_now)
             return
         reasons = "; ".join(f"{bookie}: {error}" for bookie, error in failed.items())
         self._result.set_exception(
@@ -154,12 +157,17 @@ class _Run:
             )
         )
 
+    @ended_by_bugs
+    def _retry_now(self) -> None:
+        self._perform(self._core.retry())
+
     def _read(self, entry_id: int, bookie_id: str, on_answer: Any, following: int = 0) -> None:
         term = self._core.term
         send_term_read(self._context, self._ledger_id, self._secrets, term, entry_id, bookie_id, on_answer, following)
 
     # Responses
 
+    @ended_by_bugs
     def _on_fence_answer(
         self, index: int, bookie_id: str, response: Response | None, error: BKException | None
     ) -> None:
@@ -174,6 +182,7 @@ class _Run:
             )
         self._perform(self._core.on_fence_answer(index, answer, _term_of(response)))
 
+    @ended_by_bugs
     def _on_read_answer(
         self, entry_id: int, bookie_id: str, response: Response | None, error: BKException | None
     ) -> None:
@@ -190,6 +199,7 @@ class _Run:
             following = entries_behind(self._secrets, number, entry_id, found)
         self._perform(self._core.on_read_answer(entry_id, bookie_id, answer, _term_of(response), following))
 
+    @ended_by_bugs
     def _on_add_answer(self, place: Place, add: Add, response: Response | None, error: BKException | None) -> None:
         if is_stored(response):
             effects = self._core.on_add_ack(add, place, _term_of(response))

@@ -16,6 +16,10 @@ _WRITING = "tests/unit/thinclient/core/test_writing.py"
 _RECORDS = "tests/unit/ledger/test_payload_codec.py"
 _RECOVERY = "tests/unit/thinclient/core/test_recovery.py"
 _POOL = "tests/unit/thinclient/bookies/test_pool.py"
+    ),
+    Mutation(
+_RECOVERY_ENDS = "tests/unit/thinclient/handles/test_recovery_ends.py"
+_WRITER_BUGS = "tests/unit/thinclient/handles/test_bugs_of_writers.py"
 _OPENTELEMETRY = "tests/unit/thinclient/test_opentelemetry.py"
 
 MUTATIONS = (
@@ -520,6 +524,96 @@ MUTATIONS = (
         "thinclient/core/recovery.py",
         "        if self.state is not RecoveryState.STORING or writer is None or writer.pending_count:\n",
         "        if self.state is not RecoveryState.STORING or writer is None:\n",
+    ),
+    Mutation(
+        "length-that-can-not-be-believed",
+        "client",
+        (),
+        "recovery takes a copy whose length is less than its payload, or negative, for a good one",
+        "thinclient/handles/recovery_answers.py",
+        "    if not _is_possible(entry):\n",
+        "    if entry.entry_id < 0:\n",
+        tests=(_RECOVERY_ENDS,),
+    ),
+    Mutation(
+        "length-that-can-not-be-in-a-run",
+        "client",
+        (),
+        "recovery takes a copy with a length that can not be for a good one where it came behind another",
+        "thinclient/handles/recovery_answers.py",
+        "    return list(takewhile(_is_possible, decode_entries(secrets.digest, packets, number, entry_id + 1)[0]))\n",
+        "    return list(takewhile(bool, decode_entries(secrets.digest, packets, number, entry_id + 1)[0]))\n",
+        tests=(f"{_RECOVERY_ENDS}::test_a_run_of_entries_ends_at_a_length_that_can_not_be",),
+    ),
+    Mutation(
+        "ledger-sized-before-its-beginning",
+        "client",
+        (),
+        "recovery asks for an entry before the first fragment of a ledger that begins above 0",
+        "thinclient/core/recovery.py",
+        "{metadata.fragments[0].first_entry_id: 0}",
+        "{0: 0}",
+        tests=(f"{_RECOVERY_ENDS}::test_a_ledger_that_begins_above_0_is_as_long_as_its_entries",),
+    ),
+    Mutation(
+        "second-place-written-to",
+        "client",
+        (),
+        "recovery adds an entry twice to a bookie that has two places, which acknowledges it once",
+        "thinclient/core/recovery.py",
+        "            self._writer.on_failure(self._writer.members[index], error)\n",
+        "            del error\n",
+        tests=(f"{_RECOVERY_ENDS}::test_recovery_puts_another_bookie_in_the_second_place_of_one",),
+    ),
+    Mutation(
+        "bookie-twice-taken-over",
+        "client",
+        (),
+        "a ledger whose last fragment names a bookie twice is taken over, and waits for two acknowledgements of it",
+        "thinclient/core/unbounded/taking_over.py",
+        "        if second_places(self._ensemble):\n",
+        "        if not self._ensemble:\n",
+        tests=(f"{_RECOVERY_ENDS}::test_a_ledger_with_a_bookie_twice_in_its_last_fragment_is_not_taken_over",),
+    ),
+    Mutation(
+        "bookie-that-joins-twice-accepted",
+        "client",
+        (),
+        "a writer goes on with an ensemble in which another client has given a bookie a second place",
+        "thinclient/core/writing.py",
+        "        if any(ensemble.count(ensemble[index]) > 1 for index in new):\n",
+        "        if not ensemble:\n",
+        tests=(_WRITING,),
+    ),
+    Mutation(
+        "bug-in-a-step-of-recovery-unheard",
+        "client",
+        (),
+        "an exception in a step of a recovery or a take-over ends a connection, and the call waits for ever",
+        "thinclient/handles/ended_by_bugs.py",
+        "            run.end_with_bug(error)\n",
+        "            raise\n",
+        tests=(f"{_RECOVERY_ENDS}::test_a_bug_ends_a_recovery",),
+    ),
+    Mutation(
+        "bug-in-a-task-of-recovery-unheard",
+        "client",
+        (),
+        "an exception as a recovery looks for bookies is nobody's, and the call waits for ever",
+        "thinclient/handles/ended_by_bugs.py",
+        "            self.end_with_bug(error)\n",
+        "            raise\n",
+        tests=(f"{_RECOVERY_ENDS}::test_a_bug_ends_a_recovery",),
+    ),
+    Mutation(
+        "bug-in-another-try-unheard",
+        "client",
+        (),
+        "an exception as a failed bookie is tried again leaves the adds that wait for it",
+        "thinclient/handles/ensemble_changer.py",
+        "            self._replace_or_readmit(found, out)\n        except Exception as error:\n",
+        "            self._replace_or_readmit(found, out)\n        except BKException as error:\n",
+        tests=(_WRITER_BUGS,),
     ),
     Mutation(
         "room-is-entered-before-the-turn-of-who-was-granted-it",

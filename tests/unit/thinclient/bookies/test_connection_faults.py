@@ -217,7 +217,7 @@ class BrokenProvider:
         raise ZeroDivisionError
 
 
-async def test_a_broken_authentication_provider_fails_requests_at_once_and_again() -> None:
+async def test_a_broken_authentication_provider_fails_requests_at_once_and_again(virtual_time: VirtualTime) -> None:
     async with fake_cluster(1) as cluster:
         client = BookKeeper(cluster.metadata, cluster.discovery, auth_provider=BrokenProvider())
         cluster.clients.append(client)
@@ -226,3 +226,4 @@ async def test_a_broken_authentication_provider_fails_requests_at_once_and_again
             async with asyncio.timeout(3):
                 await ledger.append(b"x")
         assert all(not connection._tasks for connection in pool_of(client)._connections.values())
+        assert {*map(type, virtual_time.take_bugs())} == {ZeroDivisionError}

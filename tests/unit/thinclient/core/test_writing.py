@@ -16,6 +16,7 @@ from bookgate.ledger.errors import (
     NotEnoughBookiesException,
     TimeoutException,
     UnauthorizedAccessException,
+    UnexpectedConditionException,
     WriteOnReadOnlyBookieException,
 )
 from bookgate.ledger.ledger_id import LedgerId
@@ -260,3 +261,15 @@ def test_what_a_bookie_was_asked_before_it_was_tried_again_counts_for_nobody_aft
     assert not machine.on_ack(add, first)
     assert not ack(machine, add, 0), "b3 has not stored it"
     assert ack(machine, add, 2) == [add]
+
+
+def test_an_ensemble_that_others_gave_a_bookie_twice_ends_the_ledger() -> None:
+    machine = writer()
+    add = machine.begin_add(1)
+    machine.on_failure(machine.members[0], TimeoutException())
+    machine.begin_change()
+    ensemble = machine.ensemble
+    changed = machine.finish_change((ensemble[1], *ensemble[1:]))
+    assert (list(changed.resend), list(changed.confirmed), list(changed.failed)) == ([], [], [add])
+    assert isinstance(machine.error, UnexpectedConditionException)
+    assert f"{ensemble[1]}, {ensemble[1]}, {ensemble[2]}" in str(machine.error)

@@ -12,11 +12,12 @@ from bookgate.ledger.errors import (
     LedgerFencedException,
     MetaStoreException,
     NotEnoughBookiesException,
+    UnexpectedConditionException,
     UnknownOutcomeException,
     WriteException,
 )
 from bookgate.ledger.ledger_id import LedgerId
-from bookgate.ledger.metadata import LedgerMetadata, LedgerState
+from bookgate.ledger.metadata import Fragment, LedgerMetadata, LedgerState
 from bookgate.ledger.metadata_store import BookieSet, RegisteredBookie
 from bookgate.ledger.wire.messages import AddRequest, Status
 from tests.unit.thinclient.fakes import FakeCluster, fake_cluster, ledger_of, payloads
@@ -193,6 +194,17 @@ async def test_a_bookie_that_joins_later_takes_the_place_of_the_lost_one() -> No
         await ledger.close()
         reader = await cluster.client().open_ledger(ledger.ledger_id, b"planted-p")
         assert await payloads(reader) == list(numbered(0, 20))
+
+
+async def test_a_bookie_that_another_client_has_put_in_twice_ends_the_writer_at_a_change() -> None:
+    async with fake_cluster(5) as cluster:
+        ledger = await ledger_of(cluster, 5)
+        first, second, third = ledger.metadata.last_fragment.ensemble
+        await cluster.bookie(second).stop()
+        cluster.metadata.change(ledger.ledger_id, fragments=(Fragment(0, (first, second, first)),))
+        with pytest.raises(UnexpectedConditionException, match="a bookie has joined that was there"):
+            await append_much(ledger)
+        assert third not in stored(cluster, ledger).last_fragment.ensemble
 
 
 @pytest.mark.parametrize(
