@@ -20,6 +20,9 @@ from bookgate.thinclient.handles.context import LedgerSecrets
 MISSING_STATUSES = (Status.ENOENTRY, Status.ENOLEDGER)
 """Statuses of a bookie that surely has no such entry."""
 
+_IMPOSSIBLE_LENGTH = 1 << 62
+"""Bytes; the packet's field has 63 bits, and whoever goes on with the ledger adds to the length."""
+
 
 def takes_runs(config: ClientConfig) -> bool:
     """Whether a response with a run of entries fits the frames that the client takes."""
@@ -43,7 +46,7 @@ def entry_of(
 
 def _is_possible(entry: Entry) -> bool:
     """Whether a writer can have made the header: whoever knows the password can put a digest on any."""
-    return entry.entry_id >= 0 and entry.ledger_length >= len(entry.payload)
+    return entry.entry_id >= 0 and len(entry.payload) <= entry.ledger_length < _IMPOSSIBLE_LENGTH
 
 
 def entries_behind(secrets: LedgerSecrets, number: int, entry_id: int, response: Response | None) -> Sequence[Entry]:

@@ -16,8 +16,6 @@ _WRITING = "tests/unit/thinclient/core/test_writing.py"
 _RECORDS = "tests/unit/ledger/test_payload_codec.py"
 _RECOVERY = "tests/unit/thinclient/core/test_recovery.py"
 _POOL = "tests/unit/thinclient/bookies/test_pool.py"
-    ),
-    Mutation(
 _RECOVERY_ENDS = "tests/unit/thinclient/handles/test_recovery_ends.py"
 _WRITER_BUGS = "tests/unit/thinclient/handles/test_bugs_of_writers.py"
 _OPENTELEMETRY = "tests/unit/thinclient/test_opentelemetry.py"

@@ -85,7 +85,7 @@ def no_adds(request: object) -> Status | None:
 
 
 @pytest.mark.usefixtures("virtual_time")
-@pytest.mark.parametrize("length", [-5, 0])
+@pytest.mark.parametrize("length", [-5, 0, 2**63 - 1])
 async def test_a_copy_whose_length_can_not_be_is_as_good_as_none(length: int) -> None:
     """Entry 0 is asked for its length, since the last fragment is empty."""
     async with fake_cluster(5) as cluster:
