@@ -374,8 +374,13 @@ async def test_leaving_does_not_wait_for_the_end_of_anothers_registration(gatewa
     assert first.owners == {NODE: second.session.session_id}
 
 
-async def test_a_stream_that_was_replaced_does_not_register_its_bookie_again(bookie: Registered) -> None:
-    await bookie.manager.register_bookie(leased("life", 2), read_only=True)
+@pytest.mark.parametrize("read_only", [False, True])
+async def test_a_stream_that_was_replaced_does_not_register_its_bookie_again(
+    bookie: Registered, read_only: bool
+) -> None:
+    newer = leased("life", 2)
+    await bookie.manager.register_bookie(newer, read_only=True)
     with pytest.raises(LedgerExistException, match="since"):
-        await bookie.manager.register_bookie(leased("life", 1), read_only=False)
+        await bookie.manager.register_bookie(leased("life", 1), read_only=read_only)
     assert bookie.owners == {READ_ONLY_NODE: 1}
+    assert bookie.session.servers.nodes[READ_ONLY_NODE].data == newer.encode()
