@@ -7,6 +7,7 @@ from tests.simulation.mutations.mutation import Mutation
 _REGISTRATION = "tests/integration/gateway/test_registration.py"
 _AWKWARD_MOMENTS = "tests/unit/gateway/stores/test_registration.py"
 _ZOOKEEPER = "gateway/stores/zookeeper/registration.py"
+_IDS, _ID_GENERATOR = "gateway/stores/zookeeper/id_generator.py", "tests/unit/gateway/stores/test_id_generator.py"
 _LATER_WATCH = (
     "tests/simulation/test_metadata_seeds.py"
     "::test_an_answer_that_there_is_no_node_leaves_the_watch_of_a_later_request_alone"
@@ -114,7 +115,7 @@ MUTATIONS = (
         "gateway/stores/zookeeper/nodes.py",
         "        if session.connected and session.connection_epoch == epoch:\n",
         "        if session.connection_epoch >= epoch:\n",
-        tests=("tests/unit/gateway/stores/zookeeper/test_nodes.py",),
+        tests=("tests/unit/gateway/stores/test_deleted_nodes.py",),
     ),
     Mutation(
         "replaced-stream-registers-again",
@@ -125,6 +126,38 @@ MUTATIONS = (
         "        if held is not None and info.superseded_by(held[0].encode()):\n",
         "        if held is not None and info is None:\n",
         tests=(_AWKWARD_MOMENTS,),
+    ),
+    # Ids of ledgers
+    Mutation(
+        "advanced-ids-unheard-by-who-runs",
+        "gateway",
+        (),
+        "a gateway that runs goes on below the id beyond which an operator has advanced",
+        _IDS,
+        "        hobs = await self._list_hobs()\n        if hobs is None and self._last < 0:\n",
+        "        hobs = [self._last >> 32] if self._last > 0 else await self._list_hobs()\n"
+        "        if hobs is None and self._last < 0:\n",
+        tests=(_ID_GENERATOR,),
+    ),
+    Mutation(
+        "counter-of-ids-made-anew",
+        "gateway",
+        (),
+        "the node under which a gateway counts is gone, is made again, and ids come a second time",
+        _IDS,
+        "self._root, counts_on=True)",
+        "self._root)",
+        tests=(_ID_GENERATOR,),
+    ),
+    Mutation(
+        "ids-from-a-counter-made-anew",
+        "gateway",
+        (),
+        "somebody else has made the node again under which a gateway counts, and ids come a second time",
+        _IDS,
+        "        if taken is None or taken.start <= self._last:\n",
+        "        if taken is None:\n",
+        tests=(_ID_GENERATOR,),
     ),
     Mutation(
         "watch-of-another-thrown-away",
