@@ -31,7 +31,8 @@ from bookgate.ledger.metadata_store import LedgerRecord, Versioned
 from bookgate.ledger.replication import PeriodicCheck, UnderreplicatedLedger
 
 Mark = Versioned[UnderreplicatedLedger]
-"""A mark and its version, which every mark of the same ledger raises."""
+"""A mark and its version, which every mark of the same ledger raises, also after a deletion: none has that of another.
+"""
 
 
 @dataclass(frozen=True, slots=True)

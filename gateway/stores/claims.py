@@ -33,9 +33,12 @@ class Claims:
         self._own.add(bookie_id)
 
     def check(self, info: BookieServiceInfo) -> None:
-        """Raises LedgerExistException unless the id is free or claimed by the owner of `info`."""
+        """Raises LedgerExistException unless the id is free or claimed by the owner of `info`, by no later stream."""
         if not self.may_change(info.bookie_id, info.lease):
             raise held_by_another(info.bookie_id)
+        held = self.held.get(info.bookie_id)
+        if held is not None and info.superseded_by(held[0].encode()):
+            raise LedgerExistException(f"bookie {info.bookie_id} has opened a newer stream since")
 
     def may_change(self, bookie_id: str, lease: Lease | None) -> bool:
         """Whether the id is free or claimed by the owner `lease`."""

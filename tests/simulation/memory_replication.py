@@ -134,6 +134,7 @@ class ReplicationState:
         """Share of the changes at which a process's feed breaks."""
         self._session_seconds = session_seconds
         self._clients: list[MemoryReplication] = []
+        self._mark_versions = itertools.count(1)
         self._numbers = itertools.count(1)
         self._beating = False
 
@@ -161,6 +162,10 @@ class ReplicationState:
         for client in self._clients:
             if len(client.listeners):
                 self.store.tell_in_order(client.session.process, client.hear_of_delay, self.delay_written, seconds)
+
+    def mark_version(self) -> int:
+        """No mark has one that another had (R8)."""
+        return next(self._mark_versions)
 
     def token(self) -> str:
         return f"{next(self._numbers):010d}"
@@ -353,8 +358,9 @@ class MemoryReplication(ReplicationMetadata):
 
         def put() -> Mark:
             marks = {} if self._elsewhere else self._state.marks
-            before = marks.get(ledger_id) or Versioned(UnderreplicatedLedger(ledger_id), -1)
-            marks[ledger_id] = Versioned(before.value.with_replicas(replicas, ctime_ms), before.version + 1)
+            before = marks.get(ledger_id)
+            marked = UnderreplicatedLedger(ledger_id) if before is None else before.value
+            marks[ledger_id] = Versioned(marked.with_replicas(replicas, ctime_ms), self._state.mark_version())
             if not self._elsewhere:
                 self._state.tell(MarksChanged())
                 for hear in self._state.on_mark:

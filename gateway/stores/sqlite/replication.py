@@ -135,15 +135,17 @@ class SqliteReplicationMetadata(ReplicationMetadata):
         check_markable(ledger_id)
 
         def put(transaction: Transaction) -> Mark:
-            before = _mark(transaction, ledger_id) or Versioned(UnderreplicatedLedger(ledger_id), -1)
-            mark = before.value.with_replicas(replicas, ctime_ms)
-            transaction.replication_changed(ReplicationChange.MARKS)
+            before = _mark(transaction, ledger_id)
+            marked = UnderreplicatedLedger(ledger_id) if before is None else before.value
+            mark = marked.with_replicas(replicas, ctime_ms)
+            # Not the number of writes: a mark that is made anew would have the versions of the one that was deleted.
+            version = transaction.replication_changed(ReplicationChange.MARKS)
             table, column, key = _place(ledger_id)
             transaction.execute(
                 f"INSERT OR REPLACE INTO {table} ({column}, version, content) VALUES (?, ?, ?)",
-                (key, before.version + 1, mark.encode()),
+                (key, version, mark.encode()),
             )
-            return Versioned(mark, before.version + 1)
+            return Versioned(mark, version)
 
         return await self._store.change(put)
 

@@ -45,6 +45,8 @@ class AuditorElection:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._casting = asyncio.Lock()
         self._sweep: asyncio.Task[None] | None = None
+        self._sweep_wanted = False
+        """There may be strays that the running removal does not see any more."""
 
     async def stand(self, voter: str, listener: VoteListener) -> AuditorVote:
         """See the interface."""
@@ -168,21 +170,30 @@ class AuditorElection:
         vote.become(VoteState.LOST)
 
     def _sweep_soon(self) -> None:
+        self._sweep_wanted = True
         if self._sweep is None or self._sweep.done():
             self._sweep = keep_running("removal of stray votes", self._remove_strays)
 
     async def _remove_strays(self) -> None:
         """Deletes votes of this session that are unknown here."""
-        while True:
+        while self._sweep_wanted:
+            self._sweep_wanted = False
             try:
-                async with self._casting:
-                    for name in await self._names():
-                        stat = await self._session.exists(self._path(name))
-                        if name not in self._votes and stat and stat.ephemeralOwner == self._session.session_id:
-                            await self._delete(name)
-                return
-            except BKException:
+                await self._remove_strays_once()
+            except Exception as error:
+                self._sweep_wanted = True
+                if not isinstance(error, BKException):
+                    raise
                 await asyncio.sleep(_RETRY_SECONDS)
+
+    async def _remove_strays_once(self) -> None:
+        async with self._casting:
+            # A server that was connected to since may not yet have a vote whose creation was not answered.
+            await self._session.sync(self._paths.election)
+            for name in await self._names():
+                stat = await self._session.exists(self._path(name))
+                if name not in self._votes and stat and stat.ephemeralOwner == self._session.session_id:
+                    await self._delete(name)
 
     async def _delete(self, name: str) -> None:
         try:

@@ -6,6 +6,9 @@ low`, where HOB is the largest `HOB-` node below `idgen-long` and low a 31-bit n
 overflows the next HOB node is created. At most three HOB nodes are kept. Numbers may have gaps. Source:
 docs/protocol/metadata.md#ledger-id-generation.
 
+`idgen-long` is listed for each block of ids, so a process that runs goes on where an operator or another client has
+moved the ids. A HOB node that is gone is not created again: its counter would begin at 0, and give ids a second time.
+
 A single number costs a round trip and three commits. Numbers are therefore reserved in blocks, in one transaction that
 advances the counter (`requests.ReserveNumbers`): to others it looks like a burst of creations. The rest of a block is
 lost when the process ends, which leaves a gap. `id_blocks` decides how many to reserve when.
@@ -14,6 +17,7 @@ lost when the process ends, which leaves a gap. `id_blocks` decides how many to 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import Protocol
 
 from kazoo.exceptions import KazooException, NoNodeError
@@ -58,15 +62,16 @@ class AdvancingIdGenerator(IdGenerator, Protocol):
 class ShortIdGenerator:
     """31-bit ids."""
 
-    def __init__(self, session: ZooKeeperSession, prefix: str, root: str, *, open_to_all: bool = False) -> None:
+    def __init__(self, session: ZooKeeperSession, prefix: str, root: str, *, counts_on: bool = False) -> None:
         """`prefix`: path and name prefix of the sequential nodes, below the ledgers root `root`.
 
-        `open_to_all`: see `ensure_node`.
+        `counts_on`: if the parent is gone, and its counter with it, `reserve` raises NoNodeError, and does not create
+        it to count from 0.
         """
         self._session = session
         self._root = root
         self._prefix = prefix
-        self._open_to_all = open_to_all
+        self._counts_on = counts_on
 
     async def reserve(self, count: int) -> range:
         path = await self._take_numbers(count)
@@ -92,7 +97,9 @@ class ShortIdGenerator:
             try:
                 return await self._session.reserve_numbers(self._prefix, count)
             except NoNodeError:
-                await ensure_node(self._session, parent_of(self._prefix), self._root, open_to_all=self._open_to_all)
+                if self._counts_on:
+                    raise
+                await ensure_node(self._session, parent_of(self._prefix), self._root)
             except UnknownOutcomeException:
                 # A lost response costs only numbers.
                 lost_answers += 1
@@ -101,26 +108,28 @@ class ShortIdGenerator:
 
 
 class LongIdGenerator:
-    """63-bit ids once 31 bits are used up; until then the ids of the 31-bit generator."""
+    """63-bit ids once 31 bits are used up; until then the ids of the 31-bit generator. Reserves one block at a time."""
 
     def __init__(self, session: ZooKeeperSession, root: str) -> None:
         self._session = session
         self._root = root
         self._short = ShortIdGenerator(session, f"{root}/idgen/ID-", root)
         self._directory = f"{root}/idgen-long"
-        self._present: bool | None = None
-        self._hobs: list[int] | None = None
+        self._last = -1
+        """The largest id of 63 bits that was reserved here. Once there is one, none has 31 bits any more."""
 
     async def reserve(self, count: int) -> range:
-        if self._present is None:
-            self._present = await self._session.exists(self._directory) is not None
-        if not self._present:
+        # Listed for each block: an operator or another client may have created a larger HOB.
+        hobs = await self._list_hobs()
+        if hobs is None and self._last < 0:
             try:
                 return await self._short.reserve(count)
             except LedgerIdOverflowException:
-                await ensure_node(self._session, self._directory, self._root, open_to_all=True)
-                self._present = True
-        return await self._reserve_long(count)
+                await self._create_hob(1)
+                hobs = await self._list_hobs()
+        while (taken := await self._reserve_long(hobs or [], count)) is None:
+            hobs = await self._list_hobs()
+        return taken
 
     async def advance(self, beyond: int) -> int:
         taken = await self.reserve(1)
@@ -135,47 +144,50 @@ class LongIdGenerator:
         hob = (beyond >> 32) + 1
         if hob >= _OVERFLOW:
             raise LedgerIdOverflowException(f"there are no ledger ids above {beyond}")
-        await ensure_node(self._session, self._directory, self._root, open_to_all=True)
         await self._create_hob(hob)
-        self._present = True
         return hob << 32
 
-    async def _reserve_long(self, count: int) -> range:
-        while True:
-            hob = await self._current_hob()
-            if hob >= _OVERFLOW:
-                raise LedgerIdOverflowException("the 63-bit ledger ids are used up")
-            low = ShortIdGenerator(self._session, f"{self._hob_path(hob)}/ID-", self._root, open_to_all=True)
-            try:
-                numbers = await low.reserve(count)
-                return range(hob << 32 | numbers.start, hob << 32 | numbers.stop)
-            except LedgerIdOverflowException:
-                await self._create_hob(hob + 1)
+    async def _reserve_long(self, hobs: Sequence[int], count: int) -> range | None:
+        """Reserves below the largest of these HOBs. None: list them again, they have changed."""
+        hob = hobs[-1] if hobs else 0
+        if hob >= _OVERFLOW:
+            raise LedgerIdOverflowException("the 63-bit ledger ids are used up")
+        try:
+            taken = await self._reserve_below(hob, count) if hobs else None
+        except NoNodeError:
+            return None
+        if taken is None or taken.start <= self._last:
+            # Used up; or the node was removed, and whoever created it again counts from 0.
+            await self._create_hob(max(hob, self._last >> 32) + 1)
+            return None
+        if hob != self._last >> 32:
+            await self._delete_hobs(hobs[:-_HOB_KEPT])
+        self._last = taken[-1]
+        return taken
 
-    async def _current_hob(self) -> int:
-        """The largest HOB, from the cached list if there is one."""
-        while not self._hobs:
-            self._hobs = await self._list_hobs()
-            if not self._hobs:
-                await self._create_hob(1)
-        if len(self._hobs) > _HOB_KEPT:
-            outdated, self._hobs = self._hobs[:-_HOB_KEPT], self._hobs[-_HOB_KEPT:]
-            await self._delete_hobs(outdated)
-        return self._hobs[-1]
+    async def _reserve_below(self, hob: int, count: int) -> range | None:
+        """None: the numbers of this HOB are used up. Raises NoNodeError."""
+        low = ShortIdGenerator(self._session, f"{self._hob_path(hob)}/ID-", self._root, counts_on=True)
+        try:
+            numbers = await low.reserve(count)
+        except LedgerIdOverflowException:
+            return None
+        return range(hob << 32 | numbers.start, hob << 32 | numbers.stop)
 
-    async def _list_hobs(self) -> list[int]:
+    async def _list_hobs(self) -> list[int] | None:
+        """Ascending; None if ids of 63 bits have not begun."""
         try:
             names = await self._session.children(self._directory)
         except NoNodeError:
-            return []
+            return None
         digits = [name.removeprefix("HOB-") for name in names if name.startswith("HOB-")]
         return sorted(int(text) for text in digits if len(text) >= _SEQUENCE_DIGITS and text.isdigit())
 
     async def _create_hob(self, hob: int) -> None:
-        await ensure_node(self._session, self._hob_path(hob), self._root, open_to_all=True)
-        self._hobs = None
+        for path in (self._directory, self._hob_path(hob)):
+            await ensure_node(self._session, path, self._root, open_to_all=True)
 
-    async def _delete_hobs(self, hobs: list[int]) -> None:
+    async def _delete_hobs(self, hobs: Sequence[int]) -> None:
         for hob in hobs:
             try:
                 await self._session.delete(self._hob_path(hob), version=0)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from kazoo.exceptions import NodeExistsError, NoNodeError, NotEmptyError
+from kazoo.protocol.states import ZnodeStat
 
 from bookgate.gateway.stores.zookeeper.session import ZooKeeperSession
 from bookgate.ledger.errors import MetaStoreException
@@ -47,6 +48,24 @@ async def _ensure_above(session: ZooKeeperSession, path: str, root: str) -> None
             f"ZooKeeper has no {root}: the cluster was removed, or the ledgers root or chroot is wrong"
         )
     await ensure_node(session, parent, root)
+
+
+async def delete_as_read(session: ZooKeeperSession, path: str, may: Callable[[bytes, ZnodeStat], bool]) -> bool:
+    """Deletes a node if `may`, given its content and stat, returns true; returns that.
+
+    A version alone does not tell a node from one that was made in its place. The deletion is therefore sent over the
+    connection over which the node was read, right after that: it does not wait for another connection.
+
+    Raises NoNodeError, and BadVersionError if the node was changed meanwhile.
+    """
+    while True:
+        epoch = session.connection_epoch
+        content, stat = await session.get(path)
+        if not may(content, stat):
+            return False
+        if session.connected and session.connection_epoch == epoch:
+            await session.delete(path, stat.version)
+            return True
 
 
 async def remove_empty_parents(session: ZooKeeperSession, path: str, root: str) -> None:

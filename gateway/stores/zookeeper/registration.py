@@ -9,7 +9,9 @@ Both lists are checked again after a node was created: of two gateways that crea
 the other's.
 
 When a session has expired, the nodes of this process are created again in the new one, until that succeeds or the
-bookie is unregistered. Source: docs/protocol/metadata.md#registration, docs/protocol/metadata.md#cookies.
+bookie is unregistered. What is done for one bookie id is done in turn, so an unregistration comes after whatever was
+tried before it and takes that back, also what a lost answer has left. It does not wait for a registration that is
+being repeated. Source: docs/protocol/metadata.md#registration, docs/protocol/metadata.md#cookies.
 """
 
 from __future__ import annotations
@@ -26,9 +28,9 @@ from kazoo.protocol.states import WatchedEvent
 from bookgate.gateway.stores.claims import Claims, MovedOnException, held_by_another, moved_on
 from bookgate.gateway.stores.zookeeper.discovery import read_instance_id
 from bookgate.gateway.stores.zookeeper.layout import ClusterPaths
-from bookgate.gateway.stores.zookeeper.nodes import create_with_parents, ensure_node
+from bookgate.gateway.stores.zookeeper.nodes import create_with_parents, delete_as_read, ensure_node
 from bookgate.gateway.stores.zookeeper.session import ZooKeeperSession
-from bookgate.ledger.bookie_info import BookieServiceInfo, Lease, check_bookie_id, lease_of, same_life
+from bookgate.ledger.bookie_info import BookieServiceInfo, Lease, check_bookie_id, lease_of
 from bookgate.ledger.errors import BKException, MetadataVersionException
 from bookgate.ledger.metadata_store import RegistrationManager, Versioned
 from bookgate.runtime.background import keep_running
@@ -52,6 +54,8 @@ class ZooKeeperRegistrationManager(RegistrationManager):
         self._again: asyncio.Task[None] | None = None
         # Two concurrent moves, one to each list, could each delete the other's node.
         self._moving: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._repeating: dict[str, asyncio.Timeout] = {}
+        """What ends the repetition of a registration early."""
 
     async def cluster_instance_id(self) -> str:
         return await read_instance_id(self._session, self._paths)
@@ -71,11 +75,14 @@ class ZooKeeperRegistrationManager(RegistrationManager):
             self._held[info.bookie_id] = (info, read_only)
 
     async def unregister_bookie(self, bookie_id: str, lease: Lease | None = None) -> None:
-        if not self._claims.may_change(bookie_id, lease):
-            return
-        self._held.pop(bookie_id, None)
-        # Even if nothing is held: a registration whose response was lost may have left a node of this session.
-        await self._take_back(bookie_id, lease)
+        if self._claims.may_change(bookie_id, lease) and (repeating := self._repeating.pop(bookie_id, None)):
+            repeating.reschedule(0)
+        async with self._moving[bookie_id]:
+            if not self._claims.may_change(bookie_id, lease):
+                return
+            self._held.pop(bookie_id, None)
+            # Even if nothing is held: a registration whose response was lost may have left a node of this session.
+            await self._take_back(bookie_id, lease)
 
     async def is_registered(self, info: BookieServiceInfo, *, read_only: bool) -> bool:
         try:
@@ -85,8 +92,10 @@ class ZooKeeperRegistrationManager(RegistrationManager):
         return stored == info.encode() and bool(stat.ephemeralOwner == self._session.session_id)
 
     async def _take_back(self, bookie_id: str, lease: Lease | None) -> None:
+        # A server that was connected to since may not yet have a node whose creation was not answered.
+        await self._session.sync(self._paths.available)
         for path in self._lists(bookie_id, read_only=False):
-            await self._delete(path, lambda stored, own: own and same_life(lease_of(stored), lease))
+            await self._delete(path, lambda stored, own: own and _is_of(lease, lease_of(stored)))
 
     def _lists(self, bookie_id: str, read_only: bool) -> tuple[str, str]:
         """The bookie's node in the list in which it must be, and in the other one."""
@@ -137,6 +146,14 @@ class ZooKeeperRegistrationManager(RegistrationManager):
                     await self.unregister_bookie(bookie_id, info.lease)
 
     async def _put(self, info: BookieServiceInfo, read_only: bool) -> None:
+        try:
+            await self._put_into_list(info, read_only)
+        except MovedOnException:
+            # An earlier attempt, too, may have left a node: its answer was lost.
+            await self._take_back(info.bookie_id, info.lease)
+            raise
+
+    async def _put_into_list(self, info: BookieServiceInfo, read_only: bool) -> None:
         await self.check_membership(info.bookie_id)
         target, other = self._lists(info.bookie_id, read_only)
         if read_only:
@@ -144,11 +161,7 @@ class ZooKeeperRegistrationManager(RegistrationManager):
         await self._check_not_moved_on(info, other)
         await self._create_own(info, target)
         await self._delete(other, lambda stored, own: own or info.may_replace(stored))
-        try:
-            await self._check_not_moved_on(info, other)
-        except MovedOnException:
-            await self._take_back(info.bookie_id, info.lease)
-            raise
+        await self._check_not_moved_on(info, other)
 
     async def _check_not_moved_on(self, info: BookieServiceInfo, path: str) -> None:
         """Raises MovedOnException if the node is a later one of the same lease."""
@@ -227,9 +240,9 @@ class ZooKeeperRegistrationManager(RegistrationManager):
         with contextlib.suppress(NoNodeError, BadVersionError):
             if await self._session.exists(path) is None:
                 return
-            stored, stat = await self._session.get(path)
-            if may(stored, stat.ephemeralOwner == self._session.session_id):
-                await self._session.delete(path, stat.version)
+            await delete_as_read(
+                self._session, path, lambda stored, stat: may(stored, stat.ephemeralOwner == self._session.session_id)
+            )
 
     async def _register_again(self) -> None:
         while self._lost:
@@ -243,6 +256,14 @@ class ZooKeeperRegistrationManager(RegistrationManager):
                 await asyncio.sleep(_RETRY_SECONDS)
         self._again = None
 
+    async def _put_until_unregistered(self, info: BookieServiceInfo, read_only: bool) -> None:
+        """Raises TimeoutError once the bookie is to be unregistered."""
+        try:
+            async with asyncio.timeout(None) as self._repeating[info.bookie_id]:
+                await self._put(info, read_only)
+        finally:
+            self._repeating.pop(info.bookie_id, None)
+
     async def _try_again(self, bookie_id: str) -> bool:
         """False if it failed. If the session is lost meanwhile, the bookie counts as lost again."""
         self._lost.discard(bookie_id)
@@ -252,19 +273,24 @@ class ZooKeeperRegistrationManager(RegistrationManager):
                 if held is None:
                     return True
                 try:
-                    await self._put(*held)
+                    await self._put_until_unregistered(*held)
                 except MovedOnException as error:
                     log_event(_LOG, "registration_not_renewed", error=error)
                     self._held.pop(bookie_id, None)
                     return True
-                if bookie_id not in self._held:
-                    await self._take_back(bookie_id, held[0].lease)
-                    return True
+                except TimeoutError:
+                    # Whoever unregisters the bookie takes back what was put.
+                    return False
         except BKException as error:
             log_event(_LOG, "not_registered", logging.WARNING, bookie=bookie_id, error=error, note="it is tried again")
             return False
         log_event(_LOG, "registered_again", bookie=bookie_id, session=f"{self._session.session_id:x}")
         return True
+
+
+def _is_of(lease: Lease | None, stored: Lease | None) -> bool:
+    """Whether a node is of this owner; one of a later stream of a lease is not."""
+    return stored is None if lease is None else lease.may_replace(stored)
 
 
 def _real_version(bookie_id: str, version: int) -> int:

@@ -1,10 +1,11 @@
 """Auto-recovery's metadata in ZooKeeper, where BookKeeper's auditors and workers keep theirs.
 
-A mark's version is its node's. A mark is written whenever its ledger is marked, even if its contents do not change, so
-that a worker that looked earlier does not delete it (R8). All directories of a first mark are created with it in one
-transaction. Directories that were left empty, for example by a process that died between two deletions, are removed
-when two listings some time apart have found them empty. Source: docs/protocol/auto-recovery.md#tree,
-docs/protocol/auto-recovery.md#marks.
+A mark is written whenever its ledger is marked, even if its contents do not change, so that a worker that looked
+earlier does not delete it (R8). A mark's version is the number of the transaction that wrote it last (`mzxid`): the
+version of its node begins at 0 again when a mark is made anew, whoever makes it. All directories of a first mark are
+created with it in one transaction. Directories that were left empty, for example by a process that died between two
+deletions, are removed when two listings some time apart have found them empty. Source:
+docs/protocol/auto-recovery.md#tree, docs/protocol/auto-recovery.md#marks.
 
 Not its job: locks (`ledger_locks`), the election (`auditor_election`), watches (`replication_changes`, `ledger_feed`).
 """
@@ -25,6 +26,7 @@ from bookgate.gateway.stores.zookeeper.ledger_paths import LedgerPaths, ScopedPa
 from bookgate.gateway.stores.zookeeper.nodes import (
     children_or_none,
     create_with_parents,
+    delete_as_read,
     ensure_node,
     parent_of,
     remove_empty_parents,
@@ -70,6 +72,8 @@ from bookgate.ledger.replication_store import (
 
 _READ_TOGETHER = 200
 _SWEEP_SECONDS = 60.0
+_NEVER_A_VERSION = 0
+"""Of a mark that was deleted at once: the transaction number 0 wrote nothing."""
 _DIRECTORY = re.compile(r"[0-9a-f]{4}")
 
 
@@ -119,20 +123,21 @@ class ZooKeeperReplicationMetadata(ReplicationMetadata):
                 content, stat = await self._session.get(path)
                 mark = UnderreplicatedLedger.decode(ledger_id, content).with_replicas(replicas, ctime_ms)
                 stat = await self._session.set(path, mark.encode(), stat.version)
-                return Versioned(mark, stat.version)
+                return Versioned(mark, stat.mzxid)
             except BadVersionError:
                 continue
             except NoNodeError:
                 mark = UnderreplicatedLedger(ledger_id).with_replicas(replicas, ctime_ms)
             if await self._create_mark(path, mark.encode()):
-                return Versioned(mark, 0)
+                created = await self._session.exists(path)
+                return Versioned(mark, _NEVER_A_VERSION if created is None else created.mzxid)
 
     async def read_mark(self, ledger_id: int) -> Mark | None:
         try:
             content, stat = await self._session.get(self._paths.mark(ledger_id))
         except NoNodeError:
             return None
-        return Versioned(UnderreplicatedLedger.decode(ledger_id, content), stat.version)
+        return Versioned(UnderreplicatedLedger.decode(ledger_id, content), stat.mzxid)
 
     async def marks(self, start_after: int | None = None, page_size: int = 1000) -> AsyncIterator[Sequence[Mark]]:
         await self._session.sync(self._paths.root)
@@ -162,9 +167,8 @@ class ZooKeeperReplicationMetadata(ReplicationMetadata):
     async def delete_mark(self, ledger_id: int, expected_version: int) -> bool:
         path = self._paths.mark(ledger_id)
         try:
-            if expected_version < 0:
-                return await self._session.exists(path) is None
-            await self._session.delete(path, _storable(expected_version))
+            if not await delete_as_read(self._session, path, lambda content, stat: stat.mzxid == expected_version):
+                return False
         except BadVersionError:
             return False
         except NoNodeError:
@@ -220,7 +224,7 @@ class ZooKeeperReplicationMetadata(ReplicationMetadata):
             elif isinstance(content, Exception):
                 raise MetadataFormatException(f"the mark of ledger {ledger_name(ledger_id)} can't be read: {content!r}")
             else:
-                marks.append(Versioned(UnderreplicatedLedger.decode(ledger_id, content[0]), content[1].version))
+                marks.append(Versioned(UnderreplicatedLedger.decode(ledger_id, content[0]), content[1].mzxid))
         return marks
 
     def _note_empty(self, path: str) -> None:

@@ -176,7 +176,7 @@ async def test_file_of_an_earlier_version_gets_the_tables(path: str) -> None:
     connection = sqlite3.connect(path)
     row = connection.execute("SELECT * FROM replication_marks").fetchone()
     connection.close()
-    assert row == (7, 0, b'replica: "a:1"\nctime: 5\n')
+    assert row == (7, 1, b'replica: "a:1"\nctime: 5\n')
 
 
 async def test_one_writing_of_the_delay_is_told_once_however_often_it_is_read(path: str) -> None:

@@ -178,9 +178,10 @@ class TestLostAnswers:
     async def test_marks_and_records_are_found_out(self, one: OneGateway, client: LedgerManagerFactory) -> None:
         store = client.replication_metadata
         one.answers.next = "Mark"
-        assert (await store.mark(7, ["a:1"])).version == 1
+        mark = await store.mark(7, ["a:1"])
+        assert await store.read_mark(7) == mark
         one.answers.next = "DeleteMark"
-        assert await store.delete_mark(7, 1)
+        assert await store.delete_mark(7, mark.version)
         one.answers.next = "ChangeSettings"
         await store.set_enabled(False)
         one.answers.next = "WriteRecord"

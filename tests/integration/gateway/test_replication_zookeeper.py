@@ -73,11 +73,10 @@ class TestTree:
     async def test_deleted_mark_leaves_no_empty_directory(self, zookeeper_uri: str, kazoo: Any, base: str) -> None:
         factory = await opened(zookeeper_uri)
         store = factory.replication_metadata
-        await store.mark(1, [])
-        await store.mark(65536, [])
-        await store.delete_mark(1, 0)
+        marks = [await store.mark(1, []), await store.mark(65536, [])]
+        await store.delete_mark(1, marks[0].version)
         assert kazoo.get_children(f"{base}/ledgers/0000/0000") == ["0001"]
-        await store.delete_mark(65536, 0)
+        await store.delete_mark(65536, marks[1].version)
         assert kazoo.get_children(f"{base}/ledgers") == []
         await factory.close()
 
@@ -99,6 +98,31 @@ class TestTree:
         assert kazoo.exists(f"{base}/ledgers/0000/0000/0000/0002"), "somebody may be about to put a mark there"
         await factory.close()
 
+    async def test_a_mark_that_bookkeeper_made_anew_survives_who_saw_the_former_one(
+        self, zookeeper_uri: str, kazoo: Any, base: str
+    ) -> None:
+        factory = await opened(zookeeper_uri)
+        store, path = factory.replication_metadata, f"{base}/ledgers/0000/0000/0000/0007/urL0000000007"
+        kazoo.create(path, b'replica: "a:1"\n', makepath=True)
+        seen = await store.read_mark(7)
+        kazoo.delete(path)
+        kazoo.create(path, b'replica: "b:1"\n', makepath=True)
+        assert seen is not None
+        assert not await store.delete_mark(7, seen.version)
+        (again,) = [mark async for page in store.marks() for mark in page]
+        assert again == await store.read_mark(7)
+        assert (again.value.replicas, kazoo.get(path)[1].version) == (("b:1",), 0)
+        assert await store.delete_mark(7, again.version)
+        assert await store.delete_mark(7, again.version), "there is none any more"
+        await factory.close()
+
+    async def test_a_mark_is_created_as_bookkeeper_creates_it(self, zookeeper_uri: str, kazoo: Any, base: str) -> None:
+        factory = await opened(zookeeper_uri)
+        mark = await factory.replication_metadata.mark(7, ["b:1"])
+        _, stat = kazoo.get(f"{base}/ledgers/0000/0000/0000/0007/urL0000000007")
+        assert (stat.version, stat.mzxid) == (0, mark.version)
+        await factory.close()
+
     async def test_unknown_fields_of_a_mark_are_kept(self, zookeeper_uri: str, kazoo: Any, base: str) -> None:
         factory = await opened(zookeeper_uri)
         path = f"{base}/ledgers/0000/0000/0000/0007/urL0000000007"
@@ -107,8 +131,8 @@ class TestTree:
         assert kazoo.get(path)[0] == b'replica: "a:1"\nreplica: "b:1"\nctime: 5\nurgency: HIGH\n'
         kazoo.set(path, b"\xff")
         again = await factory.replication_metadata.mark(7, ["c:1"])
-        assert (kazoo.get(path)[0], again.version) == (b"\xff", kazoo.get(path)[1].version), "as it was, and made again"
-        assert again.version == 3
+        content, stat = kazoo.get(path)
+        assert (content, stat.version, stat.mzxid) == (b"\xff", 3, again.version), "as it was, and made again"
         await factory.replication_metadata.mark(8, ["c:1"])
         assert await listed_ids(factory.replication_metadata) == [7, 8], "it does not hide others"
         await factory.close()

@@ -6,6 +6,7 @@ from tests.simulation.mutations.mutation import PEERS, Mutation
 
 _LOCKS = "gateway/stores/zookeeper/ledger_locks.py"
 _ELECTION = "gateway/stores/zookeeper/auditor_election.py"
+_VOTES = "tests/unit/gateway/stores/test_auditor_election.py"
 _SESSIONS = "gateway/services/replication_sessions.py"
 _SURPLUS = "bookie/collection/over_replicated.py"
 _MARK = "ledger/replication.py"
@@ -20,6 +21,26 @@ MUTATIONS = (
         "        if before:\n            vote.become(VoteState.WAITING)\n        elif vote",
         "        if vote",
         PEERS,
+    ),
+    Mutation(
+        "removal-of-votes-looks-once",
+        "auto-recovery",
+        (),
+        "a vote whose withdrawal failed while others were being removed keeps everybody from the office",
+        _ELECTION,
+        "        self._sweep_wanted = True\n        if self",
+        "        self._sweep_wanted = not self._sweep or self._sweep.done()\n        if self",
+        tests=(_VOTES,),
+    ),
+    Mutation(
+        "vote-removed-at-a-server-that-lags",
+        "auto-recovery",
+        (),
+        "a vote whose creation was not answered stays, since the next server does not show it yet",
+        _ELECTION,
+        "            await self._session.sync(self._paths.election)\n",
+        "",
+        tests=(_VOTES,),
     ),
     Mutation(
         "mark-forgets-the-others",

@@ -5,6 +5,9 @@ from __future__ import annotations
 from tests.simulation.mutations.mutation import Mutation
 
 _REGISTRATION = "tests/integration/gateway/test_registration.py"
+_AWKWARD_MOMENTS = "tests/unit/gateway/stores/test_registration.py"
+_ZOOKEEPER = "gateway/stores/zookeeper/registration.py"
+_IDS, _ID_GENERATOR = "gateway/stores/zookeeper/id_generator.py", "tests/unit/gateway/stores/test_id_generator.py"
 _LATER_WATCH = (
     "tests/simulation/test_metadata_seeds.py"
     "::test_an_answer_that_there_is_no_node_leaves_the_watch_of_a_later_request_alone"
@@ -63,6 +66,98 @@ MUTATIONS = (
         "        if registration.over:\n            self._forget(registration)\n        elif registration",
         "        if registration",
         tests=(_REGISTRATION + "::test_a_bookie_that_gives_up_waiting_for_its_id_leaves_it_to_others",),
+    ),
+    Mutation(
+        "unregistration-overtakes-a-repetition",
+        "gateway",
+        (),
+        "a bookie leaves while its gateway registers it again, the answer is lost, and it stays registered",
+        _ZOOKEEPER,
+        "        async with self._moving[bookie_id]:\n            if not self._claims.may_change",
+        "        if self._moving[bookie_id]:\n            if not self._claims.may_change",
+        tests=(_AWKWARD_MOMENTS,),
+    ),
+    Mutation(
+        "unregistration-waits-for-another-session",
+        "gateway",
+        (),
+        "a bookie that leaves waits until its gateway has done with registering it again",
+        _ZOOKEEPER,
+        "            repeating.reschedule(0)\n",
+        "            repeating.when()\n",
+        tests=(_AWKWARD_MOMENTS,),
+    ),
+    Mutation(
+        "taken-back-from-a-server-that-lags",
+        "gateway",
+        (),
+        "a node whose creation was not answered stays, since the next server does not show it yet",
+        _ZOOKEEPER,
+        "        await self._session.sync(self._paths.available)\n        for path",
+        "        for path",
+        tests=(_AWKWARD_MOMENTS,),
+    ),
+    Mutation(
+        "moved-on-from-its-own-node",
+        "gateway",
+        (),
+        "what a gateway has put of a bookie that moved on meanwhile stays in the other list",
+        _ZOOKEEPER,
+        "            await self._take_back(info.bookie_id, info.lease)\n            raise\n",
+        "            raise\n",
+        tests=(_AWKWARD_MOMENTS,),
+    ),
+    Mutation(
+        "deletion-that-waited-for-a-connection",
+        "gateway",
+        (),
+        "a bookie moves twice while a gateway that it left waits for a connection: its node of the same version goes",
+        "gateway/stores/zookeeper/nodes.py",
+        "        if session.connected and session.connection_epoch == epoch:\n",
+        "        if session.connection_epoch >= epoch:\n",
+        tests=("tests/unit/gateway/stores/test_deleted_nodes.py",),
+    ),
+    Mutation(
+        "replaced-stream-registers-again",
+        "gateway",
+        (),
+        "a stream of a bookie that a newer one has replaced changes the newer one's registration",
+        "gateway/stores/claims.py",
+        "        if held is not None and info.superseded_by(held[0].encode()):\n",
+        "        if held is not None and info is None:\n",
+        tests=(_AWKWARD_MOMENTS,),
+    ),
+    # Ids of ledgers
+    Mutation(
+        "advanced-ids-unheard-by-who-runs",
+        "gateway",
+        (),
+        "a gateway that runs goes on below the id beyond which an operator has advanced",
+        _IDS,
+        "        hobs = await self._list_hobs()\n        if hobs is None and self._last < 0:\n",
+        "        hobs = [self._last >> 32] if self._last > 0 else await self._list_hobs()\n"
+        "        if hobs is None and self._last < 0:\n",
+        tests=(_ID_GENERATOR,),
+    ),
+    Mutation(
+        "counter-of-ids-made-anew",
+        "gateway",
+        (),
+        "the node under which a gateway counts is gone, is made again, and ids come a second time",
+        _IDS,
+        "self._root, counts_on=True)",
+        "self._root)",
+        tests=(_ID_GENERATOR,),
+    ),
+    Mutation(
+        "ids-from-a-counter-made-anew",
+        "gateway",
+        (),
+        "somebody else has made the node again under which a gateway counts, and ids come a second time",
+        _IDS,
+        "        if taken is None or taken.start <= self._last:\n",
+        "        if taken is None:\n",
+        tests=(_ID_GENERATOR,),
     ),
     Mutation(
         "watch-of-another-thrown-away",

@@ -606,6 +606,16 @@ MUTATIONS = (
         tests=("tests/integration/gateway/test_replication_contract.py",),
     ),
     Mutation(
+        "version-of-a-mark-that-was-deleted",
+        "auto-recovery",
+        (),
+        "a mark that was deleted and made anew has a version of the former one, and goes with it",
+        "gateway/stores/sqlite/replication.py",
+        "                (key, version, mark.encode()),\n            )\n            return Versioned(mark, version)\n",
+        "                (key, 1, mark.encode()),\n            )\n            return Versioned(mark, 1)\n",
+        tests=("tests/integration/gateway/test_replication_contract.py",),
+    ),
+    Mutation(
         "repair-delay-told-twice",
         "auto-recovery",
         (),

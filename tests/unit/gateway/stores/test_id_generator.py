@@ -20,6 +20,8 @@ class Nodes:
         self.paths = {"", "/l"}
         self.counters: dict[str, int] = {}
         self.lost_answers = 0
+        self.lists, self.deletions = 0, 0
+        self.removed_after_list = ""
 
     async def create(self, path: str, data: bytes = b"", *, open_to_all: bool = False) -> None:
         if path.rpartition("/")[0] not in self.paths:
@@ -45,19 +47,26 @@ class Nodes:
         self.paths.discard(path)
 
     async def delete(self, path: str, version: int = -1) -> None:
+        self.deletions += 1
         if path not in self.paths:
             raise NoNodeError
         if any(other.startswith(path + "/") for other in self.paths):
             raise NotEmptyError
         self.paths.remove(path)
+        self.counters.pop(path, None)
 
     async def exists(self, path: str) -> object | None:
         return path if path in self.paths else None
 
     async def children(self, path: str) -> list[str]:
+        self.lists += 1
         if path not in self.paths:
             raise NoNodeError
-        return [p.rpartition("/")[2] for p in self.paths if p.rpartition("/")[0] == path]
+        names = [p.rpartition("/")[2] for p in self.paths if p.rpartition("/")[0] == path]
+        if self.removed_after_list:
+            removed, self.removed_after_list = self.removed_after_list, ""
+            await self.delete(removed)
+        return names
 
     def hobs(self) -> list[str]:
         return sorted(path.rpartition("/")[2] for path in self.paths if path.rpartition("/")[2].startswith("HOB-"))
@@ -133,12 +142,12 @@ async def test_long_ids_begin_where_31_bits_end(nodes: Nodes) -> None:
     assert await one(long_generator(nodes)) == (1 << 32) + 2
 
 
-async def test_generator_that_still_counts_in_31_bits_is_not_moved_by_another(nodes: Nodes) -> None:
+async def test_generator_that_counts_in_31_bits_goes_on_where_another_has_begun_63(nodes: Nodes) -> None:
     early = long_generator(nodes)
     assert await one(early) == 0
     nodes.paths.add("/l/idgen-long")
-    assert await one(early) == 1
-    assert await one(long_generator(nodes)) == 1 << 32
+    assert await one(early) == 1 << 32
+    assert await one(long_generator(nodes)) == (1 << 32) + 1
 
 
 async def test_overflow_of_the_low_half_opens_the_next_and_three_stay(nodes: Nodes) -> None:
@@ -170,6 +179,61 @@ async def test_far_beyond_is_another_hob_for_everybody(nodes: Any) -> None:
     assert (await other.reserve(1)).start == 1 << 32
     assert await generator.advance((7 << 32) + 5) == 8 << 32
     assert (await generator.reserve(1)).start == 8 << 32
+
+
+async def test_a_generator_at_work_goes_on_above_what_an_operator_advanced_beyond(nodes: Nodes) -> None:
+    generator = long_generator(nodes)
+    assert await one(generator) == 0
+    assert await long_generator(nodes).advance(10**9) == 1 << 32
+    assert await one(generator) == 1 << 32
+    assert await long_generator(nodes).advance((4 << 32) + 5) == 5 << 32
+    assert (await generator.reserve(10)).start == 5 << 32
+
+
+async def test_no_id_comes_twice_when_the_node_of_a_generator_at_work_was_outdated(nodes: Nodes) -> None:
+    nodes.paths |= {"/l/idgen-long", "/l/idgen-long/HOB-0000000001"}
+    generator = long_generator(nodes)
+    taken = [await one(generator) for _ in range(3)]
+    for hob in range(2, 6):
+        await long_generator(nodes).advance((hob << 32) + 10**6)
+    await one(long_generator(nodes))
+    assert "HOB-0000000001" not in nodes.hobs()
+    taken += [await one(generator) for _ in range(3)]
+    assert taken == sorted(set(taken))
+    assert taken[3] > 6 << 32
+
+
+async def test_no_id_comes_twice_when_the_node_goes_between_the_list_and_the_reservation(nodes: Nodes) -> None:
+    nodes.paths |= {"/l/idgen-long", "/l/idgen-long/HOB-0000000001", "/l/idgen-long/HOB-0000000002"}
+    generator = long_generator(nodes)
+    taken = [await one(generator) for _ in range(3)]
+    nodes.removed_after_list = "/l/idgen-long/HOB-0000000002"
+    nodes.counters["/l/idgen-long/HOB-0000000001"] = 7
+    taken += [await one(generator) for _ in range(2)]
+    assert taken == sorted(set(taken))
+    assert nodes.hobs() == ["HOB-0000000001", "HOB-0000000003"], "the one that was removed is not made again"
+
+
+@pytest.mark.parametrize("made_again", [[], ["/l/idgen-long"], ["/l/idgen-long", "/l/idgen-long/HOB-0000000001"]])
+async def test_no_id_comes_twice_when_all_was_removed(nodes: Nodes, made_again: list[str]) -> None:
+    nodes.paths |= {"/l/idgen-long", "/l/idgen-long/HOB-0000000001"}
+    generator = long_generator(nodes)
+    taken = [await one(generator) for _ in range(3)]
+    for path in ("/l/idgen-long/HOB-0000000001", "/l/idgen-long"):
+        await nodes.delete(path)
+    nodes.paths |= set(made_again)
+    taken += [await one(generator) for _ in range(3)]
+    assert taken == sorted(set(taken))
+
+
+async def test_a_block_costs_one_list(nodes: Nodes) -> None:
+    generator = long_generator(nodes)
+    await generator.reserve(1000)
+    nodes.paths |= {"/l/idgen-long", *(f"/l/idgen-long/HOB-{hob:010d}" for hob in range(1, 6))}
+    await generator.reserve(1000)
+    assert (nodes.lists, nodes.deletions) == (2, 2)
+    await generator.reserve(1000)
+    assert (nodes.lists, nodes.deletions) == (3, 2)
 
 
 async def test_a_root_that_is_gone_is_not_made_again(nodes: Any) -> None:
