@@ -272,7 +272,7 @@ class RegistrationService(RegistrationServiceServicer):
                     raise LedgerExistException(f"the lease of bookie {registration.bookie_id} is another principal's")
                 if other.lease.epoch >= registration.lease.epoch:
                     raise LedgerExistException(f"bookie {registration.bookie_id} has opened a newer stream since")
-                await self._replace(other)
+                await self._replace(other, registration)
                 continue
             try:
                 async with asyncio.timeout_at(deadline):
@@ -287,12 +287,16 @@ class RegistrationService(RegistrationServiceServicer):
             self._held[registration.bookie_id] = registration
             self._set_timer(registration)
 
-    async def _replace(self, other: LeasedRegistration) -> None:
+    async def _replace(self, other: LeasedRegistration, newer: LeasedRegistration) -> None:
         """Ends the older registration of the same process: its work must be over before that of the newer stream
         begins.
         """
+        other.over = True
         if other.worker is not None:
             await asyncio.gather(other.worker, return_exceptions=True)
+        if newer.over:
+            # The process has left meanwhile, and what the older one stored is nobody else's to remove.
+            await self._drop(other)
         self._forget(other)
         _log(other, "replaced")
         other.answers.put(None)

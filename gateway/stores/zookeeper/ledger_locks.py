@@ -176,6 +176,8 @@ class LedgerLocks:
         async def remove() -> None:
             while True:
                 try:
+                    # A server that was connected to since may not yet have a node whose creation was not answered.
+                    await self._session.sync(self._paths.base)
                     await self._delete_own(ledger_id)
                 except BKException:
                     await asyncio.sleep(_RETRY_SECONDS)

@@ -72,8 +72,6 @@ from bookgate.ledger.replication_store import (
 
 _READ_TOGETHER = 200
 _SWEEP_SECONDS = 60.0
-_NEVER_A_VERSION = 0
-"""Of a mark that was deleted at once: the transaction number 0 wrote nothing."""
 _DIRECTORY = re.compile(r"[0-9a-f]{4}")
 
 
@@ -128,9 +126,9 @@ class ZooKeeperReplicationMetadata(ReplicationMetadata):
                 continue
             except NoNodeError:
                 mark = UnderreplicatedLedger(ledger_id).with_replicas(replicas, ctime_ms)
-            if await self._create_mark(path, mark.encode()):
-                created = await self._session.exists(path)
-                return Versioned(mark, _NEVER_A_VERSION if created is None else created.mzxid)
+            zxid = await self._create_mark(path, mark.encode())
+            if zxid is not None:
+                return Versioned(mark, zxid)
 
     async def read_mark(self, ledger_id: int) -> Mark | None:
         try:
@@ -178,13 +176,14 @@ class ZooKeeperReplicationMetadata(ReplicationMetadata):
             await remove_empty_parents(self._session, path, self._paths.marks_of(ledger_id))
         return True
 
-    async def _create_mark(self, path: str, content: bytes) -> bool:
-        """False if it must be repeated, because a node was created or removed meanwhile."""
+    async def _create_mark(self, path: str, content: bytes) -> int | None:
+        """The number of the transaction; None if it must be repeated, because a node was created or removed
+        meanwhile.
+        """
         lowest = parent_of(path)
         with contextlib.suppress(NodeExistsError, NoNodeError):
             # Among many marks, most have their upper directories in common.
-            await self._session.create_together([(lowest, b""), (path, content)])
-            return True
+            return await self._session.create_together([(lowest, b""), (path, content)])
         missing = [(path, content)]
         directory = lowest
         while len(directory) > len(self._paths.base) and await self._session.exists(directory) is None:
@@ -193,10 +192,9 @@ class ZooKeeperReplicationMetadata(ReplicationMetadata):
         if len(directory) <= len(self._paths.base):
             await ensure_node(self._session, self._paths.base, self._paths.root)
         try:
-            await self._session.create_together(missing[::-1])
+            return await self._session.create_together(missing[::-1])
         except (NodeExistsError, NoNodeError):
-            return False
-        return True
+            return None
 
     async def _prefixes(self, root: str, digits: int, first: str, above: str = "") -> AsyncIterator[str]:
         """So many hexadecimal digits of directories below `above` in a tree of marks, ascending, from `first` on."""

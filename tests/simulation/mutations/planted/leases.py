@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.simulation.mutations.mutation import Mutation
 
+_REPLACED = "tests/unit/gateway/services/test_replaced_streams.py"
 _REGISTRATION = "tests/integration/gateway/test_registration.py"
 _AWKWARD_MOMENTS = "tests/unit/gateway/stores/test_registration.py"
 _ZOOKEEPER = "gateway/stores/zookeeper/registration.py"
@@ -16,6 +17,36 @@ _LATER_WATCH = (
 
 MUTATIONS = (
     # Leases of bookies
+    Mutation(
+        "replaced-stream-goes-on",
+        "gateway",
+        (),
+        "a request of a stream that a newer one replaces registers the bookie, for as long as the gateway lives",
+        "gateway/services/registration.py",
+        "        other.over = True\n",
+        "",
+        tests=(f"{_REPLACED}::test_a_replaced_stream_starts_no_work",),
+    ),
+    Mutation(
+        "who-leaves-while-replacing-stays",
+        "gateway",
+        (),
+        "a bookie that leaves while its newer stream waits for the older one's work stays registered",
+        "gateway/services/registration.py",
+        "        if newer.over:\n",
+        "        if False:\n",
+        tests=(f"{_REPLACED}::test_who_leaves_over_the_second_stream_is_gone",),
+    ),
+    Mutation(
+        "unanswered-lock-looked-for-at-a-lagging-server",
+        "gateway",
+        (),
+        "a lock whose creation was not answered stays for the session where the server connected to since lags",
+        "gateway/stores/zookeeper/ledger_locks.py",
+        "                    await self._session.sync(self._paths.base)\n",
+        "",
+        tests=("tests/unit/gateway/stores/test_ledger_locks.py",),
+    ),
     Mutation(
         "lease-of-another-claims",
         "gateway",
