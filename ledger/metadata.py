@@ -193,12 +193,15 @@ class LedgerMetadata:
         return self.fragments if self.is_closed else self.fragments[:-1]
 
     def fragment_at(self, entry_id: int) -> Fragment:
-        """The fragment that contains `entry_id`, which may lie beyond the last entry. Raises ValueError below 0."""
+        """The fragment that contains `entry_id`, which may lie beyond the last entry.
+
+        Raises IncorrectParameterException before the first fragment, which begins at 0 but in ledgers of others.
+        """
         if entry_id >= self.fragments[-1].first_entry_id >= 0:
             return self.fragments[-1]
         index = bisect_right(self.fragments, entry_id, key=lambda fragment: fragment.first_entry_id)
         if index == 0:
-            raise ValueError(f"entry {entry_id} lies before the first fragment")
+            raise IncorrectParameterException(f"entry {entry_id} lies before the first fragment")
         return self.fragments[index - 1]
 
     def begin_recovery(self) -> LedgerMetadata:

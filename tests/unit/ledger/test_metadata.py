@@ -50,7 +50,7 @@ def test_a_later_ensemble_is_added_and_one_at_the_same_entry_replaced() -> None:
 def test_entries_are_found_in_their_fragment() -> None:
     changed = FRESH.with_ensemble(5, ("d:1", "b:1", "c:1")).with_ensemble(9, ("d:1", "e:1", "c:1"))
     assert [changed.fragment_at(entry).first_entry_id for entry in (0, 4, 5, 8, 9, 1000)] == [0, 0, 5, 5, 9, 9]
-    with pytest.raises(ValueError, match="before the first"):
+    with pytest.raises(IncorrectParameterException, match="before the first"):
         changed.fragment_at(-1)
 
 
