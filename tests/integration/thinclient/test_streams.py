@@ -577,15 +577,15 @@ async def test_a_change_of_a_cursor_that_was_carried_out_may_be_repeated(
     async with await BookKeeper.connect(standalone_cluster.gateway_uri) as client:
         stream = await open_stream(client, "repeated-commits")
         cursor, other = await stream.cursor("c"), await stream.cursor("c")
-        real = client.ledger_manager.write
+        real = client.ledger_manager.write_to
 
-        async def write(ledger_id: LedgerId, metadata: LedgerMetadata, version: int) -> LedgerRecord:
-            monkeypatch.setattr(client.ledger_manager, "write", real)
-            await real(ledger_id, metadata, version)
+        async def write_to(record: LedgerRecord, metadata: LedgerMetadata) -> LedgerRecord:
+            monkeypatch.setattr(client.ledger_manager, "write_to", real)
+            await real(record, metadata)
             raise MetaStoreException("the metadata are out of reach")
 
         async def without_answer(change: Awaitable[None]) -> None:
-            monkeypatch.setattr(client.ledger_manager, "write", write)
+            monkeypatch.setattr(client.ledger_manager, "write_to", write_to)
             with pytest.raises(MetaStoreException):
                 await change
 

@@ -93,7 +93,7 @@ async def test_a_handle_whose_close_failed_can_be_closed_or_released(
             raise MetaStoreException("the metadata store is out of reach")
 
         with monkeypatch.context() as outage:
-            outage.setattr(client.ledger_manager, "write", unreachable)
+            outage.setattr(client.ledger_manager, "write_to", unreachable)
             with pytest.raises(MetaStoreException):
                 await writer.close()
         with pytest.raises(LedgerClosedException):
