@@ -67,9 +67,14 @@ class LedgerRecord:
 def require_same(former: LedgerRecord, now: LedgerRecord) -> None:
     """Raises NoSuchLedgerExistsOnMetadataServerException if another ledger has the id of the former one by now."""
     if now.is_another(former):
-        raise NoSuchLedgerExistsOnMetadataServerException(
-            f"ledger {former.ledger_id} was deleted, and another one was created with its id"
-        )
+        raise made_anew(former.ledger_id)
+
+
+def made_anew(ledger_id: LedgerId) -> NoSuchLedgerExistsOnMetadataServerException:
+    """The error for a ledger whose id another one has by now."""
+    return NoSuchLedgerExistsOnMetadataServerException(
+        f"ledger {ledger_id} was deleted, and another one was created with its id"
+    )
 
 
 class RawLedgerRecord(NamedTuple):
@@ -185,7 +190,7 @@ class LedgerManager(ABC):
             BKException: As `write`.
         """
         # Managers that compare and write in one call override this. Here a ledger that is deleted and created anew in
-        # between is recognised too late.
+        # between is recognised too late. So is one that a lagging replica of the store has not seen.
         require_same(record, await self.read(record.ledger_id))
         written = await self.write(record.ledger_id, metadata, record.version)
         require_same(record, written)
@@ -204,6 +209,19 @@ class LedgerManager(ABC):
             NoSuchLedgerExistsOnMetadataServerException: The store has no such ledger.
             UnknownOutcomeException: The response was lost; the ledger may or may not have been removed.
         """
+
+    async def remove_record(self, record: LedgerRecord) -> None:
+        """Removes the record's ledger as `remove` does at its version, but not another one that has its id by now.
+
+        Args:
+            record: The ledger, as the caller has read it.
+
+        Raises:
+            NoSuchLedgerExistsOnMetadataServerException: The store has no such ledger, or another one with its id.
+            BKException: As `remove`.
+        """
+        require_same(record, await self.read(record.ledger_id))
+        await self.remove(record.ledger_id, record.version)
 
     async def create_many(self, requests: Sequence[CreateRequest]) -> list[LedgerRecord | BKException]:
         """Creates several ledgers, each as `create` does.

@@ -27,6 +27,10 @@ MOST_PLACES = 16 * 1024
 MOST_TEXT_BYTES = 64 * 1024
 """Encoded bytes in format version 1 or 2. Its text is slower to read than version 3 and larger than the request."""
 
+MOST_WRITTEN_TEXT_BYTES = 2 * MOST_TEXT_BYTES
+"""The same of a ledger that is there: it must be possible to recover, repair and close one that was just small enough.
+"""
+
 _ADDED_BYTES = 512
 """What a gateway adds to the message of a client: the header, a creator token, the owner."""
 
@@ -36,11 +40,12 @@ _MOST_BESIDES = 64
 """Encoded bytes of a field or a fragment besides its text, in any version."""
 
 
-def faults(metadata: LedgerMetadata, max_bytes: int) -> Mapping[str, str]:
+def faults(metadata: LedgerMetadata, max_bytes: int, most_text: int = MOST_TEXT_BYTES) -> Mapping[str, str]:
     """A sentence for each bound that the metadata break, by what breaks it: a bound's name, or an invalid bookie id.
     (The names would be valid ids, so they differ from these.)
 
-    `max_bytes` bounds the encoded metadata. Raises MetadataSerializationException if they can't be encoded.
+    `max_bytes` bounds the encoded metadata, `most_text` those in format version 1 or 2. Raises
+    MetadataSerializationException if they can't be encoded.
     """
     wrong = sorted(bookie_id for bookie_id in metadata.bookies if not is_bookie_id(bookie_id))
     found = {bookie_id: fault_of_bookie_id(bookie_id) for bookie_id in wrong}
@@ -52,12 +57,12 @@ def faults(metadata: LedgerMetadata, max_bytes: int) -> Mapping[str, str]:
             f"ensemble size {ensemble_size} times write quorum {write_quorum_size} may be up to {MOST_PLACES}"
         )
     is_text, most = metadata.format_version < 3, max_bytes + _ADDED_BYTES
-    enough = min(most, MOST_TEXT_BYTES) if is_text else most
+    enough = min(most, most_text) if is_text else most
     size = 0 if _at_most(metadata) <= enough else _encoded_bytes(metadata)
-    if is_text and size > MOST_TEXT_BYTES:
+    if is_text and size > most_text:
         found["text"] = (
-            f"the metadata take {size} bytes or more in format version {metadata.format_version}, which ledgers "
-            f"without a password have; it may have up to {MOST_TEXT_BYTES}"
+            f"the metadata take {size} bytes or more in format version {metadata.format_version}, which may have up to "
+            f"{most_text}; new ledgers with a password have version 3"
         )
     if size > most:
         found["bytes"] = _too_large(size, max_bytes)
@@ -72,8 +77,8 @@ def require_no_faults(metadata: LedgerMetadata, max_bytes: int) -> None:
 
 def require_no_new_faults(metadata: LedgerMetadata, stored: LedgerMetadata, max_bytes: int) -> None:
     """Raises IncorrectParameterException if the metadata break a bound that the stored ones keep."""
-    known = faults(stored, max_bytes)
-    for broken, fault in faults(metadata, max_bytes).items():
+    known = faults(stored, max_bytes, MOST_WRITTEN_TEXT_BYTES)
+    for broken, fault in faults(metadata, max_bytes, MOST_WRITTEN_TEXT_BYTES).items():
         if broken not in known:
             raise IncorrectParameterException(fault)
     if "text" in known and "bytes" not in known and (size := len(encode(metadata))) > max_bytes + _ADDED_BYTES:
@@ -103,6 +108,6 @@ def _encoded_bytes(metadata: LedgerMetadata) -> int:
     if metadata.format_version < 3:
         least = sum(len(key) + len(value) for key, value in metadata.custom_metadata.items())
         least += sum(len(bookie_id) + 1 for fragment in metadata.fragments for bookie_id in fragment.ensemble)
-        if least > MOST_TEXT_BYTES:
+        if least > MOST_WRITTEN_TEXT_BYTES:
             return least
     return len(encode(metadata))

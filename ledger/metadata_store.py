@@ -32,6 +32,7 @@ from bookgate.ledger.ledger_manager import (
     LedgerMetadataListener,
     LedgerRecord,
     RawLedgerRecord,
+    made_anew,
     require_same,
 )
 from bookgate.ledger.versioned import Versioned
@@ -54,6 +55,7 @@ __all__ = [
     "RegistrationManager",
     "ServiceDiscovery",
     "Versioned",
+    "made_anew",
     "require_same",
 ]
 

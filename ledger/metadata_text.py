@@ -9,6 +9,7 @@ Source: docs/protocol/metadata.md#version-2.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from google.protobuf import text_encoding, text_format
 
@@ -19,7 +20,9 @@ from bookgate.protos.bookkeeper.proto.data_formats_pb2 import LedgerMetadataForm
 _TEXT = r'"((?:[^"\\\n]++|\\.)*+)"'
 _MEMBER = re.compile(f"  ensembleMember: {_TEXT}\n")
 _SEGMENT = re.compile(
-    r"^segment \{\n((?:  ensembleMember: " + _TEXT.replace("(", "(?:", 1) + r"\n)*+)  firstEntryId: (-?\d{1,19})\n\}\n",
+    r"^segment \{\n((?:  ensembleMember: "
+    + _TEXT.replace("(", "(?:", 1)
+    + r"\n)*+)  firstEntryId: (-?(?:0|[1-9][0-9]{0,18}))\n\}\n",
     re.MULTILINE,
 )
 _CUSTOM = re.compile(r"^customMetadata \{\n  key: " + _TEXT + r"\n  value: " + _TEXT + r"\n\}\n", re.MULTILINE)
@@ -31,10 +34,12 @@ def parse_text(body: bytes) -> LedgerMetadataFormat:
     message = LedgerMetadataFormat()
     try:
         text = body.decode("utf-8")
-        rest = _CUSTOM.sub("", _SEGMENT.sub("", text))
-        if _PLAIN.fullmatch(rest):
-            _add_ensembles(message, text)
-            _add_custom_metadata(message, text)
+        segments, custom = _SEGMENT.findall(text), _CUSTOM.findall(text)
+        rest, customs_left = _CUSTOM.subn("", _SEGMENT.sub("", text))
+        # What shows only once something within it was taken out is nothing that a writer makes.
+        if customs_left == len(custom) and _PLAIN.fullmatch(rest):
+            _add_ensembles(message, segments)
+            _add_custom_metadata(message, custom)
         else:
             rest = text
         text_format.Parse(rest, message, allow_unknown_field=True)
@@ -43,16 +48,16 @@ def parse_text(body: bytes) -> LedgerMetadataFormat:
     return message
 
 
-def _add_ensembles(message: LedgerMetadataFormat, text: str) -> None:
-    for members, first_entry_id in _SEGMENT.findall(text):
+def _add_ensembles(message: LedgerMetadataFormat, segments: Iterable[tuple[str, str]]) -> None:
+    for members, first_entry_id in segments:
         message.segment.add(
             ensembleMember=[_unescaped(member).decode() for member in _MEMBER.findall(members)],
             firstEntryId=int(first_entry_id),
         )
 
 
-def _add_custom_metadata(message: LedgerMetadataFormat, text: str) -> None:
-    for key, value in _CUSTOM.findall(text):
+def _add_custom_metadata(message: LedgerMetadataFormat, custom: Iterable[tuple[str, str]]) -> None:
+    for key, value in custom:
         message.customMetadata.add(key=_unescaped(key).decode(), value=_unescaped(value))
 
 

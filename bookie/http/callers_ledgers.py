@@ -78,7 +78,14 @@ class CallersLedgers:
         self._caller.check_ledger(Action.LEDGER_DELETE, stored)
         async with self._caught_up_at_conflicts():
             _require_version(stored, expected_version)
-            await self._ledgers.remove(ledger_id, expected_version)
+            await self._ledgers.remove_record(stored)
+
+    async def remove_record(self, record: LedgerRecord) -> None:
+        """Raises as `LedgerManager.remove_record`; HttpError where the caller may not."""
+        stored = await self._ledgers.read(record.ledger_id)
+        self._caller.check_ledger(Action.LEDGER_DELETE, stored)
+        async with self._caught_up_at_conflicts():
+            await self._ledgers.remove_record(record)
 
     @asynccontextmanager
     async def _caught_up_at_conflicts(self) -> AsyncIterator[None]:

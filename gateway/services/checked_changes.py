@@ -20,7 +20,7 @@ from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.ledger_manager import LedgerRecord
 from bookgate.ledger.metadata import LedgerMetadata
 from bookgate.ledger.metadata_codec import from_format
-from bookgate.ledger.metadata_store import LedgerManagerFactory
+from bookgate.ledger.metadata_store import LedgerManagerFactory, made_anew
 from bookgate.protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2 import LedgerMetadataRequest
 from bookgate.runtime.security.actions import Action
 from bookgate.runtime.security.decision import Reach
@@ -76,12 +76,28 @@ class CheckedChanges:
                 raise _conflict(ledger_id, record.version, version)
             try:
                 # Only this version, whose owner is known: another one may be of a new ledger of another owner.
-                await manager.remove(ledger_id, record.version)
+                await manager.remove_record(record)
             except MetadataVersionException:
                 if version is not None:
                     raise
             else:
                 return
+
+    async def remove_incarnation(self, ledger_id: LedgerId, version: int | None, incarnation: int) -> None:
+        """Removes the ledger if the caller may and this incarnation has the id. Raises as `remove`."""
+        manager, who = self._factory.ledger_manager, caller()
+        if who is not None:
+            who.require_some(Action.LEDGER_DELETE, ledger_id.scope_id)
+            who.take("changes_per_second")
+        await self._factory.catch_up(None)
+        record = await manager.read(ledger_id)
+        if who is not None:
+            who.require_ledger(Action.LEDGER_DELETE, ledger_id, owner_of_metadata(record.metadata))
+        if record.incarnation not in (None, incarnation):
+            raise made_anew(ledger_id)
+        if version not in (None, record.version):
+            raise _conflict(ledger_id, record.version, version)
+        await manager.remove_record(record)
 
     async def _stored(self, ledger_id: LedgerId, expected_version: int) -> tuple[LedgerMetadata, int]:
         known = self._cache.peek(ledger_id)
@@ -106,7 +122,7 @@ class CheckedChanges:
         return await manager.read(ledger_id)
 
 
-def _conflict(ledger_id: LedgerId, version: int, expected_version: int) -> MetadataVersionException:
+def _conflict(ledger_id: LedgerId, version: int, expected_version: int | None) -> MetadataVersionException:
     return MetadataVersionException(f"ledger {ledger_id} is at version {version}, not at {expected_version}")
 
 

@@ -60,7 +60,7 @@ from bookgate.ledger.errors import (
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import LedgerMetadata
 from bookgate.ledger.metadata_bounds import faults, require_no_faults, require_no_new_faults
-from bookgate.ledger.metadata_store import CreateRequest, LedgerManagerFactory, LedgerRecord, require_same
+from bookgate.ledger.metadata_store import CreateRequest, LedgerManagerFactory, LedgerRecord
 from bookgate.protos.bookkeeper.common.v1.status_pb2 import StatusCode
 from bookgate.protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2 import (
     BatchCreateRequest,
@@ -328,42 +328,29 @@ class MetadataService(LedgerMetadataServiceServicer):
     ) -> LedgerRecord:
         """Raises MetadataVersionException."""
         metadata, change.action = await self._changes.to_write(ledger_id, request, metadata)
-        metadata = await self._in_stored_format(ledger_id, metadata, request)
+        metadata = await self._in_stored_format(ledger_id, metadata)
         await self._check_bounds(ledger_id, metadata)
+        manager, version = self._factory.ledger_manager, request.expected_version
         try:
-            return await self._factory.ledger_manager.write(ledger_id, metadata, request.expected_version)
+            if request.HasField("incarnation"):
+                # The store compares: what this process knows of the ledger may be out of date.
+                record = LedgerRecord(ledger_id, metadata, version, incarnation=request.incarnation)
+                return await manager.write_to(record, metadata)
+            return await manager.write(ledger_id, metadata, version)
         finally:
             self._cache.changed_here(ledger_id)
 
-    async def _in_stored_format(
-        self, ledger_id: LedgerId, metadata: LedgerMetadata, request: LedgerMetadataRequest
-    ) -> LedgerMetadata:
-        """Metadata in the ledger's own format version, which rewrites keep and the client does not know.
-
-        Raises NoSuchLedgerExistsOnMetadataServerException if the request names an incarnation, and another one has the
-        id by now.
-        """
+    async def _in_stored_format(self, ledger_id: LedgerId, metadata: LedgerMetadata) -> LedgerMetadata:
+        """Metadata in the ledger's own format version, which rewrites keep and the client does not know."""
         known = self._cache.peek(ledger_id)
         if known is not None:
-            format_version, incarnation = known.format_version, known.incarnation
-        else:
-            try:
-                stored = await self._factory.ledger_manager.read(ledger_id)
-            except NoSuchLedgerExistsOnMetadataServerException:
-                # A lagging replica may not have the ledger yet; the write itself decides.
-                return metadata
-            format_version, incarnation = stored.metadata.format_version, stored.incarnation
-        if request.HasField("incarnation") and incarnation not in (None, request.incarnation):
-            await self._require_incarnation(ledger_id, request.incarnation)
-        return replace(metadata, format_version=format_version)
-
-    async def _require_incarnation(self, ledger_id: LedgerId, incarnation: int) -> None:
-        """Raises NoSuchLedgerExistsOnMetadataServerException if another incarnation has the id, also where no replica
-        of the store lags.
-        """
-        await self._factory.catch_up(None)
-        stored = await self._factory.ledger_manager.read(ledger_id)
-        require_same(replace(stored, incarnation=incarnation), stored)
+            return replace(metadata, format_version=known.format_version)
+        try:
+            stored = await self._factory.ledger_manager.read(ledger_id)
+        except NoSuchLedgerExistsOnMetadataServerException:
+            # A lagging replica may not have the ledger yet; the write itself decides.
+            return metadata
+        return replace(metadata, format_version=stored.metadata.format_version)
 
     async def _check_bounds(self, ledger_id: LedgerId, metadata: LedgerMetadata) -> None:
         """Raises IncorrectParameterException for metadata beyond a bound, unless the ledger is beyond it already.
@@ -393,7 +380,10 @@ class MetadataService(LedgerMetadataServiceServicer):
         async with self._budget.call("remove"):
             with LedgerChange(Action.LEDGER_DELETE, request):
                 try:
-                    await self._changes.remove(ledger_id, version)
+                    if request.HasField("incarnation"):
+                        await self._changes.remove_incarnation(ledger_id, version, request.incarnation)
+                    else:
+                        await self._changes.remove(ledger_id, version)
                 finally:
                     self._cache.changed_here(ledger_id)
         if self._quotas is not None:

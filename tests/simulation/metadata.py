@@ -320,6 +320,21 @@ class MemoryLedgers(LedgerManager):
         store.changed(ledger_id, before, None)
         await store.answer()
 
+    async def remove_record(self, record: LedgerRecord) -> None:
+        store = self._store
+        await store.request()
+        try:
+            before = store.found(record.ledger_id)
+            require_same(record, before)
+            if before.version != record.version:
+                raise MetadataVersionException(f"ledger {record.ledger_id} is at version {before.version}")
+        except BKException:
+            await store.answer()
+            raise
+        del store.ledgers[record.ledger_id]
+        store.changed(record.ledger_id, before, None)
+        await store.answer()
+
     async def ledger_ranges(
         self, scope_id: int = 0, start_after: int | None = None, end_before: int | None = None
     ) -> AsyncIterator[Sequence[int]]:

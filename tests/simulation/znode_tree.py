@@ -66,8 +66,6 @@ class Create:
     data: bytes
     ephemeral: bool = False
     sequential: bool = False
-    with_stat: bool = False
-    """The answer has the node's stat."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +112,8 @@ class Transaction:
     change: Operation | Multi | CloseSession
 
 
-Result = str | tuple[str, Stat] | Stat | None | Code
-"""A created node's path, perhaps with its stat, the stat of one that was set, nothing, or the error."""
+Result = str | Stat | None | Code
+"""A created node's path, the stat of one that was set, nothing, or the error."""
 
 Event = tuple[Happened, str]
 
@@ -228,7 +226,7 @@ class ZnodeTree:
 
     def _create(
         self, operation: Create, transaction: Transaction, events: list[Event], undo: list[Callable[[], None]]
-    ) -> str | tuple[str, Stat]:
+    ) -> str:
         above = parent_of(operation.path)
         parent = self._node(above)
         path = operation.path + (f"{parent.created:010d}" if operation.sequential else "")
@@ -252,7 +250,7 @@ class ZnodeTree:
 
         undo.append(take_back)
         events += [(Happened.CREATED, path), (Happened.CHILDREN, above)]
-        return (path, self._nodes[path].stat()) if operation.with_stat else path
+        return path
 
     def _delete(
         self, operation: Delete, transaction: Transaction, events: list[Event], undo: list[Callable[[], None]]

@@ -38,7 +38,7 @@ _CREATE, _DELETE, _EXISTS, _GET_DATA, _SET_DATA, _GET_CHILDREN, _SYNC, _PING, _G
     11,
     12,
 )
-_CHECK, _MULTI, _CREATE2, _REMOVE_WATCHES, _MULTI_READ, _AUTH, _ADD_WATCH, _CLOSE = 13, 14, 15, 18, 22, 100, 106, -11
+_CHECK, _MULTI, _REMOVE_WATCHES, _MULTI_READ, _AUTH, _ADD_WATCH, _CLOSE = 13, 14, 18, 22, 100, 106, -11
 _ANY_WATCH = 3
 
 
@@ -159,7 +159,7 @@ def _decode(kind: int, body: bytes, offset: int) -> Request:
         return Multi(tuple(_operations(body, offset)))
     if kind == _MULTI_READ:
         return ReadMany(tuple(_read_paths(body, offset)))
-    if kind in (_CREATE, _CREATE2, _DELETE, _SET_DATA, _CHECK):
+    if kind in (_CREATE, _DELETE, _SET_DATA, _CHECK):
         return _operation(kind, body, offset)[0]
     if kind == _SYNC:
         return Sync(_string(body, offset)[0])
@@ -198,7 +198,7 @@ def _operation(kind: int, body: bytes, offset: int) -> tuple[Operation, int]:
         _, offset = _string(body, offset + _INT.size)
         _, offset = _string(body, offset)
     flags = _INT.unpack_from(body, offset)[0]
-    return Create(path, data, bool(flags & 1), bool(flags & 2), kind == _CREATE2), offset + _INT.size
+    return Create(path, data, bool(flags & 1), bool(flags & 2)), offset + _INT.size
 
 
 def _read_paths(body: bytes, offset: int) -> list[str]:
@@ -262,9 +262,6 @@ def encode_result(result: Result) -> bytes:
     """The body of the answer to one operation that succeeded."""
     if isinstance(result, str):
         return encode_text(result)
-    if isinstance(result, tuple) and not isinstance(result, Stat):
-        path, stat = result
-        return encode_text(path) + encode_stat(stat)
     if isinstance(result, Stat):
         return encode_stat(result)
     return b""
@@ -272,20 +269,14 @@ def encode_result(result: Result) -> bytes:
 
 def encode_results(operations: Sequence[Operation], results: Sequence[Result]) -> bytes:
     """The body of the answer to a transaction."""
+    kinds = {Create: _CREATE, Delete: _DELETE, SetData: _SET_DATA, Check: _CHECK}
     parts = []
     for operation, result in zip(operations, results, strict=True):
         if isinstance(result, Code):
             parts.append(_HEADER.pack(-1, False, result) + _INT.pack(result))
         else:
-            parts.append(_HEADER.pack(_kind(operation), False, 0) + encode_result(result))
+            parts.append(_HEADER.pack(kinds[type(operation)], False, 0) + encode_result(result))
     return b"".join((*parts, _HEADER.pack(-1, True, -1)))
-
-
-def _kind(operation: Operation) -> int:
-    if isinstance(operation, Create):
-        return _CREATE2 if operation.with_stat else _CREATE
-    kinds = {Delete: _DELETE, SetData: _SET_DATA, Check: _CHECK}
-    return kinds[type(operation)]
 
 
 def encode_contents(found: Sequence[tuple[bytes, Stat] | Code]) -> bytes:

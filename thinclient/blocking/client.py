@@ -696,6 +696,18 @@ class LedgerManager(LedgerManagerFacade):
         """
         self._run(self._asynchronous.remove(ledger_id, expected_version))
 
+    def remove_record(self, record: LedgerRecord) -> None:
+        """Removes the record's ledger as `remove` does at its version, but not another one that has its id by now.
+
+        Args:
+            record: The ledger, as the caller has read it.
+
+        Raises:
+            NoSuchLedgerExistsOnMetadataServerException: The store has no such ledger, or another one with its id.
+            BKException: As `remove`.
+        """
+        self._run(self._asynchronous.remove_record(record))
+
     def create_many(self, requests: Sequence[CreateRequest]) -> list[LedgerRecord | BKException]:
         """Creates several ledgers, each as `create` does.
 

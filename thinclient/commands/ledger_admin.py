@@ -123,7 +123,7 @@ def restore(
         manager, name = factory.ledger_manager, ledger_id
         if present is not None:
             # What was shown is what is replaced.
-            return await manager.write(name, metadata, present.version)
+            return await manager.write_to(present, metadata)
         try:
             return await manager.create(name, metadata)
         except LedgerExistException:

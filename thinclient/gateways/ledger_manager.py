@@ -273,10 +273,19 @@ class RpcLedgerManager(LedgerManager):
         )
 
     async def remove(self, ledger_id: LedgerId, expected_version: int | None = None) -> None:
-        what = f"delete ledger {ledger_id}"
-        request = scoped(wire.LedgerMetadataRequest(), ledger_id)
+        request = wire.LedgerMetadataRequest()
         if expected_version is not None:
             request.expected_version = expected_version
+        await self._remove(ledger_id, request)
+
+    async def remove_record(self, record: LedgerRecord) -> None:
+        """See the interface. The gateway compares the incarnations; an older one does not."""
+        request = wire.LedgerMetadataRequest(expected_version=record.version, incarnation=record.incarnation)
+        await self._remove(record.ledger_id, request)
+
+    async def _remove(self, ledger_id: LedgerId, request: wire.LedgerMetadataRequest) -> None:
+        what = f"delete ledger {ledger_id}"
+        request = scoped(request, ledger_id)
         response, repeated = await self._change_repeatedly(what, request, _remove)
         if response.code == StatusCode.SUCCESS or (repeated and response.code == StatusCode.LEDGER_NOT_FOUND):
             return

@@ -53,7 +53,7 @@ async def explained(context: ClientContext, record: LedgerRecord, error: BKExcep
         if isinstance(error, LedgerFencedException):
             return _reused(record, error)
         if not id_given:
-            await context.ledger_manager.remove(record.ledger_id, record.version)
+            await context.ledger_manager.remove_record(record)
             log_event(_log, "empty_ledger_deleted", logging.WARNING, ledger=record.ledger_id, error=error)
     except NoSuchLedgerExistsOnMetadataServerException as gone:
         return gone

@@ -71,7 +71,7 @@ async def change_custom_metadata(
         raise MetadataVersionException(
             f"ledger {found.ledger_id} has version {found.version} and not {expected_version}"
         )
-    return found if changed is None else await manager.write(found.ledger_id, changed, expected_version)
+    return found if changed is None else await manager.write_to(found, changed)
 
 
 def changed_custom_metadata(changes: Mapping[str, bytes | None]) -> Transform:

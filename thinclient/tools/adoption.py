@@ -60,7 +60,7 @@ async def _take_back(client: BookKeeper, ledger_id: LedgerId) -> None:
     with suppress(NoSuchLedgerExistsOnMetadataServerException):
         record = await client.read_record(ledger_id)
         if not record.metadata.is_closed:
-            await client.ledger_manager.remove(ledger_id, record.version)
+            await client.ledger_manager.remove_record(record)
 
 
 async def _digest_of(client: BookKeeper, ledger_id: LedgerId, holders: Sequence[str], password: bytes) -> DigestType:

@@ -166,7 +166,7 @@ async def remove_ledger(factory: LedgerManagerFactory, caller: Caller, name: Led
         record = await manager.read(name)
         caller.check_ledger(Action.LEDGER_DELETE, record)
         try:
-            await manager.remove(name, record.version)
+            await manager.remove_record(record)
         except MetadataVersionException:
             # A replica of the store that lags would show the same version again.
             await factory.catch_up(None)

@@ -26,6 +26,7 @@ from bookgate.ledger.metadata_store import (
     LedgerMetadataListener,
     LedgerRecord,
     RawLedgerRecord,
+    made_anew,
 )
 
 _RUN = 10_000
@@ -94,13 +95,31 @@ class SqliteLedgerManager(LedgerManager):
         created = await self._store.change(lambda change: replace_metadata(change, ledger_id, data, expected_version))
         return LedgerRecord(ledger_id, metadata, expected_version + 1, incarnation=created)
 
-    async def remove(self, ledger_id: LedgerId, expected_version: int | None = None) -> None:
-        def delete(transaction: Transaction) -> None:
-            _require_version(transaction, ledger_id, expected_version)
-            transaction.ledger_changed(ledger_key(ledger_id))
-            transaction.execute("DELETE FROM ledgers WHERE key = ?", (ledger_key(ledger_id),))
+    async def write_to(self, record: LedgerRecord, metadata: LedgerMetadata) -> LedgerRecord:
+        if record.incarnation is None:
+            return await super().write_to(record, metadata)
+        data = encode(metadata)
 
-        await self._store.change(delete)
+        def replace_same(transaction: Transaction) -> None:
+            _require_incarnation(transaction, record.ledger_id, record.incarnation)
+            replace_metadata(transaction, record.ledger_id, data, record.version)
+
+        await self._store.change(replace_same)
+        return LedgerRecord(record.ledger_id, metadata, record.version + 1, incarnation=record.incarnation)
+
+    async def remove(self, ledger_id: LedgerId, expected_version: int | None = None) -> None:
+        await self._store.change(lambda transaction: _delete(transaction, ledger_id, expected_version))
+
+    async def remove_record(self, record: LedgerRecord) -> None:
+        if record.incarnation is None:
+            await super().remove_record(record)
+            return
+
+        def delete_same(transaction: Transaction) -> None:
+            _require_incarnation(transaction, record.ledger_id, record.incarnation)
+            _delete(transaction, record.ledger_id, record.version)
+
+        await self._store.change(delete_same)
 
     async def ledger_ranges(
         self, scope_id: int = 0, start_after: int | None = None, end_before: int | None = None
@@ -360,6 +379,22 @@ def _require_version(
         raise MetadataVersionException(f"ledger {ledger_id} was deleted, and another created with its id")
     created: int = row[1]
     return created
+
+
+def _require_incarnation(transaction: Transaction, ledger_id: LedgerId, created: int | None) -> None:
+    """Raises NoSuchLedgerExistsOnMetadataServerException if there is no such ledger, or another one."""
+    select = "SELECT created_revision FROM ledgers WHERE key = ?"
+    row = transaction.execute(select, (ledger_key(ledger_id),)).fetchone()
+    if row is None:
+        raise _missing(ledger_id)
+    if row[0] != created:
+        raise made_anew(ledger_id)
+
+
+def _delete(transaction: Transaction, ledger_id: LedgerId, expected_version: int | None) -> None:
+    _require_version(transaction, ledger_id, expected_version)
+    transaction.ledger_changed(ledger_key(ledger_id))
+    transaction.execute("DELETE FROM ledgers WHERE key = ?", (ledger_key(ledger_id),))
 
 
 def _missing(ledger_id: LedgerId) -> NoSuchLedgerExistsOnMetadataServerException:

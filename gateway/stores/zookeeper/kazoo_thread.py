@@ -118,7 +118,7 @@ class SessionSeen:
 class Call:
     """A request and the future for its response, if any. kazoo calls one of the setters, on its thread."""
 
-    __slots__ = ("answer", "body", "generation", "request", "sent", "thread")
+    __slots__ = ("answer", "body", "generation", "request", "sent", "thread", "zxid")
 
     def __init__(self, thread: KazooThread, request: Request, generation: int) -> None:
         self.thread = thread
@@ -128,12 +128,18 @@ class Call:
         self.answer: asyncio.Future[Any] = thread.loop.create_future()
         self.sent = False
         """The request may have been sent. If the response is cancelled before that, it is never sent."""
+        self.zxid = 0
+        """The last transaction that the server had applied when it responded: that of a change, which is the czxid of
+        the nodes that it created.
+        """
 
     @property
     def wanted(self) -> bool:
         return not self.answer.done()
 
     def set(self, value: Any = None) -> None:
+        # kazoo has just taken it from the header of this response.
+        self.zxid = self.thread.client.last_zxid
         self.thread.answered(self, value, None)
 
     def set_exception(self, error: Exception) -> None:

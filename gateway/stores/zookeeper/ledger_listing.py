@@ -64,7 +64,7 @@ class ListedSizes:
         if self._large or max(sizes, default=0) > self._LARGE:
             sizes = self._remember(ledger_ids, sizes)
         if sizes:
-            self._bytes = max(sum(sizes) / len(sizes), self._bytes / 2)
+            self._bytes = max(1.0, sum(sizes) / len(sizes), self._bytes / 2)
             self._most = min(self._MOST, 2 * self._most) if max(sizes) <= 2 * self._bytes + 1024 else self._FEWEST
 
     def _remember(self, ledger_ids: Sequence[LedgerId], sizes: Sequence[int]) -> Sequence[int]:

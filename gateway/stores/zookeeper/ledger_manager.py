@@ -59,6 +59,8 @@ from bookgate.ledger.metadata_store import (
     LedgerMetadataListener,
     LedgerRecord,
     RawLedgerRecord,
+    made_anew,
+    require_same,
 )
 
 T = TypeVar("T")
@@ -228,6 +230,35 @@ class ZooKeeperLedgerManager(LedgerManager):
         except BadVersionError:
             raise _conflict(ledger_id, expected_version) from None
         return LedgerRecord(ledger_id, metadata, stat.version, incarnation=stat.czxid)
+
+    async def write_to(self, record: LedgerRecord, metadata: LedgerMetadata) -> LedgerRecord:
+        if record.incarnation is None:
+            return await super().write_to(record, metadata)
+        await self._require_incarnation(record)
+        written = await self.write(record.ledger_id, metadata, record.version)
+        require_same(record, written)
+        return written
+
+    async def remove_record(self, record: LedgerRecord) -> None:
+        if record.incarnation is None:
+            await super().remove_record(record)
+            return
+        await self._require_incarnation(record)
+        await self.remove(record.ledger_id, record.version)
+
+    async def _require_incarnation(self, record: LedgerRecord) -> None:
+        """Raises NoSuchLedgerExistsOnMetadataServerException if there is no such ledger, or another one.
+
+        ZooKeeper can't check this in one transaction with the change: what is deleted and created anew in the moment
+        between, at the same version, is taken for the record's.
+        """
+        path = self._path(record.ledger_id)
+        # In this order: a server that lags catches up first.
+        _, stat = await asyncio.gather(self._session.sync(path), self._session.exists(path))
+        if stat is None:
+            raise _missing(record.ledger_id)
+        if stat.czxid != record.incarnation:
+            raise made_anew(record.ledger_id)
 
     async def remove(self, ledger_id: LedgerId, expected_version: int | None = None) -> None:
         if expected_version is not None:

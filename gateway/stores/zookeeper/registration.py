@@ -19,8 +19,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import dataclass
+from weakref import WeakValueDictionary
 
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 from kazoo.protocol.states import WatchedEvent
@@ -53,7 +54,9 @@ class ZooKeeperRegistrationManager(RegistrationManager):
         self._lost: set[str] = set()
         self._again: asyncio.Task[None] | None = None
         # Two concurrent moves, one to each list, could each delete the other's node.
-        self._moving: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._moving: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._waits: dict[str, asyncio.Event] = {}
+        """By the path of a node whose end is waited for: set when it has changed."""
         self._repeating: dict[str, asyncio.Timeout] = {}
         """What ends the repetition of a registration early."""
 
@@ -65,7 +68,7 @@ class ZooKeeperRegistrationManager(RegistrationManager):
 
     async def register_bookie(self, info: BookieServiceInfo, *, read_only: bool) -> None:
         check_bookie_id(info.bookie_id)
-        async with self._moving[info.bookie_id]:
+        async with self._turn(info.bookie_id):
             self._claims.check(info)
             new_sessions = -1
             while new_sessions != self._new_sessions:
@@ -77,7 +80,7 @@ class ZooKeeperRegistrationManager(RegistrationManager):
     async def unregister_bookie(self, bookie_id: str, lease: Lease | None = None) -> None:
         if self._claims.may_change(bookie_id, lease) and (repeating := self._repeating.pop(bookie_id, None)):
             repeating.reschedule(0)
-        async with self._moving[bookie_id]:
+        async with self._turn(bookie_id):
             if not self._claims.may_change(bookie_id, lease):
                 return
             self._held.pop(bookie_id, None)
@@ -96,6 +99,10 @@ class ZooKeeperRegistrationManager(RegistrationManager):
         await self._session.sync(self._paths.available)
         for path in self._lists(bookie_id, read_only=False):
             await self._delete(path, lambda stored, own: own and _is_of(lease, lease_of(stored)))
+
+    def _turn(self, bookie_id: str) -> asyncio.Lock:
+        """The lock of what is done for a bookie id, which exists as long as somebody holds it or waits for it."""
+        return self._moving.setdefault(bookie_id, asyncio.Lock())
 
     def _lists(self, bookie_id: str, read_only: bool) -> tuple[str, str]:
         """The bookie's node in the list in which it must be, and in the other one."""
@@ -218,19 +225,22 @@ class ZooKeeperRegistrationManager(RegistrationManager):
     async def _wait_until_gone(self, bookie_id: str, path: str) -> None:
         """Waits for the end of another session's node, up to the session timeout."""
         log_event(_LOG, "registration_waits", bookie=bookie_id, reason="another session has registered this id")
-        changed = asyncio.Event()
-
-        def on_event(event: WatchedEvent) -> None:
-            changed.set()
-
+        changed = self._waits[path] = asyncio.Event()
         try:
             # The server checks for expired sessions once per tick: a little more than the timeout.
             async with asyncio.timeout(self._session.session_timeout_seconds * 1.2):
-                while await self._session.exists(path, on_event) is not None:
+                while await self._session.exists(path, _NodeWatch(self, path)) is not None:
                     await changed.wait()
                     changed.clear()
         except TimeoutError:
             raise held_by_another(bookie_id) from None
+        finally:
+            del self._waits[path]
+
+    def node_changed(self, path: str) -> None:
+        """For `_NodeWatch`."""
+        if (changed := self._waits.get(path)) is not None:
+            changed.set()
 
     async def _delete(self, path: str, may: Callable[[bytes, bool], bool]) -> None:
         """Deletes the node if `may`, given its content and whether it is this session's, returns true.
@@ -268,7 +278,7 @@ class ZooKeeperRegistrationManager(RegistrationManager):
         """False if it failed. If the session is lost meanwhile, the bookie counts as lost again."""
         self._lost.discard(bookie_id)
         try:
-            async with self._moving[bookie_id]:
+            async with self._turn(bookie_id):
                 held = self._held.get(bookie_id)
                 if held is None:
                     return True
@@ -286,6 +296,19 @@ class ZooKeeperRegistrationManager(RegistrationManager):
             return False
         log_event(_LOG, "registered_again", bookie=bookie_id, session=f"{self._session.session_id:x}")
         return True
+
+
+@dataclass(frozen=True, slots=True)
+class _NodeWatch:
+    """Tells who waits for the end of a node. All objects of a path are equal, so one is kept, however often the node
+    outlives the wait.
+    """
+
+    manager: ZooKeeperRegistrationManager
+    path: str
+
+    def __call__(self, event: WatchedEvent) -> None:
+        self.manager.node_changed(self.path)
 
 
 def _is_of(lease: Lease | None, stored: Lease | None) -> bool:

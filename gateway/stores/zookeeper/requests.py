@@ -26,7 +26,7 @@ _STAT = struct.Struct(">qqqqiiiqiiq")
 _ABSENT = _INT.pack(-1)
 _END = _HEADER.pack(-1, True, -1)
 
-_CREATE, _DELETE, _GET_DATA, _CREATE_WITH_STAT, _FAILED = 1, 2, 4, 15, -1
+_CREATE, _DELETE, _GET_DATA, _FAILED = 1, 2, 4, -1
 _EPHEMERAL_SEQUENTIAL = 3
 _DATA_WATCH, _ANY_WATCH = 2, 3
 _PERSISTENT_RECURSIVE = 1
@@ -92,9 +92,7 @@ class RemoveWatches:
 
 
 class CreateNodes:
-    """Creates persistent nodes, all or none. The response: the transaction's zxid, which is the czxid of each, or the
-    error of the node that failed.
-    """
+    """Creates persistent nodes, all or none. The response: empty, or the error of the node that failed."""
 
     type: ClassVar[int] = 14
 
@@ -103,18 +101,15 @@ class CreateNodes:
         self._acl = _acl(acl)
 
     def serialize(self) -> bytes:
-        create = _HEADER.pack(_CREATE_WITH_STAT, False, -1)
+        create = _HEADER.pack(_CREATE, False, -1)
         tail = self._acl + _INT.pack(0)
         parts = [create + _buffer(path.encode()) + _buffer(data) + tail for path, data in self._nodes]
         return b"".join((*parts, _END))
 
     @staticmethod
-    def deserialize(data: bytes, offset: int) -> list[int | Exception]:
+    def deserialize(data: bytes, offset: int) -> list[Exception]:
         error = _failure(data, offset)
-        if error is not None:
-            return [error]
-        _, end = _read_buffer(data, offset + _HEADER.size)
-        return [ZnodeStat._make(_STAT.unpack_from(data, end)).czxid]
+        return [error] if error is not None else []
 
 
 class DeleteNodes:
@@ -129,10 +124,7 @@ class DeleteNodes:
         delete, version = _HEADER.pack(_DELETE, False, -1), _INT.pack(_ANY_VERSION)
         return b"".join((*(delete + _buffer(path.encode()) + version for path in self._paths), _END))
 
-    @staticmethod
-    def deserialize(data: bytes, offset: int) -> list[Exception]:
-        error = _failure(data, offset)
-        return [error] if error is not None else []
+    deserialize = staticmethod(CreateNodes.deserialize)
 
 
 class ReserveNumbers:

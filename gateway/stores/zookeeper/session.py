@@ -36,7 +36,6 @@ from kazoo.exceptions import BadVersionError, NoNodeError, UnimplementedError, Z
 from kazoo.protocol.serialization import (
     CheckVersion,
     Create,
-    Create2,
     Delete,
     Exists,
     GetChildren,
@@ -56,6 +55,7 @@ from bookgate.gateway.stores.zookeeper.kazoo_errors import (
     raise_errors,
 )
 from bookgate.gateway.stores.zookeeper.kazoo_thread import (
+    Call,
     KazooThread,
     MakeHandler,
     NodeWatch,
@@ -207,9 +207,8 @@ class ZooKeeperSession:
         NoNodeError (no parent).
         """
         acl = OPEN_ACL_UNSAFE if open_to_all else self._node_acl
-        _, stat = await self._change(Create2(path, data, acl, _EPHEMERAL if ephemeral else 0))
-        czxid: int = stat.czxid
-        return czxid
+        flags = _EPHEMERAL if ephemeral else 0
+        return (await self._change_call(lambda _: Create(path, data, acl, flags))).zxid
 
     async def set(self, path: str, data: bytes, version: int) -> ZnodeStat:
         """Replaces a node's content at a version. Raises NoNodeError, BadVersionError."""
@@ -224,10 +223,10 @@ class ZooKeeperSession:
         """Creates all nodes, persistent, or none; returns the czxid that they share. Raises the error of the one that
         failed.
         """
-        results = await self._change(CreateNodes(nodes, self._acl))
-        raise_errors(results)
-        czxid: int = results[0]
-        return czxid
+        # Not by creations that return stats: in a transaction, servers before 3.7.2 and 3.8.2 understand none.
+        call = await self._change_call(lambda _: CreateNodes(nodes, self._acl))
+        raise_errors(call.answer.result())
+        return call.zxid
 
     async def take_over(self, path: str, data: bytes, version: int) -> None:
         """Makes another session's ephemeral node one of this session, in one transaction.
@@ -348,16 +347,24 @@ class ZooKeeperSession:
         return await self._change_made(lambda _: request)
 
     async def _change_made(self, make: Callable[[KazooThread], Request]) -> Any:
+        return (await self._change_call(make)).answer.result()
+
+    async def _change_call(self, make: Callable[[KazooThread], Request]) -> Call:
         try:
-            return await self._call(make)
+            return await self._answered(make)
         except (*CONNECTION_ERRORS, TimeoutError) as error:
             raise UnknownOutcomeException(
                 f"ZooKeeper ({self._servers}) did not answer a change, which may have happened: {describe(error)}"
             ) from error
 
     async def _call(self, make: Callable[[KazooThread], Request]) -> Any:
-        """Sends once connected. Raises StoreUnreachableException if certainly nothing was sent within the deadline,
-        IncorrectParameterException if the request is larger than ZooKeeper takes.
+        return (await self._answered(make)).answer.result()
+
+    async def _answered(self, make: Callable[[KazooThread], Request]) -> Call:
+        """Sends once connected, and waits for the response.
+
+        Raises StoreUnreachableException if certainly nothing was sent within the deadline, IncorrectParameterException
+        if the request is larger than ZooKeeper takes.
         """
         if self._closed or self.kazoo is None:
             raise StoreUnreachableException(f"the ZooKeeper session with {self._servers} is closed")
@@ -376,7 +383,8 @@ class ZooKeeperSession:
             ) from None
         try:
             async with asyncio.timeout_at(deadline):
-                return await call.answer
+                await call.answer
+            return call
         except (*CONNECTION_ERRORS, *NODE_ERRORS):
             raise
         except ZookeeperError as error:

@@ -14,12 +14,14 @@ import pytest_asyncio
 from bookgate.bookie.standalone.local_zookeeper import LocalZooKeeper
 from bookgate.gateway.server import GatewayServer
 from bookgate.gateway.stores.drivers import create_factory
+from bookgate.ledger.errors import NoSuchLedgerExistsOnMetadataServerException
+from bookgate.ledger.metadata import LedgerState
 from bookgate.ledger.metadata_codec import to_format
 from bookgate.ledger.metadata_store import LedgerManagerFactory
 from bookgate.protos.bookkeeper.common.v1.status_pb2 import StatusCode
 from bookgate.protos.bookkeeper.gateway.v1 import ledger_metadata_service_pb2 as pb
 from bookgate.protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2_grpc import LedgerMetadataServiceStub
-from tests.integration.gateway.conftest import some_metadata
+from tests.integration.gateway.conftest import some_metadata, unscoped
 from tests.integration.gateway.readings import shown
 from tests.stores import made
 
@@ -145,3 +147,23 @@ async def test_cache_is_empty_after_a_lost_connection(own_zookeeper: LocalZooKee
     assert shown(gateway.server, "cache_ledgers") == 1
     watch.cancel()
     await gateway.stop()
+
+
+async def test_a_ledger_made_anew_elsewhere_is_not_changed_by_who_knows_the_former_one(gateways: list[Gateway]) -> None:
+    """Whatever the gateway still has in its cache: it has not heard of that yet."""
+    here, elsewhere = gateways[1], gateways[0]
+    client = create_factory(f"grpc://{here.server.address}")
+    await client.initialize()
+    manager = client.ledger_manager
+    for number in range(5, 15):
+        former = await manager.create(unscoped(number), some_metadata(mine=b"old"))
+        await manager.read(unscoped(number))
+        await elsewhere.stub.Remove(pb.LedgerMetadataRequest(ledger_id=number))
+        await elsewhere.stub.Create(pb.LedgerMetadataRequest(ledger_id=number, metadata=METADATA))
+        calls = [manager.write_to(former, former.metadata.close(9, 900)), manager.remove_record(former)]
+        for call in calls if number % 2 else reversed(calls):
+            with pytest.raises(NoSuchLedgerExistsOnMetadataServerException, match="another one was created"):
+                await call
+        found = await elsewhere.factory.ledger_manager.read(unscoped(number))
+        assert (found.version, found.metadata.state, found.metadata.custom_metadata) == (0, LedgerState.OPEN, {})
+    await client.close()

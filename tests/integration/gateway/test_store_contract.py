@@ -96,7 +96,7 @@ class TestLedgers:
                 await first.write_to(record, some_metadata().close(8, 800))
 
     @pytest.mark.parametrize("changed", [False, True])
-    async def test_a_former_ledgers_record_writes_to_no_other_one(self, factories: Factories, changed: bool) -> None:
+    async def test_a_former_ledgers_record_changes_no_other_one(self, factories: Factories, changed: bool) -> None:
         """`changed`: the other one has had a change, so that the versions differ."""
         first, second = (factory.ledger_manager for factory in factories)
         former = await first.create(unscoped(5), some_metadata())
@@ -108,8 +108,14 @@ class TestLedgers:
         for manager in (first, second):
             with pytest.raises(NoSuchLedgerExistsOnMetadataServerException, match="another one was created"):
                 await manager.write_to(former, some_metadata().close(9, 900))
+            with pytest.raises(NoSuchLedgerExistsOnMetadataServerException, match="another one was created"):
+                await manager.remove_record(former)
         found = await first.read(unscoped(5))
         assert (found.version, found.metadata.custom_metadata) == (other.version, other.metadata.custom_metadata)
+        await second.remove_record(found)
+        for change in (second.remove_record(found), second.write_to(found, some_metadata())):
+            with pytest.raises(NoSuchLedgerExistsOnMetadataServerException):
+                await change
 
     async def test_of_concurrent_writes_one_wins(self, factories: Factories) -> None:
         ledger_id = (await factories[0].ledger_manager.create(None, some_metadata())).ledger_id

@@ -80,9 +80,19 @@ def test_a_bound_that_the_stored_ledger_breaks_may_go_on_being_broken() -> None:
     assert len(encode(stored)) < MOST_TEXT_BYTES
     require_no_new_faults(stored.begin_recovery().close(9, 90), stored, MOST)
     with pytest.raises(IncorrectParameterException, match="format version 2"):
-        require_no_new_faults(replace(stored, custom_metadata={"x": b"x" * 70_000}), stored, MOST)
+        require_no_new_faults(replace(stored, custom_metadata={"x": b"x" * 2 * MOST_TEXT_BYTES}), stored, MOST)
     with pytest.raises(IncorrectParameterException, match="ensemble size"):
         require_no_new_faults(stored, metadata(), MOST)
+
+
+def test_the_largest_ledger_as_text_that_is_created_can_be_recovered_repaired_and_closed() -> None:
+    created = replace(LedgerMetadata.new(["b-1", "b-2"], 2, 2), format_version=2)
+    rest = MOST_TEXT_BYTES - len(encode(replace(created, custom_metadata={"x": b"y"}))) + 1
+    created = replace(created, custom_metadata={"x": b"y" * rest})
+    assert len(encode(created)) == MOST_TEXT_BYTES
+    require_no_faults(created, MOST)
+    changed = created.with_ensemble(5, ["b-3", "b-2"]).begin_recovery().with_ensemble(9, ["b-3", "b-4"]).close(9, 900)
+    require_no_new_faults(changed, created, MOST)
 
 
 def test_an_id_that_the_stored_ledger_has_may_stay() -> None:

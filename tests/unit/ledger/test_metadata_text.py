@@ -97,3 +97,15 @@ def test_a_large_ledger_does_not_take_seconds() -> None:
         began = time.process_time()
         assert decode(encode(ledger)) == ledger
         assert time.process_time() - began < _LONGEST_SECONDS
+
+
+def test_what_only_looks_like_a_fragment_is_none() -> None:
+    """Within custom metadata, and with a number in octal digits or in digits of another script."""
+    plain = (
+        'quorumSize: 1\nensembleSize: 1\nlength: 0\nlastEntryId: -1\nstate: OPEN\nsegment {\n  ensembleMember: "a"\n'
+    )
+    fragment = 'segment {\n  ensembleMember: "b"\n  firstEntryId: 5\n}\n'
+    texts = [f"{plain}  firstEntryId: {number}\n}}\n" for number in ("0", "010", "٣", "-5")]
+    texts.append(f'{texts[0]}customMetadata {{\n{fragment}  key: "k"\n  value: "v"\n}}\n')
+    for text in texts:
+        assert _read(text) == _read_by_protobuf(text), text

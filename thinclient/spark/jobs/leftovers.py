@@ -101,7 +101,7 @@ def _delete_write(client: BookKeeper, records: Sequence[LedgerRecord], kept: Kep
             kept[record.ledger_id] = None
             continue
         try:
-            client.ledger_manager.remove(record.ledger_id, record.version)
+            client.ledger_manager.remove_record(record)
         except NoSuchLedgerExistsOnMetadataServerException:
             continue
         except UnauthorizedAccessException as error:

@@ -28,7 +28,7 @@ from bookgate.ledger.errors import (
 from bookgate.ledger.id_set import unsigned
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import LedgerMetadata
-from bookgate.ledger.metadata_store import LedgerRecord
+from bookgate.ledger.metadata_store import LedgerRecord, require_same
 from bookgate.thinclient.spark.commit_protocol import (
     MOST_NAMED,
     QUERY_KEY,
@@ -240,7 +240,7 @@ class Committer:
             if goes_after(record, denied):
                 continue
             try:
-                self._ledgers.remove(record.ledger_id, record.version)
+                self._ledgers.remove_record(record)
             except NoSuchLedgerExistsOnMetadataServerException:
                 continue
             except MetadataVersionException:
@@ -289,9 +289,11 @@ class Committer:
         """The ledger after a compare-and-set of `change`; unchanged if some driver has made the change already."""
         for _ in range(_TRIES):
             try:
-                return self._ledgers.write(record.ledger_id, change(record.metadata), record.version)
+                return self._ledgers.write_to(record, change(record.metadata))
             except (MetadataVersionException, UnknownOutcomeException):
-                record = self._client.read_record(record.ledger_id)
+                now = self._client.read_record(record.ledger_id)
+                require_same(record, now)
+                record = now
                 state = sink_state(record)
                 if state is not None and is_done(state):
                     return record

@@ -50,7 +50,7 @@ MUTATIONS = (
         "            request.incarnation = record.incarnation\n",
         "            pass\n",
         tests=(
-            "tests/integration/gateway/test_contract_over_rpc.py::TestLedgers::test_a_former_ledgers_record_writes_to_no_other_one",
+            "tests/integration/gateway/test_contract_over_rpc.py::TestLedgers::test_a_former_ledgers_record_changes_no_other_one",
         ),
     ),
     Mutation(

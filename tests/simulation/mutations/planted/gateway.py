@@ -4,9 +4,60 @@ from __future__ import annotations
 
 from tests.simulation.mutations.mutation import ACCESS, METADATA, Edit, Mutation
 
+_CACHE = "tests/integration/gateway/test_rpc_cache.py"
 _COMPLETE_LISTINGS = "tests/integration/gateway/test_complete_listings.py"
 
 MUTATIONS = (
+    Mutation(
+        "identity-by-what-a-gateway-remembers",
+        "gateway",
+        (),
+        "a gateway that has not heard of it takes a ledger made anew for the former one, and changes it",
+        "gateway/services/ledger_metadata.py",
+        "                return await manager.write_to(record, metadata)\n",
+        "                pass\n",
+        tests=(f"{_CACHE}::test_a_ledger_made_anew_elsewhere_is_not_changed_by_who_knows_the_former_one",),
+    ),
+    Mutation(
+        "identity-at-a-server-that-lags",
+        "gateway",
+        (),
+        "a ZooKeeper server that has not heard of it takes a ledger made anew for the former one",
+        "gateway/stores/zookeeper/ledger_manager.py",
+        "        _, stat = await asyncio.gather(self._session.sync(path), self._session.exists(path))\n",
+        "        stat = await self._session.exists(path)\n",
+        tests=("tests/unit/gateway/stores/test_incarnations.py",),
+    ),
+    Mutation(
+        "expected-size-of-nothing",
+        "gateway",
+        (),
+        "reads of ledgers that are gone let a gateway expect sizes below any number, and end each listing at last",
+        "gateway/stores/zookeeper/ledger_listing.py",
+        "            self._bytes = max(1.0, sum(sizes) / len(sizes), self._bytes / 2)\n",
+        "            self._bytes = max(sum(sizes) / len(sizes), self._bytes / 2)\n",
+        tests=("tests/unit/gateway/stores/test_listed_sizes.py",),
+    ),
+    Mutation(
+        "text-just-too-large-to-be-closed",
+        "gateway",
+        (),
+        "the largest ledger in text form that is created can be neither recovered nor closed",
+        "ledger/metadata_bounds.py",
+        "MOST_WRITTEN_TEXT_BYTES = 2 * MOST_TEXT_BYTES\n",
+        "MOST_WRITTEN_TEXT_BYTES = MOST_TEXT_BYTES\n",
+        tests=("tests/unit/ledger/test_metadata_bounds.py",),
+    ),
+    Mutation(
+        "fragment-within-custom-metadata",
+        "gateway",
+        (),
+        "what stands within custom metadata in text form is read as a fragment of the ledger",
+        "ledger/metadata_text.py",
+        "        if customs_left == len(custom) and _PLAIN.fullmatch(rest):\n",
+        "        if _PLAIN.fullmatch(rest):\n",
+        tests=("tests/unit/ledger/test_metadata_text.py",),
+    ),
     # The gateway
     Mutation(
         "iterate-ends-on-an-error",
@@ -184,7 +235,7 @@ MUTATIONS = (
         more=(
             Edit(
                 "gateway/services/checked_changes.py",
-                "                await manager.remove(ledger_id, record.version)\n",
+                "                await manager.remove_record(record)\n",
                 "                await manager.remove(ledger_id, record.version if version is None else version)\n",
             ),
             Edit(
@@ -422,7 +473,7 @@ MUTATIONS = (
         (),
         "a large ledger without a password stops the event loop of whoever reads it",
         "ledger/metadata_text.py",
-        "        if _PLAIN.fullmatch(rest):\n",
+        "        if customs_left == len(custom) and _PLAIN.fullmatch(rest):\n",
         "        if False:\n",
         tests=("tests/unit/ledger/test_metadata_text.py",),
     ),
@@ -432,8 +483,8 @@ MUTATIONS = (
         (),
         "an ensemble within a field that nobody knows becomes one of the ledger",
         "ledger/metadata_text.py",
-        "        if _PLAIN.fullmatch(rest):\n",
-        "        if True:\n",
+        "        if customs_left == len(custom) and _PLAIN.fullmatch(rest):\n",
+        "        if customs_left == len(custom):\n",
         tests=("tests/unit/ledger/test_metadata_text.py",),
     ),
     Mutation(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.simulation.mutations.mutation import Mutation
 
+_IN_VAIN = "tests/unit/gateway/stores/test_registrations_in_vain.py"
 _REPLACED = "tests/unit/gateway/services/test_replaced_streams.py"
 _REGISTRATION = "tests/integration/gateway/test_registration.py"
 _AWKWARD_MOMENTS = "tests/unit/gateway/stores/test_registration.py"
@@ -17,6 +18,26 @@ _LATER_WATCH = (
 
 MUTATIONS = (
     # Leases of bookies
+    Mutation(
+        "watcher-for-each-refusal",
+        "gateway",
+        (),
+        "each refused registration leaves a watcher behind, for as long as the other's node stays",
+        "gateway/stores/zookeeper/registration.py",
+        "@dataclass(frozen=True, slots=True)\nclass _NodeWatch:\n",
+        "@dataclass(frozen=True, slots=True, eq=False)\nclass _NodeWatch:\n",
+        tests=(f"{_IN_VAIN}::test_refused_registrations_leave_one_watcher",),
+    ),
+    Mutation(
+        "lock-kept-for-each-id",
+        "gateway",
+        (),
+        "a gateway keeps a lock for each bookie id that has ever registered",
+        "gateway/stores/zookeeper/registration.py",
+        "WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()\n",
+        "dict[str, asyncio.Lock] = {}\n",
+        tests=(f"{_IN_VAIN}::test_nothing_is_kept_of_bookies_that_have_left",),
+    ),
     Mutation(
         "replaced-stream-goes-on",
         "gateway",
@@ -104,8 +125,8 @@ MUTATIONS = (
         (),
         "a bookie leaves while its gateway registers it again, the answer is lost, and it stays registered",
         _ZOOKEEPER,
-        "        async with self._moving[bookie_id]:\n            if not self._claims.may_change",
-        "        if self._moving[bookie_id]:\n            if not self._claims.may_change",
+        "        async with self._turn(bookie_id):\n            if not self._claims.may_change",
+        "        if self._turn(bookie_id):\n            if not self._claims.may_change",
         tests=(_AWKWARD_MOMENTS,),
     ),
     Mutation(

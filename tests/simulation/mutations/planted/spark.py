@@ -608,8 +608,8 @@ MUTATIONS = (
         (),
         "a driver deletes what was claimed or committed since it looked",
         "thinclient/spark/writing/commit.py",
-        "                self._ledgers.remove(record.ledger_id, record.version)\n",
-        "                self._ledgers.remove(record.ledger_id)\n",
+        "                self._ledgers.remove_record(record)\n",
+        "                self._ledgers.remove_record(self._client.read_record(record.ledger_id))\n",
         tests=(_SINK, _DRIVERS),
     ),
     Mutation(

@@ -54,9 +54,8 @@ MUTATIONS = (
         (),
         "watches of other processes are not told that a ledger was removed from SQLite",
         "gateway/stores/sqlite/ledger_manager.py",
-        "            transaction.ledger_changed(ledger_key(ledger_id))\n"
-        '            transaction.execute("DELETE FROM ledgers',
-        '            transaction.execute("DELETE FROM ledgers',
+        '    transaction.ledger_changed(ledger_key(ledger_id))\n    transaction.execute("DELETE FROM ledgers',
+        '    transaction.execute("DELETE FROM ledgers',
         tests=(_CONTRACT,),
     ),
     Mutation(

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from bookgate.gateway.stores.listed_ledgers import PAGE_BYTES, read_pages
-from bookgate.gateway.stores.zookeeper.ledger_listing import RequestedLedgers
+from bookgate.gateway.stores.zookeeper.ledger_listing import READ_TOGETHER, ListedSizes, RequestedLedgers
 from bookgate.gateway.stores.zookeeper.ledger_manager import ZooKeeperLedgerManager
 from bookgate.gateway.stores.zookeeper.ledger_paths import paths_of
 from bookgate.ledger.errors import MetaStoreException
+from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata_store import RawLedgerRecord
 
 pytestmark = pytest.mark.asyncio
@@ -140,3 +141,12 @@ async def test_who_leaves_while_it_waits_takes_no_place() -> None:
     async with asyncio.timeout(5):
         await waiting[2]
         await ask(10)
+
+
+async def test_many_reads_of_ledgers_that_are_gone_do_not_end_listings() -> None:
+    """Each halves what a ledger is expected to have."""
+    sizes = ListedSizes()
+    wanted = [LedgerId.unscoped(number) for number in range(READ_TOGETHER)]
+    for _ in range(2_000):
+        sizes.saw(wanted, [0] * len(wanted))
+    assert sizes.fitting(wanted, MIB) == READ_TOGETHER

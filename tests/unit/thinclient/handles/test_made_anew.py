@@ -10,6 +10,7 @@ import pytest
 from bookgate.ledger.errors import NoSuchLedgerExistsOnMetadataServerException
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import LedgerMetadata, LedgerState
+from bookgate.ledger.metadata_store import LedgerRecord
 from bookgate.ledger.wire.messages import AddRequest, Status
 from bookgate.thinclient.client import BookKeeper
 from bookgate.thinclient.handles.write_handle import WriteHandle
@@ -88,6 +89,26 @@ async def test_a_former_writer_decides_on_no_metadata_of_another_ledger() -> Non
         with pytest.raises(NoSuchLedgerExistsOnMetadataServerException, match="another one was created"):
             await old.close()
         assert (writes, manager.records[old.ledger_id].metadata.state) == (1, LedgerState.OPEN)
+
+
+async def test_a_change_of_custom_metadata_at_a_version_is_of_the_ledger_that_had_it() -> None:
+    """It is made anew between the client's read and its write."""
+    async with fake_cluster() as cluster:
+        client, manager = cluster.client(**FAST), cluster.metadata
+        await client.create_ledger(ledger_id=5, custom_metadata={"mine": b"old"}, **SIZES)
+        read = manager.read
+
+        async def read_and_make_anew(ledger_id: LedgerId) -> LedgerRecord:
+            found = await read(ledger_id)
+            manager.read = read  # type: ignore[method-assign]
+            other = replace(found.metadata, custom_metadata={"mine": b"new"})
+            manager.records[ledger_id] = replace(found, metadata=other, incarnation=99)
+            return found
+
+        manager.read = read_and_make_anew  # type: ignore[method-assign]
+        with pytest.raises(NoSuchLedgerExistsOnMetadataServerException, match="another one was created"):
+            await client.update_custom_metadata(5, {"k": b"v"}, expected_version=0)
+        assert (await client.read_record(5)).metadata.custom_metadata == {"mine": b"new"}
 
 
 async def test_a_former_writer_that_is_refused_does_not_delete_it() -> None:

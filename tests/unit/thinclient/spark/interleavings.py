@@ -153,11 +153,12 @@ class Client:
             raise found
         return found
 
-    def write(self, ledger_id: LedgerId, metadata: LedgerMetadata, version: int) -> LedgerRecord:
-        return cast(LedgerRecord, self._step(lambda: self._world.change(ledger_id.low, version, metadata)))
+    def write_to(self, record: LedgerRecord, metadata: LedgerMetadata) -> LedgerRecord:
+        change = partial(self._world.change, record.ledger_id.low, record.version, metadata)
+        return cast(LedgerRecord, self._step(change))
 
-    def remove(self, ledger_id: LedgerId, version: int) -> None:
-        self._step(lambda: self._world.change(ledger_id.low, version, None))
+    def remove_record(self, record: LedgerRecord) -> None:
+        self._step(lambda: self._world.change(record.ledger_id.low, record.version, None))
 
     # What readers ask besides.
 

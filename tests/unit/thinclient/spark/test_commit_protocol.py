@@ -24,7 +24,7 @@ from bookgate.ledger.errors import (
 from bookgate.ledger.id_set import signed, unsigned
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import OWNER_KEY, LedgerMetadata
-from bookgate.ledger.metadata_store import LedgerRecord
+from bookgate.ledger.metadata_store import LedgerRecord, require_same
 from bookgate.thinclient.blocking.client import BookKeeper
 from bookgate.thinclient.spark.commit_protocol import (
     COMMITTED_KEY,
@@ -299,14 +299,14 @@ class Store:
         if fate == "lost answer":
             raise UnknownOutcomeException("no answer")
 
-    def write(self, ledger_id: LedgerId, metadata: LedgerMetadata, version: int) -> LedgerRecord:
-        created_ms = self.read_record(ledger_id).created_ms
-        new = LedgerRecord(ledger_id, metadata, version + 1, created_ms)
-        self._change(ledger_id, version, new)
+    def write_to(self, record: LedgerRecord, metadata: LedgerMetadata) -> LedgerRecord:
+        require_same(record, self.read_record(record.ledger_id))
+        new = replace(record, metadata=metadata, version=record.version + 1)
+        self._change(record.ledger_id, record.version, new)
         return new
 
-    def remove(self, ledger_id: LedgerId, version: int) -> None:
-        self._change(ledger_id, version, None)
+    def remove_record(self, record: LedgerRecord) -> None:
+        self._change(record.ledger_id, record.version, None)
 
     def visible(self) -> dict[Write, set[int]]:
         """What a reader of everything sees."""
@@ -431,14 +431,14 @@ def test_what_is_left_over_and_may_not_be_deleted_is_named_once_the_rest_is_dele
     lead, number = left.ledger_id.low, claimed.ledger_id.low
     record = store.records[number]
     store.records[number] = replace(record, metadata=with_claim(record.metadata, lead))
-    remove = store.remove
+    remove = store.remove_record
 
-    def denied(ledger_id: LedgerId, version: int) -> None:
-        if ledger_id == left.ledger_id:
+    def denied(record: LedgerRecord) -> None:
+        if record.ledger_id == left.ledger_id:
             raise UnauthorizedAccessException("me may not do ledger.delete")
-        remove(ledger_id, version)
+        remove(record)
 
-    store.remove = denied  # type: ignore[method-assign]
+    store.remove_record = denied  # type: ignore[method-assign]
     with pytest.raises(UnauthorizedAccessException, match=f"ledger {lead} is left over .*me may not do ledger.delete"):
         committer(store).commit(WRITE, [chosen])
     assert set(store.records) == numbers([left, claimed, chosen])
@@ -446,7 +446,7 @@ def test_what_is_left_over_and_may_not_be_deleted_is_named_once_the_rest_is_dele
         committer(store).abort(WRITE)
     assert set(store.records) == numbers([left, claimed])
     assert store.visible() == {}
-    store.remove = remove  # type: ignore[method-assign]
+    store.remove_record = remove  # type: ignore[method-assign]
     committer(store).abort(WRITE)
     assert not store.records
 

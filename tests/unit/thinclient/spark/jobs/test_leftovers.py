@@ -10,7 +10,6 @@ from typing import cast
 import pytest
 
 from bookgate.ledger.errors import UnauthorizedAccessException
-from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata_store import LedgerRecord
 from bookgate.thinclient.blocking.client import BookKeeper
 from bookgate.thinclient.core.undeletable import NotAllDeletedException
@@ -120,19 +119,19 @@ def test_what_may_not_be_deleted_keeps_only_what_is_claimed_for_it(store: Store)
     for batch in (1, 2):
         written_then = store.write_ledger(Write("q", batch), 3).ledger_id.low
         store.records[written_then] = replace(store.records[written_then], created_ms=OLD)
-    others, remove = set(store.records) - {1, 1001}, store.remove
+    others, remove = set(store.records) - {1, 1001}, store.remove_record
 
-    def denied(ledger_id: LedgerId, version: int) -> None:
-        if ledger_id == lead.ledger_id:
+    def denied(record: LedgerRecord) -> None:
+        if record.ledger_id == lead.ledger_id:
             raise UnauthorizedAccessException("me may not do ledger.delete")
-        remove(ledger_id, version)
+        remove(record)
 
-    store.remove = denied  # type: ignore[method-assign]
+    store.remove_record = denied  # type: ignore[method-assign]
     with pytest.raises(NotAllDeletedException, match=r"left are 1, 1001, .* may not delete 1 \(me may not") as told:
         delete(client, leftovers(client, NOW))
     assert told.value.deleted == len(others) == 3
     assert set(store.records) == {1, 1001}
-    store.remove = remove  # type: ignore[method-assign]
+    store.remove_record = remove  # type: ignore[method-assign]
     assert delete(client, leftovers(client, NOW)) == [1, 1001]
 
 
