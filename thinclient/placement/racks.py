@@ -85,6 +85,11 @@ def _read(file: Path) -> tuple[dict[str, str], FileMark]:
         racks = tomllib.loads(file.read_text(encoding="utf-8"))["racks"]
     except (OSError, ValueError, KeyError) as error:
         raise IncorrectParameterException(f"rack mapping {file} can't be read: {error!r}") from error
+    if not isinstance(racks, dict):
+        raise IncorrectParameterException(
+            f"rack mapping {file}: racks must be a table of texts. Write [racks], and below it for each bookie a "
+            'line like "bookie-1:3181" = "/room1/rack1"'
+        )
     wrong = [name for name, rack in racks.items() if not (isinstance(rack, str) and rack.startswith("/"))]
     if wrong:
         raise IncorrectParameterException(

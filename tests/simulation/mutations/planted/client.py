@@ -18,6 +18,7 @@ _RECOVERY = "tests/unit/thinclient/core/test_recovery.py"
 _POOL = "tests/unit/thinclient/bookies/test_pool.py"
 _RECOVERY_ENDS = "tests/unit/thinclient/handles/test_recovery_ends.py"
 _WRITER_BUGS = "tests/unit/thinclient/handles/test_bugs_of_writers.py"
+_CHOOSER = "tests/unit/thinclient/placement/test_chooser.py"
 _OPENTELEMETRY = "tests/unit/thinclient/test_opentelemetry.py"
 
 MUTATIONS = (
@@ -187,7 +188,17 @@ MUTATIONS = (
         "thinclient/placement/racks.py",
         "        return self._seen.get(bookie_id) or self._place_by(BookieServiceInfo.legacy(bookie_id))\n",
         "        return self._seen.get(bookie_id) or self.place(BookieServiceInfo.legacy(bookie_id))\n",
-        tests=("tests/unit/thinclient/placement/test_chooser.py",),
+        tests=(_CHOOSER,),
+    ),
+    Mutation(
+        "racks-of-any-shape",
+        "client",
+        (),
+        "a rack file whose `racks` is no table ends the writers that change an ensemble, and stops auto-recovery",
+        "thinclient/placement/racks.py",
+        "    if not isinstance(racks, dict):\n",
+        "    if False and not isinstance(racks, dict):\n",
+        tests=(_CHOOSER,),
     ),
     # The writer
     Mutation(

@@ -260,6 +260,28 @@ class TestRacks:
         racks.refresh()
         assert racks.place_of("b1").rack == "/r2"
 
+    @pytest.mark.parametrize(
+        "content",
+        [
+            'racks = "/r2"\n',
+            "racks = []\n",
+            '[[racks]]\n"b1" = "/r2"\n',
+            '[racks]\n"b1" = 2\n',
+            '[racks.b1]\nx = "/r2"\n',
+        ],
+    )
+    @pytest.mark.asyncio
+    async def test_a_file_whose_racks_are_no_table_of_texts_changes_nothing(self, tmp_path: Path, content: str) -> None:
+        file = tmp_path / "racks.toml"
+        file.write_text('[racks]\n"b1" = "/r1"\n')
+        placement = placement_over("b1", "b2", rack_mapping=file)
+        (tmp_path / "new").write_text(content)
+        (tmp_path / "new").rename(file)
+        assert {*await placement.new_ensemble(EnsembleRequest(2, 2, 2))} == {"b1", "b2"}
+        assert placement.racks_of(await Discovery("b1", "b2").bookies(BookieSet.ALL)) == {"b1": "/r1"}
+        with pytest.raises(IncorrectParameterException, match=r"racks\.toml: .*must be"):
+            placement_over("b1", rack_mapping=file)
+
     @pytest.mark.parametrize("content", ["x = 1\n", '[racks]\n"b1" = "r1"\n', "]["])
     def test_a_file_that_is_no_mapping_is_named(self, tmp_path: Path, content: str) -> None:
         file = tmp_path / "racks.toml"
