@@ -200,6 +200,16 @@ MUTATIONS = (
         "    if False and not isinstance(racks, dict):\n",
         tests=(_CHOOSER,),
     ),
+    Mutation(
+        "enforced-racks-without-their-policy",
+        "client",
+        (),
+        "a minimum of racks is taken as enforced by a policy that knows no racks",
+        "thinclient/config.py",
+        '        if self.enforce_min_racks and self.placement_policy == "default":\n',
+        '        if False and self.enforce_min_racks and self.placement_policy == "default":\n',
+        tests=("tests/unit/thinclient/test_config.py",),
+    ),
     # The writer
     Mutation(
         "ack-below-quorum",
