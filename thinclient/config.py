@@ -240,7 +240,9 @@ class ClientConfig(Settings):
     rack_mapping: Path | None = Field(default=None, description="TOML file that says which bookie is in which rack")
     min_racks_per_write_quorum: int = Field(default=2, ge=1, description="minNumRacksPerWriteQuorum: rackaware only")
     enforce_min_racks: bool = Field(
-        default=False, description="enforceMinNumRacksPerWriteQuorum: rather no ensemble than one of too few racks"
+        default=False,
+        description="enforceMinNumRacksPerWriteQuorum: rather no ensemble than one of too few racks; not with "
+        "placement_policy default",
     )
     weight_by_free_space: bool = Field(
         default=False, description="diskWeightBasedPlacementEnabled: emptier bookies are chosen more often"
@@ -307,6 +309,8 @@ class ClientConfig(Settings):
             yield "token and token_file are the same setting; give one of them"
         if self.auth_provider is None and (self.auth_token or self.auth_token_file):
             yield "a token has no effect without auth_provider; set it to bookgate-token"
+        if self.enforce_min_racks and self.placement_policy == "default":
+            yield "enforce_min_racks has no effect with placement_policy default; set that to rackaware"
         for first, longest in _RISING:
             if getattr(self, first) > getattr(self, longest):
                 yield f"{first} is longer than {longest}; lower it, or raise {longest}"

@@ -24,9 +24,7 @@ from typing import Protocol
 
 from bookgate.ledger.errors import NotEnoughBookiesException
 from bookgate.ledger.metadata import LedgerMetadata
-from bookgate.thinclient.core.spread import Place, find_ensemble, improve, lack_of, missing
-
-_NOWHERE = Place("", "")
+from bookgate.thinclient.core.spread import NOWHERE, Place, find_ensemble, improve, lack_of, missing, spans_racks
 
 DEFAULT_RACK = "/default-rack"
 """The rack of a bookie without a configured location; BookKeeper's name for it."""
@@ -112,7 +110,8 @@ class EnsemblePlacementPolicy(ABC):
             ensemble: The current bookie ids.
             index: The position to fill.
             candidates: The writable bookies.
-            place_of: The place of any bookie, including those no longer registered.
+            place_of: The place of any bookie, including those no longer registered. With an enforced minimum of racks
+                it is an `UnknownPlace` if nobody has said where the bookie is.
 
         Returns:
             The bookie id.
@@ -199,11 +198,10 @@ class RackawarePlacementPolicy(EnsemblePlacementPolicy):
             return missing([*places[:index], place, *places[index + 1 :]], window, window, index)
 
         def spans(rack: str, goal: int) -> bool:
-            changed = [*racks[:index], rack, *racks[index + 1 :]]
-            return not missing(changed, window, goal, index)
+            return spans_racks([*places[:index], Place(rack, ""), *places[index + 1 :]], window, goal, index)
 
         # From the lack that a new host would leave to the most that windows can lack.
-        for hosts in range(lacking(_NOWHERE), window * window):
+        for hosts in range(lacking(NOWHERE), window * window):
             for goal in self._goals(request):
                 for place, bookie_id in order:
                     if lacking(place) <= hosts and spans(place.rack, goal):

@@ -12,7 +12,9 @@ yet. The searches try only one of several interchangeable places, which keeps th
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple, TypeVar
+
+_Member = TypeVar("_Member", bound=Hashable)
 
 _SEARCH_LIMIT = 20_000
 """Search steps after which a spread is considered unattainable."""
@@ -25,6 +27,16 @@ class Place(NamedTuple):
     host: str
 
 
+NOWHERE: Final = Place("", "")
+"""A rack and a host in which no bookie is."""
+
+
+class UnknownPlace(Place):
+    """The place of a bookie of which nobody has said where it is; its rack and host are a guess."""
+
+    __slots__ = ()
+
+
 class Lack(NamedTuple):
     """The number of hosts and of racks that all windows of an ensemble lack in total. Fewer is better, hosts first."""
 
@@ -34,8 +46,7 @@ class Lack(NamedTuple):
 
 def lack_of(places: Sequence[Place], window: int, wanted_racks: int) -> Lack:
     """The hosts and racks that the windows of an ensemble lack in total."""
-    racks = [place.rack for place in places]
-    return Lack(missing(places, window, window), missing(racks, window, wanted_racks))
+    return Lack(missing(places, window, window), missing_racks(places, window, wanted_racks))
 
 
 def missing(members: Sequence[Hashable], window: int, wanted: int, index: int | None = None) -> int:
@@ -43,13 +54,37 @@ def missing(members: Sequence[Hashable], window: int, wanted: int, index: int | 
     return sum(max(0, wanted - count) for count in kinds_in_windows(members, window, index))
 
 
+def missing_racks(places: Sequence[Place], window: int, wanted: int, index: int | None = None) -> int:
+    """The number of racks that all windows lack in total. A member of unknown place is in no rack of its own."""
+    racks = [None if isinstance(place, UnknownPlace) else place.rack for place in places]
+    known = (max(1, len(kinds - {None})) for kinds in _windows(racks, window, index))
+    return sum(max(0, wanted - count) for count in known)
+
+
+def spans_racks(places: Sequence[Place], window: int, wanted: int, index: int) -> bool:
+    """Whether the windows that contain position `index` each span as many racks as wanted.
+
+    A member of unknown place counts as no further rack. Where therefore no bookie would do at `index`, one in a rack of
+    its own does: who is gone for good could otherwise keep others from being replaced for ever.
+    """
+    at_best = [at if isinstance(place, UnknownPlace) else place.rack for at, place in enumerate(places)]
+    if missing(at_best, window, wanted, index):
+        return False
+    least = missing_racks([*places[:index], NOWHERE, *places[index + 1 :]], window, wanted, index)
+    return missing_racks(places, window, wanted, index) <= least
+
+
 def kinds_in_windows(members: Sequence[Hashable], window: int, index: int | None = None) -> list[int]:
     """The number of distinct members in each window of the ring, or only in the windows that contain position
     `index`.
     """
+    return [len(kinds) for kinds in _windows(members, window, index)]
+
+
+def _windows(members: Sequence[_Member], window: int, index: int | None) -> Iterator[set[_Member]]:
     size = len(members)
     starts = range(size) if index is None else {(index - offset) % size for offset in range(window)}
-    return [len({members[(start + offset) % size] for offset in range(window)}) for start in starts]
+    return ({members[(start + offset) % size] for offset in range(window)} for start in starts)
 
 
 def find_ensemble(order: Sequence[Place], size: int, window: int, hosts: int, racks: int) -> list[int] | None:

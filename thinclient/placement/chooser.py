@@ -4,6 +4,9 @@ The candidates are the set that the bookie watch delivered last (`known_bookies`
 yet, service discovery is called. Bookies in quarantine are excluded at first; if no choice is possible without them
 they are included again. Weights are the bookies' free bytes, requested in the background at most every
 `weight_interval_seconds`; until the first responses arrive all bookies weigh the same.
+
+With an enforced minimum of racks, members of an ensemble whose place is not known are looked for among all registered
+bookies before one is replaced.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from typing import TypeVar
 
 from bookgate.ledger.bookie_info import NO_FEATURES, Features, meaning_of
 from bookgate.ledger.errors import BKException, IncorrectParameterException, NotEnoughBookiesException
-from bookgate.ledger.metadata_store import RegisteredBookie, ServiceDiscovery
+from bookgate.ledger.metadata_store import BookieSet, RegisteredBookie, ServiceDiscovery
 from bookgate.runtime.logs import log_event
 from bookgate.thinclient.config import ClientConfig
 from bookgate.thinclient.core.placement import (
@@ -31,7 +34,7 @@ from bookgate.thinclient.core.placement import (
     RackawarePlacementPolicy,
     weighted,
 )
-from bookgate.thinclient.core.spread import lack_of
+from bookgate.thinclient.core.spread import Place, UnknownPlace, lack_of
 from bookgate.thinclient.placement.known_bookies import KnownBookies
 from bookgate.thinclient.placement.racks import RackMapping
 
@@ -85,10 +88,12 @@ class Placement:
         on_counted: Callable[[str], None] = lambda metric: None,
     ) -> None:
         """`on_counted` is called with the name of a client metric."""
+        self._discovery = discovery
         self._known = KnownBookies(discovery)
         self._policy = policy
         self._racks = RackMapping(config.rack_mapping)
         self._wanted_racks = 1 if config.placement_policy == "default" else config.min_racks_per_write_quorum
+        self._racks_enforced = config.enforce_min_racks
         self._on_counted = on_counted
         self._quarantined = quarantined
         self._free_bytes = free_bytes if config.weight_by_free_space else None
@@ -119,10 +124,10 @@ class Placement:
 
         Raises NotEnoughBookiesException.
         """
-        place_of = self._racks.place_of
+        await self._look_for([*ensemble[:index], *ensemble[index + 1 :]])
         chosen = await self._choose(
             exclude,
-            lambda found: self._policy.replace_bookie(request, ensemble, index, found, place_of=place_of),
+            lambda found: self._policy.replace_bookie(request, ensemble, index, found, place_of=self._place_of),
             needs,
         )
         self._judge(request, [*ensemble[:index], chosen, *ensemble[index + 1 :]])
@@ -172,10 +177,22 @@ class Placement:
         racks = {each.bookie_id: self._racks.place_of(each.bookie_id).rack for each in bookies}
         return {bookie_id: rack for bookie_id, rack in racks.items() if rack != DEFAULT_RACK}
 
+    async def _look_for(self, members: Sequence[str]) -> None:
+        """Reads all registered bookies if an enforced minimum of racks depends on a member of unknown place: the watch
+        delivers only writable ones.
+        """
+        self._racks.refresh()
+        if self._racks_enforced and not all(map(self._racks.knows, members)):
+            self.see(await self._discovery.bookies(BookieSet.ALL))
+
+    def _place_of(self, bookie_id: str) -> Place:
+        place = self._racks.place_of(bookie_id)
+        return UnknownPlace(*place) if self._racks_enforced and not self._racks.knows(bookie_id) else place
+
     def _judge(self, request: EnsembleRequest, ensemble: Sequence[str]) -> None:
         """Counts ensembles that span fewer racks than requested, or a single host although there are several."""
         window = request.write_quorum_size
-        lack = lack_of([*map(self._racks.place_of, ensemble)], window, min(window, self._wanted_racks))
+        lack = lack_of([*map(self._place_of, ensemble)], window, min(window, self._wanted_racks))
         if lack.racks or (lack.hosts and self._racks.has_hosts):
             self._on_counted("bookie_watcher_ENSEMBLE_NOT_ADHERING_TO_PLACEMENT_POLICY_TOTAL")
 

@@ -49,16 +49,23 @@ class RackMapping:
 
     def _place_by(self, info: BookieServiceInfo) -> Place:
         endpoint = info.endpoint(BOOKIE_RPC)
-        names = [info.bookie_id] if endpoint is None else [info.bookie_id, endpoint.address, endpoint.host]
-        names.append(info.bookie_id.rpartition(":")[0])
-        mapped = next((self._racks[name] for name in names if name in self._racks), None)
-        rack = mapped or info.properties.get(RACK_PROPERTY) or DEFAULT_RACK
+        rack = self._mapped(info) or info.properties.get(RACK_PROPERTY) or DEFAULT_RACK
         host = info.properties.get(HOST_PROPERTY) or (endpoint.host if endpoint else info.bookie_id)
         return Place(rack, host)
+
+    def _mapped(self, info: BookieServiceInfo) -> str | None:
+        endpoint = info.endpoint(BOOKIE_RPC)
+        names = [info.bookie_id] if endpoint is None else [info.bookie_id, endpoint.address, endpoint.host]
+        names.append(info.bookie_id.rpartition(":")[0])
+        return next((self._racks[name] for name in names if name in self._racks), None)
 
     def place_of(self, bookie_id: str) -> Place:
         """The last known place of a bookie, whether it is registered or not."""
         return self._seen.get(bookie_id) or self._place_by(BookieServiceInfo.legacy(bookie_id))
+
+    def knows(self, bookie_id: str) -> bool:
+        """Whether the file, or a registration seen so far, says where the bookie is."""
+        return bookie_id in self._seen or self._mapped(BookieServiceInfo.legacy(bookie_id)) is not None
 
     @property
     def has_hosts(self) -> bool:
@@ -85,6 +92,11 @@ def _read(file: Path) -> tuple[dict[str, str], FileMark]:
         racks = tomllib.loads(file.read_text(encoding="utf-8"))["racks"]
     except (OSError, ValueError, KeyError) as error:
         raise IncorrectParameterException(f"rack mapping {file} can't be read: {error!r}") from error
+    if not isinstance(racks, dict):
+        raise IncorrectParameterException(
+            f"rack mapping {file}: racks must be a table of texts. Write [racks], and below it for each bookie a "
+            'line like "bookie-1:3181" = "/room1/rack1"'
+        )
     wrong = [name for name, rack in racks.items() if not (isinstance(rack, str) and rack.startswith("/"))]
     if wrong:
         raise IncorrectParameterException(

@@ -158,6 +158,14 @@ def placement_policy(value: str, _all: Properties) -> Value:
     return kinds[name]
 
 
+def with_placement_policy(properties: Properties) -> Properties:
+    """The properties, with BookKeeper's default policy where they set racks and name none: ours knows no racks."""
+    policy, racks = "ensemblePlacementPolicy", ("minNumRacksPerWriteQuorum", "enforceMinNumRacksPerWriteQuorum")
+    if properties.get(policy) or not any(properties.get(key) for key in racks):
+        return properties
+    return {**properties, policy: "RackawareEnsemblePlacementPolicy"}
+
+
 def tls_mode(value: str, _all: Properties) -> Value:
     return "start-tls" if value else "off"
 
@@ -337,7 +345,7 @@ CLIENT_KEYS: Mapping[str, To | Without] = {
     "useV2WireProtocol": To("wire_protocol", wire_protocol),
     "throttle": To("max_in_flight_entries", integer, "of one ledger, and of appends only"),
     "explicitLacInterval": To("explicit_lac_interval_seconds", seconds, "in seconds"),
-    "ensemblePlacementPolicy": To("placement_policy", placement_policy),
+    "ensemblePlacementPolicy": To("placement_policy", placement_policy, "BookKeeper's default is rackaware"),
     "minNumRacksPerWriteQuorum": To("min_racks_per_write_quorum", integer),
     "enforceMinNumRacksPerWriteQuorum": To("enforce_min_racks", boolean),
     "delayEnsembleChange": To("delay_ensemble_change", boolean),

@@ -14,6 +14,7 @@ from bookgate.bookie.tools.configuration.bookkeeper_keys import (
     To,
     Value,
     Without,
+    with_placement_policy,
 )
 from bookgate.bookie.tools.configuration.schema import PARTS
 from bookgate.runtime.settings import nearest_key
@@ -60,7 +61,7 @@ def _unescape(text: str) -> str:
 
 def migrate_properties(text: str, target: str = "bookie") -> str:
     """Converts properties to the TOML for `target`, "bookie" or "client"; keys of the other part become comments."""
-    properties = parse_properties(text)
+    properties = with_placement_policy(parse_properties(text))
     own, other = (SERVER_KEYS, CLIENT_KEYS) if target == "bookie" else (CLIENT_KEYS, SERVER_KEYS)
     other_name = "client" if target == "bookie" else "bookie"
     taken: dict[str, str] = {}

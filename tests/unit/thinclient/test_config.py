@@ -36,3 +36,12 @@ def test_what_is_wrong_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_the_largest_packet_leaves_headroom_in_a_frame() -> None:
     assert ClientConfig().max_packet_size == 5 * 1024 * 1024 - 500
+
+
+def test_an_enforced_minimum_of_racks_needs_a_policy_that_looks_at_racks() -> None:
+    with pytest.raises(
+        IncorrectParameterException, match="enforce_min_racks has no effect with placement_policy default"
+    ):
+        ClientConfig(enforce_min_racks=True)
+    assert ClientConfig(enforce_min_racks=True, placement_policy="rackaware").enforce_min_racks
+    assert ClientConfig(enforce_min_racks=True, placement_policy="one-of-another-package").enforce_min_racks

@@ -18,6 +18,7 @@ _RECOVERY = "tests/unit/thinclient/core/test_recovery.py"
 _POOL = "tests/unit/thinclient/bookies/test_pool.py"
 _RECOVERY_ENDS = "tests/unit/thinclient/handles/test_recovery_ends.py"
 _WRITER_BUGS = "tests/unit/thinclient/handles/test_bugs_of_writers.py"
+_CHOOSER = "tests/unit/thinclient/placement/test_chooser.py"
 _OPENTELEMETRY = "tests/unit/thinclient/test_opentelemetry.py"
 
 MUTATIONS = (
@@ -187,7 +188,57 @@ MUTATIONS = (
         "thinclient/placement/racks.py",
         "        return self._seen.get(bookie_id) or self._place_by(BookieServiceInfo.legacy(bookie_id))\n",
         "        return self._seen.get(bookie_id) or self.place(BookieServiceInfo.legacy(bookie_id))\n",
-        tests=("tests/unit/thinclient/placement/test_chooser.py",),
+        tests=(_CHOOSER,),
+    ),
+    Mutation(
+        "racks-of-any-shape",
+        "client",
+        (),
+        "a rack file whose `racks` is no table ends the writers that change an ensemble, and stops auto-recovery",
+        "thinclient/placement/racks.py",
+        "    if not isinstance(racks, dict):\n",
+        "    if False and not isinstance(racks, dict):\n",
+        tests=(_CHOOSER,),
+    ),
+    Mutation(
+        "enforced-racks-without-their-policy",
+        "client",
+        (),
+        "a minimum of racks is taken as enforced by a policy that knows no racks",
+        "thinclient/config.py",
+        '        if self.enforce_min_racks and self.placement_policy == "default":\n',
+        '        if False and self.enforce_min_racks and self.placement_policy == "default":\n',
+        tests=("tests/unit/thinclient/test_config.py",),
+    ),
+    Mutation(
+        "read-only-members-not-looked-for",
+        "client",
+        (),
+        "a member that was read-only before the client began, in a rack that is needed, can't be counted with",
+        "thinclient/placement/chooser.py",
+        "        if self._racks_enforced and not all(map(self._racks.knows, members)):\n",
+        "        if False and not all(map(self._racks.knows, members)):\n",
+        tests=(_CHOOSER,),
+    ),
+    Mutation(
+        "unknown-place-is-a-rack",
+        "client",
+        (),
+        "an enforced minimum of racks counts a member of which nobody knows where it is as a rack of its own",
+        "thinclient/placement/chooser.py",
+        "        return UnknownPlace(*place) if self._racks_enforced and not self._racks.knows(bookie_id) else place\n",
+        "        return place\n",
+        tests=(_CHOOSER,),
+    ),
+    Mutation(
+        "unknown-places-block-each-other",
+        "client",
+        (),
+        "two neighbours that are gone for good, and of unknown place, are never replaced under an enforced minimum",
+        "thinclient/core/spread.py",
+        "    return missing_racks(places, window, wanted, index) <= least\n",
+        "    return missing_racks(places, window, wanted, index) <= 0 * least\n",
+        tests=(_CHOOSER,),
     ),
     # The writer
     Mutation(

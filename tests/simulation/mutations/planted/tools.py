@@ -6,6 +6,16 @@ from tests.simulation.mutations.mutation import Mutation
 
 MUTATIONS = (
     Mutation(
+        "racks-migrated-without-their-policy",
+        "tools",
+        (),
+        "settings of racks from BookKeeper, which is rack-aware by default, have no effect any more after a migration",
+        "bookie/tools/configuration/bookkeeper_keys.py",
+        '    return {**properties, policy: "RackawareEnsemblePlacementPolicy"}\n',
+        "    return properties\n",
+        tests=("tests/unit/bookie/tools/configuration/test_migrate.py",),
+    ),
+    Mutation(
         "damaged-entry-adopted-as-dummy",
         "tools",
         (),

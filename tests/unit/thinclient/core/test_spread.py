@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 
 from bookgate.ledger.errors import NotEnoughBookiesException
 from bookgate.thinclient.core.placement import (
+    DEFAULT_RACK,
     Candidate,
     DefaultPlacementPolicy,
     EnsemblePlacementPolicy,
     EnsembleRequest,
     RackawarePlacementPolicy,
 )
-from bookgate.thinclient.core.spread import Lack, Place, find_ensemble, kinds_in_windows, lack_of
+from bookgate.thinclient.core.spread import Lack, Place, UnknownPlace, find_ensemble, kinds_in_windows, lack_of
 
 # A rack and a host in it; hosts of one name in different racks are different ones.
 PLACES = st.builds(Place, st.sampled_from(["/a", "/b"]), st.sampled_from(["h1", "h2", "h3"]))
@@ -154,6 +155,57 @@ def test_enforced_racks_come_before_hosts() -> None:
     assert "bookie-2" in policy.new_ensemble(request, bookies_at(places))
     with pytest.raises(NotEnoughBookiesException, match="can't be replaced so that"):
         policy.replace_bookie(request, ["bookie-0", "bookie-2"], 1, bookies_at(places)[:2], place_of)
+
+
+def enforced(ensemble: str, free: str, quorum: int = 3, wanted: int = 2) -> str | None:
+    """The rack of the replacement of the first member, "!": a letter is a rack, "?" a place that nobody knows."""
+    names = [f"member-{index}" for index in range(len(ensemble))]
+    places: list[Place] = [
+        UnknownPlace(DEFAULT_RACK, name) if rack == "?" else Place(rack, name)
+        for name, rack in zip(names, ensemble, strict=True)
+    ]
+    candidates = [Candidate(f"free-{index}", rack) for index, rack in enumerate(free)]
+    place_of = dict(zip(names, places, strict=True)).__getitem__
+    policy = RackawarePlacementPolicy(random.Random(1), wanted, enforce_min_racks=True)
+    try:
+        found = policy.replace_bookie(EnsembleRequest(len(names), quorum, 1), names, 0, candidates, place_of)
+    except NotEnoughBookiesException:
+        return None
+    return next(each.rack for each in candidates if each.bookie_id == found)
+
+
+@pytest.mark.parametrize(
+    ("ensemble", "free", "wanted", "found"),
+    [
+        ("!?a", "aa", 2, None),
+        ("!?a", "ab", 2, "b"),
+        ("!??", "aa", 2, "a"),  # no rack is better
+        ("!?a", "ab", 3, "b"),
+        ("!?a", "aa", 3, None),
+        ("!ba", "ab", 3, None),
+        ("!aa", "aa", 2, None),
+        ("!ab", "a", 2, "a"),
+    ],
+)
+def test_a_member_of_unknown_place_is_no_further_rack(ensemble: str, free: str, wanted: int, found: str | None) -> None:
+    assert enforced(ensemble, free, wanted=wanted) == found
+
+
+@given(st.text("abc", min_size=1, max_size=4), st.text("abc", min_size=1, max_size=4), st.integers(1, 5), st.data())
+def test_what_is_not_known_allows_no_choice_that_the_truth_forbids_while_a_better_one_is_there(
+    others: str, free: str, quorum: int, data: st.DataObject
+) -> None:
+    quorum = min(quorum, len(others) + 1)
+    unknown = data.draw(st.sets(st.integers(0, len(others) - 1)))
+    seen = "".join("?" if at in unknown else rack for at, rack in enumerate(others))
+    found, wanted = enforced(f"!{seen}", free, quorum), min(quorum, 2)
+    if found is None:
+        assert unknown or all(min(kinds_in_windows([rack, *others], quorum, 0)) < wanted for rack in free)
+    elif not unknown:
+        assert min(kinds_in_windows([found, *others], quorum, 0)) >= wanted
+    elif min(kinds_in_windows([found, *others], quorum, 0)) < wanted:
+        worst = ["!" if at in unknown else rack for at, rack in enumerate(others)]
+        assert min(kinds_in_windows(["!", *worst], quorum, 0)) < wanted, "another rack would have done for sure"
 
 
 @pytest.mark.parametrize(

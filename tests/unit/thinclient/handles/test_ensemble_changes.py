@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pytest
 
@@ -385,3 +386,19 @@ async def test_recovery_ends_though_the_placement_policy_is_broken() -> None:
         async with asyncio.timeout(10):
             reader = await client.open_ledger(ledger.ledger_id, b"planted-p", recovery=True)
         assert await payloads(reader) == list(numbered(0, 5))
+
+
+async def test_a_writer_goes_on_with_the_racks_it_knows_though_their_file_is_no_mapping_any_more(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "racks.toml"
+    file.write_text('[racks]\n"127.0.0.1" = "/r1"\n')
+    async with fake_cluster(4) as cluster:
+        ledger = await ledger_of(cluster, 5, rack_mapping=file, placement_policy="rackaware")
+        (tmp_path / "new").write_text('[[racks]]\n"127.0.0.1" = "/r1"\n')
+        (tmp_path / "new").rename(file)
+        lost = cluster.ensemble(ledger.metadata)[0]
+        await lost.stop()
+        await append_much(ledger)
+        await until(lambda: lost.bookie_id not in stored(cluster, ledger).last_fragment.ensemble)
+        await ledger.append(b"x")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import permutations
 from pathlib import Path
 
@@ -147,6 +147,38 @@ def placement_over(*bookie_ids: str, quarantined: Sequence[str] = (), **settings
     return Placement(Discovery(*bookie_ids), policy, config, quarantined=lambda: quarantined)
 
 
+class Racks(Discovery):
+    """Bookies with the racks that they register; some may be read-only."""
+
+    def __init__(self, racks: Mapping[str, str], read_only: Collection[str]) -> None:
+        super().__init__()
+        self.infos = [BookieServiceInfo(name, (), {"rack": rack}) for name, rack in racks.items()]
+        self.read_only = read_only
+        self.sets: list[BookieSet] = []
+
+    async def bookies(self, bookie_set: BookieSet) -> Sequence[RegisteredBookie]:
+        self.sets.append(bookie_set)
+        known = [
+            RegisteredBookie(
+                each, writable=each.bookie_id not in self.read_only, read_only=each.bookie_id in self.read_only
+            )
+            for each in self.infos
+        ]
+        return [each for each in known if each.writable or bookie_set is BookieSet.ALL]
+
+
+def enforcing(
+    racks: Mapping[str, str],
+    read_only: Collection[str] = (),
+    counted: list[str] | None = None,
+    enforce_min_racks: bool = True,
+) -> tuple[Placement, Racks]:
+    config = ClientConfig(placement_policy="rackaware", enforce_min_racks=enforce_min_racks)
+    discovery, found = Racks(racks, read_only), [] if counted is None else counted
+    policy = create_policy(config, random.Random(3))
+    return Placement(discovery, policy, config, on_counted=found.append), discovery
+
+
 class TestPlacement:
     @pytest.mark.asyncio
     async def test_quarantined_bookies_come_last(self) -> None:
@@ -209,6 +241,59 @@ class TestPlacement:
         await asyncio.wait_for(asked.wait(), 5)
         await placement.close()
 
+    @pytest.mark.asyncio
+    async def test_an_enforced_minimum_looks_for_read_only_members(self) -> None:
+        """The watch tells of writable bookies only, so a client may never have heard of a member."""
+        counted: list[str] = []
+        racks = {"x": "/a", "y": "/b", "z": "/a", "w": "/a"}
+        placement, _ = enforcing(racks, read_only=["x"], counted=counted)
+        with pytest.raises(NotEnoughBookiesException, match="can't be replaced"):
+            await placement.replace_bookie(EnsembleRequest(3, 3, 2), ["x", "y", "z"], 1, exclude=["y"])
+        placement, discovery = enforcing({**racks, "x": "/b"}, read_only=["x"], counted=counted)
+        for _ in range(2):
+            chosen = await placement.replace_bookie(EnsembleRequest(3, 3, 2), ["x", "y", "z"], 1, exclude=["y"])
+            assert chosen == "w"
+        assert discovery.sets.count(BookieSet.ALL) == 1
+        assert not counted
+
+    @pytest.mark.asyncio
+    async def test_members_that_are_gone_are_no_rack_of_an_enforced_minimum(self) -> None:
+        counted: list[str] = []
+        placement, _ = enforcing({"z": "/a", "w": "/a"}, counted=counted)
+        with pytest.raises(NotEnoughBookiesException, match="can't be replaced"):
+            await placement.replace_bookie(EnsembleRequest(3, 3, 2), ["gone", "y", "z"], 1)
+        placement, _ = enforcing({"z": "/a", "w": "/a", "v": "/b"}, counted=counted)
+        assert await placement.replace_bookie(EnsembleRequest(3, 3, 2), ["gone", "y", "z"], 1) == "v"
+        assert not counted
+
+    @pytest.mark.asyncio
+    async def test_two_members_that_are_gone_can_be_replaced_one_after_the_other(self) -> None:
+        counted: list[str] = []
+        placement, _ = enforcing({"z": "/a", "w": "/a", "v": "/b", "u": "/b"}, counted=counted)
+        request = EnsembleRequest(3, 2, 2)
+        first = await placement.replace_bookie(request, ["gone-1", "gone-2", "z"], 0)
+        assert first in ("u", "v")
+        assert len(counted) == 1, "in which rack gone-2 is, nobody can say"
+        with pytest.raises(NotEnoughBookiesException):
+            await placement.replace_bookie(request, [first, "gone-2", "z"], 1, exclude=["w", "u", "v"])
+
+    @pytest.mark.asyncio
+    async def test_bookies_that_register_no_rack_are_in_one(self) -> None:
+        request, rackless = EnsembleRequest(3, 3, 2), dict.fromkeys("xyzv", DEFAULT_RACK)
+        placement, _ = enforcing(rackless)
+        with pytest.raises(NotEnoughBookiesException, match="no other writable bookie"):
+            await placement.replace_bookie(request, ["x", "y", "z"], 1)
+        placement, _ = enforcing({**rackless, "w": "/a"}, read_only=["x"])
+        assert await placement.replace_bookie(request, ["x", "y", "z"], 1) == "w"
+        placement, _ = enforcing(rackless, enforce_min_racks=False)
+        assert await placement.replace_bookie(request, ["x", "y", "z"], 1) == "v"
+
+    @pytest.mark.asyncio
+    async def test_without_an_enforced_minimum_nobody_is_looked_for(self) -> None:
+        placement, discovery = enforcing({"z": "/a", "w": "/a"}, enforce_min_racks=False)
+        assert await placement.replace_bookie(EnsembleRequest(3, 3, 2), ["gone", "y", "z"], 1) == "w"
+        assert discovery.sets == [BookieSet.WRITABLE]
+
     def test_an_unknown_policy_is_named(self) -> None:
         with pytest.raises(IncorrectParameterException, match=r"'nearest' is not known; there are default, rackaware"):
             create_policy(ClientConfig(placement_policy="nearest"), random.Random(1))
@@ -259,6 +344,28 @@ class TestRacks:
         (tmp_path / "new").rename(file)
         racks.refresh()
         assert racks.place_of("b1").rack == "/r2"
+
+    @pytest.mark.parametrize(
+        "content",
+        [
+            'racks = "/r2"\n',
+            "racks = []\n",
+            '[[racks]]\n"b1" = "/r2"\n',
+            '[racks]\n"b1" = 2\n',
+            '[racks.b1]\nx = "/r2"\n',
+        ],
+    )
+    @pytest.mark.asyncio
+    async def test_a_file_whose_racks_are_no_table_of_texts_changes_nothing(self, tmp_path: Path, content: str) -> None:
+        file = tmp_path / "racks.toml"
+        file.write_text('[racks]\n"b1" = "/r1"\n')
+        placement = placement_over("b1", "b2", rack_mapping=file)
+        (tmp_path / "new").write_text(content)
+        (tmp_path / "new").rename(file)
+        assert {*await placement.new_ensemble(EnsembleRequest(2, 2, 2))} == {"b1", "b2"}
+        assert placement.racks_of(await Discovery("b1", "b2").bookies(BookieSet.ALL)) == {"b1": "/r1"}
+        with pytest.raises(IncorrectParameterException, match=r"racks\.toml: .*must be"):
+            placement_over("b1", rack_mapping=file)
 
     @pytest.mark.parametrize("content", ["x = 1\n", '[racks]\n"b1" = "r1"\n', "]["])
     def test_a_file_that_is_no_mapping_is_named(self, tmp_path: Path, content: str) -> None:

@@ -135,6 +135,29 @@ def test_the_clients_part() -> None:
 
 
 @pytest.mark.parametrize(
+    ("conf", "policy"),
+    [
+        ("minNumRacksPerWriteQuorum=3\n", "rackaware"),
+        ("enforceMinNumRacksPerWriteQuorum=true\nensemblePlacementPolicy=\n", "rackaware"),
+        ("minNumRacksPerWriteQuorum=3\nensemblePlacementPolicy=x.DefaultEnsemblePlacementPolicy\n", "default"),
+        ("ensemblePlacementPolicy=x.RegionAwareEnsemblePlacementPolicy\nminNumRacksPerWriteQuorum=3\n", None),
+        ("addEntryTimeoutSec=7\n", None),
+    ],
+)
+def test_racks_count_as_they_do_by_bookkeepers_default(conf: str, policy: str | None) -> None:
+    """BookKeeper's client is rack-aware where no policy is named, and rack keys without one would count for nothing."""
+    page = migrate_properties(conf, "client")
+    assert tomllib.loads(page).get("placement_policy") == policy
+    assert "# To do" not in page
+    assert ("# placement_policy = " in migrate_properties(conf)) == (policy is not None)
+
+
+def test_an_enforced_minimum_without_its_policy_is_left_to_do() -> None:
+    conf = "ensemblePlacementPolicy=x.RegionAwareEnsemblePlacementPolicy\nenforceMinNumRacksPerWriteQuorum=true\n"
+    assert "# To do: enforce_min_racks has no effect" in migrate_properties(conf, "client")
+
+
+@pytest.mark.parametrize(
     ("conf", "uri"),
     [
         ("zkServers=a:2181,b:2181", "zk+null://a:2181;b:2181/ledgers"),
