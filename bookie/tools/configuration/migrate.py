@@ -32,7 +32,7 @@ _MISSPELT = 0.87
 
 @dataclass(slots=True)
 class _Migration:
-    """What the keys of one part become: settings, with their values and the keys that set them, and what is left to do."""
+    """What the keys of one part become: settings, each with its value and its origin, and what is left to do."""
 
     properties: Mapping[str, str]
     values: dict[str, Value] = field(default_factory=dict)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bookgate.bookie.config.bookie import BookieConfig, load_config
-from bookgate.bookie.tools.configuration.schema import assignments
+from bookgate.bookie.tools.configuration.schema import PARTS, Part, assignments
 from bookgate.ledger.errors import IncorrectParameterException
 from bookgate.runtime.settings import MOST_SECONDS
 
@@ -140,6 +140,38 @@ def test_no_wait_is_longer_than_a_thread_can_wait(key: str, seconds: float) -> N
 def test_the_longest_setting_is_a_wait_that_threads_know() -> None:
     assert MOST_SECONDS < threading.TIMEOUT_MAX
     assert load_config(None, **REQUIRED, flush_interval_seconds=MOST_SECONDS).flush_interval_seconds == MOST_SECONDS
+
+
+PATHS = [
+    (part, key)
+    for part in PARTS.values()
+    for key, field in part.fields.items()
+    if field.annotation in (Path, Path | None)
+]
+
+
+@pytest.mark.parametrize(("part", "key"), PATHS)
+def test_an_empty_path_is_not_the_current_directory(
+    part: Part, key: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    variable = part.prefix + key.upper()
+    monkeypatch.setenv(variable, "")
+    with pytest.raises(IncorrectParameterException, match=rf"{key} \({variable}\): it is empty.*; give one, or remove"):
+        part.settings.load(None)
+    monkeypatch.delenv(variable)
+    file = tmp_path / "settings.toml"
+    file.write_text(f'{key} = ""\n')
+    with pytest.raises(IncorrectParameterException, match=rf"{key} \(.*settings.toml\): it is empty"):
+        part.settings.load(file)
+
+
+def test_a_list_of_directories_may_be_empty_and_has_no_empty_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BOOKGATE_BOOKIE_JOURNAL_DIRECTORIES", "")
+    config = load_config(None, **REQUIRED)
+    assert config.journals == (Path("/data/journal"),)
+    with pytest.raises(IncorrectParameterException, match="ledger_directories: it is empty"):
+        load_config(None, **REQUIRED, ledger_directories=["/a", ""])
+    assert load_config(None, **REQUIRED, journal_directory=".").journals == (Path.cwd(),)
 
 
 TABLE = '[gateway]\nmax_batch = 7\ncache_bytes = 9\nsecurity_policy = "/lax.toml"\nzookeeper_auth = "file:file"\n'
