@@ -10,9 +10,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Final, Self, get_args
+from pathlib import Path
+from typing import Any, Final, Self, get_args, get_origin
 
-from pydantic import BaseModel, SecretStr, model_validator
+from pydantic import BaseModel, SecretStr, ValidationInfo, field_validator, model_validator
 from pydantic.fields import FieldInfo
 
 MOST_SECONDS: Final = 1_000_000_000
@@ -122,6 +123,12 @@ def _is_secret(field: FieldInfo) -> bool:
     return SECRET in field.metadata or SecretStr in (field.annotation, *get_args(field.annotation))
 
 
+def _is_path(field: FieldInfo, *, in_list: bool) -> bool:
+    """Whether a setting is a path, or with `in_list` a list of paths."""
+    is_list = get_origin(field.annotation) in (list, tuple)
+    return is_list == in_list and Path in (field.annotation, *get_args(field.annotation))
+
+
 class ContradictionError(ValueError):
     """Values that are valid individually but contradict each other; each problem names the keys and a way to fix it."""
 
@@ -132,6 +139,18 @@ class ContradictionError(ValueError):
 
 class ConsistentSettings(BaseModel):
     """Settings with rules over several keys; validation reports all violations at once."""
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _is_no_empty_path(cls, value: Any, info: ValidationInfo) -> Any:
+        """Refuses an empty text, which would become the current directory, as a path and as an item of a list of paths.
+
+        A list of directories as one text may be empty: it has no items.
+        """
+        paths = value if isinstance(value, list | tuple) else (value,)
+        if "" in paths and _is_path(cls.model_fields[str(info.field_name)], in_list=paths is value):
+            raise ValueError("it is empty, which is no path; give one, or remove the setting from there")
+        return value
 
     def contradictions(self) -> Iterator[str]:
         """Yields one sentence per violation.

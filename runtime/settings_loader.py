@@ -39,7 +39,7 @@ from bookgate.runtime.settings import (
     renamed_keys,
     with_present_names,
 )
-from bookgate.runtime.settings_problems import Given, Problem, unknown_variable_problems, value_problems
+from bookgate.runtime.settings_problems import OPTION, Given, Problem, unknown_variable_problems, value_problems
 
 _LOG = logging.getLogger(__name__)
 NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
@@ -188,7 +188,7 @@ def gather(
 
     Raises IncorrectParameterException for an environment variable that can't be parsed as its type.
     """
-    layers = (_layer(settings, content, source), _environment(settings, not_ours), _layer(settings, options, "option"))
+    layers = (_layer(settings, content, source), _environment(settings, not_ours), _layer(settings, options, OPTION))
     given = {key: each for layer in layers for key, each in layer.given.items()}
     former = tuple(each for layer in layers for each in layer.former)
     return Gathered(given, former, tuple(each for layer in layers for each in layer.misspelt))

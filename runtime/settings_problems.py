@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from pydantic import ValidationError
 from pydantic_settings import BaseSettings
@@ -24,6 +24,8 @@ from bookgate.runtime.settings import (
 )
 from bookgate.runtime.wording import plain
 
+OPTION: Final = "option"
+"""The source of what a command's options set."""
 _MISSING = "missing"
 
 
@@ -33,6 +35,11 @@ class Given:
 
     value: Any
     source: str = ""
+
+    @property
+    def precedes_environment(self) -> bool:
+        """Whether the environment yields to this value: to options and arguments it does, to a file it does not."""
+        return self.source in ("", OPTION)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,9 @@ from __future__ import annotations
 import ipaddress
 import socket
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
@@ -18,6 +19,7 @@ from pydantic_settings import SettingsConfigDict
 from bookgate.bookie.config.auto_recovery import AutoRecoverySettings
 from bookgate.bookie.config.collection import GcSettings
 from bookgate.bookie.config.descriptor_shares import DescriptorShares, share_out
+from bookgate.bookie.config.gateway_table import GATEWAY_TABLE, gather_gateway
 from bookgate.bookie.config.own_client import OwnClientSettings
 from bookgate.bookie.config.storage import StorageSettings
 from bookgate.bookie.disks.rules import DiskThresholds
@@ -36,6 +38,8 @@ from bookgate.runtime.security.authenticators import is_loopback
 from bookgate.runtime.security.exposure import check_exposure
 from bookgate.runtime.security.settings import SecuritySettings
 from bookgate.runtime.settings import SECRET, Renamed, TableOf, with_unit
+from bookgate.runtime.settings_loader import Gathered
+from bookgate.runtime.settings_problems import Given
 from bookgate.runtime.tls.files import ServerTlsFiles
 from bookgate.runtime.tls.server_context import ServerContexts
 
@@ -150,6 +154,16 @@ class BookieConfig(
         default_factory=dict, description="settings of the hosted gateway; also in the environment, BOOKGATE_GATEWAY_…"
     )
 
+    _source_of_gateway: str = ""
+    """Where the table comes from, which decides whether the environment is above it."""
+
+    @classmethod
+    def made_of(cls, gathered: Gathered) -> Self:
+        config = super().made_of(gathered)
+        if GATEWAY_TABLE in gathered.given and not gathered.given[GATEWAY_TABLE].precedes_environment:
+            config._source_of_gateway = f"table {GATEWAY_TABLE}"
+        return config
+
     def contradictions(self) -> Iterator[str]:
         yield from super().contradictions()
         if (self.tls_cert is None) != (self.tls_key is None):
@@ -223,7 +237,9 @@ class BookieConfig(
             IncorrectParameterException: Names the keys that are wrong.
         """
         own = {"metadata_uri": self.metadata_uri, "host": self.host, "port": self.gateway_port}
-        hosted = GatewayConfig.load(None, {**self.gateway, **own})
+        gathered = gather_gateway(Given(self.gateway, self._source_of_gateway))
+        given = {**gathered.given, **{key: Given(value) for key, value in own.items()}}
+        hosted = GatewayConfig.made_of(replace(gathered, given=given))
         hosted = hosted.model_copy(update=self._security_of_gateway(hosted))
         if self.gateway_process:
             # The gateway gets a number of descriptors of its own, and divides them itself.
@@ -234,7 +250,10 @@ class BookieConfig(
     def _security_of_gateway(self, hosted: GatewayConfig) -> dict[str, Any]:
         """The security settings of this bookie that the gateway takes over, because it does not have them itself."""
         own = {key: getattr(self, key) for key in SecuritySettings.model_fields if key not in hosted.model_fields_set}
-        if self.audit_file is not None and "audit_file" in own:
+        if hosted.audit_file is not None and self.instance is not None:
+            # Wherever it is set: the gateways of all instances have it, and a file is one process's.
+            own["audit_file"] = hosted.audit_file.with_stem(f"{hosted.audit_file.stem}-{self.instance}")
+        elif self.audit_file is not None and "audit_file" in own:
             # A process has one audit file, so in this process the bookie's file gets the gateway's lines too.
             path = self.audit_file
             own["audit_file"] = path.with_stem(f"{path.stem}-gateway") if self.gateway_process else None

@@ -64,7 +64,6 @@ def settings_of(host: BookieConfig, number: int, count: int) -> BookieConfig:
         "http_port": host.http_port and host.http_port + number,
         # A file is one process's.
         "audit_file": _with_number(host.audit_file, number),
-        "gateway": _gateway_table(host, number),
     }
     for key in ("data_dir", "journal_directory", "ledger_directory"):
         path: Path | None = getattr(host, key)
@@ -98,11 +97,6 @@ def _used_ports(host: BookieConfig, count: int) -> Iterator[_Ports]:
         wanted.append(_Ports("gateway_port", host.gateway_port, host.gateway_port + last))
     wanted.append(_Ports("http_port", host.http_port, host.http_port + count))
     return (each for each in wanted if each.first)
-
-
-def _gateway_table(host: BookieConfig, number: int) -> dict[str, Any]:
-    file = host.gateway.get("audit_file")
-    return {**host.gateway, "audit_file": str(_with_number(Path(file), number))} if file else host.gateway
 
 
 def _with_number(file: Path | None, number: int) -> Path | None:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import isfinite
 
+from bookgate.bookie.tools.configuration.properties_file import parts
 from bookgate.runtime.metadata_drivers import installed_schemes
 
 Properties = Mapping[str, str]
@@ -17,6 +19,8 @@ Value = bool | int | float | str | list[str] | dict[str, str]
 Convert = Callable[[str, Properties], Value]
 
 _MIB = 1024 * 1024
+_PAGE_LIMIT = "pageLimit"
+_BLOCK_CACHE = "dbStorage_rocksDB_blockCacheSize"
 _DEFAULT_PAGE_SIZE = 8192
 
 
@@ -26,11 +30,16 @@ class NoCounterpart(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class To:
-    """The key becomes `key`; `note` is for a key with a different meaning or default."""
+    """The key becomes `key`; `note` is for a key with a different meaning or default.
+
+    `several`: all parts of the value count, not the first alone. `also`: what the key sets besides.
+    """
 
     key: str
     convert: Convert
     note: str = ""
+    several: bool = False
+    also: To | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +58,13 @@ def integer(value: str, _all: Properties) -> Value:
 
 
 def number(value: str, _all: Properties) -> Value:
-    return _short(float(value))
+    return _finite(value)
+
+
+def _finite(value: str) -> int | float:
+    if not isfinite(converted := float(value)):
+        raise NoCounterpart("this is no number that a setting can have")
+    return _short(converted)
 
 
 def boolean(value: str, _all: Properties) -> Value:
@@ -58,8 +73,13 @@ def boolean(value: str, _all: Properties) -> Value:
     return value.lower() in ("true", "yes", "on")
 
 
+def only_text(value: str, _all: Properties) -> Value:
+    """Converts a key with one value, where ours has several."""
+    return [value]
+
+
 def texts(value: str, _all: Properties) -> Value:
-    return [part.strip() for part in value.split(",") if part.strip()]
+    return [part for part in parts(value) if part]
 
 
 def seconds(value: str, _all: Properties) -> Value:
@@ -74,9 +94,16 @@ def positive_seconds(value: str, _all: Properties) -> Value:
     return _short(int(value, 0) / 1000)
 
 
+def seconds_or_forever(value: str, _all: Properties) -> Value:
+    """Converts milliseconds, where a negative number meant no limit."""
+    if int(value, 0) < 0:
+        raise NoCounterpart("a negative number meant to wait without end; so does the default")
+    return _short(int(value, 0) / 1000)
+
+
 def not_negative(value: str, _all: Properties) -> Value:
     """Converts a number where a negative one meant off, which is 0 here."""
-    return _short(max(0.0, float(value)))
+    return max(0, _finite(value))
 
 
 def mebibytes(value: str, _all: Properties) -> Value:
@@ -95,9 +122,22 @@ def entry_log_mebibytes(value: str, _all: Properties) -> Value:
 
 def page_mebibytes(value: str, properties: Properties) -> Value:
     """Converts a number of pages."""
+    if is_set(_BLOCK_CACHE, properties) and _is_db(properties):
+        raise NoCounterpart(f"{_BLOCK_CACHE} is set and counts with DbLedgerStorage")
     if int(value, 0) <= 0:
         raise NoCounterpart("0 or less took a third of the direct memory; the default of ledger_cache_mb stands")
-    return max(1, int(value, 0) * int(properties.get("pageSize", str(_DEFAULT_PAGE_SIZE)), 0) // _MIB)
+    return max(1, int(value, 0) * int(first("pageSize", properties, str(_DEFAULT_PAGE_SIZE)), 0) // _MIB)
+
+
+def block_cache_mebibytes(value: str, properties: Properties) -> Value:
+    """Converts bytes."""
+    if is_set(_PAGE_LIMIT, properties) and not _is_db(properties):
+        raise NoCounterpart(f"{_PAGE_LIMIT} is set and counts without DbLedgerStorage")
+    return mebibytes(value, properties)
+
+
+def _is_db(properties: Properties) -> bool:
+    return first("ledgerStorageClass", properties).endswith("DbLedgerStorage")
 
 
 def storage_type(value: str, _all: Properties) -> Value:
@@ -119,20 +159,22 @@ def metadata_uri(value: str, _all: Properties) -> Value:
 
 def zookeeper_uri(servers: str, properties: Properties) -> Value:
     """Combines the legacy keys into one URI."""
-    if "metadataServiceUri" in properties:
-        raise NoCounterpart("metadataServiceUri is set and counts")
-    factory = properties.get("ledgerManagerFactoryClass", properties.get("ledgerManagerType", "")).rpartition(".")[2]
+    root = first("zkLedgersRootPath", properties, "/ledgers")
+    if not root:
+        raise NoCounterpart("zkLedgersRootPath is empty; give the root, /ledgers where BookKeeper's default is meant")
+    kind = first("ledgerManagerFactoryClass", properties) or first("ledgerManagerType", properties)
+    factory = kind.rpartition(".")[2]
     managers = ("flat", "longlonghierarchical", "longhierarchical", "hierarchical")
     manager = next((scheme for scheme in managers if factory.lower().startswith(scheme)), "null")
-    hosts = ";".join(part.strip() for part in servers.split(",") if part.strip())
-    return f"zk+{manager}://{hosts}{properties.get('zkLedgersRootPath', '/ledgers')}"
+    hosts = ";".join(part for part in parts(servers) if part)
+    return f"zk+{manager}://{hosts}{root}"
 
 
 def pem_file(kind_key: str) -> Convert:
     """Converts a file whose type is in another key: only PEM files are supported."""
 
     def convert(value: str, properties: Properties) -> Value:
-        kind = properties.get(kind_key, "JKS")
+        kind = first(kind_key, properties, "JKS")
         if kind.upper() != "PEM":
             raise NoCounterpart(f"{kind_key} is {kind}: export it to a PEM file and name that")
         return value
@@ -170,6 +212,27 @@ def tls_mode(value: str, _all: Properties) -> Value:
     return "start-tls" if value else "off"
 
 
+def is_set(name: str, properties: Properties) -> bool:
+    """Whether the file has a value for the key."""
+    return bool(first(name, properties))
+
+
+def first(name: str, properties: Properties, default: str = "") -> str:
+    """The value of a key that has one; the default without a line of it."""
+    return parts(properties[name])[0] if name in properties else default
+
+
+def unless(preferred: str, convert: Convert) -> Convert:
+    """Converts a key that BookKeeper asks for only where the preferred one is not set."""
+
+    def converted(value: str, properties: Properties) -> Value:
+        if is_set(preferred, properties):
+            raise NoCounterpart(f"{preferred} is set and counts")
+        return convert(value, properties)
+
+    return converted
+
+
 def _short(value: float) -> int | float:
     return int(value) if value == int(value) else value
 
@@ -179,11 +242,19 @@ _METRICS = Without("metrics are always kept, and served at /metrics of http_port
 _AUTORECOVERY = Without("auto-recovery has no such setting here")
 _ZK_RETRIES = Without("the session to ZooKeeper is kept with waits and retries of fixed length")
 _ARGUMENT = Without("an argument of create_ledger and open_ledger, not a setting")
+_HTTP_KEY = Without("http_tls serves HTTP with tls_cert and tls_key")
+_READ_AHEAD = Without("reading ahead follows how sequential readers are")
+_STICKY_READS = Without("sequential reads stay with a bookie by batch reads")
 _JAVA_STORE = Without("only PEM files are read: without type and password")
 
 SERVER_KEYS: Mapping[str, To | Without] = {
     "metadataServiceUri": To("metadata_uri", metadata_uri),
-    "zkServers": To("metadata_uri", zookeeper_uri, "put together with zkLedgersRootPath and ledgerManagerFactoryClass"),
+    "zkServers": To(
+        "metadata_uri",
+        unless("metadataServiceUri", zookeeper_uri),
+        "put together with zkLedgersRootPath and ledgerManagerFactoryClass",
+        several=True,
+    ),
     "zkLedgersRootPath": Without("part of metadata_uri"),
     "ledgerManagerFactoryClass": Without("part of metadata_uri: zk+hierarchical:// and others"),
     "ledgerManagerType": Without("part of metadata_uri: zk+hierarchical:// and others"),
@@ -199,10 +270,10 @@ SERVER_KEYS: Mapping[str, To | Without] = {
     "bookieId": To("bookie_id", text),
     "useHostNameAsBookieID": Without("set advertised_address (or bookie_id) to the host's name"),
     "allowLoopback": Without("loopback addresses are not refused"),
-    "journalDirectory": To("journal_directories", texts),
-    "journalDirectories": To("journal_directories", texts),
-    "ledgerDirectories": To("ledger_directories", texts),
-    "indexDirectories": To("index_directories", texts),
+    "journalDirectory": To("journal_directories", unless("journalDirectories", only_text)),
+    "journalDirectories": To("journal_directories", texts, several=True),
+    "ledgerDirectories": To("ledger_directories", texts, several=True),
+    "indexDirectories": To("index_directories", texts, several=True),
     "ledgerStorageClass": To("storage_type", storage_type),
     "logSizeLimit": To("entry_log_max_mb", entry_log_mebibytes, "in MiB, at most 1024"),
     "entryLogFilePreallocationEnabled": Without("entry logs are not allocated ahead"),
@@ -212,13 +283,15 @@ SERVER_KEYS: Mapping[str, To | Without] = {
     "skipListSizeLimit": Without("write_cache_mb is the memory for entries not yet in the entry log, of every storage"),
     "openFileLimit": Without("open_log_limit bounds entry logs that are open; index files are opened as needed"),
     "pageSize": Without("pages have 8 KiB"),
-    "pageLimit": To("ledger_cache_mb", page_mebibytes, "in MiB"),
+    _PAGE_LIMIT: To("ledger_cache_mb", page_mebibytes, "in MiB"),
     "writeBufferSizeBytes": Without("a checkpoint writes entries in large pieces"),
     "readBufferSizeBytes": Without("read_ahead_cache_mb is what reads ahead"),
     "dbStorage_writeCacheMaxSizeMb": To("write_cache_mb", integer, "of every kind of storage"),
     "dbStorage_readAheadCacheMaxSizeMb": To("read_ahead_cache_mb", integer, "of every kind of storage"),
-    "dbStorage_readAheadCacheBatchSize": Without("reading ahead follows how sequential readers are"),
-    "dbStorage_rocksDB_blockCacheSize": To("ledger_cache_mb", mebibytes, "in MiB"),
+    "dbStorage_readAheadCacheBatchSize": _READ_AHEAD,
+    "dbStorage_readAheadCacheBatchBytesSize": _READ_AHEAD,
+    "dbStorage_rocksDB_blockSize": Without("the blocks of RocksDB are of fixed size"),
+    _BLOCK_CACHE: To("ledger_cache_mb", block_cache_mebibytes, "in MiB"),
     "journalSyncData": To("journal_sync_data", boolean),
     "journalWriteData": To("journal_write_data", boolean),
     "journalMaxGroupWaitMSec": To(
@@ -248,13 +321,15 @@ SERVER_KEYS: Mapping[str, To | Without] = {
     "minorCompactionMaxTimeMillis": To("minor_compaction_max_time_seconds", seconds, "in seconds"),
     "majorCompactionMaxTimeMillis": To("major_compaction_max_time_seconds", seconds, "in seconds"),
     "forceAllowCompaction": To("force_allow_compaction", boolean),
-    "compactionRate": To("compaction_rate_entries_per_second", number),
+    "compactionRate": To("compaction_rate_entries_per_second", unless("compactionRateByEntries", number)),
     "compactionRateByEntries": To("compaction_rate_entries_per_second", number),
     "compactionRateByBytes": To("compaction_rate_bytes_per_second", number),
     "isThrottleByBytes": To("is_throttle_by_bytes", boolean),
     "useTransactionalCompaction": Without(
         "compaction is always so: a log goes only after its entries are safe elsewhere"
     ),
+    "useTargetEntryLogSizeForGc": To("use_target_entry_log_size_for_gc", boolean),
+    "entryLocationCompactionInterval": To("entry_location_compaction_interval_seconds", number),
     "isForceGCAllowWhenNoSpace": To("is_force_gc_allow_when_no_space", boolean),
     "diskUsageThreshold": To("disk_usage_threshold", number),
     "diskUsageWarnThreshold": To("disk_usage_warn_threshold", number),
@@ -278,7 +353,7 @@ SERVER_KEYS: Mapping[str, To | Without] = {
     "maxAddsInProgressLimit": Without("a connection is not read while there is no room for its adds"),
     "maxReadsInProgressLimit": Without("a connection is not read while its reads are behind"),
     "nettyMaxFrameSizeBytes": To("max_frame_size_bytes", integer),
-    "maxBatchReadSize": Without("max_frame_size_bytes bounds an answer to a batch read"),
+    "maxBatchReadSize": To("max_batch_read_size_bytes", integer),
     "autoRecoveryDaemonEnabled": To("auto_recovery", boolean),
     "lostBookieRecoveryDelay": To("lost_bookie_recovery_delay_seconds", integer),
     "auditorPeriodicCheckInterval": To("replica_check_interval_seconds", number),
@@ -292,8 +367,10 @@ SERVER_KEYS: Mapping[str, To | Without] = {
     "httpServerPort": To("http_port", integer),
     "httpServerHost": Without("host is the address of all ports"),
     "httpServerTlsEnable": To("http_tls", boolean, "with tls_cert and tls_key, not a store of its own"),
-    "httpServerKeystorePath": Without("http_tls serves HTTP with tls_cert and tls_key"),
-    "httpServerKeystorePassword": Without("http_tls serves HTTP with tls_cert and tls_key"),
+    "httpServerKeystorePath": _HTTP_KEY,
+    "httpServerKeystorePassword": _HTTP_KEY,
+    "httpServerKeyStorePath": _HTTP_KEY,
+    "httpServerKeyStorePassword": _HTTP_KEY,
     "httpServerTrustStorePath": Without("HTTP asks for the token, not for certificates of clients"),
     "httpServerTrustStorePassword": Without("HTTP asks for the token, not for certificates of clients"),
     "httpServerClass": Without("there is one HTTP server"),
@@ -325,7 +402,12 @@ SERVER_KEYS: Mapping[str, To | Without] = {
 
 CLIENT_KEYS: Mapping[str, To | Without] = {
     "metadataServiceUri": To("gateways", text, "a client needs no metadata store: name gateways, grpc://host:4181"),
-    "zkServers": To("gateways", zookeeper_uri, "a client needs no metadata store: name gateways, grpc://host:4181"),
+    "zkServers": To(
+        "gateways",
+        unless("metadataServiceUri", zookeeper_uri),
+        "a client needs no metadata store: name gateways, grpc://host:4181",
+        several=True,
+    ),
     "storeSystemTimeAsLedgerCreationTime": Without("the time of creation is always kept"),
     "nettyMaxFrameSizeBytes": To("max_frame_size_bytes", integer),
     "digestType": _ARGUMENT,
@@ -333,9 +415,15 @@ CLIENT_KEYS: Mapping[str, To | Without] = {
     "enableDigestTypeAutodetection": Without("the digest is always taken from the ledger's metadata"),
     "addEntryTimeoutSec": To("add_timeout_seconds", number),
     "readEntryTimeoutSec": To("read_timeout_seconds", number),
-    "readTimeout": To("read_timeout_seconds", number),
+    "readTimeout": To(
+        "read_timeout_seconds",
+        unless("readEntryTimeoutSec", number),
+        also=To("add_timeout_seconds", unless("addEntryTimeoutSec", number)),
+    ),
     "addEntryQuorumTimeoutSec": To("add_quorum_timeout_seconds", not_negative, "0 is off"),
-    "speculativeReadTimeout": To("speculative_read_timeout_seconds", seconds, "in seconds"),
+    "speculativeReadTimeout": To(
+        "speculative_read_timeout_seconds", unless("firstSpeculativeReadTimeout", seconds), "in seconds"
+    ),
     "firstSpeculativeReadTimeout": To("speculative_read_timeout_seconds", seconds, "in seconds"),
     "maxSpeculativeReadTimeout": Without("speculative_read_timeout_seconds is the one wait before each next bookie"),
     "speculativeReadTimeoutBackoffMultiplier": Without("the waits do not grow"),
@@ -350,7 +438,7 @@ CLIENT_KEYS: Mapping[str, To | Without] = {
     "enforceMinNumRacksPerWriteQuorum": To("enforce_min_racks", boolean),
     "delayEnsembleChange": To("delay_ensemble_change", boolean),
     "maxNumEnsembleChanges": To("max_ensemble_changes", integer),
-    "maxAllowedEnsembleChanges": To("max_ensemble_changes", integer),
+    "maxAllowedEnsembleChanges": To("max_ensemble_changes", unless("maxNumEnsembleChanges", integer)),
     "opportunisticStriping": To("opportunistic_striping", boolean),
     "recoveryReadBatchSize": To("recovery_read_batch_entries", integer, "the default here, 400, is much faster"),
     "enableParallelRecoveryRead": Without("recovery always reads ahead, recovery_read_batch_entries entries"),
@@ -362,16 +450,21 @@ CLIENT_KEYS: Mapping[str, To | Without] = {
     "diskWeightBasedPlacementEnabled": To("weight_by_free_space", boolean),
     "getBookieInfoIntervalSeconds": To("weight_interval_seconds", number),
     "reorderReadSequenceEnabled": Without("slow and failed bookies are always asked last"),
-    "stickyReadsEnabled": Without("sequential reads stay with a bookie by batch reads"),
+    "stickyReadsEnabled": _STICKY_READS,
+    "stickyReadSEnabled": _STICKY_READS,
     "numWorkerThreads": _THREADS,
     "numIOThreads": _THREADS,
     "clientConnectTimeoutMillis": To("connect_timeout_seconds", positive_seconds, "in seconds"),
-    "waitTimeoutOnBackpressureMs": To("backpressure_timeout_seconds", positive_seconds, "in seconds"),
+    "waitTimeoutOnBackpressureMs": To("backpressure_timeout_seconds", seconds_or_forever, "in seconds; 0: not at all"),
     "batchReadEnabled": To("batch_reads", boolean),
     "clientRole": Without("a connection has no role"),
     "bookieAddressResolverEnabled": Without("addresses of bookies always come from discovery"),
     "clientAuthProviderFactoryClass": To("auth_provider", auth_provider),
     "tlsProviderFactoryClass": To("bookie_tls", tls_mode),
+    "clientTrustStoreType": _JAVA_STORE,
+    "clientTrustStorePasswordPath": _JAVA_STORE,
+    "clientKeyStoreType": _JAVA_STORE,
+    "clientKeyStorePasswordPath": _JAVA_STORE,
     "clientTrustStore": To("bookie_tls_ca", pem_file("clientTrustStoreType")),
     "clientKeyStore": To("bookie_tls_key", pem_file("clientKeyStoreType")),
     "tlsHostnameVerificationEnabled": To("bookie_tls_verify_host_name", boolean, "the default here is true"),

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from bookgate.bookie.config.bookie import BookieConfig
+from bookgate.bookie.config.gateway_table import GATEWAY_TABLE, gather_gateway
 from bookgate.bookie.tools.configuration.schema import BOOKIE, CLIENT, GATEWAY, PARTS, Part
 from bookgate.gateway.config import GatewayConfig
 from bookgate.ledger.errors import IncorrectParameterException
 from bookgate.runtime.settings import only_arguments, with_present_names
-from bookgate.runtime.settings_loader import gather
 from bookgate.runtime.settings_problems import Given, Problem, unknown_variable_problems, value_problems
 
 _OWN_OF_BOOKIE = {"metadata_uri": "metadata_uri", "host": "host", "gateway_port": "port"}
@@ -38,7 +38,8 @@ def part_of(content: Mapping[str, Any]) -> Part:
 
 
 def _of_hosted_gateway(given: Mapping[str, Given]) -> list[Problem]:
-    nested = {**gather(GATEWAY.settings).given, **_table(given, "gateway")}
+    table = given.get(GATEWAY_TABLE, Given({}))
+    nested = dict(gather_gateway(table if isinstance(table.value, Mapping) else Given({})).given)
     for own, name in _OWN_OF_BOOKIE.items():
         nested.pop(name, None)
         if own in given:
@@ -46,7 +47,7 @@ def _of_hosted_gateway(given: Mapping[str, Given]) -> list[Problem]:
     own_keys = {*_OWN_OF_BOOKIE.values()}
     nested.setdefault("metadata_uri", Given("sqlite:///unknown"))
     problems = [each for each in value_problems(GATEWAY.settings, nested) if each.key not in own_keys]
-    return unknown_variable_problems(GATEWAY.settings) + _of_table("gateway", problems)
+    return unknown_variable_problems(GATEWAY.settings) + _of_table(GATEWAY_TABLE, problems)
 
 
 def _of_exposure(part: Part, given: Mapping[str, Given]) -> list[Problem]:

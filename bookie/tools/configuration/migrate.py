@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from dataclasses import dataclass, field
 
 from bookgate.bookie.tools.configuration.bookkeeper_keys import (
     CLIENT_KEYS,
@@ -16,106 +16,100 @@ from bookgate.bookie.tools.configuration.bookkeeper_keys import (
     Without,
     with_placement_policy,
 )
+from bookgate.bookie.tools.configuration.properties_file import (
+    has_reference,
+    parse_properties,
+    parts,
+    with_references_resolved,
+)
 from bookgate.bookie.tools.configuration.schema import PARTS
 from bookgate.runtime.settings import nearest_key
 from bookgate.runtime.settings_problems import Given, value_problems
 
-_ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _SECRET = re.compile(r"passw|secret|token", re.IGNORECASE)
+_MISSPELT = 0.87
+"""Of 1: a letter or two are wrong. BookKeeper has many keys that resemble each other and mean something else."""
 
 
-def parse_properties(text: str) -> dict[str, str]:
-    """Parses Java's properties format: `=`, `:` or space after a key; `#` and `!` begin comments; `\\` ends a line that
-    continues.
-    """
-    properties = {}
-    for line in _logical_lines(text):
-        match = re.match(r"((?:\\.|[^\\=:\s])+)\s*[=:]?\s*(.*)", line, re.DOTALL)
-        if match:
-            properties[_unescape(match.group(1))] = _unescape(match.group(2)).strip()
-    return properties
+@dataclass(slots=True)
+class _Migration:
+    """What the keys of one part become: settings, each with its value and its origin, and what is left to do."""
 
+    properties: Mapping[str, str]
+    values: dict[str, Value] = field(default_factory=dict)
+    taken: dict[str, str] = field(default_factory=dict)
+    to_do: list[str] = field(default_factory=list)
 
-def _logical_lines(text: str) -> Iterator[str]:
-    pending = ""
-    for raw in text.splitlines():
-        line = raw.lstrip()
-        if not pending and (not line or line[0] in "#!"):
-            continue
-        if len(line) - len(line.rstrip("\\")) & 1:
-            pending += line[:-1]
-            continue
-        yield pending + line
-        pending = ""
-    if pending:
-        yield pending
+    def lines(self, name: str, stated: str, meaning: To | Without) -> Iterator[str]:
+        """The lines for one key; `stated` is its value as the file has it."""
+        shown = f"# {name} = {_shown(name, stated)}"
+        if isinstance(meaning, Without):
+            yield f"{shown}: not taken over: {meaning.why}"
+            return
+        if not self.properties[name]:
+            yield f"# {name}: empty, so the default stands"
+            return
+        try:
+            value = self._converted(name, meaning)
+        except NoCounterpart as problem:
+            yield f"{shown}: not taken over: {problem}"
+        except (ValueError, OverflowError):
+            yield f"{shown}: not taken over: this is not a number"
+        else:
+            if meaning.note:
+                yield f"{shown}: {meaning.note}"
+            if not meaning.several and len(parts(self.properties[name])) > 1:
+                yield f"{shown}: BookKeeper takes the first of several values"
+            yield f"{meaning.key} = {_toml(value)}"
+            self.taken[meaning.key], self.values[meaning.key] = name, value
+        if meaning.also:
+            yield from self.lines(name, stated, meaning.also)
 
+    def _converted(self, name: str, meaning: To) -> Value:
+        text = self.properties[name] if meaning.several else parts(self.properties[name])[0]
+        if has_reference(text):
+            self._leave_reference(name, meaning)
+        if meaning.key in self.taken:
+            raise NoCounterpart(f"{self.taken[meaning.key]} has set {meaning.key}")
+        value = meaning.convert(text, self.properties)
+        if has_reference(str(value)):
+            self._leave_reference(name, meaning)
+        return value
 
-def _unescape(text: str) -> str:
-    def replaced(match: re.Match[str]) -> str:
-        code = match.group(1)
-        return chr(int(code[1:], 16)) if len(code) == 5 else _ESCAPES.get(code, code)
-
-    return re.sub(r"\\(u[0-9A-Fa-f]{4}|.)", replaced, text)
+    def _leave_reference(self, name: str, meaning: To) -> None:
+        self.to_do.append(f"{meaning.key}: set it; {name} has a reference, ${{…}}, that this file does not answer")
+        raise NoCounterpart("this file does not say what the reference, ${…}, stands for")
 
 
 def migrate_properties(text: str, target: str = "bookie") -> str:
     """Converts properties to the TOML for `target`, "bookie" or "client"; keys of the other part become comments."""
-    properties = with_placement_policy(parse_properties(text))
+    stated = with_placement_policy(parse_properties(text))
+    properties = with_references_resolved(stated)
     own, other = (SERVER_KEYS, CLIENT_KEYS) if target == "bookie" else (CLIENT_KEYS, SERVER_KEYS)
     other_name = "client" if target == "bookie" else "bookie"
-    taken: dict[str, str] = {}
-    values: dict[str, Any] = {}
+    ours, theirs = _Migration(properties), _Migration(properties)
     lines: list[str] = []
     foreign: list[str] = []
-    for name, text_value in properties.items():
+    for name, value in stated.items():
         if name in own:
-            lines += _lines(name, text_value, own[name], properties, taken, values)
+            lines += ours.lines(name, value, own[name])
         elif name in other:
-            foreign += [
-                f"# {each.removeprefix('# ')}" for each in _lines(name, text_value, other[name], properties, {}, {})
-            ]
+            foreign += [f"# {each.removeprefix('# ')}" for each in theirs.lines(name, value, other[name])]
         else:
-            lines.append(_unknown(name, text_value, {**own, **other}))
+            lines.append(_unknown(name, value, {**own, **other}))
     head = [f"# Settings of the {target}, from a properties file of Apache BookKeeper."]
-    given = {key: Given(value, "") for key, value in values.items()}
-    head += [f"# To do: {problem}" for problem in value_problems(PARTS[target].settings, given)]
+    given = {key: Given(each) for key, each in ours.values.items()}
+    to_do = [*ours.to_do, *map(str, value_problems(PARTS[target].settings, given))]
+    head += [f"# To do: {each}" for each in to_do]
     if foreign:
         foreign = ["", f"# Settings of the {other_name}, for a file of its own:", *foreign]
     return "\n".join([*head, "", *lines, *foreign]) + "\n"
 
 
-def _lines(
-    name: str,
-    text: str,
-    meaning: To | Without,
-    properties: Mapping[str, str],
-    taken: dict[str, str],
-    values: dict[str, Any],
-) -> list[str]:
-    """The lines for one key; records in `taken` the property of each key, and its value in `values`."""
-    if isinstance(meaning, Without):
-        return [f"# {name} = {_shown(name, text)}: not taken over: {meaning.why}"]
-    if not text:
-        return [f"# {name}: empty, so the default stands"]
-    if meaning.key in taken:
-        return [f"# {name} = {_shown(name, text)}: not taken over: {taken[meaning.key]} has set {meaning.key}"]
-    try:
-        value = meaning.convert(text, properties)
-    except NoCounterpart as problem:
-        return [f"# {name} = {_shown(name, text)}: not taken over: {problem}"]
-    except ValueError:
-        return [f"# {name} = {_shown(name, text)}: not taken over: this is not a number"]
-    taken[meaning.key] = name
-    values[meaning.key] = value
-    note = [f"# {name} = {_shown(name, text)}: {meaning.note}"] if meaning.note else []
-    return [*note, f"{meaning.key} = {_toml(value)}"]
-
-
 def _unknown(name: str, text: str, known: Mapping[str, object]) -> str:
-    meant = nearest_key(name, known)
+    meant = nearest_key(name, known, _MISSPELT)
     hint = f"; did you mean {meant}?" if meant else ""
-    return f"# {name} = {_shown(name, text)}: not taken over: no known key of BookKeeper{hint}"
+    return f"# {name} = {_shown(name, text)}: not taken over: there is no counterpart here{hint}"
 
 
 def _shown(name: str, text: str) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bookgate.bookie.config.bookie import BookieConfig, load_config
-from bookgate.bookie.tools.configuration.schema import assignments
+from bookgate.bookie.tools.configuration.schema import PARTS, Part, assignments
 from bookgate.ledger.errors import IncorrectParameterException
 from bookgate.runtime.settings import MOST_SECONDS
 
@@ -140,3 +140,80 @@ def test_no_wait_is_longer_than_a_thread_can_wait(key: str, seconds: float) -> N
 def test_the_longest_setting_is_a_wait_that_threads_know() -> None:
     assert MOST_SECONDS < threading.TIMEOUT_MAX
     assert load_config(None, **REQUIRED, flush_interval_seconds=MOST_SECONDS).flush_interval_seconds == MOST_SECONDS
+
+
+PATHS = [
+    (part, key)
+    for part in PARTS.values()
+    for key, field in part.fields.items()
+    if field.annotation in (Path, Path | None)
+]
+
+
+@pytest.mark.parametrize(("part", "key"), PATHS)
+def test_an_empty_path_is_not_the_current_directory(
+    part: Part, key: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    variable = part.prefix + key.upper()
+    monkeypatch.setenv(variable, "")
+    with pytest.raises(IncorrectParameterException, match=rf"{key} \({variable}\): it is empty.*; give one, or remove"):
+        part.settings.load(None)
+    monkeypatch.delenv(variable)
+    file = tmp_path / "settings.toml"
+    file.write_text(f'{key} = ""\n')
+    with pytest.raises(IncorrectParameterException, match=rf"{key} \(.*settings.toml\): it is empty"):
+        part.settings.load(file)
+
+
+def test_a_list_of_directories_may_be_empty_and_has_no_empty_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BOOKGATE_BOOKIE_JOURNAL_DIRECTORIES", "")
+    config = load_config(None, **REQUIRED)
+    assert config.journals == (Path("/data/journal"),)
+    with pytest.raises(IncorrectParameterException, match="ledger_directories: it is empty"):
+        load_config(None, **REQUIRED, ledger_directories=["/a", ""])
+    assert load_config(None, **REQUIRED, journal_directory=".").journals == (Path.cwd(),)
+
+
+TABLE = '[gateway]\nmax_batch = 7\ncache_bytes = 9\nsecurity_policy = "/lax.toml"\nzookeeper_auth = "file:file"\n'
+
+
+@pytest.fixture
+def with_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file with a table of the hosted gateway, and an environment that says otherwise."""
+    monkeypatch.setenv("BOOKGATE_GATEWAY_MAX_BATCH", "5")
+    monkeypatch.setenv("BOOKGATE_GATEWAY_SECURITY_POLICY", "/strict.toml")
+    monkeypatch.setenv("BOOKGATE_GATEWAY_ZOOKEEPER_AUTH", "planted-environment:secret")
+    file = tmp_path / "bookie.toml"
+    file.write_text(f'metadata_uri = "sqlite:///m"\ndata_dir = "/data"\nhost = "127.0.0.1"\n{TABLE}')
+    return file
+
+
+def test_the_environment_precedes_the_table_of_the_hosted_gateway(with_table: Path) -> None:
+    hosted = load_config(with_table).hosted_gateway()
+    assert (hosted.max_batch, hosted.cache_bytes, hosted.security_policy) == (5, 9, Path("/strict.toml"))
+    assert hosted.zookeeper_auth.get_secret_value() == "planted-environment:secret"  # type: ignore[attr-defined]
+
+
+def test_the_environment_precedes_a_table_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BOOKGATE_BOOKIE_GATEWAY", '{"max_batch": 7, "cache_bytes": 9}')
+    monkeypatch.setenv("BOOKGATE_GATEWAY_MAX_BATCH", "5")
+    hosted = load_config(None, **REQUIRED).hosted_gateway()
+    assert (hosted.max_batch, hosted.cache_bytes) == (5, 9)
+
+
+def test_a_table_that_an_option_sets_precedes_the_environment(with_table: Path) -> None:
+    by_option = BookieConfig.load(with_table, options=assignments(['gateway={"max_batch": 8}']))
+    for config in (by_option, by_option.model_copy(), load_config(with_table, gateway={"max_batch": 8})):
+        hosted = config.hosted_gateway()
+        assert (hosted.max_batch, hosted.security_policy) == (8, Path("/strict.toml"))
+
+
+def test_what_is_wrong_with_the_hosted_gateway_is_told_with_its_source(
+    with_table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BOOKGATE_GATEWAY_MAX_BATCH", "none")
+    with_table.write_text(with_table.read_text().replace("cache_bytes = 9", 'cache_bytes = "all"'))
+    with pytest.raises(IncorrectParameterException) as told:
+        load_config(with_table).hosted_gateway()
+    assert "max_batch (BOOKGATE_GATEWAY_MAX_BATCH)" in str(told.value)
+    assert "cache_bytes (table gateway)" in str(told.value)

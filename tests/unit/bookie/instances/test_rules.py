@@ -44,6 +44,13 @@ def test_audit_file_of_the_gateway_is_its_own() -> None:
     assert settings.gateway["audit_file"] == "/log/gateway.jsonl"
 
 
+def test_audit_file_that_the_environment_sets_is_each_gateways_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BOOKGATE_GATEWAY_AUDIT_FILE", "/log/all.jsonl")
+    for settings in (host(), host(audit_file="/log/bookie.jsonl")):
+        assert settings_of(settings, 2, 2).hosted_gateway().audit_file == Path("/log/all-2.jsonl")
+    assert host().hosted_gateway().audit_file == Path("/log/all.jsonl")
+
+
 def test_directories_are_dealt_out_disk_by_disk() -> None:
     disks = {"journal_directories": "/j0,/j1", "ledger_directories": "/d0,/d1,/d2", "index_directories": "/i"}
     first, second = (settings_of(host(**disks), number, 2) for number in (1, 2))

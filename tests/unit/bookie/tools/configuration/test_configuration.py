@@ -235,3 +235,15 @@ def test_what_check_accepts_a_start_accepts(tmp_path: Path) -> None:
     load_config(None, **content).check_exposure()
     assert len(load_config(None, **content).ledgers) == 2
     assert problems_of(BOOKIE, {"data_dir": Given("/d", "")})[0].key == "metadata_uri"
+
+
+def test_check_judges_the_hosted_gateway_by_what_a_start_would_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = written(tmp_path, VALID + "[gateway]\nmax_batch = 7\n")
+    monkeypatch.setenv("BOOKGATE_GATEWAY_MAX_BATCH", "0")
+    assert "gateway.max_batch (BOOKGATE_GATEWAY_MAX_BATCH)" in config("check", file)[1]
+    assert config("check", file, "--set", 'gateway={"max_batch": 8}')[0] == 0
+    file = written(tmp_path, VALID + "[gateway]\nmax_batch = 0\n")
+    monkeypatch.setenv("BOOKGATE_GATEWAY_MAX_BATCH", "5")
+    assert config("check", file)[0] == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
 
@@ -11,7 +12,8 @@ from typer.testing import CliRunner
 from bookgate.bookie.commands.config import app
 from bookgate.bookie.config.bookie import BookieConfig, load_config
 from bookgate.bookie.tools.configuration.bookkeeper_keys import CLIENT_KEYS, SERVER_KEYS, To
-from bookgate.bookie.tools.configuration.migrate import migrate_properties, parse_properties
+from bookgate.bookie.tools.configuration.migrate import migrate_properties
+from bookgate.bookie.tools.configuration.properties_file import parse_properties, parts, with_references_resolved
 from bookgate.thinclient.config import ClientConfig
 
 SERVER = """
@@ -77,10 +79,10 @@ def test_every_key_that_matters_is_known() -> None:
 
 
 def test_every_counterpart_exists() -> None:
-    targets = {meaning.key for meaning in SERVER_KEYS.values() if isinstance(meaning, To)}
-    assert targets <= set(BookieConfig.model_fields)
-    targets = {meaning.key for meaning in CLIENT_KEYS.values() if isinstance(meaning, To)}
-    assert targets <= set(ClientConfig.model_fields)
+    for keys, settings in ((SERVER_KEYS, BookieConfig), (CLIENT_KEYS, ClientConfig)):
+        meanings = [meaning for meaning in keys.values() if isinstance(meaning, To)]
+        meanings += [meaning.also for meaning in meanings if meaning.also]
+        assert {meaning.key for meaning in meanings} <= set(settings.model_fields)
 
 
 def test_units_are_converted_and_the_result_starts_a_bookie(tmp_path: Path) -> None:
@@ -168,6 +170,7 @@ def test_an_enforced_minimum_without_its_policy_is_left_to_do() -> None:
             "zk+longlonghierarchical://a/ledgers",
         ),
         ("zkServers=a\nmetadataServiceUri=zk://b/l", "zk://b/l"),
+        ("zkServers=a\nmetadataServiceUri=\nzkServers=b", "zk+null://a;b/ledgers"),
     ],
 )
 def test_the_metadata_store(conf: str, uri: str) -> None:
@@ -178,13 +181,155 @@ def test_what_can_not_be_converted_is_left_to_do() -> None:
     page = migrate_properties(
         "metadataServiceUri=etcd://x\nbookiePort=many\njournalDirectory=/a\njournalDirectories=/b\nledgerDirectories=/c\n"
     )
-    assert tomllib.loads(page) == {"journal_directories": ["/a"], "ledger_directories": ["/c"]}
+    assert tomllib.loads(page) == {"journal_directories": ["/b"], "ledger_directories": ["/c"]}
     assert "# To do: metadata_uri: it must be set" in page
     assert "no metadata store for etcd://" in page
     assert "bookiePort = many: not taken over: this is not a number" in page
-    assert "journalDirectory has set journal_directories" in page
+    assert "journalDirectory = /a: not taken over: journalDirectories is set and counts" in page
 
 
 def test_properties_are_read_as_java_reads_them() -> None:
     text = "a=1\n b : two words \n\\u0063\\ d=x\\\n   y\\\\\n#e=1\nf\ng==\n"
     assert parse_properties(text) == {"a": "1", "b": "two words", "c d": "xy\\", "f": "", "g": "="}
+
+
+def settings(conf: str, target: str = "bookie") -> dict[str, object]:
+    return tomllib.loads(migrate_properties(conf, target))
+
+
+def test_a_repeated_key_adds_to_a_list_and_its_first_value_counts_elsewhere() -> None:
+    page = migrate_properties("ledgerDirectories=/l1, /l2\nledgerDirectories=/l3\nbookiePort=3181\nbookiePort=4000\n")
+    assert tomllib.loads(page) == {"ledger_directories": ["/l1", "/l2", "/l3"], "port": 3181}
+    assert "# bookiePort = 3181,4000: BookKeeper takes the first of several values" in page
+
+
+def test_a_comma_that_is_escaped_separates_nothing() -> None:
+    assert settings("ledgerDirectories=/a\\,b,/c\njournalDirectory=/j\\,k,/l\n") == {
+        "ledger_directories": ["/a,b", "/c"],
+        "journal_directories": ["/j,k"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("value", "resolved"),
+    [
+        ("${base}/l", ["/data/l"]),
+        ("${two}/k,${base}", ["/data/two/k", "/data"]),
+        ("${list}", ["/a", "/b"]),
+        ("${all}", ["/a", "/b"]),
+        ("${list}/x", ["/a/x"]),
+        ("${nothing:-/d}/x", ["/d/x"]),
+        ("${base:-/d}", ["/data"]),
+        ("x${empty}y", ["xy"]),
+    ],
+)
+def test_references_are_resolved_as_bookkeeper_resolves_them(value: str, resolved: list[str]) -> None:
+    """The answers are those of commons-configuration 2, as BookKeeper uses it."""
+    lines = "base=/data\ntwo=${base}/two\nlist=/a,/b\nall=${list}\nempty=\n"
+    found = with_references_resolved(parse_properties(f"{lines}key={value}\n"))
+    assert parts(found["key"]) == resolved
+
+
+@pytest.mark.parametrize(
+    "value", ["${env:DATA}/l", "${sys:user.home}", "${nothing}", "${${which}}", "$${base}", "${loop}", "${a b"]
+)
+def test_a_reference_that_the_file_does_not_answer_is_left_to_do(value: str) -> None:
+    page = migrate_properties(f"base=/data\nwhich=base\nloop=${{back}}\nback=${{loop}}\nledgerDirectories={value}\n")
+    assert tomllib.loads(page) == {}
+    assert "# To do: ledger_directories: set it; ledgerDirectories has a reference" in page
+    assert f"# ledgerDirectories = {value}: not taken over: this file does not say" in page
+
+
+def test_a_reference_in_what_goes_into_a_value_is_left_to_do() -> None:
+    page = migrate_properties("zkServers=a\nzkLedgersRootPath=${env:ROOT}\nbookiePort=${env:PORT}\n")
+    assert tomllib.loads(page) == {}
+    assert "# To do: metadata_uri: set it; zkServers has a reference" in page
+    assert "# To do: port: set it; bookiePort has a reference" in page
+
+
+@pytest.mark.parametrize(
+    ("preferred", "other", "setting"),
+    [
+        ("journalDirectories=/b", "journalDirectory=/a", {"journal_directories": ["/b"]}),
+        ("compactionRateByEntries=2", "compactionRate=1", {"compaction_rate_entries_per_second": 2}),
+    ],
+)
+def test_of_two_keys_of_a_bookie_bookkeepers_choice_counts(
+    preferred: str, other: str, setting: dict[str, object]
+) -> None:
+    for conf in (f"{preferred}\n{other}\n", f"{other}\n{preferred}\n"):
+        assert settings(conf) == setting
+    assert settings(f"{preferred.partition('=')[0]}=\n{other}\n") != {}
+
+
+@pytest.mark.parametrize(
+    ("conf", "setting"),
+    [
+        ("readTimeout=9\nreadEntryTimeoutSec=7", {"read_timeout_seconds": 7, "add_timeout_seconds": 9}),
+        ("addEntryTimeoutSec=3\nreadTimeout=9", {"read_timeout_seconds": 9, "add_timeout_seconds": 3}),
+        ("readTimeout=9", {"read_timeout_seconds": 9, "add_timeout_seconds": 9}),
+        ("speculativeReadTimeout=2000\nfirstSpeculativeReadTimeout=500", {"speculative_read_timeout_seconds": 0.5}),
+        ("maxAllowedEnsembleChanges=1\nmaxNumEnsembleChanges=2", {"max_ensemble_changes": 2}),
+    ],
+)
+def test_of_two_keys_of_a_client_bookkeepers_choice_counts(conf: str, setting: dict[str, object]) -> None:
+    assert settings(conf, "client") == setting
+
+
+def test_the_memory_of_the_storage_that_is_used_counts() -> None:
+    both = "pageLimit=25600\ndbStorage_rocksDB_blockCacheSize=1048576\n"
+    assert settings(both) == {"ledger_cache_mb": 200}
+    assert settings(f"{both}ledgerStorageClass=x.DbLedgerStorage\n") == {"storage_type": "db", "ledger_cache_mb": 1}
+
+
+def test_no_wait_on_backpressure_stays_none() -> None:
+    assert settings("waitTimeoutOnBackpressureMs=0", "client") == {"backpressure_timeout_seconds": 0}
+    assert settings("waitTimeoutOnBackpressureMs=1500", "client") == {"backpressure_timeout_seconds": 1.5}
+    page = migrate_properties("waitTimeoutOnBackpressureMs=-1", "client")
+    assert "to wait without end; so does the default" in page
+
+
+def test_keys_with_a_counterpart_of_their_own_are_taken_over() -> None:
+    conf = "useTargetEntryLogSizeForGc=true\nentryLocationCompactionInterval=86400\nmaxBatchReadSize=1000000\n"
+    assert settings(conf) == {
+        "use_target_entry_log_size_for_gc": True,
+        "entry_location_compaction_interval_seconds": 86400,
+        "max_batch_read_size_bytes": 1000000,
+    }
+
+
+def test_each_key_that_a_setting_names_becomes_that_setting() -> None:
+    """The description of a setting begins with BookKeeper's key, where it has one."""
+    for keys, kind in ((SERVER_KEYS, BookieConfig), (CLIENT_KEYS, ClientConfig)):
+        for key, field in kind.model_fields.items():
+            for name in re.findall(r"\b[a-z]+[A-Z]\w+", field.description or ""):
+                meaning = keys.get(name)
+                lists = {key, f"{key.removesuffix('y')}ies"}
+                assert meaning is None or (isinstance(meaning, To) and meaning.key in lists), (key, name)
+
+
+def test_a_key_of_bookkeepers_without_counterpart_is_not_called_unknown() -> None:
+    page = migrate_properties("journalQueueSize=10000\nlocalConsistencyCheckOnStartup=true\nclientKeyStoreType=PEM\n")
+    assert "# journalQueueSize = 10000: not taken over: there is no counterpart here\n" in page
+    assert "did you mean" not in page
+    assert "clientKeyStoreType = PEM: not taken over: only PEM files are read" in page
+
+
+@pytest.mark.parametrize("value", ["inf", "-inf", "nan", "1e999"])
+@pytest.mark.parametrize("key", ["diskUsageThreshold", "addEntryQuorumTimeoutSec"])
+def test_a_number_that_no_setting_can_have_is_told(key: str, value: str) -> None:
+    page = migrate_properties(f"{key}={value}")
+    assert tomllib.loads(page) == {}
+    assert f"{key} = {value}: not taken over: this is no number that a setting can have" in page
+
+
+@pytest.mark.parametrize("key", ["gcWaitTime", "replicationRateByBytes", "diskUsageThreshold"])
+def test_a_number_of_hundreds_of_digits_is_told(key: str) -> None:
+    assert "not taken over: this is " in migrate_properties(f"{key}={'9' * 400}")
+
+
+def test_an_empty_root_of_the_ledgers_is_left_to_do() -> None:
+    page = migrate_properties("zkServers=a:2181\nzkLedgersRootPath=\n")
+    assert tomllib.loads(page) == {}
+    assert "# To do: metadata_uri: it must be set" in page
+    assert "zkLedgersRootPath is empty; give the root" in page
