@@ -10,8 +10,7 @@ known to have happened.
 
 from __future__ import annotations
 
-import asyncio
-
+from bookgate.gateway.stores.shared_run import SharedRun
 from bookgate.ledger.errors import WrongClusterException
 from bookgate.ledger.metadata_store import LedgerManagerFactory
 
@@ -23,8 +22,7 @@ class RevisionBarrier:
         self._factory = factory
         self._reached = 0
         self._wanted = 0
-        self._running: asyncio.Task[None] | None = None
-        self._next: asyncio.Task[None] | None = None
+        self._catching_up = SharedRun(self._catch_up)
 
     async def wait_for(self, revision: int) -> None:
         """Returns once everything held here is at least as new as `revision`.
@@ -34,32 +32,15 @@ class RevisionBarrier:
         if revision <= self._reached:
             return
         self._wanted = max(self._wanted, revision)
-        if self._next is None:
-            self._next = asyncio.get_running_loop().create_task(self._catch_up(self._running))
-            self._next.add_done_callback(_nobody_may_wait)
-        # Other callers wait for it too, so a cancelled caller must not cancel it.
-        await asyncio.shield(self._next)
+        await self._catching_up.wait()
         if revision > self._reached:
             raise WrongClusterException(
                 f"the metadata store is at revision {self._reached} and the client has seen revision {revision}: it "
                 "was put back to an older state, or is another cluster's; a client that is started anew is served"
             )
 
-    async def _catch_up(self, before: asyncio.Task[None] | None) -> None:
-        if before is not None:
-            await asyncio.wait([before])
-        self._running, self._next = self._next, None
+    async def _catch_up(self) -> None:
         wanted, self._wanted = self._wanted, 0
-        try:
-            await self._factory.catch_up(None)
-            confirmed = await self._factory.revision()
-            self._reached = max(self._reached, min(wanted, confirmed))
-        finally:
-            if self._next is None:
-                self._running = None
-
-
-def _nobody_may_wait(task: asyncio.Task[None]) -> None:
-    """Retrieves the exception of a task whose callers have all gone, so that asyncio does not report it."""
-    if not task.cancelled():
-        task.exception()
+        await self._factory.catch_up(None)
+        confirmed = await self._factory.revision()
+        self._reached = max(self._reached, min(wanted, confirmed))

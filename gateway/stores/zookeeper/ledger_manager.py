@@ -22,6 +22,7 @@ from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 from kazoo.protocol.states import WatchedEvent
 
 from bookgate.gateway.stores.ledger_listeners import IncarnatedRecord, LedgerListeners
+from bookgate.gateway.stores.shared_run import SharedRun
 from bookgate.gateway.stores.zookeeper.create_queue import CreateQueue
 from bookgate.gateway.stores.zookeeper.id_blocks import IdBlocks
 from bookgate.gateway.stores.zookeeper.id_generator import IdGenerator
@@ -97,6 +98,7 @@ class ZooKeeperLedgerManager(LedgerManager):
         self._listed = ListedSizes()
         self._requested = RequestedLedgers()
         self._leaves = LeafListings(session)
+        self._caught_up = SharedRun(lambda: session.sync(paths.root))
         self.listeners = LedgerListeners(self._read_and_watch, self._release)
 
     async def close(self) -> None:
@@ -252,9 +254,8 @@ class ZooKeeperLedgerManager(LedgerManager):
         ZooKeeper can't check this in one transaction with the change: what is deleted and created anew in the moment
         between, at the same version, is taken for the record's.
         """
-        path = self._path(record.ledger_id)
-        # In this order: a server that lags catches up first.
-        _, stat = await asyncio.gather(self._session.sync(path), self._session.exists(path))
+        await self._caught_up.wait()
+        stat = await self._session.exists(self._path(record.ledger_id))
         if stat is None:
             raise _missing(record.ledger_id)
         if stat.czxid != record.incarnation:

@@ -24,8 +24,8 @@ MUTATIONS = (
         (),
         "a ZooKeeper server that has not heard of it takes a ledger made anew for the former one",
         "gateway/stores/zookeeper/ledger_manager.py",
-        "        _, stat = await asyncio.gather(self._session.sync(path), self._session.exists(path))\n",
-        "        stat = await self._session.exists(path)\n",
+        "        await self._caught_up.wait()\n",
+        "",
         tests=("tests/unit/gateway/stores/test_incarnations.py",),
     ),
     Mutation(
