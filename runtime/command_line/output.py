@@ -149,6 +149,11 @@ def print_note(text: str) -> None:
     print(text, file=sys.stdout if laid_out() else sys.stderr, flush=True)
 
 
+def print_aside(text: str) -> None:
+    """Prints a remark on standard error in every form, because standard output has the result alone."""
+    print(text, file=sys.stderr, flush=True)
+
+
 _LAST_MS = 253_402_300_799_999
 """The end of the year 9999, the last that Python's calendar has."""
 

@@ -72,7 +72,26 @@ def test_reading_from_one_bookie_gives_what_it_holds(run: Run, written: int) -> 
         assert entries == [entry for entry in range(10) if index in (entry % 3, (entry + 1) % 3)]
         seen += entries
     assert sorted(seen) == sorted([*range(10), *range(10)])
-    assert run("ledger", "read", written, "--bookie", "nobody", text=True) == ""
+
+
+def test_reading_from_a_bookie_that_has_nothing_of_it_says_so(run: Run, written: int) -> None:
+    refused = run("ledger", "read", written, "--bookie", "nobody", fails=1)["error"]
+    assert refused == f"no fragment of ledger {written} names bookie nobody; they name bookie-1, bookie-2, bookie-3"
+    ensemble = run("ledger", "show", written)["fragments"][0]["bookies"]
+    # Entry 0 is on the first two of three.
+    asked = ("ledger", "read", str(written), "--to", "0", "--bookie", ensemble[2])
+    result = CliRunner().invoke(app, asked)
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert result.stderr == f"note: none of the entries 0 to 0 is due on bookie {ensemble[2]}\n"
+    assert CliRunner().invoke(app, ["ledger", "read", str(written), "--to", "0", "--bookie", ensemble[0]]).stderr == ""
+
+
+def test_an_empty_ledger_is_read_from_a_bookie(run: Run) -> None:
+    made = run("ledger", "create")["ledger_id"]
+    bookie = run("ledger", "recover", made)["fragments"][0]["bookies"][0]
+    result = CliRunner().invoke(app, ["ledger", "read", str(made), "--bookie", bookie])
+    assert (result.exit_code, result.stdout) == (0, "")
+    run("ledger", "delete", made, "--yes")
 
 
 def test_ledgers_of_a_bookie(run: Run, written: int) -> None:
