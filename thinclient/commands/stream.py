@@ -30,6 +30,7 @@ from bookgate.runtime.command_line.output import (
     print_result,
 )
 from bookgate.runtime.command_line.tables import separated
+from bookgate.runtime.control_characters import visible
 from bookgate.thinclient.commands.client_options import (
     AckQuorumSize,
     Gateways,
@@ -383,7 +384,7 @@ def list_streams(
         print_json(names)
         return
     for name in names:
-        print(name)
+        print(visible(name))
 
 
 @stream_app.command()
