@@ -166,7 +166,8 @@ def write(
     ends = delimiter_of(delimiter)
 
     async def work(bookkeeper: BookKeeper) -> tuple[int, int]:
-        framing = LengthPrefixed(bookkeeper.config.max_packet_size) if length_prefixed else Delimited(ends, chomp=chomp)
+        most = bookkeeper.config.max_packet_size
+        framing = LengthPrefixed(most) if length_prefixed else Delimited(most, ends, chomp=chomp)
         with _open_input(file) as source, progress("writing", _size_of(source), "bytes") as done:
             handle = await bookkeeper.reopen_empty_ledger(ledger_id, password.encode())
             async with handle:
