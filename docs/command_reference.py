@@ -37,7 +37,8 @@ Every command
 
 - `table`: for a person, laid out for the width of the terminal; the default on a terminal;
 - `tsv`: a row a line, cells separated by tabs, the names of the columns in the first line; facts are a name, a tab and
-  the value. A tab, a line end and a backslash within a cell are `\\t`, `\\n`, `\\r` and `\\\\`. The default in a pipe;
+  the value. A tab, a line end and a backslash within a cell are `\\t`, `\\n`, `\\r` and `\\\\`, other
+  characters that a terminal obeys are `\\u001b` and so on. The default in a pipe;
 - `json`: one JSON document on one line, or an object a line where the command says so; `--json` is the same;
 - `jsonl`: each element of a list on a line of its own.
 

@@ -69,8 +69,7 @@ class ChildProcess:
         """Starts the child and returns its first report, once it serves. Raises ChildFailedException."""
         try:
             process = await asyncio.create_subprocess_exec(
-                # The child must not import modules from the working directory.
-                *(sys.executable, "-P", "-m", self._module),
+                *python_command(self._module),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 limit=_LONGEST_LINE,
@@ -137,6 +136,14 @@ class ChildProcess:
     @property
     def _is_there(self) -> bool:
         return self._process is not None and self._process.returncode is None
+
+
+def python_command(module: str, *arguments: str) -> list[str]:
+    """The command of a child that runs a module of these packages, in `own_environment`.
+
+    It imports nothing from the working directory, where somebody else may have put a module of any name.
+    """
+    return [sys.executable, "-P", "-m", module, *arguments]
 
 
 def own_environment() -> dict[str, str]:

@@ -27,6 +27,8 @@ from typing import Literal, TextIO
 
 from pydantic import BaseModel, Field
 
+from bookgate.runtime.control_characters import visible
+
 LogFormat = Literal["text", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
@@ -178,9 +180,6 @@ def _value(value: object) -> str:
     return text if plain else _json(text)
 
 
-_LINE_ENDS = {0x85: "\\u0085", 0x2028: "\\u2028", 0x2029: "\\u2029"}
-"""Characters that JSON leaves unescaped and that some programs take for a line end."""
-
-
 def _json(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, default=str).translate(_LINE_ENDS)
+    # Some programs take for a line end, and terminals obey, what JSON leaves unescaped.
+    return visible(json.dumps(value, ensure_ascii=False, default=str))

@@ -19,7 +19,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -27,10 +27,13 @@ from typing import Any
 
 import pytest
 
+from bookgate.runtime.child_process import python_command
 from tests.command_server import Order
 
 ROOT = Path(__file__).parents[1]
 COMMAND = [sys.executable, "-m", "bookgate"]
+_COMMANDS = (COMMAND, python_command("bookgate"))
+"""As tests start commands, and as the product does."""
 _PR_SET_CHILD_SUBREAPER = 36
 _LIMITS = (resource.RLIMIT_NOFILE, resource.RLIMIT_AS, resource.RLIMIT_FSIZE, resource.RLIMIT_CORE)
 _FREE_TO_DIFFER = ("BOOKGATE_", "PYTEST_", "SPARK_", "PYSPARK_", "HOME", "PATH", "TMPDIR", "XDG_")
@@ -152,11 +155,15 @@ def forked_commands() -> Iterator[None]:
 
 def _forks(server: _CommandServer, asked: dict[str, Any]) -> bool:
     command = asked["args"]
-    if not isinstance(command, list | tuple) or list(command[: len(COMMAND)]) != COMMAND:
+    if not isinstance(command, list | tuple) or not any(_begins_with(command, begin) for begin in _COMMANDS):
         return False
     if any(asked[name] != ordinary for name, ordinary in _ORDINARY.items()):
         return False
     return server.can_start(_environment(asked))
+
+
+def _begins_with(command: Sequence[Any], begin: Sequence[str]) -> bool:
+    return list(command[: len(begin)]) == list(begin)
 
 
 def _environment(asked: dict[str, Any]) -> dict[str, str]:
@@ -165,7 +172,7 @@ def _environment(asked: dict[str, Any]) -> dict[str, str]:
 
 def _order(asked: dict[str, Any]) -> Order:
     return Order(
-        [os.fspath(argument) for argument in asked["args"][len(COMMAND) :]],
+        [os.fspath(argument) for argument in asked["args"][asked["args"].index("bookgate") + 1 :]],
         _environment(asked),
         os.fspath(asked["cwd"] or os.getcwd()),
         _umask(),

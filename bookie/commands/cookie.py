@@ -16,12 +16,14 @@ from bookgate.ledger.replication_control import require_unregistered
 from bookgate.runtime.command_line.groups import new_group
 from bookgate.runtime.command_line.output import AsJson, Yes, confirm, fail, print_json, print_result, print_table
 from bookgate.runtime.command_line.tables import Table
+from bookgate.runtime.replaced_files import replace_file
 from bookgate.thinclient.commands.client_options import BookieId, Gateways, with_metadata
 
 app = new_group("Cookies in the metadata store: what ties a bookie to its directories and its cluster.")
 
 CookieFile = Annotated[Path, typer.Argument(metavar="FILE", help="The cookie, as `generate` or a VERSION file has it.")]
 Output = Annotated[Path | None, typer.Option("--output", "-o", help="Write it to this file, byte for byte.")]
+_COOKIE_MODE = 0o644
 
 
 @app.command("list")
@@ -64,7 +66,7 @@ def get(
     """
     stored = with_metadata(context, gateways, lambda factory: _stored(factory, bookie))
     if output is not None:
-        output.write_bytes(stored.value)
+        replace_file(output, stored.value, _COOKIE_MODE)
     print_result(_described(Cookie.decode(stored.value), stored.version), as_json)
 
 
@@ -165,7 +167,7 @@ def generate(
     )
     cookie = Cookie.build(own_bookie_id(chosen), chosen.journals, chosen.ledgers, cluster, chosen.indexes)
     if output is not None:
-        output.write_bytes(cookie.encode())
+        replace_file(output, cookie.encode(), _COOKIE_MODE)
     print_result(_described(cookie, None), as_json)
 
 

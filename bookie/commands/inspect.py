@@ -40,6 +40,7 @@ from bookgate.ledger.ledger_id import ledger_name
 from bookgate.runtime.command_line.groups import new_group
 from bookgate.runtime.command_line.output import WRONG_USAGE, AsJson, fail, print_json, print_table
 from bookgate.runtime.command_line.tables import Table
+from bookgate.runtime.control_characters import visible
 from bookgate.thinclient.commands.ledger_naming import QualifiedName, ScopeId, parse_ledger
 
 inspect_app = new_group(
@@ -110,7 +111,7 @@ class Printer:
             part = value if self._whole_payload else value[:_SHOWN_PAYLOAD]
             text = _printable(part) if self._payload is PayloadForm.TEXT else part.hex(" ", 4)
             return text + ("…" if len(part) < len(value) else "")
-        return "" if value is None else str(value)
+        return "" if value is None else visible(str(value))
 
     def findings(self, kind: str, findings: Findings) -> None:
         self.problems += len(findings.problems)
@@ -121,9 +122,11 @@ class Printer:
             return
         for name, value in findings.facts.items():
             label = name.replace("_", " ")
-            self._console.print(f"[bold]{label:>20}[/]  {escape('' if value is None else str(value))}", soft_wrap=True)
+            self._console.print(
+                f"[bold]{label:>20}[/]  {escape(visible('' if value is None else str(value)))}", soft_wrap=True
+            )
         for problem in findings.problems:
-            self._console.print(f"[red]{'wrong':>20}[/]  {escape(problem)}", soft_wrap=True)
+            self._console.print(f"[red]{'wrong':>20}[/]  {escape(visible(problem))}", soft_wrap=True)
         if findings.more_problems:
             self._console.print(f"[red]{'wrong':>20}[/]  … and {findings.more_problems} more", soft_wrap=True)
         self._console.print()

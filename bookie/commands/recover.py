@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import sys
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
@@ -24,7 +23,15 @@ from bookgate.ledger import replication_control as control
 from bookgate.ledger.errors import IllegalOpException, IncorrectParameterException
 from bookgate.ledger.ledger_id import ledger_name, number_in_json
 from bookgate.ledger.metadata_store import LedgerManagerFactory
-from bookgate.runtime.command_line.output import WRONG_USAGE, AsJson, fail, print_json, print_result, print_table
+from bookgate.runtime.command_line.output import (
+    WRONG_USAGE,
+    AsJson,
+    fail,
+    print_aside,
+    print_json,
+    print_result,
+    print_table,
+)
 from bookgate.runtime.command_line.tables import Table
 from bookgate.runtime.estimates import Progress
 from bookgate.thinclient.commands.client_options import Gateways, client_config, complete_bookie, with_metadata
@@ -213,11 +220,11 @@ class _Teller:
         line = f"{left} of {self._total} ledgers left"
         if left and estimate.a_minute is not None and estimate.seconds_left is not None:
             line += f"; {estimate.a_minute:.1f} a minute, about {duration(estimate.seconds_left)} to go"
-        print(line, file=sys.stderr, flush=True)
+        print_aside(line)
 
 
 def _note(text: str) -> None:
-    print(f"note: {text}", file=sys.stderr, flush=True)
+    print_aside(f"note: {text}")
 
 
 def _show_plan(plan: Plan, as_json: bool) -> None:

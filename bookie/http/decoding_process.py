@@ -10,11 +10,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-import sys
 
 from bookgate.bookie.http import decoding_child
 from bookgate.bookie.http.payload_decoding import DecodingException
-from bookgate.runtime.child_process import own_environment
+from bookgate.runtime.child_process import own_environment, python_command
 
 _SECONDS = 10.0
 _LARGEST_ANSWER = 8 * 1024 * 1024
@@ -28,8 +27,7 @@ async def decoded_apart(order: bytes) -> bytes:
     """
     try:
         process = await asyncio.create_subprocess_exec(
-            # The child must not import modules from the working directory.
-            *(sys.executable, "-P", "-m", decoding_child.__name__),
+            *python_command(decoding_child.__name__),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             # An uncaught error may quote what applications wrote, which belongs in no log.

@@ -13,7 +13,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -24,7 +23,7 @@ from typing import IO, Self
 
 from bookgate.gateway.stores.drivers import ensure_cluster
 from bookgate.ledger.errors import BKException
-from bookgate.runtime.child_process import own_environment
+from bookgate.runtime.child_process import own_environment, python_command
 
 START_TIMEOUT_SECONDS = 60.0
 STOP_TIMEOUT_SECONDS = 30.0
@@ -62,7 +61,7 @@ class BookieProcess:
         with open(self.log, "ab", opener=partial(os.open, mode=0o640)) as log:
             self.log_begins = log.tell()
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "bookgate", "bookie", *self.arguments],
+                python_command("bookgate", "bookie", *self.arguments),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

@@ -24,6 +24,7 @@ import typer
 
 from bookgate.ledger.errors import BKException, IncorrectParameterException
 from bookgate.runtime.command_line.tables import RowWriter, Table
+from bookgate.runtime.control_characters import visible
 
 if TYPE_CHECKING:
     from bookgate.runtime.logs import LogFormat
@@ -95,9 +96,9 @@ def print_error(message: str, kind: str = "CommandFailed", code: int | None = No
     """Prints a failure in the common form; see the module. `code` is BookKeeper's error code, if the error has one."""
     line = " ".join(message.split())
     if as_json:
-        print(json.dumps({"error": line, "type": kind, "code": code}, ensure_ascii=False), file=sys.stderr, flush=True)
+        print(_document({"error": line, "type": kind, "code": code}), file=sys.stderr, flush=True)
     else:
-        print(f"error: {line}", file=sys.stderr, flush=True)
+        print_aside(f"error: {line}")
 
 
 def error_text(error: BaseException) -> str:
@@ -133,7 +134,12 @@ def ends_in_the_log(form: LogFormat) -> Iterator[None]:
 def print_json(value: object) -> None:
     """Prints one JSON document on one line; in the form `jsonl`, one line per element of a list."""
     for each in value if isinstance(value, list) and _FORM.get() is OutputForm.JSONL else [value]:
-        print(json.dumps(each, ensure_ascii=False), flush=True)
+        print(_document(each), flush=True)
+
+
+def _document(value: object) -> str:
+    """JSON in one line. What JSON itself leaves as it is, a terminal may obey."""
+    return visible(json.dumps(value, ensure_ascii=False))
 
 
 def print_table(table: Table) -> None:
@@ -146,7 +152,12 @@ def print_table(table: Table) -> None:
 
 def print_note(text: str) -> None:
     """Prints a remark after a table: with the table for a person, on standard error if the table is for a program."""
-    print(text, file=sys.stdout if laid_out() else sys.stderr, flush=True)
+    print(visible(text), file=sys.stdout if laid_out() else sys.stderr, flush=True)
+
+
+def print_aside(text: str) -> None:
+    """Prints a remark on standard error in every form, because standard output has the result alone."""
+    print(visible(text), file=sys.stderr, flush=True)
 
 
 _LAST_MS = 253_402_300_799_999
@@ -188,7 +199,7 @@ class PrintedListing(Generic[T]):
         if not self._as_json:
             self._rows.write([[cell(item) for cell in self._cells] for item in items])
             return
-        documents = [json.dumps(self._describe(item), ensure_ascii=False) for item in items]
+        documents = [_document(self._describe(item)) for item in items]
         if self._lines:
             sys.stdout.write("".join(f"{each}\n" for each in documents))
         else:
@@ -240,7 +251,7 @@ def confirm(question: str, yes: bool) -> None:
         return
     if not sys.stdin.isatty():
         fail(f"{question}: not confirmed; use --yes where nobody can be asked")
-    print(f"{question}? This can't be undone. Type yes: ", end="", file=sys.stderr, flush=True)
+    print(f"{visible(question)}? This can't be undone. Type yes: ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() != "yes":
         fail("not confirmed; nothing was changed")
 

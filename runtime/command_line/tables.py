@@ -2,8 +2,8 @@
 
 On a terminal a table is laid out for its width. Elsewhere, or with `--output tsv`, a row is a line and cells are
 separated by tabs, the first line naming the columns; a tab, a line end and a backslash within a cell are `\\t`, `\\n`,
-`\\r` and `\\\\`. A `RowWriter` prints rows as they come, for listings of any length: it takes the widths from the
-first page.
+`\\r` and `\\\\`. Other characters that a terminal obeys are `\\u001b` and so on, in either form. A `RowWriter` prints
+rows as they come, for listings of any length: it takes the widths from the first page.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-_ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
+from bookgate.runtime.control_characters import ESCAPES, visible
+
+_ESCAPES = ESCAPES | str.maketrans({"\\": "\\\\"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +49,15 @@ class Table:
         from rich.table import Table as Layout
         from rich.text import Text
 
+        def _shown(cell: Cell) -> Text:
+            styled = cell if isinstance(cell, Styled) else Styled(cell, "")
+            return Text(visible(styled.text), styled.style)
+
         layout = Layout(title=self.title, title_justify="left", show_header=self.header)
         for name in self.columns:
-            layout.add_column(Text(name), justify="right" if name in self.right else "left", overflow="fold")
+            layout.add_column(Text(visible(name)), justify="right" if name in self.right else "left", overflow="fold")
         for row in self.rows:
-            layout.add_row(*(Text(each.text, each.style) if isinstance(each, Styled) else Text(each) for each in row))
+            layout.add_row(*map(_shown, row))
         Console().print(layout)
 
     def print_separated(self) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +20,7 @@ from bookgate.bookie.membership.cookie import Cookie
 from bookgate.bookie.standalone.cluster import StandaloneCluster
 from bookgate.ledger import metadata_codec
 from bookgate.ledger.metadata import Fragment
+from bookgate.runtime import replaced_files
 from bookgate.thinclient.commands.main import app
 from bookgate.thinclient.tools.collection import SuspendedGc
 from bookgate.thinclient.tools.single_replica import ranges_of_bookie
@@ -72,7 +76,26 @@ def test_reading_from_one_bookie_gives_what_it_holds(run: Run, written: int) -> 
         assert entries == [entry for entry in range(10) if index in (entry % 3, (entry + 1) % 3)]
         seen += entries
     assert sorted(seen) == sorted([*range(10), *range(10)])
-    assert run("ledger", "read", written, "--bookie", "nobody", text=True) == ""
+
+
+def test_reading_from_a_bookie_that_has_nothing_of_it_says_so(run: Run, written: int) -> None:
+    refused = run("ledger", "read", written, "--bookie", "nobody", fails=1)["error"]
+    assert refused == f"no fragment of ledger {written} names bookie nobody; they name bookie-1, bookie-2, bookie-3"
+    ensemble = run("ledger", "show", written)["fragments"][0]["bookies"]
+    # Entry 0 is on the first two of three.
+    asked = ("ledger", "read", str(written), "--to", "0", "--bookie", ensemble[2])
+    result = CliRunner().invoke(app, asked)
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert result.stderr == f"note: none of the entries 0 to 0 is due on bookie {ensemble[2]}\n"
+    assert CliRunner().invoke(app, ["ledger", "read", str(written), "--to", "0", "--bookie", ensemble[0]]).stderr == ""
+
+
+def test_an_empty_ledger_is_read_from_a_bookie(run: Run) -> None:
+    made = run("ledger", "create")["ledger_id"]
+    bookie = run("ledger", "recover", made)["fragments"][0]["bookies"][0]
+    result = CliRunner().invoke(app, ["ledger", "read", str(made), "--bookie", bookie])
+    assert (result.exit_code, result.stdout) == (0, "")
+    run("ledger", "delete", made, "--yes")
 
 
 def test_ledgers_of_a_bookie(run: Run, written: int) -> None:
@@ -209,6 +232,37 @@ def test_metadata_goes_to_a_file_and_back(run: Run, written: int, tmp_path: Path
     file.write_bytes(b"no metadata")
     assert run("ledger", "metadata", "restore", written, file, fails=1)["type"] == "MetadataFormatException"
     assert "No such file" in run("ledger", "metadata", "restore", written, tmp_path / "nothing", fails=1)["error"]
+
+
+def test_a_file_stays_where_the_one_that_replaces_it_can_not_be_written(
+    run: Run, written: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dump, cookie = tmp_path / "metadata", tmp_path / "cookie"
+    writes = (("ledger", "metadata", "dump", written, dump), ("cookie", "get", "bookie-1", "--output", cookie))
+    for words in writes:
+        run(*words)
+    before = (dump.read_bytes(), cookie.read_bytes())
+    with _full_disk(monkeypatch):
+        for words in writes:
+            assert run(*words, fails=1)["error"].endswith(": No space left on device")
+    assert (dump.read_bytes(), cookie.read_bytes()) == before
+
+
+@contextmanager
+def _full_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A file can be made, and nothing be written to it."""
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def opened_then_full(path: Path, _content: bytes) -> int:
+        path.open("wb").close()
+        return full()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(replaced_files, "_write", full)
+        patch.setattr(Path, "write_bytes", opened_then_full)
+        yield
 
 
 def test_metadata_of_a_ledger_that_was_open_go_back_by_force_only(

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from bookgate.bookie.standalone.cluster import StandaloneCluster
 from bookgate.thinclient.blocking.client import BookKeeper
 from tests.held_ports import held_port
 
@@ -130,3 +131,12 @@ def test_metadata_that_can_not_be_reached_is_named(tmp_path: Path) -> None:
         assert (process.returncode, output) == (1, "")
         assert f"127.0.0.1:{port}" in errors
         assert "Traceback" not in errors
+
+
+def test_bookies_run_no_code_of_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "typer.py").write_text("raise SystemExit(7)\n")
+    monkeypatch.chdir(tmp_path)
+    # Started as everywhere but in tests, which fork: nothing is imported yet.
+    monkeypatch.setenv("PYTHONNOUSERSITE", "1")
+    with StandaloneCluster(tmp_path / "data", 1) as cluster:
+        assert cluster.processes[0].addresses["bookie_id"] == "bookie-1"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from typing import Annotated
 
@@ -11,7 +10,7 @@ import typer
 from bookgate.ledger import replication_control as control
 from bookgate.ledger.ledger_id import number_in_json
 from bookgate.ledger.metadata_store import LedgerManagerFactory
-from bookgate.runtime.command_line.output import AsJson, fail, print_result
+from bookgate.runtime.command_line.output import AsJson, fail, print_aside, print_result
 from bookgate.runtime.estimates import Estimate
 from bookgate.thinclient.commands.client_options import BookieId, Gateways, with_metadata
 from bookgate.thinclient.tools import draining as tools
@@ -125,7 +124,7 @@ async def _problems(factory: LedgerManagerFactory, bookie: str) -> list[str]:
 
 def _warn(problems: list[str]) -> None:
     for problem in problems:
-        print(f"note: {problem}", file=sys.stderr, flush=True)
+        print_aside(f"note: {problem}")
 
 
 class _Teller:
@@ -138,7 +137,7 @@ class _Teller:
     def __call__(self, found: DrainingProgress, estimate: Estimate) -> None:
         line = f"{self._bookie}: {len(found.left)} of {estimate.total} ledgers left{_details(found, estimate)}"
         if line != self._told:
-            print(line, file=sys.stderr, flush=True)
+            print_aside(line)
         self._told = line
 
 

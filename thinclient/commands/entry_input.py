@@ -34,22 +34,31 @@ class Framing(Protocol):
 class Delimited:
     """A delimiter ends an entry; the last one may lack it. Nothing between two delimiters is an empty entry."""
 
-    def __init__(self, delimiter: bytes = b"\n", *, chomp: bool = False) -> None:
-        """`chomp`: a carriage return at the end of an entry is not part of it."""
+    def __init__(self, most_bytes: int, delimiter: bytes = b"\n", *, chomp: bool = False) -> None:
+        """`most_bytes`: of an entry; `chomp`: a carriage return at the end of an entry is not part of it."""
         self._delimiter = delimiter
         self._chomp = chomp
+        self._most = most_bytes
         self._rest = bytearray()
+        self._count = 0
 
     def feed(self, data: bytes) -> Iterator[bytes]:
         """See Framing."""
         # Of a delimiter of several bytes the first may have come already.
         looked_at = max(0, len(self._rest) - len(self._delimiter) + 1)
         self._rest += data
-        if self._rest.find(self._delimiter, looked_at) < 0:
-            return
-        *whole, last = bytes(self._rest).split(self._delimiter)
-        self._rest = bytearray(last)
-        yield from map(self._entry, whole)
+        if self._rest.find(self._delimiter, looked_at) >= 0:
+            *whole, last = bytes(self._rest).split(self._delimiter)
+            self._rest = bytearray(last)
+            yield from map(self._entry, whole)
+            self._count += len(whole)
+        # Input without an end may have no delimiter either: it is refused before it fills the memory.
+        # A part of the delimiter may have come already, and what `chomp` takes off.
+        if len(self._rest) > self._most + len(self._delimiter) - 1 + self._chomp:
+            raise IncorrectParameterException(
+                f"entry {self._count} of the input goes on after {len(self._rest):,} bytes without its delimiter, and "
+                f"one has {self._most:,} at most"
+            )
 
     def end(self) -> Iterator[bytes]:
         """See Framing."""

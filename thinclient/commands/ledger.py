@@ -24,6 +24,7 @@ from bookgate.runtime.command_line.output import (
     confirm,
     end_quietly,
     fail,
+    print_aside,
     print_json,
     progress,
 )
@@ -55,7 +56,7 @@ from bookgate.thinclient.commands.ledger_naming import (
 )
 from bookgate.thinclient.commands.ledger_output import describe, pairs_of, print_ledger
 from bookgate.thinclient.handles.read_handle import ReadHandle
-from bookgate.thinclient.tools.single_replica import batches_of_bookie
+from bookgate.thinclient.tools.single_replica import batches_of_bookie, ranges_of_bookie
 
 ledger_app = new_group("Ledgers: create, write, read, list, recover, delete; their metadata.")
 
@@ -165,7 +166,8 @@ def write(
     ends = delimiter_of(delimiter)
 
     async def work(bookkeeper: BookKeeper) -> tuple[int, int]:
-        framing = LengthPrefixed(bookkeeper.config.max_packet_size) if length_prefixed else Delimited(ends, chomp=chomp)
+        most = bookkeeper.config.max_packet_size
+        framing = LengthPrefixed(most) if length_prefixed else Delimited(most, ends, chomp=chomp)
         with _open_input(file) as source, progress("writing", _size_of(source), "bytes") as done:
             handle = await bookkeeper.reopen_empty_ledger(ledger_id, password.encode())
             async with handle:
@@ -199,7 +201,8 @@ def read(
 ) -> None:
     """Prints the entries of a ledger, or the records in them where it has a codec (`bookgate.codec`).
 
-    With --bookie only what that bookie holds is read, from it alone: what another would give does not count.
+    With --bookie only what that bookie holds is read, from it alone: what another would give does not count. A bookie
+    that no fragment names is refused.
 
     JSON, an object a line: {"entry_id", "size", "ledger_length", "payload", "encoding": "text"}. The payload is base64
     where it is no text, and "encoding" says so; a record in an entry has its number as "record". "ledger_length" counts
@@ -224,6 +227,9 @@ def read(
                 await print_batches(reader.read_batches(first, end), chosen, _codec(reader.record, encoded))
                 return
             record = reader.record
+        _check_named(record, bookie)
+        if first <= end and next(ranges_of_bookie(record.metadata, bookie, first, end), None) is None:
+            print_aside(f"note: none of the entries {first} to {end} is due on bookie {bookie}")
         from_one = batches_of_bookie(bookkeeper, record, password.encode(), bookie, first, end)
         await print_batches(from_one, chosen, _codec(record, encoded))
 
@@ -355,6 +361,13 @@ def _open_input(file: str) -> Iterator[int]:
         fail(f"{file} can't be read: {error.strerror}")
     with opened:
         yield opened.fileno()
+
+
+def _check_named(record: LedgerRecord, bookie: str) -> None:
+    """A bookie that has never been a member holds nothing by rule: printed as nothing, a typing error is not seen."""
+    named = record.metadata.bookies
+    if bookie not in named:
+        fail(f"no fragment of ledger {record.ledger_id} names bookie {bookie}; they name {', '.join(sorted(named))}")
 
 
 def _size_of(source: int) -> int | None:

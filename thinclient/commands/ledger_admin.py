@@ -15,6 +15,7 @@ from bookgate.ledger.metadata import LedgerMetadata
 from bookgate.ledger.metadata_store import LedgerManagerFactory, LedgerRecord
 from bookgate.runtime.command_line.groups import new_group
 from bookgate.runtime.command_line.output import AsJson, Yes, confirm, fail, print_result, progress
+from bookgate.runtime.replaced_files import replace_file
 from bookgate.thinclient.client import BookKeeper
 from bookgate.thinclient.commands.client_options import Gateways, client_config, with_client, with_metadata
 from bookgate.thinclient.commands.ledger_naming import LedgerName, ledger_fields, names_ledger
@@ -65,10 +66,7 @@ def dump(
     record.metadata.known_password()  # what lacks it can't be restored
     content = metadata_codec.encode(metadata_codec.without_password(record.metadata))
     # Readable by nobody else, also where another file stood before: it has the password.
-    file.touch(0o600)
-    if file.is_file():
-        file.chmod(0o600)
-    file.write_bytes(content)
+    replace_file(file, content, 0o600)
     if not record.metadata.is_closed:
         typer.echo(f"warning: ledger {ledger_id} is not closed; {_NOT_CLOSED}", err=True)
     facts = {"file": str(file), "bytes": len(content), "version": record.version}

@@ -30,11 +30,14 @@ from bookgate.runtime.command_line.output import (
     print_result,
 )
 from bookgate.runtime.command_line.tables import separated
+from bookgate.runtime.control_characters import visible
+from bookgate.thinclient.client import BookKeeper
 from bookgate.thinclient.commands.client_options import (
     AckQuorumSize,
     Gateways,
     Password,
     WriteQuorumSize,
+    with_client,
 )
 from bookgate.thinclient.commands.entry_input import Delimited, delimiter_of, entries_of
 from bookgate.thinclient.commands.entry_output import (
@@ -55,6 +58,7 @@ from bookgate.thinclient.commands.stream_options import (
     StreamName,
     in_directory,
     retention_of,
+    streams_of,
 )
 from bookgate.thinclient.commands.stream_orphans import orphans
 from bookgate.thinclient.handles.ledger_options import ledger_options
@@ -133,15 +137,16 @@ def append(
             count += 1
             yield record
 
-    async def work(streams: Streams) -> int:
-        opened = await streams.open(stream, password.encode())
+    async def work(client: BookKeeper) -> int:
+        opened = await streams_of(client, scope).open(stream, password.encode())
+        framing = Delimited(client.config.max_packet_size, ends)
         with _input(file) as source:
             async with await opened.writer() as writer:
-                records = counted(entries_of(source, Delimited(ends)))
+                records = counted(entries_of(source, framing))
                 await writer.append_all(records, producer=producer, first_sequence=0 if producer else None)
             return writer.last_add_confirmed
 
-    last = in_directory(context, gateways, scope, work)
+    last = with_client(context, gateways, work)
     if as_json:
         print_json({"stream": stream, "records": count, "last_entry_id": last})
     else:
@@ -383,7 +388,7 @@ def list_streams(
         print_json(names)
         return
     for name in names:
-        print(name)
+        print(visible(name))
 
 
 @stream_app.command()

@@ -44,9 +44,14 @@ def in_directory(
     """Does `work` with the streams of a scope. Raises what it raises."""
 
     async def run(client: BookKeeper) -> T:
-        return await work(Streams(client, scope_id=DEFAULT_SCOPE if scope is None else parse_scope(scope)))
+        return await work(streams_of(client, scope))
 
     return with_client(context, gateways, run)
+
+
+def streams_of(client: BookKeeper, scope: str | None) -> Streams:
+    """The streams of a scope."""
+    return Streams(client, scope_id=DEFAULT_SCOPE if scope is None else parse_scope(scope))
 
 
 def retention_of(

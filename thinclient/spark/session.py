@@ -124,6 +124,8 @@ def _prepare_workers(master: str | None) -> None:
     own = str(Path(__file__).parents[3])
     paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path and path != own]
     os.environ["PYTHONPATH"] = os.pathsep.join([own, *paths])
+    # Workers on this machine are started with `-m`, and would import what the working directory has of any name.
+    os.environ["PYTHONSAFEPATH"] = "1"
 
 
 @contextmanager

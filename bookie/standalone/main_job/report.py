@@ -7,6 +7,7 @@ document is all there is on standard output, and progress goes to standard error
 from __future__ import annotations
 
 import csv
+import io
 import json
 import sys
 import time
@@ -22,6 +23,7 @@ from rich.table import Table
 
 from bookgate.bookie.standalone.main_job.text import TextStatistics
 from bookgate.ledger.ledger_id import LedgerId
+from bookgate.runtime.replaced_files import replace_file
 
 _MEGABYTE = 1_000_000
 
@@ -212,9 +214,10 @@ def _summary(outcome: Outcome) -> Iterator[str]:
 
 def write_table(path: Path, ledgers: Sequence[LedgerResult]) -> None:
     """The whole table as CSV."""
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(["ledger_id", "name", "entries", "bytes", "distinct_words", "longest_line"])
-        for ledger in ledgers:
-            figures = asdict(ledger.counted).values() if ledger.counted else [""] * 4
-            writer.writerow([str(ledger.ledger_id), ledger.name, *figures])
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    writer.writerow(["ledger_id", "name", "entries", "bytes", "distinct_words", "longest_line"])
+    for ledger in ledgers:
+        figures = asdict(ledger.counted).values() if ledger.counted else [""] * 4
+        writer.writerow([str(ledger.ledger_id), ledger.name, *figures])
+    replace_file(path, text.getvalue().encode(), 0o644)

@@ -10,19 +10,22 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from bookgate.ledger.errors import BKException
 from bookgate.runtime.command_line.groups import new_group, time_limit
 from bookgate.runtime.command_line.output import (
     AsJson,
     OutputForm,
     PrintedListing,
     choose_form,
+    print_aside,
+    print_failure,
     print_json,
     print_note,
     print_result,
     print_table,
     shown_time,
 )
-from bookgate.runtime.command_line.tables import RowWriter, Table
+from bookgate.runtime.command_line.tables import RowWriter, Styled, Table
 
 app = new_group("For tests.")
 
@@ -155,3 +158,41 @@ def test_times() -> None:
     assert shown_time(253_402_300_799_999) == "9999-12-31T23:59:59Z"
     for beyond in (253_402_300_800_000, (1 << 63) - 1, -1, -(1 << 63)):
         assert shown_time(beyond, "never") == "never"
+
+
+OBEYED = "\x1b[1A\x1b[2K\x07\x7f\x9b2J\u202etxt.\u2066\u2028a\nb"
+SHOWN = r"\u001b[1A\u001b[2K\u0007\u007f\u009b2J\u202etxt.\u2066\u2028a\nb"
+
+
+@pytest.mark.parametrize("form", [OutputForm.TABLE, OutputForm.TSV, OutputForm.JSON])
+def test_nothing_that_a_terminal_obeys_is_printed(
+    form: OutputForm, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
+    choose_form(form)
+    listing = PrintedListing[str]({"text": str}, str, as_json=form is OutputForm.JSON)
+    listing.write([OBEYED])
+    listing.end()
+    print_result({"text": OBEYED, "pairs": {"key": OBEYED}, "rows": [{"name": OBEYED}]}, form is OutputForm.JSON)
+    table = Table("text", OBEYED)
+    table.add_row(Styled(OBEYED, "red"), OBEYED)
+    print_table(table)
+    print_note(OBEYED)
+    print_aside(OBEYED)
+    print_failure(BKException(OBEYED), as_json=form is OutputForm.JSON)
+    seen = capsys.readouterr()
+    for text in (seen.out, seen.err):
+        assert SHOWN.replace(r"a\nb", "") in text
+        assert [each for each in text if each not in "\t\n" and not each.isprintable()] == []
+
+
+def test_a_forged_line_stays_in_its_cell(capsys: pytest.CaptureFixture[str]) -> None:
+    table = Table("ledger", "custom metadata")
+    table.add_row("1", "a\n2")
+    table.print_laid_out()
+    assert capsys.readouterr().out.count("\n") == 5
+
+
+def test_what_is_escaped_is_the_same_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    print_json({"text": OBEYED})
+    assert json.loads(capsys.readouterr().out) == {"text": OBEYED}

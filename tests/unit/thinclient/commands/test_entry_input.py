@@ -20,7 +20,7 @@ from bookgate.thinclient.commands.entry_input import Delimited, Framing, LengthP
 async def test_what_a_slow_source_has_given_is_taken_before_it_gives_more() -> None:
     source, sink = os.pipe()
     os.write(sink, b"first\n\nthi")
-    entries = entries_of(source, Delimited())
+    entries = entries_of(source, Delimited(1_000_000))
     assert [await anext(entries), await anext(entries)] == [b"first", b""]
     waiting = asyncio.ensure_future(anext(entries))
     # The loop goes on meanwhile, and an interrupted wait ends at once.
@@ -37,7 +37,7 @@ async def test_what_a_slow_source_has_given_is_taken_before_it_gives_more() -> N
 async def test_entries_are_lines(text: bytes, tmp_path: Path) -> None:
     (tmp_path / "lines").write_bytes(text)
     with (tmp_path / "lines").open("rb", buffering=0) as file:
-        entries = [entry async for entry in entries_of(file.fileno(), Delimited())]
+        entries = [entry async for entry in entries_of(file.fileno(), Delimited(1_000_000))]
     expected = text.split(b"\n")
     assert entries == (expected[:-1] if not expected[-1] else expected)
 
@@ -55,8 +55,8 @@ def _fed(framing: Framing, text: bytes, cuts: list[int]) -> Iterator[bytes]:
 )
 def test_a_delimiter_of_several_bytes_is_found_wherever_the_input_is_cut(lines: list[bytes], cuts: list[int]) -> None:
     text = b"\r\n".join(lines) + b"\r\n"
-    assert list(_fed(Delimited(b"\r\n"), text, cuts)) == lines
-    assert list(_fed(Delimited(chomp=True), text, cuts)) == lines
+    assert list(_fed(Delimited(6, b"\r\n"), text, cuts)) == lines
+    assert list(_fed(Delimited(6, chomp=True), text, cuts)) == lines
 
 
 @given(st.lists(st.binary(max_size=20)), st.lists(st.integers(0, 1000), max_size=5))
@@ -86,3 +86,21 @@ def test_delimiters_are_written_as_in_c(text: str, delimiter: bytes) -> None:
 def test_a_delimiter_that_can_not_be_is_named(text: str) -> None:
     with pytest.raises(IncorrectParameterException, match=r"^delimiter "):
         delimiter_of(text)
+
+
+def test_input_without_a_delimiter_is_refused_before_it_fills_the_memory() -> None:
+    framing = Delimited(100_000)
+    assert list(framing.feed(b"first\n\n")) == [b"first", b""]
+    for _ in range(3):
+        assert list(framing.feed(b"x" * 30_000)) == []
+    with pytest.raises(
+        IncorrectParameterException, match=r"entry 2 .* 120,000 bytes without its delimiter.* 100,000 at most"
+    ):
+        list(framing.feed(b"x" * 30_000))
+
+
+@given(st.integers(0, 12), st.lists(st.integers(0, 1000), max_size=5), st.booleans())
+def test_an_entry_of_the_most_bytes_is_taken_wherever_the_input_is_cut(size: int, cuts: list[int], chomp: bool) -> None:
+    entry = b"x" * size
+    framing = Delimited(size, b"\n" if chomp else b"\r\n", chomp=chomp)
+    assert list(_fed(framing, (entry + b"\r\n") * 3, cuts)) == [entry] * 3
