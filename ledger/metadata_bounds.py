@@ -12,6 +12,7 @@ Not its job: what metadata are valid at all (`metadata`).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from bookgate.ledger.bookie_info import fault_of_bookie_id, is_bookie_id
 from bookgate.ledger.errors import IncorrectParameterException
@@ -76,12 +77,20 @@ def require_no_faults(metadata: LedgerMetadata, max_bytes: int) -> None:
 
 
 def require_no_new_faults(metadata: LedgerMetadata, stored: LedgerMetadata, max_bytes: int) -> None:
-    """Raises IncorrectParameterException if the metadata break a bound that the stored ones keep."""
-    known = faults(stored, max_bytes, MOST_WRITTEN_TEXT_BYTES)
-    for broken, fault in faults(metadata, max_bytes, MOST_WRITTEN_TEXT_BYTES).items():
+    """Raises IncorrectParameterException if the metadata break a bound that the stored ones keep.
+
+    A change of the state breaks none: what was stored can be recovered and closed. Text grows beyond its bound by
+    fragments, but not by custom metadata.
+    """
+    same_state = replace(metadata, state=stored.state, last_entry_id=stored.last_entry_id, length=stored.length)
+    known = set(faults(stored, max_bytes, MOST_WRITTEN_TEXT_BYTES))
+    if metadata.custom_metadata == stored.custom_metadata:
+        known.add("text")
+    found = faults(same_state, max_bytes, MOST_WRITTEN_TEXT_BYTES)
+    for broken, fault in found.items():
         if broken not in known:
             raise IncorrectParameterException(fault)
-    if "text" in known and "bytes" not in known and (size := len(encode(metadata))) > max_bytes + _ADDED_BYTES:
+    if "text" in found and "bytes" not in known and (size := len(encode(same_state))) > max_bytes + _ADDED_BYTES:
         raise IncorrectParameterException(_too_large(size, max_bytes))
 
 

@@ -16,10 +16,10 @@ from dataclasses import replace
 from bookgate.gateway.http.caller import Caller
 from bookgate.gateway.http.routes.ledgers import remove_ledger
 from bookgate.gateway.services.ledger_access import action_of_write
-from bookgate.ledger.errors import MetadataVersionException
+from bookgate.ledger.errors import MetadataVersionException, NoSuchLedgerExistsOnMetadataServerException
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import OWNER_KEY, LedgerMetadata
-from bookgate.ledger.metadata_store import LedgerManagerFactory, LedgerMetadataListener, LedgerRecord
+from bookgate.ledger.metadata_store import LedgerManagerFactory, LedgerMetadataListener, LedgerRecord, require_same
 from bookgate.runtime.security.actions import Action
 
 
@@ -47,24 +47,34 @@ class CallersLedgers:
 
     async def write(self, ledger_id: LedgerId, metadata: LedgerMetadata, expected_version: int) -> LedgerRecord:
         """Raises as `LedgerManager.write`; HttpError where the caller may not."""
-        await self._require_write(ledger_id, metadata, expected_version)
+        stored = await self._ledgers.read(ledger_id)
+        await self._require_write(stored, metadata, expected_version)
         async with self._caught_up_at_conflicts():
-            return await self._ledgers.write(ledger_id, metadata, expected_version)
+            return await self._ledgers.write_to(stored, metadata)
 
     async def write_once(self, ledger_id: LedgerId, metadata: LedgerMetadata, expected_version: int) -> LedgerRecord:
         """Raises as `LedgerManager.write_once`; HttpError where the caller may not."""
-        await self._require_write(ledger_id, metadata, expected_version)
-        async with self._caught_up_at_conflicts():
-            return await self._ledgers.write_once(ledger_id, metadata, expected_version)
+        return await self.write(ledger_id, metadata, expected_version)
 
     async def write_to(self, record: LedgerRecord, metadata: LedgerMetadata) -> LedgerRecord:
         """Raises as `LedgerManager.write_to`; HttpError where the caller may not."""
-        await self._require_write(record.ledger_id, metadata, record.version)
+        stored = await self._same(record)
+        await self._require_write(stored, metadata, record.version)
         async with self._caught_up_at_conflicts():
-            return await self._ledgers.write_to(record, metadata)
+            return await self._ledgers.write_to(stored, metadata)
 
-    async def _require_write(self, ledger_id: LedgerId, metadata: LedgerMetadata, expected_version: int) -> None:
-        stored = await self._ledgers.read(ledger_id)
+    async def _same(self, record: LedgerRecord) -> LedgerRecord:
+        """The record's ledger as it is stored. Raises NoSuchLedgerExistsOnMetadataServerException, also if another one
+        has its id, as a replica of the store that does not lag has it.
+        """
+        stored = await self._ledgers.read(record.ledger_id)
+        if stored.is_another(record):
+            await self._factory.catch_up(None)
+            stored = await self._ledgers.read(record.ledger_id)
+            require_same(record, stored)
+        return stored
+
+    async def _require_write(self, stored: LedgerRecord, metadata: LedgerMetadata, expected_version: int) -> None:
         self._caller.check_ledger(action_of_write(metadata, stored.metadata), stored)
         async with self._caught_up_at_conflicts():
             _require_version(stored, expected_version)
@@ -74,18 +84,28 @@ class CallersLedgers:
         if expected_version is None:
             await remove_ledger(self._factory, self._caller, ledger_id)
             return
-        stored = await self._ledgers.read(ledger_id)
-        self._caller.check_ledger(Action.LEDGER_DELETE, stored)
-        async with self._caught_up_at_conflicts():
-            _require_version(stored, expected_version)
-            await self._ledgers.remove_record(stored)
+        for last in (False, True):
+            stored = await self._ledgers.read(ledger_id)
+            self._caller.check_ledger(Action.LEDGER_DELETE, stored)
+            try:
+                async with self._caught_up_at_conflicts():
+                    _require_version(stored, expected_version)
+                    await self._ledgers.remove_record(stored)
+            except NoSuchLedgerExistsOnMetadataServerException:
+                # It is gone, or a replica of the store that lags has shown a former ledger of the id.
+                if last:
+                    raise
+                await self._factory.catch_up(None)
+            else:
+                return
 
     async def remove_record(self, record: LedgerRecord) -> None:
         """Raises as `LedgerManager.remove_record`; HttpError where the caller may not."""
-        stored = await self._ledgers.read(record.ledger_id)
+        stored = await self._same(record)
         self._caller.check_ledger(Action.LEDGER_DELETE, stored)
         async with self._caught_up_at_conflicts():
-            await self._ledgers.remove_record(record)
+            _require_version(stored, record.version)
+            await self._ledgers.remove_record(stored)
 
     @asynccontextmanager
     async def _caught_up_at_conflicts(self) -> AsyncIterator[None]:

@@ -28,7 +28,7 @@ from bookgate.gateway.services.batch import (
     withhold_passwords,
 )
 from bookgate.gateway.services.caller import AccessDeniedException, caller
-from bookgate.gateway.services.checked_changes import CheckedChanges
+from bookgate.gateway.services.checked_changes import CheckedChanges, Seen
 from bookgate.gateway.services.freshness import RevisionBarrier
 from bookgate.gateway.services.instance import Instance
 from bookgate.gateway.services.iterate import Listing
@@ -327,40 +327,37 @@ class MetadataService(LedgerMetadataServiceServicer):
         self, ledger_id: LedgerId, request: LedgerMetadataRequest, metadata: LedgerMetadata, change: LedgerChange
     ) -> LedgerRecord:
         """Raises MetadataVersionException."""
-        metadata, change.action = await self._changes.to_write(ledger_id, request, metadata)
-        metadata = await self._in_stored_format(ledger_id, metadata)
-        await self._check_bounds(ledger_id, metadata)
-        manager, version = self._factory.ledger_manager, request.expected_version
+        if (who := caller()) is not None:
+            who.require_anywhere_in(ledger_id.scope_id, Action.LEDGER_WRITE, Action.LEDGER_RECOVER)
+        seen = await self._changes.seen(ledger_id, request, anew=False)
         try:
-            if request.HasField("incarnation"):
-                # The store compares: what this process knows of the ledger may be out of date.
-                record = LedgerRecord(ledger_id, metadata, version, incarnation=request.incarnation)
-                return await manager.write_to(record, metadata)
-            return await manager.write(ledger_id, metadata, version)
-        finally:
-            self._cache.changed_here(ledger_id)
-
-    async def _in_stored_format(self, ledger_id: LedgerId, metadata: LedgerMetadata) -> LedgerMetadata:
-        """Metadata in the ledger's own format version, which rewrites keep and the client does not know."""
-        known = self._cache.peek(ledger_id)
-        if known is not None:
-            return replace(metadata, format_version=known.format_version)
-        try:
-            stored = await self._factory.ledger_manager.read(ledger_id)
+            if seen.is_named_by(request):
+                return await self._replace_seen(seen, request, metadata, change)
         except NoSuchLedgerExistsOnMetadataServerException:
-            # A lagging replica may not have the ledger yet; the write itself decides.
-            return metadata
-        return replace(metadata, format_version=stored.metadata.format_version)
+            # It is gone, or was made anew and this process or its replica of the store has not heard of that.
+            pass
+        seen = await self._changes.seen(ledger_id, request, anew=True)
+        return await self._replace_seen(seen, request, metadata, change)
 
-    async def _check_bounds(self, ledger_id: LedgerId, metadata: LedgerMetadata) -> None:
-        """Raises IncorrectParameterException for metadata beyond a bound, unless the ledger is beyond it already.
-
-        Another client of the store may have written it so, and it must still be possible to close the ledger.
+    async def _replace_seen(
+        self, seen: Seen, request: LedgerMetadataRequest, metadata: LedgerMetadata, change: LedgerChange
+    ) -> LedgerRecord:
+        """Writes to the ledger that was seen. Raises MetadataVersionException,
+        NoSuchLedgerExistsOnMetadataServerException.
         """
+        metadata, change.action = self._changes.to_write(seen, request, metadata)
         most = self._limits.metadata_bytes
         if faults(metadata, most):
-            stored = (await self._factory.ledger_manager.read(ledger_id)).metadata
-            require_no_new_faults(metadata, stored, most)
+            # Another client of the store may have written it so, and it must still be possible to close the ledger.
+            require_no_new_faults(metadata, seen.metadata(), most)
+        manager, version = self._factory.ledger_manager, request.expected_version
+        try:
+            if seen.incarnation is None:
+                return await manager.write(seen.ledger_id, metadata, version)
+            record = LedgerRecord(seen.ledger_id, metadata, version, incarnation=seen.incarnation)
+            return await manager.write_to(record, metadata)
+        finally:
+            self._cache.changed_here(seen.ledger_id)
 
     async def _conflict(self, ledger_id: LedgerId, error: MetadataVersionException) -> LedgerMetadataResponse:
         """BAD_VERSION with the current state, which saves the caller a read."""

@@ -167,8 +167,8 @@ async def remove_ledger(factory: LedgerManagerFactory, caller: Caller, name: Led
         caller.check_ledger(Action.LEDGER_DELETE, record)
         try:
             await manager.remove_record(record)
-        except MetadataVersionException:
-            # A replica of the store that lags would show the same version again.
+        except (MetadataVersionException, NoSuchLedgerExistsOnMetadataServerException):
+            # A replica of the store that lags would show the same version again, or a former ledger of the id.
             await factory.catch_up(None)
         else:
             return

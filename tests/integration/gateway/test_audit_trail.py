@@ -105,7 +105,7 @@ async def test_every_end_of_a_change_of_a_ledger(
     assert await ask(gateway, channel, "Write", write) == "SUCCESS"
     assert await ask(gateway, channel, "Write", write) == "BAD_VERSION"
     with monkeypatch.context() as patched:
-        for name in ("create", "write", "remove"):
+        for name in ("create", "write_to", "remove"):
             patched.setattr(manager, name, lost)
         write.expected_version = 1
         assert await ask(gateway, channel, "Create", on(2, metadata=METADATA)) == "UNAVAILABLE"

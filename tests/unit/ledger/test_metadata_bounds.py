@@ -95,6 +95,20 @@ def test_the_largest_ledger_as_text_that_is_created_can_be_recovered_repaired_an
     require_no_new_faults(changed, created, MOST)
 
 
+def test_a_ledger_as_text_that_has_grown_by_fragments_can_still_be_closed() -> None:
+    """However many: only custom metadata are bounded, and the whole, as of any ledger."""
+    stored = replace(LedgerMetadata.new(["b-1", "b-2"], 2, 2), format_version=2)
+    for number in range(1, 3_000):
+        stored = stored.with_ensemble(number, [f"b-{number}", f"b-{number + 1}"])
+    assert len(encode(stored)) > 2 * MOST_TEXT_BYTES
+    require_no_new_faults(stored, replace(stored, fragments=stored.fragments[:-1]), MOST)
+    room = len(encode(stored)) - 512
+    for most in range(room, room + 40):
+        require_no_new_faults(stored.begin_recovery().close(10**15, 10**18), stored, most)
+    with pytest.raises(IncorrectParameterException, match="more than"):
+        require_no_new_faults(stored, replace(stored, fragments=stored.fragments[:9]), room - 9)
+
+
 def test_an_id_that_the_stored_ledger_has_may_stay() -> None:
     stored = LedgerMetadata.new(["a b", "b" * 400], 1, 1)
     require_no_new_faults(stored.begin_recovery(), stored, MOST)
