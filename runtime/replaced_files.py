@@ -5,6 +5,7 @@ Not its job: the files of a bookie, whose writes the simulator sees (`bookie.sys
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 from contextlib import suppress
@@ -24,8 +25,9 @@ def replace_file(path: Path, content: bytes, mode: int) -> None:
             _replace(path.resolve(), content, mode)
     except OSError as error:
         # Not the name of the file beside it, which is gone by now.
-        error.filename, error.filename2 = str(path), None
-        raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
+    except RuntimeError as error:
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path)) from error
 
 
 def _replace(path: Path, content: bytes, mode: int) -> None:

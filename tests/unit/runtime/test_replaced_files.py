@@ -75,3 +75,13 @@ def test_what_is_no_file_is_written_to(tmp_path: Path) -> None:
     finally:
         os.close(reader)
     assert pipe.is_fifo()
+
+
+def test_an_error_names_the_file_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    circle = tmp_path / "circle"
+    circle.symlink_to("circle")
+    with pytest.raises(OSError, match=f"symbolic links: '{circle}'$"):
+        replace_file(circle, b"new", 0o600)
+    monkeypatch.setattr(os, "replace", _fails)
+    with pytest.raises(OSError, match=f"on device: '{tmp_path}/dump'$"):
+        replace_file(tmp_path / "dump", b"new", 0o600)
