@@ -74,14 +74,20 @@ async def turns() -> None:
         await asyncio.sleep(0)
 
 
-async def test_who_leaves_over_the_second_stream_is_gone() -> None:
-    store: Any = Store()
+async def both_streams(store: Any) -> tuple[RegistrationService, Stream, Stream]:
+    """The store is at work for the first one, and the second waits for that."""
     service = RegistrationService(store)
     first, second = Stream(service, 1), Stream(service, 2)
     first.send()
     await turns()
     second.send()
     await turns()
+    return service, first, second
+
+
+async def test_who_leaves_over_the_second_stream_is_gone() -> None:
+    store: Any = Store()
+    service, first, second = await both_streams(store)
     second.send(unregister=True)
     await turns()
     assert store.calls == 1
@@ -94,12 +100,7 @@ async def test_who_leaves_over_the_second_stream_is_gone() -> None:
 
 async def test_a_replaced_stream_starts_no_work() -> None:
     store: Any = Store()
-    service = RegistrationService(store)
-    first, second = Stream(service, 1), Stream(service, 2)
-    first.send()
-    await turns()
-    second.send()
-    await turns()
+    service, first, second = await both_streams(store)
     store.on_registered = first.send
     store.open.set()
     await turns()
