@@ -18,6 +18,7 @@ from bookgate.ledger.bookie_info import fault_of_bookie_id, is_bookie_id
 from bookgate.ledger.errors import IncorrectParameterException
 from bookgate.ledger.metadata import LedgerMetadata
 from bookgate.ledger.metadata_codec import encode
+from bookgate.ledger.protobuf_text import quoted
 
 MOST_BOOKIES = 1024
 """Ensemble size."""
@@ -29,8 +30,7 @@ MOST_TEXT_BYTES = 64 * 1024
 """Encoded bytes in format version 1 or 2. Its text is slower to read than version 3 and larger than the request."""
 
 MOST_WRITTEN_TEXT_BYTES = 2 * MOST_TEXT_BYTES
-"""The same of a ledger that is there: it must be possible to recover, repair and close one that was just small enough.
-"""
+"""Bytes of the custom metadata that a write may give a ledger in format version 1 or 2."""
 
 _ADDED_BYTES = 512
 """What a gateway adds to the message of a client: the header, a creator token, the owner."""
@@ -41,12 +41,11 @@ _MOST_BESIDES = 64
 """Encoded bytes of a field or a fragment besides its text, in any version."""
 
 
-def faults(metadata: LedgerMetadata, max_bytes: int, most_text: int = MOST_TEXT_BYTES) -> Mapping[str, str]:
+def faults(metadata: LedgerMetadata, max_bytes: int) -> Mapping[str, str]:
     """A sentence for each bound that the metadata break, by what breaks it: a bound's name, or an invalid bookie id.
     (The names would be valid ids, so they differ from these.)
 
-    `max_bytes` bounds the encoded metadata, `most_text` those in format version 1 or 2. Raises
-    MetadataSerializationException if they can't be encoded.
+    `max_bytes` bounds the encoded metadata. Raises MetadataSerializationException if they can't be encoded.
     """
     wrong = sorted(bookie_id for bookie_id in metadata.bookies if not is_bookie_id(bookie_id))
     found = {bookie_id: fault_of_bookie_id(bookie_id) for bookie_id in wrong}
@@ -58,12 +57,12 @@ def faults(metadata: LedgerMetadata, max_bytes: int, most_text: int = MOST_TEXT_
             f"ensemble size {ensemble_size} times write quorum {write_quorum_size} may be up to {MOST_PLACES}"
         )
     is_text, most = metadata.format_version < 3, max_bytes + _ADDED_BYTES
-    enough = min(most, most_text) if is_text else most
+    enough = min(most, MOST_TEXT_BYTES) if is_text else most
     size = 0 if _at_most(metadata) <= enough else _encoded_bytes(metadata)
-    if is_text and size > most_text:
+    if is_text and size > MOST_TEXT_BYTES:
         found["text"] = (
             f"the metadata take {size} bytes or more in format version {metadata.format_version}, which may have up to "
-            f"{most_text}; new ledgers with a password have version 3"
+            f"{MOST_TEXT_BYTES}; new ledgers with a password have version 3"
         )
     if size > most:
         found["bytes"] = _too_large(size, max_bytes)
@@ -83,15 +82,25 @@ def require_no_new_faults(metadata: LedgerMetadata, stored: LedgerMetadata, max_
     fragments, but not by custom metadata.
     """
     same_state = replace(metadata, state=stored.state, last_entry_id=stored.last_entry_id, length=stored.length)
-    known = set(faults(stored, max_bytes, MOST_WRITTEN_TEXT_BYTES))
-    if metadata.custom_metadata == stored.custom_metadata:
-        known.add("text")
-    found = faults(same_state, max_bytes, MOST_WRITTEN_TEXT_BYTES)
-    for broken, fault in found.items():
+    known = {"text", *faults(stored, max_bytes)}
+    for broken, fault in faults(same_state, max_bytes).items():
         if broken not in known:
             raise IncorrectParameterException(fault)
-    if "text" in found and "bytes" not in known and (size := len(encode(same_state))) > max_bytes + _ADDED_BYTES:
+    if metadata.format_version >= 3:
+        return
+    custom, most = _custom_bytes(metadata), max_bytes + _ADDED_BYTES
+    if custom > max(MOST_WRITTEN_TEXT_BYTES, _custom_bytes(stored)):
+        raise IncorrectParameterException(
+            f"the custom metadata take {custom} bytes in format version {metadata.format_version}, in which they may "
+            f"have up to {MOST_WRITTEN_TEXT_BYTES}"
+        )
+    if (size := len(encode(same_state))) > most >= len(encode(stored)):
         raise IncorrectParameterException(_too_large(size, max_bytes))
+
+
+def _custom_bytes(metadata: LedgerMetadata) -> int:
+    """The custom metadata in text form, besides what each entry has around it."""
+    return sum(len(quoted(key)) + len(quoted(value)) for key, value in metadata.custom_metadata.items())
 
 
 def _too_large(size: int, max_bytes: int) -> str:
@@ -117,6 +126,6 @@ def _encoded_bytes(metadata: LedgerMetadata) -> int:
     if metadata.format_version < 3:
         least = sum(len(key) + len(value) for key, value in metadata.custom_metadata.items())
         least += sum(len(bookie_id) + 1 for fragment in metadata.fragments for bookie_id in fragment.ensemble)
-        if least > MOST_WRITTEN_TEXT_BYTES:
+        if least > MOST_TEXT_BYTES:
             return least
     return len(encode(metadata))

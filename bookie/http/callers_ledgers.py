@@ -47,6 +47,14 @@ class CallersLedgers:
 
     async def write(self, ledger_id: LedgerId, metadata: LedgerMetadata, expected_version: int) -> LedgerRecord:
         """Raises as `LedgerManager.write`; HttpError where the caller may not."""
+        try:
+            return await self._write(ledger_id, metadata, expected_version)
+        except NoSuchLedgerExistsOnMetadataServerException:
+            # It is gone, or a replica of the store that lags has shown a former ledger of the id.
+            await self._factory.catch_up(None)
+            return await self._write(ledger_id, metadata, expected_version)
+
+    async def _write(self, ledger_id: LedgerId, metadata: LedgerMetadata, expected_version: int) -> LedgerRecord:
         stored = await self._ledgers.read(ledger_id)
         await self._require_write(stored, metadata, expected_version)
         async with self._caught_up_at_conflicts():
@@ -68,7 +76,7 @@ class CallersLedgers:
         has its id, as a replica of the store that does not lag has it.
         """
         stored = await self._ledgers.read(record.ledger_id)
-        if stored.is_another(record):
+        if stored.is_another(record) or stored.version != record.version:
             await self._factory.catch_up(None)
             stored = await self._ledgers.read(record.ledger_id)
             require_same(record, stored)

@@ -90,10 +90,10 @@ class CheckedChanges:
         return Seen.of_record(await self._read(ledger_id, request.expected_version))
 
     def to_write(
-        self, seen: Seen, request: LedgerMetadataRequest, metadata: LedgerMetadata
+        self, seen: Seen, request: LedgerMetadataRequest, metadata: LedgerMetadata, *, charge: bool = True
     ) -> tuple[LedgerMetadata, Action]:
         """Determines the metadata to write to the ledger that was seen, in its format version, which rewrites keep and
-        the client does not know; and the action that this write is.
+        the client does not know; and the action that this write is. `charge`: it counts for the caller's rate.
 
         Raises AccessDeniedException, OverLimitException, IncorrectParameterException for a change of the gateway's own
         custom metadata, MetadataVersionException.
@@ -111,7 +111,8 @@ class CheckedChanges:
             return with_stored_password(metadata, stored), action
         action = action_of_write(metadata, stored)
         who.require_ledger(action, ledger_id, owner_of_metadata(stored), request.request_token)
-        who.take("changes_per_second")
+        if charge:
+            who.take("changes_per_second")
         return to_be_written(metadata, stored), action
 
     async def remove(self, ledger_id: LedgerId, version: int | None) -> None:

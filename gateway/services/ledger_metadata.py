@@ -329,23 +329,29 @@ class MetadataService(LedgerMetadataServiceServicer):
         """Raises MetadataVersionException."""
         if (who := caller()) is not None:
             who.require_anywhere_in(ledger_id.scope_id, Action.LEDGER_WRITE, Action.LEDGER_RECOVER)
-        seen = await self._changes.seen(ledger_id, request, anew=False)
-        try:
-            if seen.is_named_by(request):
-                return await self._replace_seen(seen, request, metadata, change)
-        except NoSuchLedgerExistsOnMetadataServerException:
-            # It is gone, or was made anew and this process or its replica of the store has not heard of that.
-            pass
+        seen, charge = await self._changes.seen(ledger_id, request, anew=False), True
+        if seen.is_named_by(request):
+            try:
+                return await self._replace_seen(seen, request, metadata, change, charge=True)
+            except NoSuchLedgerExistsOnMetadataServerException:
+                # It is gone, or was made anew and this process or its replica of the store has not heard of that.
+                charge = False
         seen = await self._changes.seen(ledger_id, request, anew=True)
-        return await self._replace_seen(seen, request, metadata, change)
+        return await self._replace_seen(seen, request, metadata, change, charge=charge)
 
     async def _replace_seen(
-        self, seen: Seen, request: LedgerMetadataRequest, metadata: LedgerMetadata, change: LedgerChange
+        self,
+        seen: Seen,
+        request: LedgerMetadataRequest,
+        metadata: LedgerMetadata,
+        change: LedgerChange,
+        *,
+        charge: bool,
     ) -> LedgerRecord:
         """Writes to the ledger that was seen. Raises MetadataVersionException,
         NoSuchLedgerExistsOnMetadataServerException.
         """
-        metadata, change.action = self._changes.to_write(seen, request, metadata)
+        metadata, change.action = self._changes.to_write(seen, request, metadata, charge=charge)
         most = self._limits.metadata_bytes
         if faults(metadata, most):
             # Another client of the store may have written it so, and it must still be possible to close the ledger.

@@ -107,6 +107,8 @@ def test_a_ledger_as_text_that_has_grown_by_fragments_can_still_be_closed() -> N
         require_no_new_faults(stored.begin_recovery().close(10**15, 10**18), stored, most)
     with pytest.raises(IncorrectParameterException, match="more than"):
         require_no_new_faults(stored, replace(stored, fragments=stored.fragments[:9]), room - 9)
+    with pytest.raises(IncorrectParameterException, match="custom metadata take"):
+        require_no_new_faults(replace(stored, custom_metadata={"x": b"x" * 2 * MOST_TEXT_BYTES}), stored, MOST)
 
 
 def test_an_id_that_the_stored_ledger_has_may_stay() -> None:
