@@ -59,6 +59,34 @@ async def test_a_former_owner_does_not_take_the_ledger_over(tmp_path: Path, name
         assert found.custom_metadata[OWNER_KEY] == b"token:team-b"
 
 
+async def test_a_write_that_is_looked_at_twice_counts_once(tmp_path: Path) -> None:
+    """The owner made it anew elsewhere, and may change one ledger a second."""
+    policy = f"""{POLICY}
+[[limits]]
+principals = ["token:team-a"]
+changes_per_second = 1
+"""
+    async with (
+        guarded_gateways(tmp_path, policy, 2) as (one, other),
+        one.channel() as here,
+        other.channel() as elsewhere,
+    ):
+        stub: Any
+        other_stub: Any
+        stub, other_stub = LedgerMetadataServiceStub(here), LedgerMetadataServiceStub(elsewhere)
+        owner = one.bearer("team-a")
+        metadata = LedgerMetadata.new(["b-1"], 1, 1, password=b"a")
+        create = wire.LedgerMetadataRequest(ledger_id=7, metadata=to_format(metadata))
+        await other_stub.Create(create, metadata=owner)
+        known = await stub.Read(wire.LedgerMetadataRequest(ledger_id=7), metadata=owner)
+        # By the store: removals and creations count for rates, too.
+        await other.factory.ledger_manager.remove(SEVEN)
+        await other.factory.ledger_manager.create(SEVEN, from_format(known.metadata))
+        mine = to_format(from_format(known.metadata).close(-1, 0))
+        write = wire.LedgerMetadataRequest(ledger_id=7, expected_version=0, metadata=mine)
+        assert (await stub.Write(write, metadata=owner)).code == StatusCode.SUCCESS
+
+
 @pytest_asyncio.fixture
 async def stubs(tmp_path: Path) -> AsyncIterator[list[Any]]:
     """Of two gateways on one store."""

@@ -29,6 +29,16 @@ MUTATIONS = (
         tests=("tests/unit/gateway/services/test_removals.py",),
     ),
     Mutation(
+        "second-look-counts-again",
+        "gateway",
+        (),
+        "a write whose ledger is looked at twice counts twice for the caller's rate, and may be refused by that",
+        "gateway/services/ledger_metadata.py",
+        "                charge = False\n",
+        "                pass\n",
+        tests=("tests/integration/gateway/test_looked_at.py",),
+    ),
+    Mutation(
         "former-owner-decides",
         "gateway",
         (),
