@@ -98,14 +98,11 @@ class SqliteLedgerManager(LedgerManager):
     async def write_to(self, record: LedgerRecord, metadata: LedgerMetadata) -> LedgerRecord:
         if record.incarnation is None:
             return await super().write_to(record, metadata)
-        data = encode(metadata)
-
-        def replace_same(transaction: Transaction) -> None:
-            _require_incarnation(transaction, record.ledger_id, record.incarnation)
-            replace_metadata(transaction, record.ledger_id, data, record.version)
-
-        await self._store.change(replace_same)
-        return LedgerRecord(record.ledger_id, metadata, record.version + 1, incarnation=record.incarnation)
+        data, created = encode(metadata), record.incarnation
+        await self._store.change(
+            lambda change: replace_metadata(change, record.ledger_id, data, record.version, created=created)
+        )
+        return LedgerRecord(record.ledger_id, metadata, record.version + 1, incarnation=created)
 
     async def remove(self, ledger_id: LedgerId, expected_version: int | None = None) -> None:
         await self._store.change(lambda transaction: _delete(transaction, ledger_id, expected_version))
@@ -114,12 +111,9 @@ class SqliteLedgerManager(LedgerManager):
         if record.incarnation is None:
             await super().remove_record(record)
             return
-
-        def delete_same(transaction: Transaction) -> None:
-            _require_incarnation(transaction, record.ledger_id, record.incarnation)
-            _delete(transaction, record.ledger_id, record.version)
-
-        await self._store.change(delete_same)
+        await self._store.change(
+            lambda transaction: _delete(transaction, record.ledger_id, record.version, record.incarnation)
+        )
 
     async def ledger_ranges(
         self, scope_id: int = 0, start_after: int | None = None, end_before: int | None = None
@@ -168,12 +162,13 @@ def replace_metadata(
     data: bytes,
     expected_version: int,
     created_before: int | None = None,
+    created: int | None = None,
 ) -> int:
-    """Replaces a ledger's metadata, if it was created before that revision; returns the revision of its creation.
+    """Replaces a ledger's metadata, if it was created before or at that revision; returns the revision of its creation.
 
     Raises NoSuchLedgerExistsOnMetadataServerException, MetadataVersionException.
     """
-    created = _require_version(transaction, ledger_id, expected_version, created_before)
+    created = _require_version(transaction, ledger_id, expected_version, created_before, created)
     transaction.ledger_changed(ledger_key(ledger_id))
     transaction.execute(
         "UPDATE ledgers SET version = version + 1, metadata = ? WHERE key = ?", (data, ledger_key(ledger_id))
@@ -366,33 +361,31 @@ def _check_own_create(ledger_id: LedgerId, metadata: LedgerMetadata, data: bytes
 
 
 def _require_version(
-    transaction: Transaction, ledger_id: LedgerId, expected_version: int | None, created_before: int | None = None
+    transaction: Transaction,
+    ledger_id: LedgerId,
+    expected_version: int | None,
+    created_before: int | None = None,
+    created: int | None = None,
 ) -> int:
-    """The revision of the ledger's creation. Raises unless it has the version, and is as old as that."""
+    """The revision of the ledger's creation. Raises unless it has the version, and was created before or at that."""
     select = "SELECT version, created_revision FROM ledgers WHERE key = ?"
     row = transaction.execute(select, (ledger_key(ledger_id),)).fetchone()
     if row is None:
         raise _missing(ledger_id)
+    if created is not None and row[1] != created:
+        raise made_anew(ledger_id)
     if expected_version is not None and row[0] != expected_version:
         raise MetadataVersionException(f"ledger {ledger_id} is at version {row[0]}, not {expected_version}")
     if created_before is not None and row[1] > created_before:
         raise MetadataVersionException(f"ledger {ledger_id} was deleted, and another created with its id")
-    created: int = row[1]
-    return created
+    found: int = row[1]
+    return found
 
 
-def _require_incarnation(transaction: Transaction, ledger_id: LedgerId, created: int | None) -> None:
-    """Raises NoSuchLedgerExistsOnMetadataServerException if there is no such ledger, or another one."""
-    select = "SELECT created_revision FROM ledgers WHERE key = ?"
-    row = transaction.execute(select, (ledger_key(ledger_id),)).fetchone()
-    if row is None:
-        raise _missing(ledger_id)
-    if row[0] != created:
-        raise made_anew(ledger_id)
-
-
-def _delete(transaction: Transaction, ledger_id: LedgerId, expected_version: int | None) -> None:
-    _require_version(transaction, ledger_id, expected_version)
+def _delete(
+    transaction: Transaction, ledger_id: LedgerId, expected_version: int | None, created: int | None = None
+) -> None:
+    _require_version(transaction, ledger_id, expected_version, created=created)
     transaction.ledger_changed(ledger_key(ledger_id))
     transaction.execute("DELETE FROM ledgers WHERE key = ?", (ledger_key(ledger_id),))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -15,8 +16,8 @@ from bookgate.bookie.standalone.local_zookeeper import LocalZooKeeper
 from bookgate.gateway.server import GatewayServer
 from bookgate.gateway.stores.drivers import create_factory
 from bookgate.ledger.errors import NoSuchLedgerExistsOnMetadataServerException
-from bookgate.ledger.metadata import LedgerState
-from bookgate.ledger.metadata_codec import to_format
+from bookgate.ledger.metadata import LedgerMetadata, LedgerState
+from bookgate.ledger.metadata_codec import from_format, to_format
 from bookgate.ledger.metadata_store import LedgerManagerFactory
 from bookgate.protos.bookkeeper.common.v1.status_pb2 import StatusCode
 from bookgate.protos.bookkeeper.gateway.v1 import ledger_metadata_service_pb2 as pb
@@ -167,3 +168,22 @@ async def test_a_ledger_made_anew_elsewhere_is_not_changed_by_who_knows_the_form
         found = await elsewhere.factory.ledger_manager.read(unscoped(number))
         assert (found.version, found.metadata.state, found.metadata.custom_metadata) == (0, LedgerState.OPEN, {})
     await client.close()
+
+
+@pytest.mark.parametrize("text_first", [False, True])
+async def test_a_ledger_is_written_in_its_own_format(gateways: list[Gateway], text_first: bool) -> None:
+    """The former one of its id had another: as text, a ledger has neither password nor custom metadata."""
+    here, elsewhere = (gateway.stub for gateway in gateways)
+    as_text = replace(LedgerMetadata.new(["b-1"], 1, 1), password=None, digest_type=None, format_version=2)
+    whole = LedgerMetadata.new(["b-1"], 1, 1, password=b"p", custom_metadata={"k": b"v"})
+    former, later = (as_text, whole) if text_first else (whole, as_text)
+    await elsewhere.Create(pb.LedgerMetadataRequest(ledger_id=7, metadata=to_format(former)))
+    await here.Read(pb.LedgerMetadataRequest(ledger_id=7))
+    await elsewhere.Remove(pb.LedgerMetadataRequest(ledger_id=7))
+    created = await elsewhere.Create(pb.LedgerMetadataRequest(ledger_id=7, metadata=to_format(later)))
+    closed = to_format(from_format(created.metadata).close(-1, 0))
+    write = pb.LedgerMetadataRequest(ledger_id=7, expected_version=0, incarnation=created.incarnation, metadata=closed)
+    assert (await here.Write(write)).code == StatusCode.SUCCESS
+    found = from_format((await elsewhere.Read(pb.LedgerMetadataRequest(ledger_id=7))).metadata)
+    assert (found.state, found.password) == (LedgerState.CLOSED, later.password)
+    assert found.custom_metadata == later.custom_metadata
