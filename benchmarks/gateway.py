@@ -20,14 +20,16 @@ from pathlib import Path
 from statistics import quantiles
 
 from benchmarks.gateway_setting import GatewayProcess, populate, rewrite, server_figure
-from benchmarks.harness import QUICK, Row, compare, compare_once, report
+from benchmarks.harness import PAIRS, QUICK, Row, compare, compare_once, figures, report
 from benchmarks.load_process import LoadProcess, call_all
+from benchmarks.process_cpu import cpu_microseconds
 from bookgate.bookie.standalone.local_zookeeper import LocalZooKeeper
 from bookgate.gateway.stores.drivers import ensure_cluster
 
 _SECONDS = 1.5 if QUICK else 3.0
 _PROCESSES = 2
 _CLIENTS = 50
+_CLOSED = 1_000 if QUICK else 4_000
 _LISTED = 50_000 if QUICK else 1_000_000
 _LISTED_WITH_METADATA = 20_000 if QUICK else 50_000
 _STREAMS, _EACH, _WATCHED = (40, 250, 2_000) if QUICK else (200, 500, 20_000)
@@ -92,6 +94,43 @@ def creation(zookeeper: LocalZooKeeper) -> list[Row]:
                 "kazoo",
             ),
         ]
+
+
+@dataclass(frozen=True)
+class Closings:
+    """Ledgers closed a second, and the CPU of clients and gateway for each, in microseconds."""
+
+    rate: float
+    cpu: float
+
+
+def closing(zookeeper: LocalZooKeeper) -> list[Row]:
+    with _setting(zookeeper, "closing") as setting, setting.loads(_PROCESSES) as (thin, thick):
+        _closings(thin, setting.gateway.pid), _closings(thick)
+        pairs = [(_closings(thin, setting.gateway.pid), _closings(thick)) for _ in range(PAIRS)]
+    name = f"close, {_CLIENTS * _PROCESSES} clients at once, one by one"
+    return [
+        figures(name, "ledgers/s", [ours.rate for ours, _ in pairs], [peer.rate for _, peer in pairs], "kazoo"),
+        figures(
+            f"{name}: CPU of clients and gateway",
+            "µs",
+            [ours.cpu for ours, _ in pairs],
+            [peer.cpu for _, peer in pairs],
+            "kazoo",
+            up=False,
+        ),
+    ]
+
+
+def _closings(clients: Sequence[LoadProcess], gateway: int | None = None) -> Closings:
+    call_all(clients, "make_open", count=_CLOSED)
+    before = cpu_microseconds(gateway) if gateway else 0.0
+    took = call_all(clients, "close_open", clients=_CLIENTS)
+    of_gateway = cpu_microseconds(gateway) - before if gateway else 0.0
+    of_clients = 1e6 * sum(each["cpu"] for each in took)
+    return Closings(
+        sum(_CLOSED / each["seconds"] for each in took), (of_gateway + of_clients) / (_CLOSED * len(clients))
+    )
 
 
 def reads(zookeeper: LocalZooKeeper) -> list[Row]:
@@ -273,6 +312,7 @@ def sessions(zookeeper: LocalZooKeeper) -> list[Row]:
 
 PARTS: dict[str, Callable[[LocalZooKeeper], list[Row]]] = {
     "creation": creation,
+    "closing": closing,
     "reads": reads,
     "watching": watching,
     "fan-out": fan_out,

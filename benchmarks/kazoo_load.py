@@ -1,8 +1,9 @@
 """Thick clients under measurement: kazoo sessions that speak to ZooKeeper themselves, doing what BookKeeper's own
 client does. Arguments: ZooKeeper's address, the ledgers root.
 
-A create is an ephemeral sequential node for the id, its removal in the background, and the ledger's node. A listing
-reads the tree's levels one after the other. A watch is kept by reading the node with a watch again at each event.
+A create is an ephemeral sequential node for the id, its removal in the background, and the ledger's node. A close
+writes that node at the version that the client knows. A listing reads the tree's levels one after the other. A watch is
+kept by reading the node with a watch again at each event.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 from kazoo.client import KazooClient
 
 from benchmarks.load_process import rss_bytes, serve
-from benchmarks.metadata_sample import SAMPLE
+from benchmarks.metadata_sample import LAST_ENTRY_ID, LENGTH, SAMPLE
 from bookgate.gateway.stores.zookeeper.ledger_paths import CompositePaths
 from bookgate.ledger.metadata_codec import decode, encode
 
@@ -33,6 +34,7 @@ class KazooLoad:
         self._root = root
         self._paths = CompositePaths(root)
         self._clients: list[Any] = []
+        self._made: list[str] = []
         self._data = encode(SAMPLE)
         self._heard: dict[int, int] = defaultdict(int)
         self._more = threading.Condition()
@@ -81,14 +83,14 @@ class KazooLoad:
         def run(client: Any) -> int:
             created = 0
             while time.monotonic() - began < seconds:
-                created += self._create_batch(client, batch)
+                created += len(self._create_batch(client, batch))
             return created
 
         with ThreadPoolExecutor(clients) as pool:
             count = sum(pool.map(run, self._clients[:clients]))
         return count / (time.monotonic() - began)
 
-    def _create_batch(self, client: Any, batch: int) -> int:
+    def _create_batch(self, client: Any, batch: int) -> list[str]:
         prefix = f"{self._root}/idgen/ID-"
         counters = [
             client.create_async(prefix, b"", ephemeral=True, sequence=True, makepath=True) for _ in range(batch)
@@ -97,9 +99,25 @@ class KazooLoad:
         for path in paths:
             client.delete_async(path)
         created = [client.create_async(self._paths.path(int(path[-10:])), self._data, makepath=True) for path in paths]
-        for result in created:
-            result.get()
-        return len(created)
+        return [result.get() for result in created]
+
+    def make_open(self, count: int) -> None:
+        """Creates ledgers for `close_open`."""
+        self.open(1)
+        self._made = self._create_batch(self._clients[0], count)
+
+    def close_open(self, clients: int) -> dict[str, float]:
+        """All clients, a thread each, close one of the open ledgers after the other: elapsed time, and CPU."""
+        self.open(clients)
+        began, cpu = time.monotonic(), time.process_time()
+
+        def run(client: Any, own: list[str]) -> None:
+            for path in own:
+                client.set(path, encode(SAMPLE.close(LAST_ENTRY_ID, LENGTH)), version=0)
+
+        with ThreadPoolExecutor(clients) as pool:
+            list(pool.map(run, self._clients[:clients], [self._made[first::clients] for first in range(clients)]))
+        return {"seconds": time.monotonic() - began, "cpu": time.process_time() - cpu}
 
     def read_bulk(self, ids: list[int], seconds: float, batch: int, clients: int) -> float:
         """Clients read batches of the ids, pipelined, round and round; ledgers a second."""

@@ -10,3 +10,5 @@ SAMPLE = LedgerMetadata.new(
     password=b"secret",
     custom_metadata={"application": b"bench"},
 )
+LAST_ENTRY_ID, LENGTH = 999, 100_000
+"""Where it is closed."""

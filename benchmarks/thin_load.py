@@ -12,13 +12,14 @@ import grpc
 import uvloop
 
 from benchmarks.load_process import commands, rss_bytes, serve_async
-from benchmarks.metadata_sample import SAMPLE
+from benchmarks.metadata_sample import LAST_ENTRY_ID, LENGTH, SAMPLE
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata_store import CreateRequest, LedgerRecord
 from bookgate.protos.bookkeeper.gateway.v1 import ledger_metadata_service_pb2 as wire
 from bookgate.protos.bookkeeper.gateway.v1.ledger_metadata_service_pb2_grpc import LedgerMetadataServiceStub
 from bookgate.thinclient.gateways.factory import RpcLedgerManagerFactory
 from bookgate.thinclient.gateways.ledger_manager import RpcLedgerManager
+from bookgate.thinclient.handles.metadata_cas import close_by_writer, update
 
 _OWN_CONNECTION = [("grpc.use_local_subchannel_pool", 1)]
 
@@ -30,6 +31,7 @@ class ThinLoad:
         self._uri = uri
         self._address = uri.removeprefix("grpc://")
         self._clients: list[RpcLedgerManagerFactory] = []
+        self._made: list[LedgerRecord] = []
         self._heard: dict[int, int] = {}
         self._more = asyncio.Event()
         self._streams: list[asyncio.Future[None]] = []
@@ -76,6 +78,30 @@ class ThinLoad:
 
         count = sum(await asyncio.gather(*(run(client.ledger_manager) for client in self._clients[:clients])))
         return count / (time.monotonic() - began)
+
+    async def make_open(self, count: int) -> None:
+        """Creates ledgers for `close_open`."""
+        await self.open(1)
+        results = await self._clients[0].ledger_manager.create_many([CreateRequest(None, SAMPLE)] * count)
+        self._made = [result for result in results if isinstance(result, LedgerRecord)]
+        assert len(self._made) == count
+
+    async def close_open(self, clients: int) -> dict[str, float]:
+        """All clients close one of the open ledgers after the other: elapsed time, and CPU."""
+        await self.open(clients)
+        began, cpu = time.monotonic(), time.process_time()
+
+        async def run(manager: RpcLedgerManager, own: list[LedgerRecord]) -> None:
+            for record in own:
+                await update(manager, record, close_by_writer(record.ledger_id, LAST_ENTRY_ID, LENGTH))
+
+        await asyncio.gather(
+            *(
+                run(client.ledger_manager, self._made[first::clients])
+                for first, client in enumerate(self._clients[:clients])
+            )
+        )
+        return {"seconds": time.monotonic() - began, "cpu": time.process_time() - cpu}
 
     async def read_all(self, ids: list[int]) -> int:
         """Reads each once; how many there are."""

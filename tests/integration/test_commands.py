@@ -5,6 +5,9 @@ from __future__ import annotations
 import errno
 import json
 import os
+import pty
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -63,6 +66,22 @@ def written(run: Run, standalone_cluster: StandaloneCluster, tmp_path: Path) -> 
     while seen < 2 * len(standalone_cluster.processes):
         seen = seen + 1 if run("ledger", "show", made["ledger_id"])["state"] == "CLOSED" else 0
     return int(made["ledger_id"])
+
+
+def test_a_payload_does_not_command_the_terminal_that_it_is_read_on(run: Run, tmp_path: Path) -> None:
+    forging, lines = b"a\tb\x1b[2K\rforged\xff\xc2\x9b1m", tmp_path / "lines"
+    lines.write_bytes(forging + b"\n")
+    ledger = run("ledger", "create")["ledger_id"]
+    run("ledger", "write", ledger, lines)
+    asked = [sys.executable, "-m", "bookgate", "ledger", "read", str(ledger)]
+    as_json = subprocess.run([*asked, "--json"], check=True, capture_output=True, text=True).stdout
+    assert as_json.rstrip("\n").isprintable()
+    assert subprocess.run(asked, check=True, capture_output=True).stdout == forging + b"\n"
+    ours, theirs = pty.openpty()
+    subprocess.run([*asked, "--format", "text"], check=True, stdout=theirs)
+    os.close(theirs)
+    with os.fdopen(ours, "rb") as screen:
+        assert screen.readline() == b"a\tb\\u001b[2K\\rforged\\xff\\u009b1m\r\n"
 
 
 def test_reading_from_one_bookie_gives_what_it_holds(run: Run, written: int) -> None:

@@ -16,6 +16,7 @@ from bookgate.ledger.entry import Entry
 from bookgate.ledger.payload_codec import Codec, records_of
 from bookgate.runtime.command_line.output import OutputForm, chosen_form
 from bookgate.runtime.command_line.tables import separated
+from bookgate.runtime.control_characters import visible
 from bookgate.thinclient.commands.entry_input import LENGTH_BYTES
 
 
@@ -33,8 +34,8 @@ Format = Annotated[
     EntryFormat,
     typer.Option(
         "--format",
-        help="text: a line an entry; raw: payloads only; length-prefixed: each behind its length in 4 bytes, "
-        "big-endian; json: an object a line; tsv: a row an entry.",
+        help="text: a line an entry, on a terminal with escapes for what it would obey; raw: payloads only; "
+        "length-prefixed: each behind its length in 4 bytes, big-endian; json: an object a line; tsv: a row an entry.",
     ),
 ]
 EntriesAsJson = Annotated[bool, typer.Option("--json", help="The same as --format json.")]
@@ -86,7 +87,7 @@ def _rendered(payload: bytes, entry_format: EntryFormat, entry: Entry, record: i
             "payload",
         )
         return separated([str(described[name]) for name in names]).encode()
-    return json.dumps(described, ensure_ascii=False).encode() + b"\n"
+    return object_line(described)
 
 
 def _described(payload: bytes, entry: Entry, record: int | None) -> dict[str, Any]:
@@ -111,10 +112,21 @@ def payload_fields(payload: bytes) -> dict[str, str]:
         return {"payload": base64.b64encode(payload).decode(), "encoding": "base64"}
 
 
+def object_line(fields: dict[str, Any]) -> bytes:
+    return visible(json.dumps(fields, ensure_ascii=False)).encode() + b"\n"
+
+
 def framed(payload: bytes, entry_format: EntryFormat) -> bytes | None:
     """A payload as the formats without facts print it; None for the others."""
     if entry_format is EntryFormat.RAW:
         return payload
     if entry_format is EntryFormat.LENGTH_PREFIXED:
         return len(payload).to_bytes(LENGTH_BYTES) + payload
-    return payload + b"\n" if entry_format is EntryFormat.TEXT else None
+    return _text_line(payload) if entry_format is EntryFormat.TEXT else None
+
+
+def _text_line(payload: bytes) -> bytes:
+    """The payload; on a terminal with escapes, tabs excepted, since whoever may append could erase or forge lines."""
+    if not sys.stdout.isatty():
+        return payload + b"\n"
+    return "\t".join(map(visible, payload.decode(errors="backslashreplace").split("\t"))).encode() + b"\n"

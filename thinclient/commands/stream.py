@@ -5,7 +5,6 @@ Not its job: the unbounded ledger below a stream (`bookgate ledger show` shows i
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -46,6 +45,7 @@ from bookgate.thinclient.commands.entry_output import (
     Format,
     form_of,
     framed,
+    object_line,
     payload_fields,
 )
 from bookgate.thinclient.commands.stream_options import (
@@ -232,7 +232,7 @@ def _rendered(record: StreamRecord, form: EntryFormat) -> bytes:
     }
     if form is EntryFormat.TSV:
         return separated([str(value) for value in fields.values()]).encode()
-    return json.dumps(fields, ensure_ascii=False).encode() + b"\n"
+    return object_line(fields)
 
 
 @stream_app.command("take-over")

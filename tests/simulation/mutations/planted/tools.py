@@ -86,6 +86,16 @@ MUTATIONS = (
         tests=("tests/unit/runtime/command_line/test_output.py", "tests/unit/runtime/test_logs.py"),
     ),
     Mutation(
+        "payload-reaches-the-terminal",
+        "tools",
+        (),
+        "a payload that is read on a terminal erases or forges what stands above it",
+        "thinclient/commands/entry_output.py",
+        "    if not sys.stdout.isatty():\n",
+        "    if True:\n",
+        tests=("tests/integration/test_commands.py",),
+    ),
+    Mutation(
         "input-without-a-delimiter-taken-in",
         "tools",
         (),
