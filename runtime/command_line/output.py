@@ -96,7 +96,7 @@ def print_error(message: str, kind: str = "CommandFailed", code: int | None = No
     """Prints a failure in the common form; see the module. `code` is BookKeeper's error code, if the error has one."""
     line = " ".join(message.split())
     if as_json:
-        print(_document({"error": line, "type": kind, "code": code}), file=sys.stderr, flush=True)
+        print(json_line({"error": line, "type": kind, "code": code}), file=sys.stderr, flush=True)
     else:
         print_aside(f"error: {line}")
 
@@ -134,10 +134,10 @@ def ends_in_the_log(form: LogFormat) -> Iterator[None]:
 def print_json(value: object) -> None:
     """Prints one JSON document on one line; in the form `jsonl`, one line per element of a list."""
     for each in value if isinstance(value, list) and _FORM.get() is OutputForm.JSONL else [value]:
-        print(_document(each), flush=True)
+        print(json_line(each), flush=True)
 
 
-def _document(value: object) -> str:
+def json_line(value: object) -> str:
     """JSON in one line. What JSON itself leaves as it is, a terminal may obey."""
     return visible(json.dumps(value, ensure_ascii=False))
 
@@ -199,7 +199,7 @@ class PrintedListing(Generic[T]):
         if not self._as_json:
             self._rows.write([[cell(item) for cell in self._cells] for item in items])
             return
-        documents = [_document(self._describe(item)) for item in items]
+        documents = [json_line(self._describe(item)) for item in items]
         if self._lines:
             sys.stdout.write("".join(f"{each}\n" for each in documents))
         else:

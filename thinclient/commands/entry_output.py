@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import enum
-import json
 import sys
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
@@ -14,7 +13,7 @@ import typer
 
 from bookgate.ledger.entry import Entry
 from bookgate.ledger.payload_codec import Codec, records_of
-from bookgate.runtime.command_line.output import OutputForm, chosen_form
+from bookgate.runtime.command_line.output import OutputForm, chosen_form, json_line
 from bookgate.runtime.command_line.tables import separated
 from bookgate.runtime.control_characters import visible
 from bookgate.thinclient.commands.entry_input import LENGTH_BYTES
@@ -87,7 +86,7 @@ def _rendered(payload: bytes, entry_format: EntryFormat, entry: Entry, record: i
             "payload",
         )
         return separated([str(described[name]) for name in names]).encode()
-    return object_line(described)
+    return json_line(described).encode() + b"\n"
 
 
 def _described(payload: bytes, entry: Entry, record: int | None) -> dict[str, Any]:
@@ -110,10 +109,6 @@ def payload_fields(payload: bytes) -> dict[str, str]:
         return {"payload": payload.decode(), "encoding": "text"}
     except UnicodeDecodeError:
         return {"payload": base64.b64encode(payload).decode(), "encoding": "base64"}
-
-
-def object_line(fields: dict[str, Any]) -> bytes:
-    return visible(json.dumps(fields, ensure_ascii=False)).encode() + b"\n"
 
 
 def framed(payload: bytes, entry_format: EntryFormat) -> bytes | None:

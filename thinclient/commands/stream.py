@@ -25,6 +25,7 @@ from bookgate.runtime.command_line.output import (
     confirm,
     end_quietly,
     fail,
+    json_line,
     print_json,
     print_result,
 )
@@ -45,7 +46,6 @@ from bookgate.thinclient.commands.entry_output import (
     Format,
     form_of,
     framed,
-    object_line,
     payload_fields,
 )
 from bookgate.thinclient.commands.stream_options import (
@@ -232,7 +232,7 @@ def _rendered(record: StreamRecord, form: EntryFormat) -> bytes:
     }
     if form is EntryFormat.TSV:
         return separated([str(value) for value in fields.values()]).encode()
-    return object_line(fields)
+    return json_line(fields).encode() + b"\n"
 
 
 @stream_app.command("take-over")
