@@ -104,6 +104,8 @@ def _with_common_options(parameters: Sequence[Any]) -> list[Any]:
         if is_argument and not getattr(getattr(each, "type_descriptor", None), "is_choice", True):
             # It would be Python's name of the type, such as `list[str]`; of choices it is their list.
             each.display_type_rich = lambda ctx: None
+        if _value_type(each) is Path:
+            _refuse_empty_paths(each)
     return found
 
 
@@ -111,9 +113,25 @@ def _metavar(option: Any) -> str | None:
     """The placeholder; None leaves it to typer: for choices, flags, and versions that represent types in another
     way.
     """
-    annotation = getattr(getattr(option, "type_descriptor", None), "annotation", None)
-    inner = next(iter(get_args(annotation)), annotation)
-    return _METAVARS.get(getattr(inner, "__name__", ""))
+    return _METAVARS.get(getattr(_value_type(option), "__name__", ""))
+
+
+def _value_type(parameter: Any) -> Any:
+    """The type of its value, or of each of its values."""
+    annotation = getattr(getattr(parameter, "type_descriptor", None), "annotation", None)
+    return next(iter(get_args(annotation)), annotation)
+
+
+def _refuse_empty_paths(parameter: Any) -> None:
+    """An empty text, as of a variable of the shell that is not set, would be the current directory."""
+    converted = parameter.process_value
+
+    def process_value(ctx: Any, value: Any) -> Any:
+        if "" in (value if isinstance(value, list | tuple) else (value,)):
+            raise typer.BadParameter("it is empty, which is no path", ctx=ctx, param=parameter)
+        return converted(ctx, value)
+
+    parameter.process_value = process_value
 
 
 def _take_common_options(context: Any, names: Sequence[str]) -> None:

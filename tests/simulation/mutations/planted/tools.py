@@ -96,6 +96,16 @@ MUTATIONS = (
         tests=("tests/integration/test_commands.py",),
     ),
     Mutation(
+        "empty-path-of-an-option-is-the-current-directory",
+        "tools",
+        (),
+        "a cluster whose data directory is a variable that is not set fills the current directory",
+        "runtime/command_line/groups.py",
+        "        if _value_type(each) is Path:\n",
+        "        if False:\n",
+        tests=("tests/unit/runtime/command_line/test_commands.py",),
+    ),
+    Mutation(
         "input-without-a-delimiter-taken-in",
         "tools",
         (),
