@@ -103,7 +103,7 @@ MUTATIONS = (
         "runtime/command_line/groups.py",
         "        if _value_type(each) is Path:\n",
         "        if False:\n",
-        tests=("tests/unit/runtime/command_line/test_commands.py",),
+        tests=("tests/unit/runtime/command_line/test_empty_paths.py",),
     ),
     Mutation(
         "input-without-a-delimiter-taken-in",

@@ -120,23 +120,6 @@ def test_wrong_usage_is_one_line_and_exit_code_2() -> None:
     assert "--reed-only" in answer["error"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "named"),
-    [
-        (["standalone", "--data-dir", ""], "--data-dir"),
-        (["bookie", "start", "--config="], "--config"),
-        (["config", "check", ""], "FILE"),
-        (["bookie", "inspect", "last-mark", "b", ""], "PATHS"),
-        (["bookie", "inspect", "index", "b", "--logs", ""], "--logs"),
-    ],
-)
-def test_an_empty_path_is_not_the_current_directory(arguments: list[str], named: str) -> None:
-    result = CliRunner().invoke(app, arguments)
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert f"'{named}'" in result.stderr
-    assert "it is empty, which is no path" in result.stderr
-
-
 def test_failures_have_one_shape() -> None:
     result = CliRunner().invoke(app, ["ledger", "show", "1", "-g", "etcd://x", "--json"])
     assert (result.exit_code, result.stdout) == (2, "")
