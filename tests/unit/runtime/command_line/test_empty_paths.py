@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
-from typer.testing import CliRunner
+import typer
 
 from bookgate.thinclient.commands.main import app
 
 
+def parse(path: str, arguments: list[str]) -> Any:
+    """Reads a command's arguments without running it."""
+    command: Any = typer.main.get_command(app)
+    for name in path.split():
+        command = command.get_command(typer.Context(command), name)
+    return command.make_context(path, list(arguments))
+
+
 @pytest.mark.parametrize(
-    ("arguments", "named"),
+    ("path", "arguments", "named"),
     [
-        (["standalone", "--data-dir", ""], "--data-dir"),
-        (["bookie", "start", "--config="], "--config"),
-        (["config", "check", ""], "FILE"),
-        (["bookie", "inspect", "last-mark", "b", ""], "PATHS"),
-        (["bookie", "inspect", "index", "b", "--logs", ""], "--logs"),
+        ("standalone", ["--data-dir", ""], "--data-dir"),
+        ("bookie start", ["--config="], "--config"),
+        ("config check", [""], "FILE"),
+        ("bookie inspect last-mark", ["b", ""], "PATHS"),
+        ("bookie inspect index", ["b", "--logs", ""], "--logs"),
     ],
 )
-def test_an_empty_path_is_not_the_current_directory(arguments: list[str], named: str) -> None:
-    result = CliRunner().invoke(app, arguments)
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert f"'{named}'" in result.stderr
-    assert "it is empty, which is no path" in result.stderr
+def test_an_empty_path_is_not_the_current_directory(path: str, arguments: list[str], named: str) -> None:
+    with pytest.raises(typer.BadParameter) as refused:
+        parse(path, arguments)
+    assert f"'{named}'" in refused.value.format_message()
+    assert "it is empty, which is no path" in refused.value.format_message()
+    assert parse(path, [each.replace("=", "=f") or "f" for each in arguments]).params
