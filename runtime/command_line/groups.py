@@ -81,6 +81,7 @@ def _common_options() -> tuple[Any, Any, Any]:
     ) -> None: ...
 
     first, second, third, *_ = typer.main.get_command(probe).params
+    _refuse_empty_paths(third)
     return first, second, third
 
 
@@ -104,7 +105,8 @@ def _with_common_options(parameters: Sequence[Any]) -> list[Any]:
         if is_argument and not getattr(getattr(each, "type_descriptor", None), "is_choice", True):
             # It would be Python's name of the type, such as `list[str]`; of choices it is their list.
             each.display_type_rich = lambda ctx: None
-        if _value_type(each) is Path:
+        # The common options are one object for all commands.
+        if _value_type(each) is Path and each not in _common_options():
             _refuse_empty_paths(each)
     return found
 

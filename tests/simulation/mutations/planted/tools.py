@@ -101,8 +101,8 @@ MUTATIONS = (
         (),
         "a cluster whose data directory is a variable that is not set fills the current directory",
         "runtime/command_line/groups.py",
-        "        if _value_type(each) is Path:\n",
-        "        if False:\n",
+        "        if _value_type(each) is Path and ",
+        "        if False and ",
         tests=("tests/unit/runtime/command_line/test_empty_paths.py",),
     ),
     Mutation(

@@ -24,6 +24,7 @@ def parse(path: str, arguments: list[str]) -> Any:
         ("standalone", ["--data-dir", ""], "--data-dir"),
         ("bookie start", ["--config="], "--config"),
         ("config check", [""], "FILE"),
+        ("ledger read", ["7", "--password-file", ""], "--password-file"),
         ("bookie inspect last-mark", ["b", ""], "PATHS"),
         ("bookie inspect index", ["b", "--logs", ""], "--logs"),
     ],
