@@ -122,15 +122,12 @@ def closing(zookeeper: LocalZooKeeper) -> list[Row]:
     ]
 
 
-def _closings(clients: Sequence[LoadProcess], gateway: int | None = None) -> Closings:
+def _closings(clients: Sequence[LoadProcess], *servers: int) -> Closings:
     call_all(clients, "make_open", count=_CLOSED)
-    before = cpu_microseconds(gateway) if gateway else 0.0
+    before = sum(map(cpu_microseconds, servers))
     took = call_all(clients, "close_open", clients=_CLIENTS)
-    of_gateway = cpu_microseconds(gateway) - before if gateway else 0.0
-    of_clients = 1e6 * sum(each["cpu"] for each in took)
-    return Closings(
-        sum(_CLOSED / each["seconds"] for each in took), (of_gateway + of_clients) / (_CLOSED * len(clients))
-    )
+    cpu = sum(map(cpu_microseconds, servers)) - before + 1e6 * sum(each["cpu"] for each in took)
+    return Closings(sum(_CLOSED / each["seconds"] for each in took), cpu / (_CLOSED * len(clients)))
 
 
 def reads(zookeeper: LocalZooKeeper) -> list[Row]:
