@@ -1,8 +1,9 @@
 """What a single answer of a gateway about the bookies can break: M4, of discovery.
 
 A gateway answers with nothing older than what it has shown itself: with a revision of the store, or in another answer
-about the bookies. Of two gateways one may be behind the other. A registration is known by its label, which each change
-of it replaces.
+about the bookies. Of two gateways one may be behind the other. A registration is known by its label, which a change of
+it replaces. A bookie whose session has ended registers again with the same label: an answer with it may then show the
+earlier of the two, and proves no more.
 """
 
 from __future__ import annotations
@@ -46,9 +47,9 @@ class BookiesAreNotOlder(Rule):
         frontier, labels = self._asked.get((told.gateway, told.stream), 0), dict(told.labels)
         for bookie, changes in self._changes.items():
             label = labels.get(bookie, "")
-            state = next((each for each in reversed(changes) if each.label == label), None)
             known = bisect_right(changes, frontier, key=_order)
-            if known and (state is None or state.order < changes[known - 1].order):
+            state = next((each for each in changes[max(known - 1, 0) :] if each.label == label), None)
+            if known and state is None:
                 sight = f"{told.gateway} told {label or 'nothing'} of {bookie} though it had shown a later state"
                 raise ReadBackwards(sight, changes[known - 1], told)
             if state is not None and label:

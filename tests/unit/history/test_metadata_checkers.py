@@ -87,6 +87,14 @@ SEEN_TWICE: History = [
     BookiesAsked(0.5, "g1", 2),
     BookiesTold(0.6, "g1", 2, (("b", "1"), ("c", "2"))),
 ]
+AGAIN: History = [BookieChanged(0.1, "b", "1", 11), BookieChanged(0.2, "b", "", 12), BookieChanged(0.3, "b", "1", 13)]
+"""A bookie whose session ends: it registers again with the same label."""
+TOLD_THEN_GONE: History = [
+    BookiesAsked(0.4, "g1", 1),
+    BookiesTold(0.5, "g1", 1, (("b", "1"),)),
+    BookiesAsked(0.6, "g1", 2),
+    BookiesTold(0.7, "g1", 2, ()),
+]
 
 BROKEN: dict[str, tuple[str, History]] = {
     "a gateway says it twice": ("M1", [*BEGIN, *LATER, TWICE, *QUIET]),
@@ -107,6 +115,10 @@ BROKEN: dict[str, tuple[str, History]] = {
         [*BOOKIES, GatewayShowed(0.3, "g1", 12), BookiesAsked(0.4, "g1", 1), BookiesTold(0.5, "g1", 1, (("b", "1"),))],
     ),
     "a bookie is told that was told to be gone": ("M4", [*BOOKIES, *SEEN_TWICE]),
+    "a bookie that was told to be there again is told to be gone": (
+        "M4",
+        [*AGAIN, GatewayShowed(0.3, "g1", 12), *TOLD_THEN_GONE],
+    ),
     "a ledger is listed twice": ("M5", [*BEGIN[:-1], ListingPage(0.6, "a", 1, (7,)), BEGIN[-1]]),
     "a ledger is not listed": ("M5", [*BEGIN[:-2], BEGIN[-1]]),
     "a ledger that never was is listed": ("M5", [*BEGIN[:-1], ListingPage(0.6, "a", 1, (8,)), BEGIN[-1]]),
@@ -138,6 +150,7 @@ FINE: dict[str, list[Event]] = {
         GatewayShowed(0.4, "g1", 12),
         BookiesTold(0.5, "g1", 1, (("b", "1"),)),
     ],
+    "a bookie that is there again is told as it was, and then as gone": [*AGAIN, *TOLD_THEN_GONE],
     "a removal is told": [*BEGIN, *LATER, *REMOVED, WatchTold(0.97, "b", "7", 1, GONE), Quiet(1.0)],
     "who has left is told nothing": [*BEGIN, WatchEnded(0.9, "b", "7", 1), REMOVED[0], Quiet(1.0)],
     "a subscription begins anew": [*BEGIN, StreamAsked(0.7, "g1", 1, "7"), StreamTold(0.7, "g1", 1, "7", 1)],
