@@ -109,6 +109,7 @@ class StrangersAreRefused(Rule):
     def __init__(self) -> None:
         super().__init__()
         self._fences: set[tuple[str, str]] = set()
+        """By bookie and ledger: those that clients asked for, and the bookies' own."""
         self._under_policy = False
         self._damaged: set[str] = set()
 
@@ -123,8 +124,11 @@ class StrangersAreRefused(Rule):
                 self._damaged.add(event.target)
             case BookieAnswered(status="EFENCED") if self._under_policy and event.operation in ADDS:
                 self._is_fenced_for_a_reason(event)
-            case BookieHolds() if self._under_policy:
-                self._holds_nothing_strange(event)
+            case BookieHolds():
+                # What is in limbo the bookie fences by itself, and the fence stays when the ledger is verified.
+                self._fences |= {(event.bookie, each.ledger) for each in event.ledgers if each.limbo}
+                if self._under_policy:
+                    self._holds_nothing_strange(event)
             case LacRead() if event.lac >= STRANGE_LAC:
                 raise StrangerServed(f"ledger {event.ledger} has the LAC {event.lac} of a stranger", event)
 
@@ -148,8 +152,8 @@ class StrangersAreRefused(Rule):
             for entry_id, content in ledger.entries:
                 if content.partition("/")[0] in STRANGERS:
                     raise StrangerServed(f"{event.bookie} holds entry {entry_id} of ledger {ledger.ledger}: {content}")
-            doubtful = ledger.limbo or event.bookie in self._damaged  # whose bookie takes no adds by itself
-            if ledger.fenced and not doubtful and (event.bookie, ledger.ledger) not in self._fences:
+            damaged = event.bookie in self._damaged  # such a bookie takes no adds by itself
+            if ledger.fenced and not damaged and (event.bookie, ledger.ledger) not in self._fences:
                 raise StrangerServed(f"{event.bookie} has fenced ledger {ledger.ledger}, and no client asked it to")
 
 

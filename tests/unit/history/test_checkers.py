@@ -212,10 +212,11 @@ def test_who_may_is_served_until_the_policy_is_replaced_and_fences_that_were_ask
     assert verdict.looked["A4"] == 4
 
 
-def test_what_a_bookie_doubts_takes_no_adds_without_a_fence() -> None:
+def test_what_a_bookie_doubts_takes_no_adds_without_a_fence_and_none_once_it_is_verified() -> None:
     in_doubt = replace(holds("b9"), ledgers=tuple(replace(each, limbo=True) for each in holds("b9").ledgers))
-    wiped = Fault(3.0, events.BEGUN_ANEW, "b8")
-    verdict = check_history(with_last(stranger("add", "EUA"), in_doubt, wiped, holds("b8"))(good_history()))
+    verified = [holds("b9"), answered("b9", 5, status="EFENCED")]
+    wiped = [Fault(3.0, events.BEGUN_ANEW, "b8"), holds("b8")]
+    verdict = check_history(with_last(in_doubt, stranger("add", "EUA"), *verified, *wiped)(good_history()))
     assert "A4" not in verdict.broken, verdict
 
 
