@@ -75,7 +75,7 @@ HEALTHY: Series = {
     'bookkeeper_client_ADD_ENTRY_count{job="client", instance="c:1", success="false"}': "2x1500",
     'bookkeeper_client_ADD_ENTRY_count{job="client", instance="c:1", success="true"}': "0+600x1500",
     'bookkeeper_client_NUM_ENSEMBLE_CHANGE{job="client", instance="c:1"}': "1x1500",
-    'bookgate_spark_tasks_total{instance="e:1", table="entries", outcome="failed", worker="9"}': "1x1500",
+    'bookgate_spark_tasks_total{instance="e:1", table="entries", outcome="failed", worker="9"}': "0x1500",
     'bookgate_spark_tasks_total{instance="e:1", table="entries", outcome="ok", worker="9"}': "0+6x1500",
 }
 
@@ -253,6 +253,50 @@ def test_the_auditor_may_change(tmp_path: Path) -> None:
     cases = [
         case("AuditorMissing", HEALTHY | changed, "15m", fires=False),
         case("LedgersUnderReplicated", HEALTHY | changed, "67m", fires=True),
+    ]
+    result = run(cases, tmp_path)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_a_cluster_whose_bookies_are_not_scraped_is_not_judged(tmp_path: Path) -> None:
+    """Gateways beside Java bookies are scraped alone; with a job of bookies none of which answers it is an outage."""
+    gateways = {series: values for series, values in HEALTHY.items() if _GATEWAY in series}
+    silent = {f"up{{{_BOOKIE}}}": "0x1500", f"up{{{_OTHER_BOOKIE}}}": "0x1500"}
+    cases = [
+        case(".+", gateways, "3h", fires=False),
+        case("ClusterUnderWritable", gateways | silent, "3m", fires=True),
+    ]
+    result = run(cases, tmp_path)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_giving_way_to_an_auditor_of_bookkeeper_is_no_missing_auditor(tmp_path: Path) -> None:
+    nobody = {f"auditor_IS_AUDITOR{{{_BOOKIE}}}": "0x1500"}
+    gives_way = {f"auditor_GIVES_WAY{{{each}}}": "1x30 0x1500" for each in (_BOOKIE, _OTHER_BOOKIE)}
+    cases = [
+        case("AuditorMissing", HEALTHY | nobody | gives_way, "30m", fires=False),
+        case("AuditorMissing", HEALTHY | nobody | gives_way, "36m", fires=True),
+    ]
+    result = run(cases, tmp_path)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "series"),
+    [
+        ("SparkTasksFail", 'bookgate_spark_tasks_total{instance="e:1", table="entries", outcome="failed", worker="8"}'),
+        ("ClientDigestMismatch", 'bookkeeper_client_READ_ENTRY_DM{instance="e:1", worker="8", client="1"}'),
+    ],
+)
+def test_what_a_new_worker_of_spark_counted_before_its_first_scrape_is_noticed(
+    tmp_path: Path, name: str, series: str
+) -> None:
+    """Its series begins with the event, and ends with the worker: a task that fails ends it."""
+    cases = [
+        case(name, HEALTHY | {series: "_x20 1x1 stale"}, "22m", fires=True),
+        case(name, HEALTHY | {series: "_x20 1x1 stale"}, "60m", fires=False),
+        case(name, HEALTHY | {series: "_x20 1x1500"}, "60m", fires=False),
+        case(name, HEALTHY | {series: "_x20 0x1500"}, "22m", fires=False),
     ]
     result = run(cases, tmp_path)
     assert result.returncode == 0, result.stdout + result.stderr

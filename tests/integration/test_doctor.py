@@ -248,7 +248,10 @@ async def test_a_bookie_that_authenticates_and_files_that_it_can_not_use(tmp_pat
 
         assert await found(token) == []
         assert "its HTTP admin does not tell this caller its state, settings and metrics" in await found(readers)
-        assert any("UNAUTHENTICATED" in each.what for each in await findings_of(server))
+        for unknown in ({}, {"token": "planted-unknown", **provider}):
+            [gateway, cluster] = await findings_of(server, **unknown)
+            assert "it does not tell this caller about the cluster: UNAUTHENTICATED" in gateway.what
+            assert "no gateway tells this caller about it" in cluster.what
 
         policy.write_text("[[bindings]]\n")
         tokens.write_text("rubbish\n")

@@ -53,6 +53,12 @@ def _gateway(view: GatewayView) -> Iterator[Finding]:
             f"it answers, but its metadata store does not: {view.store_error}",
             "see that the store of its metadata_uri runs and that the gateway's host reaches it",
         )
+    elif view.refused is not None:
+        yield warning(
+            subject,
+            f"it does not tell this caller about the cluster: {view.refused}",
+            "name a token of an operator, token_file (BOOKGATE_TOKEN_FILE), which goes over TLS only, or a certificate",
+        )
     else:
         yield Finding(FindingLevel.OK, subject, "serves, and its metadata store answers")
 
@@ -60,7 +66,9 @@ def _gateway(view: GatewayView) -> Iterator[Finding]:
 def _gateways_agree(seen: Deployment) -> Iterator[Finding]:
     serving = [view for view in seen.gateways if view.bookies is not None]
     if not serving:
-        yield error("cluster", "no gateway serves, so nothing else could be looked at", "see the gateways above")
+        refused = any(view.refused is not None for view in seen.gateways)
+        why = "no gateway tells this caller about it" if refused else "no gateway serves"
+        yield error("cluster", f"{why}, so nothing else could be looked at", "see the gateways above")
         return
     clusters = {view.instance_id: view.address for view in serving}
     if len(clusters) > 1:

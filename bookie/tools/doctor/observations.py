@@ -19,6 +19,8 @@ class GatewayView:
     """Why it did not respond at all."""
     store_error: str | None = None
     """It responds but can't reach its metadata store."""
+    refused: str | None = None
+    """It responds, and denies this caller what the cluster is."""
     instance_id: str = ""
     features: tuple[str, ...] = ()
     bookies: tuple[RegisteredBookie, ...] | None = None

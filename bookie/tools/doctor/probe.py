@@ -136,6 +136,8 @@ async def _look_at_gateway(gateway: Gateway, listed: bool, timeout: float) -> Ga
         reason = f"{error.code().name}: {error.details()}"
         if error.code() in (grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.UNAVAILABLE):
             return GatewayView(address, listed, error=f"it does not speak as a gateway ({reason})")
+        if error.code() in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
+            return GatewayView(address, listed, refused=reason)
         return GatewayView(address, listed, store_error=reason)
     for answer in (info, bookies):
         if answer.code != StatusCode.SUCCESS:

@@ -186,6 +186,7 @@ def test_the_auditor_holds_back() -> None:
         (GatewayView("g2:1", True, error="refused"), FindingLevel.ERROR, "refused"),
         (GatewayView("g2:1", False, error="refused"), FindingLevel.WARNING, "out of reach from here"),
         (GatewayView("g2:1", True, store_error="lost"), FindingLevel.ERROR, "metadata store does not: lost"),
+        (GatewayView("g2:1", True, refused="denied"), FindingLevel.WARNING, "does not tell this caller"),
         (replace(GATEWAY, address="g2:1", instance_id="xyz"), FindingLevel.ERROR, "different clusters"),
         (replace(GATEWAY, address="g2:1", features=()), FindingLevel.WARNING, "features differ"),
     ],
@@ -203,6 +204,14 @@ def test_without_any_gateway_nothing_is_taken_for_healthy() -> None:
         (FindingLevel.ERROR, "gateway g:1"),
         (FindingLevel.ERROR, "cluster"),
     ]
+
+
+def test_a_caller_whom_no_gateway_tells_anything_hears_nothing_of_the_store() -> None:
+    [gateway, cluster] = judge(Deployment((GatewayView("g:1", True, refused="PERMISSION_DENIED: no binding"),)))
+    assert "PERMISSION_DENIED: no binding" in gateway.what
+    assert "token" in gateway.advice
+    assert cluster.level is FindingLevel.ERROR
+    assert not any("store" in text or "serves" in text for each in (gateway, cluster) for text in (each.what, each.advice))
 
 
 def test_files() -> None:
